@@ -298,7 +298,6 @@ def ours_step(
         max_grad_norm=CLIP,
         clipping="fixed",
         precision=precision,
-        engine="ghost",
     )
 
     def step() -> None:
@@ -327,7 +326,6 @@ def last_layer_step(
         max_grad_norm=CLIP,
         clipping="fixed",
         precision="float32",
-        engine="ghost",
     )
     on_cpu = case.device == "cpu"
 

@@ -9,8 +9,8 @@ import torch
 
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Backbone, Runtime
+from dpprobe.backbones.feature_digest import probe_image
 from dpprobe.backbones.registry import backbone_options
-from dpprobe.finetune.prepared import example_images
 
 # Random timm networks with few parameters, one of each kind that fine-tuning meets.
 TINY: dict[str, dict[str, Any]] = {
@@ -83,6 +83,6 @@ def stir(model: torch.nn.Module | None) -> None:
 
 def images(backbone: Backbone, rows: int = 5, seed: int = 1) -> torch.Tensor:
     """Returns random images uint8 [rows, C, H, W] of the backbone's size."""
-    shape = (rows, *example_images(backbone).shape[1:])
+    shape = (rows, *backbone.transform(probe_image()).shape)
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from dpprobe.heads.clipping import (
@@ -14,8 +16,10 @@ from dpprobe.heads.clipping import (
     NativePoissonSum,
     PoissonBatchSum,
 )
+from dpprobe.heads.exact_engine import ExactSums
 from dpprobe.heads.kernels import fused_step
 from dpprobe.heads.rows import Rows
+from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.randomness import cell_seed, open_stream
 from dpprobe.privacy.sampling import PoissonSampler
 
@@ -78,3 +82,12 @@ def poisson_sums(
                 each.add_to(release)
                 parts.append(unpadded(release, weights).clone())
             yield torch.cat(parts)
+
+
+def sum_over(sums: ExactSums, index: npt.NDArray[np.int64], weights: torch.Tensor) -> GridSum:
+    """Each head's exact sum over the rows of an index."""
+    heads, units = sums._on_grid(weights)
+    totals = np.zeros(tuple(weights.shape))
+    for data, part in sums._gather_rows(index):
+        sums._add_rows(data, part, heads, units, totals)
+    return sums._make_sum(totals)

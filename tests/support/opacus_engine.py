@@ -25,10 +25,9 @@ from dpprobe.heads.gradient_options import GRADIENTS, GradientOptions, finite_we
 from dpprobe.heads.history import History, record_steps
 from dpprobe.heads.initial_weights import initial_weights
 from dpprobe.heads.momentum import Momentum
-from dpprobe.heads.optimiser import MakeOptimiser, Optimiser
+from dpprobe.heads.optimiser import MakeOptimiser, Optimiser, Sgd
 from dpprobe.heads.rows import Rows, crop_at
 from dpprobe.heads.schedules import learning_rates, mixing_rates
-from dpprobe.heads.sgd import Sgd
 from dpprobe.privacy.plan import Mechanism
 from dpprobe.privacy.randomness import open_stream, stream_seed
 from dpprobe.privacy.releases import Releases
@@ -64,7 +63,7 @@ def train(
       ConfigError: when training diverged.
     """
     mechanism = releases.plan.find_mechanism(GRADIENTS)
-    history = History(rows, mechanism.sample_rate, record, sigmoid=options.loss == "sigmoid")
+    history = History(rows, mechanism.sample_rate, record, options.link)
     weights = initial_weights(options, rows, releases.seeds)
     trainers = [
         _Trainer(options, rows, releases, optimiser(), seed, start)

@@ -102,9 +102,8 @@ class NaiveSums:
         max_grad_norm: float,
         clipping: str,
         precision: str = "float32",
-        engine: str = "ghost",
     ) -> None:
-        del precision, engine
+        del precision
         self._network, self._sigmoid = network, sigmoid
         self._limit, self._clipping = max_grad_norm, clipping
         self.size = sum(one.numel() for one in network.trained.values())

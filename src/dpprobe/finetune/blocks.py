@@ -12,11 +12,7 @@ from dpprobe.finetune.options import no_blocks
 def blocks_of(model: nn.Module, name: str) -> list[nn.Module]:
     """Returns all blocks in order: of a ViT its blocks, of a convolutional net those of all stages.
 
-    Args:
-      model: a network of timm or open_clip, or a network of this room around one.
-
-    Raises:
-      ConfigError: when it does not show them.
+    Raises ConfigError if the network does not show them.
     """
     for attribute in ("body", "tower"):  # the wrappers of this room
         model = getattr(model, attribute, model)

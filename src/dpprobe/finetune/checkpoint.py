@@ -1,8 +1,8 @@
-"""Checkpoints of a training: one file, whole or not there, that a killed job continues from.
+"""Checkpoints of a training: one file, complete or absent, from which a killed job continues.
 
-It holds private examples' gradients with the plan's noise, but also states of seeded generators,
-from which that noise can be drawn again: it is of a benchmark, never part of a release. Its mark
-keeps any other study from starting from it as if it were public (`privacy.private_mark`).
+It contains the states of seeded generators, from which the noise on private gradients can be drawn
+again: it belongs to a benchmark, never to a release. Its mark keeps any study from starting from it
+as if it were public (`privacy.private_mark`).
 """
 
 from __future__ import annotations
@@ -33,11 +33,7 @@ FILE = "checkpoint.safetensors"
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """All that the next steps of a training depend on.
-
-    Attributes:
-      values: JSON-compatible.
-    """
+    """All that the next steps of a training depend on; `values` are JSON-compatible."""
 
     tensors: Mapping[str, torch.Tensor]
     values: Mapping[str, Any]
@@ -45,7 +41,7 @@ class State:
 
 @dataclass(kw_only=True)
 class Checkpoints:
-    """The checkpoints of one training, each in the place of the one before.
+    """The checkpoints of one training, each replacing the one before.
 
     Attributes:
       fingerprint: of all that decides the training; a checkpoint of another one is ignored.
@@ -65,7 +61,6 @@ class Checkpoints:
         return self.folder / FILE
 
     def is_due(self) -> bool:
-        """Returns True if the last checkpoint, or the start, is `minutes` ago."""
         return time.monotonic() - self._last >= 60 * self.minutes
 
     def save_state(self, state: State) -> None:
@@ -87,7 +82,7 @@ class Checkpoints:
         self._last = time.monotonic()
 
     def load_state(self) -> State | None:
-        """Returns the saved state; None where there is none for this training, with a warning.
+        """Returns the saved state; None, with a warning, if there is none for this training.
 
         Removes files that a killed process left half written.
         """

@@ -1,7 +1,4 @@
-"""Per-example gradients of convolutions.
-
-Inputs are indexed as they are, not as they lie in memory: channels_last inputs are right.
-"""
+"""Per-example gradients of convolutions, for inputs in any memory format."""
 
 from __future__ import annotations
 
@@ -26,8 +23,7 @@ class Conv2dRule(Rule):
 
     def compute_gradients(self, call: Call, names: Collection[str]) -> Gradients:
         gradients: Gradients = {}
-        module = call.module
-        assert isinstance(module, nn.Conv2d)
+        module = _convolution(call)
         if "weight" in names:
             if self._is_pointwise(module):
                 inputs, outputs = self.unfold_positions(call)
@@ -41,16 +37,14 @@ class Conv2dRule(Rule):
         return gradients
 
     def measure_sizes(self, call: Call) -> tuple[int, int, int]:
-        module = call.module
-        assert isinstance(module, nn.Conv2d)
+        module = _convolution(call)
         outputs = call.gradient.shape[1]
         positions = call.gradient.numel() // (call.rows * outputs)
         # A group's gradient is a block of its own, which has no use for pairs of positions.
         return (positions if module.groups == 1 else 10**6), module.weight[0].numel(), outputs
 
     def unfold_positions(self, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
-        module = call.module
-        assert isinstance(module, nn.Conv2d)
+        module = _convolution(call)
         outputs = channels_last(call.output_gradient, call.rows)
         inputs, padding = self._pad_inputs(module, call.input)
         if self._is_pointwise(module):
@@ -65,8 +59,7 @@ class Conv2dRule(Rule):
         return patches, outputs
 
     def add_weight(self, total: torch.Tensor, call: Call, factors: torch.Tensor) -> None:
-        module = call.module
-        assert isinstance(module, nn.Conv2d)
+        module = _convolution(call)
         if self._is_pointwise(module):
             super().add_weight(total, call, factors)
             return
@@ -77,7 +70,6 @@ class Conv2dRule(Rule):
         total.add_(gradient.reshape(-1))
 
     def _kernel_gradients(self, call: Call, module: nn.Conv2d) -> torch.Tensor:
-        """Returns the examples' gradients of kernels."""
         outputs = call.output_gradient
         inputs, padding = self._pad_inputs(module, call.input)
         count, groups = len(outputs), module.groups
@@ -116,6 +108,11 @@ class Conv2dRule(Rule):
     @staticmethod
     def _is_pointwise(module: nn.Conv2d) -> bool:
         return module.kernel_size == (1, 1) and module.groups == 1
+
+
+def _convolution(call: Call) -> nn.Conv2d:
+    assert isinstance(call.module, nn.Conv2d)
+    return call.module
 
 
 def _as_channels(maps: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """Cuts a network before one of its blocks: images -> activations, activations -> features.
 
-The network is traced by torch.fx. Only the modules around its blocks are looked into; blocks, and
-all that stands beside them, stay whole. One tensor may cross the cut: what enters the block.
+torch.fx traces the modules around the blocks; blocks, and all that stands beside them, stay whole.
+One tensor may cross the cut: the input of the block.
 """
 
 from __future__ import annotations
@@ -21,53 +21,33 @@ from dpprobe.finetune.tracing import trace_graph
 _TOLERANCE = 1e-4
 
 
-class _Values(fx.Interpreter):
-    """Runs a traced network and keeps the value of every node."""
-
-    def __init__(self, module: fx.GraphModule) -> None:
-        super().__init__(module, garbage_collect_values=False)
-
-    def run_node(self, n: fx.Node) -> Any:
-        value = super().run_node(n)
-        self.values[n] = value
-        return value
-
-    def take_values(self, images: torch.Tensor) -> dict[fx.Node, Any]:
-        self.values: dict[fx.Node, Any] = {}
-        with torch.no_grad():
-            self.run(images)
-        return self.values
-
-
 def cut_network(
     model: nn.Module, blocks: int, *, example: torch.Tensor, name: str = "the network"
 ) -> tuple[nn.Module, nn.Module, tuple[int, ...]]:
-    """Cuts a network before its last blocks; the parts share its parameters and their names.
+    """Cuts a network before its last `blocks` blocks; the parts share parameters and their names.
 
-    While it traces, torch's modules of all threads are changed: no other may run a network.
+    While it traces, torch's modules of all threads are changed: no other may run a network. Raises
+    ConfigError if there are too few blocks, the network cannot be traced, more than one tensor
+    would cross the cut, or the parts do not compute what the whole does.
 
     Args:
       model: normalised images -> features [m, d], in evaluation mode.
-      blocks: that are left behind the cut.
       example: at least two normalised images.
 
     Returns:
       images -> activations, activations -> features, and the shape of one image's activation.
-
-    Raises:
-      ConfigError: when there are not so many blocks, the network cannot be traced, more than one
-        tensor would cross the cut, or the parts do not compute what the whole does.
     """
     modules = blocks_of(model, name)
     if fault := blocks_fault(blocks, len(modules), name):
         raise ConfigError(fault)
     graph = _trace_network(model, modules, example, name)
     entry = _find_entry(graph, model, modules[-blocks], name)
-    runs = [_Values(graph).take_values(part) for part in (example[:1], example[:2])]
+    runs = [_compute_values(graph, part) for part in (example[:1], example[:2])]
     crossing = entry.args[0]
     assert isinstance(crossing, fx.Node)
     prefix = _copy_prefix(graph, crossing)
-    suffix = _copy_suffix(graph, crossing, _nodes_behind(graph.graph, entry), runs, name)
+    nodes = list(graph.graph.nodes)
+    suffix = _copy_suffix(graph, crossing, nodes[nodes.index(entry) :], runs, name)
     shape = _read_shape(runs, crossing, name)
     with torch.no_grad():
         whole, parts = model(example[:2]), suffix(prefix(example[:2]))
@@ -77,6 +57,14 @@ def cut_network(
             "to train from images, or take another backbone"
         )
     return prefix, suffix, shape
+
+
+def _compute_values(graph: fx.GraphModule, images: torch.Tensor) -> dict[fx.Node, Any]:
+    """Returns the value of every node of a traced network."""
+    interpreter = fx.Interpreter(graph, garbage_collect_values=False)
+    with torch.no_grad():
+        interpreter.run(images)
+    return interpreter.env
 
 
 def _trace_network(
@@ -92,7 +80,6 @@ def _trace_network(
 
 
 def _find_entry(whole: fx.GraphModule, model: nn.Module, block: nn.Module, name: str) -> fx.Node:
-    """Returns the node that calls a block first."""
     paths = {path for path, one in model.named_modules(remove_duplicate=False) if one is block}
     for node in whole.graph.nodes:
         if node.op == "call_module" and node.target in paths:
@@ -105,14 +92,7 @@ def _find_entry(whole: fx.GraphModule, model: nn.Module, block: nn.Module, name:
     )
 
 
-def _nodes_behind(graph: fx.Graph, entry: fx.Node) -> list[fx.Node]:
-    """Returns the nodes from the block's call on."""
-    nodes = list(graph.nodes)
-    return nodes[nodes.index(entry) :]
-
-
 def _copy_prefix(whole: fx.GraphModule, crossing: fx.Node) -> nn.Module:
-    """Copies what the crossing tensor is computed from."""
     needed = {crossing}
     for node in reversed(whole.graph.nodes):
         if node in needed:
@@ -156,7 +136,6 @@ def _copy_suffix(
 
 
 def _from_images(graph: fx.Graph) -> set[fx.Node]:
-    """Returns the nodes whose values depend on the images."""
     depending: set[fx.Node] = set()
     for node in graph.nodes:
         first = node.op == "placeholder" and not depending

@@ -1,9 +1,8 @@
 """Feature shards of the activations at a cut: computed once, read by every epsilon, seed and trial.
 
-They are feature shards like all others: a row is one image's activation, flattened, and the header
-says under `preprocessing.cut` before which block it was taken and its shape. So they are written,
-verified, listed in manifests and read by the same code. Like features, they are a function of
-private images without noise: not for release.
+A row is one image's activation, flattened; the header says under `preprocessing.cut` before which
+block it was taken, and its shape. All else is as for other features: a function of private images
+without noise, not for release.
 """
 
 from __future__ import annotations
@@ -34,8 +33,6 @@ CUT = "cut"
 
 
 class _Flat(nn.Module):
-    """Normalised images -> one row of activations an image."""
-
     def __init__(self, prefix: nn.Module) -> None:
         super().__init__()
         self.prefix = prefix
@@ -46,16 +43,7 @@ class _Flat(nn.Module):
 
 
 def extract_cut_shard(*, blocks: int, **arguments: Any) -> None:
-    """Extracts and writes one shard of the activations that enter the last `blocks` blocks.
-
-    Args:
-      blocks: of the network, behind the cut.
-      arguments: those of `extract_shard`; layers that the backbone names are left out.
-
-    Raises:
-      DataError: as `extract_shard`.
-      ConfigError: as `extract_shard`; when the network cannot be cut there.
-    """
+    """Writes a shard of activations that enter the last `blocks` blocks; see `extract_shard`."""
     extract_shard(
         **arguments, changed=lambda backbone, runtime: cut_backbone(backbone, runtime, blocks)
     )
@@ -64,11 +52,7 @@ def extract_cut_shard(*, blocks: int, **arguments: Any) -> None:
 def cut_backbone(backbone: Backbone, runtime: Runtime, blocks: int) -> Backbone:
     """Returns a backbone whose features are the activations that enter the last blocks.
 
-    Args:
-      backbone: loaded, on any device.
-
-    Raises:
-      ConfigError: when the network cannot be cut there.
+    Raises ConfigError if the network cannot be cut there.
     """
     check_cut(backbone)
     graph, name = network_graph(backbone), network_name(backbone)
@@ -96,11 +80,7 @@ def cut_backbone(backbone: Backbone, runtime: Runtime, blocks: int) -> Backbone:
 
 
 def cut_shape(store: FeatureStore) -> tuple[int, ...]:
-    """Returns the shape of one activation in a store.
-
-    Raises:
-      StoreError: when the store has features of a whole backbone, or rows of another length.
-    """
+    """Returns the shape of an activation; raises StoreError if a store holds other features."""
     cut = store.preprocessing.get(CUT)
     if not isinstance(cut, dict):
         raise StoreError(

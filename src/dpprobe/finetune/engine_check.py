@@ -1,8 +1,8 @@
-"""Check of a network and an engine before private examples are seen: rows apart, gradients right.
+"""Checks a network before it sees private examples: rows independent, per-example gradients right.
 
-On random rows, never on private ones: a clipped sum protects a row only if no other row's scores
-depend on it, and if what is clipped is its gradient. Engines of per-example gradients have been
-wrong without a word for layouts and layers that they did not expect.
+It uses random rows. A clipped sum protects a row only if no other row's scores depend on it, and if
+its own gradient is clipped. Engines of per-example gradients have been silently wrong for layouts
+and layers that they did not expect.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import torch
 
 from dpprobe.devices import use_precision
 from dpprobe.errors import ConfigError
-from dpprobe.finetune.gradients import ENGINES, PRECISIONS, ClippedSums, Engine, Network, Precision
+from dpprobe.finetune.ghost import Ghost
+from dpprobe.finetune.gradients import PRECISIONS, ClippedSums, Network, Precision
 from dpprobe.finetune.losses import row_losses
 from dpprobe.finetune.row_mixing import RefuseBranches
 
@@ -28,10 +29,6 @@ _SMALLEST: dict[Precision, float] = {"float32": 1e-4, "bfloat16": 0.05}
 _ABOVE = 0.05
 _NEARLY_0 = 1e-2
 _SUMMED = 1 + 1e-4  # sums round too
-_REMEDIES: dict[Engine, str] = {
-    "ghost": "write engine: functional, or choose another backbone",
-    "functional": "write precision: float32, or choose another backbone",
-}
 
 
 def check_network(
@@ -39,21 +36,19 @@ def check_network(
     *,
     sigmoid: bool,
     precision: Precision,
-    engine: Engine,
     example: torch.Tensor,
     classes: int,
     views: int = 1,
     together: int = ROWS,
 ) -> None:
-    """Holds an engine's gradients of a network against one-example differentiation.
+    """Compares a network's per-example gradients with one-example differentiation.
+
+    Raises ConfigError if rows depend on each other, the network branches by its numbers, a
+    parameter is used outside its layer, or a gradient is wrong.
 
     Args:
       example: inputs [r, ...]; only their shape, type and device are used.
-      together: rows that pass the network at once in training.
-
-    Raises:
-      ConfigError: rows depend on each other, the network branches by its numbers, a parameter is
-        used outside its layer, or a gradient is wrong; it names the parameter.
+      together: rows that pass through the network at once in training.
     """
     generator = torch.Generator().manual_seed(_SEED)
     inputs = _draw_inputs(example, views, generator)
@@ -69,15 +64,15 @@ def check_network(
         _check_rows(network, flat, precision)
         many = flat[torch.arange(max(together * views, len(flat))) % len(flat)]
         _check_rows(network, many, precision)
-        if others := ENGINES[engine](network.module, network.trained).find_other_uses(many):
+        if others := Ghost(network.module, network.trained).find_other_uses(many):
             raise ConfigError(
-                f"parameter {others[0]}: it is used outside its layer, where engine {engine} "
-                f"misses its gradient; {_REMEDIES[engine]}"
+                f"parameter {others[0]}: it is used outside its layer, where its gradient is "
+                "missed; choose another backbone"
             )
-        _check_gradients(network, inputs, labels, sigmoid, precision, engine)
+        _check_gradients(network, inputs, labels, sigmoid, precision)
         if precision != "float32":
             # A wrong rule is wrong there too, and hides behind less rounding.
-            _check_gradients(network, inputs, labels, sigmoid, "float32", engine)
+            _check_gradients(network, inputs, labels, sigmoid, "float32")
 
 
 def _draw_inputs(example: torch.Tensor, views: int, generator: torch.Generator) -> torch.Tensor:
@@ -92,10 +87,10 @@ def _draw_inputs(example: torch.Tensor, views: int, generator: torch.Generator) 
 
 @contextmanager
 def _move_parameters(network: Network, generator: torch.Generator) -> Iterator[None]:
-    """Puts random numbers into parameters that are zero or nearly so, while the check lasts.
+    """Replaces zero or nearly zero parameters by random numbers while the check lasts.
 
-    No gradient arrives before them, and what a branch does wrong hardly shows behind a small scale;
-    training opens both.
+    No gradient reaches what lies before them, and faults of a branch hardly show behind a small
+    scale; training opens both.
     """
     small = [one for one in network.trained.values() if not (one.detach().abs() > _NEARLY_0).any()]
     before = [value.detach().clone() for value in small]
@@ -150,21 +145,13 @@ def _check_gradients(
     labels: torch.Tensor,
     sigmoid: bool,
     precision: Precision,
-    engine: Engine,
 ) -> None:
-    """Raises ConfigError if the engine's gradient of a row is not the row's own."""
+    """Raises ConfigError if a row's gradient or its norm is wrong."""
     sums = ClippedSums(
-        network,
-        sigmoid=sigmoid,
-        max_grad_norm=math.inf,
-        clipping="fixed",
-        precision=precision,
-        engine=engine,
+        network, sigmoid=sigmoid, max_grad_norm=math.inf, clipping="fixed", precision=precision
     )
     # In the same batch, whose rows are apart: rounding that turns an activation off turns it off in
-    # both. torch.func's kernels are others.
-    tolerance = _TOLERANCES[precision] * (1 if engine == "ghost" else 10)
-    smallest = _SMALLEST[precision]
+    # both.
     with torch.enable_grad():
         with use_precision(inputs.device, PRECISIONS[precision]):
             scores = network.module(sums.lay_inputs(inputs))
@@ -175,17 +162,16 @@ def _check_gradients(
         chosen = torch.zeros(ROWS, device=inputs.device)
         chosen[row] = 1
         try:
-            statistics = sums.add_rows(total, inputs, labels, chosen)
+            norms = sums.add_rows(total, inputs, labels, chosen)
         except (RuntimeError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise ConfigError(
-                f"engine {engine} cannot take this network's gradients by row ({error}); "
-                f"{_REMEDIES[engine]}"
+                f"this network's gradients cannot be taken by row ({error}); choose another "
+                "backbone"
             ) from error
-        _compare_gradients(truth, total, float(statistics.norms[row]), tolerance, smallest, engine)
+        _compare_gradients(truth, total, float(norms[row]), precision)
 
 
 def _differentiate_loss(network: Network, loss: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Returns a row's flat gradients, by PyTorch's own differentiation."""
     gradients = torch.autograd.grad(
         loss,
         list(network.trained.values()),
@@ -200,14 +186,9 @@ def _differentiate_loss(network: Network, loss: torch.Tensor) -> dict[str, torch
 
 
 def _compare_gradients(
-    truth: dict[str, torch.Tensor],
-    total: torch.Tensor,
-    norm: float,
-    tolerance: float,
-    smallest: float,
-    engine: Engine,
+    truth: dict[str, torch.Tensor], total: torch.Tensor, norm: float, precision: Precision
 ) -> None:
-    """Raises ConfigError if an example's gradient or its norm is not the true one."""
+    tolerance, smallest = _TOLERANCES[precision], _SMALLEST[precision]
     length = float(torch.cat(list(truth.values())).norm())
     if not length > 0:
         raise ConfigError(
@@ -220,14 +201,14 @@ def _compare_gradients(
         off = float((part - value).norm())
         if not off <= tolerance * scale:
             raise ConfigError(
-                f"engine {engine} gives a wrong gradient of {name}, off by {off:.1e} of "
-                f"{scale:.1e}; {_REMEDIES[engine]}"
+                f"engine ghost gives a wrong gradient of {name}, off by {off:.1e} of "
+                f"{scale:.1e}; choose another backbone"
             )
     # The norm that the clip must use: that of the sum which a row adds.
     norm = norm if float(total.double().norm()) <= norm * _SUMMED else math.nan
     # Above the true norm by what is allowed for rounding, where terms cancel; never below it.
     if not -tolerance * length <= norm - length <= (tolerance + _ABOVE) * length:
         raise ConfigError(
-            f"engine {engine} gives a wrong gradient norm, {norm:.6g} for {length:.6g}; "
-            f"{_REMEDIES[engine]}"
+            f"engine ghost gives a wrong gradient norm, {norm:.6g} for {length:.6g}; choose "
+            "another backbone"
         )

@@ -1,9 +1,8 @@
 """Per-example gradients of a batch by layer, in one backward pass ("book-keeping", Bu et al. 2023).
 
-A forward pass notes the inputs of the layers with trained parameters. One backward pass brings
-the gradients of their outputs, and no gradient of a parameter: each layer's rule makes of both the
-rows' squared norms, and keeps the gradients where it forms them. A second look at what was kept
-gives any weighted sum over rows.
+A forward pass notes the inputs of the layers with trained parameters. One backward pass gives the
+gradients of their outputs. From both, each layer's rule computes the rows' squared norms, and keeps
+gradients that it forms. Any weighted sum over rows then follows from what was kept.
 """
 
 from __future__ import annotations
@@ -27,11 +26,7 @@ from dpprobe.finetune.losses import row_losses
 
 @dataclass(frozen=True)
 class Layer:
-    """A module with trained parameters.
-
-    Attributes:
-      names: of its trained parameters, by their names in the module.
-    """
+    """A module with trained parameters; `names` maps their names in it to the gradients' names."""
 
     name: str
     module: nn.Module
@@ -43,7 +38,7 @@ class Ghost:
     """Per-example gradients of a network's trained parameters.
 
     Args:
-      module: inputs to scores; each row of its scores depends on one row of its inputs.
+      module: inputs to scores; each row of scores depends on one row of inputs.
       trained: parameters of the module, by the names that gradients have.
     """
 
@@ -52,9 +47,9 @@ class Ghost:
         self._layers, self._copied = _find_layers(module, trained)
 
     def find_other_uses(self, inputs: torch.Tensor) -> list[str]:
-        """Names the trained parameters that are used outside of the calls of their layers.
+        """Names the trained parameters that are used outside the calls of their layers.
 
-        Calls are made with constants in the parameters' place: what still reaches one is no call.
+        Calls are made with constants in place of parameters: what still reaches one is no call.
         """
         copies = {inner: parameter.detach() for inner, (_, parameter) in self._copied.items()}
         with ExitStack() as stack:
@@ -74,7 +69,12 @@ class Ghost:
                 stack.callback(show)
                 stack.callback(layer.module.register_forward_pre_hook(hide).remove)
                 stack.callback(layer.module.register_forward_hook(show).remove)
-            return name_reached(functional_call(self._module, copies, (inputs,)), self._trained)
+            scores = functional_call(self._module, copies, (inputs,))
+        if not scores.requires_grad:
+            return []
+        parameters = list(self._trained.values())
+        reached = torch.autograd.grad(scores.sum(), parameters, allow_unused=True)
+        return [name for name, one in zip(self._trained, reached, strict=True) if one is not None]
 
     def compute_gradients(
         self,
@@ -84,12 +84,11 @@ class Ghost:
         sigmoid: bool,
         precision: torch.dtype | None,
     ) -> BatchGradients:
-        """Returns the examples' gradients of a batch.
+        """Returns the per-example gradients of a batch, by passes in `precision`.
 
         Args:
           inputs: [m * v, ...], the views of a row one after another.
           labels: of rows, [m] or [m, K].
-          precision: of the passes; None for that of the inputs.
         """
         rows = len(labels)
         batch = BatchGradients(rows, inputs.device)
@@ -113,7 +112,6 @@ class Ghost:
             if gradient is not None:
                 summed = gradient.float().reshape(rows, -1, *parameter.shape[1:]).sum(1)
                 batch.keep_gradient(name, summed)
-        batch.losses = losses.detach()
         return batch
 
     @contextmanager
@@ -147,7 +145,7 @@ class Ghost:
                     if inputs[0]._version != version:
                         raise ConfigError(
                             f"{layer.name or 'the network'}: its input is overwritten before "
-                            "gradients are taken; write engine: functional"
+                            "gradients are taken; take another backbone"
                         )
                     # Without their graph, whose hooks lead here: no one would ever free the circle.
                     given = tuple(_detach_value(value) for value in inputs)
@@ -169,13 +167,7 @@ class Ghost:
 
 
 class BatchGradients:
-    """The gradients of a batch's rows, formed or as factors.
-
-    Attributes:
-      losses: of rows, float32 [m].
-    """
-
-    losses: torch.Tensor
+    """The gradients of a batch's rows, formed or as factors."""
 
     def __init__(self, rows: int, device: torch.device) -> None:
         self.rows = rows
@@ -184,11 +176,7 @@ class BatchGradients:
         self._factors: list[tuple[str, Layer, Call]] = []
 
     def add_call(self, layer: Layer, call: Call, *, alone: bool) -> None:
-        """Takes in a call of a layer.
-
-        Args:
-          alone: True if it is the layer's only one.
-        """
+        """Takes in a call of a layer; `alone` if it is the layer's only one."""
         names = dict(layer.names)
         weight = layer.rule.weight
         if alone and weight in names and not forms_gradients(layer.rule.measure_sizes(call)):
@@ -219,16 +207,7 @@ class BatchGradients:
             layer.rule.add_weight(parts[name], call, factors)
 
 
-def name_reached(scores: torch.Tensor, parameters: Mapping[str, nn.Parameter]) -> list[str]:
-    """Names the parameters that scores were computed from, by their graph."""
-    if not scores.requires_grad:
-        return []
-    reached = torch.autograd.grad(scores.sum(), list(parameters.values()), allow_unused=True)
-    return [name for name, one in zip(parameters, reached, strict=True) if one is not None]
-
-
 def _place_of(module: nn.Module, name: str) -> tuple[nn.Module, str]:
-    """Returns the module that holds a parameter of a module, and its name there."""
     path, _, last = name.rpartition(".")
     return module.get_submodule(path), last
 
@@ -240,10 +219,10 @@ def _detach_value(value: Any) -> Any:
 def _find_layers(
     module: nn.Module, trained: Mapping[str, nn.Parameter]
 ) -> tuple[list[Layer], dict[str, tuple[str, nn.Parameter]]]:
-    """Returns the layers, and the parameters that rows get copies of, by their inner names.
+    """Returns the layers, and by inner name the parameters of which each row gets a copy.
 
-    Those are the parameters of a network itself with a first dimension of 1, such as class tokens:
-    they broadcast over a batch.
+    These are a network's own parameters with a first dimension of 1, such as class tokens, which
+    broadcast over a batch.
     """
     names = {id(parameter): name for name, parameter in trained.items()}
     layers: list[Layer] = []
@@ -274,5 +253,5 @@ def _find_layers(
     if missing or shared:
         name = min(missing) if missing else shared[0]
         fault = "no part of the network" if missing else "used by several layers"
-        raise ConfigError(f"parameter {name}: {fault}; write engine: functional")
+        raise ConfigError(f"parameter {name}: {fault}; take another backbone")
     return layers, copied

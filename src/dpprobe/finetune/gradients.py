@@ -2,21 +2,19 @@
 
 Each example's gradient of all trained parameters together is clipped to L2 norm C, then multiplied
 with the row's weight. A row whose gradient is not finite, or too long for float32, adds nothing. In
-exact arithmetic on the multiplied tensors, a row adds at most norm C (times its weight): norms are
-computed from the tensors that are summed, and their rounding is allowed for.
+exact arithmetic a row adds at most norm C (times its weight): norms are computed from the tensors
+that are summed, with a margin for their rounding.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import torch
 from torch import nn
 
-from dpprobe.finetune.functional import Functional
 from dpprobe.finetune.ghost import Ghost
 
 # Norms are of sums in float32 of a thousand squares each, and factors round to float32.
@@ -25,13 +23,11 @@ MARGIN = 2.0**-18
 STABILITY = 0.01
 Clipping = Literal["fixed", "automatic"]
 Precision = Literal["float32", "bfloat16"]
-Engine = Literal["ghost", "functional"]
 PRECISIONS: dict[Precision, torch.dtype | None] = {"float32": None, "bfloat16": torch.bfloat16}
-ENGINES: dict[Engine, type[Ghost] | type[Functional]] = {"ghost": Ghost, "functional": Functional}
 
 
 class Network(Protocol):
-    """A network of which some parameters are trained; `tuned_network.TunedNetwork` is one.
+    """A network with trained parameters, such as `tuned_network.TunedNetwork`.
 
     Attributes:
       module: inputs to scores [m, K], in evaluation mode.
@@ -44,21 +40,6 @@ class Network(Protocol):
     def trained(self) -> Mapping[str, nn.Parameter]: ...
     @property
     def shape(self) -> tuple[int, ...]: ...
-
-
-@dataclass(frozen=True)
-class Statistics:
-    """Values for a batch's rows: functions of private examples, without noise; not for release.
-
-    Attributes:
-      losses: float32 [m].
-      norms: of gradients before the clip, float64 [m]; not finite for rows that added nothing.
-      clipped: True where the clip shortened a gradient, or the row added nothing.
-    """
-
-    losses: torch.Tensor
-    norms: torch.Tensor
-    clipped: torch.Tensor
 
 
 def clip_factors(norms: torch.Tensor, limit: float, clipping: Clipping) -> torch.Tensor:
@@ -84,10 +65,9 @@ class ClippedSums:
       size: numbers in all trained parameters.
 
     Args:
-      sigmoid: see `losses.row_losses`.
       max_grad_norm: C; infinite for no clipping.
       clipping: fixed: gradients longer than C are shortened to it. automatic: each is divided by
-        its norm plus 0.01 and multiplied with C.
+        its norm plus 0.01 and multiplied by C.
     """
 
     def __init__(
@@ -98,13 +78,12 @@ class ClippedSums:
         max_grad_norm: float,
         clipping: Clipping,
         precision: Precision,
-        engine: Engine,
     ) -> None:
         self._sigmoid = sigmoid
         self._limit = max_grad_norm
         self._clipping = clipping
         self._precision = PRECISIONS[precision]
-        self._engine = ENGINES[engine](network.module, network.trained)
+        self._ghost = Ghost(network.module, network.trained)
         self._dimensions = len(network.shape)
         self._sizes = {name: parameter.numel() for name, parameter in network.trained.items()}
         self.size = sum(self._sizes.values())
@@ -115,7 +94,7 @@ class ClippedSums:
         inputs: torch.Tensor,
         labels: torch.Tensor,
         weights: torch.Tensor | None,
-    ) -> Statistics:
+    ) -> torch.Tensor:
         """Adds the examples' clipped gradients.
 
         Args:
@@ -123,24 +102,28 @@ class ClippedSums:
           inputs: [m, ...]; or [m, v, ...], v views of each row: its gradient is the mean over them.
           labels: classes, int64 [m]; or [m, K], see `losses.row_losses`.
           weights: float32 [m], what clipped gradients are multiplied with; ones where None.
+
+        Returns:
+          The norms of gradients before the clip, float64 [m]; not finite for rows that add nothing.
+          They are functions of private examples without noise: not for release.
         """
-        rows = len(inputs)
-        if rows == 0:
-            nothing = torch.zeros(0, device=total.device)
-            return Statistics(nothing, nothing.double(), nothing.bool())
-        batch = self._engine.compute_gradients(
+        if len(inputs) == 0:
+            return torch.zeros(0, dtype=torch.float64, device=total.device)
+        batch = self._ghost.compute_gradients(
             self.lay_inputs(inputs), labels, sigmoid=self._sigmoid, precision=self._precision
         )
         norms = batch.squared_norms().sqrt_()
         usable = norms.isfinite()
         if not usable.all():
-            return self._add_usable(total, inputs, labels, weights, norms, batch.losses)
+            kept = None if weights is None else weights[usable]
+            self.add_rows(total, inputs[usable], labels[usable], kept)
+            return norms
         factors = clip_factors(norms, self._limit, self._clipping)
-        clipped = factors < 1
         if weights is not None:
             factors = factors * weights
-        batch.add_sum(self._split_total(total), as_float32(factors))
-        return Statistics(batch.losses, norms, clipped)
+        parts = total.split(list(self._sizes.values()))
+        batch.add_sum(dict(zip(self._sizes, parts, strict=True)), as_float32(factors))
+        return norms
 
     def lay_inputs(self, inputs: torch.Tensor) -> torch.Tensor:
         """Returns inputs as the network gets them: views one after another, in the best format."""
@@ -149,27 +132,3 @@ class ClippedSums:
             # The fastest for convolutions, and what follows them takes it over.
             return flat.contiguous(memory_format=torch.channels_last)
         return flat
-
-    def _add_usable(
-        self,
-        total: torch.Tensor,
-        inputs: torch.Tensor,
-        labels: torch.Tensor,
-        weights: torch.Tensor | None,
-        norms: torch.Tensor,
-        losses: torch.Tensor,
-    ) -> Statistics:
-        """Adds the gradients of the rows with finite norms, in a pass of their own."""
-        usable = norms.isfinite()
-        statistics = self.add_rows(
-            total, inputs[usable], labels[usable], None if weights is None else weights[usable]
-        )
-        norms = norms.clone()
-        norms[usable] = statistics.norms
-        clipped = ~usable
-        clipped[usable] = statistics.clipped
-        return Statistics(losses, norms, clipped)
-
-    def _split_total(self, total: torch.Tensor) -> dict[str, torch.Tensor]:
-        parts = total.split(list(self._sizes.values()))
-        return dict(zip(self._sizes, parts, strict=True))

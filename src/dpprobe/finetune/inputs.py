@@ -1,7 +1,7 @@
 """The rows that a network trains on: stored activations, or images and views of them.
 
-A batch depends on the rows that are asked for alone, so how a step is cut into physical batches
-changes nothing. Views are drawn from (seed, step, row): public numbers, of no other row.
+A batch depends only on its own rows, so cutting a step into physical batches changes nothing. Views
+are drawn from the public numbers (seed, step, row).
 """
 
 from __future__ import annotations
@@ -35,26 +35,21 @@ _READ_ROWS = 1024
 
 
 class _Source(Protocol):
-    """Rows that do not fit into memory."""
-
-    def read_rows(self, index: Index) -> torch.Tensor:
-        """Returns rows [m, ...] in the order of `index`."""
-        ...
+    def read_rows(self, index: Index) -> torch.Tensor: ...
 
 
 class Inputs:
     """Rows of one split, with their labels and units.
 
     Attributes:
-      n: the number of units of privacy, which is public.
+      n: number of units of privacy, which is public.
       shape: of one row, without views.
       labels: int64 [rows], or uint8 [rows, num_classes] of 0 and 1.
-      num_classes: public.
-      units: whose the rows are; None where each row is a unit.
-      views: of a row in a training step; None where a step takes rows as they are.
-      kept: bool [rows], False for rows that take no part in training; None where all do. Their
-        units are sampled, and counted in n, as ever: they are the null rows of the plan.
-      slow: True if a batch takes work beside the network's, which another thread may do ahead.
+      units: units of several rows; None if each row is a unit.
+      views: number per row and step; None if steps take rows as they are.
+      kept: bool [rows], False for rows that take no part in training. Their units are sampled and
+        counted in n: they are the null rows of the plan.
+      slow: True if reading a batch takes work that another thread may do ahead.
     """
 
     views: int | None = None
@@ -84,11 +79,7 @@ class Inputs:
             raise DataError(f"inputs: {len(source)} rows and {self.rows} labels")
 
     def read_batch(self, index: Index, *, step: int | None) -> torch.Tensor:  # noqa: ARG002
-        """Returns rows [m, ...] in the order of `index`.
-
-        Args:
-          step: of training, from 0, for views; None for rows as they are.
-        """
+        """Returns rows [m, ...] in the order of `index`; views of them if `step` is given."""
         if isinstance(self._source, torch.Tensor):
             return self._source[torch.from_numpy(index).to(self._source.device)]
         return self._source.read_rows(index)
@@ -146,8 +137,7 @@ def views_of(
 ) -> torch.Tensor:
     """Returns views [m, views, C, H, W] of images [m, C, H, W], mirrored and shifted at random.
 
-    Args:
-      key: of the random numbers, of which each (step, row) has its own.
+    Random numbers depend on `key`, the step and the row alone.
     """
     height, width = images.shape[-2:]
     views, pad = augment.views, augment.pad
@@ -187,13 +177,8 @@ def cut_inputs(
 ) -> CutInputs:
     """Returns stored activations, or features, as inputs.
 
-    Args:
-      memory_mb: activations that take more than this as float32 are read for each batch.
-      device: where rows in memory lie.
-
-    Raises:
-      DataError: when the shape is not that of the store's rows.
-      StoreError: when a shard is damaged.
+    Activations that take more than `memory_mb` as float32 are read for each batch. Raises DataError
+    if the shape is not that of the store's rows, StoreError if a shard is damaged.
     """
     if math.prod(shape) != store.dimension:
         raise DataError(
@@ -234,20 +219,12 @@ def image_inputs(
     units: Units | None = None,
     threads: int = 1,
 ) -> ImageInputs:
-    """Returns a split's images as inputs, as the backbone's preprocessing leaves them.
+    """Returns a split's images, train or test, as inputs, after the backbone's preprocessing.
 
-    Images are decoded once and kept, or decoded for each batch where they would take too much
-    memory; of a table that holds them the encoded ones are then kept.
-
-    Args:
-      backbone: whose transform makes bytes of one size.
-      split: train or test; a random crop is of train rows.
-      augment: of training steps; None for none.
-      memory_mb: the most that decoded images may take.
-
-    Raises:
-      DataError: naming the row, when an image cannot be decoded, or is of another size.
-      ConfigError: for a backbone that takes no bytes, and views that do not fit the images.
+    Images are decoded once and kept. If they would take more than `memory_mb`, they are decoded for
+    each batch, and a table's own encoded images are kept. Raises DataError, naming the row, for an
+    image that cannot be decoded or has another size. Raises ConfigError if the backbone takes no
+    bytes, or views do not fit.
     """
     decoder = _Decoding(Decoder(backbone, split), table, threads)
     shape = decoder.shape
@@ -266,8 +243,6 @@ def image_inputs(
 
 
 class _Decoding:
-    """Images of a table, decoded by threads."""
-
     def __init__(self, decoder: Decoder, table: SplitTable, threads: int) -> None:
         self._decoder, self._table = decoder, table
         self._pool = ThreadPoolExecutor(max(1, threads), "decode")
@@ -281,7 +256,6 @@ class _Decoding:
         self.shape = tuple(first.shape)
 
     def all_rows(self) -> torch.Tensor:
-        """Decodes all rows, uint8 [rows, C, H, W]."""
         out = torch.empty(self._table.rows, *self.shape, dtype=torch.uint8)
         progress = Progress(self._table.rows, label=f"decode {self._decoder.split}")
         with progress:
@@ -293,7 +267,6 @@ class _Decoding:
         return out
 
     def keep_encoded(self) -> None:
-        """Keeps the table's own encoded images, or paths to them."""
         self._encoded = list(self._table.read_images(0, self._table.rows))
 
     def read_rows(self, index: Index) -> torch.Tensor:

@@ -52,7 +52,6 @@ WHOLE = (nn.MultiheadAttention,)
 
 
 def rule_of(module: nn.Module) -> Rule:
-    """Returns the rule of a module's parameters."""
     rule = _RULES.get(type(module), _MODULE)
     if isinstance(module, nn.Conv2d) and (
         module.padding_mode != "zeros" or isinstance(module.padding, str)

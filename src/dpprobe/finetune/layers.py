@@ -1,16 +1,13 @@
 """Per-example gradients of layers, from a layer's input and the gradient of its output.
 
-A layer's rule gives, for the rows of a batch, each example's gradient of the layer's parameters. A
-row may have several positions (pixels, tokens) and several views: they lie one after another in the
-first dimension, and an example's gradient is the sum over all of them. For linear layers and
-convolutions there is a second way (Goodfellow 2015; Bu et al. 2022): with a_t and g_t the input and
-the output's gradient at position t, the squared norm of an example's gradient sum_t g_t a_t^T is
-sum_ts (a_t . a_s)(g_t . g_s). Where that is cheaper the gradient is never formed, and the clipped
-sum over rows is one product.
+A row may have several positions (pixels, tokens) and several views, one after another in the first
+dimension; an example's gradient is the sum over all of them. Linear layers and convolutions have a
+second way (Goodfellow 2015; Bu et al. 2022): with a_t and g_t the input and the output's gradient
+at position t, the squared norm of the gradient sum_t g_t a_t^T is sum_ts (a_t . a_s)(g_t . g_s).
+Where that is cheaper, the gradient is never formed, and the clipped sum over rows is one product.
 
 Everything is summed in float32, whatever the layer's precision, from the tensors that enter both
-the norm and the sum. Convolutions index their inputs as they are, not as they lie in memory:
-channels_last inputs are right.
+the norm and the sum. Inputs may be in any memory format.
 """
 
 from __future__ import annotations
@@ -31,12 +28,7 @@ _TINY = 2.0**-126  # a product below it may be lost
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a layer in a batch.
-
-    Attributes:
-      inputs: its arguments; the first is the batch.
-      gradient: of the loss with respect to its output.
-    """
+    """One call of a layer: its arguments, the batch first, and the gradient of its output."""
 
     module: nn.Module
     inputs: tuple[Any, ...]
@@ -57,8 +49,7 @@ class Call:
 class Rule:
     """Gradients of one kind of layer.
 
-    Attributes:
-      weight: the name of the parameter for which `unfold_positions` and `add_weight` exist.
+    `weight` names the parameter for which `unfold_positions` and `add_weight` exist.
     """
 
     weight: str | None = None
@@ -89,9 +80,9 @@ class Rule:
 def forms_gradients(sizes: tuple[int, int, int]) -> bool:
     """Returns True if forming an example's gradient is cheaper than never forming it.
 
-    The products over pairs of positions take t^2 (in + out) steps; a formed gradient is written,
-    and read twice: some sixteen steps a number. It must not take much more memory than the layer's
-    input and output do either.
+    Products over pairs of positions take t^2 (in + out) steps. A formed gradient is written once
+    and read twice: some sixteen steps per number. It must not take much more memory than the
+    layer's input and output either.
     """
     positions, inputs, outputs = sizes
     half = inputs * outputs / (inputs + outputs)
@@ -101,8 +92,8 @@ def forms_gradients(sizes: tuple[int, int, int]) -> bool:
 def row_norms(rows: torch.Tensor) -> torch.Tensor:
     """Returns the L2 norms of rows [m, n], float64, as exact as a few roundings in float32.
 
-    In parts: PyTorch adds all squares of a row into a few numbers of float32, and of ten million
-    the sum is up to a hundredth too small on a CPU.
+    In parts: PyTorch adds all squares of a row into a few float32 numbers. On a CPU the sum of ten
+    million squares is up to 1% too small.
     """
     whole = rows.shape[1] // _PART * _PART
     squares = torch.linalg.vector_norm(rows[:, whole:].contiguous(), dim=1).double().square()
@@ -115,10 +106,9 @@ def row_norms(rows: torch.Tensor) -> torch.Tensor:
 def squared_norms(inputs: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
     """Returns upper bounds of |sum_t g_t a_t^T|^2 of rows, float64 [m], close to their values.
 
-    Where terms cancel, products in float32 would be off by more than a small part of the sum, and a
-    row would be clipped too little: a bound of their rounding, which grows with the numbers in a
-    product, is added to the sum. Half of it was the most that was seen. A second bound is of what
-    products below float32's smallest numbers lose.
+    Where terms cancel, rounding of float32 products could make the sum too small, and a row would
+    be clipped too little. So a bound of the rounding, which grows with the numbers in a product, is
+    added; half of it was the most seen. A second bound covers products that underflow.
     """
     numbers = inputs.shape[2], outputs.shape[2]
     if inputs.shape[1] == 1:
@@ -155,7 +145,6 @@ def channels_last(tensor: torch.Tensor, rows: int) -> torch.Tensor:
 
 
 def _sum_products(inputs: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
-    """Returns sum_t a_t g_t, number by number, of [m, t, channels]: [m, channels]."""
     piece = max(1, _PIECE_BYTES // max(1, 4 * inputs[0].numel()))
     if piece >= len(inputs) or inputs.device.type != "cpu":
         return (inputs * outputs).sum(1)
@@ -186,11 +175,9 @@ class LinearRule(Rule):
 
 
 class AffineRule(Rule):
-    """y = n(x) * weight + bias, with n a normalisation without parameters, or nothing.
+    """y = n(x) * weight + bias, with n (`normalised`) without parameters.
 
-    Args:
-      normalised: n.
-      maps: True if channels are dimension 1; None for maps [m, c, h, w] alone.
+    `maps` is True if channels are dimension 1; None if that holds for maps [m, c, h, w] only.
     """
 
     def __init__(
@@ -201,10 +188,8 @@ class AffineRule(Rule):
         shift: str = "bias",
         maps: bool | None,
     ) -> None:
-        self._normalised = normalised
-        self._scale = scale
-        self._shift = shift
-        self._maps = maps
+        self._normalised, self._maps = normalised, maps
+        self._scale, self._shift = scale, shift
 
     def compute_gradients(self, call: Call, names: Collection[str]) -> Gradients:
         outputs = self._lay_channels(call.output_gradient, call.rows)
@@ -220,7 +205,6 @@ class AffineRule(Rule):
         }
 
     def _lay_channels(self, tensor: torch.Tensor, rows: int) -> torch.Tensor:
-        """Returns [m, t, channels]."""
         maps = tensor.ndim == 4 if self._maps is None else self._maps
         if maps and tensor.ndim == 4:
             return channels_last(tensor, rows)

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from dpprobe.errors import ConfigError
+from dpprobe.finetune.options import Lora
 from dpprobe.heads.initial_weights import truncated_normal
 from dpprobe.privacy.entropy import SEEDED
+
+T = TypeVar("T")
 
 # Normalisations of libraries that inherit from none of torch's.
 _OTHER_NORMS = ("RMSNorm", "RmsNorm", "SimpleNorm")
 
 
 class ChannelAffine(nn.Module):
-    """x * scale + shift, a scale and a shift a channel: of dimension 1 in 4-d, else the last.
-
-    A batch norm with public running statistics is one.
-    """
+    """x * scale + shift per channel: dimension 1 of 4-d inputs, else the last."""
 
     def __init__(self, scale: torch.Tensor, shift: torch.Tensor) -> None:
         super().__init__()
@@ -56,26 +56,14 @@ class LoraLinear(nn.Module):
 
 
 def insert_lora(
-    model: nn.Module,
-    blocks: Sequence[nn.Module],
-    *,
-    rank: int,
-    targets: Sequence[str],
-    alpha: float | None,
-    seed: int,
-    name: str,
+    model: nn.Module, blocks: Sequence[nn.Module], lora: Lora, *, seed: int, name: str
 ) -> None:
-    """Puts low-rank adapters beside linear layers, in place.
+    """Puts low-rank adapters beside linear layers, in place; without targets all those of `blocks`.
 
-    Args:
-      blocks: its blocks; all linear layers in them are taken where there are no targets.
-      targets: ends of the names of linear layers.
-      alpha: adapters are scaled by alpha / rank; rank where None.
-      seed: of the factors a; each layer's are drawn by its name.
-
-    Raises:
-      ConfigError: when there is no such layer, or none for one of the targets.
+    Each layer's factors a are drawn by `seed` and its name. Raises ConfigError if there is no such
+    layer, or none for one of the targets.
     """
+    rank, targets = lora.rank, lora.targets
     linear = {path: one for path, one in model.named_modules() if isinstance(one, nn.Linear)}
     inside = {id(one) for block in blocks for one in block.modules()}
     chosen = [path for path, one in linear.items() if id(one) in inside]
@@ -96,7 +84,7 @@ def insert_lora(
         base = linear[path]
         a = truncated_normal(SEEDED.make_generator(seed, f"lora {path}"), (rank, base.in_features))
         weights = torch.from_numpy(a / math.sqrt(base.in_features)).to(torch.float32)
-        replace_module(model, path, LoraLinear(base, weights, alpha=alpha or rank))
+        replace_module(model, path, LoraLinear(base, weights, alpha=lora.alpha or rank))
 
 
 def _ends_with(path: str, target: str) -> bool:
@@ -110,7 +98,6 @@ def _last_parts(paths: Sequence[str] | dict[str, Any]) -> list[str]:
 
 
 def find_normalisations(model: nn.Module) -> Iterator[nn.Module]:
-    """Yields each normalisation, once."""
     for module in model.modules():
         named = type(module).__name__.startswith(_OTHER_NORMS)
         if named or isinstance(module, ChannelAffine | nn.GroupNorm | nn.LayerNorm):
@@ -118,17 +105,12 @@ def find_normalisations(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def replace_module(model: nn.Module, path: str, module: nn.Module) -> None:
-    """Puts a module in the place of another one, by its name."""
     parent, _, name = path.rpartition(".")
     setattr(model.get_submodule(parent), name, module)
 
 
-def check_reached(model: nn.Module, run: Callable[[], Any], *, name: str) -> None:
-    """Runs a pass and refuses adapters that it does not call: nothing trains them.
-
-    Raises:
-      ConfigError: naming the first such layer.
-    """
+def check_reached(model: nn.Module, run: Callable[[], T], *, name: str) -> T:
+    """Returns the result of a pass; raises ConfigError if it does not call every adapter."""
     reached: set[int] = set()
     layers = [(path, one) for path, one in model.named_modules() if isinstance(one, LoraLinear)]
     hooks = [
@@ -136,7 +118,7 @@ def check_reached(model: nn.Module, run: Callable[[], Any], *, name: str) -> Non
         for _, one in layers
     ]
     try:
-        run()
+        result = run()
     finally:
         for hook in hooks:
             hook.remove()
@@ -146,3 +128,4 @@ def check_reached(model: nn.Module, run: Callable[[], Any], *, name: str) -> Non
                 f"tune: {name} does not call its layer {path} as a layer, so an adapter there "
                 "does nothing; name other layers as targets, or write another tune"
             )
+    return result

@@ -7,12 +7,12 @@ from torch.nn import functional
 
 
 def row_losses(scores: torch.Tensor, labels: torch.Tensor, *, sigmoid: bool) -> torch.Tensor:
-    """Returns each row's loss, float32 [m]; the mean over its views where it has several.
+    """Returns each row's loss, float32 [m]: the mean over its views if it has several.
 
     Args:
       scores: [m, K], or [m * v, K] with the views of a row one after another.
       labels: classes, int64 [m]; or zeros, ones or shares of classes, [m, K].
-      sigmoid: a sum over classes of sigmoid cross-entropies in place of a softmax's.
+      sigmoid: True for a sum over classes of sigmoid cross-entropies.
     """
     views = len(scores) // len(labels)
     scores = scores.float()

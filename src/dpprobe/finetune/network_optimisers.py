@@ -2,46 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 
 import torch
 
 from dpprobe.heads import adam, lamb, momentum
-from dpprobe.heads.optimiser import Optimiser
-from dpprobe.heads.sgd import Sgd
+from dpprobe.heads.optimiser import MakeOptimiser, Sgd
 
 
 class TensorLamb(lamb.Lamb):
-    """You et al. 2019, algorithm 2: a layer is a parameter tensor.
-
-    If the tensor or the direction is 0, the ratio is 1.
-    """
+    """You et al. 2019, algorithm 2, with a parameter tensor as layer."""
 
     def step(self, weights: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:
-        direction = self.compute_direction(gradient)
-        sizes = torch.linalg.vector_norm(weights), torch.linalg.vector_norm(direction)
-        ratio = torch.where((sizes[0] > 0) & (sizes[1] > 0), sizes[0] / sizes[1], 1.0)
-        weights.sub_(direction.mul_(ratio), alpha=rate)
+        lamb.step_layer(weights, self.compute_direction(gradient), rate, dim=None)
 
 
-def _make_momentum() -> Optimiser:
-    return momentum.Momentum(beta=momentum.Options().beta)
+def _default_moments(options: adam.MomentOptions) -> dict[str, float]:
+    return {"beta1": options.beta1, "beta2": options.beta2, "eps": options.eps}
 
 
-def _make_adam() -> Optimiser:
-    options = adam.Options()
-    return adam.Adam(beta1=options.beta1, beta2=options.beta2, eps=options.eps)
-
-
-def _make_lamb() -> Optimiser:
-    options = lamb.Options()
-    return TensorLamb(beta1=options.beta1, beta2=options.beta2, eps=options.eps)
-
-
-# The constants are those that the head of that name has by default; the noise is not corrected for.
-OPTIMISERS: Mapping[str, Callable[[], Optimiser]] = {
+# With the default constants of the head of that name, but without a correction for the noise.
+OPTIMISERS: Mapping[str, MakeOptimiser] = {
     "sgd": Sgd,
-    "momentum": _make_momentum,
-    "adam": _make_adam,
-    "lamb": _make_lamb,
+    "momentum": partial(momentum.Momentum, beta=momentum.Options().beta),
+    "adam": partial(adam.Adam, **_default_moments(adam.Options())),
+    "lamb": partial(TensorLamb, **_default_moments(lamb.Options())),
 }

@@ -1,14 +1,13 @@
 """Options and release of `fine_tune`: noisy gradient steps on a part of a network and its head.
 
-It releases (Abadi et al. 2016, algorithm 1) in each step the sum over the rows of a Poisson sample,
-or over all rows, of each example's gradient with respect to all trained parameters together,
-clipped to L2 norm `max_grad_norm`, plus Gaussian noise. With views, an example's gradient is the
-mean over its views, before the clip (De et al. 2022, section 3.2). A row adds at most one clipped
-gradient to such a sum, whatever the weights are, and a null row in its place nothing, so its
-sensitivity is `max_grad_norm`. Where the unit of privacy has several rows, a unit adds the mean of
-its examples' clipped gradients. The frozen part, initial weights, views and adapters' starts are
-public. With a `probe` a head is released first, from its share of the budget, and the network
-starts from it. Nothing heavy is imported: planning reads these options.
+Each step releases (Abadi et al. 2016, algorithm 1) the sum, over a Poisson sample or all rows, of
+each example's gradient of all trained parameters together, clipped to L2 norm `max_grad_norm`, plus
+Gaussian noise. With views, an example's gradient is the mean over its views, before the clip (De et
+al. 2022, section 3.2). Whatever the weights are, a row adds at most one clipped gradient and a null
+row nothing, so the sensitivity is `max_grad_norm`. A unit of several rows adds the mean of its
+examples' clipped gradients. The frozen part, initial weights, views and adapters' starts are
+public. A `probe` is a head released first, from its share of the budget, as the network's start.
+Nothing heavy is imported: planning reads these options.
 """
 
 from __future__ import annotations
@@ -21,12 +20,13 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, model_validator
 
 from dpprobe.heads.gradient_options import GradientOptions
-from dpprobe.heads.normalisation import Priced
+from dpprobe.heads.normalisation import Priced, Share
+from dpprobe.heads.options import ClippingNorm
 from dpprobe.heads.registry import AnyMethod
-from dpprobe.heads.search_space import Range, Space
+from dpprobe.heads.search_space import Space, list_corners, spell_options
 from dpprobe.options import AtMost
 from dpprobe.options import Options as Block
-from dpprobe.privacy.plan import LARGEST_SENSITIVITY, SMALLEST_SENSITIVITY, Mechanism, split_budget
+from dpprobe.privacy.plan import Mechanism, split_budget
 from dpprobe.wrong_keys_and_values import explain_first
 
 # Heads that search, or need public features of their own.
@@ -42,7 +42,7 @@ _MOST_CORNERS = 256
 _MANY_UNITS = 10**12
 # For the privacy statement of every network.
 LIMITS = (
-    "Engine {engine} is for benchmarks, not for release: gradients, their clipped sums and the "
+    "Engine ghost is for benchmarks, not for release: gradients, their clipped sums and the "
     "noise are float32{passes}, and low bits of what leaves may tell what was added to what. The "
     "epsilon stated holds for real numbers."
 )
@@ -82,11 +82,7 @@ class TuneLora(Block):
 
 
 def blocks_fault(blocks: int, shown: int, name: str) -> str | None:
-    """Returns why the last blocks of a network cannot be trained; None where they can.
-
-    Args:
-      shown: that it has; 0 where it does not show them.
-    """
+    """Returns why a network with `shown` blocks cannot train the last ones; None if it can."""
     if not shown:
         return no_blocks(name)
     if 1 <= blocks <= shown:
@@ -146,10 +142,8 @@ class Augment(Block):
 class Probe(Block):
     """A private head on the stored features as the starting point, within the same budget."""
 
-    share: float = Field(
+    share: Share = Field(
         0.3,
-        gt=0,
-        lt=1,
         description="The probe's share of the budget: its part of the sum of count * rate^2 / "
         "noise_multiplier^2.",
     )
@@ -176,14 +170,9 @@ class Search(Block):
         description="For each searched option, a list of values, or {low, high, log}. Options "
         "that change the privacy price, such as steps and batch_size, cannot be searched.",
     )
-    held_out: float = Field(
-        0.2, gt=0, lt=1, description="Share of the training units on which trials are scored."
+    held_out: Share = Field(
+        0.2, description="Share of the training units on which trials are scored."
     )
-
-
-def _space_ends(space: Space) -> tuple[Any, ...]:
-    """Returns all values, or of a range both ends."""
-    return (space.low, space.high) if isinstance(space, Range) else space
 
 
 class Options(GradientOptions):
@@ -194,6 +183,7 @@ class Options(GradientOptions):
     """
 
     DEFAULT_EPOCHS: ClassVar[float] = 20
+    tunes_network: ClassVar[bool] = True
     FIXED: ClassVar[frozenset[str]] = frozenset(
         {*GradientOptions.FIXED, "tune", "probe", "search", "precision", "augment"}
     )
@@ -201,17 +191,16 @@ class Options(GradientOptions):
     head: Literal["fine_tune"] = "fine_tune"
     tune: Tune = Field(
         description="Parameters trained beside the head: head (none), {blocks: k}, all, bias (all "
-        "biases), norm (scales and shifts of normalisation layers), {lora: {rank, targets}}.",
+        "biases), norm (scales and shifts of normalisation layers), {lora: {rank, targets}}."
     )
     optimiser: Literal["sgd", "momentum", "adam", "lamb"] = Field(
         "momentum",
         description="The optimiser, with the same default constants as the head of that name.",
     )
-    learning_rate: float = Field(1.0, gt=0, allow_inf_nan=False, description="Length of a step.")
+    learning_rate: float = Field(1.0, gt=0, description="Length of a step.")
     backbone_rate: float = Field(
         1.0,
         ge=0,
-        allow_inf_nan=False,
         description="The learning rate of all parameters outside the head is multiplied by this "
         "factor (alpha of Mehta et al. 2022).",
     )
@@ -229,11 +218,10 @@ class Options(GradientOptions):
         description="Number format of forward and backward passes; gradients are summed in "
         "float32.",
     )
-    engine: Literal["ghost", "functional"] = Field(  # type: ignore[assignment]
+    engine: Literal["ghost"] = Field(  # type: ignore[assignment]
         "ghost",
-        description="Computation of per-example gradients. ghost: layer by layer, without forming "
-        "most of them. functional: torch.func, for every layer, slower. Both sum in float32, for "
-        "benchmarks.",
+        description="Computation of per-example gradients: layer by layer, without forming most of "
+        "them. Sums are float32, for benchmarks.",
     )
     probe: Probe | None = Field(
         None, description="A private head that serves as the starting point."
@@ -242,11 +230,8 @@ class Options(GradientOptions):
         None,
         description="Choose options by an unpriced search on the private images: not for release.",
     )
-    max_grad_norm: float = Field(
+    max_grad_norm: ClippingNorm = Field(
         1.0,
-        ge=SMALLEST_SENSITIVITY,
-        le=LARGEST_SENSITIVITY,
-        allow_inf_nan=False,
         description="Each example's gradient, over all trained parameters together, is clipped to "
         "this L2 norm.",
     )
@@ -288,20 +273,15 @@ class Options(GradientOptions):
 
     def _check_search(self, search: Search) -> None:
         known = set(type(self).model_fields) - self.FIXED - {*self.paths}
-        for name, space in search.space.items():
+        for name in search.space:
             if name not in known:
                 raise ValueError(f"search.space.{name}: not an option that can be searched")
-            for value in _space_ends(space):
-                self._check_trial({name: value}, f"search.space.{name}: {value!r}")
-        # Values may each fit the other options and not one another.
-        corners = itertools.product(*map(_space_ends, search.space.values()))
-        for values in itertools.islice(corners, _MOST_CORNERS):
-            together = dict(zip(search.space, values, strict=True))
-            spelt = ", ".join(f"{name} {value!r}" for name, value in together.items())
-            self._check_trial(together, f"search.space: {spelt}")
+        for values in itertools.islice(list_corners(search.space), _MOST_CORNERS):
+            self._check_trial(values)
 
-    def _check_trial(self, values: Mapping[str, Any], place: str) -> None:
-        """Raises ValueError, beginning with `place`, for values that no trial may have."""
+    def _check_trial(self, values: Mapping[str, Any]) -> None:
+        """Raises ValueError for values that no trial may have."""
+        place = f"search.space: {spell_options(values)}"
         try:
             changed = self.make_trial(values)
         except ValidationError as error:
@@ -331,10 +311,6 @@ class Options(GradientOptions):
         return f"probe: {fault}" if fault else None
 
     @property
-    def tunes_network(self) -> bool:
-        return True
-
-    @property
     def private_choices(self) -> str | None:
         return SEARCHED if self.search else None
 
@@ -345,7 +321,7 @@ class Options(GradientOptions):
     @property
     def engine_limits(self) -> str | None:
         passes = ", passes bfloat16" if self.precision == "bfloat16" else ""
-        return LIMITS.format(engine=self.engine, passes=passes)
+        return LIMITS.format(passes=passes)
 
     def public_files(self) -> dict[str, str]:
         files = super().public_files()
@@ -377,7 +353,6 @@ class Options(GradientOptions):
 
     @property
     def blocks(self) -> int | None:
-        """The number of last blocks that are trained; None for other choices of `tune`."""
         return self.tune.blocks if isinstance(self.tune, TuneBlocks) else None
 
     @property
@@ -392,7 +367,6 @@ class Options(GradientOptions):
 
     @property
     def from_images(self) -> bool:
-        """True if training reads images."""
         return not self.cut
 
     def list_releases(self, n: int) -> tuple[Mechanism, ...]:

@@ -21,17 +21,13 @@ from dpprobe.finetune.lora import (
     find_normalisations,
     insert_lora,
 )
-from dpprobe.finetune.options import Lora, Options, TuneLora
+from dpprobe.finetune.options import Options, TuneLora
 from dpprobe.finetune.row_mixing import check_rows_apart
 from dpprobe.finetune.standard_form import standard_form
 
 
 def check_cut(backbone: Backbone) -> None:
-    """Refuses a cut where the activations of one image are not those of one view.
-
-    Raises:
-      ConfigError: for random crops of training images, and for mirrored views.
-    """
+    """Raises ConfigError if a backbone crops at random or mirrors: one view would be stored."""
     name = network_name(backbone)
     if backbone.train_transform is not None:
         raise ConfigError(
@@ -45,11 +41,8 @@ def check_cut(backbone: Backbone) -> None:
         )
 
 
-def example_images(backbone: Backbone, graph: Graph | None = None) -> torch.Tensor:
-    """Returns three public images [3, C, H, W] of the size that a backbone takes.
-
-    They are uint8, or normalised as the graph says, where one is given.
-    """
+def example_images(backbone: Backbone, graph: Graph) -> torch.Tensor:
+    """Returns three public images [3, C, H, W], normalised as the graph takes them."""
     plain = backbone.transform(probe_image())
     if plain.dtype != torch.uint8:
         raise ConfigError(
@@ -59,8 +52,6 @@ def example_images(backbone: Backbone, graph: Graph | None = None) -> torch.Tens
     generator = torch.Generator().manual_seed(0)
     noise = torch.randint(0, 256, plain.shape, generator=generator, dtype=torch.uint8)
     images = torch.stack([plain, noise, noise // 8])
-    if graph is None:
-        return images
     normalised: torch.Tensor = (images.to(torch.float32) / 255 - graph.mean.cpu()) / graph.std.cpu()
     return normalised
 
@@ -88,10 +79,10 @@ class Prepared:
     """A checked copy of a backbone's network on the CPU.
 
     Attributes:
-      model: with adapters, where `tune` has them.
-      suffix: what of it stands behind the cut; all where nothing is cut.
-      trained: the names that `tune` trains in both.
-      cut: the shape of an activation at the cut.
+      model: with adapters if `tune` has them.
+      suffix: the part behind the cut; all if nothing is cut.
+      trained: names of the trained parameters in both.
+      cut: shape of an activation at the cut.
     """
 
     model: nn.Module
@@ -119,12 +110,13 @@ def prepare_backbone(backbone: Backbone, options: Options, seed: int) -> Prepare
         trained = [path for path, _ in model.named_parameters() if path in behind & learned]
     else:
         if isinstance(options.tune, TuneLora):
-            _insert_adapters(model, options.tune.lora, seed, name)
-            check_reached(
-                model,
-                lambda: _require_unchanged(before, _try_run(lambda: model(example), name), name),
-                name=name,
-            )
+            insert_lora(model, blocks_of(model, name), options.tune.lora, seed=seed, name=name)
+            after = check_reached(model, lambda: _try_run(lambda: model(example), name), name=name)
+            if not torch.equal(before, after):
+                raise ConfigError(
+                    f"tune: adapters change the features of {name} before any training; write "
+                    "another tune"
+                )
         trained = _name_trained(model, options, learned)
     if not trained and options.tune != "head":
         raise ConfigError(
@@ -132,18 +124,6 @@ def prepare_backbone(backbone: Backbone, options: Options, seed: int) -> Prepare
         )
     return Prepared(
         model=model, suffix=suffix, trained=trained, image=image, cut=cut, width=before.shape[1]
-    )
-
-
-def _insert_adapters(model: nn.Module, lora: Lora, seed: int, name: str) -> None:
-    insert_lora(
-        model,
-        blocks_of(model, name),
-        rank=lora.rank,
-        targets=lora.targets,
-        alpha=lora.alpha,
-        seed=seed,
-        name=name,
     )
 
 
@@ -156,13 +136,6 @@ def _try_run(run: Callable[[], torch.Tensor], name: str) -> torch.Tensor:
             f"tune: {name} cannot be run in the form that is trained ({one_line(error)}); write "
             "another tune, or take another backbone"
         ) from error
-
-
-def _require_unchanged(before: torch.Tensor, after: torch.Tensor, name: str) -> None:
-    if not torch.equal(before, after):
-        raise ConfigError(
-            f"tune: adapters change the features of {name} before any training; write another tune"
-        )
 
 
 def _name_trained(model: nn.Module, options: Options, learned: set[str]) -> list[str]:
@@ -187,7 +160,6 @@ def _name_trained(model: nn.Module, options: Options, learned: set[str]) -> list
 def _name_parameters(
     model: nn.Module, kinds: tuple[type[nn.Module], ...], end: str | None = None
 ) -> set[str]:
-    """Returns the full names of the parameters in layers of some kinds."""
     return {
         f"{path}.{part}"
         for path, module in model.named_modules()

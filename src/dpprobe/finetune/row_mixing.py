@@ -36,16 +36,13 @@ class RefuseBranches(TorchDispatchMode):
 def check_rows_apart(model: nn.Module, example: torch.Tensor, *, name: str) -> None:
     """Passes a row beside two different ones and refuses a model that gives it other features.
 
-    It stands before them, and then behind them: a row may depend on earlier ones alone. Then again
-    beside several of each, for what small batches hide.
+    The row stands before them, then behind them, since a row may depend on earlier ones alone. Then
+    it stands beside several of each, since small batches hide some mixing. Raises ConfigError if
+    the model mixes rows, naming the first such layer, or branches by its numbers.
 
     Args:
       model: inputs -> rows, in evaluation mode.
-      example: three inputs that no private example decides.
-
-    Raises:
-      ConfigError: naming the first layer whose output for the row differs, and for a model that
-        branches by its numbers.
+      example: three public inputs.
     """
     with RefuseBranches():
         model(example)
@@ -79,7 +76,7 @@ def _rows_differ(one: torch.Tensor, other: torch.Tensor) -> bool:
 def _collect_outputs(
     model: nn.Module, inputs: torch.Tensor, row: int
 ) -> list[tuple[str, torch.Tensor]]:
-    """Returns a row that each layer gives, inner layers before those around them."""
+    """Returns each layer's output for one row, inner layers first."""
     outputs: list[tuple[str, torch.Tensor]] = []
 
     def keep_output(path: str, output: object) -> None:

@@ -1,9 +1,8 @@
 """Copies a network into layers whose gradients can be taken row by row.
 
-A batch norm with running statistics is a fixed affine map of each channel: the statistics are
-public constants, folded into its scale and shift, and batches never change them. One without mixes
-rows, so that no row's gradient is its own: it is refused. Multi-head attention and projections that
-keep their weights outside of layers become the linear layers that they are.
+A batch norm with running statistics becomes a fixed affine map per channel: its statistics are
+public constants. A batch norm without them mixes rows and is refused. Multi-head attention, and
+projections that keep their weights outside layers, become linear layers.
 """
 
 from __future__ import annotations
@@ -77,12 +76,10 @@ class Projected(nn.Module):
 
 
 def standard_form(graph: nn.Module, *, name: str) -> nn.Module:
-    """Returns a copy of a backbone's network in evaluation mode; the backbone stays as it was.
+    """Returns a copy of a backbone's network in evaluation mode.
 
-    Parameters require gradients where the network's library trains them.
-
-    Raises:
-      ConfigError: naming a layer that mixes the rows of a batch.
+    Parameters require gradients if the network's library trains them. Raises ConfigError, naming
+    the layer, if one mixes the rows of a batch.
     """
     assert isinstance(graph, network_forward.Graph), graph
     model = copy.deepcopy(graph.model).eval()

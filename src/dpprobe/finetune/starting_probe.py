@@ -1,8 +1,8 @@
 """The probe: a private head on stored features, released first, from which the network starts.
 
-Its mechanisms stand in the plan of the whole fit as "probe <name>", with the probe's share of the
-budget. The head is public from then on, so the start is post-processing. Its random numbers are of
-a seed of its own: with the network's, two releases would have the same noise.
+The plan of the whole fit has its mechanisms as "probe <name>", with the probe's share of the
+budget. The released head is public, so the start is post-processing. Its random numbers have their
+own seed: with the network's seed, two releases would have the same noise.
 """
 
 from __future__ import annotations
@@ -37,11 +37,8 @@ def fit_probe(
       features: of the rows that the network will train on, in the same units.
       seed: of the fit; the probe's own derives from it.
 
-    Returns:
-      Weights float32 [classes, d + 1], and what is done to feature rows before the product.
-
-    Raises:
-      PrivacyError: when the plan is not for this probe or these rows, or it was released before.
+    Returns weights float32 [classes, d + 1], and the normalisation of feature rows. Raises
+    PrivacyError if the plan is not for this probe and these rows, or the probe was released before.
     """
     if options.probe is None:
         raise PrivacyError("probe: the options have none; nothing is priced for it")
@@ -54,12 +51,9 @@ def fit_probe(
 
 
 def probe_plan(plan: Plan) -> Plan:
-    """Returns the probe's part of a plan, its mechanisms named as the probe's head names them.
+    """Returns the probe's part of a plan, with mechanisms named as the probe's head names them.
 
-    The epsilon is that of the whole: the part by itself costs less.
-
-    Raises:
-      PrivacyError: when nothing is priced for a probe.
+    Its epsilon is the whole's; the part alone costs less. Raises PrivacyError if there is no part.
     """
     mechanisms = tuple(
         replace(item, name=item.name.removeprefix(PREFIX))
@@ -74,10 +68,9 @@ def probe_plan(plan: Plan) -> Plan:
 def start_from(
     network: TunedNetwork, weights: npt.NDArray[np.float32], transform: Transform
 ) -> None:
-    """Puts a head [classes, d + 1], and what is done to its rows, in the place of the network's.
+    """Replaces the network's head [classes, d + 1] and normalisation.
 
-    Raises:
-      ConfigError: when it is of another shape.
+    Raises ConfigError if the head is of another shape.
     """
     weight, bias = network.trained["head.weight"], network.trained["head.bias"]
     wanted = (weight.shape[0], weight.shape[1] + 1)

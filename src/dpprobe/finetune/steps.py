@@ -1,21 +1,22 @@
 """The steps of a network's DP training, and the state that a checkpoint holds of it.
 
 Rate and divisor are the plan's, never the data's. Optimisers and averages only post-process noisy
-sums. Sums and noise are float32, for benchmarks: the limits of `heads.gradient_options` hold.
+sums. Sums and noise are float32, for benchmarks: see the limits in `heads.gradient_options`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from dpprobe.backbones.network_forward import CPU_PIXELS
-from dpprobe.errors import ConfigError, StoreError
+from dpprobe.errors import StoreError
 from dpprobe.finetune.checkpoint import State
+from dpprobe.finetune.gradients import ClippedSums
 from dpprobe.finetune.inputs import Inputs
 from dpprobe.finetune.losses import row_losses
 from dpprobe.finetune.network_optimisers import OPTIMISERS
@@ -33,26 +34,7 @@ if TYPE_CHECKING:
 Tensors = dict[str, torch.Tensor]
 
 
-class Sums(Protocol):
-    """Adds clipped per-example gradients to a flat sum: `gradients.ClippedSums`."""
-
-    size: int
-
-    def add_rows(
-        self,
-        total: torch.Tensor,
-        inputs: torch.Tensor,
-        labels: torch.Tensor,
-        weights: torch.Tensor | None,
-    ) -> Any: ...
-
-
-MakeSums = Callable[..., Sums]
-
-
 class Training:
-    """A network while it trains."""
-
     def __init__(
         self,
         options: Options,
@@ -62,7 +44,6 @@ class Training:
         mechanism: Mechanism,
         *,
         physical_batch: int,
-        make_sums: MakeSums,
     ) -> None:
         self.network, self.taken = network, 0
         self._options, self._inputs, self._releases = options, inputs, releases
@@ -71,16 +52,19 @@ class Training:
         self._parameters = {name: one.detach() for name, one in network.trained.items()}
         self._device = next(iter(self._parameters.values())).device
         self._sigmoid = options.loss == "sigmoid"
-        self._sums = make_sums(
+        self._sums = ClippedSums(
             network,
             sigmoid=self._sigmoid,
             max_grad_norm=releases.sensitivity(GRADIENTS),
             clipping=options.clipping if releases.plan.private else "fixed",
             precision=options.precision,
-            engine=options.engine,
         )
         self._total = torch.zeros(self._sums.size, dtype=torch.float32, device=self._device)
-        self._gradients = _split_flat(self._total, self._parameters)
+        parts = self._total.split([one.numel() for one in self._parameters.values()])
+        self._gradients = {
+            name: part.view(one.shape)
+            for (name, one), part in zip(self._parameters.items(), parts, strict=True)
+        }
         # From the plan: n and the rate are public, the size of a batch is not.
         self._divisor = mechanism.sample_rate * releases.plan.n
         self._deviation = releases.noise_deviation(GRADIENTS)
@@ -98,14 +82,13 @@ class Training:
             self._average = {name: one.clone() for name, one in self._parameters.items()}
 
     @torch.no_grad()
-    def take_step(self, advance: Callable[[int], None] | None = None) -> None:
+    def take_step(self, advance: Callable[[int], None]) -> None:
         """Takes one noisy step, of an empty batch too; tells `advance` how many rows are done."""
         self._releases.count_releases(GRADIENTS, 1)
         self._total.zero_()
         for rows, batch in self._physical_batches(self._drawn_rows()):
             self._add_batch(rows, batch)
-            if advance is not None:
-                advance(len(rows))
+            advance(len(rows))
         noise = self._noise.draw_steps(1, self._deviation)[0, 0]
         self._total.add_(noise.to(self._device)).div_(self._divisor)
         if self._longest is not None:
@@ -117,7 +100,7 @@ class Training:
     def _descend_once(self) -> None:
         rate = float(self._rates[self.taken])
         for name, parameter in self._parameters.items():
-            factor = 1.0 if is_head(name) else self._options.backbone_rate
+            factor = 1.0 if name.startswith("head.") else self._options.backbone_rate
             self._optimisers[name].step(parameter, self._gradients[name], rate * factor)
         for name, average in self._average.items():
             assert self._mixing is not None
@@ -158,7 +141,6 @@ class Training:
             self._sums.add_rows(self._total, batch, self._batch_labels(index), weights)
 
     def _batch_labels(self, index: torch.Tensor) -> torch.Tensor:
-        """Returns int64 [m], or for sigmoid losses float32 [m, classes]."""
         labels = self._inputs.labels[index].to(self._device)
         if not self._sigmoid:
             return labels
@@ -194,7 +176,6 @@ class Training:
 
     @property
     def is_finite(self) -> bool:
-        """True if no parameter is NaN or infinite."""
         return all(bool(one.isfinite().all()) for one in self._parameters.values())
 
     def collect_state(self, values: Mapping[str, Any]) -> State:
@@ -213,11 +194,9 @@ class Training:
         return State(tensors=tensors, values={**values, **ours})
 
     def restore_state(self, state: State) -> None:
-        """Continues where a training of the same fingerprint stood at `state`.
+        """Continues from the `state` of a training of the same fingerprint.
 
-        Raises:
-          StoreError: when the state is of another network.
-          PrivacyError: when it has taken more steps than are priced.
+        Raises StoreError if it is of another network, PrivacyError if it has too many steps.
         """
         saved = _tensors_under("parameter/", state.tensors)
         shapes = {name: one.shape for name, one in saved.items()}
@@ -252,7 +231,7 @@ class Training:
 def rows_at_once(network: TunedNetwork, physical_batch: int, views: int) -> int:
     """Returns the rows that pass through a network together: `physical_batch` over the views.
 
-    On a CPU, takes at most as many images as extraction does; more would make memory slow.
+    On a CPU at most as many images as in extraction; more would make memory slow.
     """
     most = physical_batch // views
     on_cpu = next(iter(network.trained.values())).device.type == "cpu"
@@ -276,14 +255,8 @@ def network_scores(
     return torch.cat(parts)
 
 
-def is_head(name: str) -> bool:
-    """Returns True for a parameter of the head, which `backbone_rate` does not bear on."""
-    return name.startswith("head.")
-
-
 def row_weights(options: Options, inputs: Inputs) -> torch.Tensor | None:
-    """Returns what each example's clipped gradient is multiplied with, float32 [rows]; None for
-    ones.
+    """Returns the weights of examples' clipped gradients, float32 [rows]; None for ones.
 
     The weights of a unit's rows sum to at most 1, and a class's is at most 1: see `heads.balance`.
     """
@@ -295,17 +268,7 @@ def row_weights(options: Options, inputs: Inputs) -> torch.Tensor | None:
     return weights
 
 
-def _split_flat(flat: torch.Tensor, parameters: Tensors) -> Tensors:
-    """Returns views of a flat sum in the shapes of the parameters, in their order."""
-    sizes = [one.numel() for one in parameters.values()]
-    if len(flat) != sum(sizes):
-        raise ConfigError(f"gradients: {len(flat)} numbers for {sum(sizes)} trained parameters")
-    parts = zip(parameters.items(), flat.split(sizes), strict=True)
-    return {name: part.view(one.shape) for (name, one), part in parts}
-
-
 def _tensors_under(prefix: str, tensors: Mapping[str, torch.Tensor]) -> Tensors:
-    """Returns the tensors whose names begin with a prefix, named without it."""
     return {
         name.removeprefix(prefix): one for name, one in tensors.items() if name.startswith(prefix)
     }

@@ -1,7 +1,7 @@
 """Traces the modules around a network's blocks; the blocks stay whole.
 
-A network may ask for sizes on its way, such as its patches' sizes. Tracing finds the answers by
-running the network on two batches: sizes that agree are constants. It may not ask for values.
+A network may ask for sizes, such as its patches'. Tracing answers by running the network on two
+batches: sizes that agree are constants. It may not ask for values.
 """
 
 from __future__ import annotations

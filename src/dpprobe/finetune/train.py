@@ -1,8 +1,8 @@
 """DP training of a network's own parameters by the plan's noisy gradient steps.
 
-`options` says what is released and with which sensitivity, `gradients` makes the clipped sums,
-`steps` takes the steps, `privacy.releases` has the noise and counts releases. A training that was
-killed continues from its checkpoint, bit for bit as if it had not been.
+`options` has the releases and sensitivities, `gradients` the clipped sums, `steps` the steps,
+`privacy.releases` the noise and the count of releases. A killed training continues from its
+checkpoint and ends with the same bits.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import torch
 
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.finetune.checkpoint import Checkpoints
-from dpprobe.finetune.gradients import ClippedSums
 from dpprobe.finetune.inputs import Inputs
 from dpprobe.finetune.options import Options
-from dpprobe.finetune.steps import MakeSums, Training
+from dpprobe.finetune.steps import Training
+from dpprobe.heads.fit import full_float32_products
 from dpprobe.heads.gradient_options import GRADIENTS
 from dpprobe.heads.history import record_steps
 from dpprobe.privacy.plan import Mechanism
@@ -45,9 +45,9 @@ class Trained:
     """A network's trained parameters.
 
     Attributes:
-      state: by name, on the CPU: after averaging, and with the classes' priors taken off.
+      state: by name, on the CPU: after averaging, without the classes' priors.
       history: a record for each recorded step: step, epoch, train_loss (not private), and what
-        `record` returned; empty where nobody asks for records.
+        `record` returns; empty without `record`.
       seconds: of training, those before a kill too.
     """
 
@@ -67,39 +67,35 @@ def train_network(
     physical_batch: int = 64,
     record: Record | None = None,
     label: str = "fine_tune",
-    make_sums: MakeSums = ClippedSums,
 ) -> Trained:
     """Runs the plan's gradient steps on a network, which is left with the result.
 
     A step takes a Poisson sample of the units, or all of them, adds the examples' clipped gradients
-    and noise, and divides by the expected batch size. An empty batch is a step as any other.
+    and noise, and divides by the expected batch size. An empty batch is a step too.
 
     Args:
       network: at its start; its trained parameters are changed.
       inputs: the private examples, of as many units as the plan is for.
-      releases: of one seed, with the mechanism `gradients`. The steps are counted there; the
-        caller's `releases.check()` says whether all that was priced was released.
-      checkpoint: where the training continues from, and is saved; None for neither.
-      physical_batch: rows, times their views, that pass through the network at once; it changes
-        nothing but rounding.
+      releases: of one seed, with the mechanism `gradients`, which counts the steps. The caller
+        calls `check_counts` afterwards.
+      checkpoint: where the training is saved, and continues from.
+      physical_batch: rows, times their views, that pass through the network at once; affects only
+        rounding.
       record: called with (step, network) at the start, about twenty times, and at the end, with the
         network as it would be returned then.
-      make_sums: with the arguments of `ClippedSums`.
 
     Raises:
-      PrivacyError: when the plan is not one for these options and rows, or more steps were taken
-        than were priced.
-      ConfigError: when training diverged.
-      StoreError: when a checkpoint does not fit the network.
+      PrivacyError: if the plan is not for these options and rows, or too many steps were taken.
+      ConfigError: if training diverged.
+      StoreError: if a checkpoint does not fit the network.
     """
     mechanism = checked_mechanism(options, inputs, releases)
     if fault := options.class_fault(inputs.num_classes, multi_label=inputs.labels.ndim == 2):
         raise ConfigError(f"head {options.head}: {fault}")
     with _make_reproducible():
         training = Training(
-            options, network, inputs, releases, mechanism,
-            physical_batch=physical_batch, make_sums=make_sums,
-        )  # fmt: skip
+            options, network, inputs, releases, mechanism, physical_batch=physical_batch
+        )
         run = _Run(options, training, mechanism, min(inputs.rows, LOSS_ROWS), record)
         run.start_run(checkpoint, label)
         expected = (mechanism.count - training.taken) * mechanism.sample_rate * inputs.rows
@@ -117,8 +113,6 @@ def train_network(
 
 
 class _Run:
-    """A training with its records and its time."""
-
     def __init__(
         self,
         options: Options,
@@ -137,7 +131,6 @@ class _Run:
         return time.monotonic() - self._started
 
     def start_run(self, checkpoint: Checkpoints | None, label: str) -> None:
-        """Restores a checkpoint, or records the start."""
         state = None if checkpoint is None else checkpoint.load_state()
         if state is None:
             self._add_record()
@@ -150,7 +143,6 @@ class _Run:
         )
 
     def finish_run(self, checkpoint: Checkpoints | None, progress: Progress) -> None:
-        """Takes the steps that are left."""
         training, count = self._training, self._mechanism.count
         stops = set(record_steps(count))
         while training.taken < count:
@@ -187,7 +179,6 @@ class _Run:
         self.history.append(values)
 
     def _check_finite(self) -> None:
-        """Raises ConfigError when training diverged."""
         if not self._training.is_finite:
             raise ConfigError(
                 f"head {self._options.head}: training diverged at learning_rate "
@@ -197,11 +188,10 @@ class _Run:
 
 
 def checked_mechanism(options: Options, inputs: Inputs, releases: Releases) -> Mechanism:
-    """Returns the plan's gradient steps, held against what the options would have priced.
+    """Returns the plan's gradient steps, after comparing them with the price of the options.
 
-    Raises:
-      PrivacyError: when the plan is for other rows, another rate, norm or number of steps, or the
-        releases are of several seeds or of an audit.
+    Raises PrivacyError if the plan is for other rows or another rate, norm or number of steps.
+    Releases of several seeds, or of an audit, are refused too.
     """
     plan = releases.plan
     if plan.n != inputs.n:
@@ -229,12 +219,10 @@ def checked_mechanism(options: Options, inputs: Inputs, releases: Releases) -> M
 def _make_reproducible() -> Iterator[None]:
     """Sets full float32 products, and convolutions of one order, whatever a caller has set."""
     backend = torch.backends.cudnn
-    before = torch.get_float32_matmul_precision()
     flags = backend.deterministic, backend.benchmark, backend.allow_tf32
-    torch.set_float32_matmul_precision("highest")
     backend.deterministic, backend.benchmark, backend.allow_tf32 = True, False, False
     try:
-        yield
+        with full_float32_products():
+            yield
     finally:
-        torch.set_float32_matmul_precision(before)
         backend.deterministic, backend.benchmark, backend.allow_tf32 = flags

@@ -1,8 +1,8 @@
-"""The network that a method trains: a part of a backbone, with a head, and what of it is trained.
+"""The network that a method trains: a part of a backbone with a head, and its trained parameters.
 
-Whatever is trained, the network is cut, or not, from one and the same copy of the backbone, and its
-parameters keep their names: `body.<name in that copy>` and `head.weight`, `head.bias`. So the state
-of a network that was trained from stored activations fits the whole network.
+Cut or not, a network is made of the same copy of the backbone, and parameters keep their names:
+`body.<name in that copy>`, `head.weight`, `head.bias`. So parameters trained from stored
+activations fit the whole network.
 """
 
 from __future__ import annotations
@@ -33,12 +33,7 @@ class Network(nn.Module):
     std: torch.Tensor
 
     def __init__(
-        self,
-        body: nn.Module,
-        head: nn.Linear,
-        transform: Transform,
-        *,
-        graph: Graph | None,
+        self, body: nn.Module, head: nn.Linear, transform: Transform, *, graph: Graph | None
     ) -> None:
         """Takes the backbone's graph where inputs are images, for what is done to their bytes."""
         super().__init__()
@@ -65,7 +60,7 @@ class Network(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class TunedNetwork:
-    """A network on its device, in evaluation mode, and what of it is trained.
+    """A network on its device, in evaluation mode, and its trained parameters.
 
     Attributes:
       module: inputs -> scores [m, K] float32; only `trained` requires gradients.
@@ -91,18 +86,11 @@ def build_network(
     device: str,
     transform: Transform,
 ) -> TunedNetwork:
-    """Builds the network that a seed's training starts from.
+    """Builds the network that a seed's training starts from, of a backbone loaded on the CPU.
 
-    It is to be called before threads that run networks start: cutting is a trace, which changes
-    torch's modules for all of them while it lasts.
-
-    Args:
-      backbone: loaded on the CPU; it stays as it was.
-      classes: K.
-
-    Raises:
-      ConfigError: when the backbone is no network, mixes rows, cannot be cut, or has nothing that
-        `tune` trains.
+    Call it before threads that run networks start: cutting is a trace, which changes torch's
+    modules for all of them while it lasts. Raises ConfigError if the backbone is no network, mixes
+    rows, cannot be cut, or has nothing that `tune` trains.
     """
     graph = network_graph(backbone)
     if options.tune == "head" and options.cut:
@@ -130,13 +118,9 @@ def whole_network(
     device: str,
     transform: Transform,
 ) -> nn.Module:
-    """Returns images (uint8) -> scores, with tuned parameters put into the whole network.
+    """Returns images (uint8) -> scores, the whole network with the parameters of `tuned_state`.
 
-    Args:
-      state: of `tuned_state`, of a network that was built with these options.
-
-    Raises:
-      ConfigError: when the state is of another network.
+    Raises ConfigError if the state is of another network.
     """
     prepared = prepare_backbone(backbone, options, seed=0)
     head = nn.Linear(prepared.width, classes)
@@ -149,7 +133,7 @@ def whole_network(
 def tuned_state(network: TunedNetwork) -> dict[str, torch.Tensor]:
     """Returns copies of the trained parameters, contiguous, on the network's device."""
     return {
-        name: torch.empty(one.shape, dtype=one.dtype, device=one.device).copy_(one.detach())
+        name: one.detach().clone(memory_format=torch.contiguous_format)
         for name, one in network.trained.items()
     }
 
@@ -164,21 +148,14 @@ def transform_state(network: TunedNetwork) -> dict[str, torch.Tensor]:
 def split_state(
     tensors: Mapping[str, torch.Tensor],
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Returns the trained parameters in a network's file, and the statistics of `transform_state`.
-
-    The latter are named as their normalisation names them.
-    """
+    """Splits a network's file into trained parameters and the statistics of its normalisation."""
     arrays = {name: one for name, one in tensors.items() if name.startswith(TRANSFORM)}
     parameters = {name: one for name, one in tensors.items() if name not in arrays}
     return parameters, {name.removeprefix(TRANSFORM): one for name, one in arrays.items()}
 
 
 def load_tuned_state(network: TunedNetwork, state: Mapping[str, torch.Tensor]) -> None:
-    """Puts values into the trained parameters.
-
-    Raises:
-      ConfigError: when names or shapes are not those of the trained parameters.
-    """
+    """Sets the trained parameters; raises ConfigError if names or shapes are not theirs."""
     for name in (*network.trained, *state):
         if name not in state or name not in network.trained:
             where = "is missing in" if name not in state else "is only in"
@@ -208,15 +185,9 @@ def _make_head(options: Options, classes: int, width: int, seed: int) -> nn.Line
 def _mark_tuned(
     module: Network, trained: list[str], shape: tuple[int, ...], device: str
 ) -> TunedNetwork:
-    """Moves a network to its device and marks what is trained in it."""
     module = module.to(device).eval().requires_grad_(False)
     known = dict(module.named_parameters())
     marked = {name: known[name] for name in [*(f"body.{path}" for path in trained), *_HEAD]}
     for parameter in marked.values():
         parameter.requires_grad_(True)
-    return TunedNetwork(
-        module=module,
-        trained=marked,
-        shape=shape,
-        from_images=module.from_images,
-    )
+    return TunedNetwork(module=module, trained=marked, shape=shape, from_images=module.from_images)

@@ -1,14 +1,13 @@
-"""An unpriced search over options by Optuna's TPE, as the representation-law paper makes one.
+"""An unpriced search over options by Optuna's TPE, as in the representation-law paper.
 
-**Not private.** Every trial is scored on private examples that no mechanism protects, so what the
-search chooses tells of them, and no price covers it: `NOT_PRICED` says so wherever the choice goes.
+**Not private.** Trials are scored on private examples without a mechanism, so no price covers the
+choice: `NOT_PRICED` says so wherever the choice goes.
 
-**Deterministic.** The options of a trial are a function of the seed, the trial's number and the
-scores of the trials before it: each number has a sampler of its own (Bergstra et al. 2011, the
-tree-structured Parzen estimator), which sees them all. So a search that was killed continues from
-its log and ends as if it had not been; and more trials continue from fewer.
+**Deterministic.** A trial's options depend only on the seed, its number and earlier scores, by its
+own tree-structured Parzen estimator (Bergstra et al. 2011). So a killed search continues from its
+log and ends the same, and more trials continue from fewer.
 
-**Diverged trials** score below all others, and the search continues: it learns where not to look.
+**Diverged trials** score below all others, so that the search learns where not to look.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
@@ -29,7 +27,7 @@ from pydantic import ValidationError
 from dpprobe.artifacts import hash_value
 from dpprobe.errors import ConfigError, DataError, StoreError
 from dpprobe.finetune.options import Options, Search
-from dpprobe.heads.search_space import Range
+from dpprobe.heads.search_space import Range, spell_options
 from dpprobe.records import Part, Record
 from dpprobe.wrong_keys_and_values import explain_first
 
@@ -49,11 +47,9 @@ _SEED_BITS = 32  # of NumPy's older generators, which Optuna takes
 
 
 class Trial(Part):
-    """One trial of a search.
+    """One trial of a search, numbered from 0.
 
-    Attributes:
-      number: from 0, in the order in which they ran.
-      score: on the held-out rows, larger is better; None where training diverged.
+    `score` is of the held-out rows, larger is better; None if training diverged.
     """
 
     number: int
@@ -81,71 +77,48 @@ def run_trials(
     seed: int,
     identity: Mapping[str, Any] | None = None,
 ) -> tuple[Trial, ...]:
-    """Runs the trials that a log does not have yet.
+    """Runs the trials that a log does not have yet; returns all, in order.
+
+    Raises ConfigError if values of the space do not fit each other, StoreError if another process
+    runs this search.
 
     Args:
       objective: trains with a trial's options, given its number too, and returns its held-out
         score; a number that is not finite says that training diverged.
-      log: the file of finished trials. One of another search is replaced.
+      log: the file of finished trials. The log of another search is replaced.
       seed: public.
-      identity: whatever else decides a trial's score, JSON-compatible: data, plan, device.
-
-    Returns:
-      All trials, in order.
-
-    Raises:
-      ConfigError: when values of the space do not go together.
-      StoreError: when another process runs this search.
+      identity: all else that decides a trial's score, JSON-compatible: data, plan, device.
     """
     search = options.search
     if search is None:
         raise ConfigError("search: missing; write its trials and space, or train without it")
+    values = options.identity_options()
     wanted = hash_value(
         {
-            "options": _search_identity(options),
+            "options": {**values, "search": {**values["search"], "trials": None}},
             "seed": seed,
             "optuna": version("optuna"),
             "identity": dict(identity or {}),
         }
     )
-    with _lock_search(log):
-        return _run_trials(options, search, objective, log, seed, wanted)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    # A lock file left by a job that was killed must hold nobody off.
+    lock = FileLock(log.with_name(f"{log.name}.lock"), blocking=False, fallback_to_soft=False)
+    try:
+        with lock:
+            return _run_trials(options, search, objective, log, seed, wanted)
+    except Timeout:
+        raise StoreError(f"{log}: another process runs this search; wait until it ends") from None
 
 
 def best_trial(trials: Sequence[Trial]) -> Trial:
-    """Returns the trial of the largest score; of equal ones the first.
-
-    Raises:
-      ConfigError: when all diverged.
-    """
+    """Returns the first trial of the largest score; raises ConfigError if all diverged."""
     scored = [trial for trial in trials if trial.score is not None]
     if not scored:
         raise ConfigError(
             f"search: all {len(trials)} trials diverged; write a space of smaller learning rates"
         )
     return max(scored, key=_trial_value)
-
-
-@contextmanager
-def _lock_search(log: Path) -> Iterator[None]:
-    """Keeps other processes from the same search."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    # A lock file left by a job that was killed must hold nobody off.
-    lock = FileLock(log.with_name(f"{log.name}.lock"), fallback_to_soft=False)
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        raise StoreError(f"{log}: another process runs this search; wait until it ends") from None
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def _search_identity(options: Options) -> dict[str, Any]:
-    """Returns the options that decide a trial: all but the number of trials."""
-    values = options.identity_options()
-    return {**values, "search": {**values["search"], "trials": None}}
 
 
 def _run_trials(
@@ -167,7 +140,6 @@ def _run_trials(
 
 
 def _read_finished(log: Path, wanted: str) -> tuple[Trial, ...]:
-    """Returns the trials of a log; none of one that is damaged or of another search."""
     if not log.exists():
         return ()
     try:
@@ -185,8 +157,8 @@ def _trial_options(options: Options, values: Mapping[str, Any]) -> Options:
     try:
         return options.make_trial(dict(values))
     except ValidationError as error:
-        spelt = ", ".join(f"{name} {value!r}" for name, value in values.items())
-        raise ConfigError(f"search.space: {spelt}: {explain_first(error)}") from None
+        reason = explain_first(error)
+        raise ConfigError(f"search.space: {spell_options(values)}: {reason}") from None
 
 
 def _trial_seed(seed: int, number: int) -> int:
@@ -197,7 +169,7 @@ def _trial_seed(seed: int, number: int) -> int:
 def suggest_values(search: Search, trials: Sequence[Trial], seed: int) -> dict[str, Any]:
     """Returns the values of the next trial: a function of its arguments alone.
 
-    In a space of lists alone no combination comes twice before each came once.
+    In a space of lists only, no combination comes twice before each came once.
     """
     # Optuna: planning reads options without it
     import optuna
@@ -229,16 +201,12 @@ def _make_distribution(space: Any) -> BaseDistribution:
 
 
 def _written_value(space: Any, drawn: Any) -> Any:
-    """Returns an option's value, numbers of a range to six digits."""
-    if isinstance(space, Range):
-        return min(max(float(f"{drawn:.6g}"), space.low), space.high)
-    return space[drawn]
+    return space.round_value(drawn) if isinstance(space, Range) else space[drawn]
 
 
 def _make_frozen_trial(
     search: Search, spaces: Mapping[str, BaseDistribution], trial: Trial
 ) -> FrozenTrial:
-    """Returns a finished trial as Optuna has it."""
     from optuna.trial import create_trial  # as above
 
     params = {name: _find_place(search.space[name], value) for name, value in trial.values.items()}

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
 from dpprobe.heads.fitted import Fitted, Record
-from dpprobe.heads.gradient_options import (
-    GradientOptions,
-    Intercept,
-    RateByRule,
-    UnitRowNorm,
-    step_noise,
-)
-from dpprobe.heads.normalisation import CENTRED_BY_DEFAULT, Centred, Normalize
+from dpprobe.heads.gradient_options import UnitRowOptions, step_noise
 from dpprobe.heads.optimiser import Optimiser
 
 if TYPE_CHECKING:
     import torch
 
-    from dpprobe.heads.optimiser import State
     from dpprobe.heads.rows import Rows
     from dpprobe.privacy.releases import Releases
 
@@ -32,33 +23,11 @@ if TYPE_CHECKING:
 _LENGTH, _LOGIT_NOISE = 19.0, 1.0
 
 
-# Options of the moments, which LAMB has too.
-Beta1 = Annotated[
-    float,
-    Field(
-        ge=0,
-        lt=1,
-        allow_inf_nan=False,
-        description="Decay rate of the moving mean of the gradient.",
-    ),
-]
-Beta2 = Annotated[
-    float,
-    Field(
-        ge=0,
-        lt=1,
-        allow_inf_nan=False,
-        description="Decay rate of the moving mean of the squared gradient.",
-    ),
-]
-RootOffset = Annotated[
-    float, Field(gt=0, allow_inf_nan=False, description="Added to the root of the mean square.")
-]
+RootOffset = Annotated[float, Field(gt=0, description="Added to the root of the mean square.")]
 NoiseCorrection = Annotated[
     float | None,
     Field(
         gt=0,
-        allow_inf_nan=False,
         description="DP-AdamBC (Tang et al. 2024): the known variance of the noise is subtracted "
         "from the mean square, of which at least this part of that variance remains. Null "
         "switches it off.",
@@ -66,7 +35,20 @@ NoiseCorrection = Annotated[
 ]
 
 
-class Options(GradientOptions):
+class MomentOptions(UnitRowOptions):
+    """Options of Adam's moments, which LAMB has too."""
+
+    beta1: float = Field(
+        0.9, ge=0, lt=1, description="Decay rate of the moving mean of the gradient."
+    )
+    beta2: float = Field(
+        0.999, ge=0, lt=1, description="Decay rate of the moving mean of the squared gradient."
+    )
+    eps: RootOffset
+    noise_correction: NoiseCorrection
+
+
+class Options(MomentOptions):
     """DP-Adam on centred features; the moments decay as in Kingma and Ba's Adam.
 
     Each number of a step is about the learning rate r, so the weights of a class move by at most r
@@ -74,105 +56,66 @@ class Options(GradientOptions):
     standard deviation r sqrt(T) to the logits of an example with norm 1.
     """
 
-    DEFAULT_EPOCHS: ClassVar[float] = 40
-
     head: Literal["adam"] = "adam"
-    normalize: Normalize = Field(default_factory=Centred, description=CENTRED_BY_DEFAULT)
-    learning_rate: RateByRule = None
-    max_grad_norm: UnitRowNorm = 0.7
-    intercept: Intercept = 0.2
-    beta1: Beta1 = 0.9
-    beta2: Beta2 = 0.999
     eps: RootOffset = 1e-8
     noise_correction: NoiseCorrection = 0.3
 
-    @property
-    def constant(self) -> float:
-        return self.intercept
-
-    def choose_rate(
-        self,
-        steps: int,
-        *,
-        noise: float,  # noqa: ARG002
-        classes: int,  # noqa: ARG002
-        dimension: int,
-    ) -> float:
+    def choose_rate(self, steps: int, *, dimension: int, **_: float) -> float:
         return min(_LENGTH / math.sqrt(dimension), _LOGIT_NOISE) / math.sqrt(steps)
 
 
-def correction_constants(floor: float | None, releases: Releases) -> dict[str, float]:
-    """Returns the arguments of `Adam` that take a fit's noise off the mean square.
+class Adam(Optimiser):
+    """Kingma and Ba 2015, algorithm 1: debiased mean over the root of the debiased mean square.
+
+    The noise's variance is subtracted from the mean square (Tang et al. 2024, algorithm 1).
 
     Args:
-      floor: the option `noise_correction`.
+      noise: standard deviation of the noise on each number of a gradient; 0 for plain Adam.
+      floor: the smallest mean square kept, as a part of the noise's variance.
     """
-    return {} if floor is None else {"noise": step_noise(releases), "floor": floor}
-
-
-class Adam(Optimiser):
-    """Kingma and Ba 2015, algorithm 1: debiased mean over the root of the debiased mean square."""
 
     def __init__(
         self, *, beta1: float, beta2: float, eps: float, noise: float = 0.0, floor: float = 0.0
     ) -> None:
-        """
-        Args:
-          noise: the standard deviation of the noise on a gradient's numbers, whose variance is
-            taken off the mean square (Tang et al. 2024, algorithm 1); 0 for plain Adam.
-          floor: the least that is left, as a part of that variance.
-        """
+        super().__init__()
         self._beta1, self._beta2, self._eps = beta1, beta2, eps
         self._variance, self._least = noise**2, floor * noise**2
-        self._means: tuple[torch.Tensor, torch.Tensor] | None = None
-        self._taken = 0
 
     def compute_direction(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Returns what is subtracted from the weights, but for the rate."""
+        """Returns the step to subtract from the weights, before the learning rate."""
         import torch  # heavy: planning imports this module
 
-        if self._means is None:
-            self._means = torch.zeros_like(gradient), torch.zeros_like(gradient)
-        mean, square = self._means
-        self._taken += 1
+        if not self._state:
+            zeros = torch.zeros_like(gradient)
+            self._state = {"mean": zeros, "square": zeros.clone(), "taken": 0}
+        self._state["taken"] += 1
+        mean, square, taken = (self._state[name] for name in ("mean", "square", "taken"))
         mean.lerp_(gradient, 1 - self._beta1)
         square.mul_(self._beta2).addcmul_(gradient, gradient, value=1 - self._beta2)
-        debiased = square / (1 - self._beta2**self._taken)
+        debiased = square / (1 - self._beta2**taken)
         if self._variance > 0:
             debiased.sub_(self._variance).clamp_(min=self._least)
         root = debiased.sqrt_().add_(self._eps)
-        return torch.div(mean, root, out=root).div_(1 - self._beta1**self._taken)
+        return torch.div(mean, root, out=root).div_(1 - self._beta1**taken)
 
     def step(self, weights: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:
         weights.add_(self.compute_direction(gradient), alpha=-rate)
 
-    def copy_state(self) -> dict[str, State]:
-        if self._means is None:
-            return {}
-        mean, square = self._means
-        return {"mean": mean.clone(), "square": square.clone(), "taken": self._taken}
 
-    def restore_state(self, state: Mapping[str, State]) -> None:
-        import torch  # as above
-
-        mean, square = state.get("mean"), state.get("square")
-        self._taken = int(state.get("taken", 0))
-        self._means = None
-        if isinstance(mean, torch.Tensor) and isinstance(square, torch.Tensor):
-            self._means = mean.clone(), square.clone()
+def moment_constants(options: MomentOptions, releases: Releases) -> dict[str, float]:
+    """Returns the arguments of `Adam`: the options, and the noise to take off the mean square."""
+    floor = options.noise_correction
+    return {
+        "beta1": options.beta1,
+        "beta2": options.beta2,
+        "eps": options.eps,
+        "noise": 0.0 if floor is None else step_noise(releases),
+        "floor": floor or 0.0,
+    }
 
 
-def fit(
-    options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
-) -> Fitted:
-    """Trains one head per seed; see `dpprobe.heads.fit`."""
+def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
     from dpprobe.heads import gradient_steps  # imports torch, which planning goes without
 
-    optimiser = partial(
-        Adam,
-        beta1=options.beta1,
-        beta2=options.beta2,
-        eps=options.eps,
-        **correction_constants(options.noise_correction, releases),
-    )
+    optimiser = partial(Adam, **moment_constants(options, releases))
     return gradient_steps.train_heads(options, rows, releases, optimiser, record=record)

@@ -1,14 +1,12 @@
 """`head: auto`: a head and its options, chosen by `auto_rule` from public facts of the data.
 
-**What is released, and who prices it.** What the chosen head releases, at its price, and nothing
-else; where `balanced` is asked for, its classes' counts are among that. The choice is a function of
-n, the features' dimension, the number of classes, labels per example, epsilon, delta and the unit
-of privacy: all public, so that choosing costs nothing. The rule was fixed on public features, and
-its version stands in every record and statement.
+It releases what the chosen head releases, at its price; with `balanced` also the class counts. The
+choice is a function of public facts (n, dimension, classes, labels per example, epsilon, delta,
+unit of privacy), so choosing costs nothing. The rule was fixed on public features; every record and
+statement names its version.
 
-A study writes `head: auto`, and `balanced: true` if all classes matter equally. The
-dimension is known with the features, so the job that trains resolves the options: `rule` and
-`chosen` are then set, and all else asks the chosen head.
+The dimension is known with the features, so the job that trains resolves the options: it sets
+`rule` and `chosen`, and everything else asks the chosen head.
 """
 
 from __future__ import annotations
@@ -77,11 +75,7 @@ class Options(MethodOptions):
         return self.chosen is None
 
     def resolve_choice(self, facts: DataFacts) -> Self:
-        """Returns the options with what today's rule chooses from the facts.
-
-        Raises:
-          ConfigError: when they name another rule, as after an update in the midst of a run.
-        """
+        """Returns today's rule's choice; raises ConfigError if the options name another rule."""
         if self.chosen is not None:
             return self
         if self.rule not in (None, RULE):
@@ -106,10 +100,7 @@ class Options(MethodOptions):
         return self.chosen
 
     def for_release(self) -> MethodOptions:
-        """Returns the options with `engine: exact` where the chosen head has engines.
-
-        The rule says how to train; with which arithmetic follows from what the head is for.
-        """
+        """Returns the options with `engine: exact` if the chosen head has engines."""
         if self.trained_options.is_exact:
             return self
         exact = method_options({**self.trained_options.model_dump(mode="json"), "engine": "exact"})
@@ -170,10 +161,7 @@ class Options(MethodOptions):
         return self.trained_options.priced_selection(n)
 
 
-def fit(
-    options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
-) -> Fitted:
-    """Fits the chosen head; the rows are normalised as it asks."""
+def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
     # torch and what needs it: planning imports this module
     from dpprobe.heads.balance import fit_balanced
 

@@ -1,14 +1,12 @@
 """The rule of `head: auto`: the options of a head from public facts, by a table fixed beforehand.
 
-The rule looks at no data. A change of what it chooses, of the chosen head's defaults as well,
-raises `RULE`: cells of another rule are then trained again, and a bundle that names one is verified
-by the dpprobe that has it.
+The rule looks at no data. `RULE` rises if the choice or the chosen head's defaults change. Cells of
+another rule are then trained again. A bundle is verified by the dpprobe that has its rule.
 
-The rule was fixed on the pairs of bench/accuracy.py that are for choosing. There, `momentum` on
-  centred
-rows was the best head at small n and epsilon, and on whitened rows above n mu = 100 sqrt(d), mu
-that of the Gaussian mechanism at (epsilon, delta). Below, the noise on the released second moment,
-of spectral norm about sqrt(2 d) / (sqrt(0.1) mu), hides most of it, and a tenth of the budget is
+The rule was fixed on bench/accuracy.py's pairs for choosing. There `momentum` on centred rows was
+the best head at small n and epsilon, and on whitened rows above n mu = 100 sqrt(d), with mu of the
+Gaussian mechanism at (epsilon, delta). Below that, noise of spectral norm about
+sqrt(2 d) / (sqrt(0.1) mu) hides most of the released second moment, and its tenth of the budget is
 better spent on gradients.
 """
 
@@ -28,11 +26,7 @@ _LEAST_SIGNAL = 100.0
 
 
 def choose_head(facts: DataFacts) -> dict[str, Any]:
-    """Returns the options of the head to train, a pure function of the facts.
-
-    The returned options take several labels per example if the facts say so, and each of their
-    releases is on all rows.
-    """
+    """Returns the options of the head to train, on full batches: a pure function of the facts."""
     whitens = facts.dimension <= MOST_FEATURES and _signal_strength(facts) >= _LEAST_SIGNAL
     return {
         "head": "momentum",
@@ -42,7 +36,6 @@ def choose_head(facts: DataFacts) -> dict[str, Any]:
 
 
 def _signal_strength(facts: DataFacts) -> float:
-    """Returns n mu / sqrt(d); infinite without privacy."""
     if math.isinf(facts.epsilon):
         return math.inf
     return facts.n * gaussian_mu(facts.epsilon, facts.delta) / math.sqrt(facts.dimension)

@@ -1,22 +1,22 @@
 """Heads that balance classes: by public numbers, or by a release of their frequencies.
 
-**Weights.** A row's part is clipped as ever and then multiplied with its class's weight, at most 1,
-as the rows of a patient are with 1 / m: what a unit adds is no longer than before, so every
-sensitivity and every price is as without them. Weights are public numbers of the study; from
-private counts they would be a release. Normalisations are of all rows alike.
+**Weights.** A row's clipped part is multiplied with its class's weight, at most 1, as the rows of a
+patient are with 1 / m. A unit adds no more than before, so sensitivities and prices do not change.
+Weights are public numbers of the study; from private counts they would be a release. Normalisations
+weigh all rows alike.
 
-**Priors.** A head that is trained on classes of frequencies p estimates p(y | x) in proportion to
-p(x | y) p(y); without log p in its biases it answers as if classes were equally frequent (Menon et
-al. 2021, "Long-tail learning via logit adjustment"). That is done to the released head:
-post-processing. Priors are public numbers, which cost nothing, or follow from noisy counts.
-`class_priors: released` is one more release of the fit:
+**Priors.** A head trained on classes of frequencies p estimates p(y | x) in proportion to
+p(x | y) p(y). Without log p in its biases it answers as if classes were equally frequent (Menon et
+al. 2021, "Long-tail learning via logit adjustment"). This is post-processing of the released head.
+Priors are public numbers, at no cost, or follow from noisy counts. `class_priors: released` is one
+more release of the fit:
 
-**class_counts** [K], the sum over the training examples of the one-hot vectors of their labels,
-each row times its weight (1 / m for a row of a unit with m rows), plus Gaussian noise. A unit adds
-non-negative numbers that sum to at most 1, of L2 norm at most 1, and a null row nothing:
-sensitivity 1. It stands in the plan with the share `prior_share`, and what is left is divided among
-the other releases as all would be without it. The rest is post-processing of the noisy counts:
-`released_priors` turns them into frequencies, which are part of the published head.
+**class_counts** [K], the sum over the training examples of their labels' one-hot vectors, each
+times its row's weight (1 / m for a row of a unit with m rows), plus Gaussian noise. A unit adds
+non-negative numbers of sum at most 1, hence of L2 norm at most 1, and a null row nothing:
+sensitivity 1. Its share of the budget is `prior_share`; the other releases divide the rest as they
+would the whole. `released_priors` turns noisy counts into frequencies, which are part of the
+published head: post-processing.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 from pydantic import Field, model_validator
 
 from dpprobe.errors import ConfigError
+from dpprobe.heads.normalisation import Share
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import HEADS
 from dpprobe.privacy.plan import Mechanism, full_batch, split_budget
@@ -46,8 +47,7 @@ if TYPE_CHECKING:
 
 Priors: TypeAlias = "npt.NDArray[np.float32]"
 
-Numbers = tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...]
-Released = Literal["released"]
+Numbers = tuple[Annotated[float, Field(gt=0)], ...]
 
 CLASS_COUNTS = "class_counts"
 # Both were chosen on public features (bench/results/balanced.md).
@@ -61,51 +61,33 @@ def _is_absent(value: object) -> bool:
     return value is None
 
 
-ClassWeights = Annotated[
-    Numbers | None,
-    Field(
+class BalanceOptions(MethodOptions):
+    """A head with class weights in its loss, or with class priors taken off its logits."""
+
+    class_weights: Numbers | None = Field(
+        None,
         min_length=1,
         exclude_if=_is_absent,
         description="Public class weights, one number per class in the classes' order, above 0 "
         "and at most 1. Each example's clipped contribution is multiplied by the weight of its "
         "class. The largest weight must be 1, the value that sensitivities assume. Only for one "
         "label per image.",
-    ),
-]
-ClassPriors = Annotated[
-    Annotated[Numbers, Field(min_length=1)] | Released | None,
-    Field(
+    )
+    class_priors: Annotated[Numbers, Field(min_length=1)] | Literal["released"] | None = Field(
+        None,
         exclude_if=_is_absent,
         description="Class frequencies among the training images: public numbers, one per class; "
         "or, for a linear head, `released`: counted with noise from a share of the head's budget. "
         "Their logarithms are subtracted from the trained head's biases (logit adjustment): the "
         "head answers as if classes were equally frequent. For loss: softmax.",
-    ),
-]
-PriorShare = Annotated[
-    float | None,
-    Field(
-        gt=0,
-        lt=1,
-        allow_inf_nan=False,
+    )
+    prior_share: Share | None = Field(
+        None,
         exclude_if=_is_absent,
         description="For class_priors: released. The counts' share of the budget: their part of "
         "the sum of count * rate^2 / noise_multiplier^2 over all releases of the fit "
         f"({DEFAULT_PRIOR_SHARE:g} if absent).",
-    ),
-]
-
-
-class BalanceOptions(MethodOptions):
-    """A head that descends a loss with a weight per class, or whose logits have the classes'
-    priors.
-
-    Absent options are left out of what is written, as before there were these.
-    """
-
-    class_weights: ClassWeights = None
-    class_priors: ClassPriors = None
-    prior_share: PriorShare = None
+    )
 
     @model_validator(mode="after")
     def _check_balance(self) -> BalanceOptions:
@@ -132,12 +114,12 @@ class BalanceOptions(MethodOptions):
 
     @property
     def public_priors(self) -> tuple[float, ...]:
-        """The numbers of a study; none where there are none, or priors are released."""
+        """The numbers of the study; empty without priors, or if priors are released."""
         return self.class_priors if isinstance(self.class_priors, tuple) else ()
 
     @property
     def is_balanced(self) -> bool:
-        """True if a fit weighs rows by their classes or takes priors off."""
+        """True if a fit weighs classes or subtracts priors."""
         return bool(self.class_weights or self.class_priors)
 
     @property
@@ -165,7 +147,7 @@ class BalanceOptions(MethodOptions):
         return None
 
     def bias_shifts(self) -> tuple[float, ...]:
-        """Returns what public priors add to each class's bias; nothing where there are none."""
+        """Returns the shift of each class's bias by public priors; empty without any."""
         return log_shifts(self.public_priors)
 
     def list_mechanisms(self, n: int) -> tuple[Mechanism, ...]:
@@ -179,10 +161,7 @@ class BalanceOptions(MethodOptions):
 def released_priors(counts: Sequence[float], deviation: float) -> tuple[float, ...]:
     """Returns the classes' frequencies, of sum 1, from their noisy counts.
 
-    A count is at least `PRIOR_FLOOR` standard deviations of its noise, and never below 1.
-
-    Args:
-      deviation: the standard deviation of the noise on each; 0 for none.
+    A count below `PRIOR_FLOOR` standard deviations of its noise, or below 1, is raised to that.
     """
     least = max(1.0, PRIOR_FLOOR * deviation)
     floored = [max(count, least) for count in counts]
@@ -191,7 +170,7 @@ def released_priors(counts: Sequence[float], deviation: float) -> tuple[float, .
 
 
 def log_shifts(priors: Sequence[float]) -> tuple[float, ...]:
-    """Returns what takes priors off the classes' biases, of mean 0; nothing for none."""
+    """Returns the bias shifts, of mean 0, that subtract log priors; nothing without priors."""
     logs = [math.log(prior) for prior in priors]
     return tuple(math.fsum(logs) / len(logs) - each for each in logs)
 
@@ -199,12 +178,12 @@ def log_shifts(priors: Sequence[float]) -> tuple[float, ...]:
 def fit_balanced(
     method: MethodOptions, rows: Rows, releases: Releases, *, record: Record | None = None
 ) -> Fitted:
-    """Calls the module of a method's head, on rows with their classes' weights.
+    """Fits a method's head on class-weighted rows, and subtracts the log priors from its biases.
 
-    Raises:
-      ConfigError: for numbers of another count than there are classes, and for weights, or counts,
-        of rows with several labels.
+    Raises ConfigError if weights, priors or counts do not fit the classes or the labels.
     """
+    import numpy as np  # heavy: planning imports this module
+
     module = importlib.import_module(HEADS[method.head])
     fitted: Fitted
     if not isinstance(method, BalanceOptions) or not method.is_balanced:
@@ -213,7 +192,8 @@ def fit_balanced(
     if fault := method.class_fault(rows.num_classes, multi_label=rows.multi_label):
         raise ConfigError(f"head {method.head}: {fault}")
     released = count_classes(rows, releases) if method.releases_priors else None
-    shifts = _compute_shifts(method, released)
+    each = method.bias_shifts() if released is None else [*map(log_shifts, released.tolist())]
+    shifts = np.asarray(each, dtype=np.float32)  # [seeds, classes], or [classes] for all seeds
     if method.class_weights:
         rows = rows.make_once(
             ("class weights", method.class_weights), lambda: weigh_classes(method, rows)
@@ -229,8 +209,7 @@ def fit_balanced(
 def count_classes(rows: Rows, releases: Releases) -> Priors:
     """Releases how many rows each class has; returns the priors, float32 [seeds, classes].
 
-    A row adds its weight to the count of its class, and one that must not contribute adds nothing:
-    sensitivity 1.
+    A row adds its weight to its class's count; an unusable row adds nothing: sensitivity 1.
     """
     # planning imports this module
     import numpy as np
@@ -250,16 +229,8 @@ def count_classes(rows: Rows, releases: Releases) -> Priors:
     return np.asarray([released_priors(seed, deviation) for seed in counts], dtype=np.float32)
 
 
-def _compute_shifts(method: BalanceOptions, released: Priors | None) -> Priors:
-    """Returns what is added to the biases, [seeds, classes], or [classes] for all seeds."""
-    import numpy as np  # as above
-
-    shifts = method.bias_shifts() if released is None else list(map(log_shifts, released.tolist()))
-    return np.asarray(shifts, dtype=np.float32)
-
-
 def weigh_classes(method: BalanceOptions, rows: Rows) -> Rows:
-    """Returns the rows, not copied, with their classes' weights in their units' weights."""
+    """Returns the same rows, not copied, with weights multiplied by those of their classes."""
     import torch  # as above
 
     of_class = torch.tensor(method.class_weights, dtype=torch.float32, device=rows.device)

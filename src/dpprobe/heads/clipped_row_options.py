@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -11,33 +11,11 @@ from dpprobe.heads.options import MethodOptions
 
 GRADIENTS = "gradients"
 SMALLEST_ROW_NORM, LARGEST_ROW_NORM = 1e-4, 1e4
-MaxRowNorm = Annotated[
-    float,
-    Field(
-        ge=SMALLEST_ROW_NORM,
-        le=LARGEST_ROW_NORM,
-        allow_inf_nan=False,
-        description="Each example's feature vector is clipped to this L2 norm, C. The "
-        "normalisations centred and l2 give norm 1.",
-    ),
-]
-RowIntercept = Annotated[
-    float,
-    Field(
-        ge=0,
-        le=10,
-        allow_inf_nan=False,
-        description="Constant appended to each feature vector, as a part of max_row_norm; the "
-        "biases are learned from it. Its square is added to the squared sensitivity; 0 learns no "
-        "biases.",
-    ),
-]
 # For heads that solve with a released second moment.
 Ridge = Annotated[
     float | None,
     Field(
         ge=0,
-        allow_inf_nan=False,
         description="Ridge penalty lambda, added to the released matrix before inversion. If "
         "absent, it is set from the noise, the dimension and the number of classes, all public; "
         "without noise, from the dimension and the features' mean square. 0 adds nothing beyond a "
@@ -65,8 +43,29 @@ class RowOptions(MethodOptions):
     """
 
     normalize: Normalize = Field(default_factory=Centred, description=CENTRED_BY_DEFAULT)
-    max_row_norm: MaxRowNorm = 1.0
-    intercept: RowIntercept = 0.2
+    max_row_norm: float = Field(
+        1.0,
+        ge=SMALLEST_ROW_NORM,
+        le=LARGEST_ROW_NORM,
+        description="Each example's feature vector is clipped to this L2 norm, C. The "
+        "normalisations centred and l2 give norm 1.",
+    )
+    intercept: float = Field(
+        0.2,
+        ge=0,
+        le=10,
+        description="Constant appended to each feature vector, as a part of max_row_norm; the "
+        "biases are learned from it. Its square is added to the squared sensitivity; 0 learns no "
+        "biases.",
+    )
+
+    @property
+    def multi_label(self) -> bool:
+        return True
+
+    @property
+    def link(self) -> Literal["softmax", "sigmoid", "none"]:
+        return "none"
 
     @property
     def longest(self) -> float:

@@ -1,22 +1,21 @@
 """Sums of clipped gradients of a linear head, in closed form, for several heads together.
 
-With x a row with a 1 appended, p its class probabilities (softmax, or one sigmoid a class), y its
-labels as zeros and ones and r = p - y, the gradient of a row's cross-entropy is r x^T and its norm
-|r| |x|. So the sum of the examples' gradients clipped to norm C is R^T X with each r scaled by
-min(1, C / (|r| |x|)): no gradient of a single row is ever formed.
+With x a row with a 1 appended, p its class probabilities (softmax, or one sigmoid per class), y its
+labels as zeros and ones and r = p - y, the gradient of a row's cross-entropy is r x^T, of norm
+|r| |x|. So the sum of gradients clipped to norm C is R^T X with each r scaled by
+min(1, C / (|r| |x|)): no gradient of a single row is formed.
 
-Where a unit of privacy has several rows (`units`), each example's clipped gradient is multiplied
-with its weight. The unit's weights sum to at most 1, so what it adds is at most C long. A Poisson
-sample is one of units: all rows of a drawn unit join the batch.
+If units of privacy have several rows (`units`), each clipped gradient is multiplied with its row's
+weight. A unit's weights sum to at most 1, so it adds at most norm C. Poisson samples are of units:
+all rows of a drawn unit join the batch.
 
-On the CPU the work is `kernels.fused_step`'s. Elsewhere it is PyTorch's, without a host
+On the CPU `kernels.fused_step` computes the sums; elsewhere PyTorch does, without a host
 synchronisation within a block of steps.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -49,8 +48,7 @@ Index = npt.NDArray[np.int64]
 def clip_bounds(norms: torch.Tensor, clip: float) -> torch.Tensor:
     """Returns the largest |r| of each row that keeps its gradient's norm at most `clip`, float64.
 
-    Infinite when `clip` is. For rows that may not contribute it is so small that their factor is
-    0 in float32.
+    Infinite if `clip` is. For unusable rows it is so small that their factor is 0 in float32.
     """
     return torch.where(norms.isfinite(), clip * (1 - _MARGIN) / norms, fused_step.NOT_USABLE)
 
@@ -86,16 +84,10 @@ class ClippedGradients:
             return None
         features, scale = self.rows.direct
         return fused_step.Arrays.make_arrays(
-            features,
-            scale,
-            self.rows.labels,
-            self.bounds,
-            self.rows.weights,
-            sigmoid=self.sigmoid,
+            features, scale, self.rows.labels, self.bounds, self.rows.weights, sigmoid=self.sigmoid
         )
 
     def copy_arrays(self, features: torch.Tensor, index: torch.Tensor | slice) -> fused_step.Arrays:
-        """Returns the kernel's arrays of copied normalised rows [m, d]."""
         rows = self.rows
         return fused_step.Arrays.make_arrays(
             features,
@@ -109,7 +101,6 @@ class ClippedGradients:
     def clip_residuals(
         self, logits: torch.Tensor, labels: torch.Tensor, index: torch.Tensor | slice
     ) -> torch.Tensor:
-        """Returns the clipped, weighted residuals of rows; see `clipped_residuals`."""
         residuals = clipped_residuals(logits, labels, self.bounds[index], sigmoid=self.sigmoid)
         weights = self.rows.weights
         return residuals if weights is None else residuals.mul_(weights[index])
@@ -122,10 +113,9 @@ def drawn_rows(rows: Rows, sampler: Sampler, steps: int) -> tuple[Index, Index]:
 
 
 class ClippedGradientSum(ABC):
-    """The sum of clipped gradients at the present weights, step after step.
+    """The sum of clipped gradients at the current weights, step after step.
 
-    Attributes:
-      gradients: of which rows; others of as many rows may take their place between batches drawn.
+    `gradients` may be replaced by those of other rows, as many, between batches drawn.
     """
 
     gradients: ClippedGradients
@@ -170,16 +160,15 @@ def add_in_slices(
     if pool is None:
         add_slice(0, count)
     else:
-        deque(pool.map(add_slice, range(count), range(1, count + 1)), maxlen=0)
+        list(pool.map(add_slice, range(count), range(1, count + 1)))
     for one in partial:
         total += one
 
 
 class NativeFullBatchSum(ClippedGradientSum):
-    """Every row in every step, on the CPU, block by block: a block for all seeds.
+    """Every row in every step, on the CPU, block by block, for all seeds.
 
-    Args:
-      weights: from `fused_step.padded_zeros`, like every release.
+    Weights and releases are from `fused_step.padded_zeros`.
     """
 
     def __init__(
@@ -206,22 +195,10 @@ class NativeFullBatchSum(ClippedGradientSum):
             yield self.gradients.copy_arrays(features, slice(start, stop))
 
 
-class Batches(NamedTuple):
-    """Batches laid end to end: the arrays, the rows of them, and each step's number of rows.
-
-    More rows may follow, of a batch that is not among them.
-    """
-
-    arrays: fused_step.Arrays
-    rows: Index
-    sizes: Index
-
-
 class NativePoissonSum(ClippedGradientSum):
     """One head's Poisson batches, on the CPU.
 
-    Args:
-      weights: [1, ...] from `fused_step.padded_zeros`, like every release.
+    Weights and releases are [1, ...], from `fused_step.padded_zeros`.
     """
 
     def __init__(
@@ -249,11 +226,12 @@ class NativePoissonSum(ClippedGradientSum):
         self._arrays, self._rows, self._sizes = arrays, rows, sizes
         self._step, self._start = 0, 0
 
-    def next_batches(self) -> Batches | None:
+    def next_batches(self) -> tuple[fused_step.Arrays, Index, Index] | None:
         """Takes the prepared batches up to the first that is too large for one thread.
 
         Returns:
-          None where the next one is too large, or batches are too many to gather.
+          The arrays, their rows, batch after batch, and each batch's number of rows. Rows of a
+          later batch may follow. None if the next batch is too large, or rows were not gathered.
         """
         sizes = self._sizes[self._step :]
         if self._arrays is None or sizes[0] > _LARGEST_BATCH:
@@ -261,9 +239,9 @@ class NativePoissonSum(ClippedGradientSum):
         large = sizes > _LARGEST_BATCH
         if large.any():
             sizes = sizes[: int(large.argmax())]
-        batches = Batches(self._arrays, self._rows[self._start :], sizes)
+        rows = self._rows[self._start :]
         self._step, self._start = self._step + len(sizes), self._start + int(sizes.sum())
-        return batches
+        return self._arrays, rows, sizes
 
     def add_to(self, release: torch.Tensor) -> None:
         stop = self._start + int(self._sizes[self._step])
@@ -289,16 +267,13 @@ class NativePoissonSum(ClippedGradientSum):
 def clipped_residuals(
     logits: torch.Tensor, labels: torch.Tensor, bounds: torch.Tensor, *, sigmoid: bool = False
 ) -> torch.Tensor:
-    """Returns r * min(1, bound / |r|) for the columns of logits [seeds, classes, m].
+    """Returns r * min(1, bound / |r|) for the columns of logits [seeds, classes, m], like `logits`.
+
+    A row's column is exactly 0 if one of its logits is not finite.
 
     Args:
-      logits: of any floating type.
       labels: int64 [seeds or 1, m], or uint8 [seeds or 1, classes, m].
       bounds: float64 [m], from `clip_bounds`.
-
-    Returns:
-      A tensor like `logits`. The column of a row is exactly 0 where one of its logits is not
-      finite.
     """
     usable = logits.isfinite().all(-2, keepdim=True)
     residuals = torch.sigmoid(logits) if sigmoid else torch.softmax(logits, -2)
@@ -340,10 +315,10 @@ class FullBatchSum(ClippedGradientSum):
 
 
 class PoissonBatchSum(ClippedGradientSum):
-    """One Poisson batch a seed, all seeds together.
+    """One Poisson batch per seed, all seeds together, by PyTorch.
 
     Batches are laid end to end, step after step and seed after seed: one gather for several steps,
-    one pass of the elementwise work for all seeds, two small products a seed, and no padding.
+    one elementwise pass for all seeds, two small products per seed, and no padding.
     """
 
     def __init__(

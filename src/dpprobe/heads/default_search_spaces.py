@@ -1,12 +1,9 @@
-"""The options of each head that `tuned` searches where a study names none.
+"""The options of each head that `tuned` searches if a study names none.
 
-Only options that change nothing that is priced: lengths of steps, and norms that rows or gradients
-are clipped to, which the noise follows. Steps, batches and shares of budgets cannot be searched,
-and options that go by a rule (a null learning rate, lambda) have nothing to search around.
-
-Numbers are public, fixed before any private data is seen; bench/results/search_spaces.md has what
-they bring on public features. They are short lists, not ranges: a search of few trials cannot tell
-more values apart, and trials of equal options are fitted together.
+Only options that change no price: step lengths, and clipping norms, which the noise follows. Steps,
+batches and shares of budgets cannot be searched; options set by a rule have nothing to search
+around. The numbers were fixed on public features (bench/results/search_spaces.md). Lists are short:
+few trials cannot tell more values apart, and trials of equal options are fitted together.
 """
 
 from __future__ import annotations
@@ -24,7 +21,6 @@ class Times:
     factors: tuple[float, ...]
 
     def values_around(self, number: float) -> tuple[float, ...]:
-        """Returns the products, to six digits."""
         return tuple(float(f"{factor * number:.6g}") for factor in self.factors)
 
 
@@ -46,10 +42,7 @@ SPACES: dict[str, _Space] = {
 
 
 def default_space(base: MethodOptions) -> dict[str, tuple[float, ...]]:
-    """Returns what is searched of a base: the options of its head's space that it does not write.
-
-    Empty for a head without a space, and where nothing of it is left.
-    """
+    """Returns the options of the head's space that the base does not write; may be empty."""
     space = {}
     for name, values in SPACES.get(base.head, {}).items():
         number: Any = getattr(base, name)

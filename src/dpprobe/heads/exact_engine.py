@@ -1,22 +1,22 @@
 """`engine: exact`: noisy gradient steps whose every release is exact, by the same plan.
 
-**What is released** in each step: the sum over the batch's rows of w v u^T, plus noise. For a row
-x of weight w (1, or less where its unit of privacy has several rows) and residual r, and the
-constant b of the head (1, or its `intercept`), u is [x, b] / |[x, b]|, and v is r |[x, b]|, scaled
-to norm C = `max_grad_norm` where it is longer: v u^T is the row's clipped gradient. u and w v are
-rounded towards zero to whole numbers of two public steps (`privacy.grid`).
+**Released** in each step: the sum over the batch's rows of w v u^T, plus noise. For a row x of
+weight w (1, or less if its unit of privacy has several rows) and residual r, and the head's
+constant b (1, or its `intercept`), u is [x, b] / |[x, b]|, and v is r |[x, b]|, scaled to norm
+C = `max_grad_norm` if it is longer: v u^T is the row's clipped gradient. u and w v are rounded
+towards zero to whole numbers of two public steps (`privacy.grid`).
 
 **Sensitivity** C. Rounding towards zero lengthens nothing, so |w v| |u| <= w C, and the weights of
 a unit sum to at most 1. r depends on the head and on x alone: logits are products of u and of the
-head on a grid, which float64 adds exactly, and all else is done row by row. The sum is of integers
+head on a grid, which float64 adds exactly, and the rest is done row by row. The sum is of integers
 of at most n 2^(a + b) <= 2^52 in total, exact in any order. So a null row in a row's place changes
-the sum by that row's part and nothing else: by at most C, to the last bit.
+the sum by exactly that row's part: by at most C, to the last bit.
 
-**Noise** is the rounding of a real Gaussian to that grid (`Releases.release_gaussian`): what leaves
+**Noise** is the rounding of a real Gaussian to that grid (`Releases.release_gaussian`): the release
 is the real-valued mechanism, rounded, and has its price. A batch is a Poisson sample of units with
 exactly the plan's rate (`ExactPoissonSampler`). All random words are a keystream's.
 
-Weights, rates, optimisers and averages are post-processing of what was released.
+Weights, rates, optimisers and averages are post-processing of the releases.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -39,15 +40,14 @@ from dpprobe.heads.history import History, record_steps
 from dpprobe.heads.initial_weights import initial_weights
 from dpprobe.heads.kernels import exact_step
 from dpprobe.heads.optimiser import Optimiser
-from dpprobe.heads.rows import Affine, Rows, crop_at
+from dpprobe.heads.rows import Rows, crop_at
 from dpprobe.heads.schedules import learning_rates, mixing_rates, rate_of
 from dpprobe.privacy.grid import GridSum, entry_bits, factor_bits, grid_step, product_bits
 from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.sampling import ExactPoissonSampler, Sampler
 from dpprobe.progress import Progress
 
-# Its statement needs no reservation.
-
+_NONE = torch.zeros(0)
 _PIECE_BYTES = 32 * 2**20
 # Rows of a thread's slice are at least so many.
 _SLICE_ROWS = 512
@@ -67,9 +67,9 @@ def train(
     """Trains like `gradient_steps.train_heads`, all seeds side by side, under noise.
 
     Raises:
-      PrivacyError: when more steps were taken than were priced.
-      ConfigError: when training diverged, or on a GPU.
-      DataError: for batches of rows that are not in memory.
+      PrivacyError: if more steps were taken than were priced.
+      ConfigError: if training diverged, or on a GPU.
+      DataError: if batches are needed of rows that are not in memory.
     """
     if not devices.has_kernels(rows.device):
         raise ConfigError(
@@ -79,36 +79,32 @@ def train(
     mechanism = releases.plan.find_mechanism(GRADIENTS)
     rates = learning_rates(options, mechanism.count, rate_of(options, rows, releases))
     mixing = mixing_rates(options, mechanism.count)
-    history = History(rows, mechanism.sample_rate, record, sigmoid=options.loss == "sigmoid")
+    sample_rate = mechanism.sample_rate
+    history = History(rows, sample_rate, record, options.link)
     weights = initial_weights(options, rows, releases.seeds, releases.entropy).double()
     # Steps are taken on parameters: the biases are these times the constant.
     constant = options.constant
     parameters = weights if constant == 1 else weights.clone()
     parameters[..., -1] /= constant
     average = weights if mixing is None else weights.clone()
-    divisor, taken = mechanism.sample_rate * rows.n, 0
+    divisor, taken = sample_rate * rows.n, 0
     with ExitStack() as stack, torch.inference_mode():
         threads = torch.get_num_threads()
         pool = stack.enter_context(ThreadPoolExecutor(threads)) if threads > 1 else None
+        clip, sigmoid = mechanism.sensitivity, options.loss == "sigmoid"
         crops = [
-            ExactSums(
-                each,
-                mechanism.sensitivity,
-                sigmoid=options.loss == "sigmoid",
-                pool=pool,
-                constant=constant,
-            )
+            ExactSums(each, clip, sigmoid=sigmoid, pool=pool, constant=constant)
             for each in rows.crops
         ]
         samplers = [
             releases.choose_sampler(
                 seed,
                 ExactPoissonSampler(
-                    rows.n, mechanism.sample_rate, releases.open_keystream(seed, "Poisson sampling")
+                    rows.n, sample_rate, releases.open_keystream(seed, "Poisson sampling")
                 ),
             )
             for seed in releases.seeds
-            if mechanism.sample_rate < 1
+            if sample_rate < 1
         ]
         progress = stack.enter_context(
             Progress(mechanism.count, label=f"{options.head}, exact: train", unit="steps")
@@ -117,7 +113,7 @@ def train(
         for stop in record_steps(mechanism.count):
             progress.advance_by(stop - taken)
             for step in range(taken, stop):
-                sums = crops[crop_at(step, mechanism.sample_rate, len(crops))[0]]
+                sums = crops[crop_at(step, sample_rate, len(crops))[0]]
                 total = sums.sum_batch(weights, samplers) if samplers else sums.sum_all(weights)
                 release = releases.release_gaussian(GRADIENTS, total).div_(divisor)
                 optimiser.step(parameters, release, float(rates[step]))
@@ -149,7 +145,6 @@ class ExactSums:
 
     Args:
       clip: the largest norm of an example's gradient.
-      sigmoid: True if the loss is a sum over classes of sigmoid cross-entropies.
       pool: threads that share the rows of a full batch, or the seeds' Poisson batches.
       constant: b, appended to each row.
     """
@@ -188,12 +183,8 @@ class ExactSums:
                 continue
             parts = [np.zeros_like(totals) for _ in range(count)]
             slices = np.array_split(index, count)
-            for _ in self._pool.map(
-                lambda part, total, data=data: self._add_rows(data, part, heads, units, total),
-                slices,
-                parts,
-            ):
-                pass
+            shared = repeat(data), slices, repeat(heads), repeat(units)
+            list(self._pool.map(self._add_rows, *shared, parts))
             for part in parts:
                 totals += part
         return self._make_sum(totals)
@@ -209,16 +200,7 @@ class ExactSums:
             for data, index in self._gather_rows(batch):
                 self._add_rows(data, index, heads, units, totals[window])
 
-        for _ in (map if self._pool is None else self._pool.map)(add_seed, range(len(samplers))):
-            pass
-        return self._make_sum(totals)
-
-    def sum_over(self, index: Index, weights: torch.Tensor) -> GridSum:
-        """Returns each head's sum over the rows of an index."""
-        heads, units = self._on_grid(weights)
-        totals = np.zeros(tuple(weights.shape))
-        for data, part in self._gather_rows(index):
-            self._add_rows(data, part, heads, units, totals)
+        list((map if self._pool is None else self._pool.map)(add_seed, range(len(samplers))))
         return self._make_sum(totals)
 
     def _make_sum(self, totals: Numbers) -> GridSum:
@@ -235,8 +217,8 @@ class ExactSums:
     def _on_grid(self, weights: torch.Tensor) -> tuple[Numbers, Numbers]:
         """Returns weights as integers [seeds, d + 1, K], and the units of their logits [seeds].
 
-        A product of a row of norm 1 and a class's weights is below 2^53 in their units. Weights
-        that are not finite make all logits so: no row contributes.
+        In these units a product of a unit row and a class's weights is below 2^53. Weights that are
+        not finite make all logits so: no row contributes.
         """
         heads = np.empty((len(weights), weights.shape[2], weights.shape[1]))
         units = np.empty(len(weights))
@@ -248,31 +230,21 @@ class ExactSums:
 
     def _where_they_lie(self) -> _Data | None:
         """Returns all rows without a copy; None where they do not lie in memory as they are."""
-        every, features = slice(None), self._rows.data.features
-        if self._rows.affine is not None and features is not None:
-            return self._centred_arrays(features, self._rows.affine, every)
+        features, affine = self._rows.data.features, self._rows.affine
+        if affine is not None and features is not None:
+            return self._make_data(features, slice(None), *affine)
         if self._rows.direct is not None:
             features, scale = self._rows.direct
-            return self._make_data(features, scale, torch.zeros(0), torch.zeros(0), every)
+            return self._make_data(features, slice(None), scale)
         return None
-
-    def _centred_arrays(self, features: torch.Tensor, affine: Affine, window: slice) -> _Data:
-        """Returns the arrays of centred rows as they lie."""
-        scale, shift = affine.scale[window], affine.shift[window]
-        return self._make_data(features, scale, shift, affine.centre, window)
-
-    def _copy_arrays(self, features: torch.Tensor, index: torch.Tensor | slice) -> _Data:
-        """Returns the arrays of copied normalised rows."""
-        none = torch.zeros(0)
-        return self._make_data(features, torch.ones(len(features)), none, none, index)
 
     def _make_data(
         self,
         features: torch.Tensor,
-        scale: torch.Tensor,
-        shift: torch.Tensor,
-        centre: torch.Tensor,
         index: torch.Tensor | slice,
+        scale: torch.Tensor,
+        shift: torch.Tensor = _NONE,
+        centre: torch.Tensor = _NONE,
     ) -> _Data:
         labels, several = self._rows.labels[index].contiguous().numpy(), self._rows.multi_label
         if self._constant != 1:
@@ -291,13 +263,14 @@ class ExactSums:
         if self._whole is not None:
             yield self._whole
             return
-        if self._rows.affine is not None:
-            for start, features in self._rows.data.read_blocks():
-                window = slice(start, start + len(features))
-                yield self._centred_arrays(features, self._rows.affine, window)
-            return
-        for start, stop, features in self._rows.read_blocks():
-            yield self._copy_arrays(features, slice(start, stop))
+        affine = self._rows.affine
+        for start, stop, features in self._rows.read_blocks(raw=affine is not None):
+            window = slice(start, stop)
+            if affine is None:
+                yield self._make_data(features, window, torch.ones(len(features)))
+            else:
+                scale, shift = affine.scale[window], affine.shift[window]
+                yield self._make_data(features, window, scale, shift, affine.centre)
 
     def _gather_rows(self, index: Index) -> Iterator[tuple[_Data, Index]]:
         if self._whole is not None:
@@ -306,4 +279,5 @@ class ExactSums:
         piece = max(1, _PIECE_BYTES // (4 * self._rows.dimension))
         for start in range(0, len(index), piece):
             chosen = torch.from_numpy(index[start : start + piece])
-            yield self._copy_arrays(self._rows.copy_rows(chosen), chosen), np.arange(len(chosen))
+            rows = self._rows.copy_rows(chosen)
+            yield self._make_data(rows, chosen, torch.ones(len(rows))), np.arange(len(rows))

@@ -15,10 +15,8 @@ class DataFacts:
 
     Attributes:
       n: training units of privacy: images, or patients.
-      classes: number of classes, or of labels where a row has several.
-      multi_label: True where a row has several labels.
+      classes: number of classes, or of labels if images have several.
       epsilon: target; infinite without privacy.
-      unit: of privacy, "image" or "patient".
     """
 
     n: int

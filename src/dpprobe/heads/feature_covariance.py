@@ -6,23 +6,23 @@ from features"), algorithm for DP-FC.
 Released, of rows x of norm at most S (see `clipped_row_options.RowOptions`):
 
 - "covariance", once: G = sum of x x^T. A row adds x x^T, of Frobenius norm |x|^2 <= S^2, a null row
-  nothing. The noise is symmetric and isometric. Not released where `public_covariance` names
-  another, public dataset's features through the same backbone.
+  nothing. The noise is symmetric and isometric. Not released if `public_covariance` names another,
+  public dataset's features through the same backbone.
 - "gradients", `steps` times: the sum of the examples' gradients r x^T, each clipped to norm
   `max_grad_norm` whatever the weights are: that is the sensitivity.
 
-The noise multipliers give `covariance_share` of mu^2 = 1/sigma_G^2 + steps/sigma_g^2 to G. Each
-step is W <- W - rate (g + lambda h (W - W_0)) (G* + lambda I)^-1 with G* from
-`second_order.estimate_spectrum`, decomposed once. From W = 0 with a softmax, h = 1/K and rate = K
-the first step is exactly least squares times K; what follows corrects it towards logistic
-regression, whose gradient is right even where G* is not.
+G gets `covariance_share` of mu^2 = 1/sigma_G^2 + steps/sigma_g^2. Each step is
+W <- W - rate (g + lambda h (W - W_0)) (G* + lambda I)^-1 with G* from
+`second_order.estimate_spectrum`, decomposed once. From W = 0 with a softmax, h = 1/K and rate = K,
+the first step is exactly least squares times K. Later steps correct it towards logistic regression,
+whose gradient is right even where G* is not.
 
 Published settings (CIFAR-100, epsilon 8): loss sigmoid, steps 10, learning_rate 0.2, ridge 100,
 max_row_norm 1, max_grad_norm 0.005, covariance_share 1/11, intercept 0, init_bias -10,
 penalised false, average last, normalize none.
 
-Without noise nothing is clipped, and lambda is `second_order.floor_ridge`: steps enough converge
-to logistic regression with a penalty of lambda / (2 K) |W|^2. With `ridge: 0` it has none.
+Without noise nothing is clipped, and lambda is `second_order.floor_ridge`: enough steps converge to
+logistic regression with a penalty of lambda / (2 K) |W|^2; with `ridge: 0` without one.
 """
 
 from __future__ import annotations
@@ -33,11 +33,15 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from dpprobe.errors import DataError
 from dpprobe.heads.clipped_row_options import GRADIENTS
 from dpprobe.heads.fitted import Fitted, Record
 from dpprobe.heads.gradient_options import GradientNorm, InitFile
-from dpprobe.heads.preconditioned_descent import MOST_FULL_STEPS, PreconditionedDescentOptions
+from dpprobe.heads.normalisation import Share
+from dpprobe.heads.preconditioned_descent import (
+    MOST_FULL_STEPS,
+    PreconditionedDescentOptions,
+    default_start,
+)
 from dpprobe.options import resolve_path
 from dpprobe.privacy.plan import Mechanism, full_batch, split_budget
 
@@ -61,21 +65,14 @@ class Options(PreconditionedDescentOptions):
         "zero", description="Start from weights 0, or from public weights in init_file."
     )
     init_scale: float | None = Field(
-        None,
-        gt=0,
-        allow_inf_nan=False,
-        description="Factor by which the file's weights are multiplied.",
+        None, gt=0, description="Factor by which the file's weights are multiplied."
     )
     init_file: InitFile = None
     steps: Annotated[int, MOST_FULL_STEPS] = Field(
         6, ge=1, description="Number of full-batch steps."
     )
-    covariance_share: float = Field(
-        0.2,
-        gt=0,
-        lt=1,
-        allow_inf_nan=False,
-        description="The covariance's share of the head's budget; the gradients get the rest.",
+    covariance_share: Share = Field(
+        0.2, description="The covariance's share of the head's budget; the gradients get the rest."
     )
     max_grad_norm: GradientNorm = 0.7
     public_covariance: str | None = Field(
@@ -116,9 +113,7 @@ class Options(PreconditionedDescentOptions):
         return split_budget([(share, (covariance,)), (1 - share, (gradients,))])
 
 
-def fit(
-    options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
-) -> Fitted:
+def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
     """Releases one covariance and `steps` gradients for each seed."""
     # torch and what needs it: planning imports this module
     import torch
@@ -140,13 +135,11 @@ def fit(
 
         def train_seed(seed_releases: Releases) -> torch.Tensor:
             if public is not None:
-                solver = descent.make_solver(
-                    seed_releases, estimate_spectrum(public_matrix, 0.0), 0.0
-                )
-                return descent.take_steps(seed_releases, solver)
-            released = seed_releases.release_symmetric(COVARIANCE, moment.one_seed)[0]
-            covariance = estimate_spectrum(released, seed_releases.noise_deviation(COVARIANCE))
-            multiplier = seed_releases.plan.find_mechanism(COVARIANCE).noise_multiplier
+                covariance, multiplier = estimate_spectrum(public_matrix, 0.0), 0.0
+            else:
+                released = seed_releases.release_symmetric(COVARIANCE, moment.one_seed)[0]
+                covariance = estimate_spectrum(released, seed_releases.noise_deviation(COVARIANCE))
+                multiplier = seed_releases.plan.find_mechanism(COVARIANCE).noise_multiplier
             solver = descent.make_solver(seed_releases, covariance, multiplier)
             return descent.take_steps(seed_releases, solver)
 
@@ -155,48 +148,30 @@ def fit(
         return descent.make_fitted(weights)
 
 
-def public_start(options: Options, rows: Rows) -> torch.Tensor | None:
-    """Returns the public weights that steps start from, float32 [K, d + 1]; None without a file."""
-    if options.init_file is None:
-        return None
+def public_start(options: Options, rows: Rows) -> torch.Tensor:
+    """Returns the weights that steps start from, float32 [K, d + 1]: the file's if there is one."""
     import torch  # as above
 
     from dpprobe.heads.initial_weights import weights_from_file
 
-    scale = 1.0 if options.init_scale is None else options.init_scale
-    path = str(resolve_path(options.init_file))
-    public = weights_from_file(path, rows.num_classes, rows.dimension)
-    start = torch.zeros((rows.num_classes, rows.dimension + 1), device=rows.device)
-    start.copy_(torch.from_numpy(public * scale))
-    if options.init_bias is not None:
-        start[:, -1] = options.init_bias
+    start = default_start(options, rows)
+    if options.init_file is not None:
+        path = str(resolve_path(options.init_file))
+        public = weights_from_file(path, rows.num_classes, rows.dimension)
+        start.copy_(torch.from_numpy(public * (options.init_scale or 1.0)))
+        if options.init_bias is not None:
+            start[:, -1] = options.init_bias
     return start
 
 
 def public_moment(manifest: str, options: Options, design: Design) -> torch.Tensor:
-    """Returns the second moment of public examples, treated like private ones, for as many as n
-    units.
+    """Returns the second moment of public examples, clipped like private ones, scaled to n units.
 
-    Raises:
-      DataError: when the features are of another dimension.
-      StoreError: when the manifest or a shard is damaged.
+    Raises as `read_public_rows` does.
     """
-    # torch and what needs it, as above; the store needs HDF5
-    import torch
-
-    from dpprobe.features.feature_store import FeatureStore
-    from dpprobe.heads.rows import Rows
+    from dpprobe.heads.rows import read_public_rows  # imports torch, as below
     from dpprobe.heads.second_order import Design, second_moment
-    from dpprobe.heads.training_set import TrainingSet
 
-    rows = design.rows
-    store = FeatureStore(resolve_path(manifest))
-    if store.dimension != rows.dimension:
-        raise DataError(
-            f"public_covariance {manifest}: features of dimension {store.dimension}, the private "
-            f"ones have {rows.dimension}; write a manifest of the same backbone"
-        )
-    labels = torch.zeros(store.rows, dtype=torch.int64)
-    data = TrainingSet(store, labels, rows.num_classes, device=rows.device)
-    public = Design(options, Rows(data, rows.transform), private=design.private)
-    return second_moment(public).values.mul_(rows.n / store.rows)
+    rows = read_public_rows("public_covariance", manifest, design.rows)
+    public = Design(options, rows, private=design.private)
+    return second_moment(public).values.mul_(design.rows.n / len(rows))

@@ -37,20 +37,16 @@ def fit_heads(
 
     Args:
       data: the private training examples, on the device that is to train.
-      plan: what was calibrated for this method on this many rows.
-      seeds: one a head, from `dpprobe.privacy.randomness.cell_seed`; different from each other.
+      plan: calibrated for this method on this many rows.
+      seeds: one per head, different from each other, from `privacy.randomness.cell_seed`.
       record: called at the start, about twenty times on the way, and at the end. Without it no
         training loss is computed and the history is empty.
-      entropy: the source of random numbers; of a release `SystemEntropy`.
-      observer: of an audit, which sees every release before and after its noise.
-
-    Returns:
-      The trained heads, weights [seeds, classes, d + 1].
+      entropy: source of random numbers; `SystemEntropy` for a release.
+      observer: for an audit; sees every release before and after its noise.
 
     Raises:
-      ConfigError: for more features than the method takes.
-      PrivacyError: when the plan is not one for this method on this data, or when the noisy
-        releases taken are not those priced.
+      ConfigError: if there are more features than the method takes.
+      PrivacyError: if the plan is for another method or data, or other releases were taken.
     """
     check_inputs(method, data, plan, seeds)
     if entropy.secret and not method.is_exact:
@@ -64,7 +60,7 @@ def fit_heads(
     transforms: list[Transform] = []
     for group in groups:
         releases = Releases(plan, group, data.device, entropy=entropy, observer=observer)
-        with _full_float32_products():
+        with full_float32_products():
             rows = normalise_rows(data, method.normalize, releases)
             fit = fit_balanced(method, rows, releases, record=_make_recorder(record, rows))
             weights = rows.scored_weights(torch.from_numpy(fit.weights).to(data.device))
@@ -90,7 +86,7 @@ def fit_heads(
 
 
 @contextmanager
-def _full_float32_products() -> Iterator[None]:
+def full_float32_products() -> Iterator[None]:
     """Sets full float32 products, whatever a caller has set: clipping's margins assume them."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
@@ -109,12 +105,7 @@ def _make_recorder(record: Observe | None, rows: Rows) -> Record | None:
 def check_inputs(
     method: MethodOptions, data: TrainingSet, plan: Plan, seeds: Sequence[int]
 ) -> None:
-    """Checks what can be checked before anything is drawn; see `fit_heads`.
-
-    Raises:
-      ConfigError: for more features than the method takes.
-      PrivacyError: if the plan is not for this method on these rows.
-    """
+    """Checks what can be checked before anything is drawn; raises as `fit_heads` does."""
     if plan.n != data.n:
         rows = "rows" if data.units is None else "units of privacy"
         raise PrivacyError(
@@ -139,11 +130,7 @@ def check_inputs(
 
 
 def check_plan(method: MethodOptions, plan: Plan) -> None:
-    """Checks that a plan holds exactly what a method releases, its noise up to one common factor.
-
-    Raises:
-      PrivacyError: naming the first thing that it does not hold.
-    """
+    """Raises PrivacyError unless a plan holds exactly a method's releases, up to a noise factor."""
     wanted = method.list_mechanisms(plan.n)
     factors = []
     for expected in wanted:

@@ -31,11 +31,10 @@ class Fitted:
     Attributes:
       weights: float32 [seeds, classes, d + 1], on normalised rows; the last column is the bias.
       steps: noisy steps taken (0 for a method without).
-      history: one record a seed and recorded step: seed_index, step, epoch, train_loss, ...
+      history: one record per seed and recorded step: seed_index, step, epoch, train_loss, ...
         Training losses are not private.
-      chosen: for each seed what a search chose, JSON-compatible; empty where none was made.
-      priors: float32 [seeds, classes], the released frequencies of the classes that were taken off
-        the biases; None where none were released.
+      chosen: for each seed the choice of a search, JSON-compatible; empty without a search.
+      priors: float32 [seeds, classes], released class frequencies that were taken off the biases.
     """
 
     weights: npt.NDArray[np.float32]
@@ -46,22 +45,15 @@ class Fitted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Heads:
-    """Linear classifiers, one a seed.
+class Heads(Fitted):
+    """Linear classifiers, one per seed.
 
     Attributes:
-      weights: float32 [seeds, classes, d + 1], on normalised rows; the last column is the bias.
-      seeds: what each head was trained with.
-      transforms: for each seed, what is done to a feature row before the product.
+      transforms: for each seed, the normalisation of a feature row before the product.
     """
 
-    weights: npt.NDArray[np.float32]
     seeds: tuple[int, ...]
     transforms: tuple[Transform, ...]
-    steps: int
-    history: list[dict[str, Any]] = field(default_factory=list)
-    chosen: tuple[Mapping[str, Any], ...] = ()
-    priors: npt.NDArray[np.float32] | None = None
 
     def released_arrays(self) -> dict[str, npt.NDArray[np.float32]]:
         """Returns what was released beside the weights, [seeds, ...] each, by name."""

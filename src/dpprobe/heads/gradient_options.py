@@ -1,19 +1,17 @@
 """Options and release that sgd, momentum, adam and lamb share: heads of noisy gradient steps.
 
-They release (Abadi et al. 2016, algorithm 1) in each step the sum over the rows of a Poisson
-sample, or over all rows, of each example's gradient clipped to L2 norm `max_grad_norm`, plus
-Gaussian noise. A row adds at most one clipped gradient to such a sum, whatever the weights are, and
-a null row in its place nothing, so its sensitivity is `max_grad_norm`. Where the unit of privacy
-has several rows, the sample is one of units, and a unit adds the mean of its examples' clipped
-gradients: n counts units, and the sensitivity is the same. Optimisers, schedules and averages see
-the noisy sums alone: post-processing, which costs nothing. Initial weights are public.
+Each step releases (Abadi et al. 2016, algorithm 1) the sum, over a Poisson sample or all rows, of
+each example's gradient clipped to L2 norm `max_grad_norm`, plus Gaussian noise. Whatever the
+weights are, a row adds at most one clipped gradient and a null row nothing, so the sensitivity is
+`max_grad_norm`. If units of privacy have several rows, samples are of units, a unit adds the mean
+of its examples' clipped gradients, and n counts units: the sensitivity is the same. Optimisers,
+schedules and averages see only the noisy sums: post-processing. Initial weights are public.
 
-Each head's own module has the options that only it has, and its defaults. Those of momentum, adam
-and lamb were chosen on public features (bench/results/first_order_defaults.md). Their rows are
-centred unit rows, from a share of the budget. A small constant is appended to them, for biases: the
-usual 1 is as long as a unit row, so that biases take half of the squared length of a clipped
-gradient. Their learning rates follow rules, which are functions of public quantities alone: n, d,
-the number of classes, and the noise, which the plan knows.
+Each head's module has its own options and defaults. Those of momentum, adam and lamb were chosen on
+public features (bench/results/first_order_defaults.md). Their rows are centred unit rows, from a
+share of the budget, with a small constant for biases: the usual 1 is as long as a unit row, so that
+biases would take half of a clipped gradient's squared length. Their learning rates follow rules of
+public quantities: n, d, the number of classes, and the noise.
 """
 
 from __future__ import annotations
@@ -24,11 +22,18 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from dpprobe.errors import ConfigError
-from dpprobe.heads.balance import BalanceOptions, ClassPriors, ClassWeights, PriorShare
-from dpprobe.heads.normalisation import L2, AroundCentre
-from dpprobe.heads.options import MOST_STEPS
+from dpprobe.heads.balance import BalanceOptions
+from dpprobe.heads.normalisation import (
+    CENTRED_BY_DEFAULT,
+    L2,
+    AroundCentre,
+    Centred,
+    Normalize,
+    Share,
+)
+from dpprobe.heads.options import MOST_STEPS, ClippingNorm
 from dpprobe.options import AtMost
-from dpprobe.privacy.plan import LARGEST_SENSITIVITY, SMALLEST_SENSITIVITY, Mechanism
+from dpprobe.privacy.plan import Mechanism
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,17 +58,11 @@ BatchSize = Annotated[
     int | Literal["full"],
     Field(
         description="Expected examples per step: each example joins each step with probability "
-        'batch_size / n. "full" takes every example in every step.',
+        'batch_size / n. "full" takes every example in every step.'
     ),
 ]
 GradientNorm = Annotated[
-    float,
-    Field(
-        ge=SMALLEST_SENSITIVITY,
-        le=LARGEST_SENSITIVITY,
-        allow_inf_nan=False,
-        description="Each example's gradient is clipped to this L2 norm.",
-    ),
+    ClippingNorm, Field(description="Each example's gradient is clipped to this L2 norm.")
 ]
 Init = Annotated[
     Literal["zero", "torch", "scaled", "lecun_normal", "file"],
@@ -72,7 +71,7 @@ Init = Annotated[
         "linear layer, uniform within 1 / sqrt(d). scaled: normal with standard deviation "
         "init_scale, biases 0. lecun_normal: truncated normal with standard deviation 1 / "
         "sqrt(d), biases 0. file: public weights from init_file. Each seed draws its own random "
-        "weights.",
+        "weights."
     ),
 ]
 InitFile = Annotated[
@@ -85,64 +84,24 @@ InitFile = Annotated[
         "their names.",
     ),
 ]
-# Options of momentum, adam and lamb beside the shared ones, or with other defaults.
-RateByRule = Annotated[
-    float | None,
-    Field(
-        gt=0,
-        allow_inf_nan=False,
-        description="Length of a step. If absent, it is set from the dimension, the number of "
-        "classes, the steps and the noise, all public, for features of norm 1.",
-    ),
-]
-UnitRowNorm = Annotated[
-    float,
-    Field(
-        ge=SMALLEST_SENSITIVITY,
-        le=LARGEST_SENSITIVITY,
-        allow_inf_nan=False,
-        description="Each example's gradient is clipped to this L2 norm. For features of norm 1 "
-        "and 10 classes, an example's gradient has norm 0.97 at the start.",
-    ),
-]
-Intercept = Annotated[
-    float,
-    Field(
-        ge=0.01,
-        le=10,
-        allow_inf_nan=False,
-        description="Constant appended to each feature vector; the biases are learned from it. An "
-        "example's gradient norm is its residuals' norm times sqrt(norm^2 + intercept^2). 1 is "
-        "the usual layer's.",
-    ),
-]
-
 # Other programs' words for batches that are no Poisson samples.
 OTHER_BATCHES = ("sampling", "shuffle", "replacement", "without_replacement", "drop_last")
 
 
 class GradientOptions(BalanceOptions):
-    """All options that heads of noisy gradient steps share, beside `head` and `normalize`.
+    """The options that all heads of noisy gradient steps share."""
 
-    Class attributes:
-      DEFAULT_EPOCHS: passes over the data where neither epochs nor steps are given.
-      UNIT_ROWS: False if the rule for the learning rate holds for rows of any length.
-    """
-
+    # Passes over the data if neither epochs nor steps are given.
     DEFAULT_EPOCHS: ClassVar[float]
-    UNIT_ROWS: ClassVar[bool] = True
     paths: ClassVar[tuple[str, ...]] = ("init_file",)
 
-    class_weights: ClassWeights = None
-    class_priors: ClassPriors = None
-    prior_share: PriorShare = None
     loss: Literal["softmax", "sigmoid"] = Field(
         "softmax",
         description="softmax: cross-entropy, for one label per image. sigmoid: the sum over "
         "classes of binary cross-entropies, for one label per image or several.",
     )
     batch_size: BatchSize = "full"
-    epochs: Annotated[float, Field(gt=0, allow_inf_nan=False), MOST_EPOCHS] | None = Field(
+    epochs: Annotated[float, Field(gt=0), MOST_EPOCHS] | None = Field(
         None,
         description="Expected passes over the data; the head's default if neither this nor steps "
         "is given.",
@@ -150,13 +109,10 @@ class GradientOptions(BalanceOptions):
     steps: Annotated[int, Field(ge=1), MOST_STEPS] | None = Field(
         None, description="Number of steps, instead of epochs."
     )
-    learning_rate: float | None = Field(gt=0, allow_inf_nan=False, description="Length of a step.")
+    learning_rate: float | None = Field(gt=0, description="Length of a step.")
     max_grad_norm: GradientNorm = 1.0
-    max_batch_grad_norm: float | None = Field(
+    max_batch_grad_norm: ClippingNorm | None = Field(
         None,
-        ge=SMALLEST_SENSITIVITY,
-        le=LARGEST_SENSITIVITY,
-        allow_inf_nan=False,
         description="Only at epsilon inf, where no example's gradient is clipped: the mean "
         "gradient of a step is clipped to this L2 norm, as Mehta et al. 2022 train without "
         "privacy. Null does not clip.",
@@ -165,15 +121,12 @@ class GradientOptions(BalanceOptions):
     init_scale: float | None = Field(
         None,
         gt=0,
-        allow_inf_nan=False,
         description="For init: scaled, the standard deviation (0.01 if absent). For init: file, "
         "the factor by which the weights are multiplied (1 if absent).",
     )
     init_file: InitFile = None
     init_bias: float | None = Field(
-        None,
-        allow_inf_nan=False,
-        description="Initial value of all biases, instead of the value from init.",
+        None, description="Initial value of all biases, instead of the value from init."
     )
     schedule: Literal["constant", "warmup_cosine", "warmup_linear"] = Field(
         "constant",
@@ -184,7 +137,6 @@ class GradientOptions(BalanceOptions):
         0.0,
         ge=0,
         lt=1,
-        allow_inf_nan=False,
         description="Share of all steps in which the learning rate rises: 0.025 is a quarter of "
         "an epoch out of ten.",
     )
@@ -193,11 +145,8 @@ class GradientOptions(BalanceOptions):
         description="Returned weights: those after the last step, the mean over all steps, or "
         "their exponential moving average, debiased.",
     )
-    ema_decay: float | None = Field(
+    ema_decay: Share | None = Field(
         None,
-        gt=0,
-        lt=1,
-        allow_inf_nan=False,
         description="For average: ema, the decay of the moving average per step (0.99 if absent).",
     )
     engine: Literal["closed_form", "exact"] = Field(
@@ -251,17 +200,6 @@ class GradientOptions(BalanceOptions):
             )
         return self
 
-    @model_validator(mode="after")
-    def _check_rule(self) -> GradientOptions:
-        unit = isinstance(self.normalize, L2 | AroundCentre)
-        if self.UNIT_ROWS and self.learning_rate is None and not unit:
-            raise ValueError(
-                f"normalize: {self.normalize.kind} needs a learning_rate, because the default "
-                "rate is for rows of norm 1; write a learning_rate, or normalize: l2, centred "
-                "or whitened"
-            )
-        return self
-
     @property
     def multi_label(self) -> bool:
         return self.loss == "sigmoid"
@@ -283,27 +221,12 @@ class GradientOptions(BalanceOptions):
         """The constant appended to each row: an example's gradient is r [x, constant]."""
         return 1.0
 
-    def rate_on(self, gradients: Mechanism, *, noise: float, classes: int, dimension: int) -> float:
-        """Returns the learning rate of a fit; all it may depend on is public.
-
-        Args:
-          gradients: the mechanism as it was calibrated.
-          noise: the standard deviation of each number of a step's noisy mean gradient.
-        """
-        if self.learning_rate is not None:
-            return self.learning_rate
-        return self.choose_rate(gradients.count, noise=noise, classes=classes, dimension=dimension)
-
     def choose_rate(self, steps: int, *, noise: float, classes: int, dimension: int) -> float:
-        """Returns the learning rate where none is given."""
+        """Returns a learning rate by rule; `noise` is that of each number of a mean gradient."""
         raise NotImplementedError(f"head {self.head} has no rule for its learning rate")
 
     def expected_batch_size(self, n: int) -> int:
-        """Returns the expected batch size on n rows.
-
-        Raises:
-          ConfigError: when n rows are too few for it.
-        """
+        """Returns the expected batch size; raises ConfigError if n rows are too few for it."""
         if self.batch_size == "full":
             return n
         if self.batch_size > n:
@@ -333,6 +256,50 @@ class GradientOptions(BalanceOptions):
         )
 
 
+class UnitRowOptions(GradientOptions):
+    """Options of momentum, adam and lamb: centred rows, a small intercept and a rate by rule."""
+
+    DEFAULT_EPOCHS: ClassVar[float] = 40
+    # True if the rule holds only for rows of norm 1.
+    UNIT_ROWS: ClassVar[bool] = True
+
+    normalize: Normalize = Field(default_factory=Centred, description=CENTRED_BY_DEFAULT)
+    learning_rate: float | None = Field(
+        None,
+        gt=0,
+        description="Length of a step. If absent, it is set from the dimension, the number of "
+        "classes, the steps and the noise, all public, for features of norm 1.",
+    )
+    max_grad_norm: ClippingNorm = Field(
+        0.7,
+        description="Each example's gradient is clipped to this L2 norm. For features of norm 1 "
+        "and 10 classes, an example's gradient has norm 0.97 at the start.",
+    )
+    intercept: float = Field(
+        0.2,
+        ge=0.01,
+        le=10,
+        description="Constant appended to each feature vector; the biases are learned from it. An "
+        "example's gradient norm is its residuals' norm times sqrt(norm^2 + intercept^2). 1 is "
+        "the usual layer's.",
+    )
+
+    @model_validator(mode="after")
+    def _check_rule(self) -> UnitRowOptions:
+        unit = isinstance(self.normalize, L2 | AroundCentre)
+        if self.UNIT_ROWS and self.learning_rate is None and not unit:
+            raise ValueError(
+                f"normalize: {self.normalize.kind} needs a learning_rate, because the default "
+                "rate is for rows of norm 1; write a learning_rate, or normalize: l2, centred "
+                "or whitened"
+            )
+        return self
+
+    @property
+    def constant(self) -> float:
+        return self.intercept
+
+
 def step_noise(releases: Releases) -> float:
     """Returns the standard deviation of the noise on each number of a step's mean gradient."""
     sample_rate = releases.plan.find_mechanism(GRADIENTS).sample_rate
@@ -340,11 +307,7 @@ def step_noise(releases: Releases) -> float:
 
 
 def finite_weights(weights: torch.Tensor, options: GradientOptions) -> npt.NDArray[np.float32]:
-    """Returns the weights as NumPy's.
-
-    Raises:
-      ConfigError: when training diverged.
-    """
+    """Returns the weights as a NumPy array; raises ConfigError if training diverged."""
     import numpy as np  # heavy: planning imports this module
 
     array: npt.NDArray[np.float32] = weights.cpu().numpy()

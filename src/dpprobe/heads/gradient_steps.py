@@ -1,7 +1,7 @@
 """Noisy gradient steps on linear heads: the training loop of sgd, momentum, adam and lamb.
 
-`gradient_options` says what is released and with which sensitivity, `clipping` how the sums are
-made, `privacy.releases` has the noise, each head's module its optimiser.
+`gradient_options` has the releases and sensitivities, `clipping` the sums, `privacy.releases` the
+noise, each head's module its optimiser.
 """
 
 from __future__ import annotations
@@ -25,15 +25,11 @@ from dpprobe.heads.clipping import (
     PoissonBatchSum,
 )
 from dpprobe.heads.fitted import Fitted, Record
-from dpprobe.heads.gradient_options import (
-    GRADIENTS,
-    GradientOptions,
-    finite_weights,
-)
+from dpprobe.heads.gradient_options import GRADIENTS, GradientOptions, finite_weights
 from dpprobe.heads.history import History, record_steps
 from dpprobe.heads.initial_weights import initial_weights
 from dpprobe.heads.kernels import fused_step
-from dpprobe.heads.optimiser import MakeOptimiser, is_plain
+from dpprobe.heads.optimiser import MakeOptimiser, Sgd
 from dpprobe.heads.rows import Rows, crop_at
 from dpprobe.heads.schedules import learning_rates, mixing_rates, rate_of
 from dpprobe.privacy.plan import Mechanism
@@ -58,21 +54,21 @@ def train_heads(
 ) -> Fitted:
     """Runs the plan: batches, clipped sums, noise, the optimiser's steps.
 
-    A sum plus noise is divided by the expected batch size, which is public. On the CPU each seed
-    has its Poisson batches to itself, and seeds train side by side on as many threads as PyTorch
-    may use; heads on full batches share each block of rows. A seed's head depends on that seed
-    alone, but for the last bits of float32 sums on a GPU.
+    A noisy sum is divided by the expected batch size, which is public. On the CPU each seed has its
+    own Poisson batches, and seeds train side by side on PyTorch's threads; heads on full batches
+    share each block of rows. A seed's head depends on that seed alone, except for the last bits of
+    float32 sums on a GPU.
 
     Raises:
-      PrivacyError: when more steps were taken than were priced.
-      ConfigError: when training diverged, or initial weights do not fit.
-      DataError: for batches of rows that are not in memory.
+      PrivacyError: if more steps were taken than were priced.
+      ConfigError: if training diverged, or initial weights do not fit.
+      DataError: if batches are needed of rows that are not in memory.
     """
     # Without noise no sum needs to be exact.
     if options.engine == "exact" and releases.plan.private:
         return exact_engine.train(options, rows, releases, optimiser(), record=record)
     mechanism = releases.plan.find_mechanism(GRADIENTS)
-    history = History(rows, mechanism.sample_rate, record, sigmoid=options.loss == "sigmoid")
+    history = History(rows, mechanism.sample_rate, record, options.link)
     clip, sigmoid = releases.sensitivity(GRADIENTS), options.loss == "sigmoid"
     gradients = [ClippedGradients(each, clip, sigmoid, options.constant) for each in rows.crops]
     alone = is_native(rows) and mechanism.sample_rate < 1
@@ -109,8 +105,7 @@ def _advance_all(trainings: Sequence[Training], steps: int, pool: Executor | Non
     """Takes the next steps of all trainings; returns how many they took."""
     before = [training.taken for training in trainings]
     advance_all = map if pool is None else pool.map
-    for _ in advance_all(lambda training: training.take_steps(steps), trainings):
-        pass
+    list(advance_all(lambda training: training.take_steps(steps), trainings))
     taken = {training.taken - start for training, start in zip(trainings, before, strict=True)}
     if len(taken) > 1:
         raise PrivacyError(f"seeds took {sorted(taken)} steps where {steps} are priced")
@@ -118,10 +113,9 @@ def _advance_all(trainings: Sequence[Training], steps: int, pool: Executor | Non
 
 
 class Training:
-    """Heads while they train, one a seed, which share an optimiser and every block of steps.
+    """Heads while they train, one per seed, with one optimiser and shared blocks of steps.
 
-    Args:
-      gradients: of each crop of the rows, which steps take in turn; mostly one.
+    `gradients` are of each crop of the rows, which steps take in turn; usually one.
     """
 
     def __init__(
@@ -139,10 +133,7 @@ class Training:
         self.taken = 0
         self._native = is_native(rows)
         self._shape = start.shape
-        self._weights, self._release = (
-            self._make_buffer(rows.device),
-            self._make_buffer(rows.device),
-        )
+        self._weights, self._release = (self._make_buffer(rows.device) for _ in range(2))
         self._view_heads(self._weights).copy_(start)
         # The variables of the steps: the biases are these times the constant.
         self._constant = options.constant
@@ -171,7 +162,7 @@ class Training:
         self._longest = None if releases.plan.private else options.max_batch_grad_norm
         # Steps that compiled code takes.
         self._plain = (
-            is_plain(self._optimiser)
+            type(self._optimiser) is Sgd
             and self._longest is None
             and self._constant == 1
             and releases.observer is None
@@ -183,7 +174,6 @@ class Training:
         return torch.zeros(self._shape, device=device)
 
     def _view_heads(self, buffer: torch.Tensor) -> torch.Tensor:
-        """Returns the part [seeds, classes, d + 1] of a buffer that holds heads, as a view."""
         return buffer[:, : self._shape[1], : self._shape[2]]
 
     def _gradient_sum(
@@ -216,7 +206,6 @@ class Training:
 
     @torch.inference_mode()
     def take_steps(self, steps: int) -> None:
-        """Takes the next `steps` steps of every seed."""
         stop = self.taken + steps
         while self.taken < stop:
             most = min(self._batches_at_once, stop - self.taken)
@@ -240,12 +229,12 @@ class Training:
         batches = self._sum.next_batches()
         if batches is None:
             return False
-        steps = len(batches.sizes)
-        window = slice(self.taken, self.taken + steps)
+        arrays, rows, sizes = batches
+        window = slice(self.taken, self.taken + len(sizes))
         fused_step.take_steps(
-            *batches.arrays,
-            batches.rows,
-            batches.sizes,
+            *arrays,
+            rows,
+            sizes,
             *self._noise.noise_source(self._deviation),
             self._lengths[window],
             self._weights.numpy(),
@@ -254,7 +243,7 @@ class Training:
             self._mixed[window],
             (self._weights if self._average is None else self._average).numpy(),
         )
-        self.taken += steps
+        self.taken += len(sizes)
         return True
 
     def _take_step(self, noise: torch.Tensor) -> None:
@@ -289,12 +278,9 @@ def heads_of(trainings: Sequence[Training]) -> torch.Tensor:
 
 
 def block_steps(size: int, mechanism: Mechanism, rows: int) -> int:
-    """Returns the number of steps whose noise is drawn at a time, where steps are not compiled.
+    """Returns how many steps' noise, of `size` numbers each, is drawn at a time.
 
     On a GPU noise depends on it, so it must not depend on how many seeds train together.
-
-    Args:
-      size: numbers in one head.
     """
     steps = _NOISE_BYTES // (4 * size)
     if mechanism.sample_rate < 1:

@@ -8,6 +8,7 @@ import torch
 
 from dpprobe.heads.fitted import Record
 from dpprobe.heads.rows import Rows
+from dpprobe.heads.scoring import Link, compute_scores
 
 RECORDS = 20
 LOSS_ROWS = 10_000
@@ -20,46 +21,38 @@ def record_steps(steps: int) -> list[int]:
 
 
 class History:
-    """The records of heads that descend a loss; nothing is computed where `record` is None.
+    """Records of heads while they train, one per seed and step; none if `record` is None.
 
-    Attributes:
-      records: one a seed and recorded step.
+    Heads with link `none` descend no loss, so their records have no train_loss.
     """
 
     def __init__(
-        self, rows: Rows, sample_rate: float, record: Record | None, *, sigmoid: bool = False
+        self, rows: Rows, sample_rate: float, record: Record | None, link: Link = "softmax"
     ) -> None:
         self.records: list[dict[str, Any]] = []
-        self._rows = rows
-        self._sample_rate = sample_rate
-        self._record = record
-        self._sigmoid = sigmoid
+        self._rows, self._record = rows, record
+        self._sample_rate, self._link = sample_rate, link
 
     def add_record(self, step: int, weights: torch.Tensor) -> None:
-        """Adds a record a seed: its loss on the first 10,000 training examples, `record`'s values.
-
-        The loss is a mean with the rows' weights, where units of privacy have several rows.
-        """
+        """Adds a record per seed: its mean loss on 10,000 training rows, and `record`'s values."""
         if self._record is None:
             return
-        losses = self._compute_losses(weights)
+        further: dict[str, Any] = {}
+        if self._link != "none":
+            further["train_loss"] = self._compute_losses(weights)
+        further.update(self._record(step, weights) or {})
         epoch = step * self._sample_rate
-        further = self._record(step, weights) or {}
-        for index, loss in enumerate(losses):
+        for index in range(len(weights)):
             values = {name: float(values[index]) for name, values in further.items()}
-            self.records.append(
-                {"seed_index": index, "step": step, "epoch": epoch, "train_loss": loss, **values}
-            )
+            self.records.append({"seed_index": index, "step": step, "epoch": epoch, **values})
 
     def _compute_losses(self, weights: torch.Tensor) -> list[float]:
         total = torch.zeros(len(weights), dtype=torch.float64, device=weights.device)
         counted = 0.0
-        flat = weights.flatten(0, 1)
-        for start, stop, block in self._rows.read_blocks(12 * len(flat)):
+        for start, stop, block in self._rows.read_blocks(12 * len(weights.flatten(0, 1))):
             if start >= LOSS_ROWS:
                 break
-            logits = torch.addmm(flat[:, -1], block, flat[:, :-1].T)
-            logits = logits.view(-1, *weights.shape[:2])
+            logits = compute_scores(weights, block).transpose(0, 1)
             losses = self._cross_entropy(logits, start, stop)
             if self._rows.weights is None:
                 counted += stop - start
@@ -71,8 +64,7 @@ class History:
         return [float(value) for value in total / counted]
 
     def _cross_entropy(self, logits: torch.Tensor, start: int, stop: int) -> torch.Tensor:
-        """Returns each row's loss, [m, seeds], of logits [m, seeds, classes]."""
-        if self._sigmoid:
+        if self._link == "sigmoid":
             targets = self._rows.make_targets(start, stop).unsqueeze(1).expand_as(logits)
             losses = torch.nn.functional.binary_cross_entropy_with_logits(
                 logits, targets, reduction="none"
@@ -80,17 +72,3 @@ class History:
             return losses.sum(2)
         labels = self._rows.labels[start:stop].unsqueeze(1).expand(-1, logits.shape[1])
         return torch.nn.functional.cross_entropy(logits.movedim(2, 1), labels, reduction="none")
-
-
-def history_without_loss(
-    weights: torch.Tensor, record: Record | None, *, step: int, epoch: float
-) -> list[dict[str, Any]]:
-    """Returns a record a seed for heads [seeds, classes, d + 1] that descend no loss."""
-    if record is None:
-        return []
-    further = record(step, weights) or {}
-    return [
-        {"seed_index": index, "step": step, "epoch": epoch}
-        | {name: float(values[index]) for name, values in further.items()}
-        for index in range(len(weights))
-    ]

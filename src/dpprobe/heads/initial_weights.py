@@ -26,11 +26,7 @@ _TRUNCATED = 0.87962566103423978
 def initial_weights(
     options: GradientOptions, rows: Rows, seeds: Sequence[int], entropy: Entropy = SEEDED
 ) -> torch.Tensor:
-    """Returns float32 [seeds, classes, d + 1], as `init` and `init_bias` say.
-
-    Raises:
-      ConfigError: when a file's weights do not fit.
-    """
+    """Returns float32 [seeds, classes, d + 1]; raises ConfigError if a file does not fit."""
     return sized_weights(
         options, seeds, classes=rows.num_classes, dimension=rows.dimension, entropy=entropy
     ).to(rows.device)
@@ -77,11 +73,9 @@ def truncated_normal(
 
 
 def weights_from_file(path: str, classes: int, dimension: int) -> npt.NDArray[np.float64]:
-    """Reads public weights [classes, d + 1]; biases are 0 where the file has none.
+    """Reads public weights [classes, d + 1]; biases are 0 if the file has none.
 
-    Raises:
-      ConfigError: when they cannot be read or do not fit.
-      PrivacyError: when they are of a head that was trained on private examples.
+    Raises ConfigError if they do not fit, PrivacyError if a head on private images has them.
     """
     check_unmarked(Path(path), option="init_file", written=path)
     try:

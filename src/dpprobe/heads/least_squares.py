@@ -9,13 +9,12 @@ Released, once each, of rows x of norm at most S (see `clipped_row_options.RowOp
   Its noise is symmetric and isometric: half the variance off the diagonal, so that in an
   orthonormal basis of the symmetric matrices all coordinates have the same.
 - "targets": B = sum of t x^T. With one label per example t = (e_y - 1/K) / sqrt(1 - 1/K), of norm
-  1: taking 1/K off all targets moves all classes' scores alike, and saves sqrt(1 - 1/K) of noise.
-  With several, t is the 0/1 vector clipped to norm sqrt(`max_labels`). A row adds t x^T to B, of
-  norm |t| |x| <= S, or S sqrt(max_labels).
+  1: subtracting 1/K moves all classes' scores alike, and saves sqrt(1 - 1/K) of noise. With
+  several, t is the 0/1 vector clipped to norm sqrt(`max_labels`). A row adds t x^T, of norm
+  |t| |x| <= S, or S sqrt(max_labels).
 
-The noise multipliers give `gram_share` of mu^2 = 1/sigma_G^2 + 1/sigma_B^2 to G. Then
-W = B (G* + lambda I)^-1 with G* from `second_order.estimate_spectrum` and lambda from
-`second_order.ridge_of`: neither sees the data otherwise.
+G gets `gram_share` of mu^2 = 1/sigma_G^2 + 1/sigma_B^2. Then W = B (G* + lambda I)^-1 with G* from
+`second_order.estimate_spectrum` and lambda from `second_order.ridge_of`: neither sees other data.
 
 Without noise the rows are not clipped, and lambda is `second_order.floor_ridge`.
 """
@@ -30,6 +29,7 @@ from pydantic import Field
 
 from dpprobe.heads.clipped_row_options import MaxLabels, Ridge, RowOptions
 from dpprobe.heads.fitted import Fitted, Record
+from dpprobe.heads.normalisation import Share
 from dpprobe.privacy.plan import Mechanism, full_batch, split_budget
 
 if TYPE_CHECKING:
@@ -48,22 +48,11 @@ class Options(RowOptions):
     head: Literal["least_squares"] = "least_squares"
     ridge: Ridge = None
     max_labels: MaxLabels = 1
-    gram_share: float = Field(
+    gram_share: Share = Field(
         0.3,
-        gt=0,
-        lt=1,
-        allow_inf_nan=False,
         description="The Gram matrix's share of the head's budget; the cross product gets the "
         "rest.",
     )
-
-    @property
-    def multi_label(self) -> bool:
-        return True
-
-    @property
-    def link(self) -> Literal["softmax", "sigmoid", "none"]:
-        return "none"
 
     def list_releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
         gram = full_batch(GRAM, "sum of the clipped rows' outer products", self.longest**2)
@@ -75,14 +64,12 @@ class Options(RowOptions):
         return split_budget([(self.gram_share, (gram,)), (1 - self.gram_share, (targets,))])
 
 
-def fit(
-    options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
-) -> Fitted:
+def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
     """Solves W = B (G + lambda I)^-1 for each seed; scores estimate labels of zeros and ones."""
     # torch and what needs it: planning imports this module
     import torch
 
-    from dpprobe.heads.history import history_without_loss
+    from dpprobe.heads.history import History
     from dpprobe.heads.second_order import (
         Design,
         cross_moment,
@@ -117,24 +104,21 @@ def fit(
             return weights
 
         weights = each_seed(releases, (GRAM, TARGETS), solve_seed, head=options.head)
-    history = history_without_loss(weights, record, step=1, epoch=1.0)
-    return Fitted(weights=weights.cpu().numpy(), steps=1, history=history)
+    history = History(rows, 1.0, record, options.link)
+    history.add_record(1, weights)
+    return Fitted(weights=weights.cpu().numpy(), steps=1, history=history.records)
 
 
 def regression_targets(rows: Rows, longest: float) -> Callable[[Piece], torch.Tensor]:
-    """Returns the function from a piece's rows to their targets [m, K].
-
-    Targets have norm 1, or with several labels per example a norm of at most `longest`.
-    """
+    """Returns the function from a piece to targets [m, K], of norm 1 or at most `longest`."""
     from dpprobe.heads.second_order import MARGIN, clipped_labels  # imports torch
 
+    if rows.multi_label:
+        return lambda piece: clipped_labels(rows, piece, longest)
     classes = rows.num_classes
-
-    def targets_of_several(piece: Piece) -> torch.Tensor:
-        return clipped_labels(rows, piece, longest)
 
     def targets_of_one(piece: Piece) -> torch.Tensor:
         centred = rows.make_targets(piece.start, piece.stop).double() - 1 / classes
         return centred * ((1 - MARGIN) / max(math.sqrt(1 - 1 / classes), 0.5))
 
-    return targets_of_several if rows.multi_label else targets_of_one
+    return targets_of_one

@@ -1,12 +1,9 @@
-"""L2-penalised logistic regression by L-BFGS: the solver's mathematics.
-
-Multinomial for one label per example, one regression a label for several.
+"""L2-penalised logistic regression by L-BFGS: multinomial, or one regression per label.
 
 Features are standardised with the training set's means and standard deviations: nothing here is
-private. No standardised copy is made: each evaluation centres the rows block by block, in the
-processor's cache, and the scale is put into the weights. Rows outside a fold have weight 0. A row
-of a unit of m rows, such as the images of a patient, has weight 1 / m everywhere: in means and
-deviations, in the loss, and where right decisions are counted.
+private. Each evaluation centres the rows block by block, in the processor's cache, and the weights
+contain the scale. Rows outside a fold have weight 0. A row of a unit of m rows has weight 1 / m
+everywhere: in means, deviations, the loss and counts of right decisions.
 """
 
 from __future__ import annotations
@@ -29,10 +26,7 @@ Array = npt.NDArray[np.float64]
 def _compute_losses(
     logits: torch.Tensor, labels: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns each row's loss [m] and its derivative by the logits [classes, m].
-
-    The derivative takes the logits' place.
-    """
+    """Returns each row's loss [m], and its derivative in place of the logits [classes, m]."""
     if labels.ndim == 2:
         targets = labels.T.to(logits.dtype)
         losses = (torch.nn.functional.softplus(logits) - targets * logits).sum(0)
@@ -44,7 +38,6 @@ def _compute_losses(
 
 
 def _explain_status(status: int, max_iterations: int) -> str:
-    """Says why a fit ended early, and what that means, by the solver's status."""
     if status == 1:
         return (
             f"after max_iterations {max_iterations}; the ceiling is usable but may be too low, "
@@ -54,19 +47,17 @@ def _explain_status(status: int, max_iterations: int) -> str:
 
 
 class Objective:
-    """The objective: mean cross-entropy + penalty / 2 |W|^2 over standardised features.
+    """Mean cross-entropy + penalty / 2 |W|^2 over standardised features.
 
-    With several labels, an example's cross-entropy is the sum over its labels.
-
-    Parameters are float64 [classes, d + 1] on standardised features, bias last.
+    With several labels, an example's cross-entropy is the sum over its labels. Parameters are
+    float64 [classes, d + 1] on standardised features, bias last.
 
     Attributes:
       everyone: float32 [rows], the rows' weights.
 
     Args:
-      one_scale: divides all features by one number, the root of their mean variance. With a handful
-        of rows each feature's standard deviation says little: two rows would become -1 and 1 in
-        every feature, and features in which they hardly differ would dominate.
+      one_scale: divides all features by the root of their mean variance, for a handful of rows.
+        Two rows would otherwise become -1 and 1 in every feature, however little they differ.
     """
 
     def __init__(self, data: Rows, *, one_scale: bool = False) -> None:
@@ -95,20 +86,15 @@ class Objective:
         self._scale = torch.where(constant, 0.0, 1 / deviation).cpu().numpy()
 
     def _weigh_rows(self, values: torch.Tensor, block: Block) -> torch.Tensor:
-        """Returns values [m, d] of a block's rows times the rows' weights."""
         if self._data.weights is None:
             return values
         return values * self.everyone[block.start : block.stop, None]
 
     def zero_parameters(self) -> Array:
-        """Returns parameters that are all 0."""
         return np.zeros((self._classes, self._dimension + 1))
 
     def assign_folds(self, count: int) -> torch.Tensor:
-        """Returns the fold of each row, int64 [rows]; all rows of a unit are in one.
-
-        Units go round the folds in the order of their first rows.
-        """
+        """Returns each row's fold, int64 [rows]; units take turns in order of their first rows."""
         units = self._data.units
         if units is None:
             return torch.arange(len(self._data), device=self.device) % count
@@ -134,10 +120,7 @@ class Objective:
     ) -> Array:
         """Returns the minimiser over the weighted rows, by L-BFGS from `start`.
 
-        Args:
-          row_weights: float32 [rows], 0 for rows that have no say.
-          tolerance: converged when no entry of the gradient is larger.
-          max_iterations: the most iterations taken; stopping there is warned of.
+        Rows left out have weight 0. It has converged if no slope is above `tolerance`.
         """
         total = float(row_weights.sum())
 
@@ -181,10 +164,7 @@ class Objective:
         return self._evaluate_loss(parameters, row_weights)[0] / float(row_weights.sum())
 
     def count_correct(self, parameters: Array, chosen: torch.Tensor) -> float:
-        """Counts the right decisions over the chosen rows: one a row, or one for each label.
-
-        Rows count by their weights.
-        """
+        """Counts right decisions on the chosen rows, weighted: one per row, or one per label."""
         right = torch.zeros((), dtype=torch.float64, device=self.device)
         weights, bias = self._on_device(parameters)
         for block, features in self._read_centred():

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from dpprobe.heads.fitted import Fitted, Record
-from dpprobe.heads.gradient_options import GradientOptions, Intercept, RateByRule, UnitRowNorm
-from dpprobe.heads.normalisation import CENTRED_BY_DEFAULT, Centred, Normalize
+from dpprobe.heads.gradient_options import UnitRowOptions
 from dpprobe.heads.optimiser import Optimiser
 
 if TYPE_CHECKING:
     import torch
 
-    from dpprobe.heads.optimiser import State
     from dpprobe.heads.rows import Rows
     from dpprobe.privacy.releases import Releases
 
@@ -29,7 +26,7 @@ _PART = 0.9
 _LOGIT_NOISE, _MANY_LOGIT_NOISE = 1.0, 0.5
 
 
-class Options(GradientOptions):
+class Options(UnitRowOptions):
     """DP-SGD with momentum: v = beta v + g, w = w - learning_rate v.
 
     Defaults: 40 steps on the full batch from zero weights, momentum's usual 0.9. Unless noise
@@ -37,33 +34,10 @@ class Options(GradientOptions):
     loss's curvature h, since their second moment has no eigenvalue above 1.
     """
 
-    DEFAULT_EPOCHS: ClassVar[float] = 40
-
     head: Literal["momentum"] = "momentum"
-    normalize: Normalize = Field(default_factory=Centred, description=CENTRED_BY_DEFAULT)
-    learning_rate: RateByRule = None
-    max_grad_norm: UnitRowNorm = 0.7
-    intercept: Intercept = 0.2
-    beta: float = Field(
-        0.9,
-        ge=0,
-        lt=1,
-        allow_inf_nan=False,
-        description="Share of the velocity that each step keeps.",
-    )
+    beta: float = Field(0.9, ge=0, lt=1, description="Share of the velocity that each step keeps.")
 
-    @property
-    def constant(self) -> float:
-        return self.intercept
-
-    def choose_rate(
-        self,
-        steps: int,
-        *,
-        noise: float,
-        classes: int,
-        dimension: int,  # noqa: ARG002
-    ) -> float:
+    def choose_rate(self, steps: int, *, noise: float, classes: int, **_: float) -> float:
         largest = 1 + self.intercept**2
         # The loss's at equal logits, per unit of a row's second moment.
         curvature = 1 / classes if self.loss == "softmax" else 0.25
@@ -81,31 +55,17 @@ class Momentum(Optimiser):
     """v = beta v + g, w - rate v: Polyak's heavy ball, as in `torch.optim.SGD`."""
 
     def __init__(self, *, beta: float) -> None:
+        super().__init__()
         self._beta = beta
-        self._velocity: torch.Tensor | None = None
 
     def step(self, weights: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:
-        import torch  # heavy: planning imports this module
-
-        if self._velocity is None:
-            self._velocity = torch.zeros_like(gradient)
-        self._velocity.mul_(self._beta).add_(gradient)
-        weights.add_(self._velocity, alpha=-rate)
-
-    def copy_state(self) -> dict[str, State]:
-        return {} if self._velocity is None else {"velocity": self._velocity.clone()}
-
-    def restore_state(self, state: Mapping[str, State]) -> None:
-        import torch  # as above
-
-        velocity = state.get("velocity")
-        self._velocity = velocity.clone() if isinstance(velocity, torch.Tensor) else None
+        if "velocity" not in self._state:
+            self._state["velocity"] = gradient.new_zeros(gradient.shape)
+        velocity = self._state["velocity"].mul_(self._beta).add_(gradient)
+        weights.add_(velocity, alpha=-rate)
 
 
-def fit(
-    options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
-) -> Fitted:
-    """Trains one head per seed; see `dpprobe.heads.fit`."""
+def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
     from dpprobe.heads import gradient_steps  # imports torch, which planning goes without
 
     return gradient_steps.train_heads(

@@ -1,32 +1,32 @@
 """DP-Newton: full-batch steps with a noisy Hessian and a noisy gradient each.
 
-Rows x have norm at most S (see `clipped_row_options.RowOptions`). Released in each of `steps`
-steps, at weights that depend on earlier releases alone:
+Rows x have norm at most S (see `clipped_row_options.RowOptions`). Each of `steps` steps releases,
+at weights that depend on earlier releases alone:
 
 "hessians". With p a row's probabilities,
 
-- `shared`: one matrix, the sum of c x x^T with c in [0, 1] a row's mean curvature over classes
-  relative to h, that at the start. Softmax: the Hessian is (diag(p) - p p^T) (x) x x^T; the trace
-  of the first factor is 1 - |p|^2, it is 0 along equal logits, and spread evenly over the other
-  K - 1 directions it is (1 - |p|^2) / (K - 1) <= 1/K = h, as |p|^2 >= 1/K. Sigmoids: the mean of
+- `shared`: one matrix, the sum of c x x^T. c in [0, 1] is a row's mean curvature over classes,
+  relative to h at the start. Softmax: the Hessian is (diag(p) - p p^T) (x) x x^T; the trace of the
+  first factor is 1 - |p|^2, it is 0 along equal logits, and spread evenly over the other K - 1
+  directions it is (1 - |p|^2) / (K - 1) <= 1/K = h, as |p|^2 >= 1/K. Sigmoids: the mean of
   min(1, p_k (1 - p_k) / h); h = 1/4 from biases of 0. A row changes the sum by c x x^T, of norm at
   most S^2.
 - `per_class`, sigmoids only: K matrices, sums of min(1, p_k (1 - p_k) / h) x x^T, together divided
-  by sqrt(K). A row changes them by the stack of those, of squared norm
-  sum_k c_k^2 |x|^4 / K <= S^4: sensitivity S^2. (For the K Hessians themselves, from biases of 0:
-  sqrt(K) S^2 / 4.) At equal weights in every class, as at the start, all K are one matrix; so for
-  one step `shared` is the same and costs sqrt(K) times less noise.
+  by sqrt(K). A row changes the stack by squared norm sum_k c_k^2 |x|^4 / K <= S^4: sensitivity S^2.
+  (For the K Hessians themselves, from biases of 0: sqrt(K) S^2 / 4.) At equal weights in every
+  class, as at the start, all K are one matrix; so for one step `shared` is the same and costs
+  sqrt(K) times less noise.
 
-"gradients". The sum of r x^T, r = p - y. Either clipped to norm `max_grad_norm`, or, where that is
-null, by its own bound:
+"gradients". The sum of r x^T, r = p - y, clipped to norm `max_grad_norm`. If that is null, bounded
+by itself:
 
 - softmax: |r|^2 = (1 - p_y)^2 + sum_{k != y} p_k^2 <= 2 (1 - p_y)^2 <= 2, since the others sum to
   1 - p_y. So sqrt(2) S; for one step from zero weights, where p = 1/K, |r|^2 = 1 - 1/K: S.
 - sigmoids: |r_k| <= 1, so |r| <= sqrt(K), and for one step with p = 1/2, |r| = sqrt(K) / 2. The
   release is divided by sqrt(K): S, or S / 2.
 
-Together T (1/sigma_H^2 + 1/sigma_g^2), `hessian_share` of it for the Hessians. The mean of the
-shared Hessians released so far, by `second_order.estimate_spectrum`, is what a step uses.
+The budget is T (1/sigma_H^2 + 1/sigma_g^2), `hessian_share` of it for the Hessians. A step uses
+`second_order.estimate_spectrum` of the mean of the shared Hessians released so far.
 """
 
 from __future__ import annotations
@@ -38,17 +38,10 @@ from pydantic import Field, model_validator
 
 from dpprobe.heads.clipped_row_options import GRADIENTS
 from dpprobe.heads.fitted import Fitted, Record
-from dpprobe.heads.preconditioned_descent import (
-    MOST_FULL_STEPS,
-    PreconditionedDescentOptions,
-)
-from dpprobe.privacy.plan import (
-    LARGEST_SENSITIVITY,
-    SMALLEST_SENSITIVITY,
-    Mechanism,
-    full_batch,
-    split_budget,
-)
+from dpprobe.heads.normalisation import Share
+from dpprobe.heads.options import ClippingNorm
+from dpprobe.heads.preconditioned_descent import MOST_FULL_STEPS, PreconditionedDescentOptions
+from dpprobe.privacy.plan import Mechanism, full_batch, split_budget
 
 if TYPE_CHECKING:
     import torch
@@ -72,18 +65,11 @@ class Options(PreconditionedDescentOptions):
         description="One matrix of the classes' mean curvature; or one matrix per class, only for "
         "loss: sigmoid, with sqrt(K) times the noise and K times the work.",
     )
-    hessian_share: float = Field(
-        0.3,
-        gt=0,
-        lt=1,
-        allow_inf_nan=False,
-        description="The Hessians' share of the head's budget; the gradients get the rest.",
+    hessian_share: Share = Field(
+        0.3, description="The Hessians' share of the head's budget; the gradients get the rest."
     )
-    max_grad_norm: float | None = Field(
+    max_grad_norm: ClippingNorm | None = Field(
         0.7,
-        ge=SMALLEST_SENSITIVITY,
-        le=LARGEST_SENSITIVITY,
-        allow_inf_nan=False,
         description="Each example's gradient is clipped to this L2 norm; null uses the bound that "
         "the gradient has without clipping.",
     )
@@ -117,7 +103,6 @@ class Options(PreconditionedDescentOptions):
 
     @property
     def _divided(self) -> bool:
-        """True if gradients are released divided by sqrt(K)."""
         return self.max_grad_norm is None and self.loss == "sigmoid"
 
     def gradient_scale(self, classes: int) -> float:
@@ -137,18 +122,13 @@ class Options(PreconditionedDescentOptions):
             self.steps,
         )
         gradients = full_batch(
-            GRADIENTS,
-            self._gradients_released(),
-            self.gradient_bound,
-            self.steps,
+            GRADIENTS, self._gradients_released(), self.gradient_bound, self.steps
         )
         share = self.hessian_share
         return split_budget([(share, (hessians,)), (1 - share, (gradients,))])
 
 
-def fit(
-    options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
-) -> Fitted:
+def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
     """Releases one Hessian, or one a class, and one gradient in each step for each seed."""
     # torch and what needs it: planning imports this module
     import torch
@@ -156,7 +136,8 @@ def fit(
     from dpprobe.heads.preconditioned_descent import Descent
     from dpprobe.heads.second_order import each_seed
 
-    hessians = SharedHessians if options.hessian == "shared" else PerClassHessians
+    shared = options.hessian == "shared"
+    hessians = precondition_by_mean if shared else precondition_per_class
     with torch.inference_mode():
         scale = options.gradient_scale(rows.num_classes)
         clip = options.gradient_bound * scale if releases.plan.private else math.inf
@@ -169,70 +150,47 @@ def fit(
         return descent.make_fitted(weights)
 
 
-class SharedHessians:
+def precondition_by_mean(descent: Descent, releases: Releases) -> Precondition:
     """Preconditions with the mean of the Hessians released so far, one for all classes."""
+    from dpprobe.heads.second_order import estimate_spectrum, second_moment  # imports torch
 
-    def __init__(self, descent: Descent, releases: Releases) -> None:
-        self._descent, self._releases = descent, releases
-        self._total: torch.Tensor | None = None
+    total: torch.Tensor | None = None
 
-    def __call__(
-        self, step: int, weights: torch.Tensor, gradients: torch.Tensor, distance: torch.Tensor
-    ) -> tuple[torch.Tensor, float]:
-        from dpprobe.heads.second_order import estimate_spectrum  # imports torch
-
-        releases = self._releases
-        self._add_hessian(weights)
-        assert self._total is not None
-        shrink = math.sqrt(step + 1)
-        mean = estimate_spectrum(
-            self._total / (step + 1), releases.noise_deviation(HESSIANS) / shrink
-        )
-        multiplier = releases.plan.find_mechanism(HESSIANS).noise_multiplier / shrink
-        solver = self._descent.make_solver(releases, mean, multiplier)
-        return solver(step, weights, gradients, distance)
-
-    def _add_hessian(self, weights: torch.Tensor) -> None:
-        """Releases the Hessian at the weights; the exact one is freed on return."""
-        from dpprobe.heads.second_order import second_moment  # imports torch
-
-        descent = self._descent
+    def release_hessian(weights: torch.Tensor) -> torch.Tensor:
+        # the exact Hessian is freed on return
         factors = descent.design.make_factors(weights)
         exact = second_moment(
             descent.design, lambda _, block: descent.compute_curvatures(block, factors).mean(1)
         )
-        released = self._releases.release_symmetric(HESSIANS, exact.one_seed)[0]
-        self._total = released if self._total is None else self._total.add_(released)
+        return releases.release_symmetric(HESSIANS, exact.one_seed)[0]
 
-
-class PerClassHessians:
-    """Preconditions with one Hessian a class: made, released, used and forgotten one by one."""
-
-    def __init__(self, descent: Descent, releases: Releases) -> None:
-        self._descent, self._releases = descent, releases
-
-    def __call__(
-        self, step: int, weights: torch.Tensor, gradients: torch.Tensor, distance: torch.Tensor
+    def precondition(
+        step: int, weights: torch.Tensor, gradients: torch.Tensor, distance: torch.Tensor
     ) -> tuple[torch.Tensor, float]:
-        import torch  # heavy: planning imports this module
+        nonlocal total
+        released = release_hessian(weights)
+        total = released if total is None else total.add_(released)
+        shrink = math.sqrt(step + 1)
+        mean = estimate_spectrum(total / (step + 1), releases.noise_deviation(HESSIANS) / shrink)
+        multiplier = releases.plan.find_mechanism(HESSIANS).noise_multiplier / shrink
+        solver = descent.make_solver(releases, mean, multiplier)
+        return solver(step, weights, gradients, distance)
 
-        self._releases.count_releases(HESSIANS, 1)
-        out, gains = torch.empty_like(gradients), []
-        for label in range(len(gradients)):
-            solver = self._make_solver(label, weights)
-            out[label], gain = solver(step, weights, gradients[label], distance[label])
-            gains.append(gain)
-        return out, max(gains)
+    return precondition
 
-    def _make_solver(self, label: int, weights: torch.Tensor) -> Precondition:
-        """Releases one class's part of the stack, which is divided by sqrt(K), and solves with it.
 
-        The parts are too large to hold at once, so they are released one by one.
-        """
-        from dpprobe.heads.second_order import estimate_spectrum, second_moment  # imports torch
+def precondition_per_class(descent: Descent, releases: Releases) -> Precondition:
+    """Preconditions with one Hessian per class: released, used and forgotten one by one.
 
-        descent, releases = self._descent, self._releases
-        root = math.sqrt(descent.rows.num_classes)
+    All K together, which are divided by sqrt(K), would take much memory.
+    """
+    import torch  # heavy: planning imports this module
+
+    from dpprobe.heads.second_order import estimate_spectrum, second_moment
+
+    root = math.sqrt(descent.rows.num_classes)
+
+    def make_solver(label: int, weights: torch.Tensor) -> Precondition:
         factors = descent.design.make_factors(weights)
         exact = second_moment(
             descent.design, lambda _, block: descent.compute_curvatures(block, factors)[:, label]
@@ -241,3 +199,16 @@ class PerClassHessians:
         hessian = estimate_spectrum(released, releases.noise_deviation(HESSIANS) * root)
         multiplier = releases.plan.find_mechanism(HESSIANS).noise_multiplier * root
         return descent.make_solver(releases, hessian, multiplier)
+
+    def precondition(
+        step: int, weights: torch.Tensor, gradients: torch.Tensor, distance: torch.Tensor
+    ) -> tuple[torch.Tensor, float]:
+        releases.count_releases(HESSIANS, 1)
+        out, gains = torch.empty_like(gradients), []
+        for label in range(len(gradients)):
+            solver = make_solver(label, weights)
+            out[label], gain = solver(step, weights, gradients[label], distance[label])
+            gains.append(gain)
+        return out, max(gains)
+
+    return precondition

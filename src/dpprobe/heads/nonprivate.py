@@ -76,9 +76,7 @@ class Options(MethodOptions):
         return ()
 
 
-def fit(
-    options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
-) -> Fitted:
+def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
     """Fits once and repeats the head: the problem has one solution, the same for every seed."""
     # NumPy, torch and SciPy: planning imports this module
     import numpy as np
@@ -122,9 +120,9 @@ def find_minimum(
 def choose_penalty(objective: Objective, options: Options) -> float:
     """Returns the candidate with the best accuracy over folds; of equals, the largest.
 
-    Candidates are tried from the largest down, each fold starting at its last solution, and no
-    further once accuracy has fallen by more than a standard error: sharper fits only overfit
-    more, and take longest. The rows of a unit are in one fold, and a unit counts once.
+    Starts at the largest candidate and stops once accuracy has fallen by more than a standard
+    error: smaller penalties overfit more, and take longest. The rows of a unit are in one fold, and
+    a unit counts once.
     """
     candidates = sorted(options.penalties, reverse=True)
     if len(candidates) == 1:

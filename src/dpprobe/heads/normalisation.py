@@ -1,8 +1,8 @@
 """Normalisations of feature rows before a head sees them, and their price.
 
-Looking at each row alone costs nothing. Whatever looks at several private examples is a release: it
-has a mechanism, a share of the head's budget, and its values are part of the published head.
-Nothing heavy is imported here; `dpprobe.heads.normalised_rows` does the work.
+A normalisation of each row alone costs nothing. One that looks at several private examples is a
+release: it has a mechanism, a share of the head's budget, and its values are part of the published
+head. Nothing heavy is imported here; `dpprobe.heads.normalised_rows` does the work.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import (
     BeforeValidator,
+    ConfigDict,
     Field,
     GetJsonSchemaHandler,
     SerializerFunctionWrapHandler,
@@ -26,6 +27,8 @@ CENTRE = "centre"
 SECOND_MOMENT = "second_moment"
 CHANNEL_MEANS = "channel_means"
 CHANNEL_DEVIATIONS = "channel_deviations"
+# Part of a budget.
+Share = Annotated[float, Field(gt=0, lt=1)]
 SMALLEST_BOUND, LARGEST_BOUND = 1e-6, 1e6
 # Far above where the root of a variance would be 0 in float32.
 SMALLEST_FLOOR = 1e-12
@@ -38,6 +41,7 @@ CENTRED_BY_DEFAULT = (
 class Normalisation(Options):
     """A map of features; of each image by itself, unless `priced`."""
 
+    model_config = ConfigDict(allow_inf_nan=False)
     priced: ClassVar[bool] = False
 
     kind: str
@@ -83,11 +87,8 @@ class Priced(Normalisation):
 
     priced: ClassVar[bool] = True
 
-    share: float = Field(
+    share: Share = Field(
         0.04,
-        gt=0,
-        lt=1,
-        allow_inf_nan=False,
         description="Share of the budget: this release's part of the sum of count * rate^2 / "
         "noise_multiplier^2 over all releases of the fit.",
     )
@@ -123,26 +124,18 @@ class Whitened(AroundCentre):
     """
 
     kind: Literal["whitened"] = "whitened"
-    share: float = Field(
+    share: Share = Field(
         0.14,
-        gt=0,
-        lt=1,
-        allow_inf_nan=False,
         description="Share of the budget for both releases together: their part of the sum of "
         "count * rate^2 / noise_multiplier^2 over all releases of the fit.",
     )
-    moment_share: float = Field(
-        0.7,
-        gt=0,
-        lt=1,
-        allow_inf_nan=False,
-        description="The second moment's part of `share`; the centre gets the rest.",
+    moment_share: Share = Field(
+        0.7, description="The second moment's part of `share`; the centre gets the rest."
     )
     exponent: float = Field(
         0.4,
         gt=0,
         le=0.5,
-        allow_inf_nan=False,
         description="Power of the inverse second moment by which features are mapped; 0.5 whitens "
         "them.",
     )
@@ -216,18 +209,12 @@ class Channels(Priced):
 
 
 KINDS: dict[str, type[Normalisation]] = {
-    "none": NoNormalisation,
-    "l2": L2,
-    "layer_norm": LayerNorm,
-    "group_norm": GroupNorm,
-    "centred": Centred,
-    "whitened": Whitened,
-    "channels": Channels,
+    cls.model_fields["kind"].default: cls
+    for cls in (NoNormalisation, L2, LayerNorm, GroupNorm, Centred, Whitened, Channels)
 }
 
 
 def _spelt_out(value: Any) -> Any:
-    """Reads a bare word as a mapping of that kind."""
     if isinstance(value, Normalisation):
         return value
     mapping = {"kind": value} if isinstance(value, str) else value
@@ -249,9 +236,7 @@ class _BareWords:
         bare = [
             name
             for name, cls in KINDS.items()
-            if not any(
-                field.is_required() for key, field in cls.model_fields.items() if key != "kind"
-            )
+            if not any(field.is_required() for field in cls.model_fields.values())
         ]
         return {"anyOf": [{"enum": bare}, *schema["oneOf"]]}
 

@@ -23,8 +23,8 @@ _MARGIN = 4 * 2.0**-24
 def normalise_rows(data: TrainingSet, spec: Normalisation, releases: Releases) -> Rows:
     """Returns the rows of a training set after a normalisation.
 
-    One that looks at each row alone is done once for all methods and seeds of a job. A priced one
-    is released again by each fit, for one seed: so the rows are that seed's alone.
+    A normalisation of each row alone is done once per job. A priced one is released again by each
+    fit, for one seed, so its rows are that seed's alone.
     """
     if not spec.priced:
         return data.make_once(spec, lambda: Rows(data, Transform(spec)))
@@ -59,10 +59,8 @@ def _release_centre(data: TrainingSet, releases: Releases) -> torch.Tensor:
         else:
             total += grid.round_to_steps(block * factors[:, None]).sum(0)
     noisy = releases.release_gaussian(CENTRE, GridSum(total[None], grid.step))[0]
-    square, noise = (
-        float(noisy.square().sum()),
-        data.dimension * releases.noise_deviation(CENTRE) ** 2,
-    )
+    square = float(noisy.square().sum())
+    noise = data.dimension * releases.noise_deviation(CENTRE) ** 2
     shrunk = noisy * max(0.0, 1 - noise / square) if noise > 0 else noisy
     return (shrunk / data.n).to(torch.float32)
 

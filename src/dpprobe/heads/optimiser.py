@@ -1,47 +1,50 @@
-"""The optimisers' common interface; each head's module has its optimiser.
+"""The optimisers' common interface, and plain SGD; other heads' modules have their optimisers.
 
-An optimiser looks at noisy sums alone, so it is post-processing and costs no privacy. Nothing heavy
-is imported here.
+An optimiser sees only noisy sums, so it is post-processing and costs no privacy. Nothing heavy is
+imported here.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     import torch
 
+# A tensor of an optimiser, or the number of its steps.
+State: TypeAlias = "torch.Tensor | int"
+
 
 class Optimiser(ABC):
-    """Updates heads [seeds, classes, d + 1] in place; each seed as if it were alone.
+    """Updates heads [seeds, classes, d + 1] in place; each seed as if it were alone."""
 
-    Class attributes:
-      plain: True if a step is w - rate g and nothing else, so that a compiled loop may take it. It
-        is not inherited: see `is_plain`.
-    """
-
-    plain: ClassVar[bool] = False
+    def __init__(self) -> None:
+        # All that the next steps depend on, beside the weights: empty before the first step.
+        self._state: dict[str, Any] = {}
 
     @abstractmethod
     def step(self, weights: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:
         """Takes a step of length `rate` along `gradient`, of the weights' shape; may alter it."""
 
-    @abstractmethod
     def copy_state(self) -> dict[str, State]:
-        """Returns a copy of all that the next steps depend on, beside the weights."""
+        """Returns a copy of the state, which `restore_state` of another optimiser takes."""
+        return _copy_values(self._state)
 
-    @abstractmethod
     def restore_state(self, state: Mapping[str, State]) -> None:
-        """Continues where another optimiser of the same constants stood at `state`."""
+        self._state = _copy_values(state)
 
 
-# A tensor of an optimiser, or the number of its steps.
-State: TypeAlias = "torch.Tensor | int"
+def _copy_values(state: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: one if isinstance(one, int) else one.clone() for name, one in state.items()}
+
+
+class Sgd(Optimiser):
+    """w - rate g: the step that compiled code takes too."""
+
+    def step(self, weights: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:
+        weights.add_(gradient, alpha=-rate)
+
+
 MakeOptimiser = Callable[[], Optimiser]
-
-
-def is_plain(optimiser: Optimiser) -> bool:
-    """Returns True if the optimiser's class itself, not one that it derives from, is plain."""
-    return bool(vars(type(optimiser)).get("plain", False))

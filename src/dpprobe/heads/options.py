@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from dpprobe.errors import ConfigError
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.normalisation import NoNormalisation, Normalize, Priced, Whitened
 from dpprobe.options import AtMost, Options
-from dpprobe.privacy.plan import Mechanism, Selection, split_budget
+from dpprobe.privacy.plan import (
+    LARGEST_SENSITIVITY,
+    SMALLEST_SENSITIVITY,
+    Mechanism,
+    Selection,
+    split_budget,
+)
+
+ClippingNorm = Annotated[float, Field(ge=SMALLEST_SENSITIVITY, le=LARGEST_SENSITIVITY)]
 
 # A million steps at a rate of 2.5e-5 are priced within a minute, four millions in ten; a million at
 # a rate of 0.02 have no price within 0.1%.
@@ -22,11 +30,7 @@ MOST_STEPS = AtMost(
 
 
 def check_counts(mechanisms: Sequence[Mechanism]) -> None:
-    """Checks that no mechanism is repeated more often than can be priced.
-
-    Raises:
-      ConfigError: for one that is, as where epochs come to many steps of few rows.
-    """
+    """Raises ConfigError if a mechanism is repeated more often than can be priced."""
     for mechanism in mechanisms:
         if mechanism.count > MOST_STEPS.limit:
             raise ConfigError(
@@ -38,7 +42,11 @@ def check_counts(mechanisms: Sequence[Mechanism]) -> None:
 class MethodOptions(Options, ABC):
     """A way to train a head; `head` selects the module that fits it."""
 
+    model_config = ConfigDict(allow_inf_nan=False)
+
     private: ClassVar[bool] = True
+    # True if a fit trains a part of the backbone too, and not a linear head alone.
+    tunes_network: ClassVar[bool] = False
     # Options that no search may change, whatever they cost.
     FIXED: ClassVar[frozenset[str]] = frozenset({"head", "normalize", "engine"})
     # The names of options that hold the path of a public file; "{dataset}" and "{backbone}" may
@@ -114,11 +122,6 @@ class MethodOptions(Options, ABC):
         return self.link
 
     @property
-    def tunes_network(self) -> bool:
-        """True if a fit trains a part of the backbone too, and not a linear head alone."""
-        return False
-
-    @property
     def private_choices(self) -> str | None:
         """Describes further uses of private examples beside the mechanisms, for the statement."""
         return None
@@ -166,11 +169,7 @@ class MethodOptions(Options, ABC):
         return self.model_dump(mode="json", exclude=set(self.paths))
 
     def fill_paths(self, *, dataset: str, backbone: str) -> Self:
-        """Returns the options of a dataset's and backbone's cells, with both names put into paths.
-
-        Raises:
-          ConfigError: for braces that hold anything else.
-        """
+        """Puts names into paths with braces; raises ConfigError for braces with anything else."""
         changes = {}
         for name in self.paths:
             path = getattr(self, name)
@@ -190,11 +189,7 @@ class MethodOptions(Options, ABC):
         """Returns what the head itself releases of n rows, noise up to a common factor."""
 
     def list_mechanisms(self, n: int) -> tuple[Mechanism, ...]:
-        """Returns all that a fit on n rows releases, noise multipliers up to a common factor.
-
-        Raises:
-          ConfigError: when n rows are too few for the options.
-        """
+        """Returns a fit's releases up to a noise factor; raises ConfigError if n is too small."""
         released = self.list_releases(n)
         if not isinstance(self.normalize, Priced):
             return released

@@ -1,8 +1,8 @@
-"""Units of privacy that have several rows, such as patients: their rows, and the rows' weights.
+"""Units of privacy with several rows, such as patients: their rows, and the rows' weights.
 
-A row of a unit with m rows has weight 1 / m. Each row's part of a released sum is clipped as if it
-were alone, then weighted: a unit's part is a mean of clipped parts, no longer than one of them. So
-every sensitivity, and every price, is what it is for units of one row, with n the number of units.
+A row of a unit with m rows has weight 1 / m. Its part of a released sum is clipped as if it were
+alone, then weighted: a unit's part is a mean of clipped parts, no longer than one of them. So all
+sensitivities and prices are those for units of one row, with n the number of units.
 """
 
 from __future__ import annotations
@@ -50,14 +50,7 @@ class Units:
         return len(self.starts) - 1
 
     def rows_of(self, units: Index, sizes: Index) -> tuple[Index, Index]:
-        """Returns the rows of batches of units.
-
-        Args:
-          units: of every batch, batch after batch.
-
-        Returns:
-          The rows, batch after batch, and the batches' sizes in rows.
-        """
+        """Returns the rows of batches of `units`, batch after batch, and the batches' sizes."""
         counts = self.starts[units + 1] - self.starts[units]
         stops = np.concatenate([[0], np.cumsum(counts)])
         shifts = np.repeat(self.starts[units] - stops[:-1], counts)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from pydantic import Field
 
-from dpprobe.heads.balance import BalanceOptions, ClassPriors, ClassWeights, PriorShare
-from dpprobe.heads.clipped_row_options import GRADIENTS, MaxRowNorm, Ridge, RowIntercept, RowOptions
+from dpprobe.heads.balance import BalanceOptions
+from dpprobe.heads.clipped_row_options import GRADIENTS, Ridge, RowOptions
 from dpprobe.heads.fitted import Fitted, Record
 from dpprobe.options import AtMost
 
@@ -39,11 +39,6 @@ class PreconditionedDescentOptions(RowOptions, BalanceOptions):
     h is the loss's curvature at the start, per unit of the second moment.
     """
 
-    class_weights: ClassWeights = None
-    class_priors: ClassPriors = None
-    prior_share: PriorShare = None
-    max_row_norm: MaxRowNorm = 1.0
-    intercept: RowIntercept = 0.2
     ridge: Ridge = None
     loss: Literal["softmax", "sigmoid"] = Field(
         "softmax",
@@ -53,16 +48,11 @@ class PreconditionedDescentOptions(RowOptions, BalanceOptions):
     learning_rate: float | None = Field(
         None,
         gt=0,
-        allow_inf_nan=False,
         description="Length of the steps. If absent, `step` times the length of a Newton step at "
         "the start (K for a softmax); shorter if noise would drive probabilities to 0 and 1.",
     )
     step: float = Field(
-        0.6,
-        gt=0,
-        le=2,
-        allow_inf_nan=False,
-        description="Length of a step, as a part of a Newton step.",
+        0.6, gt=0, le=2, description="Length of a step, as a part of a Newton step."
     )
     penalised: bool = Field(
         True,
@@ -76,7 +66,6 @@ class PreconditionedDescentOptions(RowOptions, BalanceOptions):
     )
     init_bias: float | None = Field(
         None,
-        allow_inf_nan=False,
         description="Initial value of all biases, and their final value if intercept is 0. If "
         "absent, 0; for a sigmoid, the log-odds of probability 1 / K.",
     )
@@ -108,7 +97,11 @@ class Descent:
 
     Attributes:
       curvature: h, of the loss at the start per unit of the second moment.
-      start: float32 [K, d + 1] on normalised rows.
+
+    Args:
+      clip: each example's gradient is clipped to this norm.
+      scale: sums of gradients are divided by it before their release.
+      start: weights, float32 [K, d + 1] on normalised rows; see `default_start` if absent.
     """
 
     def __init__(
@@ -122,12 +115,6 @@ class Descent:
         start: torch.Tensor | None = None,
         record: Record | None,
     ) -> None:
-        """
-        Args:
-          clip: each example's gradient is clipped to this norm.
-          scale: sums of gradients are divided by it before their release.
-          start: weights; zeros with the options' bias if absent.
-        """
         from dpprobe.heads.second_order import Design, Loss  # imports torch, as below
 
         self.options, self.rows = options, rows
@@ -148,9 +135,6 @@ class Descent:
         """Returns the curvatures at a block's rows relative to h, at most 1: [m, K].
 
         For a softmax [m, 1]: the mean over classes.
-
-        Args:
-          factors: `Design.make_factors` of weights.
         """
         p = self.loss.compute_probabilities(self.design.compute_logits(block, factors))
         if self.loss.sigmoid:
@@ -162,12 +146,7 @@ class Descent:
     def make_solver(
         self, releases: Releases, matrix: Spectrum, matrix_noise: float
     ) -> Precondition:
-        """Returns (g + lambda h D) (A + lambda I)^-1 for a released A, the same in every step.
-
-        Args:
-          matrix: A.
-          matrix_noise: A's noise multiplier.
-        """
+        """Returns (g + lambda h D) (A + lambda I)^-1 for a released A, the same in every step."""
         from dpprobe.heads.second_order import ridge_of  # imports torch
 
         noise = releases.plan.find_mechanism(GRADIENTS).noise_multiplier / math.sqrt(self._steps)
@@ -215,7 +194,7 @@ class Descent:
 
         from dpprobe.heads.history import History
 
-        history = History(self.rows, 1.0, self._record, sigmoid=self.loss.sigmoid)
+        history = History(self.rows, 1.0, self._record, self.options.link)
         for step, snapshots in enumerate(zip(*self._snapshots, strict=True)):
             history.add_record(step, torch.stack(snapshots))
         return Fitted(weights=weights.cpu().numpy(), steps=self._steps, history=history.records)

@@ -1,13 +1,13 @@
 """One noisy sum of rows per class, and the class whose direction is nearest.
 
 Released once: "class_sums" [K, d + 1], the sum of t x^T over rows x of norm at most S (see
-`clipped_row_options.RowOptions`) with t the labels as zeros and ones, clipped to norm
+`clipped_row_options.RowOptions`), with t the labels as zeros and ones, clipped to norm
 sqrt(`max_labels`). A row adds t x^T, of norm |t| |x| <= S sqrt(max_labels), a null row nothing;
-with one label per example it adds to one class alone, at most S.
+with one label per example it adds at most S, to one class.
 
 The constant entry's column counts each class's rows. Sums are scaled to unit norm, so that frequent
-classes are not preferred; and by min(1, count / (2 standard deviations of the count's noise)), so
-that a class without rows, which is noise alone, scores next to nothing instead of at random.
+classes are not preferred, and by min(1, count / (2 standard deviations of its noise)), so that a
+class without rows, which is pure noise, scores near 0 instead of at random.
 """
 
 from __future__ import annotations
@@ -38,33 +38,22 @@ class Options(RowOptions):
         0.5,
         ge=0,
         le=10,
-        allow_inf_nan=False,
         description="Constant appended to each feature vector, as a part of max_row_norm; classes "
         "are counted with it. Its square is added to the squared sensitivity; 0 counts nothing.",
     )
     max_labels: MaxLabels = 1
-
-    @property
-    def multi_label(self) -> bool:
-        return True
-
-    @property
-    def link(self) -> Literal["softmax", "sigmoid", "none"]:
-        return "none"
 
     def list_releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
         sensitivity = self.longest * self.max_labels**0.5
         return (full_batch(CLASS_SUMS, "sum of each class's clipped rows", sensitivity),)
 
 
-def fit(
-    options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
-) -> Fitted:
+def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
     """Releases each seed's class sums, whose directions are the weights."""
     # torch and what needs it: planning imports this module
     import torch
 
-    from dpprobe.heads.history import history_without_loss
+    from dpprobe.heads.history import History
     from dpprobe.heads.second_order import Design, clipped_labels, cross_moment, each_seed
 
     private, classes = releases.plan.private, rows.num_classes
@@ -89,5 +78,6 @@ def fit(
             return weights.to(torch.float32)
 
         weights = each_seed(releases, (CLASS_SUMS,), release_directions, head=options.head)
-    history = history_without_loss(weights, record, step=1, epoch=1.0)
-    return Fitted(weights=weights.cpu().numpy(), steps=1, history=history)
+    history = History(rows, 1.0, record, options.link)
+    history.add_record(1, weights)
+    return Fitted(weights=weights.cpu().numpy(), steps=1, history=history.records)

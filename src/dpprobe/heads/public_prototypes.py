@@ -1,28 +1,25 @@
-"""Prototypes that are public examples: each class draws those that its private examples are nearest
-to.
+"""Prototypes that are public examples: each class draws those nearest to its private examples.
 
 DPPL-Public of Wahdany, Jagielski, Dziedzic and Boenisch 2025 ("Differentially private prototypes
 for imbalanced transfer learning"), with draws one after the other in place of one draw of several.
 
-**Released**: "choices", `top` times one candidate a class, by the exponential mechanism; nothing
-else. A candidate r is a public example through the same backbone. Its score for class c is
+**Released**: only "choices", `top` times one candidate per class, by the exponential mechanism. A
+candidate r is a public example through the same backbone. Its score for class c is
 
     u_c(r) = sum over rows x of class c of  s(x, r),   s = (cos(x, r) - low) / (high - low)
 
-with s cut off at 0 and 1, and cosines counted from the candidates' mean, which is public.
+with s clamped to [0, 1], and cosines counted from the candidates' public mean.
 
-**Sensitivity.** A null row in the place of x takes s(x, r), from 0 to 1, from its class's score of
-every candidate, and nothing from other classes. So the scores of all candidates fall, each by at
-most 1, and two of them move against each other by at most 1: range 1, with no factor of 2
-(`privacy.bounded_range`, which also says why a class's draw and all classes' draws cost the same).
-A unit of m rows adds the mean of what each would add alone, to whatever classes: with weights a_c
-in class c, of sum at most 1, its rows move the sum over classes of the drawn candidates' scores by
-sum of a_c s_c, from 0 to 1. A row of several labels adds to each, with weights 1, or `max_labels`
-over their number where they are more: the range is `max_labels`.
+**Sensitivity.** If a null row replaces x, the scores of all candidates for x's class fall by s(x,
+r), from 0 to 1; other classes' do not change. So two candidates' scores move against each other by
+at most 1: range 1, with no factor of 2 (`privacy.bounded_range`, which also says why a class's draw
+and all classes' draws cost the same). A unit of m rows adds the mean of what each would add alone,
+to any classes: with weights a_c in class c, of sum at most 1, it moves the sum over classes of the
+drawn candidates' scores by sum of a_c s_c, from 0 to 1. A row of several labels adds to each, with
+weights 1, or `max_labels` over their number if they are more: the range is `max_labels`.
 
-The price depends neither on the number of classes nor on that of candidates or of rows in a class:
-a rare class pays with its few rows' scores against the same temperature, and loses nothing to
-frequent ones.
+The price depends on neither the number of classes, of candidates nor of a class's rows: a rare
+class has its few rows' scores against the same temperature, and loses nothing to frequent ones.
 
 **Whole numbers.** Rows and candidates are brought to length 2^12 and their entries rounded towards
 zero, so float32 adds the products exactly (at most 2^24); s is rounded down to 2^-16, weights to a
@@ -30,8 +27,8 @@ public step, and scores are sums of integers below 2^52. So a row's part depends
 and the draws are exact (`privacy.exponential_draws`).
 
 **Used**: the mean p of a class's candidates, counted from the candidates' mean m and scaled to unit
-length. A row scores p (x - m): the class whose prototypes it is nearest to by angle, as one linear
-head. Frequencies of classes play no part.
+length. A row scores p (x - m): one linear head that names the class with the nearest prototypes by
+angle. Class frequencies play no part.
 """
 
 from __future__ import annotations
@@ -45,12 +42,9 @@ from dpprobe.errors import ConfigError, DataError
 from dpprobe.heads.fitted import Fitted, Record
 from dpprobe.heads.normalisation import L2, Normalize
 from dpprobe.heads.options import MethodOptions
-from dpprobe.options import resolve_path
 from dpprobe.privacy.plan import EXPONENTIAL, Mechanism
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import torch
 
     from dpprobe.heads.rows import Rows
@@ -65,7 +59,6 @@ _LENGTH_BITS, _SHARE_BITS, _WEIGHT_BITS, _SCORE_BITS = 12, 16, 16, 52
 _MARGIN = 4 * 2.0**-24
 # The most that a weight's rounding in float64 may add.
 _WEIGHT_MARGIN = 2.0**-40
-_PANEL_BYTES = 32 * 2**20
 
 
 class Options(MethodOptions):
@@ -159,7 +152,7 @@ class Candidates:
 
     Attributes:
       centre: float32 [d], their mean.
-      directions: float32 [m, d], counted from it, of unit length.
+      directions: float32 [m, d], unit vectors from the centre.
       entries: float32 [m, d], the same on the grid: whole numbers, of length at most 2^12.
     """
 
@@ -168,14 +161,12 @@ class Candidates:
     entries: torch.Tensor
 
 
-def fit(
-    options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
-) -> Fitted:
+def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
     """Draws each seed's prototypes, whose mean directions are the weights."""
     # torch and what needs it: planning imports this module
     import torch
 
-    from dpprobe.heads.history import history_without_loss
+    from dpprobe.heads.history import History
 
     key = (options.public_features, options.candidates)
     with torch.inference_mode():
@@ -193,36 +184,28 @@ def fit(
         means = torch.nn.functional.normalize(candidates.directions[chosen].mean(2), dim=2)
         biases = -(means @ candidates.centre)
         weights = torch.cat([means, biases[..., None]], 2)
-    history = history_without_loss(weights, record, step=options.top, epoch=float(options.top))
-    return Fitted(weights=weights.cpu().numpy(), steps=options.top, history=history)
+    history = History(rows, 1.0, record, options.link)
+    history.add_record(options.top, weights)
+    return Fitted(weights=weights.cpu().numpy(), steps=options.top, history=history.records)
 
 
 def read_candidates(options: Options, rows: Rows) -> Candidates:
-    """Reads the public examples that are chosen among; those without finite values are none.
+    """Reads the public examples to choose among, without those that are not finite.
 
-    Raises:
-      DataError: when the features are of another dimension, or no row of them is of use.
-      StoreError: when the manifest or a shard is damaged.
+    Raises DataError if none is usable, and as `read_public_rows` does.
     """
-    # torch and what needs it, as above; the store needs HDF5
+    # torch and what needs it, as above
     import torch
 
-    from dpprobe.features.feature_store import FeatureStore
-    from dpprobe.heads.rows import Rows
-    from dpprobe.heads.training_set import TrainingSet
+    from dpprobe.heads.rows import read_public_rows
 
-    named = f"public_features {options.public_features}"
-    store = FeatureStore(resolve_path(options.public_features))
-    if store.dimension != rows.dimension:
-        raise DataError(
-            f"{named}: features of dimension {store.dimension}, the private ones have "
-            f"{rows.dimension}; write a manifest of the same backbone"
-        )
-    labels = torch.zeros(store.rows, dtype=torch.int64)
-    public = Rows(TrainingSet(store, labels, 1, device=rows.device), rows.transform)
+    public = read_public_rows("public_features", options.public_features, rows)
     usable = (public.lengths.isfinite() & (public.lengths > 0)).nonzero()[:, 0]
     if not len(usable):
-        raise DataError(f"{named}: no row has finite values, not all 0; name another file")
+        raise DataError(
+            f"public_features {options.public_features}: no row has finite values, not all 0; name "
+            "another file"
+        )
     count = min(options.candidates, len(usable))
     kept = usable[torch.arange(count, device=usable.device) * len(usable) // count]
     vectors = torch.empty((count, rows.dimension), device=rows.device)
@@ -250,6 +233,7 @@ def class_scores(options: Options, rows: Rows, candidates: Candidates) -> GridSu
     # torch and what needs it, as above
     import torch
 
+    from dpprobe.heads.training_set import chunk_rows
     from dpprobe.privacy.grid import GridSum
 
     weight_bits = _weight_bits(rows)
@@ -258,7 +242,7 @@ def class_scores(options: Options, rows: Rows, candidates: Candidates) -> GridSu
     for start, stop, block in rows.read_blocks():
         vectors = on_grid(block, candidates.centre)
         shares = class_shares(options, rows, start, stop, weight_bits)
-        for low, high in _split_candidates(len(entries), 12 * len(vectors)):
+        for low, high in chunk_rows(len(entries), 12 * len(vectors)):
             near = compute_similarities(vectors, entries[low:high], options.similarity)
             total[:, low:high].addmm_(shares.T, near.double())
     return GridSum(total, 2.0 ** -(_SHARE_BITS + weight_bits))
@@ -279,7 +263,7 @@ def class_shares(
 ) -> torch.Tensor:
     """Returns each row's weights in the classes, in whole steps of 2^-weight_bits: [m, classes].
 
-    Those of a unit sum to at most 1, or `max_labels`; a row that must not contribute has none.
+    A unit's weights sum to at most 1, or `max_labels`; an unusable row has none.
     """
     shares = rows.make_targets(start, stop).double()
     if rows.multi_label:
@@ -297,9 +281,3 @@ def _weight_bits(rows: Rows) -> int:
     if rows.weights is None and not rows.multi_label:
         return 0
     return min(_WEIGHT_BITS, _SCORE_BITS - _SHARE_BITS - rows.n.bit_length())
-
-
-def _split_candidates(candidates: int, bytes_per_candidate: int) -> Iterator[tuple[int, int]]:
-    size = max(1, _PANEL_BYTES // bytes_per_candidate)
-    for start in range(0, candidates, size):
-        yield start, min(start + size, candidates)

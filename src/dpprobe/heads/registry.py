@@ -34,9 +34,5 @@ AnyMethod = Annotated[SerializeAsAny[MethodOptions], by_registry(METHODS, "head"
 
 
 def method_options(values: Mapping[str, Any]) -> MethodOptions:
-    """Reads a method's options from their serialised form.
-
-    Raises:
-      ConfigError: with one line for each thing that is wrong.
-    """
+    """Reads serialised options; raises ConfigError with one line for each fault."""
     return read_options(METHODS, "head", values, MethodOptions)  # type: ignore[type-abstract]

@@ -13,6 +13,7 @@ from dpprobe.errors import DataError
 from dpprobe.heads import normalisation as kinds
 from dpprobe.heads.normalisation import CENTRE, CHANNEL_DEVIATIONS, CHANNEL_MEANS, Normalisation
 from dpprobe.heads.training_set import BLOCK_BYTES, TrainingSet, row_lengths
+from dpprobe.options import resolve_path
 
 # A row this near to the centre, in its own length's units, is rounding alone.
 _LONGEST_SHIFT = 2.0**40
@@ -22,28 +23,24 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Transform:
-    """A normalisation of feature rows before the product, training examples and others alike.
+    """A normalisation of feature rows before the product, of training examples and others alike.
 
-    Attributes:
-      arrays: what it released of the training examples, by name; part of the published head.
+    `arrays` are its released statistics by name; they are part of the published head.
     """
 
     spec: Normalisation
     arrays: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """Returns float32 [m, d] rows as a head takes them; the argument where nothing is done.
-
-        Raises:
-          DataError: when the dimension does not fit the normalisation.
-        """
+        """Returns float32 [m, d] rows for a head; raises DataError if their dimension is wrong."""
         spec = self.spec
         if isinstance(spec, kinds.L2):
             return rows * _unit_scale(rows)
         if isinstance(spec, kinds.LayerNorm):
             return torch.nn.functional.layer_norm(rows, rows.shape[1:])
         if isinstance(spec, kinds.GroupNorm):
-            return group_norm(rows, spec.groups)
+            by_channel(rows, spec.groups, "groups")
+            return torch.nn.functional.group_norm(rows, spec.groups)
         if isinstance(spec, kinds.AroundCentre):
             centred = (rows * _unit_scale(rows)).sub_(self.arrays[CENTRE].to(rows.device))
             # not in place: a network's gradients pass through
@@ -57,22 +54,12 @@ class Transform:
         return rows
 
 
-def group_norm(rows: torch.Tensor, groups: int) -> torch.Tensor:
-    """Brings each of `groups` equal contiguous parts of each row to mean 0 and variance 1."""
-    if rows.shape[1] % groups:
-        raise DataError(
-            f"normalize: {groups} groups do not divide the dimension {rows.shape[1]}; write a "
-            "divisor"
-        )
-    return torch.nn.functional.group_norm(rows, groups)
-
-
-def by_channel(rows: torch.Tensor, channels: int) -> torch.Tensor:
+def by_channel(rows: torch.Tensor, channels: int, name: str = "channels") -> torch.Tensor:
     """Returns rows [m, channels * positions] as [m, channels, positions]."""
     if rows.shape[1] % channels:
         raise DataError(
-            f"normalize: {channels} channels do not divide the dimension {rows.shape[1]}; write "
-            "a divisor"
+            f"normalize: {channels} {name} do not divide the dimension {rows.shape[1]}; write a "
+            "divisor"
         )
     return rows.unflatten(1, (channels, -1))
 
@@ -88,14 +75,10 @@ def _unit_scale(rows: torch.Tensor) -> torch.Tensor:
 
 
 def crop_at(step: int, sample_rate: float, crops: int) -> tuple[int, int]:
-    """Returns which of several crops a step takes of every example, and for how many steps yet.
+    """Returns which crop of the examples is taken at `step`, from 0, and for how many steps.
 
-    Crops take turns, one a pass over the data: 1 / `sample_rate` steps, rounded, at least one. All
-    of it is public, and the same whichever examples were sampled.
-
-    Args:
-      step: from 0.
-      sample_rate: the probability with which an example joins a step.
+    Crops take turns, one per pass over the data: 1 / `sample_rate` steps, rounded, at least one.
+    All of it is public, and does not depend on the sample.
     """
     steps = max(1, round(1 / sample_rate))
     return step // steps % crops, steps - step % steps
@@ -110,10 +93,10 @@ class Block(NamedTuple):
 
 
 class Affine(NamedTuple):
-    """Centred rows: row i is scale[i] * features[i] - shift[i] * centre.
+    """Centred rows without a copy: row i is scale[i] * features[i] - shift[i] * centre.
 
-    As such they take no copy. In float32 the difference has an error of at most
-    2^-21 shift[i] (1 + |centre|). For a row near the centre this can exceed 2^-21 of its length.
+    In float32 the difference has an error of at most 2^-21 shift[i] (1 + |centre|). For a row near
+    the centre this can exceed 2^-21 of its length.
     """
 
     scale: torch.Tensor
@@ -125,15 +108,13 @@ class Rows:
     """The rows of a training set after one normalisation: all that a head sees of the data.
 
     Attributes:
-      units, weights: whose the rows are, and float32 [rows], what each one's part of a sum is
-        multiplied with once it is clipped; None where each row is a unit.
+      units, weights: see `TrainingSet`; a row's clipped part is multiplied with its weight.
       labels: int64 [rows], or uint8 [rows, num_classes].
-      scoring: what is done to other rows before they are multiplied with `scored_weights`; the
-        same, unless the rows are whitened.
+      scoring: normalisation of other rows for `scored_weights`; differs only if rows are whitened.
       lengths: float64 [rows], the L2 norm of each row; infinite for rows that hold NaN, infinity,
         huge or vanishing values: those must contribute exactly nothing.
       norms: float64 [rows], the same with a 1 appended to each row.
-      affine: the rows without copies of them; None where they are not centred.
+      affine: the rows without copies of them; None if they are not centred.
     """
 
     def __init__(
@@ -167,20 +148,18 @@ class Rows:
 
     @property
     def direct(self) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Rows in memory, features [rows, d] times scale float32 [rows].
-
-        None where rows are not of that form or not in memory.
-        """
+        """Rows in memory as features [rows, d] times scale float32 [rows]; None if they are not."""
         if self.data.features is None or self._scale is None:
             return None
         return self.data.features, self._scale
 
     @property
     def crops(self) -> tuple[Rows, ...]:
-        """The rows as gradient steps take them in turn, see `crop_at`; the rows alone mostly.
+        """The rows that gradient steps take in turn, see `crop_at`; usually only these rows.
 
-        For images with stored random parts, each row is one part, after the same normalisation. A
-        normalisation releases statistics of the central parts, which are the rows of this object.
+        For images with stored random crops, each item has one crop of every image, after the same
+        normalisation. A normalisation releases statistics of the central crops, the rows of this
+        object.
         """
 
         def make_crops() -> tuple[Rows, ...]:
@@ -203,25 +182,23 @@ class Rows:
         out[..., :-1] = (weights[..., :-1].double() @ self._whitener).to(weights.dtype)
         return out
 
-    def read_blocks(self, bytes_per_row: int = 0) -> Iterator[Block]:
+    def read_blocks(self, bytes_per_row: int = 0, *, raw: bool = False) -> Iterator[Block]:
         """Yields the rows in order, in blocks of about 4 MiB.
 
         Args:
-          bytes_per_row: working memory that the caller needs for each row beside the features';
-            with much of it blocks hold fewer rows.
+          bytes_per_row: working memory that the caller needs per row beside the features; with
+            much of it blocks hold fewer rows.
+          raw: True for the features before normalisation.
         """
         feature_bytes = 4 * self.dimension
         size = BLOCK_BYTES * feature_bytes // max(feature_bytes, bytes_per_row)
         for start, block in self.data.read_blocks(size):
             stop = start + len(block)
-            yield Block(start, stop, self._normalise_rows(block, slice(start, stop)))
+            rows = block if raw else self._normalise_rows(block, slice(start, stop))
+            yield Block(start, stop, rows)
 
     def copy_rows(self, index: torch.Tensor) -> torch.Tensor:
-        """Returns copies of rows [m, d].
-
-        Raises:
-          DataError: when the features are streamed.
-        """
+        """Returns copies of rows [m, d]; raises DataError if the features are streamed."""
         if self.data.features is None:
             raise DataError(
                 f"training features: {len(self)} rows of {self.dimension} do not fit into "
@@ -283,3 +260,20 @@ class Rows:
         shift = torch.where(usable, unit_scale(distances), 0.0).clamp_(max=_LONGEST_SHIFT)
         self.affine = Affine(unit * shift, shift, centre)
         return distances * shift
+
+
+def read_public_rows(option: str, manifest: str, private: Rows) -> Rows:
+    """Reads the public examples that an option names, normalised like private ones.
+
+    Raises DataError for features of another dimension, StoreError for a damaged manifest or shard.
+    """
+    from dpprobe.features.feature_store import FeatureStore  # needs HDF5, which few heads do
+
+    store = FeatureStore(resolve_path(manifest))
+    if store.dimension != private.dimension:
+        raise DataError(
+            f"{option} {manifest}: features of dimension {store.dimension}, the private ones have "
+            f"{private.dimension}; write a manifest of the same backbone"
+        )
+    labels = torch.zeros(store.rows, dtype=torch.int64)
+    return Rows(TrainingSet(store, labels, 1, device=private.device), private.transform)

@@ -1,7 +1,6 @@
 """Learning rates over the steps, and the weights of averages of iterates.
 
-They depend on options and other public quantities alone and are applied to noisy sums, which costs
-no privacy.
+They depend on public quantities alone and are applied to noisy sums, which costs no privacy.
 """
 
 from __future__ import annotations
@@ -18,8 +17,10 @@ DEFAULT_EMA_DECAY = 0.99
 
 def rate_of(options: GradientOptions, rows: Rows, releases: Releases) -> float:
     """Returns the learning rate of a fit, from public quantities alone."""
-    return options.rate_on(
-        releases.plan.find_mechanism(GRADIENTS),
+    if options.learning_rate is not None:
+        return options.learning_rate
+    return options.choose_rate(
+        releases.plan.find_mechanism(GRADIENTS).count,
         noise=step_noise(releases),
         classes=rows.num_classes,
         dimension=rows.dimension,
@@ -29,14 +30,11 @@ def rate_of(options: GradientOptions, rows: Rows, releases: Releases) -> float:
 def learning_rates(
     options: GradientOptions, steps: int, rate: float | None = None
 ) -> npt.NDArray[np.float64]:
-    """Returns each step's learning rate, [steps].
+    """Returns each step's learning rate, [steps], with `rate` (or `learning_rate`) as the highest.
 
     Over the first w = round(warmup * steps) steps it rises, rate * t / w in the t-th. From there it
     falls, rate * (1 + cos(pi p)) / 2 or rate * (1 - p), with p from 0 at the first of the remaining
     steps to 1 just after the last.
-
-    Args:
-      rate: the highest; `learning_rate` if absent.
     """
     highest = options.learning_rate if rate is None else rate
     assert highest is not None, "a rate by rule is resolved by `rate_of`"
@@ -53,11 +51,11 @@ def learning_rates(
 
 
 def mixing_rates(options: GradientOptions, steps: int) -> npt.NDArray[np.float64] | None:
-    """Returns how far the average moves towards each step's weights, [steps]; None for the last.
+    """Returns how far the average moves towards each step's weights, [steps]; None for `last`.
 
     The mean of w_1 ... w_t moves by 1 / t. The moving average e_t = beta e_(t-1) + (1 - beta) w_t
-    from e_0 = 0, debiased by 1 / (1 - beta^t), moves by (1 - beta) / (1 - beta^t): both start at
-    w_1, and the initial weights have no part in them.
+    from e_0 = 0, debiased by 1 / (1 - beta^t), moves by (1 - beta) / (1 - beta^t). Both start at
+    w_1, without the initial weights.
     """
     taken = np.arange(1, steps + 1, dtype=np.float64)
     if options.average == "mean":

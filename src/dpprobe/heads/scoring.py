@@ -19,13 +19,9 @@ Link = Literal["softmax", "sigmoid", "none"]
 
 
 def score_rows(heads: Heads, features: torch.Tensor | npt.NDArray[np.float32]) -> npt.NDArray[Any]:
-    """Returns the scores of every head on [n, d] rows that are not yet normalised.
+    """Returns float32 [seeds, n, classes], the heads' scores of [n, d] rows before normalisation.
 
-    Returns:
-      float32 [seeds, n, classes].
-
-    Raises:
-      DataError: when the rows are not of the heads' dimension.
+    Raises DataError if the rows are not of the heads' dimension.
     """
     features = torch.as_tensor(features)
     weights = torch.from_numpy(heads.weights).to(features.device)
@@ -51,12 +47,7 @@ def one_head(
     arrays: Mapping[str, npt.NDArray[np.float32]],
     normalize: Normalisation,
 ) -> Heads:
-    """Returns one trained head as it is read from a file.
-
-    Args:
-      weights: float32 [classes, d + 1].
-      arrays: what its normalisation released, by name.
-    """
+    """Makes one head from a file's weights [classes, d + 1] and released statistics by name."""
     transform = Transform(normalize, {name: torch.from_numpy(one) for name, one in arrays.items()})
     return Heads(weights=weights[None], seeds=(0,), transforms=(transform,), steps=0)
 
@@ -64,16 +55,9 @@ def one_head(
 def compute_probabilities(
     heads: Heads, features: npt.NDArray[np.float32], link: Link
 ) -> npt.NDArray[np.float32]:
-    """Returns what the first head makes of [n, d] rows that are not yet normalised.
+    """Returns the first head's probabilities, float32 [n, classes], of rows before normalisation.
 
-    Args:
-      link: softmax over the classes, sigmoid for each label, or none: the scores themselves.
-
-    Returns:
-      float32 [n, classes].
-
-    Raises:
-      DataError: when the rows are not of the head's dimension.
+    For link `none` these are the scores. Raises DataError if the rows are of another dimension.
     """
     scores = torch.from_numpy(score_rows(heads, features)[0])
     return apply_link(scores.to(torch.float64), link).to(torch.float32).numpy()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AllowInfNan, BeforeValidator, Field, model_validator
 
 from dpprobe.options import Options
 
@@ -30,9 +31,11 @@ class Range(Options):
     def value_at(self, place: float) -> float:
         """Returns the number a part of the way from one end to the other, to six digits."""
         if self.log:
-            value = self.low * (self.high / self.low) ** place
-        else:
-            value = self.low + place * (self.high - self.low)
+            return self.round_value(self.low * (self.high / self.low) ** place)
+        return self.round_value(self.low + place * (self.high - self.low))
+
+    def round_value(self, value: float) -> float:
+        """Rounds a number to six digits, within the range."""
         return min(max(float(f"{value:.6g}"), self.low), self.high)
 
 
@@ -45,5 +48,26 @@ def _read_space(value: Any) -> Any:
     raise ValueError(f"{value!r}: write a list of two values or more, or low and high")
 
 
-Choices = Annotated[tuple[bool | int | float | str, ...], Field(min_length=2)]
+# A value that is not finite is refused with the option's own error.
+_Number = Annotated[float, AllowInfNan(True)]
+Choices = Annotated[tuple[bool | int | _Number | str, ...], Field(min_length=2)]
 Space = Annotated[Choices | Range, BeforeValidator(_read_space)]
+
+
+def list_probes(space: Any) -> tuple[Any, ...]:
+    """Returns all values; for a range both ends and a number between them that is not whole."""
+    return (space.low, space.value_at(0.3819), space.high) if isinstance(space, Range) else space
+
+
+def list_corners(spaces: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yields the values to try when a study is checked: each option alone, then all together."""
+    probes = {name: list_probes(space) for name, space in spaces.items()}
+    for name, values in probes.items():
+        for value in values:
+            yield {name: value}
+    for together in itertools.product(*probes.values()):
+        yield dict(zip(probes, together, strict=True))
+
+
+def spell_options(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value!r}" for name, value in values.items())

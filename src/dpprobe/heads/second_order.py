@@ -2,26 +2,25 @@
 
 Rows are those of `clipped_row_options.RowOptions`: x of norm at most S, a constant entry last.
 
-A weighted second moment sum_i w_i x_i x_i^T with weights in [0, 1] changes by w x x^T when a null
-row takes the place of a row, of Frobenius norm w |x|^2 <= S^2. It gets isometric symmetric noise
-(`Releases.release_symmetric`), off the diagonal of standard deviation s = sigma S^2 / sqrt(2).
+If a null row replaces row x, a weighted second moment sum_i w_i x_i x_i^T with weights in [0, 1]
+changes by w x x^T, of Frobenius norm w |x|^2 <= S^2. Its noise is symmetric and isometric
+(`Releases.release_symmetric`): standard deviation s = sigma S^2 / sqrt(2) off the diagonal.
 
-A unit of privacy of several rows (`units`) adds the mean of what each of them would add alone:
-their weights u sum to at most 1. A gradient or a cross moment has u on the side of the factor,
-u r x^T, of norm u C at most; a second moment sqrt(u w) on the row, and rounding towards zero after
-it, so the rows x' of a unit have sum |x'|^2 <= sum u |x|^2 <= S^2. A unit so changes each sum by no
-more than one row may, and every proof of a head that speaks of a row holds for a unit.
+A unit of privacy with several rows (`units`) adds the mean of what its rows would add alone: their
+weights u sum to at most 1. In gradients and cross moments u multiplies the factor: u r x^T has norm
+at most u C. In a second moment sqrt(u w) multiplies the row, which is then rounded towards zero, so
+the rows x' of a unit have sum |x'|^2 <= sum u |x|^2 <= S^2. A unit changes each sum by no more than
+one row may, so every proof about a row also holds for a unit.
 
-Under noise all sums are integers on a public grid (`privacy.grid`) for n units: rows, those times
-their weights' roots, targets and residuals are rounded towards zero, which lengthens none. Over a
-unit the products of entries sum, without their signs, to at most S^2, so over n units to at most
-2^52 steps, and float64 adds them exactly. Logits are such products too, so what a row adds depends
-on that row and its weight alone: the sums are the same bits in any order of the rows, for any
-blocks and threads. (But for PyTorch's sigmoid in Newton's curvatures, which may differ in its last
-bit by a row's place among its block; a null row keeps its place.) Without noise they are plain
-float64 sums.
+Under noise all sums are integers on a public grid (`privacy.grid`) for n units. Rows, weighted
+rows, targets and residuals are rounded towards zero, which lengthens none of them. The absolute
+products of entries sum to at most S^2 per unit, hence to at most 2^52 steps over n units: float64
+adds them exactly. Logits are such products too, so a row's part depends on that row and its weight
+alone: the sums have the same bits for any order, blocks and threads. (Exception: PyTorch's sigmoid
+in Newton's curvatures may differ in its last bit by a row's place in its block; a null row keeps
+its place.) Without noise they are plain float64 sums.
 
-Everything else here is post-processing of releases, or uses n, d, K and noise multipliers alone.
+Everything else here is post-processing of releases, or uses only n, d, K and noise multipliers.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from scipy.linalg.blas import dgemm, dsyrk
@@ -38,7 +37,6 @@ from dpprobe import devices
 from dpprobe.errors import ConfigError
 from dpprobe.heads.kernels import grid_rows
 from dpprobe.heads.rows import Affine, Rows
-from dpprobe.heads.training_set import BLOCK_BYTES
 from dpprobe.privacy.grid import (
     GridSum,
     entry_bits,
@@ -50,15 +48,17 @@ from dpprobe.privacy.grid import (
 )
 from dpprobe.privacy.releases import Releases
 
-# Rounding in float32: what is summed is shorter than its bound by this much.
+if TYPE_CHECKING:
+    from dpprobe.heads.clipped_row_options import RowOptions
+
+# Summands are shorter than their bounds by this much, the rounding in float32.
 MARGIN = 4 * 2.0**-24
 # bench/results/defaults.md has the search for these numbers.
 _MATRIX_RIDGE, _TARGET_RIDGE = 0.07, 0.02
-# See `floor_ridge`.
 _LEAST_RIDGE = 0.03
 _LARGEST_LOGIT_NOISE = 0.6
-# Relative to the largest eigenvalue, the least added ridge, about the rounding of the
-# decomposition: float32 under noise, float64 without.
+# Smallest ridge relative to the largest eigenvalue, about the rounding of the decomposition:
+# float32 under noise, float64 without.
 _ROUNDING = {True: 1e-7, False: 1e-12}
 # A block in float64 takes as much memory as `BLOCK_BYTES`.
 _BLOCK_BYTES_PER_ENTRY = 8
@@ -80,17 +80,13 @@ class Piece(NamedTuple):
     centre: torch.Tensor | None
 
 
-class RowBounds(Protocol):
-    """The bounds of rows; see `clipped_row_options.RowOptions`."""
+@dataclass(frozen=True)
+class UnitRows:
+    """The bounds of rows of norm 1 without a constant; see `clipped_row_options.RowOptions`."""
 
-    @property
-    def max_row_norm(self) -> float: ...
-
-    @property
-    def intercept(self) -> float: ...
-
-    @property
-    def longest(self) -> float: ...
+    max_row_norm: float = 1.0
+    intercept: float = 0.0
+    longest: float = 1.0
 
 
 class Design:
@@ -99,15 +95,15 @@ class Design:
     Attributes:
       rows: before clipping.
       columns: d + 1.
+      private: True if rows are clipped, and on the grid.
+      step: grid step of the rows' entries; 1 without a grid.
       scale, constant: float32 [rows]; both 0 for rows that must not contribute.
       norms: float64 [rows], of the clipped rows with their constants.
+      longest: public bound on the norms; infinite if rows are not clipped.
       unit_weights: float64 [rows], of each row in its unit of privacy; None for ones.
-      private: True if rows are clipped, and on the grid.
-      longest: the public bound on these norms; infinite where rows are not clipped.
-      step: the grid's, of the rows' entries; 1 where there is none.
     """
 
-    def __init__(self, options: RowBounds, rows: Rows, *, private: bool) -> None:
+    def __init__(self, options: RowOptions | UnitRows, rows: Rows, *, private: bool) -> None:
         self.rows, self.columns, self.private = rows, rows.dimension + 1, private
         self.clip = options.max_row_norm if private else math.inf
         self.longest = options.longest if private else math.inf
@@ -133,22 +129,15 @@ class Design:
     def read_pieces(self, bytes_per_row: int = 0) -> Iterator[Piece]:
         """Yields the rows in order; see `Rows.read_blocks`."""
         affine = self.rows.affine
-        if affine is None or self._shift is None:
-            for start, stop, features in self.rows.read_blocks(bytes_per_row):
-                scale, constant = self.scale[start:stop], self.constant[start:stop]
-                yield Piece(start, stop, features, scale, constant, None, None)
-            return
-        feature_bytes = 4 * self.rows.dimension
-        size = BLOCK_BYTES * feature_bytes // max(feature_bytes, bytes_per_row)
-        for start, features in self.rows.data.read_blocks(size):
-            window = slice(start, start + len(features))
+        for start, stop, features in self.rows.read_blocks(bytes_per_row, raw=affine is not None):
             yield Piece(
-                start, window.stop, features, self.scale[window], self.constant[window],
-                self._shift[window], affine.centre,
+                start, stop, features, self.scale[start:stop], self.constant[start:stop],
+                None if self._shift is None else self._shift[start:stop],
+                None if affine is None else affine.centre,
             )  # fmt: skip
 
     def unit_rows(self, piece: Piece) -> Piece:
-        """Returns a piece with its rows divided by their norms, none longer than 1, under noise."""
+        """Under noise, divides a piece's rows by their norms, so that none is longer than 1."""
         if not self.private:
             return piece
         norms = self.norms[piece.start : piece.stop]
@@ -163,13 +152,10 @@ class Design:
     def fill_block(
         self, piece: Piece, out: torch.Tensor, step: float | None = None
     ) -> torch.Tensor:
-        """Fills float64 [m, d + 1] with a piece's rows and their constants.
+        """Fills float64 [m, d + 1] with a piece's rows and constants, in units of `step`.
 
-        The products of float32 numbers are exact in float64, so an entry is rounded in the same way
-        wherever it stands.
-
-        Args:
-          step: the unit of its entries; `self.step` if absent.
+        Products of float32 numbers are exact in float64, so an entry's rounding does not depend on
+        its place.
         """
         scale, shift, centre, constant = self._in_steps(piece, step or self.step)
         if devices.has_kernels(out.device):
@@ -185,7 +171,6 @@ class Design:
     def _in_steps(
         self, piece: Piece, step: float
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Returns a piece's scale, shift, centre and constant in units of `step`, float64."""
         scale = piece.scale.double().div_(step)
         shift = scale if piece.shift is None else piece.shift.double().div_(step)
         centre = scale[:0] if piece.centre is None else piece.centre.double()
@@ -193,11 +178,7 @@ class Design:
         return scale, shift, centre, constant.trunc_() if self.private else constant
 
     def read_blocks(self, bytes_per_row: int = 0) -> Iterator[tuple[Piece, torch.Tensor]]:
-        """Yields pieces with their `fill_block`, which the next one overwrites.
-
-        Args:
-          bytes_per_row: of working memory that the caller needs.
-        """
+        """Yields pieces with their `fill_block`, which the next piece overwrites."""
         buffer = torch.empty((0, self.columns), dtype=torch.float64, device=self.rows.device)
         for piece in self.read_pieces(max(_BLOCK_BYTES_PER_ENTRY * self.columns, bytes_per_row)):
             size = piece.stop - piece.start
@@ -206,9 +187,7 @@ class Design:
             yield piece, self.fill_block(piece, buffer[:size])
 
     def cache_key(self, name: str) -> tuple[object, ...]:
-        """Returns the key under which `Rows.make_once` keeps what all fits with these rows
-        share.
-        """
+        """Returns the key of `Rows.make_once` for values that all fits with these rows share."""
         return (name, self.clip, self.offset, self.private)
 
     def compute_logits(
@@ -216,14 +195,12 @@ class Design:
     ) -> torch.Tensor:
         """Returns logits, float64 [m, K], of a block's rows with a 1 appended.
 
-        Args:
-          factors: `factors` of weights.
-          units: of each row's entries, [m]; `step` if absent.
+        `units` are the units of each row's entries, [m]; `step` if absent.
         """
         if factors.zero:
             return factors.biases.repeat(len(block), 1)
         if devices.has_kernels(block.device):
-            # the library of the other products here: a second one takes some 10 MB of buffers
+            # SciPy's BLAS as for the other products: a second library takes 10 MB of buffers
             products = torch.from_numpy(
                 dgemm(1.0, block.numpy().T, factors.padded.numpy().T, trans_a=1, trans_b=1)
             )
@@ -233,13 +210,10 @@ class Design:
         return products.add_(factors.biases)
 
     def make_factors(self, weights: torch.Tensor) -> Factors:
-        """Returns what rows are multiplied with for their logits.
+        """Prepares weights [K, d + 1], on rows with a 1 appended, for products with rows.
 
         Under noise weights are rounded to a grid as well, 2^-26 of their norm or finer, so that a
         row's logits do not depend on its place in the product.
-
-        Args:
-          weights: [K, d + 1] on rows with a 1 appended.
         """
         factors, step = weights[:, :-1].double(), 1.0
         longest = float(torch.linalg.vector_norm(factors, dim=1).max())
@@ -253,7 +227,7 @@ class Design:
     def add_gradients(
         self, piece: Piece, loss: Loss, factors: Factors, steps: Steps, total: torch.Tensor
     ) -> None:
-        """Adds a piece's clipped gradients to total [K, d + 1], by `grid_rows.add_gradients`."""
+        """Adds a piece's clipped gradients to total [K, d + 1], by compiled code."""
         scale, shift, centre, constant = self._in_steps(self.unit_rows(piece), steps.entry)
         norms = self.norms[piece.start : piece.stop]
         grid_rows.add_gradients(
@@ -279,10 +253,9 @@ class Design:
         return self.unit_weights[piece.start : piece.stop]
 
     def make_weights(self, parameters: torch.Tensor) -> torch.Tensor:
-        """Returns float32 weights [..., K, d + 1] on normalised rows.
+        """Converts parameters on rows with their constant to weights on normalised rows.
 
-        Args:
-          parameters: [..., K, d + 1] on rows with their constant.
+        Both are [..., K, d + 1]; weights are float32.
         """
         out = parameters.to(torch.float32)
         out[..., -1] = parameters[..., -1] * self.offset
@@ -290,12 +263,12 @@ class Design:
 
 
 class Factors(NamedTuple):
-    """Weights as rows are multiplied with them.
+    """Weights prepared for products with rows.
 
     Attributes:
       padded: float64 [d + 1, K], of features, in units of `step`; 0 in the last row.
       biases: float64 [K].
-      zero: True if all of `padded` is 0: there is nothing to multiply.
+      zero: True if all of `padded` is 0.
     """
 
     padded: torch.Tensor
@@ -305,10 +278,11 @@ class Factors(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """The grid of gradients: the steps of unit rows and of their factors, 1 without noise.
+    """The grid of gradients, 1 without noise.
 
     Attributes:
-      unit: of a product of unit rows, before it is multiplied with the row's norm.
+      entry, factor: steps of unit rows' entries, and of their factors.
+      unit: unit of a unit row's product, before it is multiplied with the row's norm.
     """
 
     entry: float
@@ -317,7 +291,7 @@ class Steps(NamedTuple):
 
     @classmethod
     def make_steps(cls, design: Design, loss: Loss, classes: int) -> Steps:
-        """Returns the grid for a public bound on the factors, r times the norm of its row."""
+        """Makes the grid from a public bound on the factors, r times the norm of its row."""
         if not design.private:
             return cls(1.0, 1.0, 1.0)
         n, longest = design.rows.n, min(loss.clip, loss.longest_residual(classes) * design.longest)
@@ -326,9 +300,9 @@ class Steps(NamedTuple):
 
 
 def rounding_of(affine: Affine) -> torch.Tensor:
-    """Returns the most by which rounding lengthens each row: float64 [rows].
+    """Bounds how much rounding lengthens each row: float64 [rows].
 
-    It matters for rows next to the centre, whose difference to it is rounding for the most part.
+    This matters for rows next to the centre: their distance to it is mostly rounding.
     """
     return 2.0**-21 * (1 + float(affine.centre.double().norm())) * affine.shift.double()
 
@@ -338,10 +312,7 @@ def second_moment(
 ) -> GridSum:
     """Sums u w x x^T over the rows, u their weights in their units: symmetric [d + 1, d + 1].
 
-    On the CPU only one triangle is multiplied: half the products.
-
-    Args:
-      row_weights: from a piece and its block to [m] weights in [0, 1]; 1 if absent.
+    `row_weights` maps a piece and its block to w, [m] in [0, 1]; 1 if absent.
     """
     columns = design.columns
     total = torch.zeros((columns, columns), dtype=torch.float64, device=design.rows.device)
@@ -356,7 +327,7 @@ def second_moment(
 
 
 def _weigh_rows(block: torch.Tensor, factors: torch.Tensor, *, whole: bool) -> None:
-    """Multiplies rows with factors, in place, each entry then rounded towards zero if `whole`."""
+    """Multiplies rows with factors, in place; rounds entries towards zero if `whole`."""
     if devices.has_kernels(block.device):
         grid_rows.weigh_rows(factors.numpy(), whole, block.numpy())
         return
@@ -366,10 +337,13 @@ def _weigh_rows(block: torch.Tensor, factors: torch.Tensor, *, whole: bool) -> N
 
 
 def _add_squares(total: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
-    """Returns `total` with the rows' outer products added, in place; right above the diagonal."""
+    """Adds the rows' outer products in place; only the upper triangle of the result is right.
+
+    On the CPU only that triangle is multiplied: half the products.
+    """
     if not devices.has_kernels(total.device):
         return total.addmm_(block.T, block)
-    # Fortran's arrays are transposed: what is its lower triangle is the upper one here
+    # Fortran's arrays are transposed: its lower triangle is the upper one here
     summed = dsyrk(1.0, block.numpy().T, 1.0, total.numpy().T, lower=1, overwrite_c=1)
     return torch.from_numpy(summed.T)
 
@@ -379,9 +353,7 @@ def cross_moment(
 ) -> GridSum:
     """Sums u t x^T over the rows, u their weights in their units: [classes, d + 1].
 
-    Args:
-      targets: [m, classes] of a piece's rows, of norm at most `longest`.
-      longest: public; unused without noise.
+    `targets` gives a piece's t, [m, classes], of norm at most `longest`, which is public.
     """
     columns, step = design.columns, 1.0
     if design.private:
@@ -421,18 +393,16 @@ class Spectrum:
 
 
 def estimate_spectrum(matrix: torch.Tensor, deviation: float) -> Spectrum:
-    """Estimates a matrix A from one with isometric symmetric noise.
+    """Estimates a matrix A from `matrix`, A [d, d] plus isometric symmetric noise.
 
-    Returns the noisy one's eigenvectors, and for each of them the expectation of v^T A v: the
-    eigenvalue minus 2 s^2 d h, with h the Hilbert transform of the eigenvalues' density at it, a
-    mean of 1 / (difference); clamped at 0. Among all estimates with these eigenvectors it is the
-    nearest to A when d is large (Bun, Allez, Bouchaud and Potters 2016, section on additive noise).
-    Plain clamping keeps the upper half of the noise's own spectrum, which reaches to
-    s sqrt(2) sqrt(2 d).
+    Returns the noisy matrix's eigenvectors v, and for each the expectation of v^T A v: the
+    eigenvalue minus 2 s^2 d h, clamped at 0. h is the Hilbert transform of the eigenvalues' density
+    there, a mean of 1 / (difference). For large d no estimate with these eigenvectors is nearer to
+    A (Bun, Allez, Bouchaud and Potters 2016, section on additive noise). Plain clamping keeps the
+    upper half of the noise's own spectrum, up to s sqrt(2) sqrt(2 d).
 
     Args:
-      matrix: symmetric [d, d].
-      deviation: the standard deviation of the noise on the diagonal; 0 for none.
+      deviation: standard deviation of the noise on the diagonal; 0 for none.
     """
     # Under noise float32 is exact enough: its rounding is a small part of the noise.
     dtype = torch.float32 if deviation > 0 else torch.float64
@@ -446,7 +416,7 @@ def estimate_spectrum(matrix: torch.Tensor, deviation: float) -> Spectrum:
 def _hilbert_transform(values: torch.Tensor, deviation: float) -> torch.Tensor:
     """Returns the mean over j of (v_i - v_j) / ((v_i - v_j)^2 + w^2).
 
-    w is some spacings of the eigenvalues of noise alone.
+    w is a few spacings between eigenvalues of pure noise.
     """
     width = deviation * math.sqrt(2)
     out = torch.empty_like(values)
@@ -467,16 +437,11 @@ def rule_ridge(
 ) -> float:
     """Returns lambda = sqrt(d) (0.07 S^2 sigma_G + 0.02 K C^2 sigma_B), of public quantities.
 
-    sigma_G is the noise multiplier of the second moment, sigma_B that of the cross moment, or of
-    the mean of all gradients: the noise on the two sides of what is solved. A good classifier of
-    unit rows has weights with a norm of some tens over d directions, before the scale of 1 / K that
-    a class's frequency gives them: lambda balances noise and these weights.
-    bench/results/defaults.md has the search for these numbers.
-
-    Args:
-      columns, classes: d + 1, K.
-      clip, longest: C, S.
-      matrix_noise, target_noise: sigma_G, sigma_B.
+    sigma_G (`matrix_noise`) is the noise multiplier of the second moment, sigma_B (`target_noise`)
+    that of the cross moment or of the mean of all gradients. `columns`, `classes`, `clip` and
+    `longest` are d + 1, K, C and S. A good classifier of unit rows has weights of norm some tens
+    over d directions, before the factor 1 / K of a class's frequency: lambda balances noise and
+    these weights. bench/results/defaults.md has the search for these numbers.
     """
     noise = _MATRIX_RIDGE * longest**2 * matrix_noise
     noise += _TARGET_RIDGE * classes * clip**2 * target_noise
@@ -484,19 +449,16 @@ def rule_ridge(
 
 
 def floor_ridge(columns: int, row_square: float) -> float:
-    """Returns lambda where there is little noise or none: 0.03 sqrt(d) S^2.
+    """Returns lambda for little or no noise: 0.03 sqrt(d) S^2.
 
-    Without a ridge accuracy falls where d is near n, since the sum's least eigenvalues are then
-    those of chance. The ridge needs no factor of n: for n far above d it loses its weight by
-    itself. `rule_ridge` is larger unless noise multipliers are below about 0.1, which is far beyond
-    epsilon 8.
+    Without a ridge accuracy falls if d is near n, because the smallest eigenvalues are then random.
+    The ridge needs no factor of n: for n far above d it loses its weight by itself. `rule_ridge` is
+    larger unless noise multipliers are below about 0.1, which is far beyond epsilon 8.
 
-    Found without noise, in least_squares and feature_covariance over lambda from 0 to 30, on public
-    features: digits through a scattering transform (d = 1,297, n = 100 to 1,438) and as pixels
-    (d = 65), digits and crops of photographs through a MobileNetV2 (d = 1,281, n = 200 to 7,500),
-    Gaussians (d = 513, n = 200 to 10,000). The best lambda lies between 0.001 and 10, mostly near 1
-    whatever n is. Each set's mean over n is 0.3 to 1.9 points below the best lambda's; with
-    lambda = 0 it is 2.6 to 23, and at n = d 48 to 61 on the larger ones.
+    Found without noise on public features, over lambda from 0 to 30 (d = 65 to 1,297, n = 100 to
+    10,000). The best lambda lies between 0.001 and 10, mostly near 1 for any n. Mean accuracy is
+    0.3 to 1.9 points below the best lambda's; with lambda = 0 it is 2.6 to 23 points below, and at
+    n = d 48 to 61 points on the larger sets.
 
     Args:
       columns: d + 1.
@@ -513,9 +475,9 @@ def ridge_of(
     target_noise: float,
     matrix: Spectrum,
 ) -> float:
-    """Returns lambda: as asked for, or the larger of `rule_ridge` and `floor_ridge`.
+    """Returns lambda: `asked`, or the larger of `rule_ridge` and `floor_ridge`.
 
-    It is at least the sums' rounding, which is relative to the largest eigenvalue.
+    It is at least the rounding of the sums, relative to the largest eigenvalue.
     """
     least = _ROUNDING[design.private] * float(matrix.values[-1]) + 1e-30
     if asked is not None:
@@ -536,11 +498,7 @@ def ridge_of(
 
 @dataclass(frozen=True)
 class Loss:
-    """Cross-entropy of a softmax or of one sigmoid a class, its gradients clipped.
-
-    Attributes:
-      clip: the largest norm of an example's gradient; infinite for none.
-    """
+    """Cross-entropy of a softmax or of sigmoids per class, with gradients clipped to `clip`."""
 
     sigmoid: bool
     clip: float
@@ -548,12 +506,9 @@ class Loss:
     def clip_residuals(
         self, logits: torch.Tensor, labels: torch.Tensor, norms: torch.Tensor
     ) -> torch.Tensor:
-        """Returns r, scaled so that |r| |x| is at most `clip`: float64 [m, K].
+        """Returns r of logits and 0/1 labels [m, K], with |r| |x| at most `clip`: float64 [m, K].
 
-        Args:
-          logits: [m, K].
-          labels: the labels as zeros and ones [m, K].
-          norms: |x|, float64 [m].
+        `norms` are |x|, float64 [m].
         """
         residuals = self.compute_probabilities(logits) - labels
         if self.clip < math.inf:
@@ -562,11 +517,10 @@ class Loss:
         return residuals
 
     def longest_residual(self, classes: int) -> float:
-        """Returns the largest |r|."""
         return math.sqrt(classes if self.sigmoid else 2)
 
     def compute_probabilities(self, logits: torch.Tensor) -> torch.Tensor:
-        """Returns [m, K], of logits [m, K]; 0 for NaN."""
+        """Returns probabilities of logits [m, K]; 0 for NaN."""
         out = torch.sigmoid(logits) if self.sigmoid else torch.softmax(logits, 1)
         return out.nan_to_num_(0.0, 0.0, 0.0)
 
@@ -574,13 +528,13 @@ class Loss:
 def sum_gradients(design: Design, loss: Loss, weights: torch.Tensor) -> GridSum:
     """Sums the examples' clipped gradients with respect to parameters on x, weighted: [K, d + 1].
 
-    An example's gradient is r x^T of norm |r| |x|: r is scaled by min(1, clip / (|r| |x|)). It is
-    at most `clip` long for any weights, then multiplied with its row's weight in its unit. A row
-    that must not contribute is all 0, its constant too.
+    An example's gradient is r x^T of norm |r| |x|: r is scaled by min(1, clip / (|r| |x|)), so the
+    norm is at most `clip` for any weights. Then it is multiplied with its row's weight in its unit.
+    A row that must not contribute is all 0, its constant too.
 
-    On the grid it is v u^T with u = x / |x| and v = |x| r: of two factors that public numbers
-    bound, 1 and `clip`. A grid for r alone would be one for sqrt(K), of which little is left of
-    residuals that a small `clip` and many classes make short.
+    On the grid the gradient is v u^T with u = x / |x| and v = |x| r, bounded by the public numbers
+    1 and `clip`. A grid for r alone would have to reach to sqrt(K): too coarse for the short
+    residuals of a small `clip` and many classes.
 
     Args:
       weights: float32 [K, d + 1] on rows with a 1 appended.
@@ -599,12 +553,7 @@ def sum_gradients(design: Design, loss: Loss, weights: torch.Tensor) -> GridSum:
 
 
 def add_by_products(
-    design: Design,
-    piece: Piece,
-    loss: Loss,
-    factors: Factors,
-    steps: Steps,
-    total: torch.Tensor,
+    design: Design, piece: Piece, loss: Loss, factors: Factors, steps: Steps, total: torch.Tensor
 ) -> None:
     """Adds a piece's clipped gradients to total [K, d + 1], by PyTorch's products."""
     size, lengths = piece.stop - piece.start, design.row_lengths(piece)
@@ -620,16 +569,11 @@ def add_by_products(
 
 
 def step_rate(longest: float, deviation: float, gain: float, rows: int) -> float:
-    """Returns `longest`, or less where noise would drive the next probabilities to 0 and 1.
+    """Returns `longest`, or less if noise would drive the next probabilities to 0 and 1.
 
-    A step's noise in the logits is held at 0.6: its size is known from what was released. Steps so
-    short together amount to one solve with the mean of all gradients.
-
-    Args:
-      longest: the learning rate where there is little noise.
-      deviation: the standard deviation of the noise on a released gradient's numbers.
-      gain: `Spectrum.noise_gain` of what multiplies it.
-      rows: n.
+    A step's noise in the logits is held at 0.6; its size follows from the releases: `deviation`, of
+    each number of a released gradient, and `gain`, `Spectrum.noise_gain` of the matrix that
+    multiplies it. Together, short steps amount to one solve with the mean of all gradients.
     """
     noise = deviation * math.sqrt(gain / rows)
     return min(longest, _LARGEST_LOGIT_NOISE / noise) if noise > 0 else longest
@@ -642,12 +586,10 @@ def average_descent(
     average: str,
     snapshots: list[torch.Tensor] | None,
 ) -> torch.Tensor:
-    """Steps against directions; returns the average of the parameters on the way.
+    """Takes steps from `start`, float64 [K, d + 1]; returns the average of the iterates.
 
-    Args:
-      start: float64 [K, d + 1].
-      direction: from step t and the parameters to the direction and the learning rate.
-      snapshots: takes the average after each step.
+    `direction` maps step t and the parameters to the direction and the learning rate. The average
+    after each step is appended to `snapshots`.
     """
     current, mean, total = start.clone(), torch.zeros_like(start), 0.0
     for step in range(steps):
@@ -664,14 +606,10 @@ def average_descent(
 def each_seed(
     releases: Releases, names: Sequence[str], fit: Callable[[Releases], torch.Tensor], *, head: str
 ) -> torch.Tensor:
-    """Fits one seed after the other, since each needs other matrices; returns [seeds, ...].
+    """Fits one seed after the other, since each needs its own matrices; returns [seeds, ...].
 
-    Args:
-      names: the mechanisms that `fit` takes part in.
-
-    Raises:
-      ConfigError: when a result is not finite.
-      PrivacyError: when a seed's releases are not those priced.
+    `names` are the mechanisms that `fit` releases. Raises ConfigError for a result that is not
+    finite, PrivacyError for other releases than those priced.
     """
     results = []
     chosen = tuple(item for item in releases.plan.mechanisms if item.name in names)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
 from dpprobe.heads.fitted import Fitted, Record
 from dpprobe.heads.gradient_options import BatchSize, GradientNorm, GradientOptions, Init
-from dpprobe.heads.optimiser import Optimiser
+from dpprobe.heads.optimiser import Sgd
 
 if TYPE_CHECKING:
-    import torch
-
-    from dpprobe.heads.optimiser import State
     from dpprobe.heads.rows import Rows
     from dpprobe.privacy.releases import Releases
 
@@ -26,30 +22,12 @@ class Options(GradientOptions):
 
     head: Literal["sgd"] = "sgd"
     batch_size: BatchSize = 32
-    learning_rate: float = Field(0.1, gt=0, allow_inf_nan=False, description="Length of a step.")
+    learning_rate: float = Field(0.1, gt=0, description="Length of a step.")
     max_grad_norm: GradientNorm = 1.2
     init: Init = "torch"
 
 
-class Sgd(Optimiser):
-    """w - rate g."""
-
-    plain: ClassVar[bool] = True
-
-    def step(self, weights: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:
-        weights.add_(gradient, alpha=-rate)
-
-    def copy_state(self) -> dict[str, State]:
-        return {}
-
-    def restore_state(self, state: Mapping[str, State]) -> None:
-        """Does nothing: a step depends on no other."""
-
-
-def fit(
-    options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
-) -> Fitted:
-    """Trains one head per seed; see `dpprobe.heads.fit`."""
+def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
     from dpprobe.heads import gradient_steps  # imports torch, which planning goes without
 
     return gradient_steps.train_heads(options, rows, releases, Sgd, record=record)

@@ -38,28 +38,27 @@ class RowSource(Protocol):
     def dimension(self) -> int: ...
 
     def read_blocks(self, rows: int) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
-        """Consecutive blocks of about `rows` rows: (first row, [m, dimension])."""
+        """Yields consecutive blocks of about `rows` rows: (first row, [m, dimension])."""
         ...
 
 
 class TrainingSet:
     """Features and labels on the device that trains.
 
-    Its n is the number of units of privacy, which is public; its rows may be more.
+    Its n is the number of units of privacy, which is public; it may have more rows.
 
     Args:
-      features: float32 [rows, d], which belong to the set from now on: rows that hold NaN or
-        infinity, or are longer than 1e18 or shorter than 1e-20 but not zero, are set to zero. Or a
-        source that is read again at each pass.
+      features: float32 [rows, d], owned by the set from now on. Rows with NaN or infinity, longer
+        than 1e18, or shorter than 1e-20 but not zero are set to zero. Or a source that is read
+        again at each pass.
       labels: int64 [rows], from 0 to num_classes - 1; or uint8 [rows, num_classes] of 0 and 1.
       num_classes: public.
-      units: whose the rows are; None where each row is a unit of privacy.
-      device: where a source's blocks are moved to; features in memory stay where they are.
-      crops: reads the sets of other versions of the same rows, in the same order, with the same
-        labels and units, see `Rows.crops`; None where there are none.
+      units: units of privacy with several rows; None if each row is a unit.
+      device: for a source's blocks; features in memory stay where they are.
+      crops: reads other versions of the same rows, with equal labels and units; see `Rows.crops`.
 
     Raises:
-      DataError: when shapes, types or labels are not these.
+      DataError: if shapes, types or labels are not these.
     """
 
     def __init__(
@@ -111,8 +110,7 @@ class TrainingSet:
     def replace_labels(self, labels: torch.Tensor, units: Units) -> TrainingSet:
         """Returns a set of the same rows, not copied, with other labels and weights.
 
-        Raises:
-          DataError: for labels that do not fit.
+        Raises DataError for labels that do not fit.
         """
         _check_labels(labels, self.rows, self.num_classes)
         _ = self.lengths  # known to both: finding them clears unusable rows, which both share
@@ -125,7 +123,6 @@ class TrainingSet:
 
     @property
     def is_streamed(self) -> bool:
-        """True if the features are read again at each pass."""
         return self.features is None
 
     @cached_property
@@ -155,7 +152,7 @@ class TrainingSet:
     def read_blocks(self, bytes_at_once: int = BLOCK_BYTES) -> Iterator[tuple[int, torch.Tensor]]:
         """Yields the rows in order, (first row, float32 [m, d]); unusable rows as zeros.
 
-        In memory these are views. From a source each block is a copy, read again.
+        Blocks are views of rows in memory, and copies of rows from a source.
         """
         unusable = self.lengths.isinf()
         any_unusable = self.is_streamed and bool(unusable.any())

@@ -1,38 +1,35 @@
 """Random search over a head's options, priced: the best of a random number of trials.
 
 A *trial* draws options from a public search space, fits the base head with them, and releases a
-noisy score on the training examples. The number of trials is random too, and only the best trial's
-head, options and noisy score leave: repeat-and-select (Papernot and Steinke 2022).
+noisy score on the training examples. The number of trials is random too. Only the best trial's
+head, options and noisy score are published: repeat-and-select (Papernot and Steinke 2022).
 
-**What is released, and who prices it.** A trial is the base's mechanisms with the score's beside
-them, in one composition Q. Options are drawn without the data, so they are part of Q's randomness;
-searched options may change how a release is used and how it is clipped, but neither which
-mechanisms there are nor their sampling, counts and noise multipliers, and these alone have a price:
-every trial costs what Q costs. `ConfigError` otherwise, at the study's start. Trials are then best
-of K runs of one Q, ordered by score, and `plan.Selection` has that priced.
+**Price.** One trial is a composition Q of the base's mechanisms and the score's. Options are drawn
+without the data, so they are part of Q's randomness. Searched options may change how a release is
+used and clipped, but not the mechanisms, their sampling, counts and noise multipliers, on which
+alone the price depends: every trial costs what Q costs. `ConfigError` otherwise, when the study is
+checked. The result is the best of K runs of one Q, ordered by score, priced by `plan.Selection`.
 
-**Score.** The number of training examples whose label the head gets right; of units of several rows
-each row counts by its weight. A unit adds at most 1 to it at any fixed head, a null row nothing;
-the head is an earlier release of the same trial, and composition is adaptive. For a multi-label
-row, 1 minus the mean over labels of the squared distance between probability and label (Brier
-1950): it lies in [0, 1], so the sensitivity is 1 as well, and unlike the fraction of right labels
-it tells heads apart where most labels are 0.
+**Score.** The number of training examples whose label the head gets right; each row of a unit of
+several rows counts by its weight. A unit adds at most 1 at any fixed head, a null row nothing; the
+head is an earlier release of the same trial, and composition is adaptive. For a multi-label row, 1
+minus the mean over labels of the squared distance between probability and label (Brier 1950). It
+lies in [0, 1], so the sensitivity is 1 as well. The fraction of right labels would hardly tell
+heads apart if most labels are 0.
 
-**Normalisation.** The base's. A priced one releases statistics of all rows once in a fit, before
-the first trial, and every trial works on the same normalised rows. So it is outside the selection
-and composes with it, once: whatever it released, given that the trials are best of K runs of one Q,
-the selection's bound holds, and composition is adaptive. Inside the trials it would be released
-again each time, and cost more, as all does there.
+**Normalisation.** The base's. A priced normalisation is released once per fit, before the first
+trial, and every trial works on the same normalised rows. So it composes with the selection, once:
+given its values, the selection's bound holds, and composition is adaptive. Inside the trials it
+would be released, and paid, again each time.
 
-**No trial.** A Poisson number can be 0. Then the head is all zeros, which no data decides.
+**No trial.** A Poisson number can be 0. Then the head is all zeros, independent of the data.
 
-**Not released**, since K given the output is not covered: how many trials there were, which of them
-was best, and all other trials' heads and scores.
+**Not released**, since K given the output is not covered: the number of trials, which of them was
+best, and all other trials' heads and scores.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -44,9 +41,10 @@ from dpprobe import artifacts
 from dpprobe.errors import ConfigError
 from dpprobe.heads.default_search_spaces import default_space
 from dpprobe.heads.fitted import Fitted, Record
+from dpprobe.heads.normalisation import Share
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import AnyMethod
-from dpprobe.heads.search_space import Range, Space
+from dpprobe.heads.search_space import Range, Space, list_corners, list_probes, spell_options
 from dpprobe.options import AtMost
 from dpprobe.privacy.plan import (
     LARGEST_MEAN_RUNS,
@@ -70,12 +68,13 @@ if TYPE_CHECKING:
 
 SCORE = "score"
 MOST_TRIALS = AtMost(LARGEST_MEAN_RUNS, "each is a fit, and all of them are paid for")
-_TRIALS_RANGE = "; a trial has its own sensitivity, and a temperature in proportion"
 # The most combinations of a search space that are tried when a study is checked.
 _MOST_CORNERS = 4096
 _SHAPES = {"logarithmic": 0.0, "geometric": 1.0, "poisson": math.inf}
-_TRIALS_NORM = (
-    "; a trial clips to its own norm, with noise in proportion, in place of this sensitivity"
+# Said of a mechanism whose sensitivity is searched: of noisy sums, of draws.
+_CLIPPED_ANEW = (
+    "; a trial clips to its own norm, with noise in proportion, in place of this sensitivity",
+    "; a trial has its own sensitivity, and a temperature in proportion",
 )
 # Trials of the same options are fitted together, at most so many.
 _AT_ONCE = 8
@@ -113,10 +112,8 @@ class Options(MethodOptions):
         le=LARGEST_SHAPE,
         description="Parameter of negative_binomial; not allowed for the others.",
     )
-    score_share: float = Field(
+    score_share: Share = Field(
         0.05,
-        gt=0,
-        lt=1,
         description="The score's share of a trial's budget: its part of the sum of count * rate^2 "
         "/ noise_multiplier^2.",
     )
@@ -130,12 +127,10 @@ class Options(MethodOptions):
                 f"base: head {self.base.head} trains networks, and a priced search is over linear "
                 "heads; fix its options, or write its own `search`, which has no price"
             )
-        if self.base.is_undecided or self.base.trained_options is not self.base:
+        if self.base.head == "auto":
             raise ValueError(
                 "base: head auto chooses its options itself; write the head that is to be tuned"
             )
-        if self.base.private_choices is not None:
-            raise ValueError("base: its own search is not priced; remove `search` from the base")
         if (self.shape is None) == (self.distribution == "negative_binomial"):
             raise ValueError(
                 f"shape {self.shape!r} with distribution {self.distribution}: only "
@@ -167,37 +162,22 @@ class Options(MethodOptions):
                 raise ValueError(
                     f"search.{name}: not an option of head {self.base.head} that can be searched"
                 )
-        corners = math.prod(len(self._list_probes(name)) for name in self.search)
+        corners = math.prod(len(list_probes(space)) for space in self.search.values())
         if corners > _MOST_CORNERS:
             raise ValueError(
                 f"search: {corners} combinations of values and ends of ranges, and all are "
                 f"checked beforehand; write fewer than {_MOST_CORNERS}"
             )
-        for values in self.list_corners():
+        for values in list_corners(self.search):
             try:
                 if self.make_trial(values).releases_priors:
                     raise ValueError(
-                        f"search: {_spell_options(values)}: class_priors: released does not "
+                        f"search: {spell_options(values)}: class_priors: released does not "
                         "work in a search; write public numbers, or remove it"
                     )
             except ValidationError as error:
                 reason = explain_first(error)
-                raise ValueError(f"search: {_spell_options(values)}: {reason}") from None
-
-    def _list_probes(self, name: str) -> tuple[Any, ...]:
-        """Returns all values, or of a range both ends and a number between that is not whole."""
-        space = self.search[name]
-        return (
-            (space.low, space.value_at(0.3819), space.high) if isinstance(space, Range) else space
-        )
-
-    def list_corners(self) -> Iterator[dict[str, Any]]:
-        """Yields what is tried of the search space beforehand: each option alone, then all."""
-        for name in self.search:
-            for value in self._list_probes(name):
-                yield {name: value}
-        for values in itertools.product(*(self._list_probes(name) for name in self.search)):
-            yield dict(zip(self.search, values, strict=True))
+                raise ValueError(f"search: {spell_options(values)}: {reason}") from None
 
     def make_trial(self, values: Mapping[str, Any]) -> MethodOptions:
         """Returns the base with the values of some of its options replaced."""
@@ -241,27 +221,23 @@ class Options(MethodOptions):
         return self.model_copy(update={"base": base})
 
     def list_releases(self, n: int) -> tuple[Mechanism, ...]:
-        """Returns what one trial releases.
-
-        Raises:
-          ConfigError: for a searched option that changes what is priced.
-        """
+        """Returns one trial's releases; raises ConfigError if a searched option changes prices."""
         priced = self.base.list_releases(n)
         clipped_anew = set()
-        for values in self.list_corners():
+        for values in list_corners(self.search):
             trial = self.make_trial(values)
             try:
                 released = trial.list_releases(n)
             except ConfigError as error:
-                raise ConfigError(f"search: {_spell_options(values)}: {error}") from None
+                raise ConfigError(f"search: {spell_options(values)}: {error}") from None
             if _list_priced(released) != _list_priced(priced):
                 raise ConfigError(
-                    f"search: {_spell_options(values)} changes what is priced: how rows are "
+                    f"search: {spell_options(values)} changes what is priced: how rows are "
                     "sampled, the number of steps or how noise is split; search other options"
                 )
             if (trial.link, trial.multi_label) != (self.link, self.multi_label):
                 raise ConfigError(
-                    f"search: {_spell_options(values)} changes what the head's scores are; search "
+                    f"search: {spell_options(values)} changes what the head's scores are; search "
                     "other options"
                 )
             clipped_anew |= {
@@ -270,7 +246,7 @@ class Options(MethodOptions):
                 if item.sensitivity != base.sensitivity
             }
         worded = [
-            replace(item, released=item.released + _describe_anew(item))
+            replace(item, released=item.released + _CLIPPED_ANEW[item.is_exponential])
             if item.name in clipped_anew
             else item
             for item in priced
@@ -294,13 +270,8 @@ class Options(MethodOptions):
         return Selection(mean=self.trials, shape=shape, repeated=names)
 
 
-def _describe_anew(mechanism: Mechanism) -> str:
-    """Says how trials release a mechanism whose sensitivity is searched."""
-    return _TRIALS_RANGE if mechanism.is_exponential else _TRIALS_NORM
-
-
 def _list_priced(mechanisms: tuple[Mechanism, ...]) -> list[tuple[Any, ...]]:
-    """Returns all that bears on a composition's price, but for a common factor on the noise."""
+    """Returns all that the price depends on, up to a common factor on the noise."""
     return [
         (
             item.name,
@@ -312,18 +283,9 @@ def _list_priced(mechanisms: tuple[Mechanism, ...]) -> list[tuple[Any, ...]]:
     ]
 
 
-def _spell_options(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value!r}" for name, value in values.items())
-
-
 @dataclass(frozen=True)
 class Trial:
-    """One fit of the base.
-
-    Attributes:
-      owner: the position of the seed whose trial it is.
-      values: the options that were drawn for it.
-    """
+    """One fit of the base, with the options drawn for it, of the seed at position `owner`."""
 
     owner: int
     number: int
@@ -338,27 +300,20 @@ class _Best:
     weights: torch.Tensor
 
     def beaten_by(self, score: float, number: int) -> bool:
-        """True if another trial wins. If scores are equal, the earlier one stays.
-
-        Trials are exchangeable, so this breaks ties at random.
-        """
+        """True if another trial wins. If scores are equal, the earlier trial stays."""
         return (score, -number) > (self.score, -self.trial.number)
 
 
-def fit(
-    options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
-) -> Fitted:
+def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
     """Runs every seed's trials and keeps the best.
 
-    Each trial's releases are counted against what was priced for one trial.
-
-    Raises:
-      PrivacyError: when a trial released more or less than that.
+    Each trial's releases are counted against the price of one trial. Raises PrivacyError if a trial
+    released more or less than that.
     """
     # torch and what needs it: planning imports this module
     import torch
 
-    from dpprobe.heads.history import History, history_without_loss
+    from dpprobe.heads.history import History
 
     selection = options.priced_selection(rows.n)
     trials = [
@@ -381,25 +336,20 @@ def fit(
     owners = range(len(releases.seeds))
     kept = torch.stack([best[owner].weights if owner in best else zeros for owner in owners])
     last = priced[-1]
-    if options.link == "none":  # such a head descends no loss
-        epoch = last.count * last.sample_rate
-        records = history_without_loss(kept, record, step=last.count, epoch=epoch)
-    else:
-        history = History(rows, last.sample_rate, record, sigmoid=options.link == "sigmoid")
-        history.add_record(last.count, kept)
-        records = history.records
+    history = History(rows, last.sample_rate, record, options.link)
+    history.add_record(last.count, kept)
     return Fitted(
         weights=kept.cpu().numpy(),
         steps=sum(mechanism.count for mechanism in priced if mechanism.name != SCORE),
-        history=records,
+        history=history.records,
         chosen=tuple(_describe_best(best.get(owner), rows.n) for owner in owners),
     )
 
 
 def _describe_best(best: _Best | None, n: int) -> dict[str, Any]:
-    """Returns what leaves beside the weights: the options, and the noisy score as a part of n.
+    """Returns what is published beside the weights: the options, and the noisy score over n.
 
-    The score is in whole rows: the last bits of a count plus float32 noise would tell the count.
+    The score is in whole rows: the low bits of a count plus float32 noise would reveal the count.
     """
     return {"score": round(best.score) / n, **best.trial.values} if best else NOTHING_CHOSEN
 
@@ -407,7 +357,7 @@ def _describe_best(best: _Best | None, n: int) -> dict[str, Any]:
 def draw_trials(
     options: Options, selection: Selection, owner: int, seed: int, entropy: Entropy
 ) -> list[Trial]:
-    """Draws a seed's number of trials, and each one's options, from streams for this alone."""
+    """Draws a seed's number of trials, and each one's options, from streams of their own."""
     # NumPy, as above
     from dpprobe.privacy.random_run_count import draw_runs, runs_at
 
@@ -444,11 +394,7 @@ def _group_trials(trials: list[Trial]) -> Iterator[list[Trial]]:
 
 
 def _fit_trials(
-    method: MethodOptions,
-    group: list[Trial],
-    rows: Rows,
-    releases: Releases,
-    selection: Selection,
+    method: MethodOptions, group: list[Trial], rows: Rows, releases: Releases, selection: Selection
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Fits trials of equal options: weights [trials, classes, d + 1], noisy scores [trials]."""
     # torch and what needs it, as above
@@ -467,10 +413,10 @@ def _fit_trials(
 
 
 def _trial_plan(plan: Plan, method: MethodOptions, selection: Selection) -> Plan:
-    """Returns what one trial may release: the repeated mechanisms, clipped as its options say.
+    """Returns the plan of one trial: the repeated mechanisms, clipped as its options say.
 
-    Noise multipliers are the plan's, and the noise is in proportion to the trial's own sensitivity:
-    the price is a function of the former alone.
+    Noise multipliers, on which alone the price depends, are the plan's; the noise is in proportion
+    to the trial's own sensitivity.
     """
     clipped = {item.name: item.sensitivity for item in method.list_releases(plan.n)}
     repeated = tuple(item for item in plan.mechanisms if item.name in selection.repeated)
@@ -489,9 +435,8 @@ def with_norms(plan: Plan, norms: Mapping[str, float]) -> Plan:
 def score_heads(method: MethodOptions, rows: Rows, weights: torch.Tensor) -> GridSum:
     """Counts the rows whose label each head gets right, by their weights: [trials, 1].
 
-    A unit adds a number in [0, 1], and null rows nothing, so each changes by at most 1. For a
-    multi-label row the number is 1 minus the mean squared error of the probabilities, rounded down
-    to the grid.
+    A unit adds a number in [0, 1] and null rows add nothing: sensitivity 1. For a multi-label row
+    the number is 1 minus the mean squared error of the probabilities, rounded down to the grid.
     """
     # torch, as above
     import torch

@@ -1,31 +1,28 @@
 """Rows of nearly equal variance in all directions, by a released second moment.
 
-Clipping and noise treat all directions of the rows alike, the classes do not: much of what tells
-them apart lies where rows vary little. So heads are trained on z = A x / |A x|, of centred unit
-rows x, with
+Clipping and noise treat all directions of the rows alike, but classes often differ where rows vary
+little. So heads are trained on z = A x / |A x|, of centred unit rows x, with
 
     A = (G* + lambda I)^-w,
 
 G* the estimate of the released second moment (`second_order.estimate_spectrum`) and w the exponent:
 1/2 makes rows white. The release is the sum of x x^T: a row adds x x^T, of Frobenius norm
 |x|^2 <= 1, a null row nothing. A is a function of it and of public numbers. z depends on one row
-and has norm 1, as x had: what is released later has the sensitivity that it has on x. Noise of the
-same size is smaller, relative to the rows, in directions in which they vary little.
+and has norm 1, like x: later releases have the same sensitivity as on x. The same noise is smaller,
+relative to the rows, in directions in which they vary little.
 
-A head W_z on z is one on x but for the length |A x|, which says little of the class. A is scaled so
-that the mean square of that length is estimated as 1, and heads W_z A on x are returned: nothing
-but the centre is needed to apply them.
+A head W_z on z is one on x except for the length |A x|, which says little of the class. A is scaled
+so that the mean square of that length is estimated as 1, and heads W_z A on x are returned: only
+the centre is needed to apply them.
 
 Under noise A is rounded to a grid (`second_order.Design.make_factors`), and its products with rows
-are
-exact: z depends on its row alone, not on the row's place.
+are exact: z depends on its row alone, not on the row's place.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +30,7 @@ import torch
 
 from dpprobe.heads import normalisation as kinds
 from dpprobe.heads.rows import Rows, Transform
-from dpprobe.heads.second_order import Design, Spectrum, estimate_spectrum, second_moment
+from dpprobe.heads.second_order import Design, Spectrum, UnitRows, estimate_spectrum, second_moment
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.releases import Releases
@@ -44,29 +41,20 @@ _NOISE_RIDGE = 1.0
 _LEAST_RIDGE = 0.03
 
 
-@dataclass(frozen=True)
-class UnitRows:
-    """Rows of norm 1 without a constant, as `Design` takes its options."""
-
-    max_row_norm: float = 1.0
-    intercept: float = 0.0
-    longest: float = 1.0
-
-
 def whitened_rows(
     data: TrainingSet, spec: kinds.Whitened, centre: torch.Tensor, releases: Releases
 ) -> Rows:
-    """Releases the second moment of the centred rows; returns the rows z.
+    """Releases the second moment of the rows around the released centre [d]; returns the rows z.
 
-    They take as much memory as the features. Features that are read from disk are mapped again in
-    each pass.
-
-    Args:
-      centre: as it was released, float32 [d].
+    They take as much memory as the features. Streamed features are mapped again in each pass.
     """
     transform = Transform(spec, {kinds.CENTRE: centre})
+
+    def make_design(rows: TrainingSet) -> Design:
+        return Design(UnitRows(), Rows(rows, transform), private=releases.plan.private)
+
     with torch.inference_mode():
-        design = Design(UnitRows(), Rows(data, transform), private=releases.plan.private)
+        design = make_design(data)
         summed = second_moment(design)
         # the last row and column are those of a constant, which is 0 here
         moment = GridSum(summed.units[:-1, :-1].contiguous(), summed.step)
@@ -77,11 +65,7 @@ def whitened_rows(
         )
 
         def map_crops() -> list[TrainingSet]:
-            designs = (
-                Design(UnitRows(), Rows(crop, transform), private=releases.plan.private)
-                for crop in data.crops
-            )
-            return [_map_rows(each, matrix) for each in designs]
+            return [_map_rows(make_design(crop), matrix) for crop in data.crops]
 
         mapped = _map_rows(design, matrix, map_crops)
         return Rows(mapped, Transform(kinds.L2()), scoring=transform, whitener=matrix)
@@ -104,13 +88,9 @@ def _map_rows(
 
 
 def compute_whitener(moment: Spectrum, exponent: float, *, noise: float, n: int) -> torch.Tensor:
-    """Returns A, float64 [d, d], symmetric.
+    """Returns A, float64 [d, d], symmetric, from the estimated second moment of n units' rows.
 
-    Args:
-      moment: the estimated second moment of unit rows.
-      exponent: w.
-      noise: the standard deviation of the noise on the moment's diagonal; 0 for none.
-      n: units of privacy, each of which adds as much as one row.
+    `noise` is the standard deviation of the noise on the moment's diagonal; 0 for none.
     """
     ridge = max(_NOISE_RIDGE * noise, _LEAST_RIDGE) * math.sqrt(len(moment.values))
     factors = (moment.values + ridge) ** -exponent
@@ -145,7 +125,6 @@ class _MappedRows:
                 yield start + first, block[first : first + rows].cpu().numpy()
 
     def in_memory(self) -> torch.Tensor:
-        """Returns all rows, float32 [rows, dimension]."""
         device = self._design.rows.device
         out = torch.empty((self.rows, self.dimension), dtype=torch.float32, device=device)
         for start, block in self._multiply_blocks():

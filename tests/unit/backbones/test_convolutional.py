@@ -143,26 +143,23 @@ def test_scattering_coefficients_enter_and_are_not_trained() -> None:
 @pytest.mark.parametrize(
     ("values", "tune"), [(SMALL, "all"), (SMALL, {"blocks": 1}), (SCATTERED, {"blocks": 2})]
 )
-@pytest.mark.parametrize("engine", ["ghost", "functional"])
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
-def test_the_check_before_training_takes_it(values: dict[str, Any], tune: Any, engine: Any) -> None:
+def test_the_check_before_training_takes_it(values: dict[str, Any], tune: Any) -> None:
     network = network_of(load(values), tune, classes=3)
     dtype = torch.uint8 if network.from_images else torch.float32
     check_network(
         network,
         sigmoid=False,
         precision="float32",
-        engine=engine,
         example=torch.zeros(3, *network.shape, dtype=dtype),
         classes=3,
     )
 
 
 @pytest.mark.parametrize(("values", "shape"), [(SMALL, (1, 12, 12)), (SCATTERED, (27, 4, 4))])
-@pytest.mark.parametrize("engine", ["ghost", "functional"])
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_its_gradients_are_clipped_row_by_row(
-    values: dict[str, Any], shape: tuple[int, ...], engine: Any
+    values: dict[str, Any], shape: tuple[int, ...]
 ) -> None:
     backbone = load(values)
     trained = dict(backbone.graph.model.named_children())  # type: ignore[union-attr]
@@ -172,7 +169,7 @@ def test_its_gradients_are_clipped_row_by_row(
     inputs, labels = torch.randn(7, *shape), torch.arange(7) % 3
     alone = gradients(network, inputs, labels)
     limit = float(alone.norm(dim=1).median())  # some are shortened, some are not
-    ours = added(sums(network, limit, engine=engine), inputs, labels, None)
+    ours = added(sums(network, limit), inputs, labels, None)
     torch.testing.assert_close(ours, clipped(alone, limit).float(), rtol=1e-3, atol=1e-5)
 
 

@@ -120,12 +120,7 @@ def clipped(
 
 def sums(network: Small, limit: float = math.inf, **options: Any) -> ClippedSums:
     """`ClippedSums` with defaults."""
-    defaults = {
-        "sigmoid": False,
-        "clipping": "fixed",
-        "precision": "float32",
-        "engine": "ghost",
-    }
+    defaults = {"sigmoid": False, "clipping": "fixed", "precision": "float32"}
     return ClippedSums(network, max_grad_norm=limit, **{**defaults, **options})
 
 

@@ -16,7 +16,7 @@ from tests.unit.finetune.small_networks import Small, of_timm
 
 
 def check(network: Small, classes: int = 3, **options: Any) -> None:
-    defaults = {"sigmoid": False, "precision": "float32", "engine": "ghost", "views": 1}
+    defaults = {"sigmoid": False, "precision": "float32", "views": 1}
     dtype = options.pop("dtype", torch.float32)
     example = torch.zeros(2, *network.shape, dtype=dtype)
     check_network(network, example=example, classes=classes, **{**defaults, **options})
@@ -52,10 +52,9 @@ class Mixes(nn.Module):
 
 @pytest.mark.parametrize("views", [1, 2])
 @pytest.mark.parametrize("sigmoid", [False, True])
-@pytest.mark.parametrize("engine", ["ghost", "functional"])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_networks_pass(precision: str, engine: str, sigmoid: bool, views: int) -> None:
-    check(small(), precision=precision, engine=engine, sigmoid=sigmoid, views=views)
+def test_networks_pass(precision: str, sigmoid: bool, views: int) -> None:
+    check(small(), precision=precision, sigmoid=sigmoid, views=views)
 
 
 def test_images_pass() -> None:
@@ -78,10 +77,9 @@ def test_parameters_stay_as_they_were() -> None:
     assert not network.trained["4.weight"].any()
 
 
-@pytest.mark.parametrize("engine", ["ghost", "functional"])
-def test_networks_that_mix_rows_are_refused(engine: str) -> None:
+def test_networks_that_mix_rows_are_refused() -> None:
     with pytest.raises(ConfigError, match="mixes the rows of a batch"):
-        check(small(Mixes()), engine=engine)
+        check(small(Mixes()))
 
 
 def test_batch_norm_in_training_is_refused() -> None:
@@ -105,9 +103,10 @@ def test_a_wrong_rule_is_refused_by_name(
     monkeypatch.setattr("dpprobe.finetune.ghost.forms_gradients", lambda _: True)
     monkeypatch.setattr(rule, "compute_gradients", wrong)
 
-    with pytest.raises(ConfigError, match=rf"ghost gives a wrong gradient of {name}.*functional"):
+    with pytest.raises(
+        ConfigError, match=rf"ghost gives a wrong gradient of {name}.*choose another"
+    ):
         check(network)
-    check(network, engine="functional")
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -136,7 +135,7 @@ class HalfCalled(nn.Module):
         return y + self.part * self.table.weight.view(4, 1, 1)
 
 
-OUTSIDE = r"parameter 1\.table\.weight: it is used outside its layer, .* write engine: functional"
+OUTSIDE = r"parameter 1\.table\.weight: it is used outside its layer, .* choose another"
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -150,17 +149,15 @@ def test_a_weight_that_its_layer_and_others_use_is_refused() -> None:
     network = small(nn.Conv2d(4, 4, 1), HalfCalled(1e-9, called=True))
     with pytest.raises(ConfigError, match=OUTSIDE):
         check(network, together=8)
-    check(network, together=8, engine="functional")
     assert all(isinstance(one, nn.Parameter) for one in network.module.parameters())
 
 
-def test_a_weight_that_is_captured_is_refused_by_every_engine() -> None:
+def test_a_weight_that_is_captured_is_refused() -> None:
     layer = HalfCalled(called=True)
     captured = [layer.table.weight]
     layer.register_forward_hook(lambda _, __, y: y + 1e-9 * captured[0].view(4, 1, 1))
-    for engine in ("ghost", "functional"):
-        with pytest.raises(ConfigError, match=r"1\.table\.weight: it is used outside"):
-            check(small(nn.Conv2d(4, 4, 1), layer), engine=engine)
+    with pytest.raises(ConfigError, match=OUTSIDE):
+        check(small(nn.Conv2d(4, 4, 1), layer))
 
 
 class Turned(nn.Module):
@@ -177,7 +174,6 @@ class Turned(nn.Module):
 def test_layers_that_see_rows_elsewhere_are_refused_by_name() -> None:
     with pytest.raises(ConfigError, match=r"wrong gradient of 0\.linear\."):
         check(small(Turned()))
-    check(small(Turned()), engine="functional")
 
 
 class Fails(nn.Module):
@@ -191,10 +187,9 @@ class Fails(nn.Module):
         return x * self.scale if x.data_ptr() else x * self.scale * 1.0
 
 
-@pytest.mark.parametrize("engine", ["ghost", "functional"])
-def test_what_an_engine_cannot_do_is_refused(engine: str) -> None:
-    with pytest.raises(ConfigError, match=f"engine {engine} cannot take .* choose another"):
-        check(small(Fails()), engine=engine)
+def test_a_layer_that_cannot_be_differentiated_by_row_is_refused() -> None:
+    with pytest.raises(ConfigError, match="gradients cannot be taken by row .* choose another"):
+        check(small(Fails()))
 
 
 def test_networks_without_a_gradient_are_refused() -> None:
@@ -221,24 +216,22 @@ class MixesSome(nn.Module):
         return x - 0.05 * x.mean(0, keepdim=True)
 
 
-@pytest.mark.parametrize("engine", ["ghost", "functional"])
-def test_mixing_in_large_batches_is_refused(engine: str) -> None:
+def test_mixing_in_large_batches_is_refused() -> None:
     network = small(MixesSome(above=15))
-    check(network, engine=engine, together=15)
+    check(network, together=15)
     with pytest.raises(ConfigError, match="mixes the rows of a batch"):
-        check(network, engine=engine, together=16)
+        check(network, together=16)
     with pytest.raises(ConfigError, match="mixes the rows of a batch"):
-        check(network, engine=engine, together=8, views=2)
+        check(network, together=8, views=2)
     model = nn.Sequential(nn.ReLU(), MixesSome(above=2), nn.Flatten())
     with pytest.raises(ConfigError, match="layer 1 of net mixes the rows"):
         check_rows_apart(model, torch.randn(3, 4, 6, 6), name="net")
 
 
-@pytest.mark.parametrize("engine", ["ghost", "functional"])
-def test_a_branch_by_numbers_is_refused(engine: str) -> None:
+def test_a_branch_by_numbers_is_refused() -> None:
     layer = MixesSome(largest=1e6)
     with pytest.raises(ConfigError, match="reads a number of its batch, as a branch by it does"):
-        check(small(layer), engine=engine)
+        check(small(layer))
     with pytest.raises(ConfigError, match="reads a number of its batch"):
         check_rows_apart(nn.Sequential(layer), torch.randn(3, 4, 6, 6), name="net")
 
@@ -250,12 +243,11 @@ class TakesFromTheRowBefore(nn.Module):
         return torch.cat([x[:1], x[1:] + 0.1 * x[:-1]])
 
 
-@pytest.mark.parametrize("engine", ["ghost", "functional"])
-def test_rows_that_depend_on_those_before_them_are_refused(engine: str) -> None:
+def test_rows_that_depend_on_those_before_them_are_refused() -> None:
     network = small(TakesFromTheRowBefore())
     # Behind layers that are trained wrong gradients would show; frozen ones only mix.
     with pytest.raises(ConfigError, match="mixes the rows of a batch"):
-        check(network, engine=engine)
+        check(network)
 
 
 def test_a_backbone_whose_rows_depend_on_those_before_them_is_refused_by_layer() -> None:

@@ -177,11 +177,11 @@ def test_each_parameter_has_its_gradient(name: str) -> None:
     sizes = [parameter.numel() for parameter in network.trained.values()]
 
     total = torch.zeros(sum(sizes))
-    statistics = sums(network).add_rows(total, inputs, labels, None)
+    norms = sums(network).add_rows(total, inputs, labels, None)
 
     for part, expected in zip(total.split(sizes), rows.sum(0).split(sizes), strict=True):
         assert (part - expected).norm() <= 2e-5 * expected.norm() + 1e-7 * rows.norm()
-    torch.testing.assert_close(statistics.norms, rows.norm(dim=1), rtol=2e-5, atol=0)
+    torch.testing.assert_close(norms, rows.norm(dim=1), rtol=2e-5, atol=0)
 
 
 @pytest.mark.parametrize("name", LAYERS)

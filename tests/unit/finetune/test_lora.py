@@ -17,6 +17,7 @@ from dpprobe.finetune.lora import (
     find_normalisations,
     insert_lora,
 )
+from dpprobe.finetune.options import Lora
 
 
 def filled(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -84,9 +85,8 @@ class Small(nn.Module):
 
 
 def lora(model: Small, *targets: str, rank: int = 2, seed: int = 0) -> dict[str, LoraLinear]:
-    insert_lora(
-        model, list(model.blocks), rank=rank, targets=targets, alpha=None, seed=seed, name="small"
-    )
+    lora = Lora(rank=rank, targets=targets)
+    insert_lora(model, list(model.blocks), lora, seed=seed, name="small")
     return {path: one for path, one in model.named_modules() if isinstance(one, LoraLinear)}
 
 
@@ -113,7 +113,7 @@ def test_lora_without_a_layer_is_refused_by_name() -> None:
         lora(Small(), "qkv", "fc1")
     empty = nn.Sequential(nn.Conv2d(1, 1, 1))
     with pytest.raises(ConfigError, match="conv has no linear layer in its blocks"):
-        insert_lora(empty, [empty[0]], rank=1, targets=(), alpha=None, seed=0, name="conv")
+        insert_lora(empty, [empty[0]], Lora(rank=1), seed=0, name="conv")
 
 
 def test_batch_norms_are_not_taken_for_normalisations_that_stay() -> None:

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from dpprobe.errors import ConfigError, PrivacyError
+from dpprobe.finetune.gradients import ClippedSums
 from dpprobe.finetune.inputs import CutInputs, Inputs
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.steps import rows_at_once
@@ -63,11 +64,19 @@ class RecordedSums:
 
 
 def train(
-    options: Options, inputs: Inputs | None = None, *, noise: float = 2.0, **rest: Any
+    options: Options,
+    inputs: Inputs | None = None,
+    *,
+    noise: float = 2.0,
+    seed: int = SEED,
+    make_sums: Any = ClippedSums,
+    **rest: Any,
 ) -> Trained:
     inputs = mlp_inputs() if inputs is None else inputs
-    releases = releases_of(options, inputs.n, noise)
-    trained = train_network(options, mlp_network(), inputs, releases, **rest)
+    releases = releases_of(options, inputs.n, noise, seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dpprobe.finetune.steps.ClippedSums", make_sums)
+        trained = train_network(options, mlp_network(), inputs, releases, **rest)
     releases.check_counts()
     return trained
 
@@ -148,7 +157,6 @@ def test_a_training_is_a_plain_loop_s(optimiser: str, batch_size: Any, noise: fl
     [
         {"clipping": "automatic"},
         {"loss": "sigmoid"},
-        {"engine": "functional"},
         {"class_weights": (1.0, 0.25, 0.5)},
         {"units": True, "class_weights": (1.0, 0.25, 0.5)},
         {"units": True},
@@ -265,9 +273,7 @@ def test_another_seed_has_other_noise_and_other_batches() -> None:
 
     ends = []
     for seed in (SEED, SEED + 1):
-        releases = releases_of(options, inputs.n, 1.0, seed=seed)
-        trained = train_network(options, mlp_network(), inputs, releases, make_sums=make)
-        ends.append(flat(trained.state))
+        ends.append(flat(train(options, inputs, noise=1.0, seed=seed, make_sums=make).state))
     assert not np.any(ends[0] == ends[1])
     assert len(sums[0].calls[0][0]) != len(sums[1].calls[0][0]) or not torch.equal(
         sums[0].calls[0][0], sums[1].calls[0][0]
@@ -311,11 +317,8 @@ def test_an_empty_batch_takes_a_noisy_step_that_is_counted() -> None:
         made.append(RecordedSums(*args, **rest))
         return made[-1]
 
-    releases = releases_of(options, inputs.n, 1.0)
-    network = mlp_network()
-    start = flat(network.trained)
-    trained = train_network(options, network, inputs, releases, make_sums=make)
-    releases.check_counts()
+    start = flat(mlp_network().trained)
+    trained = train(options, inputs, noise=1.0, make_sums=make)
     assert trained.steps == 30
     assert 3 < len(made[0].calls) < 30  # some were empty: 1/e of them in the mean
     drawn = GaussianNoise([SEED], len(start), CPU)
@@ -414,10 +417,10 @@ def test_sums_get_the_plan_s_norm_and_the_options() -> None:
         made.append(RecordedSums(*args, **rest))
         return made[-1]
 
-    options = network_options(clipping="automatic", precision="bfloat16", engine="functional")
+    options = network_options(clipping="automatic", precision="bfloat16")
     train(options, make_sums=make)
     train(options, noise=0.0, make_sums=make)
-    common = {"sigmoid": False, "precision": "bfloat16", "engine": "functional"}
+    common = {"sigmoid": False, "precision": "bfloat16"}
     assert made[0].rest == common | {"max_grad_norm": 0.3, "clipping": "automatic"}
     assert made[1].rest == common | {"max_grad_norm": math.inf, "clipping": "fixed"}
 

@@ -284,7 +284,7 @@ def test_options_without_a_search_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_search_keeps_what_scores_are() -> None:
-    with pytest.raises(ConfigError, match="loss: 'sigmoid': it changes what scores"):
+    with pytest.raises(ConfigError, match="loss 'sigmoid': it changes what scores"):
         method_options(
             {
                 "head": "fine_tune",

@@ -19,16 +19,17 @@ from dpprobe.heads import exact_engine
 from dpprobe.heads.exact_engine import ExactSums
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.normalisation import Centred
+from dpprobe.heads.optimiser import Sgd
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.rows import Rows, Transform
-from dpprobe.heads.sgd import Options, Sgd
+from dpprobe.heads.sgd import Options
 from dpprobe.heads.training_set import TrainingSet, row_lengths
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.keystream import Keystream
 from dpprobe.privacy.randomness import cell_seed
 from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.sampling import ExactPoissonSampler
-from tests.support.gradient_sums import LOSSES, full_sum, random_weights
+from tests.support.gradient_sums import LOSSES, full_sum, random_weights, sum_over
 from tests.support.linear_heads import (
     Source,
     features_of,
@@ -79,7 +80,7 @@ def test_sums_are_an_oracle_s_but_for_the_grid(loss: tuple[str, bool], kind: str
         sums = exact(rows, clip, sigmoid=sigmoid)
         for index, actual in (
             (np.arange(rows.n), sums.sum_all(weights)),
-            (batch, sums.sum_over(batch, weights)),
+            (batch, sum_over(sums, batch, weights)),
         ):
             for head, total in zip(weights.numpy(), actual.values, strict=True):
                 wanted = oracle_sum(rows, head, index, clip, sigmoid=sigmoid)
@@ -115,7 +116,7 @@ def test_no_unit_contributes_more_than_the_clipping_norm(
     rows = normalised(TrainingSet(features, labels, 4, units=units), kind)
     sums = exact(rows, clip, sigmoid=loss[0] == "sigmoid")
     heads = torch.tensor(weights, dtype=torch.float64).view(1, 4, 4)
-    norms = [square(sums.sum_over(np.array([image]), heads)) for image in range(images)]
+    norms = [square(sum_over(sums, np.array([image]), heads)) for image in range(images)]
     if rows.weights is not None:
         for norm, weight in zip(norms, rows.weights.tolist(), strict=True):
             assert norm <= (Fraction(clip) * Fraction(weight)) ** 2
@@ -132,9 +133,9 @@ def test_rows_that_are_left_out_add_nothing(bad: float, kind: str) -> None:
     features[4] = bad
     rows = normalised(TrainingSet(features, data.labels, 2), kind)
     sums, weights = exact(rows, 1.0), random_weights(rows).double()
-    assert not sums.sum_over(np.array([4]), weights).units.any()
+    assert not sum_over(sums, np.array([4]), weights).units.any()
     others = np.delete(np.arange(9), 4)
-    assert torch.equal(sums.sum_all(weights).units, sums.sum_over(others, weights).units)
+    assert torch.equal(sums.sum_all(weights).units, sum_over(sums, others, weights).units)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -144,7 +145,7 @@ def test_any_order_any_blocks_any_threads_the_same_bits(kind: str) -> None:
     weights = random_weights(rows).double()
     wanted = exact(rows, 0.7).sum_all(weights).units
     order = np.random.default_rng(1).permutation(3000)
-    assert torch.equal(exact(rows, 0.7).sum_over(order, weights).units, wanted)
+    assert torch.equal(sum_over(exact(rows, 0.7), order, weights).units, wanted)
     moved = normalised(TrainingSet(features_of(data)[order], data.labels[order], 5), kind)
     assert torch.equal(exact(moved, 0.7).sum_all(weights).units, wanted)
     torch.set_num_threads(3)
@@ -175,7 +176,7 @@ def test_a_row_in_front_changes_the_sum_by_its_own_part(kind: str) -> None:
     whole, null = (rows_of(TrainingSet(each, labels, 3), kind) for each in (features, without))
     moved = exact(whole, 0.3).sum_all(weights).units - exact(null, 0.3).sum_all(weights).units
     assert torch.equal(
-        moved, exact(whole, 0.3).sum_over(np.zeros(1, dtype=np.int64), weights).units
+        moved, sum_over(exact(whole, 0.3), np.zeros(1, dtype=np.int64), weights).units
     )
     sums = exact(whole, 0.3).sum_all(weights)
     assert square(GridSum(moved, sums.step)) <= Fraction(0.3) ** 2
@@ -262,7 +263,7 @@ def test_poisson_batches_are_the_keystream_s() -> None:
     for seed, weights in zip(SEEDS, actual.weights, strict=True):
         sampler = ExactPoissonSampler(120, 20 / 120, Keystream.from_seed(seed, "Poisson sampling"))
         batch, _ = sampler.draw_block(1)
-        wanted = exact(rows_of(data), 0.5).sum_over(batch, start).values[0] / 20
+        wanted = sum_over(exact(rows_of(data), 0.5), batch, start).values[0] / 20
         assert relative(-weights, wanted) < 1e-4
 
 

@@ -18,6 +18,7 @@ from dpprobe.heads.schedules import rate_of
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.randomness import cell_seed, open_stream
 from dpprobe.privacy.releases import Releases
+from tests.support.gradient_sums import sum_over
 from tests.support.linear_heads import (
     features_of,
     no_privacy,
@@ -170,7 +171,7 @@ def test_an_exact_sum_has_the_constant_and_stays_below_the_norm(constant: float)
     head = weights[0].numpy().copy()
     head[:, -1] /= constant
     for row in range(rows.n):
-        total = sums.sum_over(np.array([row]), weights)
+        total = sum_over(sums, np.array([row]), weights)
         assert torch.equal(total.units, total.units.round())
         assert float(total.values.square().sum().sqrt()) <= clip
         wanted = clipped_gradient(appended(data, constant)[row], head, data.labels[row], clip)
@@ -230,9 +231,11 @@ def test_the_variance_is_the_plan_s(cls: Any, batch_size: Any) -> None:
     releases = Releases(plan, SEEDS, torch.device("cpu"))
     multiplier = plan.find_mechanism(GRADIENTS).noise_multiplier
     expected = 100 if batch_size == "full" else 25
-    constants = adam.correction_constants(options.noise_correction, releases)
-    assert constants == {"noise": pytest.approx(multiplier * 2 / expected), "floor": 0.4}
-    assert adam.correction_constants(None, releases) == {}
+    constants = adam.moment_constants(options, releases)
+    assert constants["noise"] == pytest.approx(multiplier * 2 / expected)
+    assert constants["floor"] == 0.4
+    off = adam.moment_constants(options.model_copy(update={"noise_correction": None}), releases)
+    assert (off["noise"], off["floor"]) == (0, 0)
 
 
 @pytest.mark.parametrize("cls", [adam.Options, lamb.Options])

@@ -17,11 +17,13 @@ from dpprobe.heads.fitted import Heads
 from dpprobe.heads.gradient_options import GradientOptions
 from dpprobe.heads.history import record_steps
 from dpprobe.heads.initial_weights import initial_weights
+from dpprobe.heads.optimiser import Sgd
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.sgd import Options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.gradient_noise import GaussianNoise
 from dpprobe.privacy.randomness import cell_seed, open_stream
+from dpprobe.privacy.releases import Releases
 from tests.support.gpu import DEVICES, needs_gpu
 from tests.support.linear_heads import (
     Source,
@@ -434,6 +436,21 @@ def test_every_step_draws_noise_and_a_batch(head: Any, monkeypatch: pytest.Monke
         torch.equal(fresh.copy_state()[name], part) for name, part in noise.copy_state().items()
     )
     assert sum(batches) == 333
+
+
+def test_an_optimiser_derived_from_sgd_takes_its_own_steps() -> None:
+    class Slower(Sgd):
+        def step(self, weights: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:
+            super().step(weights, gradient, rate / 2)
+
+    data = training_set()
+    weights = []
+    for rate, optimiser in ((0.2, Slower), (0.1, Sgd)):
+        options = Options(batch_size=12, steps=30, learning_rate=rate)
+        releases = Releases(plan_for(options, data.rows), SEEDS, torch.device("cpu"))
+        fitted = gradient_steps.train_heads(options, rows_of(data), releases, optimiser)
+        weights.append(fitted.weights)
+    np.testing.assert_allclose(*weights, rtol=1e-4, atol=1e-6)
 
 
 def test_divergence_is_an_error_that_says_so() -> None:

@@ -11,8 +11,7 @@ import torch
 from dpprobe.heads.adam import Adam
 from dpprobe.heads.lamb import Lamb
 from dpprobe.heads.momentum import Momentum
-from dpprobe.heads.optimiser import Optimiser, is_plain
-from dpprobe.heads.sgd import Sgd
+from dpprobe.heads.optimiser import Optimiser, Sgd
 from tests.support.gradients import SHAPE, gradients, start
 
 
@@ -44,16 +43,6 @@ def test_a_gradient_of_zero_moves_nothing() -> None:
         weights = start()
         optimiser.step(weights, torch.zeros(SHAPE, dtype=torch.float64), 0.1)
         assert torch.equal(weights, start())
-
-
-def test_an_optimiser_derived_from_a_plain_one_is_not_plain() -> None:
-    class Slower(Sgd):
-        def step(self, weights: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:
-            super().step(weights, gradient, rate / 2)
-
-    assert is_plain(Sgd())
-    assert not is_plain(Slower())
-    assert not is_plain(Momentum(beta=0.9))
 
 
 @pytest.mark.parametrize(

@@ -326,7 +326,7 @@ def test_a_noisy_centre_and_draws_share_a_budget(tmp_path: Path) -> None:
     [
         ({"similarity": (0.5, 0.5)}, "the smaller one first"),
         ({"similarity": (-1.1, 0.5)}, "from -1 to 1"),
-        ({"similarity": (math.nan, 0.5)}, "from -1 to 1"),
+        ({"similarity": (math.nan, 0.5)}, "finite number"),
         ({"top": 6, "candidates": 5}, "top 6 is more than the 5 candidates"),
         ({"top": 0}, "greater than or equal to 1"),
         ({"candidates": 10**6}, "less than or equal to"),

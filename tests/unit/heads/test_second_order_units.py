@@ -57,7 +57,7 @@ def repeated(
 def trained(options: MethodOptions, rows: Rows, noise: float) -> torch.Tensor:
     releases = Releases(plan_of(options, rows.n, noise), (3, 4), rows.device)
     module = importlib.import_module(HEADS[options.head])
-    fitted = module.fit(options, rows, releases)
+    fitted = module.fit(options, rows, releases, record=None)
     releases.check_counts()
     return torch.from_numpy(fitted.weights)
 
@@ -184,7 +184,7 @@ def test_sums_over_units_are_the_same_bits_in_any_order_and_block(
         return sums_of(Design(options, rows, private=True), head, clip=0.5)
 
     expected = sums(torch.arange(400))
-    monkeypatch.setattr("dpprobe.heads.second_order.BLOCK_BYTES", 4_000)
+    monkeypatch.setattr("dpprobe.heads.rows.BLOCK_BYTES", 4_000)
     monkeypatch.setattr("dpprobe.heads.training_set.BLOCK_BYTES", 4_000)
     actual = sums(torch.randperm(400, generator=torch.Generator().manual_seed(1)))
     for one, other in zip(expected, actual, strict=True):

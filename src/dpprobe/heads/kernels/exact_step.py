@@ -1,8 +1,8 @@
 """Adds clipped gradients exactly, on the CPU: a unit row times a factor, both on a public grid.
 
-Both products are of integers below 2^53 in float64, by NumPy's BLAS, so they are exact. The work
-between them handles one row at a time, number by number: a row's part does not depend on its place,
-nor on its neighbours.
+Both products are exact: of integers below 2^53 in float64, by NumPy's BLAS. The work between them
+handles one row at a time, number by number, so a row's part depends on neither place nor
+neighbours.
 """
 
 # mypy: allow-untyped-defs
@@ -39,11 +39,8 @@ def _square_norm(x):
 def to_integers(weights, bits, heads, units):
     """Fills heads [seeds, d + 1, K] with weights [seeds, K, d + 1] in units, rounded to integers.
 
-    A class's integers have a norm of at most about 2^bits. Weights that are not finite become no
-    numbers, so that all their logits are not finite.
-
-    Args:
-      units: [seeds], a power of two for each head.
+    A class's integers have a norm of at most about 2^bits. `units` [seeds] become powers of two.
+    Weights that are not finite become NaN, so that all their logits are not finite.
     """
     for seed in range(weights.shape[0]):
         longest = 0.0
@@ -70,15 +67,8 @@ def to_integers(weights, bits, heads, units):
 def to_grid(source, scale, shift, centre, entry, out):
     """Fills out with [x, 1] / |[x, 1]|, x = scale * source - shift * centre, in steps of `entry`.
 
-    Entries are rounded towards zero, so the result in steps is no longer than 1.
-
-    Args:
-      source: [d].
-      centre: [d], or [0] for none.
-      out: [d + 1].
-
-    Returns:
-      |[x, 1]|; or 0, and zeros, where that is not finite.
+    Entries are rounded towards zero, so the result in steps is no longer than 1. An empty centre
+    stands for none. Returns |[x, 1]|; or 0, and fills zeros, if it is not finite.
     """
     d = source.shape[0]
     if centre.shape[0]:
@@ -100,7 +90,7 @@ def to_grid(source, scale, shift, centre, entry, out):
 
 @jit("void(f8[:, ::1], f8[::1], f8[::1], i8[::1], u1[:, ::1], i8[::1], f8, f8, b1, f8[:, ::1])")
 def _to_factors(logits, norms, weights, labels, multi_hot, rows, clip, step, sigmoid, out):
-    """Turns logits [m, K] into factors [K, m] in steps: |row| residual, clipped, times its weight.
+    """Turns logits [m, K] into factors [K, m] in steps: |row| times the clipped, weighted residual.
 
     A row of norm 0, or with a logit that is not finite, gets 0.
     """
@@ -151,19 +141,15 @@ def add_sums(
     """Adds each head's clipped sum over the same rows [m] to its total, in steps of entry * step.
 
     Args:
-      features: float32 [n, d].
-      scale, shift, centre: row i is scale[i] * features[i] - shift[i] * centre; shift and centre
-        [0] for none.
-      labels: int64 [n]; or [0] for rows of several labels.
-      multi_hot: uint8 [n, K] for rows of several labels; or [0, 0].
-      weights: float32 [n], what a clipped gradient is multiplied with; 0 for a row that must not
-        contribute.
+      features, scale, shift, centre: float32; row i is scale[i] * features[i] - shift[i] * centre;
+        shift and centre [0] for none.
+      labels, multi_hot: int64 [n] and [0, 0]; for several labels [0] and uint8 [n, K].
+      weights: float32 [n], factors of the clipped gradients; 0 for an unusable row.
       rows: int64 [m], each from 0 to n - 1: this is not checked.
       heads: [seeds, d + 1, K], integers.
       units: [seeds], of a row in steps times a head's integers.
       clip: of a gradient's norm.
       entry, step: of the rows' entries and of the factors.
-      sigmoid: True if the loss is a sum of sigmoid cross-entropies.
       totals: [seeds, K, d + 1].
     """
     seeds, columns, classes = heads.shape

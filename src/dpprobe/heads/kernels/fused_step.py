@@ -1,15 +1,14 @@
 """Clipped gradient sums on the CPU, in machine code: the sums of `clipping`, in one pass.
 
-Written here, since no library clips in the middle of two products without a pass over memory.
+No library clips between two products without another pass over memory. A chunk of rows is
+multiplied with the weights, turned into clipped residuals, and multiplied with them again while it
+is still in the processor's cache. Both products go by tiles of 20 vectors of partial sums in
+registers (5 classes x 4 rows, then 5 classes x 4 vectors of columns).
 
-A chunk of rows is multiplied with the weights, turned into clipped residuals, and multiplied with
-them again while it is still in the processor's cache. Both products go by tiles of 20 vectors of
-partial sums that stay in registers (5 classes x 4 rows, then 5 classes x 4 vectors of columns).
-
-Rows are read where they lie. With few classes they come from memory about as slowly as they are
-multiplied, so the next chunk is fetched meanwhile: a cache line per step of a tile, evenly over
-both products, of four rows in turn. One row at a time comes at half the speed. A cache soon drops
-fetched lines, long before it is full: hence small chunks (`chunk_rows`).
+With few classes rows come from memory about as slowly as they are multiplied, so the next chunk is
+fetched meanwhile: one cache line per step of a tile, evenly over both products, of four rows in
+turn (one row at a time comes at half the speed). A cache soon drops fetched lines, long before it
+is full: hence small chunks (`chunk_rows`).
 """
 
 # mypy: allow-untyped-defs, disable-error-code="call-arg"
@@ -28,16 +27,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from dpprobe.heads.kernels import vectors
-from dpprobe.heads.kernels.vectors import (
-    FAST,
-    FLOAT,
-    INT,
-    INTERLEAVED,
-    LANES,
-    LINE,
-    ZERO,
-    Code,
-)
+from dpprobe.heads.kernels.vectors import FAST, FLOAT, INT, INTERLEAVED, LANES, LINE, ZERO, Code
 from dpprobe.privacy import gradient_noise
 from dpprobe.privacy.machine_code import MachineCode
 
@@ -164,9 +154,7 @@ def _outer_sum(
 def _add_outer(
     _context, rows, m, residuals, residual_stride, sums, stride, byte, spots, start, together
 ):
-    """Adds `_outer_sum` over 4 vectors, from a byte of the rows on; fetches as `_add_products`
-    does.
-    """
+    """Adds `_outer_sum` over 4 vectors from a byte of the rows; fetches like `_add_products`."""
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         _outer_sum(Code(builder), arguments[:-3], _VECTORS, None, arguments[-3:])
@@ -266,10 +254,7 @@ def _apply_sigmoid(z, classes, m):
     fastmath=FAST,
 )
 def _clip_residuals(z, classes, m, bounds, scale, parts, usable, factors, release, d):
-    """Scales residuals down to the bounds, then by the parts; adds them to the biases' column.
-
-    Then the residuals are multiplied with the rows' scale.
-    """
+    """Clips residuals to the bounds, times parts; adds them to the biases, then applies scale."""
     for i in range(m):
         factors[i] = 0.0
     for k in range(classes):
@@ -320,7 +305,7 @@ def _aim_fetches(ahead, place, taken, tiles):
 def _multiply_rows(pointers, m, d, weights, z, ahead):
     """Writes weights times rows to z.
 
-    Long rows go by blocks of columns: a first-level cache of 48 KiB holds 4 rows and 5 classes.
+    Goes by blocks of columns: 4 rows and 5 classes fit into a first-level cache of 48 KiB.
     """
     rows, heads, stride = pointers.ctypes.data, weights.ctypes.data, weights.strides[0]
     logits, logit_stride = z.ctypes.data, z.strides[0]
@@ -375,10 +360,7 @@ def _multiply_back(pointers, m, d, z, release, panel, ahead):
 
 @jit()
 def _cut_chunks(sizes, chunk):
-    """Returns where chunks begin and end, of batches laid end to end: of about `chunk` rows each.
-
-    A chunk is of one batch, and has fewer than 1.5 times so many rows.
-    """
+    """Returns the cuts of batches laid end to end: chunks of one batch, of about `chunk` rows."""
     cuts = [0]
     start = 0
     for size in sizes:
@@ -393,7 +375,7 @@ def _cut_chunks(sizes, chunk):
 
 @jit()
 def _make_scratch(classes):
-    """Returns what `_add_chunk` works in: float32, float64, logits, addresses, and a panel.
+    """Returns the scratch of `_add_chunk`: float32, float64, logits, addresses, panel.
 
     Addresses are of the rows now and of those later; the panel is of `_lay_out`, with addresses.
     """
@@ -473,8 +455,8 @@ def _add_chunk(
 def chunk_rows(d, classes):
     """Returns how many rows of d features a chunk should have.
 
-    They are multiplied with so many classes: the more, the longer the processor is busy with them,
-    and the less it matters whether the next ones have come.
+    The more classes, the longer the processor is busy with each row, and the less it matters
+    whether the next rows have come.
     """
     rows = _CHUNK_BYTES * max(20, classes) // (20 * 4 * d)
     # By `_cut_chunks` a chunk may come out half as large again.
@@ -507,15 +489,13 @@ def add_clipped_sums(
     features, scale, labels, multi_hot, bounds, parts, sigmoid, rows, sizes, weights, classes,
     releases,
 ):  # fmt: skip
-    """Adds each seed's clipped sums over slices of the same rows to its releases, one a slice.
+    """Adds each seed's clipped sums over slices of the same rows to its releases, one per slice.
 
     Args:
-      features: float32 [n, d].
-      scale: float32 [n], what each row is multiplied with.
-      labels: int64 [n]; or [0] for rows of several labels.
-      multi_hot: uint8 [n, classes] for rows of several labels; or [0, 0].
+      features, scale: float32 [n, d] and [n]; row i is scale[i] * features[i].
+      labels, multi_hot: int64 [n] and [0, 0]; for several labels [0] and uint8 [n, classes].
       bounds: float64 [n], from `clipping.clip_bounds`.
-      parts: float32 [n], what each example's clipped gradient is multiplied with; or [0] for ones.
+      parts: float32 [n], factors of the clipped gradients; or [0] for ones.
       sigmoid: True if the loss is a sum of sigmoid cross-entropies.
       rows: int64 [m], each from 0 to n - 1: this is not checked.
       sizes: int64 [slices], each slice's rows, slice after slice.
@@ -568,16 +548,13 @@ def take_steps(
 ):  # fmt: skip
     """Takes steps of one head, a batch each: weights -= rate * (clipped sum + noise).
 
-    Args:
-      features, scale, labels, multi_hot, bounds, parts, sigmoid, classes: as in
-        `add_clipped_sums`.
-      rows: the batches' rows, batch after batch; what follows them is fetched for the next call.
-      sizes: int64 [steps], each batch's rows.
+    Args (the first ones and classes as in `add_clipped_sums`):
+      rows, sizes: batch after batch, int64 [steps]; rows that follow are fetched for the next call.
       lanes, tail, deviation: of `gradient_noise.fill_normals`; at 0 nothing is drawn.
       rates: float32 [steps].
       weights, release: [1, padded classes, padded d + 1]; the release is scratch.
       mixing: float32 [steps], how far the average moves towards the weights; or [0].
-      average: like weights, where there is one.
+      average: like weights; unused without mixing.
     """
     columns = features.shape[1] + 1
     drawn = np.empty(_DRAWN, dtype=np.float32)
@@ -638,10 +615,7 @@ class Arrays(NamedTuple):
         *,
         sigmoid: bool,
     ) -> Arrays:
-        """Makes arrays of tensors on the CPU, labels int64 [n] or uint8 [n, classes].
-
-        A row that may not contribute, whose bound is next to 0, is multiplied with 0.
-        """
+        """Converts tensors on the CPU; an unusable row, whose bound is next to 0, gets scale 0."""
         scale = torch.where(bounds > NOT_USABLE, scale, 0.0)
         several = labels.ndim == 2
         return cls(

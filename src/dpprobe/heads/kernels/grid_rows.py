@@ -1,8 +1,8 @@
 """Brings rows to the grid of exact sums on the CPU, and adds their clipped gradients, in one pass.
 
-A chunk of rows stays in the second-level cache between its two products, which are NumPy's BLAS.
-Both are exact on the grid; what comes between them looks at one row at a time, number by number, so
-a row's part does not depend on its place.
+A chunk of rows stays in the second-level cache between its two products by NumPy's BLAS. Both are
+exact on the grid, and the work between them handles one row at a time, number by number: a row's
+part does not depend on its place.
 """
 
 # mypy: allow-untyped-defs
@@ -23,14 +23,9 @@ CHUNK = 64
 def fill_rows(features, scale, shift, centre, constant, whole, out):
     """Fills float64 [m, d + 1] with scale[i] * features[i] - shift[i] * centre, and constant[i].
 
-    Products of float32 numbers are exact in float64: one rounding an entry, fused or not.
-
-    Args:
-      features: float32 [m, d].
-      scale, shift: [m], of values that float32 holds.
-      centre: [d], of such values; empty where there is none.
-      constant: [m], the last entries as they are.
-      whole: True to round towards zero to whole numbers.
+    Scale, shift and centre hold values of float32: their products are exact in float64, with one
+    rounding per entry, fused or not. An empty centre stands for none. `whole` rounds entries, but
+    not the constant, towards zero to whole numbers.
     """
     columns = features.shape[1]
     for i in range(features.shape[0]):
@@ -53,9 +48,7 @@ def fill_rows(features, scale, shift, centre, constant, whole, out):
 
 @jit("void(f8[::1], b1, f8[:, ::1])")
 def weigh_rows(factors, whole, rows):
-    """Multiplies rows [m, d] with factors [m], in place, each entry then rounded as of
-    `fill_rows`.
-    """
+    """Multiplies rows [m, d] with factors [m], in place, rounding entries as `fill_rows` does."""
     for i in range(rows.shape[0]):
         row, factor = rows[i], factors[i]
         if whole:
@@ -120,18 +113,15 @@ def add_gradients(
     features, scale, shift, centre, constant, whole, targets, norms, lengths, weights, factors,
     weighted, biases, unit, clip, sigmoid, step, total,
 ):  # fmt: skip
-    """Adds the examples' clipped gradients to total [K, d + 1], in units of the rows' and of
-    `step`.
+    """Adds examples' clipped gradients to total [K, d + 1], in units of the rows' and of `step`.
 
-    Args:
-      features, scale, shift, centre, constant, whole: as of `fill_rows`.
+    Args (the first six as in `fill_rows`):
       targets: float32 [m, K], labels as zeros and ones.
       norms: [m], of the rows with their constants.
-      lengths: [m], what the rows were divided by before they came here.
-      weights: [m], which clipped gradients are multiplied with.
+      lengths: [m], by which the rows were divided before.
+      weights: [m], factors of the clipped gradients.
       factors: [d + 1, K], weights in units of their grid; 0 in the last row.
       weighted: False if all of them are 0.
-      biases: [K].
       unit: of the products of rows and factors, before they are multiplied with `lengths`.
       clip: of a gradient's norm; infinite for none.
       step: of residuals; 0 for residuals as they are.

@@ -16,7 +16,6 @@ INTERLEAVED = 4
 
 
 def _count_lanes() -> int:
-    """Returns the number of float32 values in a vector register."""
     features = binding.get_host_cpu_features()
     return 16 if features.get("avx512f") else 8 if features.get("avx2") else 4
 
@@ -32,13 +31,10 @@ ZERO = ir.Constant(VECTOR, [0.0] * LANES)
 
 
 class Code:
-    """Instructions on vectors of float32 at addresses."""
-
     def __init__(self, builder: Any) -> None:
         self.builder = builder
 
     def offset_address(self, address: Any, *terms: tuple[Any, Any]) -> Any:
-        """Returns the address plus the sum of products."""
         for left, right in terms:
             left, right = (
                 ir.Constant(INT, term) if isinstance(term, int) else term for term in (left, right)
@@ -55,8 +51,7 @@ class Code:
         if mask is None:
             return self.builder.load(pointer, align=4)
         kind = ir.FunctionType(
-            VECTOR,
-            [VECTOR.as_pointer(), INT32, ir.VectorType(ir.IntType(1), LANES), VECTOR],
+            VECTOR, [VECTOR.as_pointer(), INT32, ir.VectorType(ir.IntType(1), LANES), VECTOR]
         )
         load = cgutils.get_or_insert_function(
             self.builder.module, kind, f"llvm.masked.load.v{LANES}f32.p0"
@@ -75,11 +70,9 @@ class Code:
         self.builder.call(ask, [pointer, *(ir.Constant(INT32, value) for value in (0, 2, 1))])
 
     def fetch_ahead(self, spots: Any, start: Any, together: Any, line: Any) -> None:
-        """Asks for a line of each of `INTERLEAVED` rows, or of twice so many.
+        """Asks for a line of each of `INTERLEAVED` rows, or of twice as many.
 
-        Args:
-          spots: the address of the rows' addresses.
-          start: the byte of a row from which lines are counted.
+        `spots` is the address of the rows' addresses; lines are counted from the byte `start`.
         """
         byte = self.builder.add(start, self.builder.mul(line, ir.Constant(INT, LINE)))
 
@@ -115,12 +108,10 @@ class Code:
         return self.builder.shuffle_vector(first, none, order)
 
     def make_mask(self, count: Any) -> Any:
-        """Returns the mask of the first `count` lanes."""
         lanes = ir.Constant(ir.VectorType(INT, LANES), list(range(LANES)))
         return self.builder.icmp_signed("<", lanes, self.splat_value(count))
 
     def add_product(self, total: Any, left: Any, right: Any) -> None:
-        """Adds left * right to a variable of the function."""
         product = self.builder.fmul(left, right, flags=FLAGS)
         value = self.builder.fadd(product, self.builder.load(total), flags=FLAGS)
         self.builder.store(value, total)

@@ -129,10 +129,11 @@ def test_batches_that_are_too_large_are_left_out(monkeypatch: pytest.MonkeyPatch
             sums.add_to(torch.zeros_like(weights))
             taken, alone = 1, alone + 1
         else:
-            taken = len(batches.sizes)
-            stop = start + batches.sizes.sum()
-            np.testing.assert_array_equal(batches.sizes, sizes[step : step + taken])
-            np.testing.assert_array_equal(batches.rows[: stop - start], wanted[start:stop])
+            _, index, counts = batches
+            taken = len(counts)
+            stop = start + counts.sum()
+            np.testing.assert_array_equal(counts, sizes[step : step + taken])
+            np.testing.assert_array_equal(index[: stop - start], wanted[start:stop])
         start += int(sizes[step : step + taken].sum())
         step += taken
     assert alone == (sizes > limit).sum() > 0
