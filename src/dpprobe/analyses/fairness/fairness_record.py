@@ -18,7 +18,7 @@ from dpprobe.data.options import Headline
 from dpprobe.records import Part, Record
 
 FAIRNESS_FORMAT: Final = "dpprobe-fairness"
-FAIRNESS_FORMAT_VERSION: Final = 1
+FAIRNESS_FORMAT_VERSION: Final = 2
 # The folder of all records; a job's files are <folder>/<dataset>/<backbone><suffix>.
 FAIRNESS = "fairness"
 RECORD_SUFFIX, TABLE_SUFFIX = ".json", ".parquet"
@@ -132,28 +132,11 @@ class Gap(Part):
         return self.low is not None and self.low > 0
 
 
-class Parity(Part):
-    """fairlearn's differences of one label, largest group minus smallest, as means over seeds.
-
-    Attributes:
-      threshold: "0.5", "false positive rate 0.1" or "argmax": a row is predicted to have the label
-        above it. One of a false positive rate is taken on the test examples: for evaluation only.
-      label: its name; "mean" and "worst" are over the labels.
-    """
-
-    threshold: str
-    label: str
-    demographic_parity_difference: float | None
-    equal_opportunity_difference: float | None
-    equalized_odds_difference: float | None
-
-
 class CellAttribute(Part):
-    """An attribute's gaps by metric, and its parity differences, of one cell."""
+    """The gaps of one cell by metric."""
 
     attribute: str
     gaps: dict[str, Gap]
-    parity: tuple[Parity, ...]
 
 
 class FairnessCell(Part):
@@ -184,19 +167,18 @@ class FairnessRecord(Record):
 
     Attributes:
       headline: the metric that groups are compared by, "accuracy" or "auc".
-      cell_headline: the metric that stands for a cell, which may be macro accuracy too; None in a
-        record of an older version.
+      cell_headline: the metric that represents a cell, which may be macro accuracy too.
       rows, units: of the test split; units None where the dataset names no patients.
     """
 
     format: Literal["dpprobe-fairness"] = FAIRNESS_FORMAT
-    format_version: Literal[1] = FAIRNESS_FORMAT_VERSION
+    format_version: Literal[2] = FAIRNESS_FORMAT_VERSION
     dataset: str
     backbone: str
     class_names: tuple[str, ...]
     multi_label: bool
     headline: Literal["accuracy", "auc"]
-    cell_headline: Headline | None = None
+    cell_headline: Headline
     rows: int
     units: int | None
     resamples: int

@@ -30,7 +30,6 @@ from dpprobe.exhibits.tables import TABLE_BYTES, write_html, write_markdown
 from dpprobe.privacy.limits import epsilon_value
 
 GAPS_SHOWN = 2000
-_PARITY = ("mean", "worst")
 
 
 def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
@@ -59,15 +58,8 @@ def _make_part(dataset: str, parts: Sequence[Subgroups]) -> dict[str, Any]:
         if (metric := shown_metric(record, attribute.attribute))
     ]
     gaps = [row for each in shown for row in _gap_rows(*each)]
-    parity = [
-        row
-        for record in records
-        for attribute in record.attributes
-        for row in _parity_rows(record, attribute.attribute)
-    ]
     table = fairness_table(parts)
     first = records[0]
-    alone = _only_label(first)
     return {
         "dataset": dataset,
         "units": "patients" if first.units is not None else "rows",
@@ -84,9 +76,6 @@ def _make_part(dataset: str, parts: Sequence[Subgroups]) -> dict[str, Any]:
         "left_out": list(dict.fromkeys(_left_out(records))),
         "gaps": gaps[:GAPS_SHOWN],
         "gaps_count": len(gaps),
-        "parity": parity[:GAPS_SHOWN],
-        "parity_count": len(parity),
-        "parity_label": alone,
         "groups": write_html(
             table, caption=f"Subgroups of {dataset}: one row per group, one column per ε"
         )
@@ -147,30 +136,6 @@ def _gap_rows(
         }
 
 
-def _parity_rows(record: FairnessRecord, attribute: str) -> Iterator[dict[str, Any]]:
-    """Yields fairlearn's differences of an attribute, the mean over labels beside the worst one.
-
-    With two classes, only the second has them.
-    """
-    alone = _only_label(record)
-    shown = _PARITY if alone is None else (alone,)
-    for cell in sorted(record.cells, key=_sort_key):
-        items = [item for each in cell.attributes if each.attribute == attribute
-                 for item in each.parity]  # fmt: skip
-        by_label = {(item.threshold, item.label): item for item in items}
-        for threshold in dict.fromkeys(item.threshold for item in items):
-            pair = [by_label.get((threshold, label)) for label in shown]
-            yield {
-                **_name_groups(record, cell, attribute),
-                "threshold": threshold,
-                "values": [
-                    _format_points(getattr(item, f"{kind}_difference") if item else None)
-                    for kind in ("demographic_parity", "equal_opportunity", "equalized_odds")
-                    for item in pair
-                ],
-            }
-
-
 def _left_out(records: Sequence[FairnessRecord]) -> Iterator[str]:
     """Yields the groups not compared, with reasons: one line per attribute and metric."""
     for record in records:
@@ -185,11 +150,6 @@ def _left_out(records: Sequence[FairnessRecord]) -> Iterator[str]:
                 if 0 < len(compared.labels) < _count_countable(record):
                     labels = ", ".join(compared.labels)
                     yield f"{attribute.attribute}, {METRIC_TITLES[metric]}: over {labels} alone"
-
-
-def _only_label(record: FairnessRecord) -> str | None:
-    """Returns the label that stands for both of two classes; None with more, or several a row."""
-    return record.class_names[1] if _count_countable(record) == 1 else None
 
 
 def _count_countable(record: FairnessRecord) -> int:

@@ -14,7 +14,7 @@ lacks what one of these labels needs has no value in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -316,54 +316,6 @@ class Head:
         if self.rows.multi_label:
             return expit(scores), self.rows.labels
         return np.exp(log_softmax(scores, axis=1).max(axis=1))[:, None], self.right_predictions
-
-    def predict_labels(
-        self, threshold: float | None, false_positives: float | None
-    ) -> Iterator[Any]:
-        """Yields (label, bool [n]): the rows that are predicted to have each label.
-
-        Args:
-          threshold: a probability; None with more than two classes, where the top one counts.
-          false_positives: the share of the test examples without the label to predict it for at
-            most; in place of the threshold.
-
-        A label whose scores are no logits has no rows at a probability other than 1/2.
-        """
-        if not self.rows.ranked_labels:
-            top = self.scores.argmax(axis=1)
-            for index, name in enumerate(self.rows.class_names):
-                yield name, top == index
-            return
-        for index, name in enumerate(self.rows.ranked_labels):
-            column = self.ranking_scores[:, index]
-            cut: float | None
-            if false_positives is not None:
-                cut = _weighted_quantile(
-                    column, self.rows.weights * ~self.rows.rows_with(name), false_positives
-                )
-            else:
-                cut = _score_cut(self.link, threshold or 0.5, self.rows.multi_label)
-            if cut is not None:
-                yield name, column > cut
-
-
-def _score_cut(link: Link, probability: float, several: bool) -> float | None:
-    """Returns the score at which a probability lies; None where scores tell only the larger."""
-    if link == "none" and several:
-        return probability
-    if link == ("sigmoid" if several else "softmax"):
-        return float(np.log(probability / (1 - probability)))
-    return 0.0 if probability == 0.5 else None
-
-
-def _weighted_quantile(column: Values, weights: Values, share: float) -> float:
-    """Returns the smallest score that at most a share of the weight lies above."""
-    order = np.argsort(column)[::-1]
-    ranked, heavy = column[order], weights[order]
-    ends = np.append(ranked[1:] != ranked[:-1], True)  # of equal scores
-    above = np.cumsum(heavy)[ends]
-    few = int(np.searchsorted(above, share * heavy.sum() * (1 + 1e-12), side="right"))
-    return float(ranked[ends][few]) if few < len(above) else -np.inf
 
 
 def _divide_sums(metric: str, above: Values, below: Values) -> Values:

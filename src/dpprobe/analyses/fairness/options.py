@@ -28,17 +28,6 @@ class MinimumOptions(Options):
     )
 
 
-class FalsePositiveRate(Options):
-    """The smallest threshold at which at most this share of the negatives scores higher."""
-
-    false_positive_rate: float = Field(
-        gt=0,
-        lt=1,
-        description="Share of the test images without the label that may lie above "
-        "the threshold. For evaluation only.",
-    )
-
-
 class FairnessOptions(Options):
     """Comparison of subgroups of the test images, in every cell. Not private."""
 
@@ -61,14 +50,6 @@ class FairnessOptions(Options):
         MinimumOptions(),
         description="Minimum number of test units per group; the report names smaller groups but "
         "leaves them out.",
-    )
-    thresholds: tuple[
-        Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] | FalsePositiveRate, ...
-    ] = Field(
-        (0.5, FalsePositiveRate(false_positive_rate=0.1)),
-        description="Probability thresholds above which a label counts as predicted, or "
-        "{false_positive_rate: r}. With more than two classes the most probable class is "
-        "predicted.",
     )
     resamples: int = Field(
         2000, ge=200, le=100_000, description="Bootstrap resamples of the test units."
