@@ -38,7 +38,6 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
-from dpprobe.analyses.fairness import group_kernels
 from dpprobe.analyses.fairness.groupings import Values
 
 CHANCE = 0.95  # the quantile of gaps between groups at random
@@ -115,10 +114,12 @@ class Groups:
         """
         errors = self._errors_with(moved) if moved.any() else self.errors
         scale = np.divide(1.0, errors, out=np.zeros_like(errors), where=errors > 0)
-        largest = np.empty(self.deviations.shape[1])
-        group_kernels.largest_difference(
-            self.deviations, np.ascontiguousarray(np.nan_to_num(moved)), scale, largest
-        )
+        largest = np.full(self.deviations.shape[1], -np.inf)
+        for group, deviations in enumerate(self.deviations):
+            scaled = (deviations - self.deviations - np.nan_to_num(moved)) * scale[group, :, None]
+            scaled[group] = -np.inf
+            # A group that a resample does not draw has NaN there, which enters no difference.
+            largest = np.fmax(largest, np.fmax.reduce(scaled, axis=0))
         seen = largest[np.isfinite(largest)]
         quantile = float(np.quantile(seen, level)) if len(seen) else np.inf
         factor = max(quantile, float(ndtri((1 + level) / 2)))

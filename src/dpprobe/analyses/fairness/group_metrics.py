@@ -18,13 +18,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import csr_array
 from scipy.special import expit, log_softmax
 
-from dpprobe.analyses.fairness import group_kernels
+from dpprobe.analyses.fairness.group_kernels import compute_areas
 from dpprobe.analyses.fairness.groupings import Grouping, TestRows, Values
 from dpprobe.results.metrics import CALIBRATION_BINS, THRESHOLDS, Link
 
@@ -102,7 +102,7 @@ class Layout:
 
     def in_groups(self, order: np.ndarray) -> tuple[np.ndarray, npt.NDArray[np.int64]]:
         """Returns the rows of `order` group by group, and the first place of each group."""
-        codes = self.codes[order]
+        codes = self.codes[order].astype(np.int16)  # which NumPy sorts in one pass
         sorted_rows = order[np.argsort(codes, kind="stable")]
         starts = np.searchsorted(self.codes[sorted_rows], np.arange(self.groups + 1))
         return sorted_rows[starts[0] :], (starts - starts[0]).astype(np.int64)
@@ -137,17 +137,14 @@ class _Sum:
     value: np.ndarray
     places: int
 
-    def sum_resamples(
-        self, rows: TestRows, layout: Layout, counts: npt.NDArray[np.uint8]
-    ) -> Values:
-        """Returns the sums [groups, places, lanes] of units drawn so often."""
+    def make_matrix(self, rows: TestRows, layout: Layout) -> csr_array:
+        """Makes the matrix [groups x places, units] whose product with counts are the sums."""
         codes = layout.codes[self.row]
         named = codes >= 0
-        out = np.zeros((layout.groups * self.places, counts.shape[1]))
-        place = (codes * self.places + self.place)[named].astype(np.int32)
-        unit = rows.units[self.row[named]].astype(np.int32)
-        group_kernels.add_sums(counts, unit, place, self.value[named], out)
-        return out.reshape(layout.groups, self.places, -1)
+        place = (codes * self.places + self.place)[named]
+        unit = rows.units[self.row[named]]
+        shape = layout.groups * self.places, rows.count
+        return csr_array((self.value[named], (place, unit)), shape=shape)
 
     def sum_permutations(self, block: npt.NDArray[np.int32], groups: int, ways: Ways) -> Values:
         """Returns the sums [groups, places, permutations].
@@ -155,11 +152,12 @@ class _Sum:
         Args:
           block: of each test example.
         """
-        out = np.zeros((len(ways), groups + 1, self.places))
-        group_kernels.add_shuffled_sums(
-            ways, block[self.row], self.place.astype(np.int32), self.value, out
-        )
-        return np.moveaxis(out[:, :groups], 0, -1)
+        out = np.empty((groups, self.places, len(ways)))
+        for way, group in enumerate(ways):
+            place = group[block[self.row]].astype(np.int64) * self.places + self.place
+            sums = np.bincount(place, self.value, minlength=(groups + 1) * self.places)
+            out[:, :, way] = sums.reshape(groups + 1, self.places)[:groups]
+        return out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,29 +204,35 @@ class Head:
           undefined.
         """
         if metric == "auc":
-            parts = [self._drawn_areas(label, layout, resamples) for label in labels]
+            parts = [resamples.compute_all(self._area_function(name, layout)) for name in labels]
             return np.stack([p[0] for p in parts], axis=1), np.stack([p[1] for p in parts], axis=1)
-        sums = self._make_sums(metric, labels)
+        matrices = [part.make_matrix(self.rows, layout) for part in self._make_sums(metric, labels)]
 
         def compute_ratio(counts: npt.NDArray[np.uint8]) -> Values:
+            sums = (matrix @ counts.astype(np.float64) for matrix in matrices)
             return _divide_sums(
-                metric, *(part.sum_resamples(self.rows, layout, counts) for part in sums)
+                metric, *(each.reshape(layout.groups, -1, counts.shape[1]) for each in sums)
             )
 
         return resamples.compute_all(compute_ratio)
 
-    def _drawn_areas(
-        self, label: str, layout: Layout, resamples: Resamples
-    ) -> tuple[Values, Drawn]:
+    def _area_function(
+        self, label: str, layout: Layout
+    ) -> Callable[[npt.NDArray[np.uint8]], Values]:
+        """Returns the function from counts [units, lanes] to areas [groups, lanes]."""
         order, starts = layout.in_groups(self._order_rows(label))
-        arguments = (*self._rank_rows(label, order, starts), starts)
+        column = self.ranking_scores[order, self.rows.ranked_labels.index(label)]
+        last = np.append(column[1:] != column[:-1], True) if len(column) else np.zeros(0, bool)
+        last[starts[1:][starts[1:] > 0] - 1] = True
+        unit, weight = self.rows.units[order].astype(np.int32), self.rows.weights[order]
+        positive = self.rows.rows_with(label)[order]
 
         def compute_block(counts: npt.NDArray[np.uint8]) -> Values:
             out = np.empty((layout.groups, counts.shape[1]))
-            group_kernels.compute_areas(counts, *arguments, out)
+            compute_areas(counts, unit, positive, last, weight, starts, out)
             return out
 
-        return resamples.compute_all(compute_block)
+        return compute_block
 
     def compute_shuffled(
         self, metric: str, layout: Layout, labels: Sequence[str], ways: Ways
@@ -239,15 +243,14 @@ class Head:
             sums = self._make_sums(metric, labels)
             parts = (part.sum_permutations(block, layout.groups, ways) for part in sums)
             return np.asarray(_divide_sums(metric, *parts).mean(axis=1))
-        total = np.zeros((len(ways), layout.groups + 1))
-        for label in labels:
-            out = np.empty_like(total)
-            order = self._order_rows(label)
-            starts = np.array([0, len(order)])
-            _, *ranked = self._rank_rows(label, order, starts)
-            group_kernels.shuffled_areas(ways, block[order], *ranked, out)
-            total += out / len(labels)
-        return np.ascontiguousarray(total[:, : layout.groups].T)
+        once = np.ones((self.rows.count, 1), dtype=np.uint8)
+        out = np.zeros((layout.groups, len(ways)))
+        for way, groups in enumerate(ways):
+            codes = np.where(groups < layout.groups, groups, -1).astype(np.int32)[block]
+            shuffled = Layout(codes=codes, groups=layout.groups)
+            for label in labels:
+                out[:, way] += self._area_function(label, shuffled)(once)[:, 0] / len(labels)
+        return out
 
     def _order_rows(self, label: str) -> np.ndarray:
         """Returns the rows by their scores for a label."""
@@ -259,18 +262,6 @@ class Head:
     @cached_property
     def _orders(self) -> dict[str, np.ndarray]:
         return {}
-
-    def _rank_rows(self, label: str, order: np.ndarray, starts: np.ndarray) -> tuple[Any, ...]:
-        """Returns units, presence, ends of equal scores and weights of rows in an order."""
-        column = self.ranking_scores[order, self.rows.ranked_labels.index(label)]
-        last = np.append(column[1:] != column[:-1], True) if len(column) else np.zeros(0, bool)
-        last[starts[1:][starts[1:] > 0] - 1] = True
-        return (
-            self.rows.units[order].astype(np.int32),
-            self.rows.rows_with(label)[order],
-            last,
-            self.rows.weights[order],
-        )
 
     def _make_sums(self, metric: str, labels: Sequence[str]) -> tuple[_Sum, _Sum]:
         """Returns the sums of which a metric is the ratio, above and below."""

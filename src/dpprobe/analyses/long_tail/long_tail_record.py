@@ -3,8 +3,7 @@
 The job, the tables, the figures, the report and the rules take names and formats from here. Imports
 nothing heavy, since every start of Snakemake reads it.
 
-Nothing in it is private: all numbers come from training examples, some from test examples, without
-  noise.
+Nothing in it is differentially private: all numbers come from training examples, without noise.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from typing import Final, Literal
 from dpprobe.records import Part, Record
 
 FORMAT: Final = "dpprobe-long-tail"
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 LONG_TAIL = "long_tail"  # the folder: <folder>/<dataset>/<backbone><suffix>
-LONG_TAIL_TABLES = ("long_tail", "long_tail_gap", "long_tail_correlation")
+LONG_TAIL_TABLES = ("long_tail", "long_tail_gap")
 RECORD_SUFFIX, ROWS_SUFFIX = ".json", ".parquet"
 # The record is the commit mark: it is written last.
 SUFFIXES = (ROWS_SUFFIX, RECORD_SUFFIX)
@@ -75,25 +74,6 @@ class Above(Part):
     chance: tuple[float, ...]
 
 
-class RemovedRows(Part):
-    """Test accuracies, as fractions, with all rows and without the memorised ones.
-
-    Attributes:
-      removed: rows.
-      at_random: with as many random rows removed, the mean over draws.
-      lost: `at_random` - `without`.
-      low, high: of `lost`, a 95% interval over test units and draws.
-    """
-
-    removed: int
-    accuracy: float
-    without: float
-    at_random: float
-    lost: float
-    low: float
-    high: float
-
-
 class Scores(Part):
     """Memorisation scores.
 
@@ -104,7 +84,6 @@ class Scores(Part):
       share, chance: of rows with a score above `threshold`, and what chance gives.
       low, high: of `share`, a 95% interval over units.
       standard_error: of a row's score, the median.
-      removal: None where no row, or every row, is above the threshold.
     """
 
     heads: int
@@ -120,7 +99,6 @@ class Scores(Part):
     high: float
     standard_error: float
     above: Above
-    removal: RemovedRows | None
     seconds: float
 
 
@@ -136,7 +114,7 @@ class LongTailRecord(Record):
     """
 
     format: Literal["dpprobe-long-tail"] = FORMAT
-    format_version: Literal[1] = FORMAT_VERSION
+    format_version: Literal[2] = FORMAT_VERSION
     private: Literal[False] = False
     dataset: str
     backbone: str

@@ -31,7 +31,7 @@ from dpprobe.analyses.long_tail.memorisation import (
     SHARE,
     THRESHOLD,
     Memorisation,
-    Scaling,
+    scale_columns,
 )
 from dpprobe.analyses.long_tail.options import LongTailOptions, MemorisationOptions
 from dpprobe.analyses.long_tail.sub_classes import Index, Sizes
@@ -62,7 +62,6 @@ ROWS = pa.schema(
 
 def long_tail_job(
     train: Path,
-    test: Path,
     folder: Path,
     *,
     dataset: str,
@@ -94,7 +93,7 @@ def long_tail_job(
                 notes.append(f"no memorisation: {scored.count} units; {FEWEST_UNITS} are needed")
             else:
                 scores, table = measure_memorisation(
-                    scored, FeatureStore(test), options.memorisation, seed
+                    scored, store.num_classes, options.memorisation, seed
                 )
     total = int(_number_units(store).max()) + 1
     for item in parts["sub_classes"]:
@@ -158,20 +157,13 @@ def read_rows(store: FeatureStore, most: int, *, seed: int) -> Rows:
         )
     units = _number_units(store)
     chosen = _draw_positions(units, most, derived_seed(seed, "clustered units"))
-    features = _require_finite(store, store.read_rows(chosen))
+    features = store.read_rows(chosen)
+    if bad := int((~np.isfinite(features).all(axis=1)).sum()):
+        raise DataError(f"{store.path}: features of {bad} rows are not finite; extract them again")
     ids = store.ids
     return Rows(
         features, np.asarray(store.labels)[chosen], units[chosen], [ids[row] for row in chosen]
     )
-
-
-def _require_finite(
-    store: FeatureStore, features: npt.NDArray[np.float32]
-) -> npt.NDArray[np.float32]:
-    """Returns features of a store, which must be finite."""
-    if bad := int((~np.isfinite(features).all(axis=1)).sum()):
-        raise DataError(f"{store.path}: features of {bad} rows are not finite; extract them again")
-    return features
 
 
 def measure_sub_classes(
@@ -223,23 +215,17 @@ def _measure_frequencies(sizes: Sizes, seed: int) -> dict[str, Any]:
 
 
 def measure_memorisation(
-    rows: Rows, test: FeatureStore, options: MemorisationOptions, seed: int
+    rows: Rows, classes: int, options: MemorisationOptions, seed: int
 ) -> tuple[dict[str, Any], pa.Table]:
-    """Scores rows, and removes those that are memorised; as the record and the table have it."""
+    """Returns the memorisation of the record, and the table of scores."""
     started = time.monotonic()
-    classes, tested = test.num_classes, _require_finite(test, test.read())
-    scaling = Scaling.measure_scaling(rows.features)
-    columns = scaling.scale_columns(rows.features)
     codes: Index = np.unique(rows.units, return_inverse=True)[1]
     measured = memorisation.measure_memorisation(
-        columns, rows.labels, num_classes=classes, units=codes, heads=options.heads, seed=seed
-    )
-    removal = memorisation.remove_memorised(
-        (columns, rows.labels),
-        (scaling.scale_columns(tested), np.asarray(test.labels), _number_units(test)),
-        measured.scores > THRESHOLD,
+        scale_columns(rows.features),
+        rows.labels,
         num_classes=classes,
-        ridge=measured.ridge,
+        units=codes,
+        heads=options.heads,
         seed=seed,
     )
     record = {
@@ -248,7 +234,6 @@ def measure_memorisation(
         "rows": len(codes),
         "units": rows.count,
         **_describe_shares(measured, rows.count),
-        "removal": removal,
         "seconds": round(time.monotonic() - started, 3),
     }
     return record, _make_table(rows, measured)
