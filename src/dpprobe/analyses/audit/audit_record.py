@@ -22,7 +22,7 @@ from dpprobe.privacy.limits import INFINITE
 from dpprobe.records import Part, Record
 
 AUDIT_FORMAT: Final = "dpprobe-audit"
-AUDIT_FORMAT_VERSION: Final = 2
+AUDIT_FORMAT_VERSION: Final = 3
 # The folder of all audits, beside that of the cells; a cell's files are
 # <folder>/<dataset>/<backbone>/<method>/eps-<epsilon><suffix>.
 AUDITS = "audit"
@@ -114,7 +114,6 @@ class WhiteBox(Part):
       noise_factor: the noise is at most so many times the plan's, by this test.
       caught_factor: noise too small by so much would have been caught with `probability`, by how
         far the test came; None where none would.
-      parametric_epsilon_lower: with the scores taken for normal; None where a mechanism samples.
       direct_epsilon_lower: from (epsilon, delta) alone, without the plan.
       sensitivity_used: the canary's change of a sum over its sensitivity, by mechanism.
     """
@@ -140,7 +139,6 @@ class WhiteBox(Part):
     noise_factor: OptionalNumber
     caught_factor: OptionalNumber
     probability: float
-    parametric_epsilon_lower: OptionalNumber
     direct_epsilon_lower: Number
     bundle: Bundle | None
     sensitivity_used: dict[str, float]
@@ -256,7 +254,7 @@ class AuditRecord(Record):
     """
 
     format: Literal["dpprobe-audit"] = AUDIT_FORMAT
-    format_version: Literal[2] = AUDIT_FORMAT_VERSION
+    format_version: Literal[3] = AUDIT_FORMAT_VERSION
     dataset: str
     backbone: str
     method: str

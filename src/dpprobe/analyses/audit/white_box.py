@@ -240,8 +240,6 @@ class _Cell:
         lower = self.family.epsilon_of_accuracy(accuracy)
         tests = self.list_tests(test)
         level = _share_error(tests)
-        scores = test.bundle if searched else test.releases
-        pair = scores[test.members], scores[~test.members]
         return {
             "test": self._name_test(sampled=sampled, searched=searched),
             "canary": self._describe_canary(),
@@ -265,10 +263,9 @@ class _Cell:
                 strength=self._relative_strength(correct / runs),
             ),
             "probability": PROBABILITY,
-            "parametric_epsilon_lower": None
-            if sampled or searched or not scores.std()
-            else self._bound_epsilon(pair, "normal"),
-            "direct_epsilon_lower": self._bound_epsilon(pair, "clopper_pearson"),
+            "direct_epsilon_lower": self._bound_directly(
+                test.bundle if searched else test.releases, test.members
+            ),
             "bundle": {
                 "accuracy": bundle_correct / bundle_runs,
                 "epsilon_lower": self.family.epsilon_of_accuracy(bundle),
@@ -337,14 +334,15 @@ class _Cell:
             "caught": bool(refuting),
         }
 
-    def _bound_epsilon(
-        self, pair: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]], kind: str
+    def _bound_directly(
+        self, scores: npt.NDArray[np.float64], members: npt.NDArray[np.bool_]
     ) -> float:
-        if not min(len(scores) for scores in pair):
+        if members.all() or not members.any():
             return 0.0
         return epsilon_lower_bound(
-            *pair, self.plan.delta, self.confidence, kind, group=self.canary_count
-        )
+            scores[members], scores[~members], self.plan.delta, self.confidence,
+            group=self.canary_count,
+        )  # fmt: skip
 
     def _name_test(self, *, sampled: bool, searched: bool) -> str:
         name = HEADS if searched else SAMPLED if sampled else JOINT
