@@ -192,7 +192,7 @@ class _Task:
                 progress_label=f"membership in {label}",
                 **self.audit.membership.model_dump(),
             )
-            parts["membership"] = attacked.to_dict()
+            parts["membership"] = attacked.record
             scores.append(attacked.scores)
         record = self._make_record(parts)
         scores_file = audit_path(self.audits, self.key, SCORES_SUFFIX)
