@@ -28,7 +28,7 @@ class Registered(NamedTuple):
 ANALYSES: dict[str, Registered] = {
     "audit": Registered("dpprobe.analyses.audit", 3, "audit"),
     "long_tail": Registered("dpprobe.analyses.long_tail", 2, "long_tail"),
-    "representation_law": Registered("dpprobe.analyses.representation_law", 1, "layers"),
+    "representation_law": Registered("dpprobe.analyses.representation_law", 2, "layers"),
     "fairness": Registered("dpprobe.analyses.fairness", 3, "fairness"),
     "imbalance": Registered("dpprobe.analyses.imbalance", 2, "imbalance"),
     "tsne": Registered("dpprobe.analyses.tsne", 1, "embeddings"),

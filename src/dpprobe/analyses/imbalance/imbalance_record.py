@@ -16,14 +16,12 @@ from dpprobe.records import Part, Record
 
 IMBALANCE_FORMAT: Final = "dpprobe-imbalance"
 IMBALANCE_FORMAT_VERSION: Final = 2
-IMBALANCE = "imbalance"  # the folder: <folder>/<dataset>/<backbone><suffix>
-RECORD_SUFFIX, TABLE_SUFFIX = ".json", ".parquet"
-IMBALANCE_SUFFIXES = (RECORD_SUFFIX, TABLE_SUFFIX)
+IMBALANCE = "imbalance"  # the folder: <folder>/<dataset>/<backbone>.json
 
 
-def imbalance_path(folder: Path | str, dataset: str, backbone: str, suffix: str) -> Path:
-    """Returns a file of a dataset's rare classes below the folder of all."""
-    return Path(folder, dataset, f"{backbone}{suffix}")
+def imbalance_path(folder: Path | str, dataset: str, backbone: str) -> Path:
+    """Returns the path of a record below the folder of all."""
+    return Path(folder, dataset, f"{backbone}.json")
 
 
 def _finite_or_none(value: float | None) -> float | None:

@@ -9,14 +9,11 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpprobe.analyses.imbalance.imbalance_record import (
-    IMBALANCE_SUFFIXES,
     ImbalanceRecord,
     RareCell,
     TrainingSet,
@@ -27,7 +24,6 @@ from dpprobe.analyses.imbalance.rare_classes import (
     estimate_share,
     least_reference,
 )
-from dpprobe.artifacts import atomic_path
 from dpprobe.data.table import read_info
 from dpprobe.errors import DataError
 from dpprobe.heads.registry import method_options
@@ -46,21 +42,6 @@ from dpprobe.results.metrics import Link
 from dpprobe.results.unit_counts import row_weights
 
 logger = logging.getLogger("dpprobe")
-
-TABLE = pa.schema(
-    [
-        ("training_set", pa.string()),
-        ("rare_class", pa.string()),
-        ("fraction", pa.float64()),
-        ("class_rows", pa.int64()),
-        ("method", pa.string()),
-        ("epsilon", pa.string()),
-        ("seed_index", pa.int32()),
-        ("class", pa.string()),
-        ("metric", pa.string()),
-        ("value", pa.float64()),
-    ]
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +77,7 @@ class Tested:
 def imbalance_job(
     sources: Sources, *, dataset: str, backbone: str, classes: Sequence[str], folder: Path
 ) -> None:
-    """Compares all cells of a dataset and its copies, and writes the table, then the record.
+    """Compares all cells of a dataset and its copies, and writes the record.
 
     Args:
       classes: names of the classes that are rare in the copies.
@@ -130,11 +111,7 @@ def imbalance_job(
             for method in methods
         ),
     )
-    path, table = (imbalance_path(folder, dataset, backbone, each) for each in IMBALANCE_SUFFIXES)
-    rows = [row for key, each in tested.items() for row in _table_rows(each, sets[key[0]])]
-    with atomic_path(table) as temporary:
-        pq.write_table(pa.Table.from_pylist(rows, schema=TABLE), temporary, compression="zstd")
-    record.write(path, table)
+    record.write(imbalance_path(folder, dataset, backbone))
 
 
 def _test_all(
@@ -223,34 +200,6 @@ def one_against_rest(scores: np.ndarray, k: int, link: Link) -> np.ndarray:
     others = np.delete(scores, k, axis=1).astype(np.float64)
     rest = np.logaddexp.reduce(others, axis=1) if link == "softmax" else others.max(axis=1)
     return np.asarray(chosen - rest)
-
-
-def _table_rows(tested: Tested, training_set: TrainingSet) -> Iterator[dict[str, Any]]:
-    """Yields what is known of a cell, one row per seed, class and metric."""
-    columns: dict[int, dict[str, Any]] = {}
-    for k, recall in tested.recall.items():
-        columns[k] = {"recall": recall, "never_predicted": tested.never[k]}
-        columns[k]["macro_accuracy"] = [seed["macro_accuracy"] for seed in tested.record.seeds]
-        if (auc := tested.auc[k]) is not None:
-            columns[k]["auc"] = auc
-    for k, metrics in columns.items():
-        place = _describe_class(tested.record.cell, training_set, k)
-        place["class"] = tested.record.class_names[k]
-        for metric, values in metrics.items():
-            for index, value in enumerate(values):
-                number = None if np.isnan(value) else float(value)
-                yield {**place, "seed_index": index, "metric": metric, "value": number}
-
-
-def _describe_class(cell: CellName, training_set: TrainingSet, k: int) -> dict[str, Any]:
-    return {
-        "training_set": training_set.name,
-        "rare_class": training_set.class_name or "",
-        "fraction": training_set.fraction,
-        "class_rows": training_set.per_class[k],
-        "method": cell.method,
-        "epsilon": cell.epsilon,
-    }
 
 
 def _list_cells(

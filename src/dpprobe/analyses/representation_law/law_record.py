@@ -15,11 +15,8 @@ from typing import Final, Literal
 from dpprobe.records import Part, Record
 
 FORMAT: Final = "dpprobe-representation-law"
-FORMAT_VERSION: Final = 1
-LAYERS = "layers"  # the folder: <folder>/<dataset>/<backbone>/law<suffix>
-RECORD_SUFFIX, ROWS_SUFFIX = ".json", ".parquet"
-# The record is the commit mark: it is written last.
-LAW_SUFFIXES = (ROWS_SUFFIX, RECORD_SUFFIX)
+FORMAT_VERSION: Final = 2
+LAYERS = "layers"  # the folder: <folder>/<dataset>/<backbone>/law.json
 # Tables of a dataset: tables/<dataset>_<name>.csv and .md.
 LAW_TABLES = ("representation_law", "accuracy_by_blocks")
 
@@ -112,11 +109,10 @@ class LawRecord(Record):
       token: the features of a block: its class token, or pooled tokens or maps.
       rcond: eigenvalues of at most this part of the largest do not count.
       fingerprint: of all that decides the values.
-      rows_sha256: of the table of values, the parquet file beside the record.
     """
 
     format: Literal["dpprobe-representation-law"] = FORMAT
-    format_version: Literal[1] = FORMAT_VERSION
+    format_version: Literal[2] = FORMAT_VERSION
     private: Literal[False] = False
     dataset: str
     backbone: str
@@ -130,7 +126,6 @@ class LawRecord(Record):
     seed: int
     networks: tuple[NetworkLaws, ...]
     fingerprint: str
-    rows_sha256: str
     seconds: float
 
     @property
@@ -139,9 +134,9 @@ class LawRecord(Record):
         return next(network for network in self.networks if network.setting == "frozen")
 
 
-def law_path(folder: Path | str, dataset: str, backbone: str, suffix: str) -> Path:
-    """Returns a file of a law below the folder of all."""
-    return Path(folder, dataset, backbone, f"law{suffix}")
+def law_path(folder: Path | str, dataset: str, backbone: str) -> Path:
+    """Returns the path of a record below the folder of all."""
+    return Path(folder, dataset, backbone, "law.json")
 
 
 def read_laws(paths: Iterable[Path]) -> list[LawRecord]:
