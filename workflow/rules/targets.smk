@@ -106,5 +106,4 @@ for dataset in STUDY.datasets:
             f"<results>/summary/{dataset}.parquet",
             later(table_paths, dataset),
             later(figure_paths, dataset),
-            later(page_paths, dataset),
             f"<results>/tracking/{dataset}.json",

@@ -21,7 +21,7 @@ Place = Mapping[str, str]
 # The name of an output by the ending of its file, where the two differ.
 OUTPUT_NAMES = {"md": "markdown"}
 # The ending of the files that Snakemake's report shows.
-REPORTED = {"figure": "png", "table": "csv", "page": "html"}
+REPORTED = {"figure": "png", "table": "csv"}
 FIGURE_FORMATS = ("svg", "png")
 TABLE_FORMATS = ("csv", "md")
 # Names the files of a job.
@@ -117,7 +117,7 @@ class Exhibit:
     """
 
     name: str
-    kind: Literal["figure", "table", "page"]
+    kind: Literal["figure", "table"]
     files: Files | Callable[[Study], Files]
     formats: tuple[str, ...]
     per: tuple[str, ...] = ()
@@ -162,8 +162,6 @@ class Exhibit:
     def _outputs(self, group: str, paths: str | tuple[str, ...]) -> list[Output]:
         several = isinstance(paths, tuple)
         stems = paths if isinstance(paths, tuple) else (paths,)
-        if PurePosixPath(stems[0]).suffix:
-            return [self._output(group, group, stems, several)]
         outputs = []
         for ending in self.formats:
             name = "_".join(filter(None, (group, OUTPUT_NAMES.get(ending, ending))))

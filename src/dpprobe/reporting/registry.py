@@ -16,7 +16,6 @@ _DECLARED: dict[str, Exhibit] = {
 _PLACED = {
     "first figures": ("plot_tsne_grid",),
     "figures": ("plot_law", "plot_fairness", "plot_imbalance", "plot_tsne"),
-    "pages": ("write_tsne_page",),
     "tables": ("write_fairness_table", "write_law_tables", "write_imbalance_tables"),
 }
 
@@ -45,7 +44,6 @@ EXHIBITS: tuple[Exhibit, ...] = (
     *_list_others(),
     *_list_placed("figures"),
     declarations.OVERLAP,
-    *_list_placed("pages"),
     declarations.DATASET_TABLE,
     *_list_placed("tables"),
     declarations.ACCURACY_TABLE,

@@ -19,7 +19,6 @@ ORDER = [
     "plot_imbalance",
     "plot_tsne",
     "plot_overlap",
-    "write_tsne_page",
     "write_dataset_table",
     "write_fairness_table",
     "write_law_tables",

@@ -76,16 +76,13 @@ class Exhibits:
         """Leaves out figures that show nothing but what another one of the same dataset shows.
 
         The methods of one backbone are in the figure of all curves. The grid of t-SNE planes has
-        all of them, and then links their pages.
+        all of them.
         """
         if self.backbones == 1 and "accuracy" in groups:
             groups.pop("methods", None)
-        if "tsne" not in groups:
-            return
-        for name in [name for name in groups if name.startswith("tsne_")]:
-            page = groups.pop(name).get(".html")
-            if page is not None:
-                groups["tsne"][page.name] = page
+        if "tsne" in groups:
+            for name in [name for name in groups if name.startswith("tsne_")]:
+                del groups[name]
 
     def has_room(self, size: int) -> bool:
         """Takes so many bytes of those left for figures, where there are as many."""
@@ -139,16 +136,8 @@ class Exhibits:
         return shown
 
     def _link_files(self, files: Iterable[Path]) -> list[tuple[str, str]]:
-        """Returns a name and the address of each file: its kind, and of a page whose it is."""
-        return [
-            (
-                f"{file.stem.removeprefix('tsne_')} page"
-                if file.suffix == ".html"
-                else file.suffix[1:].upper(),
-                relative_path(file, self.folder),
-            )
-            for file in files
-        ]
+        """Returns the kind and the address of each file."""
+        return [(file.suffix[1:].upper(), relative_path(file, self.folder)) for file in files]
 
     def _figure_owner(self, path: Path) -> str | None:
         """Returns the dataset of figures/<dataset>/<name>; none of figures/<name>."""
