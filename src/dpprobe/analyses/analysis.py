@@ -9,11 +9,13 @@ takes its blocks from them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dpprobe.analysis_registry import ANALYSES
+from dpprobe.errors import DpprobeError
 from dpprobe.exhibits.exhibit import Exhibit, Need, Paths, Place
 from dpprobe.options import Options
 
@@ -149,6 +151,22 @@ class Section:
         # names of backbones and methods have no hyphens: these stand between them
         rest = name.removeprefix(longest).replace("-eps-", ", ε = ").replace("-", ", ")
         return self.figures[longest].format(rest)
+
+
+def find_wrong_names(key: str, chosen: Sequence[str], known: Sequence[str]) -> Iterator[str]:
+    """Yields the names of a block's key that are not in the study, or appear twice, a line each."""
+    for name in dict.fromkeys(chosen):
+        if name not in known:
+            yield f"{key}: {name} is not in this study; write some of {', '.join(known)}"
+        elif chosen.count(name) > 1:
+            yield f"{key}: {name} appears twice; remove one"
+
+
+def has_several_labels(study: Study, dataset: str) -> bool:
+    """Returns True for several labels per example; False if the source has a fault of its own."""
+    with suppress(DpprobeError):
+        return study.datasets[dataset].multi_label()
+    return False
 
 
 def of_datasets(list_files: Callable[[StudyFiles, str], Iterable[str]]) -> Paths:

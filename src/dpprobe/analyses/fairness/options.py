@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 
 from dpprobe.options import Name, Options
 from dpprobe.privacy.limits import to_tokens
@@ -60,10 +60,3 @@ class FairnessOptions(Options):
         description="Gaps are compared with this method's heads without privacy. If absent: the "
         "non-private baseline, or in a study without one each method itself at inf.",
     )
-
-    @model_validator(mode="after")
-    def _check_pairs(self) -> FairnessOptions:
-        for first, second in self.pairs:
-            if first == second:
-                raise ValueError(f"pairs: [{first}, {second}]: a pair needs two different columns")
-        return self

@@ -6,10 +6,17 @@ Not private, and measured only where a study asks.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from dpprobe.analyses.analysis import Analysis, Cost, JobSize, Measurement, Section
+from dpprobe.analyses.analysis import (
+    Analysis,
+    Cost,
+    JobSize,
+    Measurement,
+    Section,
+    find_wrong_names,
+    has_several_labels,
+)
 from dpprobe.analyses.long_tail.long_tail_record import (
     LONG_TAIL,
     LONG_TAIL_TABLES,
@@ -17,7 +24,6 @@ from dpprobe.analyses.long_tail.long_tail_record import (
     ROWS_SUFFIX,
 )
 from dpprobe.analyses.long_tail.options import LongTailOptions
-from dpprobe.errors import DpprobeError
 from dpprobe.exhibits.exhibit import (
     FIGURE_FORMATS,
     TABLE_FORMATS,
@@ -49,7 +55,7 @@ def list_datasets(study: Study) -> list[str]:
         return []
     if options.datasets is not None:
         return [name for name in study.datasets if name in options.datasets]
-    return [name for name in study.datasets if not _multi_label(study, name)]
+    return [name for name in study.datasets if not has_several_labels(study, name)]
 
 
 def list_faults(study: Study) -> Iterator[str]:
@@ -58,23 +64,12 @@ def list_faults(study: Study) -> Iterator[str]:
     if options is None:
         return
     chosen = options.datasets or ()
+    yield from find_wrong_names("datasets", chosen, list(study.datasets))
     for name in dict.fromkeys(chosen):
-        if name not in study.datasets:
-            known = ", ".join(study.datasets)
-            yield f"datasets: {name} is not in this study; write some of {known}"
-        elif chosen.count(name) > 1:
-            yield f"datasets: {name} appears twice; remove one"
-        elif _multi_label(study, name):
+        if name in study.datasets and has_several_labels(study, name):
             yield f"datasets: {name}: its rows have several labels, and sub-classes are of one"
     if not chosen and not list_datasets(study):
         yield "the rows of all datasets have several labels, and sub-classes are of one; remove it"
-
-
-def _multi_label(study: Study, dataset: str) -> bool:
-    """Returns True for rows of several labels; False also for a source with a fault of its own."""
-    with suppress(DpprobeError):
-        return study.datasets[dataset].multi_label()
-    return False
 
 
 def estimate_cost(study: Study, _place: Place, size: JobSize) -> Cost:
