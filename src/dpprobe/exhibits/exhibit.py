@@ -162,6 +162,8 @@ class Exhibit:
     def _outputs(self, group: str, paths: str | tuple[str, ...]) -> list[Output]:
         several = isinstance(paths, tuple)
         stems = paths if isinstance(paths, tuple) else (paths,)
+        if PurePosixPath(stems[0]).suffix:
+            return [self._output(group, group, stems, several)]
         outputs = []
         for ending in self.formats:
             name = "_".join(filter(None, (group, OUTPUT_NAMES.get(ending, ending))))

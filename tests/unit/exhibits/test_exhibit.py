@@ -61,6 +61,11 @@ def test_outputs_are_named_after_their_group_and_ending() -> None:
     assert (markdown.name, markdown.paths) == ("markdown", ("tables/a.md", "tables/b.md"))
 
 
+def test_a_path_with_an_ending_is_one_file_of_its_group() -> None:
+    (page,) = small_exhibit(files={"page": "figures/{dataset}/x.html"}).list_outputs(None)
+    assert (page.name, page.paths, page.several) == ("page", ("figures/{dataset}/x.html",), False)
+
+
 def test_an_exhibit_without_a_category_is_kept_out_of_the_report() -> None:
     outputs = small_exhibit(category=None).list_outputs(None)
     assert {output.caption for output in outputs} == {None}
