@@ -105,9 +105,8 @@ class WhiteBox(Part):
       inside, outside: runs with the canaries, and without.
       accuracy: the share of the runs that the test was right in, counting both kinds alike.
       epsilon_lower: the bound, at `confidence`, that assumes nothing of the scores.
-      holds: False where one of the tests refutes the claim: all of them together do so by chance
-        in one of 1,000 audits of a right mechanism.
-      tests: all of them, by name.
+      holds: False if a test refutes the claim. All tests together do so by chance in one of 1,000
+        audits of a correct mechanism.
       level: a p-value of at most this refutes the claim (Bonferroni over the tests).
       number_factor: noise that is too small by so much in one number alone, such as a bias of one
         step, is caught with `probability`; None where releases are not seen.
@@ -146,7 +145,6 @@ class WhiteBox(Part):
 
     @property
     def refuted_by(self) -> list[str]:
-        """The names of the tests that refute the claim."""
         return [test.name for test in self.tests if test.p_value <= self.level]
 
 
@@ -155,9 +153,7 @@ class Control(Part):
 
     Attributes:
       epsilon_lower: by the likelihood ratio of all releases alone.
-      refuted_by: the names of the tests that refute the claim.
       p_value: the smallest of all tests.
-      level: a p-value of at most this refutes the claim.
     """
 
     name: str
@@ -171,7 +167,7 @@ class Control(Part):
 
 
 class NoControl(Part):
-    """A control that a plan has no place for."""
+    """A control that does not apply to a plan."""
 
     name: str
     not_applicable: str
@@ -181,10 +177,9 @@ class Attack(Part):
     """A membership attack on one kind of rows.
 
     Attributes:
-      units: different units of privacy among them.
       members, non_members: pairs of a head and a unit that is in, or is not.
-      tpr_at_fpr: true positive rates, by the false positive rate; None where pairs are too few.
-      intervals: of them, as [low, high].
+      tpr_at_fpr: true-positive rates, by the false-positive rate; None if pairs are too few.
+      intervals: of these rates, as [low, high].
     """
 
     rows: Literal["all", "mislabelled", "rarest_classes"]
@@ -199,14 +194,14 @@ class Attack(Part):
 
 
 class Allowed(Part):
-    """The best that any attack may reach, by the plan."""
+    """The best result that the plan allows any attack."""
 
     balanced_accuracy: float
     tpr_at_fpr: dict[str, float]
 
 
 class NoRows(Part):
-    """A kind of rows that a dataset has none of, and why."""
+    """A kind of rows that a dataset lacks, and why."""
 
     rows: str
     reason: str
@@ -217,7 +212,7 @@ class Membership(Part):
 
     Attributes:
       units, n: units of privacy that are attacked, and all.
-      interval: the way the intervals were made.
+      interval: how the intervals were computed.
     """
 
     shadows: int
@@ -233,12 +228,12 @@ class Membership(Part):
     shadows_per_second: float
 
     def find_attack(self) -> Attack | None:
-        """Returns the attack that stands for all of them."""
+        """Returns LiRA on all rows, which summaries show."""
         return next((r for r in self.rows if (r.rows, r.attack) == ("all", "lira")), None)
 
 
 class Evidence(Part):
-    """The date and the code of the audit, and its power in a sentence (None without white box)."""
+    """The date, the code and the power of an audit; `power` is None without a white-box audit."""
 
     date: str
     code: str

@@ -92,7 +92,6 @@ class Attack:
     def train_and_score(
         self, seeds: Sequence[int], members: npt.NDArray[np.bool_], progress: Progress
     ) -> Runs:
-        """Trains and scores one run per seed."""
         releases, bundle = np.empty(len(seeds)), np.empty(len(seeds))
         seen = _Seen(NoiseTests(self.claim))
         for worlds, present, chunk in self._split_runs(seeds, members):
@@ -110,10 +109,7 @@ class Attack:
         )
 
     def compute_strength(self, seeds: Sequence[int]) -> float:
-        """Returns the root of the sum of |d_t|^2 / s_t^2 over the releases of a run.
-
-        The mean of one run per seed.
-        """
+        """Returns the root of the sum of |d_t|^2 / s_t^2 over releases, the mean over seeds."""
         worlds = self.worlds[0]
         with silent_progress():
             _, recorder = self._train_heads(worlds, seeds, present=False)

@@ -65,7 +65,6 @@ class Attacked:
 
     @cached_property
     def sizes(self) -> Index:
-        """The number of rows of each unit."""
         return np.bincount(self.unit_of, minlength=len(self.units))
 
 
@@ -124,11 +123,7 @@ def toss_coins(attacked: Attacked, heads: int, *, seed: int) -> Flags:
 
 
 def leave_units_out(data: TrainingSet, attacked: Attacked, members: Flags) -> TrainingSet:
-    """Returns the training set of one head: units that are out have weight 0.
-
-    Args:
-      members: [u].
-    """
+    """Returns the training set of one head: units that are not `members` [u] have weight 0."""
     units = units_of(data)
     weights = units.weights.copy()
     weights[attacked.rows[~members[attacked.unit_of]]] = 0.0
@@ -188,15 +183,15 @@ def settle_choice(
 
 
 def _record_nothing(*_: object) -> None:
-    """Records nothing, so that a history is kept."""
+    """A fit keeps its history only if something records."""
 
 
 @contextmanager
 def _side_by_side(data: TrainingSet) -> Iterator[Callable[..., Iterator[Confidences]]]:
-    """Yields a `map` of fits: on the CPU as many at a time as PyTorch has threads, one for each.
+    """Yields a `map` of fits; on the CPU one fit per thread of PyTorch runs at a time.
 
-    A fit of milliseconds gains nothing from threads, and waits for them. Log lines of each fit are
-    dropped, except warnings.
+    A fit of milliseconds gains nothing from threads of its own. Log lines of fits are dropped,
+    except warnings.
     """
     caller = threading.get_ident()
     workers = torch.get_num_threads() if data.device.type == "cpu" else 1
@@ -217,7 +212,7 @@ def _side_by_side(data: TrainingSet) -> Iterator[Callable[..., Iterator[Confiden
 
 
 def copy_rows(data: TrainingSet, rows: Index) -> torch.Tensor:
-    """Returns copies of rows; of streamed ones too."""
+    """Returns copies of rows, which may be streamed."""
     out = torch.empty((len(rows), data.dimension), device=data.device)
     for start, block in data.read_blocks():
         here = np.flatnonzero((rows >= start) & (rows < start + len(block)))

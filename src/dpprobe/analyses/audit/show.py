@@ -143,8 +143,6 @@ def _claim_line(axes: Axes, claims: Sequence[float], highest: float, foot: float
 
 
 def _make_handles(looks: dict[str, tuple[str, tuple[object, str]]]) -> list[Line2D]:
-    """Makes the legend: methods, kinds of bounds, the line of claims."""
-
     def make_mark(label: str, colour: str, marker: str) -> Line2D:
         return Line2D([], [], color=colour, linestyle="none", marker=marker, label=label)
 
@@ -156,7 +154,6 @@ def _make_handles(looks: dict[str, tuple[str, tuple[object, str]]]) -> list[Line
 
 
 def _describe_power(boxes: Sequence[WhiteBox]) -> str:
-    """Writes runs, confidence and power of the audits."""
     runs = sorted({box.runs for box in boxes})
     spread = f"{runs[0]:,}" if len(runs) == 1 else f"{runs[0]:,} to {runs[-1]:,}"
     confidence = min(box.confidence for box in boxes)
@@ -170,7 +167,6 @@ def _describe_power(boxes: Sequence[WhiteBox]) -> str:
 
 
 def _make_part(dataset: str, records: Sequence[AuditRecord]) -> dict[str, Any]:
-    """Writes the tables of one dataset."""
     attacked = [(record, record.membership) for record in records if record.membership]
     return {
         "dataset": dataset,
@@ -187,7 +183,6 @@ def _make_part(dataset: str, records: Sequence[AuditRecord]) -> dict[str, Any]:
 
 
 def _white_box_row(record: AuditRecord, tested: WhiteBox) -> dict[str, Any]:
-    """Writes the row of a cell's white-box audit."""
     return {
         "backbone": record.backbone,
         "method": record.method,
@@ -230,7 +225,6 @@ def _list_tests(names: Iterable[str]) -> str:
 
 
 def _attack_row(record: AuditRecord, membership: Membership, attack: Attack) -> dict[str, Any]:
-    """Writes the row of one membership attack."""
     low_high = attack.auc_interval
     return {
         "backbone": record.backbone,

@@ -158,8 +158,6 @@ def audited_shape(
 
 @dataclass(frozen=True)
 class _Cell:
-    """Holds all that the attacks of a cell share."""
-
     method: MethodOptions
     plan: Plan
     shape: Shape
@@ -169,7 +167,6 @@ class _Cell:
 
     @cached_property
     def canary_count(self) -> int:
-        """The number of canaries: their separation together is near `_SEPARATION`."""
         if self.plan.selection is not None:
             return 1
         alone = PlanFamily(self.plan).separation
@@ -221,14 +218,13 @@ class _Cell:
         return next(pair for pair in zip(attacks, strengths, strict=True) if pair[1] >= good)
 
     def run_attack(self, attack: Attack, runs: int, name: str, label: str) -> Runs:
-        """Trains and scores runs whose membership fair coins decide."""
         members = open_stream(self.seed, f"audit membership, {name}").random(runs) < 0.5
         seeds = [derived_seed(self.seed, f"audit {name} {run}") for run in range(runs)]
         with Progress(runs, label=label, unit="runs") as progress:
             return attack.train_and_score(seeds, members, progress)
 
     def describe_bounds(self, test: Runs) -> dict[str, Any]:
-        """Returns the record of the test of what is right, but for its time."""
+        """Returns the record of the test of the correct mechanism, without its time."""
         searched = self.plan.selection is not None
         sampled = any(item.sample_rate < 1 for item in self.plan.mechanisms)
         bundle_correct, bundle_runs = _count_right_guesses(test)
@@ -294,7 +290,7 @@ class _Cell:
         ]
 
     def _factor_of_one_number(self, level: float) -> float:
-        """Returns the factor by which the noise of any one number was too small to be missed."""
+        """Returns the factor by which noise too small in a single number is caught."""
         mechanisms = self.plan.mechanisms
         most = max(item.count for item in mechanisms) * self.shape.num_classes
         numbers = 4 * len(mechanisms) * most * (self.shape.dimension + 1) ** 2
