@@ -70,7 +70,6 @@ class Comparison:
 
     @property
     def is_possible(self) -> bool:
-        """True if there are two groups to compare."""
         return len(self.kept) > 1
 
     @property
@@ -170,7 +169,6 @@ class Measured:
 
     @property
     def usable_resamples(self) -> int:
-        """The resamples in which every group has a value."""
         return int(np.isfinite(self.heads[0].deviations).all(axis=0).sum()) if self.heads else 0
 
 
@@ -181,11 +179,7 @@ def measure_comparison(
     once: Resamples,
     confidence: float,
 ) -> Measured:
-    """Computes a comparison of a cell.
-
-    Args:
-      resamples: that all cells share. once: without any.
-    """
+    """Computes a comparison of a cell, in the resamples of all cells, and in `once` without any."""
     whole = np.mean([comparison.compute_whole(head, once) for head in heads], axis=0)
     chance_gap, excess, spread = _compute_chance(comparison, heads[0], once)
     units = np.array([comparison.units[group] for group in comparison.kept], dtype=np.float64)
@@ -233,11 +227,7 @@ def _compute_chance(
 
 
 def gap_of(measured: Measured, reference: Sequence[Groups] | None, confidence: float) -> Gap:
-    """Returns the gap of a cell as it stands in a record.
-
-    Args:
-      reference: the groups of the reference's heads, where there is one.
-    """
+    """Returns the gap of a cell, compared with the reference's heads if it has a reference."""
     comparison, heads = measured.comparison, measured.heads
     means = measured.values.mean(axis=1)
     low, high = mean_gap_interval(heads, confidence)

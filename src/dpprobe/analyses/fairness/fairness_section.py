@@ -49,7 +49,6 @@ def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
 
 
 def _make_part(dataset: str, parts: Sequence[Subgroups]) -> dict[str, Any]:
-    """Writes the tables of one dataset."""
     records = [part.record for part in parts]
     shown = [
         (record, attribute, metric)
@@ -85,7 +84,7 @@ def _make_part(dataset: str, parts: Sequence[Subgroups]) -> dict[str, Any]:
 
 
 def _count_gaps(record: FairnessRecord, attribute: Attribute, metric: str) -> dict[str, Any]:
-    """Counts the gaps of an attribute that stand out, beside those that chance alone would show."""
+    """Counts the gaps of an attribute that stand out, and those expected by chance."""
     name = attribute.attribute
     private = [
         gap
@@ -112,7 +111,7 @@ def _count_gaps(record: FairnessRecord, attribute: Attribute, metric: str) -> di
 def _gap_rows(
     record: FairnessRecord, attribute: Attribute, metric: str
 ) -> Iterator[dict[str, Any]]:
-    """Yields the rows of an attribute's gaps, a cell each, epsilons rising."""
+    """Yields a row per cell, epsilons rising."""
     for cell in sorted(record.cells, key=_sort_key):
         gap = cell.find_gap(attribute.attribute, metric)
         if gap is None or gap.gap is None:
@@ -153,7 +152,7 @@ def _left_out(records: Sequence[FairnessRecord]) -> Iterator[str]:
 
 
 def _count_countable(record: FairnessRecord) -> int:
-    """Counts the labels that recalls and scores are of: the second alone of two classes."""
+    """Counts the labels that have a recall; of two classes only the second has one."""
     classes = len(record.class_names)
     return 1 if classes == 2 and not record.multi_label else classes
 

@@ -65,9 +65,8 @@ class Groups:
         """Prepares the groups of one head.
 
         Args:
-          values: [groups] of the test examples; all are numbers.
-          drawn: [groups, resamples].
-          least: [groups], the smallest standard deviation to believe of each.
+          values, drawn: [groups] of the test examples, and [groups, resamples].
+          least: [groups], the smallest plausible standard deviation of each.
           excess: [groups], what chance alone adds to each value.
         """
         there = np.isfinite(drawn)
@@ -88,7 +87,6 @@ class Groups:
 
     @property
     def extremes(self) -> tuple[int, int]:
-        """The groups with the largest and with the smallest value."""
         return int(self.values.argmax()), int(self.values.argmin())
 
     def gap_interval(self, confidence: float) -> tuple[float, float]:
@@ -141,8 +139,7 @@ class Groups:
 def mean_gap_interval(heads: Sequence[Groups], confidence: float) -> tuple[float, float]:
     """Returns low and high of the mean of the heads' gaps, which is 0 or more.
 
-    Bounds are cut after their mean: one head of several whose bound is above 0 by chance would else
-    lift it.
+    Bounds are cut after their mean: else one head whose bound is above 0 by chance would lift it.
     """
     low, high = np.mean([head.gap_interval(confidence) for head in heads], axis=0)
     gap = float(np.mean([head.gap for head in heads]))
@@ -152,11 +149,7 @@ def mean_gap_interval(heads: Sequence[Groups], confidence: float) -> tuple[float
 def gap_difference(
     heads: Sequence[Groups], others: Sequence[Groups], confidence: float
 ) -> tuple[float, float, float]:
-    """Returns the mean gap of a cell's heads less that of another's, low and high.
-
-    Args:
-      heads, others: of the same groups in the same resamples.
-    """
+    """Returns the mean gap of heads minus that of others, in the same resamples, low and high."""
     between = float(np.mean([head.gap for head in heads]) - np.mean([head.gap for head in others]))
     level = (1 + confidence) / 2
     low, high = _mean_bound(heads, others, level), -_mean_bound(others, heads, level)

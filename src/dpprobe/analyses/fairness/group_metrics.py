@@ -90,14 +90,12 @@ class Layout:
 
     @classmethod
     def layout_groups(cls, grouping: Grouping, kept: Sequence[int]) -> Layout:
-        """Returns the layout of some groups of an attribute, in their order."""
         place = np.full(len(grouping.names) + 1, -1, dtype=np.int32)  # the last for a code of -1
         place[list(kept)] = np.arange(len(kept), dtype=np.int32)
         return cls(codes=place[grouping.codes], groups=len(kept))
 
     @classmethod
     def layout_whole(cls, rows: int) -> Layout:
-        """Returns the layout of all rows as one group."""
         return cls(codes=np.zeros(rows, dtype=np.int32), groups=1)
 
     def in_groups(self, order: np.ndarray) -> tuple[np.ndarray, npt.NDArray[np.int64]]:
@@ -110,19 +108,15 @@ class Layout:
     def assign_blocks(self, rows: TestRows) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int16]]:
         """Returns each row's block, [n], and the group of each block.
 
-        A block is the rows of one group that a unit has: the unit itself, unless its rows are of
-        several groups, such as a patient's frontal and lateral images. Rows of no group are one
-        more group.
+        A block is a unit's rows in one group. A unit may have rows in several groups, such as a
+        patient's frontal and lateral images. Rows of no group are one more group.
         """
         codes = np.where(self.codes < 0, self.groups, self.codes).astype(np.int64)
         blocks, block = np.unique(rows.units * (self.groups + 1) + codes, return_inverse=True)
         return block.astype(np.int32), (blocks % (self.groups + 1)).astype(np.int16)
 
     def shuffle_blocks(self, rows: TestRows, seed: int) -> Ways:
-        """Gives the blocks to groups at random, int16 [permutations, blocks].
-
-        A group keeps its number of blocks.
-        """
+        """Gives the blocks to random groups of the same sizes, int16 [permutations, blocks]."""
         generator = np.random.Generator(np.random.Philox(seed))
         _, codes = self.assign_blocks(rows)
         return generator.permuted(np.tile(codes, (PERMUTATIONS, 1)), axis=1)
@@ -147,11 +141,7 @@ class _Sum:
         return csr_array((self.value[named], (place, unit)), shape=shape)
 
     def sum_permutations(self, block: npt.NDArray[np.int32], groups: int, ways: Ways) -> Values:
-        """Returns the sums [groups, places, permutations].
-
-        Args:
-          block: of each test example.
-        """
+        """Returns the sums [groups, places, permutations]; `block` is that of each row."""
         out = np.empty((groups, self.places, len(ways)))
         for way, group in enumerate(ways):
             place = group[block[self.row]].astype(np.int64) * self.places + self.place
@@ -170,7 +160,6 @@ class Head:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The metrics that these rows and scores have."""
         several, two = self.rows.multi_label, bool(self.rows.ranked_labels)
         wanted = "sigmoid" if several else "softmax"
         names = ["auc"] * two + ["accuracy", "recall"]
@@ -184,7 +173,7 @@ class Head:
 
     @cached_property
     def right_predictions(self) -> npt.NDArray[np.bool_]:
-        """Right predictions: [n, K] of several labels, else [n, 1]."""
+        """[n, K] of several labels, else [n, 1]."""
         labels = self.rows.labels
         if self.rows.multi_label:
             return np.asarray((self.scores > THRESHOLDS[self.link]) == labels)
@@ -253,7 +242,6 @@ class Head:
         return out
 
     def _order_rows(self, label: str) -> np.ndarray:
-        """Returns the rows by their scores for a label."""
         if label not in self._orders:
             column = self.ranking_scores[:, self.rows.ranked_labels.index(label)]
             self._orders[label] = np.argsort(column).astype(np.int32)
@@ -296,13 +284,12 @@ class Head:
         return above, _Sum(row=everything, place=0 * everything, value=each, places=1)
 
     def _right_of(self, label: str) -> np.ndarray:
-        """Returns the rows whose prediction of a label is right, bool [n]."""
         index = self.rows.class_names.index(label)
         return self.right_predictions[:, index if self.rows.multi_label else 0]
 
     @property
     def _calibrated(self) -> tuple[Values, np.ndarray]:
-        """The probabilities that calibration is of, and what they foretell, [n, labels]."""
+        """Predicted probabilities and outcomes, [n, labels]."""
         scores = self.scores.astype(np.float64)
         if self.rows.multi_label:
             return expit(scores), self.rows.labels

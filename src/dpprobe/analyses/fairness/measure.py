@@ -78,12 +78,11 @@ def compare_groups(
 
     Args:
       metrics: of each cell, with its predictions beside it.
-      references: method and epsilon of a cell, then those of the cell that its gaps are compared
-        with, which is one of them too.
+      references: method and epsilon of a cell, then those of its reference, which is a cell too.
       seed: of the resamples and of the groups at random.
 
     Raises:
-      DataError: when the cells were tested on different rows, a score is not finite, or the rows
+      DataError: if the cells were tested on different rows, a score is not finite, or the rows
         have none of the groups that the options name.
     """
     read = [(read_cell(path), check_file(path.with_name(PREDICTIONS_FILE))) for path in metrics]
@@ -121,24 +120,18 @@ def _cell_key(cell: CellRecord) -> Key:
 def read_rows(cell: CellRecord, predictions: Path) -> TestRows:
     """Reads labels, units and groups of the test examples from a cell's predictions."""
     table = pq.read_table(predictions, filters=[("seed_index", "==", cell.seeds[0]["index"])])
-    named = "unit" in table.column_names
+    units = unit_codes(table["unit"].to_pylist()) if "unit" in table.column_names else None
     return TestRows(
         labels=_read_labels(table["label"], cell.multi_label, len(cell.class_names)),
         class_names=tuple(cell.class_names),
-        units=_number_units(table["unit"].to_pylist()) if named else np.arange(table.num_rows),
-        named_units=named,
+        units=np.arange(table.num_rows) if units is None else units,
+        named_units=units is not None,
         groups={
             name: table[name].to_pylist()
             for name in table.column_names
             if name.startswith(GROUP_PREFIX)
         },
     )
-
-
-def _number_units(names: Sequence[Any]) -> np.ndarray:
-    codes = unit_codes(names)
-    assert codes is not None
-    return codes
 
 
 def _read_labels(column: pa.ChunkedArray, multi_label: bool, classes: int) -> np.ndarray:
@@ -149,11 +142,7 @@ def _read_labels(column: pa.ChunkedArray, multi_label: bool, classes: int) -> np
 
 
 def read_heads(cell: CellRecord, predictions: Path, rows: TestRows) -> list[Head]:
-    """Reads the scores of every head of a cell.
-
-    Raises:
-      DataError: when the rows are others than `rows`, or a score is not finite.
-    """
+    """Reads the scores of every head of a cell; DataError for other rows, or scores not finite."""
     table = pq.read_table(predictions, columns=["label", "scores"])
     heads, classes = len(cell.seeds), len(cell.class_names)
     labels = _read_labels(table["label"], cell.multi_label, classes)
@@ -172,8 +161,6 @@ def read_heads(cell: CellRecord, predictions: Path, rows: TestRows) -> list[Head
 
 @dataclass(frozen=True, kw_only=True)
 class _Measured:
-    """The measurements of a cell."""
-
     overall: dict[str, float]
     gaps: list[dict[str, Gap]]
     lines: list[dict[str, Any]]
@@ -224,9 +211,9 @@ class _Work:
         return _Measured(overall=overall, gaps=gaps, lines=lines, heads=groups)
 
     def _measure_overall(self, heads: Sequence[Head]) -> dict[str, float]:
-        """Computes each metric of all rows, the mean over heads; of labels that have both values.
+        """Computes each metric of all rows, the mean over heads and over labels with both values.
 
-        A recall needs rows with the label alone.
+        For a recall, rows with the label suffice.
         """
         rows = self.rows
         layout = Layout.layout_whole(len(rows.labels))
@@ -250,7 +237,6 @@ class _Work:
     def describe_cell(
         self, cell: CellRecord, measured: _Measured, reference: Key | None
     ) -> FairnessCell:
-        """Returns a cell's part of the record."""
         return FairnessCell(
             method=cell.cell.method,
             epsilon=cell.cell.epsilon,
@@ -265,11 +251,6 @@ class _Work:
         )
 
     def make_record(self, first: CellRecord, cells: Sequence[FairnessCell]) -> FairnessRecord:
-        """Returns the record of the job.
-
-        Args:
-          first: any of the cells' records.
-        """
         return FairnessRecord(
             dataset=first.cell.dataset,
             backbone=first.cell.backbone,

@@ -31,12 +31,7 @@ _SPREAD = 0.12  # of the shortest way between two epsilons, between methods that
 
 @dataclass(frozen=True, kw_only=True)
 class _Panel:
-    """An attribute on a backbone.
-
-    Attributes:
-      points: cells with their gaps, epsilons rising.
-      references: those without privacy that other cells are compared with.
-    """
+    """An attribute on a backbone: cells with their gaps, epsilons rising, and their references."""
 
     title: str
     metric: str
@@ -148,7 +143,6 @@ def quality_figure(records: Sequence[FairnessRecord], *, svg: Path, png: Path) -
 
 
 def _make_panels(records: Sequence[FairnessRecord]) -> tuple[list[_Panel], Looks]:
-    """Returns the panels, attribute by attribute, and the looks of the methods in them."""
     panels = []
     for attribute in keep_unique(a.attribute for record in records for a in record.attributes):
         for record in records:
@@ -199,11 +193,7 @@ def _draw_method(
     joined: int | None = None,
     hollow: bool = False,
 ) -> None:
-    """Draws the gaps of one method, filled where chance does not explain them.
-
-    Args:
-      joined: points that a line joins; all where None.
-    """
+    """Draws the gaps of one method, filled if beyond chance; a line joins the first `joined`."""
     colour, (dashes, marker) = look
     heights = [_to_percent(gap.gap) for _, gap in points]
     axes.plot(
@@ -242,11 +232,7 @@ def _save_panels(
     svg: Path,
     png: Path,
 ) -> None:
-    """Draws the panels with one legend, and writes both files.
-
-    Args:
-      without: the legend of what is without privacy, where there is any.
-    """
+    """Draws the panels with one legend; `without` is the entry of heads without privacy."""
     first = records[0]
     units = "patients" if first.units is not None else "rows"
     with mpl.rc_context(style.SETTINGS):
