@@ -62,14 +62,11 @@ class Law:
         left, right = self.signals[place - 1], self.signals[place]
         part = (signal - left) / (right - left)
 
-        def interpolate_values(values: Sequence[float]) -> float:
-            return values[place - 1] + part * (values[place] - values[place - 1])
-
-        return (
-            interpolate_values(self.low),
-            interpolate_values(self.expected),
-            interpolate_values(self.high),
+        low, expected, high = (
+            values[place - 1] + part * (values[place] - values[place - 1])
+            for values in (self.low, self.expected, self.high)
         )
+        return low, expected, high
 
     def signal_of(self, values: Sequence[float], least: float) -> float | None:
         """Returns the smallest signal from which values are above a number; None where none is."""
@@ -98,7 +95,6 @@ class Curves:
 
     @property
     def most_classes(self) -> int:
-        """The largest number of classes that was measured."""
         return max(int(curve["classes"]) for curve in self.curves)
 
     def choose_ceilings(self, classes: int) -> tuple[float, float, float]:

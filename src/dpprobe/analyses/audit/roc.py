@@ -65,14 +65,10 @@ class Ranked:
 
 @dataclass(frozen=True, kw_only=True)
 class Roc:
-    """The curve of an attack at some false positive rates.
+    """The curve of an attack at some false-positive rates, with 95% intervals.
 
     Attributes:
-      auc: the area under the curve.
-      auc_interval: of 95%.
-      rates: false positive rates.
-      tpr: at each rate; NaN where there are too few non-members for a rate.
-      low, high: ends of the 95% interval of each.
+      tpr, low, high: at each rate; NaN if non-members are too few for it.
     """
 
     members: int

@@ -59,12 +59,12 @@ class Sources:
 
 @dataclass(frozen=True, kw_only=True)
 class Tested:
-    """A cell with what it makes of each looked-at class, one entry per seed.
+    """A cell with its results on each class of interest, one entry per seed.
 
     Attributes:
-      recall, auc: class -> [seeds]; auc None where the test examples are all of one side.
-      never: class -> [seeds], True where no test example is given the class.
-      counted: class -> test examples, or units, of the class, and of the rarer side.
+      recall, auc: class -> [seeds]; auc is None if the test examples are all of one side.
+      never: class -> [seeds], True if the head never predicts the class.
+      counted: class -> test units of the class, and of the rarer side.
     """
 
     record: CellRecord
@@ -83,8 +83,7 @@ def imbalance_job(
       classes: names of the classes that are rare in the copies.
 
     Raises:
-      DataError: for a class that the dataset does not have, test examples of several labels, and
-        files that are missing or damaged.
+      DataError: for an unknown class, several labels per row, and missing or damaged files.
     """
     info = read_info(sources.infos[dataset])
     for name in classes:
@@ -148,7 +147,7 @@ def _training_set(name: str, dataset_json: Path, class_names: Sequence[str]) -> 
 
 
 def _test_cell(folder: Path, classes: Sequence[str]) -> Tested:
-    """Reads a cell and its predictions, and measures what it makes of some classes."""
+    """Reads a cell and its predictions, and measures its results on some classes."""
     from sklearn.metrics import roc_auc_score
 
     record = read_cell(folder / METRICS_FILE)
@@ -166,7 +165,7 @@ def _test_cell(folder: Path, classes: Sequence[str]) -> Tested:
     for name in classes:
         k = class_names.index(name)
         positive = labels == k
-        recall[k] = np.array([_number_or_nan(s["per_class_recall"][k]) for s in record.seeds])
+        recall[k] = np.array([s["per_class_recall"][k] for s in record.seeds], dtype=np.float64)
         never[k] = ~(scores.argmax(axis=2) == k).any(axis=1)
         sides = len(np.unique(units[positive])), len(np.unique(units[~positive]))
         counted[k] = sides[0], min(sides)
@@ -176,17 +175,7 @@ def _test_cell(folder: Path, classes: Sequence[str]) -> Tested:
             auc[k] = np.array(
                 [roc_auc_score(positive, each, sample_weight=weights) for each in ranks]
             )
-    return Tested(
-        record=record,
-        recall=recall,
-        auc=auc,
-        never=never,
-        counted=counted,
-    )
-
-
-def _number_or_nan(value: float | None) -> float:
-    return float("nan") if value is None else value
+    return Tested(record=record, recall=recall, auc=auc, never=never, counted=counted)
 
 
 def one_against_rest(scores: np.ndarray, k: int, link: Link) -> np.ndarray:

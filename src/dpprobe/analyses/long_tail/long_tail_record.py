@@ -39,10 +39,10 @@ class Frequencies(Part):
 
     Attributes:
       sub_classes: the number of clusters of all classes.
-      index: the tail index; None where no class has two.
-      few: the share of sub-classes with at most so many rows.
+      index: the tail index; None if no class has two sub-classes.
+      few: by a number of rows, the share of sub-classes with at most so many.
       effective: the effective number M.
-      shares: of a class's rows in its sub-class of each rank, the mean over classes.
+      shares: by rank, a sub-class's share of its class's rows, the mean over classes.
     """
 
     sub_classes: int
@@ -53,12 +53,7 @@ class Frequencies(Part):
 
 
 class SubClasses(Part):
-    """A clustering.
-
-    Attributes:
-      clusters: asked for in each class.
-      m_ln_n: M ln N, with N the units of the whole training split.
-    """
+    """A clustering into at most `clusters` per class; N of `m_ln_n` counts all training units."""
 
     clusters: int
     measured: Frequencies
@@ -67,7 +62,7 @@ class SubClasses(Part):
 
 
 class Above(Part):
-    """The share of rows with a score above each threshold, and the share that chance gives."""
+    """The share of rows with a score above each threshold, and the share expected by chance."""
 
     thresholds: tuple[float, ...]
     share: tuple[float, ...]
@@ -79,9 +74,8 @@ class Scores(Part):
 
     Attributes:
       rows, units: that heads were trained on, each on `trained_share` of the units.
-      ridge: of the heads.
-      accuracy: of heads about rows that they were not trained on.
-      share, chance: of rows with a score above `threshold`, and what chance gives.
+      accuracy: of heads on rows that they were not trained on.
+      share, chance: of rows with a score above `threshold`, and the share expected by chance.
       low, high: of `share`, a 95% interval over units.
       standard_error: of a row's score, the median.
     """
@@ -107,10 +101,10 @@ class LongTailRecord(Record):
 
     Attributes:
       rows, units: of the training split; N of the theorem is `units`.
-      clustered: rows whose features were clustered.
+      clustered: the number of clustered rows.
       classes: with a row among them.
       variance_kept: the share that the clustered components keep, over all classes.
-      memorisation: None where the study asks for none, or for the reason in `notes`.
+      memorisation: None if the study asks for none, or for the reason in `notes`.
     """
 
     format: Literal["dpprobe-long-tail"] = FORMAT

@@ -72,9 +72,6 @@ def long_tail_job(
 ) -> None:
     """Measures sub-classes and memorisation of the features of one (dataset, backbone).
 
-    Args:
-      threads: of the linear algebra, whose number may change the last bits of results.
-
     Raises:
       DataError: for rows of several labels, and for features that are not finite.
     """
@@ -134,7 +131,6 @@ class Rows:
 
     @property
     def count(self) -> int:
-        """The number of units."""
         return len(np.unique(self.units))
 
     def draw_units(self, most: int, seed: int) -> Rows:
@@ -145,11 +141,7 @@ class Rows:
 
 
 def read_rows(store: FeatureStore, most: int, *, seed: int) -> Rows:
-    """Reads at most `most` rows, of whole units in random order.
-
-    Raises:
-      DataError: for rows of several labels, and for features that are not finite.
-    """
+    """Reads at most `most` rows, of whole units in random order."""
     if store.multi_label:
         raise DataError(
             f"{store.path}: rows have several labels, but a long tail needs one label per "
@@ -169,13 +161,7 @@ def read_rows(store: FeatureStore, most: int, *, seed: int) -> Rows:
 def measure_sub_classes(
     features: npt.NDArray[np.floating], labels: Index, clusters: Sequence[int], *, seed: int
 ) -> dict[str, Any]:
-    """Clusters each class, and rows drawn without sub-classes; as the record has it.
-
-    Args:
-      features: [n, d].
-      labels: int64 [n].
-      clusters: in each class, one clustering each.
-    """
+    """Clusters each class, and its reference without sub-classes, once per number of clusters."""
     sizes: dict[tuple[int, bool], list[Index]] = {}
     classes = np.unique(labels)
     kept = total = 0.0
@@ -240,7 +226,6 @@ def measure_memorisation(
 
 
 def _describe_shares(measured: Memorisation, units: int) -> dict[str, Any]:
-    """Returns the part of the record that the scores alone decide."""
     share = measured.share_above(THRESHOLD)
     low, high = wilson_interval(share, units)
     return {
@@ -261,7 +246,7 @@ def _describe_shares(measured: Memorisation, units: int) -> dict[str, Any]:
 
 
 def _make_table(rows: Rows, measured: Memorisation) -> pa.Table:
-    """Returns a line per row; a score that is not known is null."""
+    """Returns a line per row; an unknown score is null."""
     columns = {
         "id": rows.ids,
         "label": rows.labels,
@@ -276,7 +261,6 @@ def _make_table(rows: Rows, measured: Memorisation) -> pa.Table:
 
 
 def _number_units(store: FeatureStore) -> Index:
-    """Returns a number for each row's unit; each row is one where none are named."""
     codes = unit_codes(store.units)
     return np.arange(store.rows) if codes is None else codes
 

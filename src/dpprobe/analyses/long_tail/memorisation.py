@@ -76,13 +76,7 @@ class Heads:
 
 @dataclass(frozen=True)
 class Memorisation:
-    """Heads that were right about each row, among those with it and those without it.
-
-    Attributes:
-      right_in, heads_in: [n], of the heads with the row.
-      right_out, heads_out: [n], of those without.
-      ridge: of all heads.
-    """
+    """For each row [n], the heads trained with it (in) and without it (out), and those right."""
 
     right_in: Index
     heads_in: Index
@@ -113,7 +107,6 @@ class Memorisation:
         )
 
     def share_above(self, threshold: float) -> float:
-        """Returns the share of the rows with a score above a threshold."""
         known = self.scores[~np.isnan(self.scores)]
         return float((known > threshold).mean())
 
@@ -142,12 +135,11 @@ def measure_memorisation(
     heads: int,
     seed: int,
 ) -> Memorisation:
-    """Trains heads on random shares of the units, and asks each about every row.
+    """Trains heads on random shares of the units, and tests each on every row.
 
     Args:
-      rows: [n, d] columns of heads, by `scale_columns`.
-      labels: int64 [n].
-      units: int64 [n], whose each row is, from 0 without gaps.
+      rows: [n, d], by `scale_columns`.
+      units: int64 [n], the unit of each row, from 0 without gaps.
 
     Raises:
       DataError: for fewer than 20 units.

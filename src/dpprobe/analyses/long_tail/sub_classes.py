@@ -40,12 +40,7 @@ _DRAWS = 200
 
 @dataclass(frozen=True)
 class Coordinates:
-    """A class's rows in their principal components.
-
-    Attributes:
-      rows: [n, q], q at most 64.
-      kept, total: the variance of these, and of all components.
-    """
+    """A class's rows in at most 64 principal components; their variance, and that of all."""
 
     rows: Numbers
     kept: float
@@ -150,14 +145,12 @@ def _mean_log_rank(sizes: Sequence[Index]) -> Numbers:
 
 
 def effective_number(sizes: Sizes) -> float:
-    """Returns the effective number of all sub-classes."""
     shares = np.concatenate(list(sizes)).astype(np.float64)
     shares /= shares.sum()
     return float(np.exp(-(shares * np.log(shares)).sum()))
 
 
 def few_rows(sizes: Sizes) -> dict[int, float]:
-    """Returns the share of sub-classes with at most 1, 2 and 5 rows."""
     together = np.concatenate(list(sizes))
     return {few: float((together <= few).mean()) for few in FEW}
 
@@ -171,5 +164,5 @@ def shares_by_rank(sizes: Sizes) -> list[float]:
 
 
 def _sklearn_seed(seed: int) -> int:
-    """Returns a seed of the 32 bits that scikit-learn takes."""
+    """Returns a seed of 32 bits, which scikit-learn takes."""
     return stream_seed(seed, "scikit-learn") >> 32

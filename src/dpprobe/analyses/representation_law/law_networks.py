@@ -58,7 +58,6 @@ class TunedFiles:
     def find_all(
         cls, results: Path, networks: Iterable[Sequence[str]], *, dataset: str, backbone: str
     ) -> list[TunedFiles]:
-        """Returns those of (method, epsilon) of one (dataset, backbone)."""
         return [
             cls(
                 method=method,
@@ -170,7 +169,7 @@ def _hash_inputs(
     seed: int,
     device: str,
 ) -> str:
-    """Returns the fingerprint of all that decides the laws; arguments as of `measure_laws`."""
+    """Returns the fingerprint of all that decides the laws."""
     name, backbone_options = backbone
     networks = [
         {
@@ -245,11 +244,7 @@ def _make_tuned_network(
 
 
 def trained_options(method: MethodOptions, chosen: Mapping[str, Any]) -> FineTune:
-    """Returns the options that a network was trained with.
-
-    Args:
-      chosen: the record of what a search chose.
-    """
+    """Returns the options that a network was trained with; `chosen` is what a search chose."""
     options = network_options(method)
     assert options is not None, "list_law_networks names methods that tune networks"
     return options.make_trial(chosen)

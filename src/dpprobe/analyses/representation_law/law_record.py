@@ -69,7 +69,7 @@ class Series(Part):
 
 
 class LeftOut(Part):
-    """A layer that has no value of some measures, and why."""
+    """A layer without a value of some measures, and why."""
 
     layer: int
     split: Split
@@ -82,8 +82,8 @@ class NetworkLaws(Part):
 
     Attributes:
       method, epsilon: of the cell whose first seed it is; None of the frozen network.
-      tuned: in words what was trained: "head", "last 4 blocks", "all".
-      blocks: the number of tuned blocks; 0 for the head alone, None where it is no number.
+      tuned: what was trained: "head", "last 4 blocks", "all".
+      blocks: the number of tuned blocks; 0 for the head alone, None for "all" and adapters.
       widths: of the features of layers 0 to L.
     """
 
@@ -97,7 +97,6 @@ class NetworkLaws(Part):
     left_out: tuple[LeftOut, ...]
 
     def find_series(self, measure: Measure, split: Split) -> Series:
-        """Returns one measure on one split."""
         return next(s for s in self.series if (s.measure, s.split) == (measure, split))
 
 
@@ -130,7 +129,6 @@ class LawRecord(Record):
 
     @property
     def frozen(self) -> NetworkLaws:
-        """The network as it was before any training on the private examples."""
         return next(network for network in self.networks if network.setting == "frozen")
 
 

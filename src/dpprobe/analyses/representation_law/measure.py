@@ -93,12 +93,7 @@ def law_job(
     device: str,
     fingerprint: str,
 ) -> LawRecord:
-    """Measures the laws of all networks of one (dataset, backbone) and writes them.
-
-    Args:
-      subjects: the frozen network first.
-      fingerprint: of all that decides the values, for the record.
-    """
+    """Measures the laws of all networks of one (dataset, backbone), the frozen one first."""
     started = time.monotonic()
     labels = {split: rows[split].labels for split in SPLITS}
     identity = {"use": "representation law", "dataset": dataset, "study_seed": seed}
@@ -177,10 +172,7 @@ def measure_layer(
     labels: Mapping[Split, Labels],
     shuffled: Sequence[Mapping[Split, Labels]],
 ) -> Layer:
-    """Measures one layer's features with the labels, and with each of their shuffles.
-
-    Values that are rounding are left out, with the reason.
-    """
+    """Measures one layer's features with the labels, and with each of their shuffles."""
     values, noise, left_out = _measure_values(train, test, labels)
     others = [_measure_values(train, test, each)[0] for each in shuffled]
     return Layer(
@@ -195,7 +187,7 @@ def measure_layer(
 def _measure_values(
     train: Features, test: Features, labels: Mapping[Split, Labels]
 ) -> tuple[Values, float, list[tuple[Split, tuple[Measure, ...], str]]]:
-    """Returns the measures, what pure noise leaves, and what has no value."""
+    """Returns the measures, the residual of pure noise, and which have no value, with reasons."""
     left = measure_residuals(train, labels["train"], held_out=test, held_out_labels=labels["test"])
     spread = {
         "train": measure_scatter(train, labels["train"]),

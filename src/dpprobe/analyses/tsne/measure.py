@@ -94,11 +94,7 @@ def embed_tsne(
 
 
 def read_embedding(path: Path) -> tuple[pa.Table, dict[str, Any]]:
-    """Reads the table that `embed_tsne` wrote, and its metadata.
-
-    Raises:
-      DataError: when it is not one.
-    """
+    """Reads the table that `embed_tsne` wrote, and its metadata; DataError for another file."""
     table = read_table(path)
     facts = json.loads((table.schema.metadata or {}).get(METADATA_KEY, b"{}"))
     check_not_newer(path, facts, kind=EMBEDDING_FORMAT, version=EMBEDDING_FORMAT_VERSION)
@@ -153,12 +149,7 @@ def compute_embedding(
 
 
 def find_nearest(rows: np.ndarray, anchors: np.ndarray, *, k: int = NEIGHBOURS) -> np.ndarray:
-    """Returns indices [a, k] of the k rows nearest to each anchor row but itself, in any order.
-
-    Args:
-      rows: [m, d].
-      anchors: [a] indices into rows.
-    """
+    """Returns indices [a, k] of the other rows [m, d] nearest to each anchor [a], in any order."""
     k = min(k, len(rows) - 1)
     # Distances do not change when the mean goes, and float32 products then lose less.
     centred = np.ascontiguousarray(rows - rows.mean(axis=0), dtype=np.float32)
@@ -198,7 +189,7 @@ def _reduce_dimension(
 
 
 def _choose_colours(store: FeatureStore) -> tuple[np.ndarray, list[str], str]:
-    """Returns the colours of the rows: [n] labels, each label's name, and the legend's title."""
+    """Returns the labels [n] that rows are coloured by, their names, and the legend's title."""
     labels = np.asarray(store.labels)
     if labels.ndim == 1:
         return labels, list(store.class_names), "class"
@@ -208,7 +199,7 @@ def _choose_colours(store: FeatureStore) -> tuple[np.ndarray, list[str], str]:
 
 
 def _at_least_two_columns(reduced: np.ndarray) -> np.ndarray:
-    """Adds a column of zeros to one-dimensional features: the plane needs two to start from."""
+    """Adds a column of zeros to a single one: t-SNE starts from two."""
     return np.pad(reduced, ((0, 0), (0, max(0, 2 - reduced.shape[1]))))
 
 

@@ -25,7 +25,6 @@ NAMED_POINTS = 50  # among fewer, a class's name would hide its points; the lege
 
 
 def plot_tsne_grid(*, embeddings: Sequence[Path], split: str, svg: Path, png: Path) -> None:
-    """Draws all embeddings of a study side by side."""
     named = {(path.parent.parent.name, path.parent.name): path for path in embeddings}
     tsne_grid(named, split=split, svg=svg, png=png)
 
@@ -33,7 +32,6 @@ def plot_tsne_grid(*, embeddings: Sequence[Path], split: str, svg: Path, png: Pa
 def plot_tsne(
     *, embedding: Path, dataset: str, backbone: str, split: str, svg: Path, png: Path
 ) -> None:
-    """Draws the embedding of one (dataset, backbone)."""
     tsne_figure(embedding, svg=svg, png=png, title=f"{dataset} {split}, {backbone}")
 
 
@@ -44,13 +42,6 @@ def tsne_grid(
 
     Each panel's title has the share of nearest neighbours that t-SNE keeps. Each row has the
     colours of its labels and the number of points; of a sample also its seed.
-
-    Args:
-      embeddings: by (dataset, backbone).
-      split: the split whose features these are.
-
-    Raises:
-      DataError: when a file is not an embedding.
     """
     datasets = keep_unique(dataset for dataset, _ in embeddings)
     backbones = keep_unique(backbone for _, backbone in embeddings)
@@ -113,7 +104,6 @@ def tsne_figure(embedding: Path, *, svg: Path, png: Path, title: str | None = No
 
 
 def _draw_small_plane(axes: Axes, path: Path, backbone: str) -> None:
-    """Draws one panel of the grid."""
     table, facts = read_embedding(path)
     if facts["method"] is None:
         _draw_empty_plane(axes, "no points")
