@@ -69,7 +69,7 @@ class Law:
         return low, expected, high
 
     def signal_of(self, values: Sequence[float], least: float) -> float | None:
-        """Returns the smallest signal from which values are above a number; None where none is."""
+        """Returns the smallest signal from which values are above a number; None if none is."""
         for place, value in enumerate(values):
             if value > least:
                 if place == 0:
@@ -90,7 +90,7 @@ class Curves:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Names the sets of images, of which several layers and numbers of classes are made."""
+        """Names the sets of images, each measured with several layers and numbers of classes."""
         return tuple(sorted({str(curve["source"]) for curve in self.curves}))
 
     @property

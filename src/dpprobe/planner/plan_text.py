@@ -153,12 +153,9 @@ def too_few_warning(
     delta: float,
     unit: str = "image",
 ) -> str | None:
-    """Warns of those of a study's epsilons that a dataset is too small for; None for none.
+    """Warns if a dataset is too small for some of a study's epsilons; else returns None.
 
-    Says nothing about more classes than were measured: the prediction is a guess there.
-
-    Args:
-      unit: what n counts, the unit of privacy.
+    Also None for more classes than were measured: there the prediction is a guess.
     """
     if classes > read_curves().most_classes:
         return None

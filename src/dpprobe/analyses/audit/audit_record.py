@@ -23,7 +23,7 @@ from dpprobe.records import Part, Record
 
 AUDIT_FORMAT: Final = "dpprobe-audit"
 AUDIT_FORMAT_VERSION: Final = 3
-# The folder of all audits, beside that of the cells; a cell's files are
+# The folder of all audits, beside the folder of cells; a cell's files are
 # <folder>/<dataset>/<backbone>/<method>/eps-<epsilon><suffix>.
 AUDITS = "audit"
 RECORD_SUFFIX, SCORES_SUFFIX = ".json", ".parquet"
@@ -46,7 +46,7 @@ def _read_number(value: Any) -> Any:
 
 
 def _write_number(value: float | None) -> float | str | None:
-    """Writes an infinite number as "inf", and none where there is no number."""
+    """Writes infinity as "inf", and NaN as None."""
     if value is None or math.isnan(value):
         return None
     return INFINITE if math.isinf(value) else value
@@ -64,7 +64,7 @@ class Claim(Part):
 
     Attributes:
       epsilon: realised, of one head; infinite for a cell that promises nothing.
-      mu: of the composition as one Gaussian; None where a mechanism samples or nothing is promised.
+      mu: of the composition as one Gaussian; None if a mechanism samples or nothing is promised.
       sampled: True if a mechanism runs on Poisson samples.
     """
 
@@ -109,10 +109,10 @@ class WhiteBox(Part):
         audits of a correct mechanism.
       level: a p-value of at most this refutes the claim (Bonferroni over the tests).
       number_factor: noise that is too small by so much in one number alone, such as a bias of one
-        step, is caught with `probability`; None where releases are not seen.
+        step, is caught with `probability`; None if releases are not seen.
       noise_factor: the noise is at most so many times the plan's, by this test.
       caught_factor: noise too small by so much would have been caught with `probability`, by how
-        far the test came; None where none would.
+        far the test came; None if none would.
       direct_epsilon_lower: from (epsilon, delta) alone, without the plan.
       sensitivity_used: the canary's change of a sum over its sensitivity, by mechanism.
     """
@@ -269,7 +269,7 @@ class AuditRecord(Record):
 
     @property
     def in_words(self) -> str | None:
-        """The result of the white-box audit in one sentence; None where there was none."""
+        """The result of the white-box audit in one sentence; None if there was none."""
         box = self.white_box
         if box is None:
             return None
@@ -292,10 +292,10 @@ def at_least(value: float) -> str:
 
 
 def power_in_words(white_box: Mapping[str, Any] | None) -> str | None:
-    """Returns the power of a white-box audit in a sentence; None where there was none.
+    """Returns the power of a white-box audit in a sentence; None if there was none.
 
     Args:
-      white_box: as it stands in a record.
+      white_box: the values of that part of a record.
     """
     if white_box is None:
         return None

@@ -98,7 +98,7 @@ def audit_job(
         try:
             task.audit_cell(rows)
         except DpprobeError as error:
-            logger.warning("%s failed; why is told when the job ends", task.method)
+            logger.warning("%s failed; the job ends with the reason", task.method)
             errors[task.method] = error
     reasons: dict[str, object] = {**calibrated.failures, **errors}
     if reasons:

@@ -134,7 +134,6 @@ def attack_membership(
 
 
 def _check_request(data: TrainingSet) -> None:
-    """Checks what `attack_membership` is asked for before anything is trained; see there."""
     if data.n < LEAST_UNITS:
         raise DataError(
             f"membership: {data.n} units of privacy to attack; {LEAST_UNITS} are needed"
@@ -175,7 +174,7 @@ def _group_units(attacked: Attacked) -> tuple[dict[str, Flags], dict[str, str]]:
 def _long_table(
     scores: Mapping[str, Numbers], members: Flags, groups: Mapping[str, Flags]
 ) -> dict[str, Any]:
-    """Returns the scores of all units as columns; those of rare classes are among "all"."""
+    """Returns the scores of all units as columns; "all" includes units of rare classes."""
     parts = [
         (name if group == "all" else f"{name} {group}", values[:, chosen], members[:, chosen])
         for group, chosen in groups.items()

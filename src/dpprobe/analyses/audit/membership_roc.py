@@ -59,10 +59,10 @@ def membership_roc(
     """Draws the attacks on a cell's heads on logarithmic axes, one colour per attack.
 
     Shaded is what the plan forbids: more true positives than its best attack has. Bands are 95%
-    intervals. A curve begins where one false positive can be told from none.
+    intervals. A curve begins where single false positives are resolved.
 
     Args:
-      beside: the same of the method `nonprivate`, dashed; none if absent.
+      beside: the attacks on the non-private baseline, dashed.
 
     Raises:
       DataError: when the record holds no attack on all rows.

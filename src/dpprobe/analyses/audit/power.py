@@ -64,7 +64,7 @@ class PlanFamily:
 
     @cached_property
     def _gaussian_mu(self) -> float | None:
-        """The plan's mu, None where a mechanism samples its rows."""
+        """The plan's mu, None if a mechanism samples its rows."""
         if not accountants.is_gaussian(self._mechanisms):
             return None
         return self.group * accountants.gaussian_mu(self._mechanisms)

@@ -84,7 +84,7 @@ class Roc:
 def measure_roc(
     scores: Numbers, members: Flags, rates: Sequence[float], *, seed: int
 ) -> Roc | None:
-    """Measures an attack on heads [heads, units]; None where all are members, or none is.
+    """Measures an attack on heads [heads, units]; None if all are members, or none is.
 
     A rate needs `LEAST_FALSE_POSITIVES` / rate non-members: 10,000 for 0.1%, 1,000 for 1%. With
     fewer, the threshold depends on a single row, and no resampling shows how much.

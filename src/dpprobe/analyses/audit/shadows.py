@@ -6,8 +6,8 @@ contributes nothing to any sum, and n, rates, divisors and noise stay as they ar
 are in every head.
 
 Coins are independent, so what an attacker knows of all other coins says nothing of the one that he
-guesses: this is the game that a plan's trade-off curve bounds (privacy.trade_off). It is a game
-about real rows, and what comes of it describes those: it is not private.
+guesses: this is the game that a plan's trade-off curve bounds (privacy.trade_off). Its results
+describe real rows, so they are not private.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class Attacked:
       units: int64 [u], their numbers in the training set.
       rows: int64 [r], all their rows.
       unit_of: int64 [r], for each of these the place of its unit in `units`.
-      mislabelled: [u], True where the rows' labels were changed.
+      mislabelled: [u], True if the rows' labels were changed.
       labels: of all rows of the training set, those changes made.
-      rare: [u], True for units with a row of a rare class; None where there is no such class.
+      rare: [u], True for units with a row of a rare class; None if there is no such class.
     """
 
     units: Index
@@ -104,7 +104,7 @@ def units_of(data: TrainingSet) -> Units:
 
 
 def _find_rare_rows(labels: npt.NDArray[np.integer], num_classes: int) -> Flags | None:
-    """Returns the rows of rare classes, [rows]; None where classes are about balanced."""
+    """Returns the rows of rare classes, [rows]; None if classes are about balanced."""
     multi_label = labels.ndim == 2
     counts = labels.sum(axis=0) if multi_label else np.bincount(labels, minlength=num_classes)
     present = np.flatnonzero(counts)
@@ -118,7 +118,7 @@ def _find_rare_rows(labels: npt.NDArray[np.integer], num_classes: int) -> Flags 
 
 
 def toss_coins(attacked: Attacked, heads: int, *, seed: int) -> Flags:
-    """Tosses a fair coin for each head and attacked unit: [heads, u], True where it is in."""
+    """Tosses a fair coin for each head and attacked unit: [heads, u], True if it is in."""
     return open_stream(seed, "coins").random((heads, len(attacked.units))) < 0.5
 
 

@@ -38,7 +38,7 @@ LARGEST = Shape(n=0, dimension=64, num_classes=10, multi_label=False)
 # of those that move them alike the shortest.
 LENGTHS = (1.0, 30.0, 1000.0)
 _PILOTS, _AS_GOOD = 2, 0.01
-# Canaries are so many that their mu together is about this: best told from fewer and more.
+# The canaries' joint mu is about this, at which a test is most powerful.
 _SEPARATION, _LARGEST_GROUP = 2.0, 50
 # Runs of a control: docs/audit.md has the probability that they catch it.
 CONTROL_RUNS = 40

@@ -46,11 +46,11 @@ class Comparison:
     Attributes:
       compared: the labels of the mean, and the groups that this metric alone leaves out.
       kept: the groups that are compared, as indices into the attribute's.
-      labels: of which the metric is computed; none where it is one number of all labels.
-      positives: int64 [all groups, labels], units with each label; None where none need it.
+      labels: that the metric is computed for; empty if it is one number of all labels.
+      positives: int64 [all groups, labels], units with each label; None if none need it.
       units: int64 [all groups, labels or 1], those that a value varies with: of an AUC the rarer of
         those with the label and those without.
-      ways: blocks of rows given to groups at random; None where groups are labels, and for fewer
+      ways: blocks of rows given to groups at random; None if groups are labels, and for fewer
         than two.
     """
 
@@ -157,7 +157,7 @@ class Measured:
     Attributes:
       values: [groups, labels], means over the heads. drawn: [groups, labels, resamples].
       whole: [labels], of all rows.
-      chance_gap: of the first head; None where groups cannot be exchanged.
+      chance_gap: of the first head; None if groups cannot be exchanged.
     """
 
     comparison: Comparison

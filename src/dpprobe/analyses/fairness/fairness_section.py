@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,6 @@ from dpprobe.analyses.analysis import Page
 from dpprobe.analyses.fairness.fairness_record import (
     TABLE_SUFFIX,
     Attribute,
-    FairnessCell,
     FairnessRecord,
     left_out_in_words,
 )
@@ -112,13 +111,16 @@ def _gap_rows(
     record: FairnessRecord, attribute: Attribute, metric: str
 ) -> Iterator[dict[str, Any]]:
     """Yields a row per cell, epsilons rising."""
-    for cell in sorted(record.cells, key=_sort_key):
+    for cell in sorted(record.cells, key=lambda one: (one.method, epsilon_value(one.epsilon))):
         gap = cell.find_gap(attribute.attribute, metric)
         if gap is None or gap.gap is None:
             continue
         other = cell.reference
         yield {
-            **_name_groups(record, cell, attribute.attribute),
+            "attribute": attribute.attribute,
+            "backbone": record.backbone,
+            "method": cell.method,
+            "epsilon": cell.epsilon,
             "metric": METRIC_TITLES[metric],
             "overall": _format_points(gap.overall),
             "worst": f"{gap.worst_group} ({_format_points(gap.worst)})",
@@ -155,20 +157,6 @@ def _count_countable(record: FairnessRecord) -> int:
     """Counts the labels that have a recall; of two classes only the second has one."""
     classes = len(record.class_names)
     return 1 if classes == 2 and not record.multi_label else classes
-
-
-def _sort_key(cell: FairnessCell) -> tuple[str, float]:
-    return cell.method, epsilon_value(cell.epsilon)
-
-
-def _name_groups(record: FairnessRecord, cell: FairnessCell, attribute: str) -> Mapping[str, Any]:
-    return {
-        "backbone": record.backbone,
-        "method": cell.method,
-        "epsilon": cell.epsilon,
-        "private": cell.private,
-        "attribute": attribute,
-    }
 
 
 def _format_points(value: float | None) -> str:

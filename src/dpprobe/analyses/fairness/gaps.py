@@ -26,7 +26,7 @@ The standard deviation of a group is at least that of Wilson's interval (1927) o
 of its units: resamples of rows that are all right do not vary. It is also at least that of a group
 of its size made at random: of many small groups the one that chance makes best is the one whose
 resamples vary least, and would stand out far too often. A calibration error is larger in a smaller
-group by chance; bounds are of the values less what groups at random have above the whole.
+group by chance, so bounds use values minus the mean excess of random groups over the whole.
 """
 
 from __future__ import annotations

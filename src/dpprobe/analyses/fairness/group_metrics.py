@@ -2,14 +2,14 @@
 
 The definitions are those of `dpprobe.results.metrics`, with rows weighted 1 / m of their unit:
 
-- AUC: of each label; of two classes that of the second.
+- AUC: per label; with two classes, of the second.
 - accuracy: the share of right predictions; of several labels, of each label.
-- recall: the share of the rows with a label that are predicted to have it; of two classes that of
-  the second, of more classes that of each.
+- recall: the share of the rows with a label that are predicted to have it; with two classes, of the
+  second.
 - calibration error: over all labels together; none for scores that are no logits.
 
-A metric of a group is the mean over the labels that are compared; a group of which a resample
-lacks what one of these labels needs has no value in it.
+A metric of a group is the mean over the compared labels. If a resample lacks rows that one of these
+labels needs, the group has no value in it.
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ class Head:
         return {}
 
     def _make_sums(self, metric: str, labels: Sequence[str]) -> tuple[_Sum, _Sum]:
-        """Returns the sums of which a metric is the ratio, above and below."""
+        """Returns the numerator and the denominator of a metric."""
         weights, count = self.rows.weights, len(self.rows.labels)
         everything = np.arange(count, dtype=np.int32)
         if metric == "accuracy":

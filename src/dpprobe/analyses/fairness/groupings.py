@@ -112,7 +112,7 @@ def make_groupings(
 
     Args:
       groups: names of group columns, with or without `group_`, and "class"; None for every column,
-        or the classes where there is none.
+        or for the classes if there is no column.
       pairs: of names, whose intersections are groups.
 
     Raises:

@@ -57,7 +57,7 @@ def gap_figure(records: Sequence[FairnessRecord], *, svg: Path, png: Path) -> No
     Methods of one epsilon stand side by side, with the intervals of their gaps; a mark is filled
     where chance does not explain the gap. A dashed line and its band are the gap of the head
     without privacy that cells are compared with. One in twenty random splits into groups of these
-    sizes exceeds the short line across a mark's interval, that of the cell.
+    sizes exceeds the short line across a mark's interval.
 
     If no cell has two groups to compare, the figure says so.
 
@@ -107,7 +107,7 @@ def gap_figure(records: Sequence[FairnessRecord], *, svg: Path, png: Path) -> No
 def quality_figure(records: Sequence[FairnessRecord], *, svg: Path, png: Path) -> None:
     """Draws gaps against the metric on all test examples, a panel as in `gap_figure`.
 
-    A line joins a method's epsilons, which stand beside the marks; hollow squares are heads without
+    A line joins a method's epsilons, written beside the marks. Hollow squares are heads without
     privacy. Where private heads as good as those have no larger gaps, privacy widens gaps only as
     far as it costs quality.
     """
@@ -171,7 +171,7 @@ def _make_panels(records: Sequence[FairnessRecord]) -> tuple[list[_Panel], Looks
 
 
 def _choose_colour(looks: Looks, cell: FairnessCell) -> str:
-    """Returns the colour of a cell's method; that of text for one that is only compared with."""
+    """Returns the colour of a cell's method; gray for a method that is a reference only."""
     return looks[cell.method][0] if cell.method in looks else style.NEUTRAL
 
 

@@ -91,16 +91,16 @@ def probe_few_shot(
     """Trains a probe for each N and draw, and tests it.
 
     The draws of one seed are nested: its 2 images of a class are its 1 image and another. A class
-    that has fewer gives all it has. Where rows have several labels, N rows of each label are drawn
-    and N that have none; a row drawn for two labels counts once.
+    with fewer images gives all of them. If rows have several labels, N rows of each label are drawn and N
+    without any label; a row drawn for two labels counts once.
 
-    Where the dataset names patients, N are different patients, of each one image of the class; a
-    patient may be drawn for two classes. In each fit, and with the whole split, an image has weight
-    1 / m, m the images of its patient that are trained on.
+    If the dataset names patients, N different patients are drawn, with one image of the class each;
+    a patient may be drawn for two classes. In each fit, also of the whole split, an image has
+    weight 1 / m, where m counts its patient's training images.
 
     Args:
       rows: parquet, one row per probe.
-      record: JSON, a record a N with mean and interval.
+      record: JSON, one entry per N with mean and interval.
       study: whose device is used.
 
     Raises:
@@ -165,10 +165,10 @@ def draw_shots(
     """Draws sorted rows: `count` of each label, or all of a label that has fewer.
 
     Args:
-      labels: [n] integers, or [n, K] of 0 and 1; then a row may be drawn for several labels, and
-        rows without any label are drawn like those of one: a probe needs to see them.
-      units: int64 [n], whose each row is. Then `count` units are drawn of each label, all that
-        have it with the same chance, and of each unit one of its rows with the label.
+      labels: [n] integers, or [n, K] of 0 and 1. In the latter case a row may be drawn for several
+        labels, and `count` rows without any label are drawn too: a probe needs to see them.
+      units: int64 [n], the unit of each row. If given, `count` units of each label are drawn with
+        equal chances, and one row with the label of each unit.
     """
     generator = open_stream(seed, "few_shot")
     groups = (
@@ -176,7 +176,7 @@ def draw_shots(
         if labels.ndim == 2
         else [np.flatnonzero(labels == label) for label in range(int(labels.max()) + 1)]
     )
-    # Permuted whole, so that fewer of a seed are among more of it.
+    # Permuted whole, so that a seed's smaller draws are parts of its larger ones.
     orders = [generator.permutation(rows) for rows in groups]
     if units is not None:
         orders = [_one_of_each(rows, units, generator) for rows in orders]
@@ -285,7 +285,7 @@ class _Probe:
         )
 
     def _units_of(self, rows: np.ndarray) -> Units | None:
-        """Returns the units of rows that are trained on; None where each row is one."""
+        """Returns the units of rows that are trained on; None if each row is one."""
         if self._train_units is None:
             return None
         return Units.number_units([str(unit) for unit in self._train_units[rows]])

@@ -17,7 +17,7 @@ PACKAGE = "dpprobe.analyses.imbalance"
 
 
 def list_imbalanced(study: Study) -> list[str]:
-    """Lists the datasets of which a class is made rare."""
+    """Lists the datasets with a class that is made rare."""
     return list(study.imbalance.datasets) if study.imbalance else []
 
 

@@ -103,7 +103,7 @@ class BreakDown(Part):
 
     Attributes:
       reached: the smallest product of a cell whose recall is at least half of the reference's.
-      lasting: the smallest product from which on all cells are; None where the last is not.
+      lasting: the smallest product from which on all cells are; None if the last is not.
       cells: that were compared. left_out: cells whose reference has not learnt the class itself.
       smallest, largest: product of the compared cells.
       note: in words, what the study's grid cannot tell; empty where it tells both.

@@ -49,7 +49,7 @@ class Sources:
     """The files of a dataset and its copies on one backbone.
 
     Attributes:
-      infos: the whole dataset's name, then those of its copies -> dataset.json.
+      infos: names of the whole dataset and then of its copies -> dataset.json.
     """
 
     cells: Path

@@ -43,7 +43,7 @@ PACKAGE = "dpprobe.analyses.long_tail"
 
 
 def read_block(study: Study) -> LongTailOptions | None:
-    """Returns the block of a study; None where it asks for no long tails."""
+    """Returns the block of a study; None if it asks for no long tails."""
     block: LongTailOptions | None = study.block("long_tail")
     return block
 

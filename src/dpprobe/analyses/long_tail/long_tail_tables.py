@@ -211,7 +211,6 @@ def _name_columns() -> tuple[Column, Column]:
 
 
 def _memorisation_cells(record: LongTailRecord) -> list[TableCell]:
-    """Makes the cells of a record's memorisation; blank where there is none."""
     scores = record.memorisation
     if scores is None:
         return [BLANK] * 3

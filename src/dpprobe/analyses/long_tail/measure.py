@@ -1,8 +1,8 @@
-"""The long-tail job of one (dataset, backbone). Nothing that it writes is private.
+"""The long-tail job of one (dataset, backbone), not private.
 
 Sub-classes come from at most `rows` training examples, memorisation from at most
-`memorisation.rows` of them; where there are more, units are drawn with the study's seed. The scores
-of the rows are written first, the record last.
+`memorisation.rows` of them. From larger sets, units are drawn with the study's seed. The scores of
+the rows are written first, the record last.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Rows:
 
     Attributes:
       features: float32 [n, d].
-      labels, units: int64 [n]; whose each row is.
+      labels, units: int64 [n], the class and the unit of each row.
     """
 
     features: npt.NDArray[np.float32]

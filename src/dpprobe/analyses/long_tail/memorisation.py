@@ -1,4 +1,4 @@
-"""Memorisation scores of training examples, by heads trained on random subsets. None is private.
+"""Memorisation scores of training examples, by heads trained on random subsets; not private.
 
 An example's score is the probability that a head classifies it correctly when trained on it, minus
 the probability when not (Feldman and Zhang 2020, "What neural networks memorize and why", section
@@ -113,9 +113,9 @@ class Memorisation:
     def expected_share_above(self, threshold: float) -> float:
         """Returns the share that `share_above` is expected to be if no row is memorised.
 
-        Heads are then as often right with a row as without: given how many are right in all, those
-        among the heads with the row are a hypergeometric number. Exact, as the rows that are out
-        are drawn again for each head.
+        Heads are then as often right with a row as without it. So the number of right heads with
+        the row is hypergeometric, given the number of all right heads. Exact, since the rows that
+        are out are drawn again for each head.
         """
         known = (self.heads_in > 0) & (self.heads_out > 0)
         inside, outside = self.heads_in[known], self.heads_out[known]
@@ -187,7 +187,7 @@ def choose_ridge(rows: Numbers, targets: Numbers, units: Index, *, seed: int) ->
 
 
 def _draw_subsets(units: Index, heads: int, *, seed: int, name: str) -> Iterator[Flags]:
-    """Yields the rows that are out of each head, [n]: those of 30% of the units, drawn again."""
+    """Yields for each head the rows [n] that are out: all rows of 30% of the units."""
     count = int(units.max()) + 1
     left_out = count - round(SHARE * count)
     random = open_stream(seed, name)

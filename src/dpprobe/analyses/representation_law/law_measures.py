@@ -40,7 +40,7 @@ CONSTANT_ROWS = "the same for all rows, so that nothing is predicted"
 
 @dataclass(frozen=True, kw_only=True)
 class Scatter:
-    """The two orders of D, None where they are 0/0 or rounding.
+    """The two orders of D, None if they are 0/0 or rounding.
 
     Attributes:
       fault: the reason why a number is None.
@@ -215,7 +215,7 @@ def fit_law(
 
 
 def is_constant(x: Matrix) -> bool:
-    """Returns True where rows differ by no more than the rounding of float32."""
+    """Returns True if rows differ by no more than the rounding of float32."""
     return bool(_root_mean_square(x - x.mean(axis=0)) <= CONSTANT * _root_mean_square(x))
 
 

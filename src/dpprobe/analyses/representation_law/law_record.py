@@ -34,9 +34,9 @@ class FittedLaw(Part):
     """A line through the logarithms of values by layer: value_l = value_0 * rho^l.
 
     Attributes:
-      rho: the factor a layer; `low` and `high` are the ends of its 95% interval, that of
-        independent errors of the layers, which follow each other: it is too narrow.
-      r_squared: the share of the logarithms' variance that the line has; None where they are equal.
+      rho: the factor per layer; `low` and `high` are the ends of its 95% interval, which takes
+        the errors of layers for independent and is therefore too narrow.
+      r_squared: the share of the logarithms' variance that the line has; None if they are equal.
       layers: the number of layers fitted.
     """
 
@@ -51,7 +51,7 @@ class Series(Part):
     """A measure of one network and split, layer by layer, and its law.
 
     Attributes:
-      values: of layers 0, 1, ..., L; None where they are 0/0 or rounding.
+      values: of layers 0, 1, ..., L; None if they are 0/0 or rounding.
       shuffled: the same with shuffled labels, the mean over shuffles.
       noise: what pure noise of the layer's rank leaves; of residuals of fitted rows alone.
       law: of layers 1 to L; None for the reason in `fault`.

@@ -92,7 +92,7 @@ def law_tables(
     dataset: str,
     published: Sequence[Number] = (),
 ) -> dict[str, Table]:
-    """Makes both tables of a dataset, by name; published results stand beside the second's."""
+    """Makes both tables of a dataset, by name; the second also has published results."""
     mine = [record for record in records if record.dataset == dataset]
     laws, accuracy = LAW_TABLES
     return {
@@ -177,7 +177,7 @@ def _format_layers(layers: Iterable[int]) -> str:
 
 
 def left_out_notes(records: Sequence[LawRecord]) -> list[str]:
-    """Writes which layers have no value of which measure, and why: a line per backbone."""
+    """Writes the layers without a value of a measure, and why: one line per backbone."""
     notes = []
     for record in records:
         groups: dict[tuple[str, str], set[int]] = {}

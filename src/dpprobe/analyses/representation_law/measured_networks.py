@@ -21,7 +21,7 @@ class Tuning:
 
     Attributes:
       setting: constant options, or options that an unpriced search chose.
-      blocks: the number of tuned blocks; 0 for the head alone, None where it is no number.
+      blocks: the number of tuned blocks; 0 for the head alone, None if it is no number.
     """
 
     setting: Literal["constant", "searched"]

@@ -1,4 +1,4 @@
-"""t-SNE of features, and the measure of what its plane keeps. Nothing here is private."""
+"""t-SNE of features, and the share of neighbours that its plane keeps; not private."""
 
 from __future__ import annotations
 
