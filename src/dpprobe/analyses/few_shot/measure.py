@@ -91,8 +91,8 @@ def probe_few_shot(
     """Trains a probe for each N and draw, and tests it.
 
     The draws of one seed are nested: its 2 images of a class are its 1 image and another. A class
-    with fewer images gives all of them. If rows have several labels, N rows of each label are drawn and N
-    without any label; a row drawn for two labels counts once.
+    with fewer images gives all of them. If rows have several labels, N rows of each label are drawn
+    and N without any label; a row drawn for two labels counts once.
 
     If the dataset names patients, N different patients are drawn, with one image of the class each;
     a patient may be drawn for two classes. In each fit, also of the whole split, an image has
