@@ -178,12 +178,9 @@ def settle_choice(
     """
     if len(getattr(method, "penalties", ())) < 2:
         return method
-    heads = fit_heads(method, data, plan, [derived_seed(seed, "choice")], record=_record_nothing)
+    # A fit keeps its history only if something records.
+    heads = fit_heads(method, data, plan, [derived_seed(seed, "choice")], record=lambda *_: None)
     return method.model_copy(update={"penalties": (heads.history[0]["penalty"],)})
-
-
-def _record_nothing(*_: object) -> None:
-    """A fit keeps its history only if something records."""
 
 
 @contextmanager

@@ -250,9 +250,7 @@ def _format_bound(value: float | None) -> str:
 
 
 def _format_factor(value: float | None) -> str:
-    if value is None:
-        return "none"
-    return f"{value:.3g}".replace("inf", "∞")
+    return "none" if value is None else f"{value:.3g}".replace("inf", "∞")
 
 
 def _format_rate(value: float | None) -> str:

@@ -101,7 +101,7 @@ def make_comparisons(
 ) -> list[Comparison]:
     """Returns an attribute's comparisons, one for each metric that its groups can have.
 
-    Rows of one class have no AUC, and their recall is their accuracy; a label has no calibration
+    Classes as groups have no AUC, and their recall is their accuracy. A label has no calibration
     error of its own.
     """
     made: list[Comparison] = []
@@ -203,9 +203,9 @@ def measure_comparison(
 def _compute_chance(
     comparison: Comparison, head: Head, once: Resamples
 ) -> tuple[float | None, Values, Values]:
-    """Returns the gap between groups at random, and of each its mean above the whole, its spread.
+    """Returns the gap between random groups, and each group's mean above the whole and spread.
 
-    The second is 0 but for a calibration error, which alone depends on a group's size.
+    The second is 0 except for a calibration error, which depends on a group's size.
     """
     excess = np.zeros(len(comparison.kept))
     if comparison.ways is None:
@@ -311,8 +311,8 @@ def _compute_intervals(
 ) -> tuple[Values, Values]:
     """Returns the ends [groups, labels] of each value's interval over test units.
 
-    The percentiles of the deviations of resamples, about the value; where these reach 0 or 1 with
-    Wilson's interval of a share of so many units, since resamples of all right rows do not vary.
+    Percentiles of the resamples' deviations about the value. If an interval reaches 0 or 1, Wilson's
+    is added to it, since resamples of rows that are all right do not vary.
     """
     ordered = np.sort(drawn, axis=-1)  # NaN last
     count = np.isfinite(ordered).sum(axis=-1, keepdims=True)
