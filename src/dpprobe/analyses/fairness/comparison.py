@@ -311,8 +311,8 @@ def _compute_intervals(
 ) -> tuple[Values, Values]:
     """Returns the ends [groups, labels] of each value's interval over test units.
 
-    Percentiles of the resamples' deviations about the value. If an interval reaches 0 or 1, Wilson's
-    is added to it, since resamples of rows that are all right do not vary.
+    Percentiles of the resamples' deviations about the value. An interval that reaches 0 or 1 is
+    joined with Wilson's, since resamples of rows that are all right do not vary.
     """
     ordered = np.sort(drawn, axis=-1)  # NaN last
     count = np.isfinite(ordered).sum(axis=-1, keepdims=True)
