@@ -226,18 +226,14 @@ class _Cell:
     def describe_bounds(self, test: Runs) -> dict[str, Any]:
         """Returns the record of the test of the correct mechanism, without its time."""
         searched = self.plan.selection is not None
-        sampled = any(item.sample_rate < 1 for item in self.plan.mechanisms)
-        bundle_correct, bundle_runs = _count_right_guesses(test)
+        bundle_correct, bundle_runs = _count_right_heads(test)
         bundle = accuracy_lower_bound(bundle_correct, bundle_runs, self.confidence)
-        correct, runs = bundle_correct, bundle_runs
-        if not searched:
-            correct, runs = int(((test.releases > 0) == test.members).sum()), len(test.members)
+        correct, runs = (bundle_correct, bundle_runs) if searched else _count_right_releases(test)
         accuracy = accuracy_lower_bound(correct, runs, self.confidence)
-        lower = self.family.epsilon_of_accuracy(accuracy)
         tests = self.list_tests(test)
         level = _share_error(tests)
         return {
-            "test": self._name_test(sampled=sampled, searched=searched),
+            "test": self._name_test(),
             "canary": self._describe_canary(),
             "rows": self._describe_rows(),
             "group": self.canary_count,
@@ -246,7 +242,7 @@ class _Cell:
             "out": int((~test.members[-runs:]).sum()),
             "confidence": self.confidence,
             "accuracy": correct / runs,
-            "epsilon_lower": lower,
+            "epsilon_lower": self.family.epsilon_of_accuracy(accuracy),
             "holds": not _list_refuting(tests),
             "tests": [item._asdict() for item in tests],
             "level": level,
@@ -275,11 +271,11 @@ class _Cell:
         from scipy.stats import binom
 
         allowed = (1 + self.family.total_variation()) / 2
-        correct, runs = _count_right_guesses(test)
+        correct, runs = _count_right_heads(test)
         results = [Outcome("head", float(binom.sf(correct - 1, runs, allowed)))]
         if self.plan.selection is not None:
             return results
-        correct, runs = int(((test.releases > 0) == test.members).sum()), len(test.members)
+        correct, runs = _count_right_releases(test)
         moved = max(test.used.values(), default=0.0)
         return [
             Outcome("releases", float(binom.sf(correct - 1, runs, allowed))),
@@ -310,20 +306,16 @@ class _Cell:
     def attack_control(self, control: Control, label: str) -> tuple[Runs | None, Mapping[str, Any]]:
         """Attacks a broken mechanism; returns its runs and its record."""
         if control.attack is None:
-            reason = control.reason
-            return None, {"name": control.name, "not_applicable": reason}
+            return None, {"name": control.name, "not_applicable": control.reason}
         test = self.run_attack(control.attack, CONTROL_RUNS, control.name, label)
-        correct = int(((test.releases > 0) == test.members).sum())
-        lower = self.family.epsilon_of_accuracy(
-            accuracy_lower_bound(correct, CONTROL_RUNS, self.confidence)
-        )
+        accuracy = accuracy_lower_bound(*_count_right_releases(test), self.confidence)
         tests = self.list_tests(test)
         refuting = _list_refuting(tests)
         return test, {
             "name": control.name,
             "breaks": control.breaks,
             "runs": CONTROL_RUNS,
-            "epsilon_lower": lower,
+            "epsilon_lower": self.family.epsilon_of_accuracy(accuracy),
             "refuted_by": refuting,
             "p_value": min(item.p_value for item in tests),
             "level": _share_error(tests),
@@ -340,9 +332,12 @@ class _Cell:
             group=self.canary_count,
         )  # fmt: skip
 
-    def _name_test(self, *, sampled: bool, searched: bool) -> str:
-        name = HEADS if searched else SAMPLED if sampled else JOINT
-        return name if self.method.is_exact or searched else f"{name}, as real numbers"
+    def _name_test(self) -> str:
+        if self.plan.selection is not None:
+            return HEADS
+        sampled = any(item.sample_rate < 1 for item in self.plan.mechanisms)
+        name = SAMPLED if sampled else JOINT
+        return name if self.method.is_exact else f"{name}, as real numbers"
 
     def _describe_canary(self) -> str:
         rows = (
@@ -362,8 +357,13 @@ class _Cell:
         )
 
 
-def _count_right_guesses(test: Runs) -> tuple[int, int]:
-    """Tests by a head's score alone: right guesses, and runs.
+def _count_right_releases(test: Runs) -> tuple[int, int]:
+    """Returns the right guesses from all releases, and the runs."""
+    return int(((test.releases > 0) == test.members).sum()), len(test.members)
+
+
+def _count_right_heads(test: Runs) -> tuple[int, int]:
+    """Returns the right guesses from heads alone, and the runs.
 
     A first part of the runs sets the threshold, and which side of it says in; the others are
     guessed.
