@@ -26,10 +26,10 @@ class Registered(NamedTuple):
 
 
 ANALYSES: dict[str, Registered] = {
-    "audit": Registered("dpprobe.analyses.audit", 2, "audit"),
-    "long_tail": Registered("dpprobe.analyses.long_tail", 1, "long_tail"),
-    "representation_law": Registered("dpprobe.analyses.representation_law", 1, "layers"),
-    "fairness": Registered("dpprobe.analyses.fairness", 2, "fairness"),
+    "audit": Registered("dpprobe.analyses.audit", 3, "audit"),
+    "long_tail": Registered("dpprobe.analyses.long_tail", 2, "long_tail"),
+    "representation_law": Registered("dpprobe.analyses.representation_law", 2, "layers"),
+    "fairness": Registered("dpprobe.analyses.fairness", 3, "fairness"),
     "imbalance": Registered("dpprobe.analyses.imbalance", 2, "imbalance"),
     "tsne": Registered("dpprobe.analyses.tsne", 1, "embeddings"),
     "zero_shot": Registered("dpprobe.analyses.zero_shot", 4, "zero_shot"),

@@ -37,7 +37,6 @@ VERSIONS = {
     "papers": 7,
     "tracking": 11,
     "report": 12,
-    "tsne_page": 3,
     "release": 1,
     "fine_tuning": 1,
     "cuts": 1,

@@ -1,4 +1,4 @@
-"""What people look at after a real run: MLflow's pages, the report, the t-SNE page."""
+"""What people look at after a real run: MLflow's pages, the report."""
 
 from __future__ import annotations
 
@@ -149,22 +149,6 @@ def test_a_run_shows_its_promise_curves_and_confusion_matrix(
     assert_quiet(browser, server)
 
 
-def test_the_tsne_page_opens_as_an_artifact(results: Path, server: str, browser: Any) -> None:
-    run = run_address(results, "summary", "real/digits/pixels/sgd")
-    open_page(browser, f"{server}/{run}/artifacts/figures/tsne_pixels.html", "tsne_pixels.html")
-    frame = await_that(
-        lambda: browser.find_elements("css selector", "iframe"), lambda: "the page is not shown"
-    )[0]
-    browser.switch_to.frame(frame)
-    try:
-        await_text(browser, "digits test, pixels")
-        shown = browser.execute_script("return document.body.dataset.points")
-    finally:
-        browser.switch_to.default_content()
-    assert shown == "100"
-    assert_quiet(browser, server)
-
-
 def test_the_study_has_a_run_with_its_report(results: Path, server: str, browser: Any) -> None:
     page = receipt(results, "_study")["pages"]["studies"]
     assert "digits/best_private_eps_2" in open_page(browser, f"{server}/{page}", "real")
@@ -284,37 +268,10 @@ def test_captions_and_a_column_stay_while_tables_scroll_on_a_phone(
     assert not [name for name in pinned if name.startswith("Best private")], "it fits a phone"
 
 
-@pytest.mark.parametrize("name", ["report.html", "figures/digits/tsne_pixels.html"])
-def test_pages_print(results: Path, browser: Any, name: str) -> None:
-    browser.get((results / name).as_uri())
+def test_the_report_prints(results: Path, browser: Any) -> None:
+    browser.get((results / "report.html").as_uri())
     paper = browser.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})
     assert base64.b64decode(paper["data"])[:5] == b"%PDF-"
-    assert_quiet(browser)
-
-
-def test_the_tsne_page_names_and_hides_classes(results: Path, browser: Any) -> None:
-    from selenium.webdriver.common.action_chains import ActionChains
-
-    page = (results / "figures/digits/tsne_pixels.html").as_uri()
-    open_page(browser, page, "drawn from the features")
-    boxes = browser.find_elements("css selector", "#legend input")
-    assert len(boxes) == 10
-    boxes[0].click()
-    left = int(browser.execute_script("return document.body.dataset.points"))
-    assert 80 < left < 100
-    browser.find_element("id", "none").click()
-    assert browser.execute_script("return document.body.dataset.points") == "0"
-    browser.find_element("id", "all").click()
-    x, y = browser.execute_script(FIRST_POINT)
-    canvas = browser.find_element("css selector", "#plane > canvas")
-    width, height = canvas.size["width"], canvas.size["height"]
-    ActionChains(browser).move_to_element_with_offset(
-        canvas, round(x - width / 2), round(y - height / 2)
-    ).perform()
-    await_that(
-        lambda: browser.find_element("id", "tip").text.strip().isdigit(),
-        lambda: "no class at a point",
-    )
     assert_quiet(browser)
 
 
@@ -336,15 +293,6 @@ return [...document.querySelectorAll(".scroll")].flatMap((box) => {
     heading: pinned[0].innerText.trim(),
   }];
 });
-"""
-# Where the point drawn last lies: its colour is found on the canvas.
-FIRST_POINT = """
-const canvas = document.querySelector("#plane > canvas");
-const context = canvas.getContext("2d"), ratio = devicePixelRatio || 1;
-const data = context.getImageData(0, 0, canvas.width, canvas.height).data;
-for (let i = 0; i < data.length; i += 4)
-  if (data[i] < 240 || data[i + 1] < 240 || data[i + 2] < 240)
-    return [(i / 4) % canvas.width / ratio, Math.floor(i / 4 / canvas.width) / ratio + 2];
 """
 # Texts whose contrast with what lies behind them is below 4.5 (WCAG 2, level AA).
 CONTRAST = """

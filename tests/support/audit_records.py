@@ -32,7 +32,6 @@ WHITE_BOX: dict[str, Any] = {
     "noise_factor": 1.31,
     "caught_factor": 1.52,
     "probability": 0.95,
-    "parametric_epsilon_lower": 0.85,
     "direct_epsilon_lower": 0.12,
     "bundle": {"accuracy": 0.55, "epsilon_lower": 0.0},
     "sensitivity_used": {"gradients": 1.0},
@@ -106,7 +105,7 @@ def write_audit(
         path,
         {
             "format": "dpprobe-audit",
-            "format_version": 2,
+            "format_version": 3,
             "dataset": dataset,
             "backbone": backbone,
             "method": method,

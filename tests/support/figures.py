@@ -49,6 +49,7 @@ def write_embedding(path: Path, *, classes: int, rows: int = 300, **changes: Any
         "format": "dpprobe-embedding", "format_version": 1, "rows": 2 * rows, "points": rows,
         "class_names": [f"class {index}" for index in range(classes)], "perplexity": 30.0,
         "neighbours": 15, "components": 50, "pca_agreement": 0.973, "tsne_agreement": 0.614,
+        "method": "t-SNE", "legend": "class",
     }  # fmt: skip
     facts |= changes
     table = pa.table(

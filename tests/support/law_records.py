@@ -99,7 +99,6 @@ def law_record(networks: list[dict[str, Any]] | None = None, **changes: Any) -> 
         "seed": 0,
         "networks": [network(), *tuned_networks()] if networks is None else networks,
         "fingerprint": "f",
-        "rows_sha256": "0" * 64,
         "seconds": 5.0,
     }
     return LawRecord.model_validate(values | changes)

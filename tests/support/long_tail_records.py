@@ -25,10 +25,6 @@ REFERENCE: dict[str, Any] = {
     "effective": 37.5,
     "shares": [0.3, 0.27, 0.23, 0.2],
 }
-REMOVAL: dict[str, Any] = {
-    "removed": 50, "accuracy": 0.9, "without": 0.86, "at_random": 0.895, "lost": 0.035,
-    "low": 0.02, "high": 0.05,
-}  # fmt: skip
 SCORES: dict[str, Any] = {
     "heads": 200,
     "trained_share": 0.7,
@@ -43,7 +39,6 @@ SCORES: dict[str, Any] = {
     "high": 0.065,
     "standard_error": 0.02,
     "above": {"thresholds": [0.0, 0.25, 0.5], "share": [0.2, 0.05, 0.0], "chance": [0.1, 0.0, 0.0]},
-    "removal": REMOVAL,
     "seconds": 4.0,
 }
 

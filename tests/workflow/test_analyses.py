@@ -31,7 +31,7 @@ ANALYSES: dict[str, tuple[dict[str, Any], tuple[str, ...], dict[str, Any], str]]
     ),
     "long_tail": (
         {"clusters": [4]},
-        ("measure_long_tail", "write_long_tail_tables", "plot_long_tail", "plot_long_tail_gap"),
+        ("measure_long_tail", "write_long_tail_tables", "plot_long_tail"),
         {"datasets": ["digit"]},
         "long_tail: datasets: digit is not in this study",
     ),

@@ -160,7 +160,6 @@ HEALED = (
     "results/tracking/digits.json",
     "results/tracking/_study.json",
     "results/report.html",
-    "results/figures/digits/tsne_pixels.html",
 )
 
 
@@ -218,7 +217,6 @@ STAGES = (
             "plot_comparison",
             "plot_tsne",
             "plot_dataset_tsne",
-            "write_tsne_page",
         },
     ),
     ("html_report", ["results/report.html"], {"write_report"}),

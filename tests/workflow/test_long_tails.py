@@ -28,10 +28,9 @@ def test_long_tails_are_made_kept_and_shown(workspace: Workspace, study: dict[st
         assert (record["dimension"], record["private"]) == (dimension, False)
         assert record["memorisation"]["rows"] == 300 < record["rows"]
         assert (results / f"long_tail/digits/{backbone}.parquet").is_file()
-    for name in ("long_tail", "long_tail_gap", "long_tail_correlation"):
+    for name in ("long_tail", "long_tail_gap"):
         assert "ot private" in (results / f"tables/{name}.md").read_text()
     assert (results / "figures/digits/long_tail.png").is_file()
-    assert (results / "figures/long_tail_gap.svg").is_file()
     assert '<section id="long-tail"' in (results / "report.html").read_text(encoding="utf-8")
     assert "Nothing to be done" in workspace.run(study, "long_tail").stdout
 
@@ -45,12 +44,3 @@ def test_one_dataset_needs_no_heads(workspace: Workspace, study: dict[str, Any])
     planned = workspace.planned(study, "long_tail_digits")
     assert planned["measure_long_tail"] == planned["plot_long_tail"] == 1
     assert planned["train_heads"] == planned["calibrate"] == 0
-
-
-def test_a_study_of_promises_without_a_ceiling_has_no_figure_of_gaps(
-    workspace: Workspace, study: dict[str, Any]
-) -> None:
-    study["methods"] = {"least_squares": {"head": "least_squares"}}
-    planned = workspace.planned(study, "long_tail")
-    assert planned["write_long_tail_tables"] == 1
-    assert planned["plot_long_tail_gap"] == 0

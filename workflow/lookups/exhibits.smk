@@ -58,18 +58,9 @@ def figure_paths(dataset):
     return exhibit_paths(dataset, kind="figure")
 
 
-def page_paths(dataset):
-    """The interactive pages of one dataset."""
-    return exhibit_paths(dataset, kind="page")
-
-
 def study_figures():
-    """Every figure, interactive pages too."""
-    return [
-        *exhibit_paths(None, kind="figure"),
-        *of_all_datasets(figure_paths),
-        *of_all_datasets(page_paths),
-    ]
+    """Every figure."""
+    return [*exhibit_paths(None, kind="figure"), *of_all_datasets(figure_paths)]
 
 
 def table_paths(dataset, names=None):

@@ -6,7 +6,7 @@ IMBALANCED = list_imbalanced(STUDY)
 def imbalance_outputs(dataset):
     """All that is made of a dataset's rare classes."""
     made = exhibit_paths(dataset, names=("write_imbalance_tables", "plot_imbalance"))
-    return [*imbalance_files(dataset), *made]
+    return [*list_imbalance_records(FILES, dataset), *made]
 
 
 def with_rare(dataset):
@@ -20,13 +20,4 @@ def rare_cells(dataset, backbone):
         cell
         for cell in STUDY.list_cells(*with_rare(dataset))
         if cell.backbone == backbone
-    ]
-
-
-def imbalance_files(dataset):
-    """The comparisons of a dataset's rare classes, a backbone each."""
-    return [
-        str(imbalance_path(f"<results>/{IMBALANCE}", dataset, backbone, suffix))
-        for backbone in (STUDY.backbones if dataset in IMBALANCED else ())
-        for suffix in IMBALANCE_SUFFIXES
     ]

@@ -4,15 +4,6 @@ LAW_DATASETS, LAW_BACKBONES = law_datasets(STUDY), law_backbones(STUDY)
 LAW_NETWORKS = [list(network) for network in list_law_networks(STUDY)]
 
 
-def law_files(dataset, suffixes=LAW_SUFFIXES):
-    """The measurements of the laws of one dataset, where the study asks for them."""
-    return [
-        str(law_path(f"<results>/{LAYERS}", dataset, backbone, suffix))
-        for backbone in (LAW_BACKBONES if dataset in LAW_DATASETS else ())
-        for suffix in suffixes
-    ]
-
-
 def law_cells(wildcards):
     """The cells whose first networks are measured, of a (dataset, backbone)."""
     return [
@@ -42,4 +33,4 @@ def law_networks_marks(wildcards):
 def law_outputs(dataset):
     """All that is made of the laws of one dataset."""
     made = exhibit_paths(dataset, names=("write_law_tables", "plot_law"))
-    return [*law_files(dataset), *list_law_marks(FILES, dataset), *made]
+    return [*list_law_records(FILES, dataset), *list_law_marks(FILES, dataset), *made]

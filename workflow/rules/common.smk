@@ -10,11 +10,7 @@ from functools import cache, partial
 from pathlib import Path
 
 
-from dpprobe.analyses.representation_law.law_record import (
-    LAW_SUFFIXES,
-    LAYERS,
-    law_path,
-)
+from dpprobe.analyses.representation_law.law_record import LAYERS
 from dpprobe.artifacts import hash_value, read_whole_record
 from dpprobe.analyses.audit.audit_record import (
     AUDIT_SUFFIXES,
@@ -24,15 +20,11 @@ from dpprobe.analyses.audit.audit_record import (
 )
 from dpprobe.data.addresses import public_addresses
 from dpprobe.errors import ConfigError
-from dpprobe.analyses.imbalance import list_imbalanced
-from dpprobe.analyses.imbalance.imbalance_record import (
-    IMBALANCE,
-    IMBALANCE_SUFFIXES,
-    imbalance_path,
-)
+from dpprobe.analyses.imbalance import list_imbalance_records, list_imbalanced
+from dpprobe.analyses.imbalance.imbalance_record import IMBALANCE
 from dpprobe.privacy.limits import INFINITE, epsilon_token
 from dpprobe.analyses.fairness import list_fairness_files
-from dpprobe.analyses.representation_law import list_law_marks
+from dpprobe.analyses.representation_law import list_law_marks, list_law_records
 from dpprobe.analyses.audit import list_audit_marks, list_audit_records
 from dpprobe.release.bundle import BUNDLE_FILES
 from dpprobe.results.cell_record import (

@@ -16,7 +16,6 @@ rule compare_rare_classes:
         ),
     output:
         record=f"<results>/{IMBALANCE}/{{dataset}}/{{backbone}}.json",
-        table=f"<results>/{IMBALANCE}/{{dataset}}/{{backbone}}.parquet",
     log:
         "<logs>/compare_rare_classes/{dataset}/{backbone}.log",
     benchmark:

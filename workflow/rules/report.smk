@@ -42,4 +42,3 @@ rule write_report:
 rule html_report:
     input:
         "<results>/report.html",
-        of_all_datasets(page_paths),

@@ -12,7 +12,6 @@ rule measure_law:
         marks=lambda wildcards: law_networks_marks(wildcards),
     output:
         # as in training: what is current is kept, and the mark is missing where the job failed
-        rows=update(f"<results>/{LAYERS}/{{dataset}}/{{backbone}}/law.parquet"),
         record=update(f"<results>/{LAYERS}/{{dataset}}/{{backbone}}/law.json"),
         done=touch(f"<results>/{LAYERS}/{{dataset}}/{{backbone}}/.law.done"),
     log:

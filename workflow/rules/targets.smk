@@ -101,10 +101,9 @@ for dataset in STUDY.datasets:
                 for analysis in MEASURED
                 for path in dataset_outputs(analysis, dataset)
             ],
-            later(law_files, dataset),
+            later(partial(list_law_records, FILES), dataset),
             later(imbalance_outputs, dataset),
             f"<results>/summary/{dataset}.parquet",
             later(table_paths, dataset),
             later(figure_paths, dataset),
-            later(page_paths, dataset),
             f"<results>/tracking/{dataset}.json",

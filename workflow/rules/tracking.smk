@@ -21,9 +21,8 @@ rule track:
             if path.endswith(".png")
         ],
         tsne=expand(
-            "<results>/figures/{dataset}/tsne_{backbone}.{format}",
+            "<results>/figures/{dataset}/tsne_{backbone}.png",
             backbone=STUDY.backbones,
-            format=["png", "html"],
             allow_missing=True,
         ),
         zero_shot=lambda wildcards: FILES.list_zero_shot_records(wildcards.dataset),

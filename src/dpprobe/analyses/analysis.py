@@ -9,11 +9,13 @@ takes its blocks from them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dpprobe.analysis_registry import ANALYSES
+from dpprobe.errors import DpprobeError
 from dpprobe.exhibits.exhibit import Exhibit, Need, Paths, Place
 from dpprobe.options import Options
 
@@ -38,8 +40,8 @@ class JobSize:
 
     Attributes:
       inputs: the files of each need.
-      measure_mb: returns the megabytes of files; files that do not exist yet count as nothing.
-      count_rows: returns the training examples and the test examples of the job's dataset.
+      measure_mb: returns the megabytes of files; a file that does not exist yet has none.
+      count_rows: returns the numbers of training and of test examples of the job's dataset.
     """
 
     inputs: Mapping[str, Sequence[str]]
@@ -47,7 +49,6 @@ class JobSize:
     count_rows: Callable[[], tuple[int, int]]
 
     def megabytes(self, *needs: str) -> float:
-        """Returns the megabytes of some needs, or of all."""
         return self.measure_mb(path for need in needs or self.inputs for path in self.inputs[need])
 
 
@@ -59,17 +60,15 @@ class Measurement:
       rule: the name of its rule.
       words: the name of the job for a person, before "of <dataset>, <backbone>".
       needs: the files that it reads, by name.
-      outputs: the files that it writes, below the results, by name; the record last, since it marks
-        that the job is done. A file with the name "" has none in the rule; the job gets it as
-        `output`.
+      outputs: the files that it writes, below the results, by name. The record is last: it marks
+        that the job is done. A file named "" has no name in the rule; the job gets it as `output`.
       params: all else that the results depend on, beside the block of the study and the version. A
         function gets the study and the wildcards.
       job: the function that computes, as "module:function". It gets keyword arguments: each need
         that is read and each named output. If it asks for them by name, it also gets the params,
-        the wildcards, `threads`, `study`, and `folder`, which holds all records of the analysis.
-        `options` is the block of the study as its class.
-      cost: of a job. A function gets the study, the wildcards and the size of the inputs.
-      threads: of a job; a fixed number, since it may change the last bits of results.
+        the wildcards, `threads`, `study`, `folder` (of all records of the analysis) and `options`
+        (the block of the study as its class).
+      threads: a fixed number per job, since it may change the last bits of results.
       on_device: the job computes on the study's `device`.
     """
 
@@ -89,7 +88,6 @@ class Page:
     """The study around a section of the report: its results, and where its page lies.
 
     Attributes:
-      grid: the results of the study.
       names: of its datasets in the published numbers.
       folder: of the page; links to files are relative to it.
     """
@@ -109,18 +107,17 @@ class Section:
     """A section of the report, made from all records of the analysis.
 
     Attributes:
-      anchor, title: of the link to it.
       template: the file in the package; it shows `section.content`, what `make` returns.
       make: the function that reads the records, as "module:function". It gets their paths and the
-        `Page`; the section is left out if it returns nothing.
+        `Page`. If it returns nothing, the section is left out.
       needs: inputs of the report by name: the records first, then files that it waits for.
-      place: on the page, rising; else in the order of the registry. Test images that privacy costs
-        most stand before place 1.
-      figures: the titles of figures that stand here, by the figure's name. A name that ends with
-        "_" stands for all that begin with it, and "{}" in its title for the rest. Then `make`
+      place: on the page, rising; sections of one place follow the registry. Test images that
+        privacy costs most come before place 1.
+      figures: the titles of figures of this section, by the figure's name. A name that ends with
+        "_" matches all that begin with it, and "{}" in its title is the rest. With figures, `make`
         returns a part for each dataset, which gets its `figures`.
-      tables: the endings of the names of tables that stand here.
-      not_covered: what no privacy statement covers, for the page where the section stands.
+      tables: the endings of the names of tables of this section.
+      not_covered: what no privacy statement covers, for the page of the section.
     """
 
     anchor: str
@@ -139,7 +136,7 @@ class Section:
         return next(iter(self.needs))
 
     def title_figure(self, name: str) -> str | None:
-        """Writes the title of a figure; None for one that does not stand here."""
+        """Returns the title of a figure; None for a figure of another section."""
         if name in self.figures:
             return self.figures[name]
         starts = [key for key in self.figures if key.endswith("_") and name.startswith(key)]
@@ -149,6 +146,22 @@ class Section:
         # names of backbones and methods have no hyphens: these stand between them
         rest = name.removeprefix(longest).replace("-eps-", ", ε = ").replace("-", ", ")
         return self.figures[longest].format(rest)
+
+
+def find_wrong_names(key: str, chosen: Sequence[str], known: Sequence[str]) -> Iterator[str]:
+    """Yields the names of a block's key that are not in the study, or appear twice, a line each."""
+    for name in dict.fromkeys(chosen):
+        if name not in known:
+            yield f"{key}: {name} is not in this study; write some of {', '.join(known)}"
+        elif chosen.count(name) > 1:
+            yield f"{key}: {name} appears twice; remove one"
+
+
+def has_several_labels(study: Study, dataset: str) -> bool:
+    """Returns True for several labels per example; False if the source has a fault of its own."""
+    with suppress(DpprobeError):
+        return study.datasets[dataset].multi_label()
+    return False
 
 
 def of_datasets(list_files: Callable[[StudyFiles, str], Iterable[str]]) -> Paths:
@@ -165,21 +178,18 @@ class Analysis:
     Attributes:
       name: in the registry, of its target, and of its block in the study.
       describe: what it does, for those who write a study.
-      reads: the private examples that it reads, for the report: a title and a sentence; None where
+      reads: the private examples that it reads, for the report: a title and a sentence; None if
         another analysis or the report itself says it.
       unpriced: the name of what it measures on training examples, which no release pays for; a
-        release lists it. None where it measures nothing on them.
-      options: the class of its block; None where the study declares the block itself, or has none.
+        release lists it. None if it measures nothing on them.
+      options: the class of its block; None if the study declares the block itself, or has none.
       faults: yields what is wrong with the block, a line each.
-      datasets: lists the datasets that a study measures; none where it does not ask.
-      backbones: lists the backbones that a study measures.
-      measurement: its job; None where the rules are written by hand.
-      exhibits: its tables and figures.
-      section: its section of the report.
-      target: the name of its target, where that is not `name`.
-      named_datasets: lists the datasets that have a target of their own, `<name>_<dataset>`; by
-        default those that are measured.
-      target_shows: its targets make its tables and figures too.
+      datasets, backbones: list those that a study measures.
+      measurement: its job; None if the rules are written by hand.
+      target: the name of its target, if not `name`.
+      named_datasets: lists the datasets with a target of their own, `<name>_<dataset>`; by default
+        those that are measured.
+      target_shows: True if its targets make its tables and figures too.
     """
 
     name: str
@@ -199,20 +209,14 @@ class Analysis:
 
     @property
     def folder(self) -> str:
-        """The folder of its records in the results."""
         return ANALYSES[self.name].folder
 
     @property
     def version(self) -> int:
-        """The version of what it writes."""
         return ANALYSES[self.name].version
 
     def list_files(self, study: Study, results: str, *datasets: str) -> list[str]:
-        """Lists what its jobs write for some datasets, or for all that a study measures.
-
-        Args:
-          results: the folder of results.
-        """
+        """Lists what its jobs write for some datasets, or for all that a study measures."""
         assert self.measurement is not None
         measured = self.datasets(study)
         return [
@@ -224,5 +228,4 @@ class Analysis:
         ]
 
     def list_named_datasets(self, study: Study) -> list[str]:
-        """Lists the datasets that have a target of their own."""
         return list((self.named_datasets or self.datasets)(study))

@@ -12,10 +12,6 @@ from dpprobe.analysis_registry import load_analyses
 from dpprobe.exhibits.make import find_function, read_needs
 from dpprobe.study.study import Study
 
-# Arguments that a job's function may take beside its inputs, outputs, params and wildcards.
-STUDY, FOLDER, THREADS, OPTIONS = "study", "folder", "threads", "options"
-OUTPUT = "output"  # the argument of a file without a name
-
 
 def find_analysis(rule: str) -> Analysis:
     """Returns the analysis whose job has this rule.
@@ -57,15 +53,15 @@ def measure_analysis(
     offered = {
         **params,
         **wildcards,
-        THREADS: threads,
-        FOLDER: first.parents[pattern.count("/") - 1],
+        "threads": threads,
+        "folder": first.parents[pattern.count("/") - 1],
     }
-    if STUDY in asked:
-        offered[STUDY] = read_study()
-    if OPTIONS in asked and analysis.options is not None:
-        offered[OPTIONS] = analysis.options.model_validate(params[OPTIONS])
+    if "study" in asked:
+        offered["study"] = read_study()
+    if "options" in asked and analysis.options is not None:
+        offered["options"] = analysis.options.model_validate(params["options"])
     offered |= {
-        name or OUTPUT: Path(path) for name, path in zip(declared.outputs, outputs, strict=True)
+        name or "output": Path(path) for name, path in zip(declared.outputs, outputs, strict=True)
     }
     given = {name: value for name, value in offered.items() if name in asked}
     job(**given, **read_needs(declared.needs, inputs))

@@ -1,4 +1,4 @@
-"""Colours of classes in the plane, for the drawn figure and for the interactive page."""
+"""Colours of classes in the plane."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ Place = Mapping[str, str]
 # The name of an output by the ending of its file, where the two differ.
 OUTPUT_NAMES = {"md": "markdown"}
 # The ending of the files that Snakemake's report shows.
-REPORTED = {"figure": "png", "table": "csv", "page": "html"}
+REPORTED = {"figure": "png", "table": "csv"}
 FIGURE_FORMATS = ("svg", "png")
 TABLE_FORMATS = ("csv", "md")
 # Names the files of a job.
@@ -114,7 +114,7 @@ class Exhibit:
     """
 
     name: str
-    kind: Literal["figure", "table", "page"]
+    kind: Literal["figure", "table"]
     files: Files | Callable[[Study], Files]
     formats: tuple[str, ...]
     per: tuple[str, ...] = ()

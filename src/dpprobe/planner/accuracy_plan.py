@@ -60,14 +60,14 @@ class Scale:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanForPeople:
-    """All that is told of a setting.
+    """The predictions for a setting.
 
     Attributes:
       choices: the setting itself, then more images, then more budget.
-      n_within: by points of loss to the middle ceiling the n from which no more is expected; None
-        where no public signal had that.
+      n_within: by points of loss to the middle ceiling, the n from which at most this is expected;
+        None if no public signal reached it.
       too_few: the expected accuracy cannot be distinguished from the majority-class baseline.
-      would_do: the n that would do; None where none was measured.
+      would_do: the n that would be enough; None if none was measured.
       unit: what n counts, the unit of privacy.
     """
 
@@ -87,6 +87,17 @@ class PlanForPeople:
     def as_json(self) -> dict[str, Any]:
         """Returns JSON values; accuracies are fractions, low, expected and high."""
         law = read_curves().law
+        choices = []
+        for choice in self.choices:
+            accuracies = []
+            for ceiling in self.scale.ceilings:
+                low, expected, high = choice.kept.predict_accuracy(
+                    chance=self.scale.chance, ceiling=ceiling
+                )
+                accuracies.append(
+                    {"ceiling": ceiling, "low": low, "expected": expected, "high": high}
+                )
+            choices.append({**asdict(choice), "accuracy": accuracies})
         return {
             "setting": asdict(self.setting),
             "unit": self.unit,
@@ -94,27 +105,7 @@ class PlanForPeople:
             "majority": self.scale.majority,
             "ceilings": list(self.scale.ceilings),
             "ceiling_given": self.scale.given,
-            "choices": [
-                {
-                    **asdict(choice),
-                    "accuracy": [
-                        {
-                            "ceiling": ceiling,
-                            **dict(
-                                zip(
-                                    ("low", "expected", "high"),
-                                    choice.kept.predict_accuracy(
-                                        chance=self.scale.chance, ceiling=ceiling
-                                    ),
-                                    strict=True,
-                                )
-                            ),
-                        }
-                        for ceiling in self.scale.ceilings
-                    ],
-                }
-                for choice in self.choices
-            ],
+            "choices": choices,
             "n_within_points": {str(points): n for points, n in self.n_within.items()},
             "too_few": self.too_few,
             "n_that_would_do": self.would_do,
@@ -198,7 +189,7 @@ def make_scale(classes: int, *, ceiling: float | None, majority: float) -> Scale
 
 def _list_warnings(setting: Setting) -> tuple[str, ...]:
     """Warns of a delta that promises nothing."""
-    if delta_above(setting.delta, setting.n):
-        return (f"{delta_warning(setting.delta, setting.n)} Write a smaller --delta.",)
     warning = delta_warning(setting.delta, setting.n)
+    if delta_above(setting.delta, setting.n):
+        return (f"{warning} Write a smaller --delta.",)
     return (warning,) if warning else ()

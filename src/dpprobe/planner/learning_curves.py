@@ -62,17 +62,14 @@ class Law:
         left, right = self.signals[place - 1], self.signals[place]
         part = (signal - left) / (right - left)
 
-        def interpolate_values(values: Sequence[float]) -> float:
-            return values[place - 1] + part * (values[place] - values[place - 1])
-
-        return (
-            interpolate_values(self.low),
-            interpolate_values(self.expected),
-            interpolate_values(self.high),
+        low, expected, high = (
+            values[place - 1] + part * (values[place] - values[place - 1])
+            for values in (self.low, self.expected, self.high)
         )
+        return low, expected, high
 
     def signal_of(self, values: Sequence[float], least: float) -> float | None:
-        """Returns the smallest signal from which values are above a number; None where none is."""
+        """Returns the smallest signal from which values are above a number; None if none is."""
         for place, value in enumerate(values):
             if value > least:
                 if place == 0:
@@ -93,12 +90,11 @@ class Curves:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Names the sets of images, of which several layers and numbers of classes are made."""
+        """Names the sets of images, each measured with several layers and numbers of classes."""
         return tuple(sorted({str(curve["source"]) for curve in self.curves}))
 
     @property
     def most_classes(self) -> int:
-        """The largest number of classes that was measured."""
         return max(int(curve["classes"]) for curve in self.curves)
 
     def choose_ceilings(self, classes: int) -> tuple[float, float, float]:

@@ -83,16 +83,11 @@ def _name_beaten(plan: PlanForPeople) -> list[str]:
         return []
     lines = []
     for ceiling in scale.ceilings:
-        below = {
-            choice.label: words
-            for choice in plan.choices
-            if (
-                words := beaten_words(
-                    choice.kept.predict_accuracy(chance=scale.chance, ceiling=ceiling),
-                    scale.majority,
-                )
-            )
-        }
+        below = {}
+        for choice in plan.choices:
+            accuracy = choice.kept.predict_accuracy(chance=scale.chance, ceiling=ceiling)
+            if words := beaten_words(accuracy, scale.majority):
+                below[choice.label] = words
         if below:
             words = next(iter(below.values()))
             lines.append(
@@ -127,15 +122,11 @@ def write_notes(choices: Sequence[Choice], *, classes: int, unit: str = "image")
             f"The public sets had {curves.most_classes} classes at most: with {classes:,} classes "
             "this is a guess."
         )
-    sides = {choice.kept.beyond for choice in choices}
-    if -1 in sides:
-        lines.append(
-            "Some settings lie below the measured range and show its lowest measured value."
-        )
-    if 1 in sides:
-        lines.append(
-            "Some settings lie above the measured range and show its highest measured value."
-        )
+    for side, place, end in ((-1, "below", "lowest"), (1, "above", "highest")):
+        if any(choice.kept.beyond == side for choice in choices):
+            lines.append(
+                f"Some settings lie {place} the measured range and show its {end} measured value."
+            )
     return lines
 
 
@@ -162,12 +153,9 @@ def too_few_warning(
     delta: float,
     unit: str = "image",
 ) -> str | None:
-    """Warns of those of a study's epsilons that a dataset is too small for; None for none.
+    """Warns if a dataset is too small for some of a study's epsilons; else returns None.
 
-    Says nothing about more classes than were measured: the prediction is a guess there.
-
-    Args:
-      unit: what n counts, the unit of privacy.
+    Also None for more classes than were measured: there the prediction is a guess.
     """
     if classes > read_curves().most_classes:
         return None

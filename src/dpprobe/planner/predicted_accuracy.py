@@ -10,7 +10,7 @@ from dpprobe.planner.learning_curves import Law, read_curves
 from dpprobe.privacy.gaussian_mu import gaussian_mu
 from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON
 
-# Too few is told with the n at which half of the lead is expected.
+# "Too few" comes with the n at which half of the lead is expected.
 ENOUGH = 0.5
 
 
@@ -20,7 +20,7 @@ class Setting:
 
     Attributes:
       n: training units of privacy: images, or patients.
-      dimension: of the features; None where it is not known, which is taken for the most
+      dimension: of the features; None if it is not known, which is taken for the most
         favourable one that was measured.
     """
 
@@ -37,7 +37,7 @@ class Setting:
             faults.append(f"classes {self.classes}: one class needs no classifier; write 2 or more")
         if self.n < max(self.classes, 1):
             faults.append(
-                f"n {self.n}: fewer than the {self.classes} classes; write at least one a class"
+                f"n {self.n}: fewer than the {self.classes} classes; write at least one per class"
             )
         if self.dimension is not None and self.dimension < 1:
             faults.append(f"d {self.dimension}: no features; write 1 or more")
@@ -65,8 +65,8 @@ class Kept:
     """The share of the lead that is kept, of a range over public sets.
 
     Attributes:
-      beyond: -1 or 1 where the signal is below or above all that were measured, and the shares are
-        those of the nearest.
+      beyond: -1 or 1 if the signal is below or above all measured ones; the shares are then those
+        of the nearest.
     """
 
     low: float
@@ -105,7 +105,7 @@ def too_few(setting: Setting, *, floor: float = 0.0) -> bool:
 
 
 def n_to_keep(setting: Setting, share: float) -> int | None:
-    """Returns the n from which more than a share is expected; None where no signal had that."""
+    """Returns the n from which more than a share is expected; None if no signal had that."""
     law = read_curves().law
     return _n_at(setting, law, law.signal_of(law.expected, share))
 

@@ -13,7 +13,6 @@ _DECLARED: dict[str, Exhibit] = {
 _PLACED = {
     "first figures": ("plot_tsne_grid",),
     "figures": ("plot_law", "plot_fairness", "plot_imbalance", "plot_tsne"),
-    "pages": ("write_tsne_page",),
     "tables": ("write_fairness_table", "write_law_tables", "write_imbalance_tables"),
 }
 
@@ -39,7 +38,6 @@ EXHIBITS: tuple[Exhibit, ...] = (
     declarations.LOSS_BY_BACKBONE,
     *_list_others(),
     *_list_placed("figures"),
-    *_list_placed("pages"),
     declarations.DATASET_TABLE,
     *_list_placed("tables"),
     declarations.ACCURACY_TABLE,

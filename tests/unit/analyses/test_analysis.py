@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from dpprobe.analyses.analysis import Analysis, Cost, JobSize
-from dpprobe.analyses.measuring import FOLDER, OPTIONS, OUTPUT, STUDY, THREADS
 from dpprobe.analysis_registry import ANALYSES, load_analyses
 from dpprobe.exhibits.make import find_function
 from dpprobe.options import Options
@@ -81,9 +80,9 @@ def test_a_job_can_be_called_with_what_its_rule_gives(analysis: Analysis) -> Non
     declared = analysis.measurement
     assert declared is not None
     asked = inspect.signature(find_function(declared.job)).parameters
-    params = {*declared.params, *([OPTIONS] if analysis.options else []), "version"}
-    outputs = {name or OUTPUT for name in declared.outputs}
-    offered = {*outputs, *params, *PLACE, STUDY, FOLDER, THREADS}
+    params = {*declared.params, *(["options"] if analysis.options else []), "version"}
+    outputs = {name or "output" for name in declared.outputs}
+    offered = {*outputs, *params, *PLACE, "study", "folder", "threads"}
     read = {name for name, need in declared.needs.items() if need.read}
     assert read <= set(asked), "the job takes every file that it reads"
     required = {name for name, each in asked.items() if each.default is inspect.Parameter.empty}

@@ -62,9 +62,7 @@ def test_outputs_are_named_after_their_group_and_ending() -> None:
 
 
 def test_a_path_with_an_ending_is_one_file_of_its_group() -> None:
-    (page,) = small_exhibit(kind="page", files={"page": "figures/{dataset}/x.html"}).list_outputs(
-        None
-    )
+    (page,) = small_exhibit(files={"page": "figures/{dataset}/x.html"}).list_outputs(None)
     assert (page.name, page.paths, page.several) == ("page", ("figures/{dataset}/x.html",), False)
 
 

@@ -74,7 +74,7 @@ def test_sixty_images_of_ten_classes_are_too_few_and_fifty_thousand_are_not() ->
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"n": 3}, "n 3: fewer than the 4 classes; write at least one a class"),
+        ({"n": 3}, "n 3: fewer than the 4 classes; write at least one per class"),
         ({"classes": 1}, "classes 1: .*write 2 or more"),
         ({"epsilon": 0.0}, "epsilon 0: outside 0.01 to 100.*write one within"),
         ({"epsilon": -1.0}, "epsilon -1: outside"),

@@ -18,7 +18,6 @@ ORDER = [
     "plot_fairness",
     "plot_imbalance",
     "plot_tsne",
-    "write_tsne_page",
     "write_dataset_table",
     "write_fairness_table",
     "write_law_tables",

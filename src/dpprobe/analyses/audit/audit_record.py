@@ -22,8 +22,8 @@ from dpprobe.privacy.limits import INFINITE
 from dpprobe.records import Part, Record
 
 AUDIT_FORMAT: Final = "dpprobe-audit"
-AUDIT_FORMAT_VERSION: Final = 2
-# The folder of all audits, beside that of the cells; a cell's files are
+AUDIT_FORMAT_VERSION: Final = 3
+# The folder of all audits, beside the folder of cells; a cell's files are
 # <folder>/<dataset>/<backbone>/<method>/eps-<epsilon><suffix>.
 AUDITS = "audit"
 RECORD_SUFFIX, SCORES_SUFFIX = ".json", ".parquet"
@@ -46,7 +46,7 @@ def _read_number(value: Any) -> Any:
 
 
 def _write_number(value: float | None) -> float | str | None:
-    """Writes an infinite number as "inf", and none where there is no number."""
+    """Writes infinity as "inf", and NaN as None."""
     if value is None or math.isnan(value):
         return None
     return INFINITE if math.isinf(value) else value
@@ -64,7 +64,7 @@ class Claim(Part):
 
     Attributes:
       epsilon: realised, of one head; infinite for a cell that promises nothing.
-      mu: of the composition as one Gaussian; None where a mechanism samples or nothing is promised.
+      mu: of the composition as one Gaussian; None if a mechanism samples or nothing is promised.
       sampled: True if a mechanism runs on Poisson samples.
     """
 
@@ -105,16 +105,14 @@ class WhiteBox(Part):
       inside, outside: runs with the canaries, and without.
       accuracy: the share of the runs that the test was right in, counting both kinds alike.
       epsilon_lower: the bound, at `confidence`, that assumes nothing of the scores.
-      holds: False where one of the tests refutes the claim: all of them together do so by chance
-        in one of 1,000 audits of a right mechanism.
-      tests: all of them, by name.
+      holds: False if a test refutes the claim. All tests together do so by chance in one of 1,000
+        audits of a correct mechanism.
       level: a p-value of at most this refutes the claim (Bonferroni over the tests).
       number_factor: noise that is too small by so much in one number alone, such as a bias of one
-        step, is caught with `probability`; None where releases are not seen.
+        step, is caught with `probability`; None if releases are not seen.
       noise_factor: the noise is at most so many times the plan's, by this test.
       caught_factor: noise too small by so much would have been caught with `probability`, by how
-        far the test came; None where none would.
-      parametric_epsilon_lower: with the scores taken for normal; None where a mechanism samples.
+        far the test came; None if none would.
       direct_epsilon_lower: from (epsilon, delta) alone, without the plan.
       sensitivity_used: the canary's change of a sum over its sensitivity, by mechanism.
     """
@@ -140,7 +138,6 @@ class WhiteBox(Part):
     noise_factor: OptionalNumber
     caught_factor: OptionalNumber
     probability: float
-    parametric_epsilon_lower: OptionalNumber
     direct_epsilon_lower: Number
     bundle: Bundle | None
     sensitivity_used: dict[str, float]
@@ -148,7 +145,6 @@ class WhiteBox(Part):
 
     @property
     def refuted_by(self) -> list[str]:
-        """The names of the tests that refute the claim."""
         return [test.name for test in self.tests if test.p_value <= self.level]
 
 
@@ -157,9 +153,7 @@ class Control(Part):
 
     Attributes:
       epsilon_lower: by the likelihood ratio of all releases alone.
-      refuted_by: the names of the tests that refute the claim.
       p_value: the smallest of all tests.
-      level: a p-value of at most this refutes the claim.
     """
 
     name: str
@@ -173,7 +167,7 @@ class Control(Part):
 
 
 class NoControl(Part):
-    """A control that a plan has no place for."""
+    """A control that does not apply to a plan."""
 
     name: str
     not_applicable: str
@@ -183,10 +177,9 @@ class Attack(Part):
     """A membership attack on one kind of rows.
 
     Attributes:
-      units: different units of privacy among them.
       members, non_members: pairs of a head and a unit that is in, or is not.
-      tpr_at_fpr: true positive rates, by the false positive rate; None where pairs are too few.
-      intervals: of them, as [low, high].
+      tpr_at_fpr: true-positive rates, by the false-positive rate; None if pairs are too few.
+      intervals: of these rates, as [low, high].
     """
 
     rows: Literal["all", "mislabelled", "rarest_classes"]
@@ -201,14 +194,14 @@ class Attack(Part):
 
 
 class Allowed(Part):
-    """The best that any attack may reach, by the plan."""
+    """The best result that the plan allows any attack."""
 
     balanced_accuracy: float
     tpr_at_fpr: dict[str, float]
 
 
 class NoRows(Part):
-    """A kind of rows that a dataset has none of, and why."""
+    """A kind of rows that a dataset lacks, and why."""
 
     rows: str
     reason: str
@@ -219,7 +212,7 @@ class Membership(Part):
 
     Attributes:
       units, n: units of privacy that are attacked, and all.
-      interval: the way the intervals were made.
+      interval: how the intervals were computed.
     """
 
     shadows: int
@@ -235,12 +228,12 @@ class Membership(Part):
     shadows_per_second: float
 
     def find_attack(self) -> Attack | None:
-        """Returns the attack that stands for all of them."""
+        """Returns LiRA on all rows, which summaries show."""
         return next((r for r in self.rows if (r.rows, r.attack) == ("all", "lira")), None)
 
 
 class Evidence(Part):
-    """The date and the code of the audit, and its power in a sentence (None without white box)."""
+    """The date, the code and the power of an audit; `power` is None without a white-box audit."""
 
     date: str
     code: str
@@ -256,7 +249,7 @@ class AuditRecord(Record):
     """
 
     format: Literal["dpprobe-audit"] = AUDIT_FORMAT
-    format_version: Literal[2] = AUDIT_FORMAT_VERSION
+    format_version: Literal[3] = AUDIT_FORMAT_VERSION
     dataset: str
     backbone: str
     method: str
@@ -276,7 +269,7 @@ class AuditRecord(Record):
 
     @property
     def in_words(self) -> str | None:
-        """The result of the white-box audit in one sentence; None where there was none."""
+        """The result of the white-box audit in one sentence; None if there was none."""
         box = self.white_box
         if box is None:
             return None
@@ -299,10 +292,10 @@ def at_least(value: float) -> str:
 
 
 def power_in_words(white_box: Mapping[str, Any] | None) -> str | None:
-    """Returns the power of a white-box audit in a sentence; None where there was none.
+    """Returns the power of a white-box audit in a sentence; None if there was none.
 
     Args:
-      white_box: as it stands in a record.
+      white_box: the values of that part of a record.
     """
     if white_box is None:
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from dpprobe.analyses.analysis import find_wrong_names
 from dpprobe.privacy.limits import INFINITE
 
 if TYPE_CHECKING:
@@ -34,17 +35,12 @@ def audit_faults(study: Study) -> Iterator[str]:
     audit = study.block("audit")
     if audit is None:
         return
-    known = {"methods": tuple(study.methods), "epsilons": study.job_epsilons()}
-    unknown = False
-    for key, names in known.items():
-        chosen = getattr(audit, key) or ()
-        for name in chosen:
-            if name not in names or chosen.count(name) > 1:
-                unknown = True
-                fault = "appears twice; remove one" if name in names else "is not in this study"
-                remedy = "" if name in names else f"; write some of {', '.join(names)}"
-                yield f"{key}: {name} {fault}{remedy}"
-    if unknown:
+    wrong = [
+        *find_wrong_names("methods", audit.methods or (), list(study.methods)),
+        *find_wrong_names("epsilons", audit.epsilons or (), study.job_epsilons()),
+    ]
+    if wrong:
+        yield from wrong
         return
     for name in audit.methods or study.methods:
         method = study.methods[name]

@@ -18,21 +18,17 @@ score of the out runs, for j = 1, 2, 4, ..., fixed by the number of out runs alo
 the j-th largest of n is distributed as Beta(j, n - j + 1), or lies below it where scores are tied:
 its upper bound is that of Clopper and Pearson for j - 1 of n. Given the out runs the threshold is a
 constant to the in runs, which are counted beside it. The error is shared by all j (Bonferroni), and
-by the two rates.
-
-**Gaussian mechanisms.** Scores that are normal bound mu, of which epsilon at delta is that of the
-Gaussian mechanism. That bound rejects Gaussian mechanisms of a smaller mu; it is about epsilon
-where the mechanism is one.
+by the two rates. Nothing is assumed of the scores but independent runs (as Nasr et al. 2021,
+"Adversary instantiation: lower bounds for differentially private machine learning").
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from dpprobe.errors import ConfigError, DataError
-from dpprobe.privacy.accountants import gaussian_epsilon
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,8 +38,6 @@ if TYPE_CHECKING:
 
 # Bounds are searched to this width, relative and below 0.001 absolute; the rejected end returns.
 _TOLERANCE = 1e-6
-# `gaussian_epsilon` rounds up by at most 1e-12.
-_BELOW = 1 - 2e-12
 
 
 def epsilon_lower_bound(
@@ -51,49 +45,44 @@ def epsilon_lower_bound(
     scores_out: Sequence[float] | npt.ArrayLike,
     delta: float,
     confidence: float = 0.95,
-    method: str = "clopper_pearson",
     *,
     group: int = 1,
 ) -> float:
     """Computes a lower bound on the epsilon of a mechanism from an attack's scores.
 
-    Methods, with what each assumes beside independent runs:
-
-    - `clopper_pearson`: nothing. Exact intervals of both rates at several thresholds (as Nasr et
-      al. 2021, "Adversary instantiation: lower bounds for differentially private machine learning",
-      arXiv 2101.04535).
-    - `normal`: parametric. Scores are normal, in and out with the same unknown deviation, as the
-      log likelihood ratio of a Gaussian mechanism is. mu by the noncentral t distribution, exact.
-
     Args:
-      scores_in: of runs with the canary; higher says in. Infinite ones are ordered like others,
-        and refused by `normal`.
+      scores_in: of runs with the canary; higher says in. Only the order of scores counts.
       scores_out: of runs without it.
-      delta: of the (epsilon, delta) promise, below 1; 0 only for `clopper_pearson`.
+      delta: of the (epsilon, delta) promise, 0 or more and below 1.
       confidence: the probability that the bound holds, between 0 and 1.
-      method: one of the above.
-      group: canaries of a run, all in or all out. The bound is on the epsilon of one canary: a
-        mechanism of mu is one of `group` mu to them (Dong, Roth and Su 2022, theorem 2.14), an
-        (epsilon, delta) one adds up `group` links of a chain of data sets.
+      group: canaries per run, all in or all out. The bound is on the epsilon of one canary: an
+        (epsilon, delta) mechanism adds up `group` links of a chain of data sets.
 
     Returns:
-      The bound, finite and at least 0, never rounded up. That of `clopper_pearson` depends on the
-      scores' order alone.
+      The bound, finite and at least 0, never rounded up.
 
     Raises:
-      ConfigError: for a method, a delta, a confidence or a group that cannot be.
-      DataError: for scores that are empty, NaN or not numbers in a row, or not normal for `normal`.
+      ConfigError: for a delta, a confidence or a group that cannot be.
+      DataError: for scores that are empty, NaN or not numbers in a row.
     """
-    if method not in _METHODS:
-        raise ConfigError(f"audit method {method!r}: write one of {', '.join(_METHODS)}")
-    _check_inputs(delta, confidence, zero=method == "clopper_pearson")
+    import numpy as np
+
+    if not 0 <= delta < 1:
+        raise ConfigError(f"delta {delta!r}: must be 0 or more and below 1")
+    _check_confidence(confidence)
     if group < 1:
         raise ConfigError(f"group {group!r} of an audit: write 1 or more canaries")
-    pair = _read_scores("scores_in", scores_in), _read_scores("scores_out", scores_out)
-    if group > 1 and method == "clopper_pearson":
-        return _clopper_pearson_of_group(*pair, delta, 1 - confidence, group)
-    bound = max(0.0, _METHODS[method](*pair, delta, 1 - confidence))
-    return bound if group == 1 else _of_one(bound, delta, group)
+    inside, outside = _read_scores("scores_in", scores_in), _read_scores("scores_out", scores_out)
+    true, false = _bound_rates(inside, outside, 1 - confidence)
+    likely = np.concatenate([true, 1 - false])
+    unlikely = np.concatenate([false, 1 - true])
+
+    def rejects_epsilon(epsilon: float) -> bool:
+        links = np.exp(epsilon * np.arange(group))
+        bound = math.exp(group * epsilon) * unlikely + delta * links.sum()
+        return bool((likely > bound).any())
+
+    return _largest_rejected(rejects_epsilon)
 
 
 def accuracy_lower_bound(correct: int, runs: int, confidence: float) -> float:
@@ -110,23 +99,18 @@ def accuracy_lower_bound(correct: int, runs: int, confidence: float) -> float:
       ConfigError: for a confidence that does not lie between 0 and 1.
       DataError: for counts that cannot be.
     """
-    _check_inputs(0.0, confidence, zero=True)
-    _check_counts(correct, runs)
+    _check_confidence(confidence)
+    if not 0 <= correct <= runs or runs < 1:
+        raise DataError(f"{correct} right of {runs} runs: must be counts, with at least one run")
     return _share_below(correct, runs, 1 - confidence)
 
 
-# Rates at thresholds.
+def _bound_rates(scores_in: Scores, scores_out: Scores, error: float) -> tuple[Scores, Scores]:
+    """Bounds the rates at every threshold, all of them together at the given error.
 
-
-class _Rates(NamedTuple):
-    """Bounds that hold together: true positive rates from below, false ones from above."""
-
-    true: npt.NDArray[np.float64]
-    false: npt.NDArray[np.float64]
-
-
-def _bound_rates(scores_in: Scores, scores_out: Scores, error: float) -> _Rates:
-    """Bounds the rates at every threshold, all of them together at the given error."""
+    Returns:
+      True positive rates from below, and false positive rates from above.
+    """
     import numpy as np
 
     size = scores_out.size
@@ -135,77 +119,10 @@ def _bound_rates(scores_in: Scores, scores_out: Scores, error: float) -> _Rates:
     true = np.array([np.count_nonzero(scores_in > least) for least in thresholds])
     false = place - 1
     each = error / (2 * true.size)
-    return _Rates(
+    return (
         np.array([_share_below(int(count), scores_in.size, each) for count in true]),
         np.array([1 - _share_below(size - int(count), size, each) for count in false]),
     )
-
-
-def _clopper_pearson(scores_in: Scores, scores_out: Scores, delta: float, error: float) -> float:
-    rates = _bound_rates(scores_in, scores_out, error)
-    return max(
-        max(_solve_ratio(true, false, delta), _solve_ratio(1 - false, 1 - true, delta))
-        for true, false in zip(*rates, strict=True)
-    )
-
-
-def _clopper_pearson_of_group(
-    scores_in: Scores, scores_out: Scores, delta: float, error: float, group: int
-) -> float:
-    """Searches the largest epsilon of one canary whose chain of `group` is rejected."""
-    import numpy as np
-
-    true, false = _bound_rates(scores_in, scores_out, error)
-    likely = np.concatenate([true, 1 - false])
-    unlikely = np.concatenate([false, 1 - true])
-
-    def rejects_epsilon(epsilon: float) -> bool:
-        links = np.exp(epsilon * np.arange(group))
-        bound = math.exp(group * epsilon) * unlikely + delta * links.sum()
-        return bool((likely > bound).any())
-
-    return _largest_rejected(rejects_epsilon)
-
-
-def _of_one(epsilon: float, delta: float, group: int) -> float:
-    """Computes the epsilon of one canary, from below, of a Gaussian mechanism's to a group."""
-    mu = _largest_rejected(lambda mu: gaussian_epsilon(mu, delta) < epsilon) if epsilon > 0 else 0.0
-    return _epsilon_of_mu(mu / group, delta)
-
-
-def _solve_ratio(likely: float, unlikely: float, delta: float) -> float:
-    """Computes the smallest epsilon with likely <= exp(epsilon) unlikely + delta."""
-    return math.log((likely - delta) / unlikely) if likely - delta > unlikely else 0.0
-
-
-# Parametric.
-
-
-def _bound_by_normal(scores_in: Scores, scores_out: Scores, delta: float, error: float) -> float:
-    """Bounds mu = (mean in - mean out) / deviation by the two-sample t statistic, inverted."""
-    import numpy as np
-    from scipy.special import nctdtr
-
-    freedom = scores_in.size + scores_out.size - 2
-    squares = math.nan
-    if np.isfinite(scores_in).all() and np.isfinite(scores_out).all():
-        squares = float(scores_in.var() * scores_in.size + scores_out.var() * scores_out.size)
-    if freedom < 1 or not 0 < squares < math.inf:
-        raise DataError(
-            "audit method 'normal': scores are too few, constant or infinite; "
-            "write 'clopper_pearson'"
-        )
-    spread = math.sqrt(1 / scores_in.size + 1 / scores_out.size)
-    gap = float(np.mean(scores_in) - np.mean(scores_out))
-    statistic = gap / (spread * math.sqrt(squares / freedom))
-
-    def rejects_mu(mu: float) -> bool:
-        return 1 - float(nctdtr(freedom, mu / spread, statistic)) < error
-
-    return _epsilon_of_mu(_largest_rejected(rejects_mu), delta)
-
-
-# Numbers.
 
 
 def _share_below(count: int, trials: int, error: float) -> float:
@@ -213,10 +130,6 @@ def _share_below(count: int, trials: int, error: float) -> float:
     from scipy.special import betaincinv
 
     return float(betaincinv(count, trials - count + 1, error)) if count else 0.0
-
-
-def _epsilon_of_mu(mu: float, delta: float) -> float:
-    return gaussian_epsilon(mu, delta) * _BELOW if mu > 0 else 0.0
 
 
 def _largest_rejected(rejects: Callable[[float], bool]) -> float:
@@ -235,17 +148,9 @@ def _largest_rejected(rejects: Callable[[float], bool]) -> float:
     return low
 
 
-def _check_inputs(delta: float, confidence: float, *, zero: bool) -> None:
-    if not (0 < delta < 1 or (zero and delta == 0)):
-        least = "0 or more" if zero else "above 0"
-        raise ConfigError(f"delta {delta!r}: must be {least} and below 1")
+def _check_confidence(confidence: float) -> None:
     if not 0 < confidence < 1:
         raise ConfigError(f"confidence {confidence!r}: must lie between 0 and 1, such as 0.95")
-
-
-def _check_counts(correct: int, runs: int) -> None:
-    if not 0 <= correct <= runs or runs < 1:
-        raise DataError(f"{correct} right of {runs} runs: must be counts, with at least one run")
 
 
 def _read_scores(name: str, values: Sequence[float] | npt.ArrayLike) -> Scores:
@@ -265,10 +170,3 @@ def _read_scores(name: str, values: Sequence[float] | npt.ArrayLike) -> Scores:
     if missing := int(np.count_nonzero(np.isnan(scores))):
         raise DataError(f"{name}: {missing} of {scores.size} are NaN; give every run a number")
     return scores
-
-
-_METHODS: dict[str, Callable[[Scores, Scores, float, float], float]] = {
-    "clopper_pearson": _clopper_pearson,
-    "normal": _bound_by_normal,
-}
-METHODS = tuple(_METHODS)

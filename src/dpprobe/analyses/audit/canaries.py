@@ -61,10 +61,9 @@ def make_worlds(shape: Shape, *, group: int, length: float, seed: int, label: in
     """Makes the two data sets.
 
     Args:
-      group: canaries, fewer than n.
+      group: the number of canaries, below n.
       length: a canary's norm before normalisation and clipping.
-      seed: of the other rows.
-      label: of the canaries; where a row has several labels, canaries have all.
+      label: of the canaries; with several labels per row, canaries have all.
     """
     generator = open_stream(seed, "audit rows")
     others = min(OTHERS, shape.n - group)
@@ -128,12 +127,7 @@ def _centre_rows(features: np.ndarray) -> np.ndarray:
 def _training_set(
     shape: Shape, features: np.ndarray, labels: np.ndarray, canary: int
 ) -> TrainingSet:
-    """Returns a training set of n units, of which the first have rows and the others none.
-
-    Args:
-      features, labels: one row per unit.
-      canary: the canaries' label.
-    """
+    """Returns a training set of n units; only the first have rows, one line of `features` each."""
     each = shape.rows_per_unit
     features, labels = features.repeat(each, axis=0), labels.repeat(each)
     rows = len(features)

@@ -54,7 +54,7 @@ class Runs:
     """Scores of runs.
 
     Attributes:
-      members: bool [runs], True where the canaries were in.
+      members: bool [runs], True if the canaries were in.
       releases: float64 [runs], log likelihood ratios of all releases.
       bundle: float64 [runs], of the head alone: its score of the canary's label minus another's.
       used: by mechanism, the largest change of a sum by one canary, over the sensitivity.
@@ -92,7 +92,6 @@ class Attack:
     def train_and_score(
         self, seeds: Sequence[int], members: npt.NDArray[np.bool_], progress: Progress
     ) -> Runs:
-        """Trains and scores one run per seed."""
         releases, bundle = np.empty(len(seeds)), np.empty(len(seeds))
         seen = _Seen(NoiseTests(self.claim))
         for worlds, present, chunk in self._split_runs(seeds, members):
@@ -110,10 +109,7 @@ class Attack:
         )
 
     def compute_strength(self, seeds: Sequence[int]) -> float:
-        """Returns the root of the sum of |d_t|^2 / s_t^2 over the releases of a run.
-
-        The mean of one run per seed.
-        """
+        """Returns the root of the sum of |d_t|^2 / s_t^2 over releases, the mean over seeds."""
         worlds = self.worlds[0]
         with silent_progress():
             _, recorder = self._train_heads(worlds, seeds, present=False)
@@ -160,8 +156,7 @@ class Attack:
         sums = {}
         sampled = any(item.sample_rate < 1 for item in self.plan.mechanisms)
         for world in (False, True):
-            # The sums of a run are those of its world, but where a sample decides if canaries are
-            # in.
+            # A run has the sums of its world, unless a sample decides if canaries are in.
             if world == present and not (sampled and present):
                 sums[world] = {
                     seed: [release.sums for release in transcript]
@@ -241,7 +236,7 @@ class _Seen:
 
 
 def _compute_margins(heads: Heads, worlds: Worlds) -> Numbers:
-    """Returns each head's score of the canary's label minus that of the rows against it."""
+    """Returns each head's score of the canary's label minus its score of the other label."""
     scores = np.asarray(score_rows(heads, worlds.canary), dtype=np.float64)[:, 0]
     if scores.shape[1] == 1:
         return scores[:, 0]

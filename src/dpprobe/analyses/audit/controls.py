@@ -1,7 +1,7 @@
 """Mechanisms broken on purpose: an audit that does not catch them is worth nothing.
 
-Each control trains what a bug would train, and is put to the tests of an audit, none other: one of
-them must refute the claim of the plan that is right.
+Each control trains what a bug would train. The tests of an audit are run on it: one of them must
+refute the claim of the correct plan.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Control:
 
     Attributes:
       breaks: the fault, in words.
-      attack: on it; None where the fault does not exist for the method.
+      attack: on it; None if the fault does not exist for the method.
       reason: for no attack.
     """
 

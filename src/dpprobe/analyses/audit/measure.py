@@ -98,7 +98,7 @@ def audit_job(
         try:
             task.audit_cell(rows)
         except DpprobeError as error:
-            logger.warning("%s failed; why is told when the job ends", task.method)
+            logger.warning("%s failed; the job ends with the reason", task.method)
             errors[task.method] = error
     reasons: dict[str, object] = {**calibrated.failures, **errors}
     if reasons:
@@ -109,8 +109,6 @@ def audit_job(
 
 @dataclass(frozen=True, kw_only=True)
 class _Task:
-    """The audit of one cell."""
-
     job: Job
     audit: AuditOptions
     method: str
@@ -125,7 +123,6 @@ class _Task:
 
     @cached_property
     def options(self) -> MethodOptions:
-        """The method's options, with the names of dataset and backbone put into paths."""
         return self.job.methods[self.method].fill_paths(
             dataset=self.job.dataset, backbone=self.job.backbone
         )
@@ -164,7 +161,6 @@ class _Task:
         return record.fingerprint == hash_value(self.identity) and scores.is_file()
 
     def audit_cell(self, rows: TrainingSet | None) -> None:
-        """Attacks heads of this cell's method and plan, and writes scores and record."""
         parts: dict[str, Any] = {"white_box": None, "controls": [], "membership": None}
         scores = []
         label = f"{self.method}, epsilon {self.job.epsilon}"
@@ -192,7 +188,7 @@ class _Task:
                 progress_label=f"membership in {label}",
                 **self.audit.membership.model_dump(),
             )
-            parts["membership"] = attacked.to_dict()
+            parts["membership"] = attacked.record
             scores.append(attacked.scores)
         record = self._make_record(parts)
         scores_file = audit_path(self.audits, self.key, SCORES_SUFFIX)
@@ -241,7 +237,6 @@ def claim_of_plan(plan: Plan) -> Claim:
 
 
 def _make_score_table(scores: list[Mapping[str, Any]]) -> pa.Table:
-    """Returns the scores of all attacks, a row each, in the order of the attacks."""
     parts = [
         pa.table({name: np.asarray(part[name]) for name in SCORES.names}).cast(SCORES)
         for part in scores

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +37,6 @@ from dpprobe.privacy.randomness import derived_seed
 from dpprobe.privacy.trade_off import Allowed, allow_everything, bound_attacks
 
 RATES = (0.001, 0.01)
-GROUPS = ("all", "mislabelled", "rarest_classes")
 ATTACKS = ("loss", "lira", "rmia")
 INTERVAL = "95%, heads and units both drawn again (pigeonhole bootstrap)"
 LEAST_UNITS = 20
@@ -46,66 +45,16 @@ _CURVE = np.append(np.logspace(-4, 0, 81), RATES)
 
 
 @dataclass(frozen=True)
-class Measured:
-    """An attack on a group of units."""
-
-    group: str
-    attack: str
-    units: int
-    roc: Roc
-
-
-@dataclass(frozen=True, kw_only=True)
 class MembershipResult:
     """The attacks on the heads of one cell's method and plan.
 
     Attributes:
-      heads: trained; each one's shadows are all others.
-      units: attacked.
-      n: of the plan.
-      measured: one for each attack and group of units.
-      not_applicable: the reason for each group that is missing.
-      allowed: by the plan, at the false positive rates of the curves.
+      record: the part `membership` of the audit's record, JSON-compatible.
       scores: columns attack, member and score, one line for each head and unit.
-      seconds: of all, and of training the heads.
     """
 
-    heads: int
-    targets: int
-    units: int
-    n: int
-    measured: Sequence[Measured]
-    not_applicable: Mapping[str, str]
-    allowed: Allowed
+    record: Mapping[str, Any]
     scores: Mapping[str, Any]
-    seconds: float
-    training_seconds: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the record, JSON-compatible."""
-        bounds = np.asarray(self.allowed.true_positives)
-        return {
-            "shadows": self.heads - 1,
-            "targets": self.targets,
-            "units": self.units,
-            "n": self.n,
-            "rows": [_describe_result(one) for one in self.measured],
-            "not_applicable": [
-                {"rows": group, "reason": reason} for group, reason in self.not_applicable.items()
-            ],
-            "interval": INTERVAL,
-            "roc": {
-                "fpr": _round_values(_CURVE[: -len(RATES)]),
-                "allowed": _round_values(bounds[: -len(RATES)]),
-                "curves": [_curve_record(one) for one in self.measured],
-            },
-            "allowed": {
-                "balanced_accuracy": self.allowed.balanced_accuracy,
-                "tpr_at_fpr": _by_rate(bounds),
-            },
-            "seconds": round(self.seconds, 3),
-            "shadows_per_second": round(self.heads / self.training_seconds, 3),
-        }
 
 
 def attack_membership(
@@ -149,28 +98,42 @@ def attack_membership(
         "rmia": membership_attacks.score_rmia(seen.log_probability, members, targets),
     }
     groups, missing = _group_units(attacked)
-    measured = [
-        Measured(group, name, int(chosen.sum()), curve)
-        for group, chosen in groups.items()
-        for name in ATTACKS
-        if (curve := _measure_roc(scores[name], members[:targets], chosen, seed)) is not None
-    ]
-    return MembershipResult(
-        heads=shadows,
-        targets=targets,
-        units=len(attacked.units),
-        n=plan.n,
-        measured=measured,
-        not_applicable=missing,
-        allowed=allowed_by(plan),
-        scores=_long_table(scores, members[:targets], groups),
-        seconds=time.monotonic() - started,
-        training_seconds=max(trained - started, 1e-9),
-    )
+    results, curves = [], []
+    for group, chosen in groups.items():
+        for name in ATTACKS:
+            roc = measure_roc(
+                scores[name][:, chosen],
+                members[:targets, chosen],
+                _CURVE.tolist(),
+                seed=derived_seed(seed, "intervals"),
+            )
+            if roc is not None:
+                place = {"rows": group, "attack": name}
+                results.append({**place, "units": int(chosen.sum()), **_describe_roc(roc)})
+                ends = {"tpr": roc.tpr, "low": roc.low, "high": roc.high}
+                curves.append({**place, **{key: _round_curve(ends[key]) for key in ends}})
+    allowed = allowed_by(plan)
+    bounds = np.asarray(allowed.true_positives)
+    record = {
+        "shadows": shadows - 1,
+        "targets": targets,
+        "units": len(attacked.units),
+        "n": plan.n,
+        "rows": results,
+        "not_applicable": [{"rows": group, "reason": missing[group]} for group in missing],
+        "interval": INTERVAL,
+        "roc": {"fpr": _round_curve(_CURVE), "allowed": _round_curve(bounds), "curves": curves},
+        "allowed": {
+            "balanced_accuracy": allowed.balanced_accuracy,
+            "tpr_at_fpr": _by_rate(bounds),
+        },
+        "seconds": round(time.monotonic() - started, 3),
+        "shadows_per_second": round(shadows / max(trained - started, 1e-9), 3),
+    }
+    return MembershipResult(record, _long_table(scores, members[:targets], groups))
 
 
 def _check_request(data: TrainingSet) -> None:
-    """Checks what `attack_membership` is asked for before anything is trained; see there."""
     if data.n < LEAST_UNITS:
         raise DataError(
             f"membership: {data.n} units of privacy to attack; {LEAST_UNITS} are needed"
@@ -208,15 +171,10 @@ def _group_units(attacked: Attacked) -> tuple[dict[str, Flags], dict[str, str]]:
     return {name: chosen for name, chosen in groups.items() if name not in missing}, missing
 
 
-def _measure_roc(scores: Numbers, members: Flags, chosen: Flags, seed: int) -> Roc | None:
-    resampling = derived_seed(seed, "intervals")
-    return measure_roc(scores[:, chosen], members[:, chosen], _CURVE.tolist(), seed=resampling)
-
-
 def _long_table(
     scores: Mapping[str, Numbers], members: Flags, groups: Mapping[str, Flags]
 ) -> dict[str, Any]:
-    """Returns the scores of all units as columns; those of rare classes are among "all"."""
+    """Returns the scores of all units as columns; "all" includes units of rare classes."""
     parts = [
         (name if group == "all" else f"{name} {group}", values[:, chosen], members[:, chosen])
         for group, chosen in groups.items()
@@ -230,32 +188,18 @@ def _long_table(
     }
 
 
-def _describe_result(one: Measured) -> dict[str, Any]:
-    ends = np.stack([one.roc.low, one.roc.high], axis=1)
+def _describe_roc(roc: Roc) -> dict[str, Any]:
+    ends = np.stack([roc.low, roc.high], axis=1)[-len(RATES) :]
     return {
-        "rows": one.group,
-        "attack": one.attack,
-        "units": one.units,
-        "members": one.roc.members,
-        "non_members": one.roc.non_members,
-        "auc": round(one.roc.auc, 6),
-        "auc_interval": _round_values(np.array(one.roc.auc_interval)),
-        "tpr_at_fpr": _by_rate(one.roc.tpr),
+        "members": roc.members,
+        "non_members": roc.non_members,
+        "auc": round(roc.auc, 6),
+        "auc_interval": _round_values(np.array(roc.auc_interval)),
+        "tpr_at_fpr": _by_rate(roc.tpr),
         "intervals": {
             f"{rate:g}": None if np.isnan(pair).any() else _round_values(pair)
-            for rate, pair in zip(RATES, ends[-len(RATES) :], strict=True)
+            for rate, pair in zip(RATES, ends, strict=True)
         },
-    }
-
-
-def _curve_record(one: Measured) -> dict[str, Any]:
-    last = -len(RATES)
-    return {
-        "rows": one.group,
-        "attack": one.attack,
-        "tpr": _round_values(one.roc.tpr[:last]),
-        "low": _round_values(one.roc.low[:last]),
-        "high": _round_values(one.roc.high[:last]),
     }
 
 
@@ -264,6 +208,11 @@ def _by_rate(values: Numbers) -> dict[str, float | None]:
     return {
         f"{rate:g}": v for rate, v in zip(RATES, _round_values(values[-len(RATES) :]), strict=True)
     }
+
+
+def _round_curve(values: Numbers) -> list[float | None]:
+    """Returns the values of a curve without those at the reported rates, which end it."""
+    return _round_values(values[: -len(RATES)])
 
 
 def _round_values(values: Numbers) -> list[float | None]:

@@ -34,11 +34,7 @@ def plot_membership(
     svg: Path,
     png: Path,
 ) -> None:
-    """Draws the attacks on real training examples of one cell.
-
-    Args:
-      ceiling: the audit of the non-private ceiling on the same features, if there is one.
-    """
+    """Draws the attacks on real training examples of one cell, beside those on its ceiling."""
     membership_roc(
         _read_membership(audit),
         svg=svg,
@@ -63,10 +59,10 @@ def membership_roc(
     """Draws the attacks on a cell's heads on logarithmic axes, one colour per attack.
 
     Shaded is what the plan forbids: more true positives than its best attack has. Bands are 95%
-    intervals. A curve begins where one false positive can be told from none.
+    intervals. A curve begins where single false positives are resolved.
 
     Args:
-      beside: the same of the method `nonprivate`, dashed; none if absent.
+      beside: the attacks on the non-private baseline, dashed.
 
     Raises:
       DataError: when the record holds no attack on all rows.
@@ -136,9 +132,9 @@ def _find_auc(membership: Mapping[str, Any], attack: str) -> float:
 
 
 def _rates_or_nan(values: list[float | None]) -> npt.NDArray[np.float64]:
-    """Returns rates, NaN where there is none, and no zero, which has no place on a log axis."""
-    rates = np.array([np.nan if value is None else value for value in values])
-    return np.where(rates > 0, rates, np.where(np.isnan(rates), np.nan, _LEAST / 10))
+    """Returns rates, NaN for None; zeros lie below the logarithmic axis."""
+    rates = np.array(values, dtype=np.float64)
+    return np.where(rates == 0, _LEAST / 10, rates)
 
 
 def _write_caption(membership: Mapping[str, Any]) -> str:

@@ -46,11 +46,7 @@ class Outcome(NamedTuple):
 
 
 class NoiseTests:
-    """Adds up the noise of runs, and tests it.
-
-    Args:
-      plan: the promise: its deviations and its sampling rate.
-    """
+    """Adds up the noise of runs, and tests it against the deviations and rates of a plan."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -60,7 +56,6 @@ class NoiseTests:
         self._joined = np.zeros(plan.n, dtype=np.int64)
 
     def add_run(self, transcript: Transcript, *, present: bool) -> None:
-        """Adds the releases of a run, with the canaries or without them."""
         first = []
         for name in dict.fromkeys(release.name for release in transcript):
             releases = [release for release in transcript if release.name == name]
@@ -72,12 +67,11 @@ class NoiseTests:
         self._first.append(np.concatenate(first))
 
     def add_batches(self, recorder: Recorder) -> None:
-        """Adds the Poisson batches that a recorder counted."""
         self._sizes += recorder.batch_sizes
         self._joined[: len(recorder.unit_counts)] += recorder.unit_counts
 
     def list_results(self) -> list[Outcome]:
-        """Tests all that was added; of a fit without batches, or without a grid, fewer things."""
+        """Returns the tests of all that was added; some need batches, or a grid."""
         levels: dict[str, list[float]] = {
             "variance": [], "both_worlds": [], "steps": [], "runs": [], "numbers": [], "sums": [],
             "normal": [], "low_bits": [], "batches": [],
@@ -112,7 +106,7 @@ class NoiseTests:
 
 
 class _Tally:
-    """Sums over runs of what a mechanism's noise was, by release and coordinate.
+    """Sums a mechanism's noise over runs, by release and coordinate.
 
     Args:
       releases: of any run.
@@ -226,7 +220,7 @@ class _Tally:
 
 
 def smallest_caught_share(freedom: int, statistics: int, level: float, power: float) -> float:
-    """Computes which part of its variance noise may have to be caught with a probability.
+    """Computes the share of its variance below which noise is caught with a probability.
 
     Args:
       freedom: of the sum of squares, such as the runs for a single number.
@@ -285,7 +279,6 @@ def _test_ratios(first: Numbers, second: Numbers, freedom: int, other: int) -> f
 
 
 def _test_counts(counts: npt.NDArray[np.int64], trials: int, rate: float) -> float:
-    """Tests binomial counts."""
     from scipy.stats import binom
 
     least, most = binom.cdf(counts.min(), trials, rate), binom.sf(counts.max() - 1, trials, rate)

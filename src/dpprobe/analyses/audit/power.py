@@ -23,11 +23,12 @@ the scores of the test.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from dpprobe.analyses.audit.bounds import accuracy_lower_bound
-from dpprobe.errors import ConfigError, PrivacyError
+from dpprobe.errors import PrivacyError
 from dpprobe.privacy import accountants, calibration
 from dpprobe.privacy.plan import Mechanism, Plan
 
@@ -63,14 +64,14 @@ class PlanFamily:
 
     @cached_property
     def _gaussian_mu(self) -> float | None:
-        """The plan's mu, None where a mechanism samples its rows."""
+        """The plan's mu, None if a mechanism samples its rows."""
         if not accountants.is_gaussian(self._mechanisms):
             return None
         return self.group * accountants.gaussian_mu(self._mechanisms)
 
     @property
     def exact(self) -> bool:
-        """True if the plan's total variation is known, and no bound."""
+        """True if the total variation is exact, False if it is an upper bound."""
         return self.has_price and self._gaussian_mu is not None
 
     @property
@@ -81,11 +82,9 @@ class PlanFamily:
     def total_variation(self, factor: float = 1.0) -> float:
         """Computes the total variation that the plan allows with `factor` times its noise.
 
-        Returns:
-          Exact if no mechanism samples, else an upper bound; 1 without noise. For a selection, the
-          bound by its one price, and NaN for other factors than 1.
+        Exact if no mechanism samples, else an upper bound; 1 without noise. For a selection, the
+        bound by its one price, and NaN for other factors than 1.
         """
-        _check_factor(factor)
         if not self.plan.private or factor == 0:
             return 1.0
         if self.plan.selection is not None:
@@ -98,12 +97,10 @@ class PlanFamily:
         return _sampled_variation(self._scale_noise(factor), self.plan.delta, self.group)
 
     def compute_epsilon(self, factor: float = 1.0) -> float:
-        """Computes the epsilon at the plan's delta with `factor` times its noise, from below.
+        """Bounds epsilon at the plan's delta from below, with `factor` times the plan's noise.
 
-        Returns:
-          A lower bound; infinite without noise, NaN for a selection.
+        Infinite without noise, NaN for a selection.
         """
-        _check_factor(factor)
         if not self.plan.private or factor == 0:
             return math.inf
         if self.plan.selection is not None:
@@ -113,19 +110,12 @@ class PlanFamily:
         return accountants.epsilon_below(self._scale_noise(factor), self.plan.delta)
 
     def factor_of(self, total_variation: float) -> float:
-        """Computes the largest factor with which the plan allows a total variation.
+        """Computes the largest factor with which the plan allows a total variation, from above.
 
-        Returns:
-          The factor, from above: exact to nine digits, or 0.1% where a mechanism samples; of
-          such a plan no less than the factor with an epsilon of about a hundred, even where no
-          factor allows so much. Infinite for 0 and less, 0 for 1 where no mechanism samples; NaN
-          for a selection and for a plan without noise.
-
-        Raises:
-          ConfigError: for a total variation above 1 or NaN.
+        Exact to nine digits, or to 0.1% if a mechanism samples. A sampled plan has at least the
+        factor at an epsilon of about a hundred, even if no factor allows so much. Infinite for 0
+        and less; NaN for a selection and for a plan without noise.
         """
-        if not total_variation <= 1:
-            raise ConfigError(f"total variation {total_variation!r}: must be at most 1")
         if not self.has_price:
             return math.nan
         if total_variation <= 0:
@@ -160,19 +150,13 @@ class PlanFamily:
     def epsilon_of_accuracy(self, accuracy: float) -> float:
         """Computes the smallest epsilon, at the plan's delta, that allows a test this accuracy.
 
+        By the plan with another noise, or by (epsilon, delta) alone for a selection and for a plan
+        without noise. 0 for an accuracy of 1/2 or less.
+
         Args:
           accuracy: a lower bound on the share of runs, in or out by a fair coin, that a test fixed
             beforehand is right about.
-
-        Returns:
-          A lower bound on epsilon: by the plan with another noise, or by (epsilon, delta) alone for
-          a selection and for a plan without noise. 0 for an accuracy of 1/2 or less.
-
-        Raises:
-          ConfigError: for an accuracy that does not lie between 0 and 1.
         """
-        if not 0 <= accuracy <= 1:
-            raise ConfigError(f"accuracy {accuracy!r}: must lie between 0 and 1")
         if accuracy <= 0.5:
             return 0.0
         if self.has_price:
@@ -193,28 +177,17 @@ def caught_factor(
     *,
     strength: float = 1.0,
 ) -> float:
-    """Computes by how much too small the noise must be for an audit to reject its plan.
+    """Computes the factor f > 1 by which noise must be too small for an audit to reject its plan.
 
-    The audit is right about so many of `runs` that it rejects the plan at `confidence`; with noise
-    of 1 / f times the plan's the test does so with the given probability.
+    With noise of 1 / f times the plan's, the test rejects the plan at `confidence` with the given
+    probability. NaN if so few runs catch no noise, for a selection and for a plan without noise.
 
     Args:
-      strength: the separation (mu) that the test has, as a part of the plan's, taken to be the same
-        with less noise; 1 is the best test there is.
-
-    Returns:
-      The factor f, above 1. NaN where no noise would be caught with so few runs, for a selection
-      and for a plan without noise.
-
-    Raises:
-      ConfigError: for a confidence or a probability that does not lie between 0 and 1.
-      DataError: for no runs.
+      strength: the test's separation (mu) over the plan's, taken to be the same with less noise; 1
+        is the best test there is.
     """
     from scipy.special import betaincinv
 
-    if not 0 < probability < 1:
-        raise ConfigError(f"probability {probability!r}: must lie between 0 and 1, such as 0.95")
-    accuracy_lower_bound(runs, runs, confidence)
     if not family.has_price or strength <= 0:
         return math.nan
     allowed = (1 + family.total_variation()) / 2
@@ -231,14 +204,10 @@ def caught_factor(
 
 def _fewest_that_reject(accuracy: float, runs: int, confidence: float) -> int | None:
     """Returns the fewest right runs whose lower bound lies above an accuracy; None if none does."""
-    low, high = 0, runs + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        if accuracy_lower_bound(middle, runs, confidence) > accuracy:
-            high = middle
-        else:
-            low = middle
-    return high if high <= runs else None
+    needed = bisect_left(
+        range(runs + 1), True, key=lambda k: accuracy_lower_bound(k, runs, confidence) > accuracy
+    )
+    return needed if needed <= runs else None
 
 
 def compute_separation(total_variation: float) -> float:
@@ -255,8 +224,3 @@ def _sampled_variation(mechanisms: tuple[Mechanism, ...], delta: float, group: i
 
     profile = accountants.privacy_profile(mechanisms, delta, size=group)
     return min(1.0, float(np.asarray(profile.deltas(np.zeros(1)))[0]))
-
-
-def _check_factor(factor: float) -> None:
-    if not factor >= 0:
-        raise ConfigError(f"factor {factor!r}: must be 0 or more")

@@ -65,14 +65,10 @@ class Ranked:
 
 @dataclass(frozen=True, kw_only=True)
 class Roc:
-    """The curve of an attack at some false positive rates.
+    """The curve of an attack at some false-positive rates, with 95% intervals.
 
     Attributes:
-      auc: the area under the curve.
-      auc_interval: of 95%.
-      rates: false positive rates.
-      tpr: at each rate; NaN where there are too few non-members for a rate.
-      low, high: ends of the 95% interval of each.
+      tpr, low, high: at each rate; NaN if non-members are too few for it.
     """
 
     members: int
@@ -88,7 +84,7 @@ class Roc:
 def measure_roc(
     scores: Numbers, members: Flags, rates: Sequence[float], *, seed: int
 ) -> Roc | None:
-    """Measures an attack on heads [heads, units]; None where all are members, or none is.
+    """Measures an attack on heads [heads, units]; None if all are members, or none is.
 
     A rate needs `LEAST_FALSE_POSITIVES` / rate non-members: 10,000 for 0.1%, 1,000 for 1%. With
     fewer, the threshold depends on a single row, and no resampling shows how much.

@@ -6,8 +6,8 @@ contributes nothing to any sum, and n, rates, divisors and noise stay as they ar
 are in every head.
 
 Coins are independent, so what an attacker knows of all other coins says nothing of the one that he
-guesses: this is the game that a plan's trade-off curve bounds (privacy.trade_off). It is a game
-about real rows, and what comes of it describes those: it is not private.
+guesses: this is the game that a plan's trade-off curve bounds (privacy.trade_off). Its results
+describe real rows, so they are not private.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class Attacked:
       units: int64 [u], their numbers in the training set.
       rows: int64 [r], all their rows.
       unit_of: int64 [r], for each of these the place of its unit in `units`.
-      mislabelled: [u], True where the rows' labels were changed.
+      mislabelled: [u], True if the rows' labels were changed.
       labels: of all rows of the training set, those changes made.
-      rare: [u], True for units with a row of a rare class; None where there is no such class.
+      rare: [u], True for units with a row of a rare class; None if there is no such class.
     """
 
     units: Index
@@ -65,7 +65,6 @@ class Attacked:
 
     @cached_property
     def sizes(self) -> Index:
-        """The number of rows of each unit."""
         return np.bincount(self.unit_of, minlength=len(self.units))
 
 
@@ -105,7 +104,7 @@ def units_of(data: TrainingSet) -> Units:
 
 
 def _find_rare_rows(labels: npt.NDArray[np.integer], num_classes: int) -> Flags | None:
-    """Returns the rows of rare classes, [rows]; None where classes are about balanced."""
+    """Returns the rows of rare classes, [rows]; None if classes are about balanced."""
     multi_label = labels.ndim == 2
     counts = labels.sum(axis=0) if multi_label else np.bincount(labels, minlength=num_classes)
     present = np.flatnonzero(counts)
@@ -119,16 +118,12 @@ def _find_rare_rows(labels: npt.NDArray[np.integer], num_classes: int) -> Flags 
 
 
 def toss_coins(attacked: Attacked, heads: int, *, seed: int) -> Flags:
-    """Tosses a fair coin for each head and attacked unit: [heads, u], True where it is in."""
+    """Tosses a fair coin for each head and attacked unit: [heads, u], True if it is in."""
     return open_stream(seed, "coins").random((heads, len(attacked.units))) < 0.5
 
 
 def leave_units_out(data: TrainingSet, attacked: Attacked, members: Flags) -> TrainingSet:
-    """Returns the training set of one head: units that are out have weight 0.
-
-    Args:
-      members: [u].
-    """
+    """Returns the training set of one head: units that are not `members` [u] have weight 0."""
     units = units_of(data)
     weights = units.weights.copy()
     weights[attacked.rows[~members[attacked.unit_of]]] = 0.0
@@ -183,20 +178,17 @@ def settle_choice(
     """
     if len(getattr(method, "penalties", ())) < 2:
         return method
-    heads = fit_heads(method, data, plan, [derived_seed(seed, "choice")], record=_record_nothing)
+    # A fit keeps its history only if something records.
+    heads = fit_heads(method, data, plan, [derived_seed(seed, "choice")], record=lambda *_: None)
     return method.model_copy(update={"penalties": (heads.history[0]["penalty"],)})
-
-
-def _record_nothing(*_: object) -> None:
-    """Records nothing, so that a history is kept."""
 
 
 @contextmanager
 def _side_by_side(data: TrainingSet) -> Iterator[Callable[..., Iterator[Confidences]]]:
-    """Yields a `map` of fits: on the CPU as many at a time as PyTorch has threads, one for each.
+    """Yields a `map` of fits; on the CPU one fit per thread of PyTorch runs at a time.
 
-    A fit of milliseconds gains nothing from threads, and waits for them. Log lines of each fit are
-    dropped, except warnings.
+    A fit of milliseconds gains nothing from threads of its own. Log lines of fits are dropped,
+    except warnings.
     """
     caller = threading.get_ident()
     workers = torch.get_num_threads() if data.device.type == "cpu" else 1
@@ -217,7 +209,7 @@ def _side_by_side(data: TrainingSet) -> Iterator[Callable[..., Iterator[Confiden
 
 
 def copy_rows(data: TrainingSet, rows: Index) -> torch.Tensor:
-    """Returns copies of rows; of streamed ones too."""
+    """Returns copies of rows, which may be streamed."""
     out = torch.empty((len(rows), data.dimension), device=data.device)
     for start, block in data.read_blocks():
         here = np.flatnonzero((rows >= start) & (rows < start + len(block)))

@@ -61,10 +61,9 @@ def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
 def audit_figure(records: Iterable[AuditRecord], *, dataset: str, svg: Path, png: Path) -> None:
     """Draws the bounds of white-box audits against the claims, a panel per backbone.
 
-    Methods of one claim stand side by side, below a step of the line of claims. Filled marks are
-    bounds without an assumption on the scores, hollow ones take them for normal. A bound of 0, or
-    near it, stands at the foot of the axis, where a triangle points down; one above its claim has a
-    ring.
+    Methods of one claim stand side by side, below a step of the line of claims. A bound of 0, or
+    near it, stands at the foot of the axis, where a triangle points down. A bound of a refuted
+    claim has a ring.
 
     Args:
       records: of the cells of one dataset; those without a white-box audit are left out.
@@ -86,7 +85,7 @@ def audit_figure(records: Iterable[AuditRecord], *, dataset: str, svg: Path, png
         [*claims, *(box.epsilon_lower for _, box in tested if math.isfinite(box.epsilon_lower))]
     )
     with mpl.rc_context(style.SETTINGS):
-        figure, grid = style.panel_grid(len(backbones), legend=len(methods) + 5)
+        figure, grid = style.panel_grid(len(backbones), legend=len(methods) + 2)
         for axes, backbone in zip(grid, backbones, strict=True):
             mine = [item for item in tested if item[0].backbone == backbone]
             for place, (method, (colour, (_, marker))) in enumerate(looks.items()):
@@ -111,15 +110,11 @@ def _draw_bounds(
     """Draws one method's bounds, each claim times `aside`; triangles at the foot point down."""
     for record, box in items:
         place = record.claim.epsilon_target * aside
-        for bound, filled in ((box.parametric_epsilon_lower, False), (box.epsilon_lower, True)):
-            if bound is None or not math.isfinite(bound):
-                continue
-            low = bound <= foot
+        bound = box.epsilon_lower
+        if math.isfinite(bound):
             axes.plot(
                 [place], [max(bound, foot)], color=colour, linestyle="none",
-                marker="v" if low else marker, markersize=6, markeredgecolor=colour,
-                markerfacecolor=colour if filled else "none", clip_on=False,
-                zorder=4 if filled else 3,
+                marker="v" if bound <= foot else marker, markersize=6, clip_on=False, zorder=4,
             )  # fmt: skip
         if not box.holds:
             axes.plot(
@@ -148,25 +143,17 @@ def _claim_line(axes: Axes, claims: Sequence[float], highest: float, foot: float
 
 
 def _make_handles(looks: dict[str, tuple[str, tuple[object, str]]]) -> list[Line2D]:
-    """Makes the legend: methods, kinds of bounds, the line of claims."""
-
-    def make_mark(label: str, colour: str, marker: str, *, filled: bool = True) -> Line2D:
-        return Line2D(
-            [], [], color=colour, linestyle="none", marker=marker, label=label,
-            markerfacecolor=colour if filled else "none",
-        )  # fmt: skip
+    def make_mark(label: str, colour: str, marker: str) -> Line2D:
+        return Line2D([], [], color=colour, linestyle="none", marker=marker, label=label)
 
     return [
         *(make_mark(method, colour, marker) for method, (colour, (_, marker)) in looks.items()),
-        make_mark("no assumption on scores", style.NEUTRAL, "o"),
-        make_mark("scores taken for normal", style.NEUTRAL, "o", filled=False),
         make_mark("0, or near it", style.NEUTRAL, "v"),
         Line2D([], [], color=style.NEUTRAL, linewidth=1.2, label="the claim"),
     ]
 
 
 def _describe_power(boxes: Sequence[WhiteBox]) -> str:
-    """Writes runs, confidence and power of the audits."""
     runs = sorted({box.runs for box in boxes})
     spread = f"{runs[0]:,}" if len(runs) == 1 else f"{runs[0]:,} to {runs[-1]:,}"
     confidence = min(box.confidence for box in boxes)
@@ -180,7 +167,6 @@ def _describe_power(boxes: Sequence[WhiteBox]) -> str:
 
 
 def _make_part(dataset: str, records: Sequence[AuditRecord]) -> dict[str, Any]:
-    """Writes the tables of one dataset."""
     attacked = [(record, record.membership) for record in records if record.membership]
     return {
         "dataset": dataset,
@@ -197,14 +183,12 @@ def _make_part(dataset: str, records: Sequence[AuditRecord]) -> dict[str, Any]:
 
 
 def _white_box_row(record: AuditRecord, tested: WhiteBox) -> dict[str, Any]:
-    """Writes the row of a cell's white-box audit."""
     return {
         "backbone": record.backbone,
         "method": record.method,
         "epsilon": record.epsilon,
         "claim": f"{rounded_up(record.claim.epsilon):g}",
         "bound": _format_bound(tested.epsilon_lower),
-        "parametric": _format_bound(tested.parametric_epsilon_lower),
         "direct": _format_bound(tested.direct_epsilon_lower),
         "bundle": _format_bound(tested.bundle.epsilon_lower if tested.bundle else None),
         "noise": _format_factor(tested.noise_factor),
@@ -241,7 +225,6 @@ def _list_tests(names: Iterable[str]) -> str:
 
 
 def _attack_row(record: AuditRecord, membership: Membership, attack: Attack) -> dict[str, Any]:
-    """Writes the row of one membership attack."""
     low_high = attack.auc_interval
     return {
         "backbone": record.backbone,
@@ -267,9 +250,7 @@ def _format_bound(value: float | None) -> str:
 
 
 def _format_factor(value: float | None) -> str:
-    if value is None:
-        return "none"
-    return f"{value:.3g}".replace("inf", "∞")
+    return "none" if value is None else f"{value:.3g}".replace("inf", "∞")
 
 
 def _format_rate(value: float | None) -> str:

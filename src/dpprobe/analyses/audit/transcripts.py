@@ -55,10 +55,10 @@ class Recorder:
 
     Attributes:
       batch_sizes: of all samplers, block after block.
-      unit_counts: the number of batches that each unit joined, by unit.
+      unit_counts: the number of batches that each unit joined.
 
     Args:
-      broken: of a control, which puts something else in the place of sums with noise.
+      broken: replaces sums with noise in a control.
     """
 
     def __init__(self, broken: Break | None = None) -> None:
@@ -87,7 +87,6 @@ class Recorder:
         return _CountedBatches(sampler, self)
 
     def count_batches(self, units: Index, sizes: Index) -> None:
-        """Counts the batches of a block: their sizes, and how often each unit is in them."""
         with self._lock:
             self.batch_sizes.append(sizes.copy())
             counts = np.bincount(units, minlength=len(self.unit_counts))
@@ -97,8 +96,6 @@ class Recorder:
 
 @dataclass(frozen=True)
 class _CountedBatches:
-    """A sampler whose batches a recorder counts."""
-
     sampler: Sampler
     recorder: Recorder
 

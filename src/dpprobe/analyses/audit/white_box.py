@@ -38,7 +38,7 @@ LARGEST = Shape(n=0, dimension=64, num_classes=10, multi_label=False)
 # of those that move them alike the shortest.
 LENGTHS = (1.0, 30.0, 1000.0)
 _PILOTS, _AS_GOOD = 2, 0.01
-# Canaries are so many that their mu together is about this: best told from fewer and more.
+# The canaries' joint mu is about this, at which a test is most powerful.
 _SEPARATION, _LARGEST_GROUP = 2.0, 50
 # Runs of a control: docs/audit.md has the probability that they catch it.
 CONTROL_RUNS = 40
@@ -158,8 +158,6 @@ def audited_shape(
 
 @dataclass(frozen=True)
 class _Cell:
-    """Holds all that the attacks of a cell share."""
-
     method: MethodOptions
     plan: Plan
     shape: Shape
@@ -169,7 +167,6 @@ class _Cell:
 
     @cached_property
     def canary_count(self) -> int:
-        """The number of canaries: their separation together is near `_SEPARATION`."""
         if self.plan.selection is not None:
             return 1
         alone = PlanFamily(self.plan).separation
@@ -221,29 +218,22 @@ class _Cell:
         return next(pair for pair in zip(attacks, strengths, strict=True) if pair[1] >= good)
 
     def run_attack(self, attack: Attack, runs: int, name: str, label: str) -> Runs:
-        """Trains and scores runs whose membership fair coins decide."""
         members = open_stream(self.seed, f"audit membership, {name}").random(runs) < 0.5
         seeds = [derived_seed(self.seed, f"audit {name} {run}") for run in range(runs)]
         with Progress(runs, label=label, unit="runs") as progress:
             return attack.train_and_score(seeds, members, progress)
 
     def describe_bounds(self, test: Runs) -> dict[str, Any]:
-        """Returns the record of the test of what is right, but for its time."""
+        """Returns the record of the test of the correct mechanism, without its time."""
         searched = self.plan.selection is not None
-        sampled = any(item.sample_rate < 1 for item in self.plan.mechanisms)
-        bundle_correct, bundle_runs = _count_right_guesses(test)
+        bundle_correct, bundle_runs = _count_right_heads(test)
         bundle = accuracy_lower_bound(bundle_correct, bundle_runs, self.confidence)
-        correct, runs = bundle_correct, bundle_runs
-        if not searched:
-            correct, runs = int(((test.releases > 0) == test.members).sum()), len(test.members)
+        correct, runs = (bundle_correct, bundle_runs) if searched else _count_right_releases(test)
         accuracy = accuracy_lower_bound(correct, runs, self.confidence)
-        lower = self.family.epsilon_of_accuracy(accuracy)
         tests = self.list_tests(test)
         level = _share_error(tests)
-        scores = test.bundle if searched else test.releases
-        pair = scores[test.members], scores[~test.members]
         return {
-            "test": self._name_test(sampled=sampled, searched=searched),
+            "test": self._name_test(),
             "canary": self._describe_canary(),
             "rows": self._describe_rows(),
             "group": self.canary_count,
@@ -252,7 +242,7 @@ class _Cell:
             "out": int((~test.members[-runs:]).sum()),
             "confidence": self.confidence,
             "accuracy": correct / runs,
-            "epsilon_lower": lower,
+            "epsilon_lower": self.family.epsilon_of_accuracy(accuracy),
             "holds": not _list_refuting(tests),
             "tests": [item._asdict() for item in tests],
             "level": level,
@@ -265,10 +255,9 @@ class _Cell:
                 strength=self._relative_strength(correct / runs),
             ),
             "probability": PROBABILITY,
-            "parametric_epsilon_lower": None
-            if sampled or searched or not scores.std()
-            else self._bound_epsilon(pair, "normal"),
-            "direct_epsilon_lower": self._bound_epsilon(pair, "clopper_pearson"),
+            "direct_epsilon_lower": self._bound_directly(
+                test.bundle if searched else test.releases, test.members
+            ),
             "bundle": {
                 "accuracy": bundle_correct / bundle_runs,
                 "epsilon_lower": self.family.epsilon_of_accuracy(bundle),
@@ -282,11 +271,11 @@ class _Cell:
         from scipy.stats import binom
 
         allowed = (1 + self.family.total_variation()) / 2
-        correct, runs = _count_right_guesses(test)
+        correct, runs = _count_right_heads(test)
         results = [Outcome("head", float(binom.sf(correct - 1, runs, allowed)))]
         if self.plan.selection is not None:
             return results
-        correct, runs = int(((test.releases > 0) == test.members).sum()), len(test.members)
+        correct, runs = _count_right_releases(test)
         moved = max(test.used.values(), default=0.0)
         return [
             Outcome("releases", float(binom.sf(correct - 1, runs, allowed))),
@@ -297,7 +286,7 @@ class _Cell:
         ]
 
     def _factor_of_one_number(self, level: float) -> float:
-        """Returns the factor by which the noise of any one number was too small to be missed."""
+        """Returns the factor by which noise too small in a single number is caught."""
         mechanisms = self.plan.mechanisms
         most = max(item.count for item in mechanisms) * self.shape.num_classes
         numbers = 4 * len(mechanisms) * most * (self.shape.dimension + 1) ** 2
@@ -317,38 +306,38 @@ class _Cell:
     def attack_control(self, control: Control, label: str) -> tuple[Runs | None, Mapping[str, Any]]:
         """Attacks a broken mechanism; returns its runs and its record."""
         if control.attack is None:
-            reason = control.reason
-            return None, {"name": control.name, "not_applicable": reason}
+            return None, {"name": control.name, "not_applicable": control.reason}
         test = self.run_attack(control.attack, CONTROL_RUNS, control.name, label)
-        correct = int(((test.releases > 0) == test.members).sum())
-        lower = self.family.epsilon_of_accuracy(
-            accuracy_lower_bound(correct, CONTROL_RUNS, self.confidence)
-        )
+        accuracy = accuracy_lower_bound(*_count_right_releases(test), self.confidence)
         tests = self.list_tests(test)
         refuting = _list_refuting(tests)
         return test, {
             "name": control.name,
             "breaks": control.breaks,
             "runs": CONTROL_RUNS,
-            "epsilon_lower": lower,
+            "epsilon_lower": self.family.epsilon_of_accuracy(accuracy),
             "refuted_by": refuting,
             "p_value": min(item.p_value for item in tests),
             "level": _share_error(tests),
             "caught": bool(refuting),
         }
 
-    def _bound_epsilon(
-        self, pair: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]], kind: str
+    def _bound_directly(
+        self, scores: npt.NDArray[np.float64], members: npt.NDArray[np.bool_]
     ) -> float:
-        if not min(len(scores) for scores in pair):
+        if members.all() or not members.any():
             return 0.0
         return epsilon_lower_bound(
-            *pair, self.plan.delta, self.confidence, kind, group=self.canary_count
-        )
+            scores[members], scores[~members], self.plan.delta, self.confidence,
+            group=self.canary_count,
+        )  # fmt: skip
 
-    def _name_test(self, *, sampled: bool, searched: bool) -> str:
-        name = HEADS if searched else SAMPLED if sampled else JOINT
-        return name if self.method.is_exact or searched else f"{name}, as real numbers"
+    def _name_test(self) -> str:
+        if self.plan.selection is not None:
+            return HEADS
+        sampled = any(item.sample_rate < 1 for item in self.plan.mechanisms)
+        name = SAMPLED if sampled else JOINT
+        return name if self.method.is_exact else f"{name}, as real numbers"
 
     def _describe_canary(self) -> str:
         rows = (
@@ -368,8 +357,13 @@ class _Cell:
         )
 
 
-def _count_right_guesses(test: Runs) -> tuple[int, int]:
-    """Tests by a head's score alone: right guesses, and runs.
+def _count_right_releases(test: Runs) -> tuple[int, int]:
+    """Returns the right guesses from all releases, and the runs."""
+    return int(((test.releases > 0) == test.members).sum()), len(test.members)
+
+
+def _count_right_heads(test: Runs) -> tuple[int, int]:
+    """Returns the right guesses from heads alone, and the runs.
 
     A first part of the runs sets the threshold, and which side of it says in; the others are
     guessed.

@@ -82,17 +82,16 @@ def _fairness_places(study: Study) -> list[Place]:
     return [{"dataset": dataset} for dataset in study.datasets if dataset in compared]
 
 
+DATASET_RECORDS = many(
+    lambda files, place: list_fairness_files(files, place["dataset"], [RECORD_SUFFIX])
+)
 FAIRNESS_FIGURES = Exhibit(
     name="plot_fairness",
     kind="figure",
     files={"gap": "figures/{dataset}/fairness_gap", "auc": "figures/{dataset}/fairness_auc"},
     formats=FIGURE_FORMATS,
     per=("dataset",),
-    needs={
-        "records": many(
-            lambda files, place: list_fairness_files(files, place["dataset"], [RECORD_SUFFIX])
-        )
-    },
+    needs={"records": DATASET_RECORDS},
     make=f"{PACKAGE}.show:plot_fairness",
     words="gaps between the subgroups of {dataset}",
     category="Subgroups",
@@ -110,9 +109,7 @@ FAIRNESS_TABLE = Exhibit(
     formats=TABLE_FORMATS,
     per=("dataset",),
     needs={
-        "records": many(
-            lambda files, place: list_fairness_files(files, place["dataset"], [RECORD_SUFFIX])
-        ),
+        "records": DATASET_RECORDS,
         "tables": waits(lambda files, place: list_fairness_files(files, place["dataset"])),
     },
     make=f"{PACKAGE}.fairness_table:write_fairness_table",

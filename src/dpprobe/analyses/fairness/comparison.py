@@ -46,11 +46,11 @@ class Comparison:
     Attributes:
       compared: the labels of the mean, and the groups that this metric alone leaves out.
       kept: the groups that are compared, as indices into the attribute's.
-      labels: of which the metric is computed; none where it is one number of all labels.
-      positives: int64 [all groups, labels], units with each label; None where none need it.
+      labels: that the metric is computed for; empty if it is one number of all labels.
+      positives: int64 [all groups, labels], units with each label; None if none need it.
       units: int64 [all groups, labels or 1], those that a value varies with: of an AUC the rarer of
         those with the label and those without.
-      ways: blocks of rows given to groups at random; None where groups are labels, and for fewer
+      ways: blocks of rows given to groups at random; None if groups are labels, and for fewer
         than two.
     """
 
@@ -70,7 +70,6 @@ class Comparison:
 
     @property
     def is_possible(self) -> bool:
-        """True if there are two groups to compare."""
         return len(self.kept) > 1
 
     @property
@@ -102,7 +101,7 @@ def make_comparisons(
 ) -> list[Comparison]:
     """Returns an attribute's comparisons, one for each metric that its groups can have.
 
-    Rows of one class have no AUC, and their recall is their accuracy; a label has no calibration
+    Classes as groups have no AUC, and their recall is their accuracy. A label has no calibration
     error of its own.
     """
     made: list[Comparison] = []
@@ -158,7 +157,7 @@ class Measured:
     Attributes:
       values: [groups, labels], means over the heads. drawn: [groups, labels, resamples].
       whole: [labels], of all rows.
-      chance_gap: of the first head; None where groups cannot be exchanged.
+      chance_gap: of the first head; None if groups cannot be exchanged.
     """
 
     comparison: Comparison
@@ -170,7 +169,6 @@ class Measured:
 
     @property
     def usable_resamples(self) -> int:
-        """The resamples in which every group has a value."""
         return int(np.isfinite(self.heads[0].deviations).all(axis=0).sum()) if self.heads else 0
 
 
@@ -181,11 +179,7 @@ def measure_comparison(
     once: Resamples,
     confidence: float,
 ) -> Measured:
-    """Computes a comparison of a cell.
-
-    Args:
-      resamples: that all cells share. once: without any.
-    """
+    """Computes a comparison of a cell, in the resamples of all cells, and in `once` without any."""
     whole = np.mean([comparison.compute_whole(head, once) for head in heads], axis=0)
     chance_gap, excess, spread = _compute_chance(comparison, heads[0], once)
     units = np.array([comparison.units[group] for group in comparison.kept], dtype=np.float64)
@@ -209,9 +203,9 @@ def measure_comparison(
 def _compute_chance(
     comparison: Comparison, head: Head, once: Resamples
 ) -> tuple[float | None, Values, Values]:
-    """Returns the gap between groups at random, and of each its mean above the whole, its spread.
+    """Returns the gap between random groups, and each group's mean above the whole and spread.
 
-    The second is 0 but for a calibration error, which alone depends on a group's size.
+    The second is 0 except for a calibration error, which depends on a group's size.
     """
     excess = np.zeros(len(comparison.kept))
     if comparison.ways is None:
@@ -233,11 +227,7 @@ def _compute_chance(
 
 
 def gap_of(measured: Measured, reference: Sequence[Groups] | None, confidence: float) -> Gap:
-    """Returns the gap of a cell as it stands in a record.
-
-    Args:
-      reference: the groups of the reference's heads, where there is one.
-    """
+    """Returns the gap of a cell, compared with the reference's heads if it has a reference."""
     comparison, heads = measured.comparison, measured.heads
     means = measured.values.mean(axis=1)
     low, high = mean_gap_interval(heads, confidence)
@@ -321,8 +311,8 @@ def _compute_intervals(
 ) -> tuple[Values, Values]:
     """Returns the ends [groups, labels] of each value's interval over test units.
 
-    The percentiles of the deviations of resamples, about the value; where these reach 0 or 1 with
-    Wilson's interval of a share of so many units, since resamples of all right rows do not vary.
+    Percentiles of the resamples' deviations about the value. An interval that reaches 0 or 1 is
+    joined with Wilson's, since resamples of rows that are all right do not vary.
     """
     ordered = np.sort(drawn, axis=-1)  # NaN last
     count = np.isfinite(ordered).sum(axis=-1, keepdims=True)

@@ -18,7 +18,7 @@ from dpprobe.data.options import Headline
 from dpprobe.records import Part, Record
 
 FAIRNESS_FORMAT: Final = "dpprobe-fairness"
-FAIRNESS_FORMAT_VERSION: Final = 1
+FAIRNESS_FORMAT_VERSION: Final = 2
 # The folder of all records; a job's files are <folder>/<dataset>/<backbone><suffix>.
 FAIRNESS = "fairness"
 RECORD_SUFFIX, TABLE_SUFFIX = ".json", ".parquet"
@@ -41,7 +41,7 @@ def fairness_path(folder: Path | str, dataset: str, backbone: str, suffix: str) 
 
 
 class Minimum(Part):
-    """The test units that a group needs, in all and of each value of a label."""
+    """The number of test units that a group needs, in total and of each value of a label."""
 
     units: int
     positives: int
@@ -52,8 +52,8 @@ class Group(Part):
     """A group of the test examples.
 
     Attributes:
-      units: patients, or rows where none are named.
-      left_out: the reason why the group is compared by no metric; None where it is compared.
+      units: patients, or rows if none are named.
+      left_out: the reason why no metric compares the group; None if it is compared.
     """
 
     group: str
@@ -66,8 +66,8 @@ class Compared(Part):
     """The labels and groups that a metric of an attribute compares.
 
     Attributes:
-      labels: whose mean the metric is, the same ones in every group; all of them where empty.
-      left_out: further groups that are left out of this metric alone, each with its reason.
+      labels: the metric is the mean over these, the same in every group; empty for all of them.
+      left_out: further groups that this metric alone leaves out, with reasons.
     """
 
     labels: tuple[str, ...]
@@ -83,8 +83,6 @@ class Attribute(Part):
 
 
 class Reference(Part):
-    """The cell that a cell's gaps are compared with."""
-
     method: str
     epsilon: str
 
@@ -97,17 +95,14 @@ class Gap(Part):
 
     Attributes:
       overall: the metric of all rows, over the same labels.
-      worst, best: of the groups with the worst and the best value.
-      low, high: the interval of the gap, over test units, for these heads. A `low` of 0 says that
-        the groups may be alike.
+      low, high: the interval of the gap, over test units, for these heads. With a `low` of 0 the
+        groups may be alike.
       std: of the seeds' gaps, with ddof = 1; None for one seed.
-      chance_gap: the gap that one in twenty splits into groups of these sizes exceeds when the
-        units are given to groups at random, for the first head; None where groups are labels.
-      difference: the gap minus that of the reference. difference_low, difference_high: its
-        interval, both on the same resamples.
-      groups: that are compared.
-      resamples: those that drew every compared group with both values of every label; a group that
-        one does not draw is left out of it.
+      chance_gap: the gap that one in twenty random splits into groups of these sizes exceeds, for
+        the first head; None if groups are labels.
+      difference: the gap minus the reference's, with its interval, on the same resamples.
+      groups: the number of compared groups.
+      resamples: the number that drew every compared group with both values of every label.
     """
 
     overall: float | None
@@ -128,32 +123,14 @@ class Gap(Part):
 
     @property
     def is_apart(self) -> bool:
-        """True if the interval shows the groups to differ."""
         return self.low is not None and self.low > 0
 
 
-class Parity(Part):
-    """fairlearn's differences of one label, largest group minus smallest, as means over seeds.
-
-    Attributes:
-      threshold: "0.5", "false positive rate 0.1" or "argmax": a row is predicted to have the label
-        above it. One of a false positive rate is taken on the test examples: for evaluation only.
-      label: its name; "mean" and "worst" are over the labels.
-    """
-
-    threshold: str
-    label: str
-    demographic_parity_difference: float | None
-    equal_opportunity_difference: float | None
-    equalized_odds_difference: float | None
-
-
 class CellAttribute(Part):
-    """An attribute's gaps by metric, and its parity differences, of one cell."""
+    """The gaps of one cell by metric."""
 
     attribute: str
     gaps: dict[str, Gap]
-    parity: tuple[Parity, ...]
 
 
 class FairnessCell(Part):
@@ -161,8 +138,8 @@ class FairnessCell(Part):
 
     Attributes:
       private: True if the cell carries a guarantee.
-      reference: None where the study has no cell to compare with, and for that cell itself.
-      overall: each metric of all test examples; absent where it is not defined.
+      reference: the cell to compare with; None without one, and for that cell itself.
+      overall: each metric that is defined, of all test examples.
     """
 
     method: str
@@ -174,7 +151,6 @@ class FairnessCell(Part):
     attributes: tuple[CellAttribute, ...]
 
     def find_gap(self, attribute: str, metric: str) -> Gap | None:
-        """Returns the gap of an attribute by a metric; None where there is none."""
         named = (item for item in self.attributes if item.attribute == attribute)
         return next((item.gaps[metric] for item in named if metric in item.gaps), None)
 
@@ -184,19 +160,18 @@ class FairnessRecord(Record):
 
     Attributes:
       headline: the metric that groups are compared by, "accuracy" or "auc".
-      cell_headline: the metric that stands for a cell, which may be macro accuracy too; None in a
-        record of an older version.
-      rows, units: of the test split; units None where the dataset names no patients.
+      cell_headline: the metric that represents a cell, which may be macro accuracy too.
+      rows, units: of the test split; `units` is None if the dataset names no patients.
     """
 
     format: Literal["dpprobe-fairness"] = FAIRNESS_FORMAT
-    format_version: Literal[1] = FAIRNESS_FORMAT_VERSION
+    format_version: Literal[2] = FAIRNESS_FORMAT_VERSION
     dataset: str
     backbone: str
     class_names: tuple[str, ...]
     multi_label: bool
     headline: Literal["accuracy", "auc"]
-    cell_headline: Headline | None = None
+    cell_headline: Headline
     rows: int
     units: int | None
     resamples: int
@@ -206,16 +181,14 @@ class FairnessRecord(Record):
     cells: tuple[FairnessCell, ...]
 
     def find_attribute(self, name: str) -> Attribute:
-        """Returns an attribute by its name; KeyError where there is none."""
         return {item.attribute: item for item in self.attributes}[name]
 
     def find_cell(self, method: str, epsilon: str) -> FairnessCell | None:
-        """Returns a cell; None where there is none."""
         key = (method, epsilon)
         return next((cell for cell in self.cells if (cell.method, cell.epsilon) == key), None)
 
 
 def left_out_in_words(groups: Iterable[Group]) -> str | None:
-    """Returns the groups that are left out, with their reasons, in a line; None for none."""
+    """Lists the groups that are left out, with their reasons, in one line; None for none."""
     named = [f"{group.group} ({group.left_out})" for group in groups if group.left_out]
     return ", ".join(named) or None

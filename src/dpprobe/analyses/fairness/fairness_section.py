@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,6 @@ from dpprobe.analyses.analysis import Page
 from dpprobe.analyses.fairness.fairness_record import (
     TABLE_SUFFIX,
     Attribute,
-    FairnessCell,
     FairnessRecord,
     left_out_in_words,
 )
@@ -30,7 +29,6 @@ from dpprobe.exhibits.tables import TABLE_BYTES, write_html, write_markdown
 from dpprobe.privacy.limits import epsilon_value
 
 GAPS_SHOWN = 2000
-_PARITY = ("mean", "worst")
 
 
 def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
@@ -50,7 +48,6 @@ def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
 
 
 def _make_part(dataset: str, parts: Sequence[Subgroups]) -> dict[str, Any]:
-    """Writes the tables of one dataset."""
     records = [part.record for part in parts]
     shown = [
         (record, attribute, metric)
@@ -59,15 +56,8 @@ def _make_part(dataset: str, parts: Sequence[Subgroups]) -> dict[str, Any]:
         if (metric := shown_metric(record, attribute.attribute))
     ]
     gaps = [row for each in shown for row in _gap_rows(*each)]
-    parity = [
-        row
-        for record in records
-        for attribute in record.attributes
-        for row in _parity_rows(record, attribute.attribute)
-    ]
     table = fairness_table(parts)
     first = records[0]
-    alone = _only_label(first)
     return {
         "dataset": dataset,
         "units": "patients" if first.units is not None else "rows",
@@ -84,9 +74,6 @@ def _make_part(dataset: str, parts: Sequence[Subgroups]) -> dict[str, Any]:
         "left_out": list(dict.fromkeys(_left_out(records))),
         "gaps": gaps[:GAPS_SHOWN],
         "gaps_count": len(gaps),
-        "parity": parity[:GAPS_SHOWN],
-        "parity_count": len(parity),
-        "parity_label": alone,
         "groups": write_html(
             table, caption=f"Subgroups of {dataset}: one row per group, one column per ε"
         )
@@ -96,7 +83,7 @@ def _make_part(dataset: str, parts: Sequence[Subgroups]) -> dict[str, Any]:
 
 
 def _count_gaps(record: FairnessRecord, attribute: Attribute, metric: str) -> dict[str, Any]:
-    """Counts the gaps of an attribute that stand out, beside those that chance alone would show."""
+    """Counts the gaps of an attribute that stand out, and those expected by chance."""
     name = attribute.attribute
     private = [
         gap
@@ -123,14 +110,17 @@ def _count_gaps(record: FairnessRecord, attribute: Attribute, metric: str) -> di
 def _gap_rows(
     record: FairnessRecord, attribute: Attribute, metric: str
 ) -> Iterator[dict[str, Any]]:
-    """Yields the rows of an attribute's gaps, a cell each, epsilons rising."""
-    for cell in sorted(record.cells, key=_sort_key):
+    """Yields a row per cell, epsilons rising."""
+    for cell in sorted(record.cells, key=lambda one: (one.method, epsilon_value(one.epsilon))):
         gap = cell.find_gap(attribute.attribute, metric)
         if gap is None or gap.gap is None:
             continue
         other = cell.reference
         yield {
-            **_name_groups(record, cell, attribute.attribute),
+            "attribute": attribute.attribute,
+            "backbone": record.backbone,
+            "method": cell.method,
+            "epsilon": cell.epsilon,
             "metric": METRIC_TITLES[metric],
             "overall": _format_points(gap.overall),
             "worst": f"{gap.worst_group} ({_format_points(gap.worst)})",
@@ -145,30 +135,6 @@ def _gap_rows(
             "apart": stands_apart(gap),
             "against": reference_in_words(other.method, other.epsilon) if other else "",
         }
-
-
-def _parity_rows(record: FairnessRecord, attribute: str) -> Iterator[dict[str, Any]]:
-    """Yields fairlearn's differences of an attribute, the mean over labels beside the worst one.
-
-    With two classes, only the second has them.
-    """
-    alone = _only_label(record)
-    shown = _PARITY if alone is None else (alone,)
-    for cell in sorted(record.cells, key=_sort_key):
-        items = [item for each in cell.attributes if each.attribute == attribute
-                 for item in each.parity]  # fmt: skip
-        by_label = {(item.threshold, item.label): item for item in items}
-        for threshold in dict.fromkeys(item.threshold for item in items):
-            pair = [by_label.get((threshold, label)) for label in shown]
-            yield {
-                **_name_groups(record, cell, attribute),
-                "threshold": threshold,
-                "values": [
-                    _format_points(getattr(item, f"{kind}_difference") if item else None)
-                    for kind in ("demographic_parity", "equal_opportunity", "equalized_odds")
-                    for item in pair
-                ],
-            }
 
 
 def _left_out(records: Sequence[FairnessRecord]) -> Iterator[str]:
@@ -187,29 +153,10 @@ def _left_out(records: Sequence[FairnessRecord]) -> Iterator[str]:
                     yield f"{attribute.attribute}, {METRIC_TITLES[metric]}: over {labels} alone"
 
 
-def _only_label(record: FairnessRecord) -> str | None:
-    """Returns the label that stands for both of two classes; None with more, or several a row."""
-    return record.class_names[1] if _count_countable(record) == 1 else None
-
-
 def _count_countable(record: FairnessRecord) -> int:
-    """Counts the labels that recalls and scores are of: the second alone of two classes."""
+    """Counts the labels that have a recall; of two classes only the second has one."""
     classes = len(record.class_names)
     return 1 if classes == 2 and not record.multi_label else classes
-
-
-def _sort_key(cell: FairnessCell) -> tuple[str, float]:
-    return cell.method, epsilon_value(cell.epsilon)
-
-
-def _name_groups(record: FairnessRecord, cell: FairnessCell, attribute: str) -> Mapping[str, Any]:
-    return {
-        "backbone": record.backbone,
-        "method": cell.method,
-        "epsilon": cell.epsilon,
-        "private": cell.private,
-        "attribute": attribute,
-    }
 
 
 def _format_points(value: float | None) -> str:

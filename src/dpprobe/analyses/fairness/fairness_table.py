@@ -58,7 +58,7 @@ class Subgroups:
 
 
 def read_subgroups(path: Path) -> Subgroups:
-    """Reads a record and what its table says of all labels together.
+    """Reads a record, and from its table the values over all labels.
 
     Raises:
       DataError: when one of the two cannot be read.
@@ -83,11 +83,7 @@ def read_subgroups(path: Path) -> Subgroups:
 
 
 def write_fairness_table(records: Sequence[Path], *, csv: Path, markdown: Path) -> None:
-    """Writes the subgroups of one dataset, in percent, as two files.
-
-    Raises:
-      DataError: when a file cannot be read.
-    """
+    """Writes the subgroups of one dataset, in percent, as two files."""
     table = fairness_table([read_subgroups(path) for path in records])
     write_text(csv, tables.comma_separated(table))
     write_text(markdown, tables.write_markdown(table))
@@ -117,18 +113,15 @@ def fairness_table(parts: Sequence[Subgroups]) -> Table:
 
 
 def shown_metric(record: FairnessRecord, attribute: str) -> str | None:
-    """Returns the metric that stands for an attribute: the headline, else the first that it has.
+    """Returns the metric shown for an attribute: the headline, else the first with a gap.
 
-    None where no metric compares two groups.
+    None if no metric compares two groups.
     """
-    order = dict.fromkeys([record.headline, *GROUP_METRICS])
-    return next((metric for metric in order if has_gap(record, attribute, metric)), None)
-
-
-def has_gap(record: FairnessRecord, attribute: str, metric: str) -> bool:
-    """Returns True if a cell has a gap of an attribute by a metric."""
-    gaps = (cell.find_gap(attribute, metric) for cell in record.cells)
-    return any(gap is not None and gap.gap is not None for gap in gaps)
+    for metric in dict.fromkeys([record.headline, *GROUP_METRICS]):
+        gaps = (cell.find_gap(attribute, metric) for cell in record.cells)
+        if any(gap is not None and gap.gap is not None for gap in gaps):
+            return metric
+    return None
 
 
 def metric_title(record: FairnessRecord, metric: str) -> str:
@@ -138,7 +131,6 @@ def metric_title(record: FairnessRecord, metric: str) -> str:
 
 
 def reference_in_words(method: str, epsilon: str) -> str:
-    """Writes the cell that gaps are compared with."""
     return f"{method} at {'∞' if epsilon == INFINITE else f'ε = {epsilon}'}"
 
 
@@ -178,7 +170,6 @@ def _order_groups(attribute: Attribute) -> Sequence[Group]:
 def _gap_rows(
     names: Sequence[str], gaps: Sequence[Gap | None], references: Sequence[Reference | None]
 ) -> Iterator[tuple[TableCell, ...]]:
-    """Yields the rows of a gap, of chance, and of the differences where there are any."""
     title = TableCell(text="gap, best to worst", bold=True)
     yield make_row(*names, title, "", *(_gap_cell(gap) for gap in gaps))
     chance = [_make_cell(None if gap is None else gap.chance_gap) for gap in gaps]
@@ -198,12 +189,10 @@ def _make_cell(
 
 
 def _gap_cell(gap: Gap | None) -> TableCell:
-    """Makes the cell of a gap, bold where chance does not explain it."""
     return BLANK if gap is None else _make_cell(gap.gap, gap.low, gap.high, bold=beyond_chance(gap))
 
 
 def _difference_cell(gap: Gap | None) -> TableCell:
-    """Makes the cell of a difference, bold where its interval does not hold 0."""
     if gap is None or gap.difference is None:
         return BLANK
     low, high = gap.difference_low, gap.difference_high
@@ -214,8 +203,8 @@ def _difference_cell(gap: Gap | None) -> TableCell:
 def beyond_chance(gap: Gap) -> bool:
     """Returns True if a gap's interval begins above 0, and few random splits show as large a one.
 
-    The two differ: a small group adds to what chance shows, and is no part of a sure difference
-    between two large ones. Only a gap that passes both is called more than chance.
+    A small group widens the gap that chance shows, but not a sure difference between two large
+    groups. Only a gap that passes both tests is beyond chance.
     """
     if gap.gap is None or not gap.is_apart:
         return False
@@ -229,9 +218,7 @@ def stands_apart(gap: Gap) -> bool:
 
 
 def _write_notes(parts: Sequence[Subgroups]) -> list[str]:
-    """Writes how to read the table, and the groups that are not in it."""
-    if not parts:
-        return []
+    """Writes how to read the table, and which groups it leaves out."""
     first = parts[0].record
     units = "patients" if first.units is not None else "rows"
     need = first.minimum

@@ -26,7 +26,7 @@ The standard deviation of a group is at least that of Wilson's interval (1927) o
 of its units: resamples of rows that are all right do not vary. It is also at least that of a group
 of its size made at random: of many small groups the one that chance makes best is the one whose
 resamples vary least, and would stand out far too often. A calibration error is larger in a smaller
-group by chance; bounds are of the values less what groups at random have above the whole.
+group by chance, so bounds use values minus the mean excess of random groups over the whole.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
-from dpprobe.analyses.fairness import group_kernels
 from dpprobe.analyses.fairness.groupings import Values
 
 CHANCE = 0.95  # the quantile of gaps between groups at random
@@ -66,9 +65,8 @@ class Groups:
         """Prepares the groups of one head.
 
         Args:
-          values: [groups] of the test examples; all are numbers.
-          drawn: [groups, resamples].
-          least: [groups], the smallest standard deviation to believe of each.
+          values, drawn: [groups] of the test examples, and [groups, resamples].
+          least: [groups], the smallest plausible standard deviation of each.
           excess: [groups], what chance alone adds to each value.
         """
         there = np.isfinite(drawn)
@@ -89,7 +87,6 @@ class Groups:
 
     @property
     def extremes(self) -> tuple[int, int]:
-        """The groups with the largest and with the smallest value."""
         return int(self.values.argmax()), int(self.values.argmin())
 
     def gap_interval(self, confidence: float) -> tuple[float, float]:
@@ -115,10 +112,12 @@ class Groups:
         """
         errors = self._errors_with(moved) if moved.any() else self.errors
         scale = np.divide(1.0, errors, out=np.zeros_like(errors), where=errors > 0)
-        largest = np.empty(self.deviations.shape[1])
-        group_kernels.largest_difference(
-            self.deviations, np.ascontiguousarray(np.nan_to_num(moved)), scale, largest
-        )
+        largest = np.full(self.deviations.shape[1], -np.inf)
+        for group, deviations in enumerate(self.deviations):
+            scaled = (deviations - self.deviations - np.nan_to_num(moved)) * scale[group, :, None]
+            scaled[group] = -np.inf
+            # A group that a resample does not draw has NaN there, which enters no difference.
+            largest = np.fmax(largest, np.fmax.reduce(scaled, axis=0))
         seen = largest[np.isfinite(largest)]
         quantile = float(np.quantile(seen, level)) if len(seen) else np.inf
         factor = max(quantile, float(ndtri((1 + level) / 2)))
@@ -140,8 +139,7 @@ class Groups:
 def mean_gap_interval(heads: Sequence[Groups], confidence: float) -> tuple[float, float]:
     """Returns low and high of the mean of the heads' gaps, which is 0 or more.
 
-    Bounds are cut after their mean: one head of several whose bound is above 0 by chance would else
-    lift it.
+    Bounds are cut after their mean: else one head whose bound is above 0 by chance would lift it.
     """
     low, high = np.mean([head.gap_interval(confidence) for head in heads], axis=0)
     gap = float(np.mean([head.gap for head in heads]))
@@ -151,11 +149,7 @@ def mean_gap_interval(heads: Sequence[Groups], confidence: float) -> tuple[float
 def gap_difference(
     heads: Sequence[Groups], others: Sequence[Groups], confidence: float
 ) -> tuple[float, float, float]:
-    """Returns the mean gap of a cell's heads less that of another's, low and high.
-
-    Args:
-      heads, others: of the same groups in the same resamples.
-    """
+    """Returns the mean gap of heads minus that of others, in the same resamples, low and high."""
     between = float(np.mean([head.gap for head in heads]) - np.mean([head.gap for head in others]))
     level = (1 + confidence) / 2
     low, high = _mean_bound(heads, others, level), -_mean_bound(others, heads, level)

@@ -2,29 +2,29 @@
 
 The definitions are those of `dpprobe.results.metrics`, with rows weighted 1 / m of their unit:
 
-- AUC: of each label; of two classes that of the second.
+- AUC: per label; with two classes, of the second.
 - accuracy: the share of right predictions; of several labels, of each label.
-- recall: the share of the rows with a label that are predicted to have it; of two classes that of
-  the second, of more classes that of each.
+- recall: the share of the rows with a label that are predicted to have it; with two classes, of the
+  second.
 - calibration error: over all labels together; none for scores that are no logits.
 
-A metric of a group is the mean over the labels that are compared; a group of which a resample
-lacks what one of these labels needs has no value in it.
+A metric of a group is the mean over the compared labels. If a resample lacks rows that one of these
+labels needs, the group has no value in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import csr_array
 from scipy.special import expit, log_softmax
 
-from dpprobe.analyses.fairness import group_kernels
+from dpprobe.analyses.fairness.group_kernels import compute_areas
 from dpprobe.analyses.fairness.groupings import Grouping, TestRows, Values
 from dpprobe.results.metrics import CALIBRATION_BINS, THRESHOLDS, Link
 
@@ -90,19 +90,17 @@ class Layout:
 
     @classmethod
     def layout_groups(cls, grouping: Grouping, kept: Sequence[int]) -> Layout:
-        """Returns the layout of some groups of an attribute, in their order."""
         place = np.full(len(grouping.names) + 1, -1, dtype=np.int32)  # the last for a code of -1
         place[list(kept)] = np.arange(len(kept), dtype=np.int32)
         return cls(codes=place[grouping.codes], groups=len(kept))
 
     @classmethod
     def layout_whole(cls, rows: int) -> Layout:
-        """Returns the layout of all rows as one group."""
         return cls(codes=np.zeros(rows, dtype=np.int32), groups=1)
 
     def in_groups(self, order: np.ndarray) -> tuple[np.ndarray, npt.NDArray[np.int64]]:
         """Returns the rows of `order` group by group, and the first place of each group."""
-        codes = self.codes[order]
+        codes = self.codes[order].astype(np.int16)  # which NumPy sorts in one pass
         sorted_rows = order[np.argsort(codes, kind="stable")]
         starts = np.searchsorted(self.codes[sorted_rows], np.arange(self.groups + 1))
         return sorted_rows[starts[0] :], (starts - starts[0]).astype(np.int64)
@@ -110,19 +108,15 @@ class Layout:
     def assign_blocks(self, rows: TestRows) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int16]]:
         """Returns each row's block, [n], and the group of each block.
 
-        A block is the rows of one group that a unit has: the unit itself, unless its rows are of
-        several groups, such as a patient's frontal and lateral images. Rows of no group are one
-        more group.
+        A block is a unit's rows in one group. A unit may have rows in several groups, such as a
+        patient's frontal and lateral images. Rows of no group are one more group.
         """
         codes = np.where(self.codes < 0, self.groups, self.codes).astype(np.int64)
         blocks, block = np.unique(rows.units * (self.groups + 1) + codes, return_inverse=True)
         return block.astype(np.int32), (blocks % (self.groups + 1)).astype(np.int16)
 
     def shuffle_blocks(self, rows: TestRows, seed: int) -> Ways:
-        """Gives the blocks to groups at random, int16 [permutations, blocks].
-
-        A group keeps its number of blocks.
-        """
+        """Gives the blocks to random groups of the same sizes, int16 [permutations, blocks]."""
         generator = np.random.Generator(np.random.Philox(seed))
         _, codes = self.assign_blocks(rows)
         return generator.permuted(np.tile(codes, (PERMUTATIONS, 1)), axis=1)
@@ -137,29 +131,23 @@ class _Sum:
     value: np.ndarray
     places: int
 
-    def sum_resamples(
-        self, rows: TestRows, layout: Layout, counts: npt.NDArray[np.uint8]
-    ) -> Values:
-        """Returns the sums [groups, places, lanes] of units drawn so often."""
+    def make_matrix(self, rows: TestRows, layout: Layout) -> csr_array:
+        """Makes the matrix [groups x places, units] whose product with counts are the sums."""
         codes = layout.codes[self.row]
         named = codes >= 0
-        out = np.zeros((layout.groups * self.places, counts.shape[1]))
-        place = (codes * self.places + self.place)[named].astype(np.int32)
-        unit = rows.units[self.row[named]].astype(np.int32)
-        group_kernels.add_sums(counts, unit, place, self.value[named], out)
-        return out.reshape(layout.groups, self.places, -1)
+        place = (codes * self.places + self.place)[named]
+        unit = rows.units[self.row[named]]
+        shape = layout.groups * self.places, rows.count
+        return csr_array((self.value[named], (place, unit)), shape=shape)
 
     def sum_permutations(self, block: npt.NDArray[np.int32], groups: int, ways: Ways) -> Values:
-        """Returns the sums [groups, places, permutations].
-
-        Args:
-          block: of each test example.
-        """
-        out = np.zeros((len(ways), groups + 1, self.places))
-        group_kernels.add_shuffled_sums(
-            ways, block[self.row], self.place.astype(np.int32), self.value, out
-        )
-        return np.moveaxis(out[:, :groups], 0, -1)
+        """Returns the sums [groups, places, permutations]; `block` is that of each row."""
+        out = np.empty((groups, self.places, len(ways)))
+        for way, group in enumerate(ways):
+            place = group[block[self.row]].astype(np.int64) * self.places + self.place
+            sums = np.bincount(place, self.value, minlength=(groups + 1) * self.places)
+            out[:, :, way] = sums.reshape(groups + 1, self.places)[:groups]
+        return out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +160,6 @@ class Head:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The metrics that these rows and scores have."""
         several, two = self.rows.multi_label, bool(self.rows.ranked_labels)
         wanted = "sigmoid" if several else "softmax"
         names = ["auc"] * two + ["accuracy", "recall"]
@@ -186,7 +173,7 @@ class Head:
 
     @cached_property
     def right_predictions(self) -> npt.NDArray[np.bool_]:
-        """Right predictions: [n, K] of several labels, else [n, 1]."""
+        """[n, K] of several labels, else [n, 1]."""
         labels = self.rows.labels
         if self.rows.multi_label:
             return np.asarray((self.scores > THRESHOLDS[self.link]) == labels)
@@ -206,29 +193,35 @@ class Head:
           undefined.
         """
         if metric == "auc":
-            parts = [self._drawn_areas(label, layout, resamples) for label in labels]
+            parts = [resamples.compute_all(self._area_function(name, layout)) for name in labels]
             return np.stack([p[0] for p in parts], axis=1), np.stack([p[1] for p in parts], axis=1)
-        sums = self._make_sums(metric, labels)
+        matrices = [part.make_matrix(self.rows, layout) for part in self._make_sums(metric, labels)]
 
         def compute_ratio(counts: npt.NDArray[np.uint8]) -> Values:
+            sums = (matrix @ counts.astype(np.float64) for matrix in matrices)
             return _divide_sums(
-                metric, *(part.sum_resamples(self.rows, layout, counts) for part in sums)
+                metric, *(each.reshape(layout.groups, -1, counts.shape[1]) for each in sums)
             )
 
         return resamples.compute_all(compute_ratio)
 
-    def _drawn_areas(
-        self, label: str, layout: Layout, resamples: Resamples
-    ) -> tuple[Values, Drawn]:
+    def _area_function(
+        self, label: str, layout: Layout
+    ) -> Callable[[npt.NDArray[np.uint8]], Values]:
+        """Returns the function from counts [units, lanes] to areas [groups, lanes]."""
         order, starts = layout.in_groups(self._order_rows(label))
-        arguments = (*self._rank_rows(label, order, starts), starts)
+        column = self.ranking_scores[order, self.rows.ranked_labels.index(label)]
+        last = np.append(column[1:] != column[:-1], True) if len(column) else np.zeros(0, bool)
+        last[starts[1:][starts[1:] > 0] - 1] = True
+        unit, weight = self.rows.units[order].astype(np.int32), self.rows.weights[order]
+        positive = self.rows.rows_with(label)[order]
 
         def compute_block(counts: npt.NDArray[np.uint8]) -> Values:
             out = np.empty((layout.groups, counts.shape[1]))
-            group_kernels.compute_areas(counts, *arguments, out)
+            compute_areas(counts, unit, positive, last, weight, starts, out)
             return out
 
-        return resamples.compute_all(compute_block)
+        return compute_block
 
     def compute_shuffled(
         self, metric: str, layout: Layout, labels: Sequence[str], ways: Ways
@@ -239,18 +232,16 @@ class Head:
             sums = self._make_sums(metric, labels)
             parts = (part.sum_permutations(block, layout.groups, ways) for part in sums)
             return np.asarray(_divide_sums(metric, *parts).mean(axis=1))
-        total = np.zeros((len(ways), layout.groups + 1))
-        for label in labels:
-            out = np.empty_like(total)
-            order = self._order_rows(label)
-            starts = np.array([0, len(order)])
-            _, *ranked = self._rank_rows(label, order, starts)
-            group_kernels.shuffled_areas(ways, block[order], *ranked, out)
-            total += out / len(labels)
-        return np.ascontiguousarray(total[:, : layout.groups].T)
+        once = np.ones((self.rows.count, 1), dtype=np.uint8)
+        out = np.zeros((layout.groups, len(ways)))
+        for way, groups in enumerate(ways):
+            codes = np.where(groups < layout.groups, groups, -1).astype(np.int32)[block]
+            shuffled = Layout(codes=codes, groups=layout.groups)
+            for label in labels:
+                out[:, way] += self._area_function(label, shuffled)(once)[:, 0] / len(labels)
+        return out
 
     def _order_rows(self, label: str) -> np.ndarray:
-        """Returns the rows by their scores for a label."""
         if label not in self._orders:
             column = self.ranking_scores[:, self.rows.ranked_labels.index(label)]
             self._orders[label] = np.argsort(column).astype(np.int32)
@@ -260,20 +251,8 @@ class Head:
     def _orders(self) -> dict[str, np.ndarray]:
         return {}
 
-    def _rank_rows(self, label: str, order: np.ndarray, starts: np.ndarray) -> tuple[Any, ...]:
-        """Returns units, presence, ends of equal scores and weights of rows in an order."""
-        column = self.ranking_scores[order, self.rows.ranked_labels.index(label)]
-        last = np.append(column[1:] != column[:-1], True) if len(column) else np.zeros(0, bool)
-        last[starts[1:][starts[1:] > 0] - 1] = True
-        return (
-            self.rows.units[order].astype(np.int32),
-            self.rows.rows_with(label)[order],
-            last,
-            self.rows.weights[order],
-        )
-
     def _make_sums(self, metric: str, labels: Sequence[str]) -> tuple[_Sum, _Sum]:
-        """Returns the sums of which a metric is the ratio, above and below."""
+        """Returns the numerator and the denominator of a metric."""
         weights, count = self.rows.weights, len(self.rows.labels)
         everything = np.arange(count, dtype=np.int32)
         if metric == "accuracy":
@@ -305,65 +284,16 @@ class Head:
         return above, _Sum(row=everything, place=0 * everything, value=each, places=1)
 
     def _right_of(self, label: str) -> np.ndarray:
-        """Returns the rows whose prediction of a label is right, bool [n]."""
         index = self.rows.class_names.index(label)
         return self.right_predictions[:, index if self.rows.multi_label else 0]
 
     @property
     def _calibrated(self) -> tuple[Values, np.ndarray]:
-        """The probabilities that calibration is of, and what they foretell, [n, labels]."""
+        """Predicted probabilities and outcomes, [n, labels]."""
         scores = self.scores.astype(np.float64)
         if self.rows.multi_label:
             return expit(scores), self.rows.labels
         return np.exp(log_softmax(scores, axis=1).max(axis=1))[:, None], self.right_predictions
-
-    def predict_labels(
-        self, threshold: float | None, false_positives: float | None
-    ) -> Iterator[Any]:
-        """Yields (label, bool [n]): the rows that are predicted to have each label.
-
-        Args:
-          threshold: a probability; None with more than two classes, where the top one counts.
-          false_positives: the share of the test examples without the label to predict it for at
-            most; in place of the threshold.
-
-        A label whose scores are no logits has no rows at a probability other than 1/2.
-        """
-        if not self.rows.ranked_labels:
-            top = self.scores.argmax(axis=1)
-            for index, name in enumerate(self.rows.class_names):
-                yield name, top == index
-            return
-        for index, name in enumerate(self.rows.ranked_labels):
-            column = self.ranking_scores[:, index]
-            cut: float | None
-            if false_positives is not None:
-                cut = _weighted_quantile(
-                    column, self.rows.weights * ~self.rows.rows_with(name), false_positives
-                )
-            else:
-                cut = _score_cut(self.link, threshold or 0.5, self.rows.multi_label)
-            if cut is not None:
-                yield name, column > cut
-
-
-def _score_cut(link: Link, probability: float, several: bool) -> float | None:
-    """Returns the score at which a probability lies; None where scores tell only the larger."""
-    if link == "none" and several:
-        return probability
-    if link == ("sigmoid" if several else "softmax"):
-        return float(np.log(probability / (1 - probability)))
-    return 0.0 if probability == 0.5 else None
-
-
-def _weighted_quantile(column: Values, weights: Values, share: float) -> float:
-    """Returns the smallest score that at most a share of the weight lies above."""
-    order = np.argsort(column)[::-1]
-    ranked, heavy = column[order], weights[order]
-    ends = np.append(ranked[1:] != ranked[:-1], True)  # of equal scores
-    above = np.cumsum(heavy)[ends]
-    few = int(np.searchsorted(above, share * heavy.sum() * (1 + 1e-12), side="right"))
-    return float(ranked[ends][few]) if few < len(above) else -np.inf
 
 
 def _divide_sums(metric: str, above: Values, below: Values) -> Values:

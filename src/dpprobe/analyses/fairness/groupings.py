@@ -33,10 +33,9 @@ class TestRows:
     """The rows that heads are tested on.
 
     Attributes:
-      labels: int64 [n], or bool [n, K] where a row may have several.
-      units: int64 [n], whose each row is, numbered without gaps; each row its own where no units
-        are named.
-      named_units: False where rows are the units.
+      labels: int64 [n], or bool [n, K] if a row may have several.
+      units: int64 [n], the unit of each row, numbered without gaps.
+      named_units: False if rows are the units.
       groups: column -> n names.
     """
 
@@ -63,23 +62,20 @@ class TestRows:
         return 1 / np.bincount(self.units)[self.units]
 
     def format_number(self, units: int) -> str:
-        """Writes a number of units: "1 patient", "5 rows"."""
         return f"{units} {'patient' if self.named_units else 'row'}{'s' * (units != 1)}"
 
     @cached_property
     def ranked_labels(self) -> tuple[str, ...]:
-        """The names of the labels that scores rank: all of several, the second of two."""
+        """The names of the labels that have an AUC: all of several, the second of two."""
         if self.multi_label:
             return self.class_names
         return self.class_names[1:] if len(self.class_names) == 2 else ()
 
     @cached_property
     def recalled_labels(self) -> tuple[str, ...]:
-        """The names of the labels that have a recall."""
         return self.ranked_labels or self.class_names
 
     def rows_with(self, name: str) -> npt.NDArray[np.bool_]:
-        """Returns the rows that have a label, bool [n]."""
         index = self.class_names.index(name)
         return np.asarray(self.labels[:, index] if self.multi_label else self.labels == index)
 
@@ -90,7 +86,7 @@ class Grouping:
 
     Attributes:
       codes: int32 [n], an index into `names`, or `NO_GROUP`.
-      left_out: the reason why a group is compared by no metric, by its name.
+      left_out: by group, the reason why no metric compares it.
       classes: True if the groups are the classes; a column may be called "class" too.
       by_label: True if the groups are the labels themselves, and every row belongs to each.
     """
@@ -116,7 +112,7 @@ def make_groupings(
 
     Args:
       groups: names of group columns, with or without `group_`, and "class"; None for every column,
-        or the classes where there is none.
+        or for the classes if there is no column.
       pairs: of names, whose intersections are groups.
 
     Raises:
@@ -141,7 +137,6 @@ def make_groupings(
 
 
 def _join_names(first: Sequence[str | None], second: Sequence[str | None]) -> list[str]:
-    """Returns the names of intersections; blank where either is."""
     return [
         "" if _is_blank(a) or _is_blank(b) else f"{a} x {b}"
         for a, b in zip(first, second, strict=True)
@@ -170,7 +165,7 @@ def natural_key(name: str) -> tuple[bool, float, str]:
         number = float(digits)
     except ValueError:
         number = math.nan
-    if not math.isfinite(number):  # of a group called "nan" too, which has no place among numbers
+    if not math.isfinite(number):  # a group called "nan" too
         return True, 0.0, name
     return False, number - 0.5 * name.startswith("<"), name
 
@@ -229,7 +224,7 @@ def _count_units(
 def _explain_lack(
     rows: TestRows, has: np.ndarray, label: str, minimum: Minimum, *, negatives: bool
 ) -> str | None:
-    """Returns the reason why rows are too few for a metric of a label; None where they are not."""
+    """Returns the reason why rows are too few for a metric of a label, if they are."""
     positive = len(np.unique(rows.units[has]))
     if positive < minimum.positives:
         return f"{rows.format_number(positive)} with {label}, {minimum.positives} needed"
@@ -248,7 +243,6 @@ class Counts:
 
 
 def label_counts(rows: TestRows, grouping: Grouping, labels: Sequence[str]) -> Counts:
-    """Counts the units that a group has with each label and without."""
     if grouping.by_label:
         both = [(rows.rows_with(name), ~rows.rows_with(name)) for name in labels]
         pairs = [[len(np.unique(rows.units[part])) for part in parts] for parts in both]
@@ -309,5 +303,4 @@ def choose_compared(
 
 
 def kept_groups(grouping: Grouping, left_out: Iterable[str]) -> list[int]:
-    """Returns the indices of the groups that are compared."""
     return [index for index, name in enumerate(grouping.names) if name not in set(left_out)]

@@ -9,7 +9,6 @@ means over them: a person publishes one head. The long table is written first, t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,20 +35,12 @@ from dpprobe.analyses.fairness.fairness_record import (
     Gap,
     Group,
     Minimum,
-    Parity,
     Reference,
 )
 from dpprobe.analyses.fairness.gaps import Groups
 from dpprobe.analyses.fairness.group_metrics import Head, Layout, Resamples
-from dpprobe.analyses.fairness.groupings import (
-    Counts,
-    Grouping,
-    TestRows,
-    label_counts,
-    make_groupings,
-)
+from dpprobe.analyses.fairness.groupings import Grouping, TestRows, make_groupings
 from dpprobe.analyses.fairness.options import FairnessOptions
-from dpprobe.analyses.fairness.parity import compute_parity, named_thresholds, parity_rows
 from dpprobe.artifacts import write_table
 from dpprobe.data.group_columns import GROUP_PREFIX
 from dpprobe.errors import DataError
@@ -87,12 +78,11 @@ def compare_groups(
 
     Args:
       metrics: of each cell, with its predictions beside it.
-      references: method and epsilon of a cell, then those of the cell that its gaps are compared
-        with, which is one of them too.
+      references: method and epsilon of a cell, then those of its reference, which is a cell too.
       seed: of the resamples and of the groups at random.
 
     Raises:
-      DataError: when the cells were tested on different rows, a score is not finite, or the rows
+      DataError: if the cells were tested on different rows, a score is not finite, or the rows
         have none of the groups that the options name.
     """
     read = [(read_cell(path), check_file(path.with_name(PREDICTIONS_FILE))) for path in metrics]
@@ -130,24 +120,18 @@ def _cell_key(cell: CellRecord) -> Key:
 def read_rows(cell: CellRecord, predictions: Path) -> TestRows:
     """Reads labels, units and groups of the test examples from a cell's predictions."""
     table = pq.read_table(predictions, filters=[("seed_index", "==", cell.seeds[0]["index"])])
-    named = "unit" in table.column_names
+    units = unit_codes(table["unit"].to_pylist()) if "unit" in table.column_names else None
     return TestRows(
         labels=_read_labels(table["label"], cell.multi_label, len(cell.class_names)),
         class_names=tuple(cell.class_names),
-        units=_number_units(table["unit"].to_pylist()) if named else np.arange(table.num_rows),
-        named_units=named,
+        units=np.arange(table.num_rows) if units is None else units,
+        named_units=units is not None,
         groups={
             name: table[name].to_pylist()
             for name in table.column_names
             if name.startswith(GROUP_PREFIX)
         },
     )
-
-
-def _number_units(names: Sequence[Any]) -> np.ndarray:
-    codes = unit_codes(names)
-    assert codes is not None
-    return codes
 
 
 def _read_labels(column: pa.ChunkedArray, multi_label: bool, classes: int) -> np.ndarray:
@@ -158,11 +142,7 @@ def _read_labels(column: pa.ChunkedArray, multi_label: bool, classes: int) -> np
 
 
 def read_heads(cell: CellRecord, predictions: Path, rows: TestRows) -> list[Head]:
-    """Reads the scores of every head of a cell.
-
-    Raises:
-      DataError: when the rows are others than `rows`, or a score is not finite.
-    """
+    """Reads the scores of every head of a cell; DataError for other rows, or scores not finite."""
     table = pq.read_table(predictions, columns=["label", "scores"])
     heads, classes = len(cell.seeds), len(cell.class_names)
     labels = _read_labels(table["label"], cell.multi_label, classes)
@@ -180,25 +160,9 @@ def read_heads(cell: CellRecord, predictions: Path, rows: TestRows) -> list[Head
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Attribute:
-    """An attribute with its comparisons.
-
-    Attributes:
-      counts: of units with each label that has a recall; None for classes, which have no parity.
-    """
-
-    grouping: Grouping
-    comparisons: list[Comparison]
-    counts: Counts | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Measured:
-    """The measurements of a cell."""
-
     overall: dict[str, float]
     gaps: list[dict[str, Gap]]
-    parity: list[tuple[Parity, ...]]
     lines: list[dict[str, Any]]
     heads: Heads
 
@@ -213,49 +177,21 @@ class _Work:
         self.confidence = options.confidence
         self.minimum = Minimum.model_validate(options.minimum.model_dump())
         self.attributes = [
-            _Attribute(
-                grouping=grouping,
-                comparisons=make_comparisons(rows, grouping, self.minimum, seed=seed),
-                counts=None
-                if grouping.classes
-                else label_counts(rows, grouping, rows.recalled_labels),
-            )
+            (grouping, make_comparisons(rows, grouping, self.minimum, seed=seed))
             for grouping in make_groupings(
                 rows, groups=options.groups, pairs=options.pairs, minimum=self.minimum
             )
         ]
         self.resamples = Resamples(rows.count, options.resamples, seed=seed, threads=threads)
         self.once = Resamples(rows.count, 0, seed=seed)
-        self.thresholds = named_thresholds(
-            options.model_dump(mode="json")["thresholds"],
-            2 if rows.multi_label else len(rows.class_names),
-        )
 
     def measure_cell(self, heads: Sequence[Head], reference: Heads) -> _Measured:
-        """Compares the groups of one cell's heads, and these with the reference's.
-
-        fairlearn's part, in Python, runs beside the machine code, which leaves Python to others.
-        """
-        with ThreadPoolExecutor(1) as pool:
-            rates = [pool.submit(self._measure_parity, item, heads) for item in self.attributes]
-            gaps, lines, groups = self._measure_gaps(heads, reference)
-        return _Measured(
-            overall=self._measure_overall(heads),
-            gaps=gaps,
-            parity=[rate.result() for rate in rates],
-            lines=lines,
-            heads=groups,
-        )
-
-    def _measure_gaps(
-        self, heads: Sequence[Head], reference: Heads
-    ) -> tuple[list[dict[str, Gap]], list[dict[str, Any]], Heads]:
-        """Returns `gaps`, `lines` and `heads` of a cell."""
+        """Compares the groups of one cell's heads, and their gaps with those of the reference."""
         gaps, lines, groups = [], [], {}
-        for attribute in self.attributes:
-            title = attribute.grouping.attribute
+        for grouping, comparisons in self.attributes:
+            title = grouping.attribute
             of_metric: dict[str, Gap] = {}
-            for item in attribute.comparisons:
+            for item in comparisons:
                 if item.metric not in heads[0].metrics:
                     continue
                 of_metric[item.metric] = no_gap(item)
@@ -271,12 +207,13 @@ class _Work:
                         of_metric[item.metric] = gap_of(measured, other, self.confidence)
                 lines += [{"attribute": title, **line} for line in made]
             gaps.append(of_metric)
-        return gaps, lines, groups
+        overall = self._measure_overall(heads)
+        return _Measured(overall=overall, gaps=gaps, lines=lines, heads=groups)
 
     def _measure_overall(self, heads: Sequence[Head]) -> dict[str, float]:
-        """Computes each metric of all rows, the mean over heads; of labels that have both values.
+        """Computes each metric of all rows, the mean over heads and over labels with both values.
 
-        A recall needs rows with the label alone.
+        For a recall, rows with the label suffice.
         """
         rows = self.rows
         layout = Layout.layout_whole(len(rows.labels))
@@ -297,43 +234,23 @@ class _Work:
             if metric in heads[0].metrics and (names or metric == "calibration_error")
         }
 
-    def _measure_parity(self, attribute: _Attribute, heads: Sequence[Head]) -> tuple[Parity, ...]:
-        counts = attribute.counts
-        if counts is None:
-            return ()
-        return parity_rows(
-            [
-                compute_parity(head, attribute.grouping, counts, self.thresholds, self.minimum)
-                for head in heads
-            ]
-        )
-
     def describe_cell(
         self, cell: CellRecord, measured: _Measured, reference: Key | None
     ) -> FairnessCell:
-        """Returns a cell's part of the record."""
-        other = reference and Reference(method=reference[0], epsilon=reference[1])
         return FairnessCell(
             method=cell.cell.method,
             epsilon=cell.cell.epsilon,
             private=cell.guaranteed,
             seeds=len(cell.seeds),
-            reference=other or None,
+            reference=Reference(method=reference[0], epsilon=reference[1]) if reference else None,
             overall=measured.overall,
             attributes=tuple(
-                CellAttribute(attribute=attribute.grouping.attribute, gaps=gaps, parity=rates)
-                for attribute, gaps, rates in zip(
-                    self.attributes, measured.gaps, measured.parity, strict=True
-                )
+                CellAttribute(attribute=grouping.attribute, gaps=gaps)
+                for (grouping, _), gaps in zip(self.attributes, measured.gaps, strict=True)
             ),
         )
 
     def make_record(self, first: CellRecord, cells: Sequence[FairnessCell]) -> FairnessRecord:
-        """Returns the record of the job.
-
-        Args:
-          first: any of the cells' records.
-        """
         return FairnessRecord(
             dataset=first.cell.dataset,
             backbone=first.cell.backbone,
@@ -347,14 +264,12 @@ class _Work:
             resamples=self.resamples.count,
             confidence=self.confidence,
             minimum=self.minimum,
-            attributes=tuple(_describe_attribute(attribute) for attribute in self.attributes),
+            attributes=tuple(_describe_attribute(*attribute) for attribute in self.attributes),
             cells=tuple(cells),
         )
 
 
-def _describe_attribute(attribute: _Attribute) -> Attribute:
-    """Returns an attribute's part of the record."""
-    grouping = attribute.grouping
+def _describe_attribute(grouping: Grouping, comparisons: Sequence[Comparison]) -> Attribute:
     return Attribute(
         attribute=grouping.attribute,
         groups=tuple(
@@ -363,5 +278,5 @@ def _describe_attribute(attribute: _Attribute) -> Attribute:
                 grouping.names, grouping.rows.tolist(), grouping.units.tolist(), strict=True
             )
         ),
-        compared={item.metric: item.compared for item in attribute.comparisons},
+        compared={item.metric: item.compared for item in comparisons},
     )

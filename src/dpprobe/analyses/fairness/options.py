@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 
 from dpprobe.options import Name, Options
 from dpprobe.privacy.limits import to_tokens
@@ -25,17 +25,6 @@ class MinimumOptions(Options):
         ge=1,
         description="Minimum number of test units without a label; "
         "the label's AUC is then compared.",
-    )
-
-
-class FalsePositiveRate(Options):
-    """The smallest threshold at which at most this share of the negatives scores higher."""
-
-    false_positive_rate: float = Field(
-        gt=0,
-        lt=1,
-        description="Share of the test images without the label that may lie above "
-        "the threshold. For evaluation only.",
     )
 
 
@@ -62,14 +51,6 @@ class FairnessOptions(Options):
         description="Minimum number of test units per group; the report names smaller groups but "
         "leaves them out.",
     )
-    thresholds: tuple[
-        Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] | FalsePositiveRate, ...
-    ] = Field(
-        (0.5, FalsePositiveRate(false_positive_rate=0.1)),
-        description="Probability thresholds above which a label counts as predicted, or "
-        "{false_positive_rate: r}. With more than two classes the most probable class is "
-        "predicted.",
-    )
     resamples: int = Field(
         2000, ge=200, le=100_000, description="Bootstrap resamples of the test units."
     )
@@ -79,10 +60,3 @@ class FairnessOptions(Options):
         description="Gaps are compared with this method's heads without privacy. If absent: the "
         "non-private baseline, or in a study without one each method itself at inf.",
     )
-
-    @model_validator(mode="after")
-    def _check_pairs(self) -> FairnessOptions:
-        for first, second in self.pairs:
-            if first == second:
-                raise ValueError(f"pairs: [{first}, {second}]: a pair needs two different columns")
-        return self

@@ -31,12 +31,7 @@ _SPREAD = 0.12  # of the shortest way between two epsilons, between methods that
 
 @dataclass(frozen=True, kw_only=True)
 class _Panel:
-    """An attribute on a backbone.
-
-    Attributes:
-      points: cells with their gaps, epsilons rising.
-      references: those without privacy that other cells are compared with.
-    """
+    """An attribute on a backbone: cells with their gaps, epsilons rising, and their references."""
 
     title: str
     metric: str
@@ -62,7 +57,7 @@ def gap_figure(records: Sequence[FairnessRecord], *, svg: Path, png: Path) -> No
     Methods of one epsilon stand side by side, with the intervals of their gaps; a mark is filled
     where chance does not explain the gap. A dashed line and its band are the gap of the head
     without privacy that cells are compared with. One in twenty random splits into groups of these
-    sizes exceeds the short line across a mark's interval, that of the cell.
+    sizes exceeds the short line across a mark's interval.
 
     If no cell has two groups to compare, the figure says so.
 
@@ -112,7 +107,7 @@ def gap_figure(records: Sequence[FairnessRecord], *, svg: Path, png: Path) -> No
 def quality_figure(records: Sequence[FairnessRecord], *, svg: Path, png: Path) -> None:
     """Draws gaps against the metric on all test examples, a panel as in `gap_figure`.
 
-    A line joins a method's epsilons, which stand beside the marks; hollow squares are heads without
+    A line joins a method's epsilons, written beside the marks. Hollow squares are heads without
     privacy. Where private heads as good as those have no larger gaps, privacy widens gaps only as
     far as it costs quality.
     """
@@ -148,7 +143,6 @@ def quality_figure(records: Sequence[FairnessRecord], *, svg: Path, png: Path) -
 
 
 def _make_panels(records: Sequence[FairnessRecord]) -> tuple[list[_Panel], Looks]:
-    """Returns the panels, attribute by attribute, and the looks of the methods in them."""
     panels = []
     for attribute in keep_unique(a.attribute for record in records for a in record.attributes):
         for record in records:
@@ -177,7 +171,7 @@ def _make_panels(records: Sequence[FairnessRecord]) -> tuple[list[_Panel], Looks
 
 
 def _choose_colour(looks: Looks, cell: FairnessCell) -> str:
-    """Returns the colour of a cell's method; that of text for one that is only compared with."""
+    """Returns the colour of a cell's method; gray for a method that is a reference only."""
     return looks[cell.method][0] if cell.method in looks else style.NEUTRAL
 
 
@@ -199,11 +193,7 @@ def _draw_method(
     joined: int | None = None,
     hollow: bool = False,
 ) -> None:
-    """Draws the gaps of one method, filled where chance does not explain them.
-
-    Args:
-      joined: points that a line joins; all where None.
-    """
+    """Draws the gaps of one method, filled if beyond chance; a line joins the first `joined`."""
     colour, (dashes, marker) = look
     heights = [_to_percent(gap.gap) for _, gap in points]
     axes.plot(
@@ -242,11 +232,7 @@ def _save_panels(
     svg: Path,
     png: Path,
 ) -> None:
-    """Draws the panels with one legend, and writes both files.
-
-    Args:
-      without: the legend of what is without privacy, where there is any.
-    """
+    """Draws the panels with one legend; `without` is the entry of heads without privacy."""
     first = records[0]
     units = "patients" if first.units is not None else "rows"
     with mpl.rc_context(style.SETTINGS):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -74,22 +73,6 @@ SCHEMA = pa.schema(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Task:
-    """The probes to train: the dataset's and backbone's names, N's, draws, and the study's seed.
-
-    Features that take more than `memory_mb` as float32 are streamed from disk.
-    """
-
-    dataset: str
-    backbone: str
-    shots: Sequence[Shots]
-    seeds: int
-    study_seed: int
-    memory_mb: int
-    metric: Headline | None
-
-
 def probe_few_shot(
     train: Path,
     test: Path,
@@ -108,43 +91,42 @@ def probe_few_shot(
     """Trains a probe for each N and draw, and tests it.
 
     The draws of one seed are nested: its 2 images of a class are its 1 image and another. A class
-    that has fewer gives all it has. Where rows have several labels, N rows of each label are drawn
-    and N that have none; a row drawn for two labels counts once.
+    with fewer images gives all of them. If rows have several labels, N rows of each label are drawn
+    and N without any label; a row drawn for two labels counts once.
 
-    Where the dataset names patients, N are different patients, of each one image of the class; a
-    patient may be drawn for two classes. In each fit, and with the whole split, an image has weight
-    1 / m, m the images of its patient that are trained on.
+    If the dataset names patients, N different patients are drawn, with one image of the class each;
+    a patient may be drawn for two classes. In each fit, also of the whole split, an image has
+    weight 1 / m, where m counts its patient's training images.
 
     Args:
       rows: parquet, one row per probe.
-      record: JSON, a record a N with mean and interval.
+      record: JSON, one entry per N with mean and interval.
       study: whose device is used.
 
     Raises:
       DataError: when the two splits do not have the same classes.
     """
     limit_threads(threads)
-    task = Task(
-        dataset=dataset,
-        backbone=backbone,
-        shots=options["shots"],
-        seeds=options["seeds"],
-        study_seed=seed,
-        memory_mb=memory_mb,
-        metric=metric,
-    )
     stores = FeatureStore(train), FeatureStore(test)
     if stores[0].class_names != stores[1].class_names:
         raise DataError(f"{test}: classes differ from {train}; delete both, run again")
     shown = headline_metric(
-        task.metric,
+        metric,
         num_classes=stores[1].num_classes,
         multi_label=stores[1].multi_label,
         test_counts=class_counts(stores[1].labels, stores[1].num_classes),
     )
-    probe = _Probe(task, stores, resolve_device(study.device))
+    place = {"dataset": dataset, "backbone": backbone}
+    identity = {**place, "few_shot": seed, "train": stores[0].fingerprint}
+    probe = _Probe(
+        stores,
+        seeds=[cell_seed(identity, index) for index in range(options["seeds"])],
+        study_seed=seed,
+        memory_mb=memory_mb,
+        device=resolve_device(study.device),
+    )
     results, records = [], []
-    for count in task.shots:
+    for count in options["shots"]:
         draws = probe.run_draws(count)
         summary = probe.summarise_draws(draws)
         if shown not in summary:
@@ -156,14 +138,18 @@ def probe_few_shot(
             | {"train_rows": [tested["train_rows"] for tested in draws]}
             | {"train_units": [tested["train_units"] for tested in draws], "summary": summary}
         )
-        records += [_make_row(task, shots, index, tested) for index, tested in enumerate(draws)]
+        columns = ("train_rows", "train_units", "penalty", *METRIC_COLUMNS)
+        records += [
+            {**place, "shots": shots, "seed_index": index}
+            | {name: tested.get(name) for name in columns}
+            for index, tested in enumerate(draws)
+        ]
     write_table(rows, pa.Table.from_pylist(records, schema=SCHEMA))
     write_record(
         record,
         {
             "format": FEW_SHOT_FORMAT, "format_version": FEW_SHOT_FORMAT_VERSION,
-            "dataset": task.dataset,
-            "backbone": task.backbone, "private": False, "note": probe.note, "headline": shown,
+            **place, "private": False, "note": probe.note, "headline": shown,
             "multi_label": stores[1].multi_label, "class_names": list(stores[1].class_names),
             "rows": {"train": stores[0].rows, "test": stores[1].rows}, "units": probe.patients,
             "features": {"train": stores[0].fingerprint, "test": stores[1].fingerprint},
@@ -173,31 +159,16 @@ def probe_few_shot(
     )  # fmt: skip
 
 
-def _make_row(
-    task: Task, shots: int | None, index: int, tested: Mapping[str, Any]
-) -> dict[str, Any]:
-    return {
-        "dataset": task.dataset,
-        "backbone": task.backbone,
-        "shots": shots,
-        "seed_index": index,
-        **{
-            name: tested.get(name)
-            for name in ("train_rows", "train_units", "penalty", *METRIC_COLUMNS)
-        },
-    }
-
-
 def draw_shots(
     labels: np.ndarray, count: int, seed: int, units: np.ndarray | None = None
 ) -> np.ndarray:
     """Draws sorted rows: `count` of each label, or all of a label that has fewer.
 
     Args:
-      labels: [n] integers, or [n, K] of 0 and 1; then a row may be drawn for several labels, and
-        rows without any label are drawn like those of one: a probe needs to see them.
-      units: int64 [n], whose each row is. Then `count` units are drawn of each label, all that
-        have it with the same chance, and of each unit one of its rows with the label.
+      labels: [n] integers, or [n, K] of 0 and 1. In the latter case a row may be drawn for several
+        labels, and `count` rows without any label are drawn too: a probe needs to see them.
+      units: int64 [n], the unit of each row. If given, `count` units of each label are drawn with
+        equal chances, and one row with the label of each unit.
     """
     generator = open_stream(seed, "few_shot")
     groups = (
@@ -205,7 +176,7 @@ def draw_shots(
         if labels.ndim == 2
         else [np.flatnonzero(labels == label) for label in range(int(labels.max()) + 1)]
     )
-    # Permuted whole, so that fewer of a seed are among more of it.
+    # Permuted whole, so that a seed's smaller draws are parts of its larger ones.
     orders = [generator.permutation(rows) for rows in groups]
     if units is not None:
         orders = [_one_of_each(rows, units, generator) for rows in orders]
@@ -213,7 +184,7 @@ def draw_shots(
 
 
 def _one_of_each(rows: np.ndarray, units: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """Returns the first row of each unit, in an order that no unit's number of rows sways."""
+    """Returns the first row of each unit, in a random order of the units."""
     _, first = np.unique(units[rows], return_index=True)
     return np.asarray(rows[generator.permutation(first)])
 
@@ -221,29 +192,35 @@ def _one_of_each(rows: np.ndarray, units: np.ndarray, generator: np.random.Gener
 class _Probe:
     """Fits on a part of the training examples and scores all test examples."""
 
-    def __init__(self, task: Task, stores: tuple[FeatureStore, FeatureStore], device: str) -> None:
-        self._task, self._device = task, device
+    def __init__(
+        self,
+        stores: tuple[FeatureStore, FeatureStore],
+        *,
+        seeds: Sequence[int],
+        study_seed: int,
+        memory_mb: int,
+        device: str,
+    ) -> None:
+        self._seeds, self._study_seed, self._device = seeds, study_seed, device
         self._train, self._test = stores
         self._train_labels, self._test_labels = map(_read_labels, stores)
         self._options = nonprivate.Options()
         self._link: metrics.Link = self._options.link_on(self._train.multi_label)
-        self._train_rows, self._test_rows = map(self._in_memory, stores)
-        identity = {
-            "dataset": task.dataset, "backbone": task.backbone, "few_shot": task.study_seed,
-            "train": stores[0].fingerprint,
-        }  # fmt: skip
-        self._seeds = [cell_seed(identity, index) for index in range(task.seeds)]
+        # Larger features are streamed from disk.
+        self._train_rows, self._test_rows = (
+            store.read() if 4 * store.rows * store.dimension <= memory_mb * 10**6 else None
+            for store in stores
+        )
         self._first: np.ndarray | None = None
         self._train_units, self._test_units = (unit_codes(store.units) for store in stores)
 
     @property
     def note(self) -> str:
-        """The words that go with the results."""
         return NOTE + (PATIENTS_NOTE if self._test_units is not None else "")
 
     @property
     def patients(self) -> dict[str, int | None] | None:
-        """The numbers of patients of the two splits; None where the dataset does not name them."""
+        """The number of patients per split; None if the dataset does not name them."""
         if self._train_units is None or self._test_units is None:
             return None
         return {"train": count_units(self._train_units), "test": count_units(self._test_units)}
@@ -278,7 +255,7 @@ class _Probe:
             labels=self._test_labels,
             scores=self._first,
             units=self._test_units,
-            seed=self._task.study_seed,
+            seed=self._study_seed,
         )
 
     def _choose_rows(self, count: Shots, seed: int) -> np.ndarray:
@@ -308,7 +285,7 @@ class _Probe:
         )
 
     def _units_of(self, rows: np.ndarray) -> Units | None:
-        """Returns the units of rows that are trained on; None where each row is one."""
+        """Returns the units of rows that are trained on; None if each row is one."""
         if self._train_units is None:
             return None
         return Units.number_units([str(unit) for unit in self._train_units[rows]])
@@ -326,7 +303,6 @@ class _Probe:
         return objective.raw_weights(solution), penalty
 
     def _score_test_rows(self, weights: np.ndarray) -> np.ndarray:
-        """Computes scores [m, K] of all test examples."""
         head = torch.from_numpy(weights.astype(np.float32)).to(self._device)
         blocks: Iterable[tuple[int, np.ndarray]] = self._test.read_blocks(BLOCK_ROWS)
         if self._test_rows is not None:
@@ -339,10 +315,6 @@ class _Probe:
                 for _, block in blocks
             ]
         )
-
-    def _in_memory(self, store: FeatureStore) -> np.ndarray | None:
-        fits = 4 * store.rows * store.dimension <= self._task.memory_mb * 10**6
-        return store.read() if fits else None
 
 
 def _read_labels(store: FeatureStore) -> np.ndarray:

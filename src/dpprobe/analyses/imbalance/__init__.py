@@ -17,7 +17,7 @@ PACKAGE = "dpprobe.analyses.imbalance"
 
 
 def list_imbalanced(study: Study) -> list[str]:
-    """Lists the datasets of which a class is made rare."""
+    """Lists the datasets with a class that is made rare."""
     return list(study.imbalance.datasets) if study.imbalance else []
 
 
@@ -25,7 +25,7 @@ def list_imbalance_records(files: StudyFiles, dataset: str) -> list[str]:
     """Lists the records of the rare classes of a dataset, if the study makes any rare."""
     backbones = files.study.backbones if dataset in list_imbalanced(files.study) else []
     return [
-        str(imbalance_path(f"{files.results}/{IMBALANCE}", dataset, backbone, ".json"))
+        str(imbalance_path(f"{files.results}/{IMBALANCE}", dataset, backbone))
         for backbone in backbones
     ]
 
@@ -44,9 +44,7 @@ IMBALANCE_FIGURES = Exhibit(
     needs={
         "record": one(
             lambda files, place: str(
-                imbalance_path(
-                    f"{files.results}/{IMBALANCE}", place["dataset"], place["backbone"], ".json"
-                )
+                imbalance_path(f"{files.results}/{IMBALANCE}", place["dataset"], place["backbone"])
             )
         )
     },

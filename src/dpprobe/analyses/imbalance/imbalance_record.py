@@ -16,18 +16,15 @@ from dpprobe.records import Part, Record
 
 IMBALANCE_FORMAT: Final = "dpprobe-imbalance"
 IMBALANCE_FORMAT_VERSION: Final = 2
-IMBALANCE = "imbalance"  # the folder: <folder>/<dataset>/<backbone><suffix>
-RECORD_SUFFIX, TABLE_SUFFIX = ".json", ".parquet"
-IMBALANCE_SUFFIXES = (RECORD_SUFFIX, TABLE_SUFFIX)
+IMBALANCE = "imbalance"  # the folder: <folder>/<dataset>/<backbone>.json
 
 
-def imbalance_path(folder: Path | str, dataset: str, backbone: str, suffix: str) -> Path:
-    """Returns a file of a dataset's rare classes below the folder of all."""
-    return Path(folder, dataset, f"{backbone}{suffix}")
+def imbalance_path(folder: Path | str, dataset: str, backbone: str) -> Path:
+    """Returns the path of a record below the folder of all."""
+    return Path(folder, dataset, f"{backbone}.json")
 
 
 def _finite_or_none(value: float | None) -> float | None:
-    """Writes None where there is no number."""
     return None if value is None or math.isnan(value) else float(value)
 
 
@@ -37,10 +34,9 @@ OptionalNumber = Annotated[
 
 
 class Estimate(Part):
-    """A mean over seeds with its 95% interval; of one seed there is no `std`.
+    """A mean over seeds with its 95% interval; `std` is None for one seed.
 
-    The interval covers both what differs between seeds (Student's t) and what is due to few test
-    examples (Wilson's): it reaches from the smaller low end to the larger high end.
+    The interval is the union of Student's t over seeds and Wilson's over test examples.
     """
 
     mean: float
@@ -68,17 +64,17 @@ class RareCell(Part):
     """A cell's results on the class that is rare in its training examples.
 
     Attributes:
-      class_rows: n_c, training examples of the class. rows: of all classes.
+      class_rows, rows: training examples of the class (n_c), and of all classes.
       private: True if the cell carries a guarantee.
-      auc: of the class against all others; None where the test examples are all of one side.
-      never_predicted: seeds whose head gives the class to no test example.
+      auc: of the class against all others; None if the test examples are all of one side.
+      never_predicted: the number of seeds whose head never predicts the class.
       macro_accuracy: mean over seeds of the mean recall over classes.
       reference: the method and epsilon of the cell that `drop` compares with, on the same training
-        examples; None where there is none.
-      reference_recall: of that cell. drop: by how much this recall is smaller, with the ends of its
-        95% interval (Welch), None where neither varies over seeds.
-      reference_learnt: True if that recall is above 10% and above twice what guessing gives, so
-        that a half of it can be compared with.
+        examples; None without one.
+      drop: the reference's recall minus this one, with the ends of its 95% interval (Welch); None
+        if neither varies over seeds.
+      reference_learnt: True if the reference's recall is above 10% and above twice guessing, so
+        that half of it is meaningful.
     """
 
     training_set: str
@@ -107,7 +103,7 @@ class BreakDown(Part):
 
     Attributes:
       reached: the smallest product of a cell whose recall is at least half of the reference's.
-      lasting: the smallest product from which on all cells are; None where the last is not.
+      lasting: the smallest product from which on all cells are; None if the last is not.
       cells: that were compared. left_out: cells whose reference has not learnt the class itself.
       smallest, largest: product of the compared cells.
       note: in words, what the study's grid cannot tell; empty where it tells both.

@@ -42,8 +42,10 @@ def best_table(records: Sequence[ImbalanceRecord], *, notes: Iterable[str] = ())
     """Makes the table for people: one row per (backbone, class, number of images)."""
     epsilons = keep_unique(
         cell.epsilon
-        for cell in sorted(_list_cells(records), key=lambda cell: epsilon_value(cell.epsilon))
-        if cell.private
+        for cell in sorted(
+            (cell for record in records for cell in record.cells if cell.private),
+            key=lambda cell: epsilon_value(cell.epsilon),
+        )
     )
     rows = []
     for record in records:
@@ -89,10 +91,6 @@ def _describe_references(cells: Sequence[RareCell | None]) -> str:
     if len(recalls) < 2:
         return "".join(recalls.values())
     return ", ".join(f"{recall} {method}" for method, recall in recalls.items())
-
-
-def _list_cells(records: Sequence[ImbalanceRecord]) -> list[RareCell]:
-    return [cell for record in records for cell in record.cells]
 
 
 def _best_cell(cell: RareCell | None) -> TableCell:

@@ -9,14 +9,11 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpprobe.analyses.imbalance.imbalance_record import (
-    IMBALANCE_SUFFIXES,
     ImbalanceRecord,
     RareCell,
     TrainingSet,
@@ -27,7 +24,6 @@ from dpprobe.analyses.imbalance.rare_classes import (
     estimate_share,
     least_reference,
 )
-from dpprobe.artifacts import atomic_path
 from dpprobe.data.table import read_info
 from dpprobe.errors import DataError
 from dpprobe.heads.registry import method_options
@@ -47,28 +43,13 @@ from dpprobe.results.unit_counts import row_weights
 
 logger = logging.getLogger("dpprobe")
 
-TABLE = pa.schema(
-    [
-        ("training_set", pa.string()),
-        ("rare_class", pa.string()),
-        ("fraction", pa.float64()),
-        ("class_rows", pa.int64()),
-        ("method", pa.string()),
-        ("epsilon", pa.string()),
-        ("seed_index", pa.int32()),
-        ("class", pa.string()),
-        ("metric", pa.string()),
-        ("value", pa.float64()),
-    ]
-)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
     """The files of a dataset and its copies on one backbone.
 
     Attributes:
-      infos: the whole dataset's name, then those of its copies -> dataset.json.
+      infos: names of the whole dataset and then of its copies -> dataset.json.
     """
 
     cells: Path
@@ -78,12 +59,12 @@ class Sources:
 
 @dataclass(frozen=True, kw_only=True)
 class Tested:
-    """A cell with what it makes of each looked-at class, one entry per seed.
+    """A cell with its results on each class of interest, one entry per seed.
 
     Attributes:
-      recall, auc: class -> [seeds]; auc None where the test examples are all of one side.
-      never: class -> [seeds], True where no test example is given the class.
-      counted: class -> test examples, or units, of the class, and of the rarer side.
+      recall, auc: class -> [seeds]; auc is None if the test examples are all of one side.
+      never: class -> [seeds], True if the head never predicts the class.
+      counted: class -> test units of the class, and of the rarer side.
     """
 
     record: CellRecord
@@ -96,14 +77,13 @@ class Tested:
 def imbalance_job(
     sources: Sources, *, dataset: str, backbone: str, classes: Sequence[str], folder: Path
 ) -> None:
-    """Compares all cells of a dataset and its copies, and writes the table, then the record.
+    """Compares all cells of a dataset and its copies, and writes the record.
 
     Args:
       classes: names of the classes that are rare in the copies.
 
     Raises:
-      DataError: for a class that the dataset does not have, test examples of several labels, and
-        files that are missing or damaged.
+      DataError: for an unknown class, several labels per row, and missing or damaged files.
     """
     info = read_info(sources.infos[dataset])
     for name in classes:
@@ -130,11 +110,7 @@ def imbalance_job(
             for method in methods
         ),
     )
-    path, table = (imbalance_path(folder, dataset, backbone, each) for each in IMBALANCE_SUFFIXES)
-    rows = [row for key, each in tested.items() for row in _table_rows(each, sets[key[0]])]
-    with atomic_path(table) as temporary:
-        pq.write_table(pa.Table.from_pylist(rows, schema=TABLE), temporary, compression="zstd")
-    record.write(path, table)
+    record.write(imbalance_path(folder, dataset, backbone))
 
 
 def _test_all(
@@ -171,7 +147,7 @@ def _training_set(name: str, dataset_json: Path, class_names: Sequence[str]) -> 
 
 
 def _test_cell(folder: Path, classes: Sequence[str]) -> Tested:
-    """Reads a cell and its predictions, and measures what it makes of some classes."""
+    """Reads a cell and its predictions, and measures its results on some classes."""
     from sklearn.metrics import roc_auc_score
 
     record = read_cell(folder / METRICS_FILE)
@@ -189,7 +165,7 @@ def _test_cell(folder: Path, classes: Sequence[str]) -> Tested:
     for name in classes:
         k = class_names.index(name)
         positive = labels == k
-        recall[k] = np.array([_number_or_nan(s["per_class_recall"][k]) for s in record.seeds])
+        recall[k] = np.array([s["per_class_recall"][k] for s in record.seeds], dtype=np.float64)
         never[k] = ~(scores.argmax(axis=2) == k).any(axis=1)
         sides = len(np.unique(units[positive])), len(np.unique(units[~positive]))
         counted[k] = sides[0], min(sides)
@@ -199,17 +175,7 @@ def _test_cell(folder: Path, classes: Sequence[str]) -> Tested:
             auc[k] = np.array(
                 [roc_auc_score(positive, each, sample_weight=weights) for each in ranks]
             )
-    return Tested(
-        record=record,
-        recall=recall,
-        auc=auc,
-        never=never,
-        counted=counted,
-    )
-
-
-def _number_or_nan(value: float | None) -> float:
-    return float("nan") if value is None else value
+    return Tested(record=record, recall=recall, auc=auc, never=never, counted=counted)
 
 
 def one_against_rest(scores: np.ndarray, k: int, link: Link) -> np.ndarray:
@@ -223,34 +189,6 @@ def one_against_rest(scores: np.ndarray, k: int, link: Link) -> np.ndarray:
     others = np.delete(scores, k, axis=1).astype(np.float64)
     rest = np.logaddexp.reduce(others, axis=1) if link == "softmax" else others.max(axis=1)
     return np.asarray(chosen - rest)
-
-
-def _table_rows(tested: Tested, training_set: TrainingSet) -> Iterator[dict[str, Any]]:
-    """Yields what is known of a cell, one row per seed, class and metric."""
-    columns: dict[int, dict[str, Any]] = {}
-    for k, recall in tested.recall.items():
-        columns[k] = {"recall": recall, "never_predicted": tested.never[k]}
-        columns[k]["macro_accuracy"] = [seed["macro_accuracy"] for seed in tested.record.seeds]
-        if (auc := tested.auc[k]) is not None:
-            columns[k]["auc"] = auc
-    for k, metrics in columns.items():
-        place = _describe_class(tested.record.cell, training_set, k)
-        place["class"] = tested.record.class_names[k]
-        for metric, values in metrics.items():
-            for index, value in enumerate(values):
-                number = None if np.isnan(value) else float(value)
-                yield {**place, "seed_index": index, "metric": metric, "value": number}
-
-
-def _describe_class(cell: CellName, training_set: TrainingSet, k: int) -> dict[str, Any]:
-    return {
-        "training_set": training_set.name,
-        "rare_class": training_set.class_name or "",
-        "fraction": training_set.fraction,
-        "class_rows": training_set.per_class[k],
-        "method": cell.method,
-        "epsilon": cell.epsilon,
-    }
 
 
 def _list_cells(

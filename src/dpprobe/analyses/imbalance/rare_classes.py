@@ -1,9 +1,9 @@
 """Rare classes: the recall that is left of them, and where it breaks down.
 
-Nothing here is private: recalls come from test labels, and reference heads from training examples
-without noise. The notions are those of the open questions on imbalance of Berrada et al. 2023
-(docs/references.md): n_c is the number of training examples of the class, rho the recall of the
-class over that of a reference without privacy on the same rows.
+Not private: recalls come from test labels, and reference heads from training examples, without
+noise. As in the open questions on imbalance of Berrada et al. 2023 (docs/references.md), n_c is the
+number of training examples of the class. rho is the recall of the class divided by the recall of a
+non-private reference on the same rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def estimate_share(values: Sequence[float], counted: float) -> Estimate:
     """Returns the mean over seeds of a share, with an interval over seeds and test examples.
 
     Args:
-      values: one a seed, 0 to 1.
+      values: one per seed, 0 to 1.
       counted: independent test examples, or units, that each value is a share of.
     """
     from scipy.stats import t
@@ -74,8 +74,7 @@ def break_down(cells: Sequence[RareCell], *, class_name: str, method: str) -> Br
     """Returns where a method's recall of a class falls below half of the reference's.
 
     Args:
-      cells: of one backbone; those of other classes and methods, and those that promise nothing,
-        are passed over.
+      cells: of one backbone; other classes and methods, and cells without privacy, are ignored.
     """
     mine = [c for c in cells if c.private and (c.class_name, c.method) == (class_name, method)]
     compared = sorted(_keep_promised(mine), key=_rows_times_epsilon)

@@ -100,7 +100,6 @@ def _list_methods(record: ImbalanceRecord) -> list[str]:
 def _heat_map(
     axes: Axes, cells: Sequence[RareCell], method: str, epsilons: Sequence[str]
 ) -> mpl.cm.ScalarMappable:
-    """Draws one class and method."""
     # by fractions: two of them may leave as many rows
     rows = sorted({(cell.fraction, cell.class_rows) for cell in cells}, reverse=True)
     shape = (len(rows), len(epsilons) + 1)
@@ -157,7 +156,6 @@ def _draw_outline(axes: Axes, held: np.ndarray) -> None:
 
 
 def _make_part(dataset: str, records: Sequence[ImbalanceRecord]) -> dict[str, Any]:
-    """Writes the tables of one dataset."""
     caption = f"Recall of rare classes of {dataset}, the best private method, in percent"
     return {
         "dataset": dataset,

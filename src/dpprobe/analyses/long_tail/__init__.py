@@ -6,10 +6,17 @@ Not private, and measured only where a study asks.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from dpprobe.analyses.analysis import Analysis, Cost, JobSize, Measurement, Section
+from dpprobe.analyses.analysis import (
+    Analysis,
+    Cost,
+    JobSize,
+    Measurement,
+    Section,
+    find_wrong_names,
+    has_several_labels,
+)
 from dpprobe.analyses.long_tail.long_tail_record import (
     LONG_TAIL,
     LONG_TAIL_TABLES,
@@ -17,7 +24,6 @@ from dpprobe.analyses.long_tail.long_tail_record import (
     ROWS_SUFFIX,
 )
 from dpprobe.analyses.long_tail.options import LongTailOptions
-from dpprobe.errors import DpprobeError
 from dpprobe.exhibits.exhibit import (
     FIGURE_FORMATS,
     TABLE_FORMATS,
@@ -27,8 +33,6 @@ from dpprobe.exhibits.exhibit import (
     one,
     waits,
 )
-from dpprobe.privacy.limits import INFINITE
-from dpprobe.results.cell_record import CEILING_HEAD
 from dpprobe.versions import VERSIONS
 
 if TYPE_CHECKING:
@@ -39,7 +43,7 @@ PACKAGE = "dpprobe.analyses.long_tail"
 
 
 def read_block(study: Study) -> LongTailOptions | None:
-    """Returns the block of a study; None where it asks for no long tails."""
+    """Returns the block of a study; None if it asks for no long tails."""
     block: LongTailOptions | None = study.block("long_tail")
     return block
 
@@ -51,7 +55,7 @@ def list_datasets(study: Study) -> list[str]:
         return []
     if options.datasets is not None:
         return [name for name in study.datasets if name in options.datasets]
-    return [name for name in study.datasets if not _multi_label(study, name)]
+    return [name for name in study.datasets if not has_several_labels(study, name)]
 
 
 def list_faults(study: Study) -> Iterator[str]:
@@ -60,44 +64,29 @@ def list_faults(study: Study) -> Iterator[str]:
     if options is None:
         return
     chosen = options.datasets or ()
+    yield from find_wrong_names("datasets", chosen, list(study.datasets))
     for name in dict.fromkeys(chosen):
-        if name not in study.datasets:
-            known = ", ".join(study.datasets)
-            yield f"datasets: {name} is not in this study; write some of {known}"
-        elif chosen.count(name) > 1:
-            yield f"datasets: {name} appears twice; remove one"
-        elif _multi_label(study, name):
+        if name in study.datasets and has_several_labels(study, name):
             yield f"datasets: {name}: its rows have several labels, and sub-classes are of one"
     if not chosen and not list_datasets(study):
         yield "the rows of all datasets have several labels, and sub-classes are of one; remove it"
 
 
-def _multi_label(study: Study, dataset: str) -> bool:
-    """Returns True for rows of several labels; False also for a source with a fault of its own."""
-    with suppress(DpprobeError):
-        return study.datasets[dataset].multi_label()
-    return False
-
-
 def estimate_cost(study: Study, _place: Place, size: JobSize) -> Cost:
     """Estimates a job: copies of its features, tables of rows by rows, thrice the measured time.
 
-    Clusterings take time by rows, heads by products of the rows.
+    Clusterings take time by rows; each head factorises a matrix of 30% of the scored rows.
     """
-    options, (train, test) = read_block(study), size.count_rows()
+    options, (train, _) = read_block(study), size.count_rows()
     assert options is not None
-    scored = options.memorisation.rows if options.memorisation else 0
-    heads = options.memorisation.heads if options.memorisation else 0
     clustered = min(train, options.rows)
-    scored = min(clustered, scored)
+    scored = min(clustered, options.memorisation.rows) if options.memorisation else 0
+    heads = options.memorisation.heads if options.memorisation else 0
     # features are float16 on disk, and float64 here
-    row_mb = 4 * size.megabytes("shards") / (train + test)
-    clustered_mb, test_mb = row_mb * clustered, row_mb * test
-    columns = clustered_mb * 1e6 / 8 / clustered
-    operations = heads * min(scored * columns**2, scored**2 * columns, scored**3)
+    clustered_mb = 4 * size.megabytes("shards") / train * clustered
     return Cost(
-        memory_mb=2000 + 4 * clustered_mb + 2 * test_mb + 24 * scored**2 / 1e6,
-        minutes=20 + clustered / 2000 + operations / 1e10 / 60,
+        memory_mb=2000 + 4 * clustered_mb + 24 * scored**2 / 1e6,
+        minutes=20 + clustered / 2000 + 0.03 * heads * scored**3 / 1e10 / 60,
     )
 
 
@@ -108,20 +97,6 @@ def list_records(files: StudyFiles, *datasets: str) -> list[str]:
         for dataset in datasets or list_datasets(files.study)
         for backbone in files.study.backbones
     ]
-
-
-def _gap_places(study: Study) -> list[Place]:
-    """Lists the figure beside the price of privacy: it needs points, and both kinds of heads."""
-    options, datasets = read_block(study), list_datasets(study)
-    points = len(datasets) * len(study.backbones)
-    if options is None or not options.memorisation or points < 2:
-        return []
-    cells = study.list_cells(*datasets)
-    promised = any(
-        cell.epsilon != INFINITE and study.methods[cell.method].private for cell in cells
-    )
-    ceiling = any(study.methods[cell.method].head == CEILING_HEAD for cell in cells)
-    return [{}] if promised and ceiling else []
 
 
 ALL_RECORDS = many(lambda files, _place: list_records(files))
@@ -156,20 +131,6 @@ FIGURE = Exhibit(
     params={"version": VERSIONS["figures"]},
     places=lambda study: [{"dataset": name} for name in list_datasets(study)],
 )
-GAP_FIGURE = Exhibit(
-    name="plot_long_tail_gap",
-    kind="figure",
-    files={"": "figures/long_tail_gap"},
-    formats=FIGURE_FORMATS,
-    needs={"records": ALL_RECORDS, "summaries": ALL_SUMMARIES},
-    make=f"{PACKAGE}.show:plot_long_tail_gap",
-    words="long tails and the price of privacy",
-    category="Long tails",
-    caption="long_tail_gap.rst",
-    labels={"dataset": "all"},
-    params={"version": VERSIONS["figures"]},
-    places=_gap_places,
-)
 ANALYSIS = Analysis(
     name="long_tail",
     describe="Sub-classes and memorisation of the features, not private; skipped if absent.",
@@ -186,8 +147,7 @@ ANALYSIS = Analysis(
         words="long tail",
         needs={
             "train": one(lambda f, p: f.locate_manifest(p["dataset"], p["backbone"], "train")),
-            "test": one(lambda f, p: f.locate_manifest(p["dataset"], p["backbone"], "test")),
-            "shards": waits(lambda f, p: f.list_shards(p["dataset"], p["backbone"])),
+            "shards": waits(lambda f, p: f.list_shards(p["dataset"], p["backbone"], "train")),
         },
         outputs={
             "rows": f"{LONG_TAIL}/{{dataset}}/{{backbone}}{ROWS_SUFFIX}",
@@ -197,7 +157,7 @@ ANALYSIS = Analysis(
         job=f"{PACKAGE}.measure:long_tail_job",
         cost=estimate_cost,
     ),
-    exhibits=(TABLES, FIGURE, GAP_FIGURE),
+    exhibits=(TABLES, FIGURE),
     section=Section(
         anchor="long-tail",
         title="Long tails",

@@ -3,8 +3,7 @@
 The job, the tables, the figures, the report and the rules take names and formats from here. Imports
 nothing heavy, since every start of Snakemake reads it.
 
-Nothing in it is private: all numbers come from training examples, some from test examples, without
-  noise.
+Nothing in it is differentially private: all numbers come from training examples, without noise.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from typing import Final, Literal
 from dpprobe.records import Part, Record
 
 FORMAT: Final = "dpprobe-long-tail"
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 LONG_TAIL = "long_tail"  # the folder: <folder>/<dataset>/<backbone><suffix>
-LONG_TAIL_TABLES = ("long_tail", "long_tail_gap", "long_tail_correlation")
+LONG_TAIL_TABLES = ("long_tail", "long_tail_gap")
 RECORD_SUFFIX, ROWS_SUFFIX = ".json", ".parquet"
 # The record is the commit mark: it is written last.
 SUFFIXES = (ROWS_SUFFIX, RECORD_SUFFIX)
@@ -40,10 +39,10 @@ class Frequencies(Part):
 
     Attributes:
       sub_classes: the number of clusters of all classes.
-      index: the tail index; None where no class has two.
-      few: the share of sub-classes with at most so many rows.
+      index: the tail index; None if no class has two sub-classes.
+      few: by a number of rows, the share of sub-classes with at most so many.
       effective: the effective number M.
-      shares: of a class's rows in its sub-class of each rank, the mean over classes.
+      shares: by rank, a sub-class's share of its class's rows, the mean over classes.
     """
 
     sub_classes: int
@@ -54,12 +53,7 @@ class Frequencies(Part):
 
 
 class SubClasses(Part):
-    """A clustering.
-
-    Attributes:
-      clusters: asked for in each class.
-      m_ln_n: M ln N, with N the units of the whole training split.
-    """
+    """A clustering into at most `clusters` per class; N of `m_ln_n` counts all training units."""
 
     clusters: int
     measured: Frequencies
@@ -68,30 +62,11 @@ class SubClasses(Part):
 
 
 class Above(Part):
-    """The share of rows with a score above each threshold, and the share that chance gives."""
+    """The share of rows with a score above each threshold, and the share expected by chance."""
 
     thresholds: tuple[float, ...]
     share: tuple[float, ...]
     chance: tuple[float, ...]
-
-
-class RemovedRows(Part):
-    """Test accuracies, as fractions, with all rows and without the memorised ones.
-
-    Attributes:
-      removed: rows.
-      at_random: with as many random rows removed, the mean over draws.
-      lost: `at_random` - `without`.
-      low, high: of `lost`, a 95% interval over test units and draws.
-    """
-
-    removed: int
-    accuracy: float
-    without: float
-    at_random: float
-    lost: float
-    low: float
-    high: float
 
 
 class Scores(Part):
@@ -99,12 +74,10 @@ class Scores(Part):
 
     Attributes:
       rows, units: that heads were trained on, each on `trained_share` of the units.
-      ridge: of the heads.
-      accuracy: of heads about rows that they were not trained on.
-      share, chance: of rows with a score above `threshold`, and what chance gives.
+      accuracy: of heads on rows that they were not trained on.
+      share, chance: of rows with a score above `threshold`, and the share expected by chance.
       low, high: of `share`, a 95% interval over units.
       standard_error: of a row's score, the median.
-      removal: None where no row, or every row, is above the threshold.
     """
 
     heads: int
@@ -120,7 +93,6 @@ class Scores(Part):
     high: float
     standard_error: float
     above: Above
-    removal: RemovedRows | None
     seconds: float
 
 
@@ -129,14 +101,14 @@ class LongTailRecord(Record):
 
     Attributes:
       rows, units: of the training split; N of the theorem is `units`.
-      clustered: rows whose features were clustered.
+      clustered: the number of clustered rows.
       classes: with a row among them.
       variance_kept: the share that the clustered components keep, over all classes.
-      memorisation: None where the study asks for none, or for the reason in `notes`.
+      memorisation: None if the study asks for none, or for the reason in `notes`.
     """
 
     format: Literal["dpprobe-long-tail"] = FORMAT
-    format_version: Literal[1] = FORMAT_VERSION
+    format_version: Literal[2] = FORMAT_VERSION
     private: Literal[False] = False
     dataset: str
     backbone: str

@@ -1,4 +1,4 @@
-"""The tables of long tails: sub-classes, memorisation beside the price of privacy, correlations.
+"""The tables of long tails: sub-classes, and memorisation beside the price of privacy.
 
 All of it is made from private examples without noise, and says so.
 """
@@ -6,11 +6,9 @@ All of it is made from private examples without noise, and says so.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from dpprobe.analyses.long_tail.long_tail_record import (
     LONG_TAIL_TABLES,
@@ -33,13 +31,13 @@ NO_BOUND = (
     "for this data set: the theorem's assumptions are not known to hold, and M depends on the "
     "clustering."
 )
-FEWEST = 4  # points of a correlation: of three any order is likely by chance
+FEWEST = 4  # points of a correlation: with three, any order is likely by chance
 NEAR = 2.0  # points below the ceiling within which a private result counts as near it
 
 _REFERENCE = (
-    "Reference: as many rows, drawn from one normal distribution a class with the variances of its "
-    "principal components, clustered alike. What stands beside it is no sign of sub-classes unless "
-    "it differs from it."
+    "Reference: as many rows per class, drawn from one normal distribution with the variances of "
+    "its principal components, clustered alike. Values close to the reference are no evidence of "
+    "sub-classes."
 )
 _GAP = (
     "Gap: percentage points of test results between the non-private ceiling and the best private "
@@ -55,21 +53,6 @@ class Gap:
     backbone: str
     epsilon: str
     points: float
-
-
-@dataclass(frozen=True)
-class RankCorrelation:
-    """Spearman's correlation of some points.
-
-    Attributes:
-      value: None below four points, and where a variable is the same at all of them.
-      low, high: of a 95% interval; None with the value.
-    """
-
-    points: int
-    value: float | None
-    low: float | None = None
-    high: float | None = None
 
 
 def write_long_tail_tables(
@@ -88,8 +71,7 @@ def write_long_tail_tables(
 
 def list_tables(records: Sequence[LongTailRecord], grid: Grid) -> dict[str, Table]:
     """Makes the tables, by name."""
-    gaps = private_gaps(grid)
-    made = (sub_class_table(records), gap_table(records, gaps), correlation_table(records, gaps))
+    made = sub_class_table(records), gap_table(records, private_gaps(grid))
     return {table.name: table for table in made}
 
 
@@ -184,86 +166,43 @@ def gap_table(records: Sequence[LongTailRecord], gaps: Sequence[Gap]) -> Table:
                 *(BLANK if value is None else _number_cell(value) for value in points),
             )
         )
-    titles = ["memorised %", "by chance %", "accuracy lost", "rows scored", "M ln N"]
+    titles = ["memorised %", "by chance %", "rows scored", "M ln N"]
     titles += [f"within {NEAR:g} points at ε"] + [f"gap at ε {epsilon}" for epsilon in epsilons]
-    intervals = ("memorised %", "accuracy lost")
     return Table(
         name="long_tail_gap",
         title="Memorised rows and the price of privacy, not private",
         columns=(
             *_name_columns(),
-            *(Column(title=each, interval=each in intervals) for each in titles),
+            *(Column(title=each, interval=each == "memorised %") for each in titles),
         ),
         rows=rows,
         notes=[
             f"{NOT_PRIVATE} Memorised: training rows that a ridge head is right about more often "
             "with them than without, by over 0.25 (Feldman and Zhang 2020); by chance: the share "
-            "that as many heads show where no row is memorised. Accuracy lost: test accuracy, in "
-            "points, without these rows, below that without as many random ones. "
-            f"{_GAP} {NO_BOUND}",
+            "that as many heads show where no row is memorised. "
+            f"{_GAP} {NO_BOUND}{describe_correlations(records, gaps)}",
         ],
     )
 
 
-MEASURES: Mapping[str, Callable[[LongTailRecord], float | None]] = {
-    "memorised %": lambda record: getattr(record.memorisation, "share", None),
-    "tail index": lambda record: getattr(record.finest.measured.index, "value", None),
-    f"≤ {FEW[-1]} rows %": lambda record: record.finest.measured.few[FEW[-1]],
-    "M": lambda record: record.finest.measured.effective,
-}
+def describe_correlations(records: Sequence[LongTailRecord], gaps: Sequence[Gap]) -> str:
+    """Writes the rank correlation of memorised rows with the gap at each epsilon, if any."""
+    from scipy.stats import spearmanr  # heavy, for a start of Snakemake
 
-
-def correlate_measures(
-    records: Sequence[LongTailRecord], gaps: Iterable[Gap]
-) -> dict[tuple[str, str], RankCorrelation]:
-    """Correlates each measure of a long tail with the gap, over (dataset, backbone).
-
-    Returns:
-      By measure and epsilon.
-    """
-    by_place = {(record.dataset, record.backbone): record for record in records}
-    known = [gap for gap in gaps if (gap.dataset, gap.backbone) in by_place]
-    epsilons = sorted({gap.epsilon for gap in known}, key=epsilon_value)
-    results = {}
-    for name, measure in MEASURES.items():
-        for epsilon in epsilons:
-            points = [
-                (value, gap.points)
-                for gap in known
-                if gap.epsilon == epsilon
-                and (value := measure(by_place[gap.dataset, gap.backbone])) is not None
-            ]
-            results[name, epsilon] = rank_correlation(
-                [one for one, _ in points], [other for _, other in points]
-            )
-    return results
-
-
-def correlation_table(records: Sequence[LongTailRecord], gaps: Sequence[Gap]) -> Table:
-    """Makes the table of correlations: one row per measure and epsilon."""
-    rows = []
-    for (measure, epsilon), result in correlate_measures(records, gaps).items():
-        cell = BLANK
-        if result.value is not None:
-            cell = _interval_cell(result.value, result.low, result.high)
-        rows.append(make_row(measure, epsilon, _count_cell(result.points), cell))
-    return Table(
-        name="long_tail_correlation",
-        title="Long tails against the price of privacy, not private",
-        columns=(
-            Column(title="measure", align="left"),
-            Column(title="ε"),
-            Column(title="points"),
-            Column(title="rank correlation", interval=True),
-        ),
-        rows=rows,
-        notes=[
-            f"{NOT_PRIVATE} Spearman's correlation of each measure (at the most clusters) with the "
-            "gap at that epsilon; a point is a (dataset, backbone). The 95% interval (Bonett and "
-            "Wright 2000; none below four points) takes points for independent. Those of one "
-            "dataset share its rows, so it is too narrow; and harder datasets have more of both, "
-            f"so a correlation names no cause. {_GAP}",
-        ],
+    shares = {(r.dataset, r.backbone): r.memorisation.share for r in records if r.memorisation}
+    parts = []
+    for epsilon in sorted({gap.epsilon for gap in gaps}, key=epsilon_value):
+        here = [g for g in gaps if g.epsilon == epsilon and (g.dataset, g.backbone) in shares]
+        memorised = [shares[gap.dataset, gap.backbone] for gap in here]
+        points = [gap.points for gap in here]
+        if len(here) >= FEWEST and len(set(memorised)) > 1 and len(set(points)) > 1:
+            value = float(spearmanr(memorised, points).statistic)
+            parts.append(f"{value:.2f} at ε {epsilon} ({len(here)} points)")
+    if not parts:
+        return ""
+    return (
+        f" Rank correlation (Spearman) of memorised rows with the gap: {', '.join(parts)}. A point "
+        "is a (dataset, backbone). Harder datasets have more of both, so it shows no cause."
     )
 
 
@@ -272,15 +211,12 @@ def _name_columns() -> tuple[Column, Column]:
 
 
 def _memorisation_cells(record: LongTailRecord) -> list[TableCell]:
-    """Makes the cells of a record's memorisation; blank where there is none."""
     scores = record.memorisation
     if scores is None:
-        return [BLANK] * 4
-    lost = scores.removal
+        return [BLANK] * 3
     return [
         mean_cell(scores.share, scores.low, scores.high, digits=2),
         _percent_cell(scores.chance, digits=2),
-        mean_cell(lost.lost, lost.low, lost.high, digits=2) if lost else BLANK,
         _count_cell(scores.rows),
     ]
 
@@ -291,11 +227,7 @@ def _index_cell(frequencies: Frequencies) -> TableCell:
         return BLANK
     if index.high is None:
         return TableCell(text=f"{index.value:.2f} (above {index.low:.2f})", value=index.value)
-    return _interval_cell(index.value, index.low, index.high)
-
-
-def _interval_cell(value: float, low: float | None, high: float | None) -> TableCell:
-    return mean_cell(value, low, high, scale=1, digits=2)
+    return mean_cell(index.value, index.low, index.high, scale=1, digits=2)
 
 
 def _count_cell(value: int) -> TableCell:
@@ -308,25 +240,3 @@ def _number_cell(value: float, *, digits: int = 1) -> TableCell:
 
 def _percent_cell(share: float, *, digits: int = 1) -> TableCell:
     return TableCell(text=f"{100 * share:.{digits}f}", value=100 * share)
-
-
-def rank_correlation(first: Sequence[float], second: Sequence[float]) -> RankCorrelation:
-    """Computes Spearman's correlation and its interval.
-
-    The interval is that of Fisher's transformation with the variance of Bonett and Wright (2000),
-    for points that are independent of each other. If all ranks agree, it is taken at the middle
-    between 1 and the largest value below it, which is of two neighbours exchanged: at 1 itself it
-    would have no width.
-    """
-    from scipy.stats import spearmanr  # heavy, for a start of Snakemake
-
-    points = len(first)
-    if points < FEWEST or len(set(first)) == 1 or len(set(second)) == 1:
-        return RankCorrelation(points, None)
-    value = float(spearmanr(first, second).statistic)
-    largest = 1 - 6 / (points * (points**2 - 1))
-    inner = float(np.clip(value, -largest, largest))
-    reach = 1.959964 * math.sqrt((1 + inner**2 / 2) / (points - 3))
-    middle = math.atanh(inner)
-    low, high = math.tanh(middle - reach), math.tanh(middle + reach)
-    return RankCorrelation(points, value, min(low, value), max(high, value))

@@ -1,8 +1,8 @@
-"""The long-tail job of one (dataset, backbone). Nothing that it writes is private.
+"""The long-tail job of one (dataset, backbone), not private.
 
 Sub-classes come from at most `rows` training examples, memorisation from at most
-`memorisation.rows` of them; where there are more, units are drawn with the study's seed. The scores
-of the rows are written first, the record last.
+`memorisation.rows` of them. From larger sets, units are drawn with the study's seed. The scores of
+the rows are written first, the record last.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dpprobe.analyses.long_tail.memorisation import (
     SHARE,
     THRESHOLD,
     Memorisation,
-    Scaling,
+    scale_columns,
 )
 from dpprobe.analyses.long_tail.options import LongTailOptions, MemorisationOptions
 from dpprobe.analyses.long_tail.sub_classes import Index, Sizes
@@ -62,7 +62,6 @@ ROWS = pa.schema(
 
 def long_tail_job(
     train: Path,
-    test: Path,
     folder: Path,
     *,
     dataset: str,
@@ -72,9 +71,6 @@ def long_tail_job(
     threads: int,
 ) -> None:
     """Measures sub-classes and memorisation of the features of one (dataset, backbone).
-
-    Args:
-      threads: of the linear algebra, whose number may change the last bits of results.
 
     Raises:
       DataError: for rows of several labels, and for features that are not finite.
@@ -94,7 +90,7 @@ def long_tail_job(
                 notes.append(f"no memorisation: {scored.count} units; {FEWEST_UNITS} are needed")
             else:
                 scores, table = measure_memorisation(
-                    scored, FeatureStore(test), options.memorisation, seed
+                    scored, store.num_classes, options.memorisation, seed
                 )
     total = int(_number_units(store).max()) + 1
     for item in parts["sub_classes"]:
@@ -125,7 +121,7 @@ class Rows:
 
     Attributes:
       features: float32 [n, d].
-      labels, units: int64 [n]; whose each row is.
+      labels, units: int64 [n], the class and the unit of each row.
     """
 
     features: npt.NDArray[np.float32]
@@ -135,7 +131,6 @@ class Rows:
 
     @property
     def count(self) -> int:
-        """The number of units."""
         return len(np.unique(self.units))
 
     def draw_units(self, most: int, seed: int) -> Rows:
@@ -146,11 +141,7 @@ class Rows:
 
 
 def read_rows(store: FeatureStore, most: int, *, seed: int) -> Rows:
-    """Reads at most `most` rows, of whole units in random order.
-
-    Raises:
-      DataError: for rows of several labels, and for features that are not finite.
-    """
+    """Reads at most `most` rows, of whole units in random order."""
     if store.multi_label:
         raise DataError(
             f"{store.path}: rows have several labels, but a long tail needs one label per "
@@ -158,32 +149,19 @@ def read_rows(store: FeatureStore, most: int, *, seed: int) -> Rows:
         )
     units = _number_units(store)
     chosen = _draw_positions(units, most, derived_seed(seed, "clustered units"))
-    features = _require_finite(store, store.read_rows(chosen))
+    features = store.read_rows(chosen)
+    if bad := int((~np.isfinite(features).all(axis=1)).sum()):
+        raise DataError(f"{store.path}: features of {bad} rows are not finite; extract them again")
     ids = store.ids
     return Rows(
         features, np.asarray(store.labels)[chosen], units[chosen], [ids[row] for row in chosen]
     )
 
 
-def _require_finite(
-    store: FeatureStore, features: npt.NDArray[np.float32]
-) -> npt.NDArray[np.float32]:
-    """Returns features of a store, which must be finite."""
-    if bad := int((~np.isfinite(features).all(axis=1)).sum()):
-        raise DataError(f"{store.path}: features of {bad} rows are not finite; extract them again")
-    return features
-
-
 def measure_sub_classes(
     features: npt.NDArray[np.floating], labels: Index, clusters: Sequence[int], *, seed: int
 ) -> dict[str, Any]:
-    """Clusters each class, and rows drawn without sub-classes; as the record has it.
-
-    Args:
-      features: [n, d].
-      labels: int64 [n].
-      clusters: in each class, one clustering each.
-    """
+    """Clusters each class, and its reference without sub-classes, once per number of clusters."""
     sizes: dict[tuple[int, bool], list[Index]] = {}
     classes = np.unique(labels)
     kept = total = 0.0
@@ -223,23 +201,17 @@ def _measure_frequencies(sizes: Sizes, seed: int) -> dict[str, Any]:
 
 
 def measure_memorisation(
-    rows: Rows, test: FeatureStore, options: MemorisationOptions, seed: int
+    rows: Rows, classes: int, options: MemorisationOptions, seed: int
 ) -> tuple[dict[str, Any], pa.Table]:
-    """Scores rows, and removes those that are memorised; as the record and the table have it."""
+    """Returns the memorisation of the record, and the table of scores."""
     started = time.monotonic()
-    classes, tested = test.num_classes, _require_finite(test, test.read())
-    scaling = Scaling.measure_scaling(rows.features)
-    columns = scaling.scale_columns(rows.features)
     codes: Index = np.unique(rows.units, return_inverse=True)[1]
     measured = memorisation.measure_memorisation(
-        columns, rows.labels, num_classes=classes, units=codes, heads=options.heads, seed=seed
-    )
-    removal = memorisation.remove_memorised(
-        (columns, rows.labels),
-        (scaling.scale_columns(tested), np.asarray(test.labels), _number_units(test)),
-        measured.scores > THRESHOLD,
+        scale_columns(rows.features),
+        rows.labels,
         num_classes=classes,
-        ridge=measured.ridge,
+        units=codes,
+        heads=options.heads,
         seed=seed,
     )
     record = {
@@ -248,14 +220,12 @@ def measure_memorisation(
         "rows": len(codes),
         "units": rows.count,
         **_describe_shares(measured, rows.count),
-        "removal": removal,
         "seconds": round(time.monotonic() - started, 3),
     }
     return record, _make_table(rows, measured)
 
 
 def _describe_shares(measured: Memorisation, units: int) -> dict[str, Any]:
-    """Returns the part of the record that the scores alone decide."""
     share = measured.share_above(THRESHOLD)
     low, high = wilson_interval(share, units)
     return {
@@ -276,7 +246,7 @@ def _describe_shares(measured: Memorisation, units: int) -> dict[str, Any]:
 
 
 def _make_table(rows: Rows, measured: Memorisation) -> pa.Table:
-    """Returns a line per row; a score that is not known is null."""
+    """Returns a line per row; an unknown score is null."""
     columns = {
         "id": rows.ids,
         "label": rows.labels,
@@ -291,7 +261,6 @@ def _make_table(rows: Rows, measured: Memorisation) -> pa.Table:
 
 
 def _number_units(store: FeatureStore) -> Index:
-    """Returns a number for each row's unit; each row is one where none are named."""
     codes = unit_codes(store.units)
     return np.arange(store.rows) if codes is None else codes
 

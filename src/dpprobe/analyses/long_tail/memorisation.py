@@ -1,4 +1,4 @@
-"""Memorisation scores of training examples, by heads trained on random subsets. None is private.
+"""Memorisation scores of training examples, by heads trained on random subsets; not private.
 
 An example's score is the probability that a head classifies it correctly when trained on it, minus
 the probability when not (Feldman and Zhang 2020, "What neural networks memorize and why", section
@@ -8,14 +8,9 @@ unusual, and are as private as the examples.
 
 The head is ridge regression of the classes (one column of 0 and 1 for each), which private least
 squares approaches as its noise vanishes. It has a closed form, so that hundreds of heads share one
-factorisation. With the rows X, the targets Y and the ridge r:
-
-- more rows than columns: the rows that are out leave the sums X'X and X'Y, and a system of the
-  columns is solved for each head;
-- else: with Q = (XX' + r)^-1 the head without the rows O has the dual coefficients
-  QY - Q_:O Q_OO^-1 (QY)_O, which are 0 on O (block inverse of Q), and a system of O is solved.
-
-Both are exact: the same weights as of a new fit, up to rounding.
+factorisation. With the rows X, the targets Y, the ridge r and Q = (XX' + r)^-1, the head without
+the rows O has the dual coefficients QY - Q_:O Q_OO^-1 (QY)_O, which are 0 on O (block inverse of
+Q). These are the weights of a new fit, up to rounding.
 """
 
 from __future__ import annotations
@@ -23,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +25,6 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.linalg.lapack import dpotri
 from scipy.stats import hypergeom
 
-from dpprobe.analyses.long_tail.long_tail_record import RemovedRows
 from dpprobe.errors import DataError
 from dpprobe.privacy.randomness import open_stream
 from dpprobe.progress import Progress
@@ -43,65 +36,24 @@ Flags = npt.NDArray[np.bool_]
 THRESHOLD = 0.25  # a row with a score above it counts as memorised, as in the paper
 SHARE = 0.7  # of the units, in each head
 FEWEST_UNITS = 20
-REMOVALS = 20  # random draws that the removal of memorised rows is compared with
 RIDGES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 1e2, 1e3, 1e4)
 PILOT_UNITS, PILOT_HEADS = 2000, 5  # from which the ridge is chosen
-# Dual coefficients are used up to so many rows for each column.
-_ROWS_A_COLUMN = 2
 
 
-@dataclass(frozen=True)
-class Scaling:
-    """The map from features to a head's columns: centred, mean squared norm 1, a column of ones.
+def scale_columns(features: npt.NDArray[np.floating]) -> Numbers:
+    """Returns a head's columns [n, d + 1]: features centred, of mean squared norm 1, and ones.
 
     Centre and scale are of all rows, also of those that a head leaves out.
     """
-
-    centre: Numbers
-    scale: float
-
-    @classmethod
-    def measure_scaling(cls, features: npt.NDArray[np.floating]) -> Scaling:
-        """Measures finite features [n, d]."""
-        rows = np.asarray(features, dtype=np.float64)
-        centre = rows.mean(axis=0)
-        squares = float(np.square(rows - centre).sum(axis=1).mean())
-        return cls(centre, squares**-0.5 if squares > 0 else 0.0)
-
-    def scale_columns(self, features: npt.NDArray[np.floating]) -> Numbers:
-        """Returns the columns [n, d + 1]."""
-        columns = np.ones((len(features), features.shape[1] + 1))
-        np.subtract(features, self.centre, out=columns[:, :-1])
-        columns[:, :-1] *= self.scale
-        return columns
+    columns = np.ones((len(features), features.shape[1] + 1))
+    np.subtract(features, features.mean(axis=0, dtype=np.float64), out=columns[:, :-1])
+    squares = float(np.square(columns[:, :-1]).sum(axis=1).mean())
+    columns[:, :-1] *= squares**-0.5 if squares > 0 else 0.0
+    return columns
 
 
-class Heads(Protocol):
-    """Ridge heads of some rows, each without a few of them."""
-
-    def weights_without(self, out: Index) -> Numbers:
-        """Returns the weights [d, K] of the head trained on all rows but these."""
-        ...
-
-
-class HeadsByColumns:
-    """Heads from sums over rows: for many rows and few columns."""
-
-    def __init__(self, rows: Numbers, targets: Numbers, ridge: float) -> None:
-        self.rows, self.targets = rows, targets
-        self.gram = rows.T @ rows
-        self.gram[np.diag_indices_from(self.gram)] += ridge
-        self.moments = rows.T @ targets
-
-    def weights_without(self, out: Index) -> Numbers:
-        left = self.rows[out]
-        factor = cho_factor(self.gram - left.T @ left, overwrite_a=True, check_finite=False)
-        moments = self.moments - left.T @ self.targets[out]
-        return np.asarray(cho_solve(factor, moments, overwrite_b=True, check_finite=False))
-
-
-class HeadsByRows:
-    """Heads from the inverse of the rows' products: for few rows and many columns."""
+class Heads:
+    """Ridge heads of some rows [n, d] and targets [n, K], each without a few of the rows."""
 
     def __init__(self, rows: Numbers, targets: Numbers, ridge: float) -> None:
         self.rows = rows
@@ -113,6 +65,7 @@ class HeadsByRows:
         self.coefficients = self.inverse @ targets
 
     def weights_without(self, out: Index) -> Numbers:
+        """Returns the weights [d, K] of the head trained on all rows but these."""
         across = self.inverse[out]  # it is symmetric, and rows are quicker to take than columns
         block = cho_factor(across[:, out], overwrite_a=True, check_finite=False)
         solved = cho_solve(block, self.coefficients[out], check_finite=False)
@@ -121,21 +74,9 @@ class HeadsByRows:
         return np.asarray(self.rows.T @ coefficients)
 
 
-def ridge_heads(rows: Numbers, targets: Numbers, ridge: float) -> Heads:
-    """Returns the heads of rows [n, d] and targets [n, K], by the cheaper of both ways."""
-    kind = HeadsByRows if len(rows) <= _ROWS_A_COLUMN * rows.shape[1] else HeadsByColumns
-    return kind(rows, targets, ridge)
-
-
 @dataclass(frozen=True)
 class Memorisation:
-    """Heads that were right about each row, among those with it and those without it.
-
-    Attributes:
-      right_in, heads_in: [n], of the heads with the row.
-      right_out, heads_out: [n], of those without.
-      ridge: of all heads.
-    """
+    """For each row [n], the heads trained with it (in) and without it (out), and those right."""
 
     right_in: Index
     heads_in: Index
@@ -166,16 +107,15 @@ class Memorisation:
         )
 
     def share_above(self, threshold: float) -> float:
-        """Returns the share of the rows with a score above a threshold."""
         known = self.scores[~np.isnan(self.scores)]
         return float((known > threshold).mean())
 
     def expected_share_above(self, threshold: float) -> float:
         """Returns the share that `share_above` is expected to be if no row is memorised.
 
-        Heads are then as often right with a row as without: given how many are right in all, those
-        among the heads with the row are a hypergeometric number. Exact, as the rows that are out
-        are drawn again for each head.
+        Heads are then as often right with a row as without it. So the number of right heads with
+        the row is hypergeometric, given the number of all right heads. Exact, since the rows that
+        are out are drawn again for each head.
         """
         known = (self.heads_in > 0) & (self.heads_out > 0)
         inside, outside = self.heads_in[known], self.heads_out[known]
@@ -195,12 +135,11 @@ def measure_memorisation(
     heads: int,
     seed: int,
 ) -> Memorisation:
-    """Trains heads on random shares of the units, and asks each about every row.
+    """Trains heads on random shares of the units, and tests each on every row.
 
     Args:
-      rows: [n, d] columns of heads, by `Scaling.scale_columns`.
-      labels: int64 [n].
-      units: int64 [n], whose each row is, from 0 without gaps.
+      rows: [n, d], by `scale_columns`.
+      units: int64 [n], the unit of each row, from 0 without gaps.
 
     Raises:
       DataError: for fewer than 20 units.
@@ -210,7 +149,7 @@ def measure_memorisation(
         raise DataError(f"memorisation: {count} units; {FEWEST_UNITS} are needed")
     targets = np.eye(num_classes)[labels]
     ridge = choose_ridge(rows, targets, units, seed=seed)
-    family = ridge_heads(rows, targets, ridge)
+    family = Heads(rows, targets, ridge)
     right = np.zeros((2, len(rows)), dtype=np.int64)
     trained = np.zeros((2, len(rows)), dtype=np.int64)
     with Progress(heads, label="memorisation", unit="heads") as progress:
@@ -237,7 +176,7 @@ def choose_ridge(rows: Numbers, targets: Numbers, units: Index, *, seed: int) ->
     units = np.unique(units[chosen], return_inverse=True)[1]
     errors = []
     for ridge in RIDGES:
-        family, error = ridge_heads(rows, targets, ridge), 0.0
+        family, error = Heads(rows, targets, ridge), 0.0
         for out in _draw_subsets(units, PILOT_HEADS, seed=seed, name="ridge subsets"):
             left = np.flatnonzero(out)
             error += float(
@@ -248,7 +187,7 @@ def choose_ridge(rows: Numbers, targets: Numbers, units: Index, *, seed: int) ->
 
 
 def _draw_subsets(units: Index, heads: int, *, seed: int, name: str) -> Iterator[Flags]:
-    """Yields the rows that are out of each head, [n]: those of 30% of the units, drawn again."""
+    """Yields for each head the rows [n] that are out: all rows of 30% of the units."""
     count = int(units.max()) + 1
     left_out = count - round(SHARE * count)
     random = open_stream(seed, name)
@@ -256,52 +195,3 @@ def _draw_subsets(units: Index, heads: int, *, seed: int, name: str) -> Iterator
         out = np.zeros(count, dtype=bool)
         out[random.permutation(count)[:left_out]] = True
         yield out[units]
-
-
-def remove_memorised(
-    train: tuple[Numbers, Index],
-    test: tuple[Numbers, Index, Index],
-    removed: Flags,
-    *,
-    num_classes: int,
-    ridge: float,
-    seed: int,
-) -> RemovedRows | None:
-    """Trains heads without some rows, and without as many random ones; None with none or all.
-
-    Args:
-      train: rows [n, d] and labels.
-      test: rows [m, d], labels, and whose each row is; each unit counts once.
-      removed: [n].
-    """
-    rows, labels = train
-    count = int(removed.sum())
-    if not 0 < count < len(rows):
-        return None
-    family = ridge_heads(rows, np.eye(num_classes)[labels], ridge)
-    test_rows, test_labels, units = test
-
-    def share_right(out: Index) -> Numbers:
-        hit = (test_rows @ family.weights_without(out)).argmax(axis=1) == test_labels
-        return np.asarray(np.bincount(units, weights=hit) / np.bincount(units))
-
-    random = open_stream(seed, "removed rows")
-    draws = np.stack(
-        [share_right(np.sort(random.permutation(len(rows))[:count])) for _ in range(REMOVALS)]
-    )
-    without = share_right(np.flatnonzero(removed))
-    lost = draws.mean(axis=0) - without
-    # Heads that agree about every test unit may still differ about another one.
-    over_units = max(float(lost.std()), 1 / np.sqrt(len(lost))) / np.sqrt(len(lost))
-    over_draws = float(draws.mean(axis=1).std(ddof=1)) / np.sqrt(REMOVALS)
-    reach = 1.96 * float(np.hypot(over_units, over_draws))
-    mean = float(lost.mean())
-    return RemovedRows(
-        removed=count,
-        accuracy=float(share_right(np.empty(0, dtype=np.int64)).mean()),
-        without=float(without.mean()),
-        at_random=float(draws.mean()),
-        lost=mean,
-        low=mean - reach,
-        high=mean + reach,
-    )

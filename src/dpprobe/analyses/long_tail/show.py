@@ -1,4 +1,4 @@
-"""Figures and report section of long tails: sub-classes, memorised rows, the price of privacy."""
+"""Figure and report section of long tails: sub-classes, memorised rows, the price of privacy."""
 
 from __future__ import annotations
 
@@ -15,33 +15,17 @@ from matplotlib.ticker import LogLocator
 
 from dpprobe.analyses.analysis import Page
 from dpprobe.analyses.long_tail.long_tail_record import LongTailRecord, read_long_tails
-from dpprobe.analyses.long_tail.long_tail_tables import (
-    RankCorrelation,
-    correlate_measures,
-    list_tables,
-    private_gaps,
-)
+from dpprobe.analyses.long_tail.long_tail_tables import list_tables
 from dpprobe.errors import DataError
 from dpprobe.exhibits import style
 from dpprobe.exhibits.tables import write_html
-from dpprobe.privacy.limits import epsilon_value
-from dpprobe.results.summary import Grid, read_grid
-from dpprobe.study.ablations import keep_unique
 
-_MOST_PANELS = 6  # epsilons of the figure of gaps
 _FOOT = 0.01  # percent: smaller shares are not shown
 
 
 def plot_long_tail(records: Sequence[Path], *, svg: Path, png: Path) -> None:
     """Draws the long tails of one dataset from their records."""
     long_tail_figure(read_long_tails(records), svg=svg, png=png)
-
-
-def plot_long_tail_gap(
-    records: Sequence[Path], summaries: Sequence[Path], *, svg: Path, png: Path
-) -> None:
-    """Draws memorised rows beside the price of privacy, over all datasets and backbones."""
-    gap_figure(read_long_tails(records), read_grid(summaries), svg=svg, png=png)
 
 
 def make_section(paths: Sequence[Path], page: Page) -> dict[str, list[Markup] | list[str]] | None:
@@ -148,72 +132,3 @@ def _make_handles(backbones: Sequence[str], colours: Sequence[str]) -> list[Line
         for name, colour in zip(backbones, colours, strict=True)
     ]
     return [*lines, dashed]
-
-
-def gap_figure(records: Sequence[LongTailRecord], grid: Grid, *, svg: Path, png: Path) -> None:
-    """Draws the gap of the best private head against the share of memorised rows.
-
-    A panel per epsilon, at most six; one colour per backbone, one marker per dataset.
-
-    Raises:
-      DataError: when no (dataset, backbone) has both.
-    """
-    shares = {
-        (record.dataset, record.backbone): 100 * record.memorisation.share
-        for record in records
-        if record.memorisation
-    }
-    gaps = [gap for gap in private_gaps(grid) if (gap.dataset, gap.backbone) in shares]
-    if not gaps:
-        raise DataError("no gap to draw; the study needs private heads and a non-private ceiling")
-    epsilons = _spread_epsilons(sorted({gap.epsilon for gap in gaps}, key=epsilon_value))
-    backbones = keep_unique(gap.backbone for gap in gaps)
-    datasets = keep_unique(gap.dataset for gap in gaps)
-    colours = dict(zip(backbones, style.COLOURS * len(backbones), strict=False))
-    markers = {name: style.LINE_STYLES[i % 12][1] for i, name in enumerate(datasets)}
-    measured = correlate_measures(records, gaps)
-    with mpl.rc_context(style.SETTINGS):
-        figure, panels = style.panel_grid(len(epsilons), legend=len(backbones) + len(datasets))
-        for axes, epsilon in zip(panels, epsilons, strict=True):
-            for gap in gaps:
-                if gap.epsilon == epsilon:
-                    axes.plot(
-                        [shares[gap.dataset, gap.backbone]], [gap.points],
-                        color=colours[gap.backbone], marker=markers[gap.dataset],
-                        linestyle="none", markersize=6,
-                    )  # fmt: skip
-            axes.axhline(0, color=style.NEUTRAL, linewidth=0.8)
-            axes.set_title(
-                f"ε = {epsilon}: {_describe_correlation(measured['memorised %', epsilon])}",
-                fontsize=8,
-            )
-            axes.set_xlabel("memorised rows (%)", fontsize=8.5)
-            axes.set_xlim(left=0)
-            axes.grid(axis="both")
-        style.label_outer_panels(panels, "points below the ceiling")
-        marks = [(name, style.NEUTRAL, marker) for name, marker in markers.items()]
-        marks += [(name, colour, "o") for name, colour in colours.items()]
-        figure.legend(handles=style.make_dot_handles(marks), loc="outside right upper")
-        style.title_figure(
-            figure, "Memorised rows and the price of privacy",
-            "rank correlation with its 95% interval; not private", panels=1,
-        )  # fmt: skip
-        style.save_figure(figure, svg, png)
-
-
-def _spread_epsilons(epsilons: Sequence[str]) -> list[str]:
-    """Returns at most six of rising epsilons, the first and the last among them."""
-    if len(epsilons) <= _MOST_PANELS:
-        return list(epsilons)
-    step = (len(epsilons) - 1) / (_MOST_PANELS - 1)
-    return [epsilons[round(step * place)] for place in range(_MOST_PANELS)]
-
-
-def _describe_correlation(result: RankCorrelation) -> str:
-    """Writes a correlation, its interval and its number of points."""
-    if result.value is None:
-        return f"{result.points} points"
-    text = f"{result.value:.2f}"
-    if result.low is not None and result.high is not None:
-        text += f" ({result.low:.2f} to {result.high:.2f})"
-    return f"{text}, {result.points} points"

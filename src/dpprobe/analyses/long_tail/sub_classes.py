@@ -1,6 +1,6 @@
-"""Sub-classes of features, and how unequal they are. Nothing here is private.
+"""Sub-classes of features, and how unequal they are; not private.
 
-The features of each class are clustered; a cluster stands for a sub-class, and its share of the
+The features of each class are clustered. A cluster is taken for a sub-class, and its share of the
 class's rows for the sub-class's frequency. Three numbers describe the frequencies:
 
 - the tail index a: the r-th most frequent sub-class of a class has a share in proportion to r^-a
@@ -9,9 +9,9 @@ class's rows for the sub-class's frequency. Three numbers describe the frequenci
 - the effective number M of sub-classes: the exponential of the entropy of all frequencies, the
   number of equally frequent ones that would be as hard to guess.
 
-A clustering always returns clusters, of features without any sub-classes too, and k-means makes
-them unequal by itself. So each number stands beside that of a *reference*: as many rows for each
-class, drawn from one normal distribution with the class's principal variances, clustered alike.
+A clustering returns clusters even if there are no sub-classes, and k-means makes them unequal by
+itself. So each number is compared with a *reference*: as many rows per class, drawn from one normal
+distribution with the class's principal variances, clustered alike.
 """
 
 from __future__ import annotations
@@ -40,12 +40,7 @@ _DRAWS = 200
 
 @dataclass(frozen=True)
 class Coordinates:
-    """A class's rows in their principal components.
-
-    Attributes:
-      rows: [n, q], q at most 64.
-      kept, total: the variance of these, and of all components.
-    """
+    """A class's rows in at most 64 principal components; their variance, and that of all."""
 
     rows: Numbers
     kept: float
@@ -102,12 +97,12 @@ def cluster_sizes(rows: Numbers, clusters: int, *, seed: int) -> Index:
 
 
 def tail_index(sizes: Sizes, *, seed: int) -> long_tail_record.Index | None:
-    """Estimates one tail index for all classes; None where no class has two sub-classes.
+    """Estimates one tail index for all classes; None if no class has two sub-classes.
 
     The mean logarithm of a row's rank is sufficient for the index. Ranks are those of the observed
     sizes, which makes equal frequencies look unequal; so its distribution is simulated for each of
     many indices, with observed ranks too. The index at which the measured value is the median is
-    the estimate; the interval holds the indices of which it is no outlier.
+    the estimate; the interval has the indices that make it no outlier.
     """
     sizes = [one for one in sizes if len(one) > 1]
     if not sizes:
@@ -123,7 +118,7 @@ def tail_index(sizes: Sizes, *, seed: int) -> long_tail_record.Index | None:
             for index in _INDICES
         ]
     )
-    # k-means may cut more evenly than equal frequencies are drawn, of which no interval is left.
+    # k-means may cut more evenly than equal frequencies are drawn, which would leave no interval.
     measured = min(measured, quantiles[0, 1])
     # The more unequal the frequencies, the lower the mean rank; simulated curves are a bit rough.
     low, middle, high = (
@@ -150,14 +145,12 @@ def _mean_log_rank(sizes: Sequence[Index]) -> Numbers:
 
 
 def effective_number(sizes: Sizes) -> float:
-    """Returns the effective number of all sub-classes."""
     shares = np.concatenate(list(sizes)).astype(np.float64)
     shares /= shares.sum()
     return float(np.exp(-(shares * np.log(shares)).sum()))
 
 
 def few_rows(sizes: Sizes) -> dict[int, float]:
-    """Returns the share of sub-classes with at most 1, 2 and 5 rows."""
     together = np.concatenate(list(sizes))
     return {few: float((together <= few).mean()) for few in FEW}
 
@@ -171,5 +164,5 @@ def shares_by_rank(sizes: Sizes) -> list[float]:
 
 
 def _sklearn_seed(seed: int) -> int:
-    """Returns a seed of the 32 bits that scikit-learn takes."""
+    """Returns a seed of 32 bits, which scikit-learn takes."""
     return stream_seed(seed, "scikit-learn") >> 32

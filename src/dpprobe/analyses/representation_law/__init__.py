@@ -38,10 +38,7 @@ PACKAGE = "dpprobe.analyses.representation_law"
 def list_law_records(files: StudyFiles, dataset: str) -> list[str]:
     """Lists the records of the laws of a dataset, if the study measures them."""
     backbones = law_backbones(files.study) if dataset in law_datasets(files.study) else []
-    return [
-        str(law_path(f"{files.results}/{LAYERS}", dataset, backbone, ".json"))
-        for backbone in backbones
-    ]
+    return [str(law_path(f"{files.results}/{LAYERS}", dataset, backbone)) for backbone in backbones]
 
 
 def list_law_marks(files: StudyFiles, dataset: str) -> list[str]:
@@ -59,7 +56,7 @@ LAW_FIGURES = Exhibit(
     needs={
         "record": one(
             lambda files, place: str(
-                law_path(f"{files.results}/{LAYERS}", place["dataset"], place["backbone"], ".json")
+                law_path(f"{files.results}/{LAYERS}", place["dataset"], place["backbone"])
             )
         ),
         "mark": waits(

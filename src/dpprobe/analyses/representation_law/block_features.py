@@ -28,7 +28,7 @@ class Tap:
     """Takes the features of the input of the first block and of the output of each.
 
     Attributes:
-      token: what is taken of tokens; maps are pooled.
+      token: the class token or the mean over patches; maps are pooled.
       prefix: the number of tokens before the patches.
       taken: by layer, the features of each call since they were last handed out; a network that
         passes mirror images too calls its blocks twice.

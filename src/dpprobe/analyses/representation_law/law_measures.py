@@ -40,7 +40,7 @@ CONSTANT_ROWS = "the same for all rows, so that nothing is predicted"
 
 @dataclass(frozen=True, kw_only=True)
 class Scatter:
-    """The two orders of D, None where they are 0/0 or rounding.
+    """The two orders of D, None if they are 0/0 or rounding.
 
     Attributes:
       fault: the reason why a number is None.
@@ -160,7 +160,7 @@ def measure_residuals(
 
 
 def _make_targets(labels: Index, classes: Index) -> Matrix:
-    """Returns the class number, then an indicator of each class: [n, 1 + K]."""
+    """Returns the class number, then an indicator per class: [n, 1 + K]."""
     return np.column_stack([labels, labels[:, None] == classes]).astype(np.float64)
 
 
@@ -215,7 +215,7 @@ def fit_law(
 
 
 def is_constant(x: Matrix) -> bool:
-    """Returns True where rows differ by no more than the rounding of float32."""
+    """Returns True if rows differ by no more than the rounding of float32."""
     return bool(_root_mean_square(x - x.mean(axis=0)) <= CONSTANT * _root_mean_square(x))
 
 
@@ -245,7 +245,6 @@ def _class_means(x: Matrix, codes: Index, sizes: Index) -> Matrix:
 
 
 def _read_inputs(features: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[Matrix, Index, Index]:
-    """Returns features in float64, the place of each row's class, and the classes' rows."""
     x = np.asarray(features, dtype=np.float64)
     _, codes, sizes = np.unique(np.asarray(labels), return_inverse=True, return_counts=True)
     return x, codes, sizes

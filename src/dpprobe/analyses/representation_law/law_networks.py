@@ -14,14 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from dpprobe.analyses.representation_law.block_features import Tap, Token, read_images, tap_blocks
-from dpprobe.analyses.representation_law.law_record import (
-    LAW_SUFFIXES,
-    RECORD_SUFFIX,
-    ROWS_SUFFIX,
-    LawRecord,
-    Split,
-    law_path,
-)
+from dpprobe.analyses.representation_law.law_record import LawRecord, Split, law_path
 from dpprobe.analyses.representation_law.measure import SPLITS, Rows, Subject, law_job
 from dpprobe.analyses.representation_law.measured_networks import describe_tuning
 from dpprobe.analyses.representation_law.options import RepresentationLawOptions
@@ -65,7 +58,6 @@ class TunedFiles:
     def find_all(
         cls, results: Path, networks: Iterable[Sequence[str]], *, dataset: str, backbone: str
     ) -> list[TunedFiles]:
-        """Returns those of (method, epsilon) of one (dataset, backbone)."""
         return [
             cls(
                 method=method,
@@ -153,18 +145,16 @@ def measure_laws(
 
 
 def keep_laws(folder: Path, *, dataset: str, backbone: str, wanted: str) -> bool:
-    """Returns True if the laws are current and whole, and marks their files as seen by this run."""
-    paths = [law_path(folder, dataset, backbone, suffix) for suffix in LAW_SUFFIXES]
+    """Returns True if the laws are up to date, and marks their record as seen by this run."""
+    path = law_path(folder, dataset, backbone)
     try:
-        record = LawRecord.read(law_path(folder, dataset, backbone, RECORD_SUFFIX))
-        rows = sha256_file(law_path(folder, dataset, backbone, ROWS_SUFFIX))
-    except (DataError, OSError):
+        record = LawRecord.read(path)
+    except DataError:
         return False
-    if (record.fingerprint, record.rows_sha256) != (wanted, rows):
+    if record.fingerprint != wanted:
         return False
     logger.info("laws of %s, %s: kept, nothing they depend on has changed", dataset, backbone)
-    for path in paths:
-        path.touch()
+    path.touch()
     return True
 
 
@@ -179,7 +169,7 @@ def _hash_inputs(
     seed: int,
     device: str,
 ) -> str:
-    """Returns the fingerprint of all that decides the laws; arguments as of `measure_laws`."""
+    """Returns the fingerprint of all that decides the laws."""
     name, backbone_options = backbone
     networks = [
         {
@@ -254,11 +244,7 @@ def _make_tuned_network(
 
 
 def trained_options(method: MethodOptions, chosen: Mapping[str, Any]) -> FineTune:
-    """Returns the options that a network was trained with.
-
-    Args:
-      chosen: the record of what a search chose.
-    """
+    """Returns the options that a network was trained with; `chosen` is what a search chose."""
     options = network_options(method)
     assert options is not None, "list_law_networks names methods that tune networks"
     return options.make_trial(chosen)

@@ -15,11 +15,8 @@ from typing import Final, Literal
 from dpprobe.records import Part, Record
 
 FORMAT: Final = "dpprobe-representation-law"
-FORMAT_VERSION: Final = 1
-LAYERS = "layers"  # the folder: <folder>/<dataset>/<backbone>/law<suffix>
-RECORD_SUFFIX, ROWS_SUFFIX = ".json", ".parquet"
-# The record is the commit mark: it is written last.
-LAW_SUFFIXES = (ROWS_SUFFIX, RECORD_SUFFIX)
+FORMAT_VERSION: Final = 2
+LAYERS = "layers"  # the folder: <folder>/<dataset>/<backbone>/law.json
 # Tables of a dataset: tables/<dataset>_<name>.csv and .md.
 LAW_TABLES = ("representation_law", "accuracy_by_blocks")
 
@@ -37,9 +34,9 @@ class FittedLaw(Part):
     """A line through the logarithms of values by layer: value_l = value_0 * rho^l.
 
     Attributes:
-      rho: the factor a layer; `low` and `high` are the ends of its 95% interval, that of
-        independent errors of the layers, which follow each other: it is too narrow.
-      r_squared: the share of the logarithms' variance that the line has; None where they are equal.
+      rho: the factor per layer; `low` and `high` are the ends of its 95% interval, which takes
+        the errors of layers for independent and is therefore too narrow.
+      r_squared: the share of the logarithms' variance that the line has; None if they are equal.
       layers: the number of layers fitted.
     """
 
@@ -54,7 +51,7 @@ class Series(Part):
     """A measure of one network and split, layer by layer, and its law.
 
     Attributes:
-      values: of layers 0, 1, ..., L; None where they are 0/0 or rounding.
+      values: of layers 0, 1, ..., L; None if they are 0/0 or rounding.
       shuffled: the same with shuffled labels, the mean over shuffles.
       noise: what pure noise of the layer's rank leaves; of residuals of fitted rows alone.
       law: of layers 1 to L; None for the reason in `fault`.
@@ -72,7 +69,7 @@ class Series(Part):
 
 
 class LeftOut(Part):
-    """A layer that has no value of some measures, and why."""
+    """A layer without a value of some measures, and why."""
 
     layer: int
     split: Split
@@ -85,8 +82,8 @@ class NetworkLaws(Part):
 
     Attributes:
       method, epsilon: of the cell whose first seed it is; None of the frozen network.
-      tuned: in words what was trained: "head", "last 4 blocks", "all".
-      blocks: the number of tuned blocks; 0 for the head alone, None where it is no number.
+      tuned: what was trained: "head", "last 4 blocks", "all".
+      blocks: the number of tuned blocks; 0 for the head alone, None for "all" and adapters.
       widths: of the features of layers 0 to L.
     """
 
@@ -100,7 +97,6 @@ class NetworkLaws(Part):
     left_out: tuple[LeftOut, ...]
 
     def find_series(self, measure: Measure, split: Split) -> Series:
-        """Returns one measure on one split."""
         return next(s for s in self.series if (s.measure, s.split) == (measure, split))
 
 
@@ -112,11 +108,10 @@ class LawRecord(Record):
       token: the features of a block: its class token, or pooled tokens or maps.
       rcond: eigenvalues of at most this part of the largest do not count.
       fingerprint: of all that decides the values.
-      rows_sha256: of the table of values, the parquet file beside the record.
     """
 
     format: Literal["dpprobe-representation-law"] = FORMAT
-    format_version: Literal[1] = FORMAT_VERSION
+    format_version: Literal[2] = FORMAT_VERSION
     private: Literal[False] = False
     dataset: str
     backbone: str
@@ -130,18 +125,16 @@ class LawRecord(Record):
     seed: int
     networks: tuple[NetworkLaws, ...]
     fingerprint: str
-    rows_sha256: str
     seconds: float
 
     @property
     def frozen(self) -> NetworkLaws:
-        """The network as it was before any training on the private examples."""
         return next(network for network in self.networks if network.setting == "frozen")
 
 
-def law_path(folder: Path | str, dataset: str, backbone: str, suffix: str) -> Path:
-    """Returns a file of a law below the folder of all."""
-    return Path(folder, dataset, backbone, f"law{suffix}")
+def law_path(folder: Path | str, dataset: str, backbone: str) -> Path:
+    """Returns the path of a record below the folder of all."""
+    return Path(folder, dataset, backbone, "law.json")
 
 
 def read_laws(paths: Iterable[Path]) -> list[LawRecord]:

@@ -72,29 +72,17 @@ def write_dataset_laws(
     dataset: str,
     folder: Path,
 ) -> None:
-    """Writes the tables of one dataset's representation laws, from their records.
+    """Writes both tables of a dataset as <dataset>_<name>.csv and .md.
 
     Args:
       name: the dataset's name in the published numbers.
     """
     read = read_laws(records)
     numbers = published_laws(published, name, read)
-    write_law_tables(read, read_grid([summary]), folder, dataset=dataset, published=numbers)
-
-
-def write_law_tables(
-    records: Sequence[LawRecord],
-    grid: Grid,
-    folder: Path,
-    *,
-    dataset: str,
-    published: Sequence[Number] = (),
-) -> None:
-    """Writes both tables of a dataset as <dataset>_<name>.csv and .md."""
-    tables_of = law_tables(records, grid, dataset=dataset, published=published)
-    for name, table in tables_of.items():
-        write_text(folder / f"{dataset}_{name}.csv", tables.comma_separated(table))
-        write_text(folder / f"{dataset}_{name}.md", tables.write_markdown(table))
+    made = law_tables(read, read_grid([summary]), dataset=dataset, published=numbers)
+    for kind, table in made.items():
+        write_text(folder / f"{dataset}_{kind}.csv", tables.comma_separated(table))
+        write_text(folder / f"{dataset}_{kind}.md", tables.write_markdown(table))
 
 
 def law_tables(
@@ -104,7 +92,7 @@ def law_tables(
     dataset: str,
     published: Sequence[Number] = (),
 ) -> dict[str, Table]:
-    """Makes both tables of a dataset, by name; published results stand beside the second's."""
+    """Makes both tables of a dataset, by name; the second also has published results."""
     mine = [record for record in records if record.dataset == dataset]
     laws, accuracy = LAW_TABLES
     return {
@@ -114,11 +102,7 @@ def law_tables(
 
 
 def published_laws(published: Published, name: str, records: Sequence[LawRecord]) -> list[Number]:
-    """Returns the published results of tuned blocks on as many training examples of a dataset.
-
-    Args:
-      name: of the dataset in the published numbers.
-    """
+    """Returns the published results of tuned blocks on as many training examples of a dataset."""
     rows = {record.train_rows for record in records}
     return [
         number
@@ -193,7 +177,7 @@ def _format_layers(layers: Iterable[int]) -> str:
 
 
 def left_out_notes(records: Sequence[LawRecord]) -> list[str]:
-    """Writes which layers have no value of which measure, and why: a line per backbone."""
+    """Writes the layers without a value of a measure, and why: one line per backbone."""
     notes = []
     for record in records:
         groups: dict[tuple[str, str], set[int]] = {}
@@ -267,18 +251,14 @@ def _published_rows(
     rows = []
     for blocks, rate in keep_unique((number.blocks, number.learning_rate) for number in published):
         same = [n for n in published if (n.blocks, n.learning_rate) == (blocks, rate)]
-        words = (
-            f"{blocks[0]} to {blocks[1]} blocks"
-            if isinstance(blocks, tuple)
-            else (f"{blocks} blocks")
-        )
+        count = f"{blocks[0]} to {blocks[1]}" if isinstance(blocks, tuple) else blocks
         cells = []
         for epsilon in epsilons:
             values = sorted(n.value for n in same if n.single_epsilon == epsilon)
             cells.append(_range_cell(values))
         options = "constant" if rate == "constant" else "tuned, unpriced"
         model = same[0].model or ""
-        rows.append(make_row(model, "published", options, words, *cells))
+        rows.append(make_row(model, "published", options, f"{count} blocks", *cells))
     return rows
 
 
@@ -325,7 +305,6 @@ def _epsilon_title(epsilon: float) -> str:
 
 
 def shown_epsilon(token: str | None) -> str:
-    """Writes an epsilon for people; nothing where there is none."""
     return "" if token is None else "∞" if token == INFINITE else token
 
 

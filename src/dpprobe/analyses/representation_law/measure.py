@@ -1,7 +1,7 @@
 """The job of representation laws of one (dataset, backbone). Nothing that it writes is private.
 
 Measures every block of the frozen network and of the tuned ones, on training and test examples, and
-beside each measure the same with shuffled labels. The values are written first, the record last.
+beside each measure the same with shuffled labels.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import torch
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
@@ -30,8 +29,6 @@ from dpprobe.analyses.representation_law.law_measures import (
 )
 from dpprobe.analyses.representation_law.law_record import (
     MEASURES,
-    RECORD_SUFFIX,
-    ROWS_SUFFIX,
     LawRecord,
     LeftOut,
     Measure,
@@ -41,7 +38,6 @@ from dpprobe.analyses.representation_law.law_record import (
     law_path,
 )
 from dpprobe.analyses.representation_law.measured_networks import Tuning
-from dpprobe.artifacts import sha256_file, write_table
 from dpprobe.privacy.randomness import cell_seed, open_stream
 from dpprobe.progress import Progress
 
@@ -50,22 +46,6 @@ Values = dict[tuple[Split, Measure], float | None]
 SPLITS: tuple[Split, Split] = ("train", "test")
 _SCATTERS: tuple[Measure, Measure] = ("separability", "fuzziness")
 _RESIDUALS: tuple[Measure, Measure] = ("residual", "residual_one_hot")
-VALUES = pa.schema(
-    [
-        ("method", pa.string()),
-        ("epsilon", pa.string()),
-        ("setting", pa.string()),
-        ("tuned", pa.string()),
-        ("blocks", pa.int64()),
-        ("layer", pa.int64()),
-        ("width", pa.int64()),
-        ("split", pa.string()),
-        ("measure", pa.string()),
-        ("value", pa.float64()),
-        ("shuffled", pa.float64()),
-        ("noise", pa.float64()),
-    ]
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,12 +93,7 @@ def law_job(
     device: str,
     fingerprint: str,
 ) -> LawRecord:
-    """Measures the laws of all networks of one (dataset, backbone) and writes them.
-
-    Args:
-      subjects: the frozen network first.
-      fingerprint: of all that decides the values, for the record.
-    """
+    """Measures the laws of all networks of one (dataset, backbone), the frozen one first."""
     started = time.monotonic()
     labels = {split: rows[split].labels for split in SPLITS}
     identity = {"use": "representation law", "dataset": dataset, "study_seed": seed}
@@ -154,8 +129,6 @@ def law_job(
                 layers = frozen
             networks.append(_network_laws(subject, layers))
             progress.advance_by(1)
-    values_file = law_path(folder, dataset, backbone, ROWS_SUFFIX)
-    write_table(values_file, values_table(networks))
     record = LawRecord.model_validate(
         {
             "dataset": dataset,
@@ -170,11 +143,10 @@ def law_job(
             "seed": seed,
             "networks": networks,
             "fingerprint": fingerprint,
-            "rows_sha256": sha256_file(values_file),
             "seconds": round(time.monotonic() - started, 3),
         }
     )
-    record.write(law_path(folder, dataset, backbone, RECORD_SUFFIX), values_file)
+    record.write(law_path(folder, dataset, backbone))
     return record
 
 
@@ -200,10 +172,7 @@ def measure_layer(
     labels: Mapping[Split, Labels],
     shuffled: Sequence[Mapping[Split, Labels]],
 ) -> Layer:
-    """Measures one layer's features with the labels, and with each of their shuffles.
-
-    Values that are rounding are left out, with the reason.
-    """
+    """Measures one layer's features with the labels, and with each of their shuffles."""
     values, noise, left_out = _measure_values(train, test, labels)
     others = [_measure_values(train, test, each)[0] for each in shuffled]
     return Layer(
@@ -218,7 +187,7 @@ def measure_layer(
 def _measure_values(
     train: Features, test: Features, labels: Mapping[Split, Labels]
 ) -> tuple[Values, float, list[tuple[Split, tuple[Measure, ...], str]]]:
-    """Returns the measures, what pure noise leaves, and what has no value."""
+    """Returns the measures, the residual of pure noise, and which have no value, with reasons."""
     left = measure_residuals(train, labels["train"], held_out=test, held_out_labels=labels["test"])
     spread = {
         "train": measure_scatter(train, labels["train"]),
@@ -296,27 +265,3 @@ def _make_series(split: Split, measure: Measure, layers: Sequence[Layer]) -> Ser
         fault=fault,
         null=null,
     )
-
-
-def values_table(networks: Sequence[NetworkLaws]) -> pa.Table:
-    """Returns a line per network, layer, split and measure."""
-    lines = [
-        {
-            "method": network.method,
-            "epsilon": network.epsilon,
-            "setting": network.setting,
-            "tuned": network.tuned,
-            "blocks": network.blocks,
-            "layer": layer,
-            "width": width,
-            "split": series.split,
-            "measure": series.measure,
-            "value": series.values[layer],
-            "shuffled": series.shuffled[layer],
-            "noise": series.noise[layer] if series.noise else None,
-        }
-        for network in networks
-        for layer, width in enumerate(network.widths)
-        for series in network.series
-    ]
-    return pa.Table.from_pylist(lines, schema=VALUES)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from dpprobe.errors import DpprobeError
+from dpprobe.analyses.analysis import find_wrong_names, has_several_labels
 from dpprobe.finetune.options import TuneLora
 from dpprobe.heads.options import MethodOptions
 from dpprobe.study.network_methods import network_options
@@ -22,7 +21,7 @@ class Tuning:
 
     Attributes:
       setting: constant options, or options that an unpriced search chose.
-      blocks: the number of tuned blocks; 0 for the head alone, None where it is no number.
+      blocks: the number of tuned blocks; 0 for the head alone, None if it is no number.
     """
 
     setting: Literal["constant", "searched"]
@@ -54,7 +53,7 @@ def law_datasets(study: Study) -> list[str]:
     """Returns the datasets of one label per example; none without `representation_law`."""
     if study.block("representation_law") is None:
         return []
-    return [name for name in study.datasets if not _multi_label(study, name)]
+    return [name for name in study.datasets if not has_several_labels(study, name)]
 
 
 def law_backbones(study: Study) -> list[str]:
@@ -85,22 +84,13 @@ def law_faults(study: Study) -> Iterator[str]:
     options = study.block("representation_law")
     if options is None:
         return
-    for name in options.methods or ():
-        if name not in study.methods:
-            yield f"methods: {name} is not in this study; write some of {', '.join(study.methods)}"
-        elif describe_tuning(study.methods[name]) is None:
+    methods = options.methods or ()
+    yield from find_wrong_names("methods", methods, list(study.methods))
+    for name in methods:
+        if name in study.methods and describe_tuning(study.methods[name]) is None:
             yield f"methods: {name}: head {study.methods[name].head} tunes no network; remove it"
-    for epsilon in options.epsilons or ():
-        if epsilon not in study.job_epsilons():
-            yield f"epsilons: {epsilon} is not in this study; write some of its epsilons"
+    yield from find_wrong_names("epsilons", options.epsilons or (), study.job_epsilons())
     if not law_backbones(study):
         yield "no backbone is a network with blocks; add one, such as of family timm"
     if not law_datasets(study):
         yield "the rows of all datasets have several labels, and laws are of one; remove it"
-
-
-def _multi_label(study: Study, dataset: str) -> bool:
-    """Returns True for rows of several labels; False also for a source with a fault of its own."""
-    with suppress(DpprobeError):
-        return study.datasets[dataset].multi_label()
-    return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field
 
 from dpprobe.options import Name, Options
 from dpprobe.privacy.limits import to_tokens
@@ -38,11 +38,3 @@ class RepresentationLawOptions(Options):
         le=100,
         description="Measurements with shuffled labels, as the null distribution for each law.",
     )
-
-    @field_validator("methods")
-    @classmethod
-    def _check_methods(cls, values: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        for value in values or ():
-            if values is not None and values.count(value) > 1:
-                raise ValueError(f"{value} appears twice in the list; remove one")
-        return values

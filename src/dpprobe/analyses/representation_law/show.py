@@ -29,6 +29,7 @@ from dpprobe.analyses.representation_law.law_record import (
 from dpprobe.analyses.representation_law.law_tables import (
     SETTINGS,
     SPLITS,
+    TITLES,
     law_tables,
     published_laws,
     shown_epsilon,
@@ -45,12 +46,6 @@ _TITLES: dict[Measure, str] = {
     "fuzziness": "fuzziness Tr[SS_w SS_b⁺], He and Su's order: it falls",
     "residual": "prediction residual of the class number",
     "residual_one_hot": "prediction residual of one-hot classes",
-}
-_AXES: dict[Measure, str] = {
-    "separability": "separability",
-    "fuzziness": "fuzziness",
-    "residual": "residual",
-    "residual_one_hot": "one-hot residual",
 }
 _COLOURS = "viridis"
 _FROZEN: dict[str, Any] = {"color": "black", "linestyle": (0, (4, 1.5)), "linewidth": 1.6}
@@ -118,7 +113,7 @@ def law_figure(record: LawRecord, measure: Measure, *, svg: Path, png: Path) -> 
                 title = _panel_title(setting, epsilon, split)
                 axes.set_title(f"{title}\n{text}", fontsize=7.5)
         for axes in grid[:, 0]:
-            axes.set_ylabel(f"{_AXES[measure]} (log scale)", fontsize=8)
+            axes.set_ylabel(f"{TITLES[measure]} (log scale)", fontsize=8)
         for axes in grid[-1]:
             axes.set_xlabel("block", fontsize=8.5)
         noise = record.frozen.find_series(measure, "train").noise is not None
@@ -182,7 +177,7 @@ def _draw_panel(
 
 
 def _draw_line(axes: Axes, values: Sequence[float | None], **look: Any) -> None:
-    """Draws values by layer, with gaps where there are none, or none that a logarithm has."""
+    """Draws values by layer, with gaps for missing values and zeros."""
     axes.plot(range(len(values)), [value or math.nan for value in values], **look)
 
 
@@ -197,7 +192,7 @@ def _law_text(laws: Sequence[FittedLaw | None]) -> str:
 
 
 def _label_logarithm(axes: Axes) -> None:
-    """Writes plain numbers; between powers of ten too where there are few of them."""
+    """Labels an axis with plain numbers; if it spans few powers of ten, also between them."""
     low, high = axes.get_ylim()
     decades = math.log10(high / low) if low > 0 else 9.0
     steps: tuple[float, ...] = (1.0, 2.0, 5.0) if decades < 2.5 else (1.0,)

@@ -71,27 +71,6 @@ TSNE = Exhibit(
     params=FIGURE_PARAMS,
 )
 
-TSNE_PAGE = Exhibit(
-    name="write_tsne_page",
-    kind="page",
-    files={"page": "figures/{dataset}/tsne_{backbone}.html"},
-    formats=(),
-    per=("dataset", "backbone"),
-    needs={"embedding": EMBEDDING},
-    make=f"{PACKAGE}.tsne_page:write_backbone_page",
-    words="t-SNE page of {dataset}, {backbone}",
-    category="t-SNE, interactive",
-    subcategory="{dataset}",
-    caption="tsne.rst",
-    labels={"backbone": "{backbone}"},
-    params={
-        "split": lambda study, _place: study.tsne.split,
-        "version": VERSIONS["tsne_page"],
-    },
-    memory_mb=1500,
-    minutes=30,
-)
-
 ANALYSIS = Analysis(
     name="tsne",
     describe="The t-SNE plot of each (dataset, backbone).",
@@ -118,5 +97,5 @@ ANALYSIS = Analysis(
     target="embeddings",
     named_datasets=lambda _study: [],
     target_shows=False,
-    exhibits=(TSNE_GRID, DATASET_TSNE, TSNE, TSNE_PAGE),
+    exhibits=(TSNE_GRID, DATASET_TSNE, TSNE),
 )

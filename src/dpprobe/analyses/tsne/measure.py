@@ -1,4 +1,4 @@
-"""t-SNE of features, and the measure of what its plane keeps. Nothing here is private."""
+"""t-SNE of features, and the share of neighbours that its plane keeps; not private."""
 
 from __future__ import annotations
 
@@ -27,12 +27,11 @@ LARGEST = 1e15  # squares of larger features leave the range of float32
 ANCHORS = 2000  # rows at which it is measured
 ENOUGH = 0.9  # PCA keeps this share of neighbours, or its dimension is doubled
 DOUBLINGS = 3
-NO_TSNE = {
+NO_TSNE: dict[str, Any] = {
     "method": None, "perplexity": None, "components": None, "neighbours": None,
     "pca_agreement": None, "tsne_agreement": None,
 }  # fmt: skip
-TSNE_ROWS = 10  # fewer rows are shown by their principal components
-PLANE_ROWS = 3  # fewer have no picture
+FEWEST_ROWS = 10  # fewer have no picture
 
 
 def embed_tsne(
@@ -44,9 +43,8 @@ def embed_tsne(
     are doubled, up to three times, while they keep less than 90% of each point's 15 nearest
     neighbours in feature space. The same seed and threads give the same picture.
 
-    Rows that t-SNE cannot embed do not stop a study: 3 to 9 rows are placed by their first two
-    principal components; fewer, or rows that are all equal, give a table without points. The
-    metadata then holds a `note` for the reader, and `method` says "PCA" or null.
+    Rows that t-SNE cannot embed do not stop a study: fewer than 10, or all equal, give a table
+    without points. The metadata then holds a `note` for the reader, and `method` is null.
 
     Args:
       output: parquet with id, label, x, y; its schema metadata says how it was made, with
@@ -67,20 +65,18 @@ def embed_tsne(
     rows = _draw_sample(store.rows, options["points"], seed)
     features = store.read_rows(rows)
     note = None
-    if len(rows) < PLANE_ROWS or not np.ptp(features, axis=0).any():
-        note = _nothing_to_place(len(rows))
-        rows, plane = rows[:0], np.empty((0, 2))
-        facts: dict[str, Any] = dict(NO_TSNE)
-    elif len(rows) < TSNE_ROWS:
-        note = f"{len(rows)} rows are too few for t-SNE: first two principal components (PCA)"
-        plane, facts = _principal_plane(features), NO_TSNE | {"method": "PCA", "components": 2}
+    if len(rows) < FEWEST_ROWS:
+        note = f"no points: {len(rows)} rows, t-SNE needs at least {FEWEST_ROWS}"
+    elif not np.ptp(features, axis=0).any():
+        note = f"no points: the features of all {len(rows)} rows are equal"
+    if note is not None:
+        logger.warning("t-SNE: %s", note)
+        rows, plane, facts = rows[:0], np.empty((0, 2)), dict(NO_TSNE)
     else:
-        _, plane, facts = compute_embedding(
+        plane, facts = compute_embedding(
             features, perplexity=options["perplexity"], components=options["components"],
             seed=seed, threads=threads,
         )  # fmt: skip
-    if note is not None:
-        logger.warning("t-SNE: %s", note)
     labels, class_names, legend = _choose_colours(store)
     facts |= {
         "format": EMBEDDING_FORMAT, "format_version": EMBEDDING_FORMAT_VERSION,
@@ -98,11 +94,7 @@ def embed_tsne(
 
 
 def read_embedding(path: Path) -> tuple[pa.Table, dict[str, Any]]:
-    """Reads the table that `embed_tsne` wrote, and its metadata.
-
-    Raises:
-      DataError: when it is not one.
-    """
+    """Reads the table that `embed_tsne` wrote, and its metadata; DataError for another file."""
     table = read_table(path)
     facts = json.loads((table.schema.metadata or {}).get(METADATA_KEY, b"{}"))
     check_not_newer(path, facts, kind=EMBEDDING_FORMAT, version=EMBEDDING_FORMAT_VERSION)
@@ -114,12 +106,8 @@ def read_embedding(path: Path) -> tuple[pa.Table, dict[str, Any]]:
 
 def compute_embedding(
     features: np.ndarray, *, perplexity: float, components: int, seed: int, threads: int
-) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
-    """Computes PCA and t-SNE of [m, d] features.
-
-    Returns:
-      [m, c] principal components, [m, 2] the plane, and the settings and agreements.
-    """
+) -> tuple[np.ndarray, dict[str, Any]]:
+    """Computes PCA and t-SNE of [m, d] features: [m, 2] the plane, the settings and agreements."""
     import openTSNE
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
@@ -157,16 +145,11 @@ def compute_embedding(
         "components": reduced.shape[1], "neighbours": truth.shape[1],
         "pca_agreement": kept, "tsne_agreement": flat, "openTSNE": openTSNE.__version__,
     }  # fmt: skip
-    return reduced, plane, facts
+    return plane, facts
 
 
 def find_nearest(rows: np.ndarray, anchors: np.ndarray, *, k: int = NEIGHBOURS) -> np.ndarray:
-    """Returns indices [a, k] of the k rows nearest to each anchor row but itself, in any order.
-
-    Args:
-      rows: [m, d].
-      anchors: [a] indices into rows.
-    """
+    """Returns indices [a, k] of the other rows [m, d] nearest to each anchor [a], in any order."""
     k = min(k, len(rows) - 1)
     # Distances do not change when the mean goes, and float32 products then lose less.
     centred = np.ascontiguousarray(rows - rows.mean(axis=0), dtype=np.float32)
@@ -205,28 +188,8 @@ def _reduce_dimension(
     return np.asarray(reduced, dtype=np.float64), kept
 
 
-def _nothing_to_place(rows: int) -> str:
-    if rows < PLANE_ROWS:
-        plural = "" if rows == 1 else "s"
-        return f"no points: {rows} row{plural}, a picture needs at least {PLANE_ROWS}"
-    return f"no points: the features of all {rows} rows are equal"
-
-
-def _principal_plane(features: np.ndarray) -> np.ndarray:
-    """Returns the first two principal components, [m, 2]; a second that does not exist is zero."""
-    centred = features.astype(np.float64)
-    centred -= centred.mean(axis=0)
-    left, singular, _ = np.linalg.svd(centred, full_matrices=False)
-    plane = np.zeros((len(features), 2))
-    kept = min(2, len(singular))
-    plane[:, :kept] = left[:, :kept] * singular[:kept]
-    # The sign of a component is free: its largest entry is made positive.
-    largest = plane[np.abs(plane).argmax(axis=0), [0, 1]]
-    return np.asarray(plane * np.where(largest < 0, -1.0, 1.0))
-
-
 def _choose_colours(store: FeatureStore) -> tuple[np.ndarray, list[str], str]:
-    """Returns the colours of the rows: [n] labels, each label's name, and the legend's title."""
+    """Returns the labels [n] that rows are coloured by, their names, and the legend's title."""
     labels = np.asarray(store.labels)
     if labels.ndim == 1:
         return labels, list(store.class_names), "class"
@@ -236,7 +199,7 @@ def _choose_colours(store: FeatureStore) -> tuple[np.ndarray, list[str], str]:
 
 
 def _at_least_two_columns(reduced: np.ndarray) -> np.ndarray:
-    """Adds a column of zeros to one-dimensional features: the plane needs two to start from."""
+    """Adds a column of zeros to a single one: t-SNE starts from two."""
     return np.pad(reduced, ((0, 0), (0, max(0, 2 - reduced.shape[1]))))
 
 

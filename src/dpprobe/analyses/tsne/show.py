@@ -21,12 +21,10 @@ from dpprobe.exhibits.class_colours import CIRCLES, CLASS_COLOURS, NAMED_CLASSES
 from dpprobe.study.ablations import keep_unique
 
 MARKERS = ("o", "^")  # of the first classes, and of those after them
-TSNE = "t-SNE"
 NAMED_POINTS = 50  # among fewer, a class's name would hide its points; the legend has it
 
 
 def plot_tsne_grid(*, embeddings: Sequence[Path], split: str, svg: Path, png: Path) -> None:
-    """Draws all embeddings of a study side by side."""
     named = {(path.parent.parent.name, path.parent.name): path for path in embeddings}
     tsne_grid(named, split=split, svg=svg, png=png)
 
@@ -34,24 +32,16 @@ def plot_tsne_grid(*, embeddings: Sequence[Path], split: str, svg: Path, png: Pa
 def plot_tsne(
     *, embedding: Path, dataset: str, backbone: str, split: str, svg: Path, png: Path
 ) -> None:
-    """Draws the embedding of one (dataset, backbone)."""
     tsne_figure(embedding, svg=svg, png=png, title=f"{dataset} {split}, {backbone}")
 
 
 def tsne_grid(
     embeddings: Mapping[tuple[str, str], Path], *, split: str, svg: Path, png: Path
 ) -> None:
-    """Draws embeddings by `analysis.tsne` side by side: a row per dataset, a column per backbone.
+    """Draws embeddings side by side: a row per dataset, a column per backbone.
 
     Each panel's title has the share of nearest neighbours that t-SNE keeps. Each row has the
     colours of its labels and the number of points; of a sample also its seed.
-
-    Args:
-      embeddings: by (dataset, backbone).
-      split: the split whose features these are.
-
-    Raises:
-      DataError: when a file is not an embedding.
     """
     datasets = keep_unique(dataset for dataset, _ in embeddings)
     backbones = keep_unique(backbone for _, backbone in embeddings)
@@ -80,11 +70,10 @@ def tsne_grid(
 
 
 def tsne_figure(embedding: Path, *, svg: Path, png: Path, title: str | None = None) -> None:
-    """Draws an embedding made by `analysis.tsne`, coloured by class.
+    """Draws an embedding, coloured by class; a note replaces points that are missing.
 
     Up to 20 classes are named, in the plane and in the legend; more share a colour bar. The line
-    below the title gives the share of nearest neighbours that PCA and t-SNE keep. Plots without
-    t-SNE say so: the title names principal components, and a note replaces missing points.
+    below the title gives the share of nearest neighbours that PCA and t-SNE keep.
 
     Raises:
       DataError: when the file is not an embedding.
@@ -92,23 +81,21 @@ def tsne_figure(embedding: Path, *, svg: Path, png: Path, title: str | None = No
     table, facts = read_embedding(embedding)
     plane = np.column_stack([table["x"].to_numpy(), table["y"].to_numpy()])
     labels = table["label"].to_numpy()
-    method = facts.get("method", TSNE)
     with mpl.rc_context(style.SETTINGS):
         figure = Figure(figsize=(6.6, 5.4), layout="constrained")
         axes = figure.add_subplot()
-        if method is None:
+        subtitle, count = "", _drawn_rows(facts)
+        if facts["method"] is None:
             _draw_empty_plane(axes, facts["note"])
         else:
-            _draw_plane(
-                axes, plane, labels, facts["class_names"], legend=facts.get("legend", "class")
+            _draw_plane(axes, plane, labels, facts["class_names"], legend=facts["legend"])
+            subtitle = (
+                f"{facts['neighbours']} nearest neighbours kept: "
+                f"PCA ({facts['components']}) {_format_percent(facts['pca_agreement'])}, "
+                f"t-SNE {_format_percent(facts['tsne_agreement'])}"
             )
-        shown = title or method or TSNE
-        if title and method not in (TSNE, None):
-            shown = f"{title} ({method}, not t-SNE)"
-        style.title_axes(axes, shown, _embedding_subtitle(facts, method))
-        count = _drawn_rows(facts)
-        if method == TSNE:
             count += f", perplexity {facts['perplexity']:g}"
+        style.title_axes(axes, title or "t-SNE", subtitle)
         axes.set_xlabel(
             f"{count}. Not private: drawn from the features.",
             fontsize=8, color=style.SUBTLE, loc="left",
@@ -116,21 +103,9 @@ def tsne_figure(embedding: Path, *, svg: Path, png: Path, title: str | None = No
         style.save_figure(figure, svg, png)
 
 
-def _embedding_subtitle(facts: dict[str, Any], method: str | None) -> str:
-    """Writes the neighbours that were kept, or the note of what is not t-SNE."""
-    if method == TSNE:
-        return (
-            f"{facts['neighbours']} nearest neighbours kept: "
-            f"PCA ({facts['components']}) {_format_percent(facts['pca_agreement'])}, "
-            f"t-SNE {_format_percent(facts['tsne_agreement'])}"
-        )
-    return "" if method is None else str(facts["note"])
-
-
 def _draw_small_plane(axes: Axes, path: Path, backbone: str) -> None:
-    """Draws one panel of the grid."""
     table, facts = read_embedding(path)
-    if facts.get("method", TSNE) is None:
+    if facts["method"] is None:
         _draw_empty_plane(axes, "no points")
         axes.set_title(backbone, fontsize=9)
         return
@@ -142,8 +117,7 @@ def _draw_small_plane(axes: Axes, path: Path, backbone: str) -> None:
     _draw_points(axes, plane[order], labels[order], size=size, named=named)
     axes.set_aspect("equal", adjustable="datalim")
     _draw_frame(axes)
-    kept = facts["tsne_agreement"]
-    axes.set_title(backbone if kept is None else f"{backbone}, {_format_percent(kept)}", fontsize=9)
+    axes.set_title(f"{backbone}, {_format_percent(facts['tsne_agreement'])}", fontsize=9)
 
 
 def _describe_row(line: Sequence[Axes], dataset: str, split: str, path: Path) -> None:
@@ -165,7 +139,7 @@ def _describe_row(line: Sequence[Axes], dataset: str, split: str, path: Path) ->
 
 
 def _drawn_rows(facts: Mapping[str, Any]) -> str:
-    """Writes the number of rows that are drawn, and of a sample its seed."""
+    """Formats the number of plotted points, with the seed if they are a sample."""
     text = f"{facts['points']:,} of {facts['rows']:,} rows"
     if facts["points"] < facts["rows"] and facts.get("seed") is not None:
         text += f", sampled with seed {facts['seed']}"
@@ -193,7 +167,7 @@ def _draw_plane(
     labels: np.ndarray,
     names: Sequence[str],
     *,
-    legend: str = "class",
+    legend: str,
 ) -> None:
     """Draws points [rows, 2] by class, with a legend or a colour bar."""
     size = float(np.clip(9000 / len(plane), 3, 16))

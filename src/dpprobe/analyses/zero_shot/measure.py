@@ -152,7 +152,7 @@ def _check_inputs(
 
 
 def _choose_link(bias: float | None, *, multi_label: bool) -> Link:
-    """Returns the function to probabilities: a softmax, or a sigmoid where it was trained so."""
+    """Returns the function from scores to probabilities; a model with a bias uses a sigmoid."""
     if bias is None:
         return "none" if multi_label else "softmax"
     return "sigmoid" if multi_label else "none"

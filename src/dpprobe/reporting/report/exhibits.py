@@ -70,16 +70,13 @@ class Exhibits:
         """Leaves out figures whose content another figure of the dataset has.
 
         The figure of all curves has the methods of one backbone. The grid of t-SNE planes has all
-        planes; it links their pages.
+        planes.
         """
         if self.backbones == 1 and "accuracy" in groups:
             groups.pop("methods", None)
-        if "tsne" not in groups:
-            return
-        for name in [name for name in groups if name.startswith("tsne_")]:
-            page = groups.pop(name).get(".html")
-            if page is not None:
-                groups["tsne"][page.name] = page
+        if "tsne" in groups:
+            for name in [name for name in groups if name.startswith("tsne_")]:
+                del groups[name]
 
     def has_room(self, size: int) -> bool:
         """Takes bytes from the rest of the budget for figures, if it is large enough."""
@@ -132,15 +129,7 @@ class Exhibits:
         return shown
 
     def _link_files(self, files: Iterable[Path]) -> list[tuple[str, str]]:
-        return [
-            (
-                f"{file.stem.removeprefix('tsne_')} page"
-                if file.suffix == ".html"
-                else file.suffix[1:].upper(),
-                relative_path(file, self.folder),
-            )
-            for file in files
-        ]
+        return [(file.suffix[1:].upper(), relative_path(file, self.folder)) for file in files]
 
     def _figure_owner(self, path: Path) -> str | None:
         folders = Path(relative_path(path, self.folder)).parts[1:-1]

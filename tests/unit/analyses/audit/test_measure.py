@@ -44,10 +44,10 @@ MEMBERSHIP_OPTIONS = MembershipOptions(shadows=8, rows=50)
 @dataclass(frozen=True)
 class _Result:
     scores: Mapping[str, Any]
-    values: Mapping[str, Any]
+    record: Mapping[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
-        return dict(self.values)
+        return dict(self.record)
 
 
 @dataclass

@@ -24,11 +24,7 @@ def _records(tmp_path: Path) -> list[AuditRecord]:
                 tmp_path,
                 backbone=backbone,
                 epsilon=epsilon,
-                white_box={
-                    **WHITE_BOX,
-                    "epsilon_lower": bound,
-                    "parametric_epsilon_lower": None if backbone == "pixels" else bound + 0.3,
-                },
+                white_box={**WHITE_BOX, "epsilon_lower": bound},
             )
         )
         for backbone in ("pixels", "scattering")
@@ -49,7 +45,7 @@ def test_each_bound_stands_at_its_claim(tmp_path: Path, monkeypatch: pytest.Monk
     drawn = [(line.get_xdata()[0], line.get_ydata()[0]) for line in points]
     assert drawn == [(0.5, foot), (2.0, 1.2), (8.0, 7.1)]
     assert [line.get_marker() == "v" for line in points] == [True, False, False]
-    assert len(scattering.get_lines()) == 6, "two bounds a cell"
+    assert len(scattering.get_lines()) == 3
     claims = next(part for part in pixels.patches if isinstance(part, StepPatch))
     assert list(claims.get_data()[0]) == [0.5, 2.0, 8.0]
     said = figure.get_suptitle()
@@ -73,7 +69,7 @@ def test_methods_stand_below_the_step_of_their_claim(
     claims = next(part for part in axes.patches if isinstance(part, StepPatch))
     edge = claims.get_data()[1][1]
     places = [line.get_xdata()[0] for line in axes.get_lines() if line.get_markersize() < 10]
-    assert sum(place < edge for place in places) == sum(place > edge for place in places) == 12
+    assert sum(place < edge for place in places) == sum(place > edge for place in places) == 6
     rings = [line for line in axes.get_lines() if line.get_markersize() > 10]
     assert [line.get_ydata()[0] for line in rings] == [2.5]
 

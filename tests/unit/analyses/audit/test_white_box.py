@@ -286,7 +286,7 @@ def test_runs_that_set_the_threshold_are_not_the_ones_that_it_is_tested_on() -> 
     scores = np.where(members, 1.0, 0.0)
     scores[50:] = np.where(members[50:], -1.0, 2.0)  # the opposite of what the first ones say
     test = canary_attack.Runs(members=members, releases=scores, bundle=scores, used={})
-    assert white_box._count_right_guesses(test) == (0, 150)
+    assert white_box._count_right_heads(test) == (0, 150)
 
 
 def test_runs_of_two_attacks_share_neither_seeds_nor_coins() -> None:

@@ -25,9 +25,7 @@ def section(made: Made, paths: list[Path], **changes: object) -> tuple[Page, str
 
 def test_gaps_stand_beside_chance_and_the_gap_without_privacy(made: Made) -> None:
     page, text = section(made, [write_fairness(made.results, gap=APART)])
-    assert {"gaps-digits", "all-gaps-digits", "parity-digits"} <= {
-        table.get("id") for table in page.all("table")
-    }
+    assert {"gaps-digits", "all-gaps-digits"} <= {table.get("id") for table in page.all("table")}
     ink = gap_of("sgd", "0.5", "ink")
     worst, best = (f"{100 * value:.1f}" for value in (ink.worst, ink.best))
     assert f"<td>{ink.worst_group} ({worst})</td><td>{ink.best_group} ({best})</td>" in text
@@ -48,32 +46,15 @@ def test_what_stands_out_is_counted_beside_what_chance_would_show(tmp_path: Path
     assert ink["widest"] == "6.0"
 
 
-def test_two_classes_have_the_parity_of_the_second(tmp_path: Path) -> None:
+def test_two_classes_leave_no_label_out(tmp_path: Path) -> None:
     path = write_fairness(tmp_path)
     values = FairnessRecord.read(path).model_dump()
     values |= {"class_names": ("benign", "five_or_more"), "multi_label": False}
     for item in values["attributes"]:
         for compared in item["compared"].values():
             compared["labels"] = compared["labels"] and ("five_or_more",)
-    for item in (each for cell in values["cells"] for each in cell["attributes"]):
-        item["parity"] = [each for each in item["parity"] if each["label"] == "five_or_more"]
     FairnessRecord.model_validate(values).write(path)
     (part,) = make_section([path], section_page("digits"))
-    assert part["parity_label"] == "five_or_more"
-    names = ("demographic_parity", "equal_opportunity", "equalized_odds")
-    cells = sorted(values["cells"], key=lambda cell: (cell["method"], cell["epsilon"]))
-    differences = [
-        [each[f"{name}_difference"] for name in names]
-        for cell in cells
-        for item in cell["attributes"]
-        if item["attribute"] == "ink"
-        for each in item["parity"]
-    ]
-    assert len(differences) == 3 * 2
-    shown = [row["values"] for row in part["parity"] if row["attribute"] == "ink"]
-    assert shown == [
-        ["" if value is None else f"{100 * value:.1f}" for value in row] for row in differences
-    ]
     assert not [line for line in part["left_out"] if "alone" in line], "nothing is left out"
 
 

@@ -146,19 +146,6 @@ def test_no_number_of_threads_changes_a_draw() -> None:
     assert np.array_equal(one, three, equal_nan=True)
 
 
-def test_a_threshold_of_false_positives_is_reached_and_not_passed() -> None:
-    labels, scores, groups, units = _data("several", seed=6)
-    rows = made_rows(labels, {"site": groups.tolist()}, units=units)
-    for rate in (0.01, 0.1, 0.5):
-        for label, predicted in head(rows, scores).predict_labels(None, rate):
-            has, column = rows.rows_with(label), scores[:, rows.class_names.index(label)]
-            share = rows.weights[predicted & ~has].sum() / rows.weights[~has].sum()
-            assert share <= rate + 1e-12
-            lower = column[~predicted].max()
-            more = rows.weights[(column >= lower) & ~has].sum() / rows.weights[~has].sum()
-            assert more > rate
-
-
 def test_scores_that_are_no_logits_have_no_calibration_error() -> None:
     labels, scores, groups, units = _data("several")
     rows = made_rows(labels, {"site": groups.tolist()}, units=units)

@@ -161,8 +161,6 @@ def test_one_label_of_many_a_row_by_groups_and_by_classes(tmp_path: Path) -> Non
     cell = record.cells[0]
     assert set(cell.attributes[0].gaps) == {"accuracy", "recall", "calibration_error"}
     assert set(cell.attributes[1].gaps) == {"accuracy", "calibration_error"}
-    assert {row.threshold for row in cell.attributes[0].parity} == {"argmax"}
-    assert cell.attributes[1].parity == ()
 
 
 @pytest.mark.parametrize("headline", ["accuracy", "macro_accuracy"])

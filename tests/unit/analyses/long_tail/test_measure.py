@@ -16,14 +16,11 @@ from dpprobe.analyses.long_tail import list_datasets
 from dpprobe.analyses.long_tail.long_tail_record import LongTailRecord
 from dpprobe.analyses.long_tail.measure import long_tail_job
 from dpprobe.analyses.long_tail.memorisation import (
-    HeadsByColumns,
-    HeadsByRows,
+    Heads,
     Memorisation,
-    Scaling,
     _draw_subsets,
     measure_memorisation,
-    remove_memorised,
-    ridge_heads,
+    scale_columns,
 )
 from dpprobe.analyses.long_tail.options import LongTailOptions
 from dpprobe.analyses.long_tail.sub_classes import (
@@ -201,15 +198,13 @@ def _clouds(rows: int, columns: int, *, seed: int = 0) -> tuple[np.ndarray, np.n
 
 def _scores(features: np.ndarray, labels: np.ndarray, **changes: object) -> Memorisation:
     given = {"units": np.arange(len(labels)), "heads": 100, "seed": 5} | changes
-    columns = Scaling.measure_scaling(features).scale_columns(features)
-    return measure_memorisation(columns, labels, num_classes=CLASSES, **given)  # type: ignore[arg-type]
+    return measure_memorisation(scale_columns(features), labels, num_classes=CLASSES, **given)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("kind", [HeadsByColumns, HeadsByRows])
 @pytest.mark.parametrize("shape", [(60, 8), (30, 50)])
 @pytest.mark.parametrize("left_out", [0, 1, 11])
 def test_a_head_without_rows_is_a_new_fit_without_them(
-    kind: type, shape: tuple[int, int], left_out: int
+    shape: tuple[int, int], left_out: int
 ) -> None:
     random = np.random.default_rng(1)
     rows, targets = random.normal(size=shape), np.eye(CLASSES)[random.integers(3, size=shape[0])]
@@ -218,13 +213,7 @@ def test_a_head_without_rows_is_a_new_fit_without_them(
     expected = np.linalg.solve(
         kept.T @ kept + 0.3 * np.eye(shape[1]), kept.T @ np.delete(targets, out, axis=0)
     )
-    assert kind(rows, targets, 0.3).weights_without(out) == pytest.approx(expected, abs=1e-9)
-
-
-def test_few_rows_are_solved_by_rows_and_many_by_columns() -> None:
-    targets = np.eye(CLASSES)[np.zeros(40, dtype=int)]
-    assert isinstance(ridge_heads(np.ones((40, 30)), targets, 1.0), HeadsByRows)
-    assert isinstance(ridge_heads(np.ones((40, 5)), targets, 1.0), HeadsByColumns)
+    assert Heads(rows, targets, 0.3).weights_without(out) == pytest.approx(expected, abs=1e-9)
 
 
 def _with_outliers(columns: int, outliers: int) -> tuple[np.ndarray, np.ndarray]:
@@ -235,7 +224,7 @@ def _with_outliers(columns: int, outliers: int) -> tuple[np.ndarray, np.ndarray]
     return features, labels
 
 
-@pytest.mark.parametrize("columns", [10, 150], ids=["by columns", "by rows"])
+@pytest.mark.parametrize("columns", [10, 150])
 def test_a_planted_outlier_is_memorised_and_its_duplicates_are_not(columns: int) -> None:
     """A row in no class's place is learnt only from itself; of six copies four are mostly left."""
     features, labels = _with_outliers(columns, 1)
@@ -348,48 +337,16 @@ def test_equal_rows_are_nobodys_memory(features: np.ndarray) -> None:
     assert measured.share_above(0.9) == 0
 
 
-def test_rows_that_carry_a_sub_class_are_missed_and_random_ones_are_not() -> None:
-    """The third class lives on four rows: without them, unlike others, all its tests are wrong."""
-    features, labels = _clouds(200, 6)
-    keep = (labels != 2) | (np.cumsum(labels == 2) <= 4)
-    features, labels = features[keep], labels[keep]
-    test, test_labels = _clouds(90, 6, seed=1)
-    scaling = Scaling.measure_scaling(features)
-    given = {"num_classes": CLASSES, "ridge": 0.1, "seed": 0}
-    sides = (
-        (scaling.scale_columns(features), labels),
-        (scaling.scale_columns(test), test_labels, np.arange(90)),
-    )
-    result = remove_memorised(*sides, labels == 2, **given)  # type: ignore[arg-type]
-    assert result is not None
-    assert result.removed == 4
-    assert result.accuracy > 0.97
-    assert result.without == pytest.approx(2 / 3)
-    assert result.lost == pytest.approx(1 / 3, abs=0.03)
-    assert result.low < result.lost < result.high
-    assert result.low > 0.2
-    harmless = remove_memorised(*sides, np.arange(len(labels)) < 2, **given)  # type: ignore[arg-type]
-    assert harmless is not None
-    assert harmless.low < 0 < harmless.high, "an interval has a width where nothing changes"
-    nobody = np.zeros(len(labels), dtype=bool)
-    assert remove_memorised(*sides, nobody, **given) is None  # type: ignore[arg-type]
-    assert remove_memorised(*sides, ~nobody, **given) is None  # type: ignore[arg-type]
-
-
 def _measured(
     tmp_path: Path,
     features: np.ndarray,
     labels: np.ndarray,
     *,
-    test: tuple[np.ndarray, np.ndarray] | None = None,
     units: list[str] | None = None,
     **options: Any,
 ) -> LongTailRecord:
-    test = test or (features[:20], labels[:20])
-    train = write_store(tmp_path / "train", features, labels, shards=1, units=units)
     long_tail_job(
-        train,
-        write_store(tmp_path / "test", *test, shards=1),
+        write_store(tmp_path / "train", features, labels, shards=1, units=units),
         tmp_path / "long_tail",
         dataset="digits",
         backbone="pixels",
@@ -412,7 +369,6 @@ def test_real_digits(tmp_path: Path, digits: tuple[np.ndarray, np.ndarray]) -> N
         tmp_path,
         features[:1200],
         labels[:1200],
-        test=(features[1200:], labels[1200:]),
         clusters=[3, 8],
         memorisation={"heads": 60},
     )
@@ -434,8 +390,6 @@ def test_real_digits(tmp_path: Path, digits: tuple[np.ndarray, np.ndarray]) -> N
     rows = [int(name.removeprefix("row-")) for name in table.id]
     assert list(table.label) == list(labels[rows])
     assert set(table.heads_in + table.heads_out) == {60}
-    assert scores.removal is not None
-    assert scores.removal.removed == (table.memorisation > 0.25).sum()
 
 
 def test_large_splits_are_sampled_by_whole_units(
@@ -489,7 +443,7 @@ def test_ugly_features_have_a_record(
 
 
 def test_too_few_units_have_sub_classes_and_a_note(tmp_path: Path) -> None:
-    record = _measured(tmp_path, np.eye(8), np.arange(8) % 2, test=(np.eye(8), np.zeros(8, int)))
+    record = _measured(tmp_path, np.eye(8), np.arange(8) % 2)
     assert record.memorisation is None
     assert record.notes == ("no memorisation: 8 units; 20 are needed",)
     assert record.finest.measured.index is None
@@ -500,30 +454,18 @@ def test_features_that_are_no_numbers_are_refused(tmp_path: Path, bad: float) ->
     features = np.ones((30, 3))
     features[4, 1] = bad
     with pytest.raises(DataError, match="features of 1 rows are not finite"):
-        _measured(tmp_path, features, np.zeros(30, dtype=int), test=(np.eye(3), np.zeros(3, int)))
+        _measured(tmp_path, features, np.zeros(30, dtype=int))
     assert not (tmp_path / "long_tail").exists()
-
-
-def test_test_features_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
-    """A head would take such rows for the first class."""
-    features = np.random.default_rng(0).normal(size=(60, 3))
-    bad = features[:20].copy()
-    bad[4, 1] = np.nan
-    with pytest.raises(DataError, match="test.*features of 1 rows are not finite"):
-        _measured(
-            tmp_path, features, np.arange(60) % 3, test=(bad, np.arange(20) % 3),
-            memorisation={"heads": 50},
-        )  # fmt: skip
 
 
 def test_rows_of_several_labels_are_refused(tmp_path: Path) -> None:
     labels = np.ones((30, 10), dtype=np.int8)
     with pytest.raises(DataError, match="several labels"):
-        _measured(tmp_path, np.ones((30, 3)), labels, test=(np.ones((5, 3)), labels[:5]))
+        _measured(tmp_path, np.ones((30, 3)), labels)
 
 
 def test_a_record_of_another_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "pixels.json"
-    path.write_text('{"format": "dpprobe-long-tail", "format_version": 1, "rows": 3}')
+    path.write_text('{"format": "dpprobe-long-tail", "format_version": 2, "rows": 3}')
     with pytest.raises(DataError, match="delete it and run again"):
         LongTailRecord.read(path)

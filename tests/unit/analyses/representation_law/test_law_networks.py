@@ -96,7 +96,7 @@ def _measure(
         device="cpu",
         threads=1,
     )
-    return LawRecord.read(law_path(tmp_path / "layers", "digits", "net", ".json"))
+    return LawRecord.read(law_path(tmp_path / "layers", "digits", "net"))
 
 
 def _values(record: LawRecord, place: int) -> list[float | None]:
@@ -173,8 +173,7 @@ def test_laws_are_kept_while_nothing_changes(
             _measure(tmp_path, tables, CONVOLUTIONAL, files, shuffles=2)
         with pytest.raises(AssertionError, match="measured again"):
             _measure(tmp_path, tables, CONVOLUTIONAL, [])
-        rows = law_path(tmp_path / "layers", "digits", "net", ".parquet")
-        rows.write_bytes(b"damaged")
+        law_path(tmp_path / "layers", "digits", "net").write_bytes(b"damaged")
         with pytest.raises(AssertionError, match="measured again"):
             _measure(tmp_path, tables, CONVOLUTIONAL, files)
     other = [_write_network(tmp_path / "another", CONVOLUTIONAL, "one", scale=0.05)]

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from dpprobe.analyses.representation_law.law_record import law_path
 from dpprobe.analyses.representation_law.law_tables import (
     law_tables,
     published_laws,
-    write_law_tables,
+    write_dataset_laws,
 )
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.exhibits import published
@@ -37,7 +38,13 @@ def _rows(path: Path) -> list[dict[str, str]]:
 
 
 def test_both_tables_are_written(tmp_path: Path) -> None:
-    write_law_tables([law_record()], _grid(tmp_path), tmp_path, dataset="digits")
+    _grid(tmp_path)
+    record = law_path(tmp_path / "layers", "digits", "pixels")
+    law_record().write(record)
+    write_dataset_laws(
+        records=[record], summary=tmp_path / "digits.parquet", published=published.read_published(),
+        name="digits", dataset="digits", folder=tmp_path,
+    )  # fmt: skip
     laws = _rows(tmp_path / "digits_representation_law.csv")
     assert len(laws) == 13 * 2
     assert laws[0]["options"] == "frozen"

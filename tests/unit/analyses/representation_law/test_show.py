@@ -92,7 +92,7 @@ def test_files_are_written_and_the_same_twice(tmp_path: Path) -> None:
 
 def test_laws_stand_in_a_section_that_says_they_are_not_private(made: Made) -> None:
     record = law_record()
-    path = law_path(made.results / "layers", "digits", "pixels", ".json")
+    path = law_path(made.results / "layers", "digits", "pixels")
     record.write(path)
     figure = made.results / "figures" / "digits" / "law_fuzziness_pixels.png"
     figure.parent.mkdir(parents=True, exist_ok=True)

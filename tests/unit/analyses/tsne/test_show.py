@@ -41,11 +41,11 @@ def test_a_class_is_named_at_one_of_its_own_points() -> None:
     plane = np.array([[0.0, 0.0], [0.1, 0.0], [10.0, 0.0], [10.1, 0.0], [5.0, 0.0], [5.1, 0.0]])
     labels = np.array([0, 0, 0, 0, 1, 1])
     few = Figure().add_subplot()
-    show._draw_plane(few, plane, labels, ["split", "between", "absent"])
+    show._draw_plane(few, plane, labels, ["split", "between", "absent"], legend="class")
     assert not few.texts, "a name would hide one of six points"
     plane, labels = np.tile(plane, (10, 1)), np.tile(labels, 10)
     axes = Figure().add_subplot()
-    show._draw_plane(axes, plane, labels, ["split", "between", "absent"])
+    show._draw_plane(axes, plane, labels, ["split", "between", "absent"], legend="class")
     places = {text.get_text(): text.get_position() for text in axes.texts}
     assert places.keys() == {"split", "between"}
     assert places["split"] in {tuple(point) for point in plane[labels == 0]}
@@ -57,19 +57,6 @@ def test_many_classes_share_a_colour_bar(tmp_path: Path) -> None:
     text = (tmp_path / "a.svg").read_text()
     assert "class index (of 21)" in text
     assert "<!-- class 3 -->" not in text
-
-
-def test_principal_components_are_not_called_tsne(tmp_path: Path) -> None:
-    note = "5 rows are too few for t-SNE: first two principal components (PCA)"
-    path = write_embedding(
-        tmp_path / "e.parquet", classes=2, rows=5, method="PCA", note=note, perplexity=None,
-        pca_agreement=None, tsne_agreement=None, components=2, neighbours=None,
-    )  # fmt: skip
-    tsne_figure(path, svg=tmp_path / "a.svg", png=tmp_path / "a.png", title="digits, pixels")
-    text = (tmp_path / "a.svg").read_text()
-    assert "<!-- digits, pixels (PCA, not t-SNE)" in text
-    assert f"<!-- {note} -->" in text
-    assert "5 of 10 rows. Not private" in text
 
 
 def test_an_embedding_without_points_shows_its_note(tmp_path: Path) -> None:

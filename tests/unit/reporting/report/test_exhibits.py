@@ -95,7 +95,7 @@ def test_figures_that_compare_have_titles_of_their_own() -> None:
 @pytest.mark.parametrize(("backbones", "first"), [(1, "Results against epsilon"), (2, "Methods")])
 def test_no_two_figures_show_the_same_lines(made: Made, backbones: int, first: str) -> None:
     folder = made.results / "figures/digits"
-    names = ("methods.svg", "tsne.svg", "tsne_pixels.svg", "tsne_pixels.html")
+    names = ("methods.svg", "tsne.svg", "tsne_pixels.svg")
     for name in names:
         write_text(folder / name, "<svg xmlns='http://www.w3.org/2000/svg'/>")
     figures = [*made.sources.figures, *(folder / name for name in names)]
@@ -105,4 +105,3 @@ def test_no_two_figures_show_the_same_lines(made: Made, backbones: int, first: s
     assert titles[0] == f"{first}, digits"
     assert titles[-1] == "t-SNE, digits"
     assert len(titles) == 1 + backbones
-    assert ("pixels page", "figures/digits/tsne_pixels.html") in items[-1]["links"]
