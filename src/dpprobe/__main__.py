@@ -73,7 +73,7 @@ def main() -> None:
 
 
 class _Version(argparse.Action):
-    """Prints the version, which takes a call of git in a clone, where it is asked for alone."""
+    """Prints the version only when asked: in a clone that takes a call of git."""
 
     def __init__(self, option_strings: list[str], dest: str) -> None:
         super().__init__(option_strings, dest, nargs=0, help="print the version")
@@ -84,13 +84,11 @@ class _Version(argparse.Action):
 
 
 def _show_progress() -> None:
-    """Sends log lines, such as progress, to standard error: standard output is for results."""
     logging.basicConfig(format="%(message)s")
     logging.getLogger("dpprobe").setLevel(logging.INFO)
 
 
 def _print_output(arguments: argparse.Namespace) -> None:
-    """Prints the output of a command."""
     if arguments.command == "schema":
         schemas = {
             "study": study_schema,
@@ -103,7 +101,6 @@ def _print_output(arguments: argparse.Namespace) -> None:
 
 
 def list_catalog() -> str:
-    """Lists the datasets and backbones of the catalog, a line each."""
     lines = [f"{'dataset':16} {'train':>9} {'test':>7} {'classes':>7}  access"]
     for name in catalog.dataset_names():
         entry = catalog.dataset_entry(name)
@@ -123,11 +120,7 @@ def list_catalog() -> str:
 
 
 def describe_dataset(name: str) -> str:
-    """Returns a dataset's entry as YAML: licence, access and its steps, sizes, source.
-
-    Raises:
-      ConfigError: for a name that is not there.
-    """
+    """Returns a dataset's catalog entry as YAML; raises ConfigError for an unknown name."""
     import yaml
 
     entry = catalog.dataset_entry(name).model_dump(mode="json", exclude_defaults=True)

@@ -17,7 +17,7 @@ class DpprobeError(Exception):
     """Base of every error raised for a person to read.
 
     Attributes:
-      passes: True if another try may succeed although nobody has mended anything.
+      passes: True if another try may succeed although nobody changed anything.
     """
 
     passes = False
@@ -28,7 +28,7 @@ class ConfigError(DpprobeError):
 
 
 class DeviceError(ConfigError):
-    """This machine lacks the device that a study asks for; another node may have it."""
+    """This machine lacks the device that a study asks for; another may have it."""
 
     passes = True
 
@@ -44,7 +44,7 @@ class DownloadError(DpprobeError):
 
 
 class WrongDownloadError(DownloadError):
-    """An address gives another file than was asked for, or refuses to give any."""
+    """An address gives another file than expected, or refuses."""
 
     passes = False
 
@@ -74,10 +74,9 @@ class TrackingError(DpprobeError):
 
 
 def may_pass(error: BaseException) -> bool:
-    """Returns True if another try may succeed although nobody has mended anything.
+    """Returns True if another try may succeed although nobody changed anything.
 
-    False only for an error of dpprobe's own, caused neither by the system, nor the network, nor
-    lack of memory.
+    False only for an error of dpprobe that neither the system, the network nor memory caused.
     """
     if not isinstance(error, DpprobeError):
         return True
@@ -96,5 +95,5 @@ def may_pass(error: BaseException) -> bool:
 
 
 def _of_network(error: BaseException) -> bool:
-    """Returns True for errors of libraries that talk to servers; they are OSErrors by no number."""
+    """Returns True for errors of libraries that talk to servers: these have no errno."""
     return type(error).__module__.partition(".")[0] in NETWORK

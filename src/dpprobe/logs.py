@@ -35,16 +35,15 @@ BRIEF = "DPPROBE_BRIEF"
 
 
 class _LogFile(logging.FileHandler):
-    """A log file that says once where it cannot be written: the terminal has the same lines."""
+    """A log file that reports once if it cannot be written: the terminal has the same lines."""
 
     failed = False
 
     def tells_at_end(self) -> bool:
-        """Returns True where the run prints the error that ends this log."""
+        """Returns True if the run prints the error that ends this log."""
         return not self.failed and bool(os.environ.get(BRIEF))
 
     def append_text(self, text: str) -> None:
-        """Writes text as it is."""
         with suppress(OSError):
             self.stream.write(text)  # type: ignore[union-attr]
 
@@ -119,10 +118,10 @@ def _log_error(error: str, written: _LogFile, terminal: logging.Handler) -> None
 
 
 def last_error(log: str) -> str | None:
-    """Returns the cause of a failure from the text of a job's log: its last error.
+    """Returns the last error in a job's log, None without any.
 
-    That is an entry of level ERROR, a line in which Slurm ends the job, or the exception of a
-    traceback that comes after both. None without any.
+    It is an entry of level ERROR, a line in which Slurm ends the job, or a later traceback's
+    exception.
     """
     errors = list(ERROR_LINE.finditer(log))
     rest = log[errors[-1].end() if errors else 0 :]
@@ -134,5 +133,5 @@ def last_error(log: str) -> str | None:
 
 
 def is_lasting(log: str) -> bool:
-    """Returns True if a job's log says that another try would end the same way."""
+    """Returns True if the log says that another try would end the same way."""
     return log.endswith(f"\n{LASTING}\n")

@@ -18,7 +18,7 @@ _SILENT: ContextVar[bool] = ContextVar("silent", default=False)
 
 @contextmanager
 def silent_progress() -> Iterator[None]:
-    """Keeps this thread's work quiet, such as each of a thousand fits that one line speaks of."""
+    """Silences progress in this thread, such as for each of a thousand fits."""
     token = _SILENT.set(True)
     try:
         yield

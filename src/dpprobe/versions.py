@@ -50,18 +50,13 @@ UNKNOWN = "0.1.0.dev0"  # of a copy without a history that was not installed
 
 
 def check_versions() -> None:
-    """Checks that the code has the versions that a job's run began with; outside a run nothing.
-
-    Raises:
-      ConfigError: naming the first stage whose version was changed meanwhile.
-    """
+    """Raises ConfigError if the code changed after the job's run began."""
     began = json.loads(os.environ.get(RUN_VERSIONS, "null"))
     if difference := first_difference(began or VERSIONS, VERSIONS, "versions"):
         raise ConfigError(describe_edit(difference))
 
 
 def describe_edit(difference: Difference) -> str:
-    """Returns the line that tells of code that was edited after a job's run began."""
     return (
         f"{difference.place}: {difference.first} when this run began, {difference.second} "
         "now. The code was edited meanwhile; run again"
@@ -115,7 +110,7 @@ def _read_options(clone: Path) -> dict[str, Any]:
 
 
 def clone_commit() -> str | None:
-    """Returns the commit of the clone that runs; None where the package was installed."""
+    """Returns the commit of the clone that runs; None if the package was installed."""
     root = _find_clone()
     return None if root is None else git_commit(root)
 

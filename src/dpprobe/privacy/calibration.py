@@ -62,9 +62,8 @@ def calibrate(
     """Finds the common factor on the noise multipliers that meets (epsilon, delta).
 
     Args:
-      mechanisms: those of a method, with noise multipliers relative to each other.
+      mechanisms: with noise multipliers relative to each other.
       epsilon: the target; infinity asks for no noise.
-      accountant: "pld" or "rdp"; for Gaussian mechanisms without sampling "pld" is exact.
       cache: a folder of answers; `<key>.json` is read if it is there, else written.
       selection: names the mechanisms that are repeated, with only the best run released.
 
@@ -72,7 +71,7 @@ def calibrate(
       A plan whose realised epsilon is at most the target and at least 0.99 of it.
 
     Raises:
-      PrivacyError: when the target is out of reach, or the cached answer is damaged.
+      PrivacyError: if the target is out of reach, or the cached answer is damaged.
     """
     mechanisms = tuple(mechanisms)
     if math.isinf(epsilon) or not mechanisms:
@@ -113,10 +112,10 @@ def calibrate(
 
 
 def price_plan(plan: Plan) -> float:
-    """Computes again, on the grid of its calibration, the epsilon that a plan costs at its delta.
+    """Computes a plan's epsilon at its delta again, on the grid of its calibration.
 
-    For a plan that costs far more than its target, the price is a lower bound: the price of the
-    same plan with more noise. With so little noise the grids would outgrow memory.
+    For a plan that costs far more than its target, whose grids would outgrow memory, the price is a
+    lower bound: that of the same plan with more noise.
     """
     if not plan.private:
         return math.inf
@@ -142,10 +141,7 @@ def price_of_group(plan: Plan, size: int) -> float:
 
 
 def _priced_alike(plan: Plan) -> tuple[Mechanism, ...]:
-    """Returns the mechanisms as far as prices depend on them: methods that differ elsewhere share.
-
-    Results are cached for the next method of a job.
-    """
+    """Keeps what prices depend on: methods that differ elsewhere share cached results."""
     return tuple(replace(item, sensitivity=1.0, released="") for item in plan.mechanisms)
 
 
@@ -292,7 +288,6 @@ class _Prices:
 
     @property
     def exact(self) -> bool:
-        """True if prices need no grid."""
         return self.selection is None and self.resolved in ("gaussian", "exponential")
 
     def price_at(self, factor: float, interval: float | None = None) -> float:
@@ -360,7 +355,6 @@ def _meet_target(
 
 
 def _rough_factor(prices: _Prices, epsilon: float, what: str) -> float:
-    """Returns a factor to start from, by RDP at few orders or else by the central limit."""
     try:
         return find_factor(prices.rough_price, epsilon, what=what, tolerance=0.05)[0]
     except PrivacyError:
@@ -368,7 +362,7 @@ def _rough_factor(prices: _Prices, epsilon: float, what: str) -> float:
 
 
 def round_up(value: float) -> float:
-    """Returns the least number of `DIGITS` significant digits that is not below `value`."""
+    """Rounds up to `DIGITS` significant digits."""
     if math.isinf(value):
         return value
     context = Context(prec=DIGITS, rounding=ROUND_CEILING)
@@ -389,10 +383,10 @@ def find_factor(
     A bracketed secant search in logarithms, in which prices are nearly straight lines.
 
     Returns:
-      The factor and its price, which lies between (1 - tolerance) * target and target.
+      The factor, and its price between (1 - tolerance) * target and target.
 
     Raises:
-      PrivacyError: when no factor does.
+      PrivacyError: if no factor meets it.
     """
     aim = math.log(target) + math.log1p(-tolerance / 2)
     cheap = dear = None  # (log factor, log price - aim), on either side of the target
@@ -443,11 +437,7 @@ def _write_answer(path: Path, inputs: dict[str, Any], answer: _Answer) -> None:
 
 
 def _read_answer(path: Path, inputs: dict[str, Any]) -> _Answer:
-    """Reads a cached answer.
-
-    Raises:
-      PrivacyError: unless it is whole and was written for these inputs.
-    """
+    """Reads a cached answer; raises PrivacyError unless it is whole and for these inputs."""
     try:
         record = artifacts.read_json(path)
         written = record.pop("sha256")

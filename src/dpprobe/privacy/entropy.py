@@ -58,11 +58,7 @@ class SystemEntropy:
         self._parts: dict[tuple[int, str], int] = {}
 
     def open_keystream(self, seed: int, use: str) -> Keystream:
-        """Returns a stream of this fit alone.
-
-        Raises:
-          PrivacyError: when the use of the head was given away before.
-        """
+        """Returns a stream of this fit; raises PrivacyError if the use was given away before."""
         return self._root.make_part(f"{seed}: {use}")
 
     def make_generator(self, seed: int, use: str) -> np.random.Generator:

@@ -60,7 +60,6 @@ class Chooser:
 
         Args:
           scores: [candidates].
-          count: at most as many as there are candidates.
           rate: the inverse of the temperature; positive.
 
         Returns:
@@ -113,11 +112,7 @@ class Chooser:
 
 
 def choose_largest(scores: Scores, count: int) -> Places:
-    """Returns the candidates of the largest scores, of equal ones the first: without noise.
-
-    Raises:
-      PrivacyError: as of `Chooser.choose_candidates`.
-    """
+    """Returns the candidates of the largest scores, the first of equal ones: without noise."""
     _check_scores(scores, count)
     return np.argsort(-scores, kind="stable")[:count]
 

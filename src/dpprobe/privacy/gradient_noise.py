@@ -122,14 +122,10 @@ class GaussianNoise:
     def noise_source(
         self, deviation: float
     ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], np.float32]:
-        """Returns the generators of the only seed, on the CPU, for compiled loops that call
-        `fill_normals`.
+        """Returns the arguments of `fill_normals` for compiled loops on the CPU: of the only seed.
 
-        A loop draws the numbers that `draw_steps` would, step after step, and the generators move
-        on. At a deviation of 0 it must draw nothing, as `draw_steps` does.
-
-        Returns:
-          lanes, tail and deviation of `fill_normals`: the deviation rounded up to float32.
+        A loop draws the numbers that `draw_steps` would, and the generators move on. At a deviation
+        of 0 it must draw nothing, as `draw_steps` does. The deviation is rounded up to float32.
         """
         (words,) = self._words
         return words.lanes, words.tail, _rounded_up(deviation)
@@ -183,9 +179,7 @@ def _start_lanes(seed: int, name: str, lanes: int) -> npt.NDArray[np.uint64]:
 
 @jit("i8(i8)")
 def padded_size(size):
-    """Returns how many numbers `fill_normals` draws for a step of `size`: whole pairs of all
-    lanes.
-    """
+    """Returns the numbers that `fill_normals` draws per step: whole pairs of all lanes."""
     return -(-size // (2 * LANES)) * 2 * LANES
 
 

@@ -19,11 +19,7 @@ ABOVE_NOTE = (
 
 
 def epsilon_token(value: Any) -> str:
-    """Returns the one spelling of an epsilon, used in paths: "0.5", "8", "inf".
-
-    Raises:
-      ValueError: when the value is not a positive number or "inf".
-    """
+    """Returns an epsilon's one spelling in paths, such as "0.5" or "inf"; raises ValueError."""
     try:
         number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -34,12 +30,11 @@ def epsilon_token(value: Any) -> str:
 
 
 def epsilon_value(token: str) -> float:
-    """Returns the number that an epsilon token stands for."""
     return math.inf if token == INFINITE else float(token)
 
 
 def delta_above(delta: float, n: int) -> bool:
-    """Returns True for a delta above 1 / n, with n training units, beyond the last digits."""
+    """Returns True for a delta above 1 / n, with n training units, beyond round-off."""
     return delta * n > 1.0 and not math.isclose(delta * n, 1.0, rel_tol=1e-9)
 
 
@@ -90,5 +85,4 @@ def _describe_above(delta: float, n: int, unit: str) -> str:
 
 
 def to_tokens(value: Any) -> Any:
-    """Reads a list of epsilons as their tokens."""
     return list(map(epsilon_token, value)) if isinstance(value, list | tuple) else value

@@ -43,11 +43,11 @@ class MachineCode:
     ready: ClassVar[set[str]] = set()
 
     def __init__(self, source: str, *called: str) -> None:
-        """Looks for the module's machine code.
+        """Reads the module's machine code if a folder has it.
 
         Args:
           source: the module's `__file__`.
-          called: those of the modules whose compiled functions it calls, and which call none.
+          called: the files of modules whose compiled functions it calls, and which call none.
         """
         self._source, self._called = Path(source), [Path(one) for one in called]
         self.name = f"{self._source.stem}-{self._hash_dependencies()}"
@@ -105,7 +105,7 @@ class MachineCode:
         )
 
     def list_folders(self) -> list[Path]:
-        """Returns where the file may lie, in order: the three places of Numba's own cache."""
+        """Lists the folders of Numba's own cache, in its order."""
         from numba.misc.appdirs import AppDirs  # as above
 
         in_home = AppDirs("numba", appauthor=False).user_cache_dir
@@ -141,7 +141,6 @@ class MachineCode:
         self._parts[key] = dumps(result._reduce())
 
     def _hash_dependencies(self) -> str:
-        """Returns the hash of everything that the machine code depends on."""
         import llvmlite  # as above
         import numba
         from llvmlite import binding
@@ -161,7 +160,6 @@ class MachineCode:
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
     def _read_file(self) -> dict[str, bytes]:
-        """Reads the first whole file of the folders; empty where there is none."""
         for folder in self.list_folders():
             try:
                 content = (folder / self.name).read_bytes()
@@ -174,7 +172,6 @@ class MachineCode:
 
 
 def _numba_setting(name: str) -> Any:
-    """Returns a setting of Numba, None for one that this version does not have."""
     import numba  # as above
 
     return getattr(numba.config, name, None)
@@ -198,7 +195,7 @@ def _make_part(code: MachineCode, function: Callable[..., Any]) -> Any:
 
 @functools.cache
 def processor_name() -> str:
-    """Returns the processor's name, and LLVM's for its kind: "AMD EPYC 9B14 (znver4)"."""
+    """Returns the processor's name and LLVM's: "AMD EPYC 9B14 (znver4)"."""
     from llvmlite import binding  # as above
 
     try:

@@ -82,24 +82,21 @@ class Mechanism:
 
     @property
     def is_exponential(self) -> bool:
-        """True if its releases are draws among public candidates."""
         return self.kind == EXPONENTIAL
 
     @property
     def bounded_range(self) -> float:
-        """The range of one exponential release's log likelihood ratios, eta; infinite for none."""
+        """Eta, the range of an exponential release's log likelihood ratios."""
         return 1 / self.noise_multiplier if self.noise_multiplier else math.inf
 
     def scale_noise(self, factor: float) -> Mechanism:
-        """Returns the mechanism with its noise multiplier multiplied by `factor`."""
         return replace(self, noise_multiplier=self.noise_multiplier * factor)
 
     def repeat_count(self, times: int) -> Mechanism:
-        """Returns the mechanism of `times` independent fits together: its count times `times`."""
         return replace(self, count=self.count * times)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns a JSON-compatible dictionary; of a Gaussian mechanism without its kind."""
+        """Returns a JSON-compatible dictionary; a Gaussian mechanism's lacks the kind."""
         values = asdict(self)
         if not self.is_exponential:
             del values["kind"]
@@ -107,7 +104,6 @@ class Mechanism:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Mechanism:
-        """Reads the dictionary that `to_dict` returns."""
         return cls(**values)
 
 
@@ -146,12 +142,11 @@ class Selection:
 
     @property
     def distribution_name(self) -> str:
-        """The name of the distribution of the number of runs."""
         known = {0.0: "logarithmic", 1.0: "geometric", math.inf: "Poisson"}
         return known.get(self.shape, "truncated negative binomial")
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns a JSON-compatible dictionary; an infinite shape is written "inf"."""
+        """Returns a JSON-compatible dictionary; an infinite shape is "inf"."""
         return {
             "mean": self.mean,
             "shape": _to_json(self.shape),
@@ -160,7 +155,6 @@ class Selection:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Selection:
-        """Reads the dictionary that `to_dict` returns."""
         return cls(
             mean=values["mean"],
             shape=float(values["shape"]),
@@ -170,12 +164,12 @@ class Selection:
 
 @dataclass(frozen=True, kw_only=True)
 class Patients:
-    """Patients who may have several images, under a promise for one image.
+    """Patients who may have several images, while the unit is one image.
 
     Attributes:
       images: the largest number of a patient's training images, public; None for any number.
-      epsilon: what the promise for one image is worth to such a patient, at the plan's delta; None
-        where their number is not known or nothing is promised.
+      epsilon: to such a patient, at the plan's delta; None if the number is unknown or nothing is
+        promised.
     """
 
     images: int | None
@@ -273,7 +267,6 @@ class Plan:
 
     @property
     def private(self) -> bool:
-        """True if the fit is differentially private: its epsilon is finite."""
         return math.isfinite(self.epsilon)
 
     @property
@@ -282,15 +275,10 @@ class Plan:
 
     @property
     def steps(self) -> int:
-        """The number of noisy releases; of repeated mechanisms those of one run count."""
+        """The number of noisy releases; repeated mechanisms count once."""
         return sum(mechanism.count for mechanism in self.mechanisms)
 
     def find_mechanism(self, name: str) -> Mechanism:
-        """Returns the mechanism of that name.
-
-        Raises:
-          PrivacyError: when the plan does not have it.
-        """
         for mechanism in self.mechanisms:
             if mechanism.name == name:
                 return mechanism
@@ -298,7 +286,7 @@ class Plan:
         raise PrivacyError(f"plan: no mechanism {name!r}; it has {known}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns a JSON-compatible dictionary; an infinite epsilon is written "inf"."""
+        """Returns a JSON-compatible dictionary; an infinite epsilon is "inf"."""
         return {
             "mechanisms": [mechanism.to_dict() for mechanism in self.mechanisms],
             "n": self.n,
@@ -319,7 +307,6 @@ class Plan:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Plan:
-        """Reads the dictionary that `to_dict` returns."""
         relation = values["neighbouring"]
         if relation != cls.NEIGHBOURING:
             raise PrivacyError(
@@ -353,7 +340,7 @@ def _from_json(value: float | str | None) -> float | None:
 
 
 def full_batch(name: str, released: str, sensitivity: float, count: int = 1) -> Mechanism:
-    """Returns a release over all rows, of relative noise multiplier 1."""
+    """Returns releases over all rows, of relative noise multiplier 1."""
     return Mechanism(
         name=name,
         released=released,

@@ -38,9 +38,7 @@ def mark_metadata(cell: Mapping[str, str], options: Mapping[str, Any]) -> dict[s
 def check_unmarked(path: Path, *, option: str, written: str) -> None:
     """Raises PrivacyError for a file of heads that were trained on private examples.
 
-    Args:
-      path: the file; one that cannot be read passes, and its reader says what is wrong.
-      option: that names it, and `written`: the path as the study has it.
+    A file that cannot be read passes: its reader reports the fault.
     """
     try:
         with safe_open(path, framework="numpy") as stream:
