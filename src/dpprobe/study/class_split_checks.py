@@ -19,8 +19,8 @@ def class_split_faults(study: Study, name: str, counts: ClassUnits) -> tuple[lis
 
     Returns:
       Errors, for classes without training units, or without test units that a metric needs; and
-      warnings, for classes that no metric needs or that have fewer than RARE test units. At most
-      one line for each kind of fault.
+      warnings, for classes that no metric needs or with fewer than RARE test units. At most one
+      line per kind of fault.
     """
     dataset, train, test = study.datasets[name], counts.train, counts.test
     unit = "patient" if dataset.names_units() else "image"
@@ -82,7 +82,6 @@ def _find_need(study: Study, name: str) -> tuple[str | None, bool]:
 def _list_remedies(
     study: Study, name: str, counts: ClassUnits, names: Sequence[str], *, waive: bool
 ) -> Iterator[str]:
-    """Yields sentences that say what to write, so that classes have test units."""
     dataset = study.datasets[name]
     ways = ["merge it with another"]
     if waive:

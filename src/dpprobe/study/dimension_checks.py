@@ -14,22 +14,20 @@ from dpprobe.study.study import Study
 
 
 def check_dimensions(study: Study, *, network: bool = False) -> list[str]:
-    """Checks that networks can be built, checkpoints fit them, and methods take what they have.
+    """Checks that networks can be built, checkpoints fit, and methods take the numbers of features.
 
-    Also warns of datasets that have too few rows for an epsilon, which depends on their features,
-    and of weights that cannot be fetched: features may be there already, or jobs run elsewhere.
-
-    New networks cost the seconds of importing torch, so this check is separate from `check_study`,
+    New networks take the seconds of importing torch, so this check is separate from `check_study`,
     which must have passed.
 
     Args:
-      network: as `hub_files.describe_missing` takes it.
+      network: as for `hub_files.describe_missing`.
 
     Returns:
-      Warnings, one line each.
+      Warnings, one line each: also of too few rows for an epsilon, and of weights that cannot be
+      fetched, since features may exist already, or jobs run elsewhere.
 
     Raises:
-      ConfigError: with one line for each thing that is wrong.
+      ConfigError: with one line per fault.
     """
     dimensions = study_dimensions(study)
     faults = [f"backbones.{name}: {fault}" for name, fault in dimensions.faults.items()]
@@ -55,5 +53,4 @@ def check_dimensions(study: Study, *, network: bool = False) -> list[str]:
 
 
 def study_dimensions(study: Study) -> Dimensions:
-    """Finds out how many features and blocks the study's backbones have."""
     return read_dimensions(study.backbones, Path(study.results_dir))

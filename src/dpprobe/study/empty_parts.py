@@ -27,7 +27,7 @@ def empty_parts(study: Study, name: str, rows: tuple[int, int]) -> list[str]:
 
 
 def _fraction_that_does(dataset: DatasetOptions, shards: int, *, split: str) -> str:
-    """Says the fraction, nearest to the one written, by which both parts have enough rows."""
+    """Names the fraction, nearest to the written one, that gives both parts enough rows."""
     order = FRACTIONS if split == "test" else FRACTIONS[::-1]
     for fraction in order:
         rows = dataset.model_copy(update={"test_fraction": fraction}).used_rows()

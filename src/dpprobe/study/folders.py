@@ -13,7 +13,7 @@ USUAL = "results"  # the default study's results_dir, and the folder of most oth
 
 
 def folder_faults(study: Study) -> list[str]:
-    """Lists folders of a study that would be written into each other, or read as images."""
+    """Lists folders that would be written into each other, or read as images."""
     return [*_each_other(study), *_among_others(study), *_among_images(study)]
 
 

@@ -22,7 +22,7 @@ Budget = Annotated[float, Field(ge=SMALLEST_EPSILON, le=LARGEST_EPSILON, allow_i
 
 
 def _class_name(value: Any) -> Any:
-    """Reads a whole number, as YAML has a class's name without quotes, as its text."""
+    """Reads a whole number as text: YAML's class names without quotes."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -95,7 +95,6 @@ class RiskOptions(Options):
         return self
 
     def to_risk(self) -> Risk:
-        """Returns the limit as the ledger takes it."""
         return Risk(advantage=self.advantage, true_positives=self.true_positives, at=self.at)
 
 
@@ -137,7 +136,6 @@ class EvaluateOptions(Options):
 
     @property
     def published(self) -> Headline:
-        """The metric that is measured and published."""
         return self.metric or "accuracy"
 
 
@@ -287,7 +285,7 @@ class TsneOptions(Options):
     )
 
     def embedding_params(self) -> dict[str, Any]:
-        """Returns what decides the embedding, JSON-compatible; t-SNE starts from components."""
+        """Returns what decides the embedding, JSON-compatible."""
         chosen = {"split": self.split, "points": self.points}
         return {**chosen, "perplexity": 30.0, "components": 50}
 
@@ -334,6 +332,6 @@ class TrackingOptions(Options):
 
 
 def sqlite_file(uri: str) -> Path | None:
-    """Returns the file of a `sqlite:///path` URI; None for another kind or an empty path."""
+    """Returns the file of a `sqlite:///path` URI; None for another URI or an empty path."""
     path = uri.removeprefix(SQLITE).partition("?")[0]
     return Path(path) if uri.startswith(SQLITE) and path else None

@@ -16,7 +16,6 @@ from dpprobe.study.study import Study
 
 
 def study_schema() -> dict[str, Any]:
-    """Returns the JSON schema of a study's file, for editors and for reviewers."""
     schema = Study.model_json_schema(mode="validation")
     definitions = schema["$defs"]
     for field, key, registry in (
@@ -46,7 +45,7 @@ def study_schema() -> dict[str, Any]:
 def _define_options(
     definitions: dict[str, Any], registry: Mapping[str, str], key: str, name: str
 ) -> dict[str, Any]:
-    """Adds the schema of a registered `Options` to the definitions; returns a reference to it."""
+    """Adds the schema of registered `Options` to the definitions; returns its reference."""
     options = options_class(registry, name).model_json_schema(mode="validation")
     nested = options.get("$defs", {})
     # Each family has a `Preprocessing` of its own.
@@ -64,7 +63,6 @@ def _define_options(
 
 
 def _catalog_schema(field: str) -> dict[str, Any]:
-    """Returns the schema of a dataset or backbone that names its catalog entry."""
     known = catalog.backbone_entries() if field == "backbones" else catalog.dataset_names()
     return {
         "type": "object",

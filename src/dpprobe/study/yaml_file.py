@@ -11,7 +11,7 @@ from dpprobe.errors import ConfigError
 
 
 def written_path(path: Path) -> Path:
-    """Returns the path that a user wrote, which Snakemake puts behind the working directory's."""
+    """Returns the path that a user wrote, without Snakemake's working directory."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 
@@ -20,8 +20,7 @@ def check_yaml(path: Path) -> None:
     """Checks a study's file for duplicate keys, of which YAML readers silently keep the last.
 
     Raises:
-      ConfigError: for a file that is missing, is not YAML, holds no mapping, or has a key twice
-        in one mapping: naming file, line and key.
+      ConfigError: naming file, line and key, also if the file is missing, not YAML or no mapping.
     """
     root = parse_yaml(path)
     if not isinstance(root, yaml.MappingNode):
@@ -42,10 +41,10 @@ def check_yaml(path: Path) -> None:
 
 
 def parse_yaml(path: Path) -> yaml.Node | None:
-    """Reads the nodes of a YAML file, which know their lines; None for an empty file.
+    """Reads a YAML file's nodes, which know their lines; None for an empty file.
 
     Raises:
-      ConfigError: for a file that is missing or is not YAML: naming file and line.
+      ConfigError: naming file and line, if it is missing or not YAML.
     """
     try:
         require_plain_file(path)
@@ -70,7 +69,7 @@ def parse_yaml(path: Path) -> yaml.Node | None:
 
 
 def _compose_node(text: str) -> yaml.Node | None:
-    """Returns the one document of a text, of which every value can be read."""
+    """Returns the one document of a text; raises if a value cannot be read."""
     yaml.safe_load(text)
     return yaml.compose(text, Loader=yaml.SafeLoader)
 
@@ -91,7 +90,7 @@ _CURES = {
 
 
 def _describe_fault(error: yaml.MarkedYAMLError) -> str:
-    """Returns the line of an error in a YAML file, the error and its cure, to follow the path."""
+    """Returns an error's line, text and cure, to follow the path."""
     mark = error.problem_mark or error.context_mark
     problem = " ".join(str(error.problem or error.context).split())
     if mark is None:
