@@ -69,12 +69,12 @@ _OS_ERROR = re.compile(r"^\w+: \[Errno (\d+)\] (.+?)(?:: '(.*)')?$", re.MULTILIN
 
 
 class Run:
-    """The run that rule files describe to the plugin; nothing where they do not.
+    """The run that rule files describe to the plugin; empty without them.
 
     Attributes:
-      workflow: Snakemake's, whose jobs failed or did not.
-      print_results: prints the last lines of a run that did what it was asked to.
-      results: the folder of the study's results; None where nobody told.
+      workflow: Snakemake's.
+      print_results: prints the last lines of a run that succeeded.
+      results: the folder of the study's results.
     """
 
     def __init__(self) -> None:
@@ -86,11 +86,9 @@ class Run:
     def follow(
         self, workflow: Any, print_results: Callable[[], None], *, results: Path | None = None
     ) -> None:
-        """Takes the workflow of a run, its folder, and the function that prints its results."""
         self.workflow, self.print_results, self.results = workflow, print_results, results
 
     def note_success(self) -> None:
-        """Notes that all jobs of the run succeeded."""
         self.succeeded = True
 
 
@@ -156,7 +154,7 @@ class LogHandler(LogHandlerBase):
                 self._report_wait(time.monotonic())
 
     def _report_wait(self, now: float) -> None:
-        """Writes which jobs are waited for, where nothing was written for some time."""
+        """Writes which jobs run, if nothing was written for some time."""
         running = frozenset(self._running)
         pause = SAME_WAIT_SECONDS if running == self._waited_for else WAIT_SECONDS
         if not (self._tells_waits and running) or now - self._said < pause:
@@ -175,7 +173,6 @@ class LogHandler(LogHandlerBase):
         self._terminal.handle(logging.makeLogRecord({"msg": text, "levelno": 20}))
 
     def emit(self, record: LogRecord) -> None:
-        """Notes what a record says of jobs, and writes it if the run shows such records."""
         try:
             self._note(record)
             if not self._broken and self._shows(record):
@@ -243,10 +240,7 @@ class LogHandler(LogHandlerBase):
         return due
 
     def _shorten(self, record: Any) -> LogRecord:
-        """Leaves out the files of failed jobs, often hundreds, and the traceback of some errors.
-
-        In a dry run it adds what each job asks for, which Snakemake shows of rules without message.
-        """
+        """Drops files of failed jobs and some tracebacks; adds requests in a dry run."""
         event, short = get_event(record), copy.copy(record)
         if event == LogEvent.ERROR:
             short.msg = shorten_error(str(record.msg), getattr(record, "exception", None))
@@ -311,7 +305,7 @@ class _RunningJob:
         self._logs = [Path(log) for log in getattr(record, "log", None) or ()]
 
     def read_wait(self) -> str | None:
-        """Returns what the job waits for, by its log or the scheduler's; None where it works.
+        """Returns what the job waits for, by its log or the scheduler's; None if it works.
 
         On a full disk the job's own log may lack the line.
         """
@@ -326,7 +320,7 @@ class _RunningJob:
 
 
 def describe_full_disk(folder: Path | None) -> str | None:
-    """Returns a line for a folder whose disk is full; None for any other."""
+    """Returns a line for a folder on a full disk; None for any other."""
     with suppress(OSError):
         if folder is not None and folder.is_dir():
             usage = shutil.disk_usage(folder)
@@ -340,18 +334,14 @@ def describe_full_disk(folder: Path | None) -> str | None:
 
 
 def list_reasons(text: str) -> list[str]:
-    """Lists why a job would run, without the names of files: "missing output files"."""
+    """Lists why a job would run, without file names: "missing output files"."""
     known = ("Missing output files", "Input files updated by another job", "Updated input files")
     parts = [part.partition(":")[0].strip() for part in text.split(";")]
     return [part.lower() for part in parts if part in known or part.endswith("last execution")]
 
 
 def sum_up_plan(rules: Mapping[str, int], reasons: Mapping[str, int]) -> str:
-    """Sums up a dry run in fewer than 30 lines.
-
-    Args:
-      rules: jobs by rule. reasons: jobs by reason, of which a job may have several.
-    """
+    """Sums up a dry run by jobs per rule and per reason, in fewer than 30 lines."""
     shown = sorted(rules, key=lambda name: -rules[name])[:RULES_NAMED]
     width = max(map(len, shown), default=0)
     lines = [f"would run {sum(rules.values())} jobs:"]
@@ -365,7 +355,7 @@ def sum_up_plan(rules: Mapping[str, int], reasons: Mapping[str, int]) -> str:
 
 
 def shorten_interrupt(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-    """Writes an error that nothing caught; of Ctrl-C, without its traceback."""
+    """Writes an uncaught error; for Ctrl-C without its traceback."""
     if issubclass(kind, KeyboardInterrupt):
         print("dpprobe: stopped; run the same command again to resume", file=sys.stderr)
     else:
@@ -373,7 +363,7 @@ def shorten_interrupt(kind: type[BaseException], error: BaseException, trace: An
 
 
 def describe_request(record: Any) -> str:
-    """Returns the rule of a job, with the threads and resources that the job asks for."""
+    """Returns a job's rule, threads and resources."""
     resources = sorted(record.resources.items())
     asked = [("threads", record.threads), *(each for each in resources if each[0] not in UNSHOWN)]
     shown = (f"{name}={value}" for name, value in asked)
@@ -381,12 +371,11 @@ def describe_request(record: Any) -> str:
 
 
 def is_quiet_typed(words: Collection[str]) -> bool:
-    """Returns True if a person typed `-q` or `--quiet`."""
     return any(word.startswith(("-q", "--quiet")) for word in words)
 
 
 def shorten_error(text: str, exception: str | None) -> str:
-    """Shortens an error's text: a wrong study, or a file that cannot be written, is one line."""
+    """Shortens the error of a wrong study or an unwritable file to one line."""
     if exception == "StudyError" and (faults := _FAULTS.fullmatch(text.strip("\n"))):
         return f"dpprobe: {faults[1]}"
     if exception == "KeyboardInterrupt" or text.strip().endswith("\nKeyboardInterrupt"):

@@ -66,7 +66,7 @@ class Runtime:
     Attributes:
       device: "cpu" or "cuda"; "auto" is a GPU if there is one.
       precision: of a network's forward pass; auto is float32 on a CPU, float16 on a GPU. Families
-        are given neither of the two words auto.
+        never see auto.
     """
 
     device: str = "auto"
@@ -87,8 +87,8 @@ def backbone_fingerprint(
     """Computes the fingerprint of a backbone.
 
     Args:
-      libraries: distributions whose version decides the features.
-      exclude: options whose value does not, such as where a checkpoint lies.
+      libraries: distributions whose versions decide the features.
+      exclude: options that do not, such as the checkpoint's path.
       precision: of the forward pass, for networks.
     """
     return artifacts.hash_value(

@@ -35,11 +35,7 @@ _OTHERS = {
 
 
 def check_kind(path: Path) -> None:
-    """Checks that a file may hold weights, by its first bytes.
-
-    Raises:
-      ConfigError: for an image, a web page or another file that holds none.
-    """
+    """Raises ConfigError if a file's first bytes show that it holds no weights."""
     with path.open("rb") as stream:
         start = stream.read(32)
     kind = next((words for first, words in _OTHERS.items() if start.startswith(first)), None)
@@ -52,14 +48,13 @@ def check_kind(path: Path) -> None:
 
 
 def read_state(path: Path, *, shapes: bool = False) -> dict[str, torch.Tensor]:
-    """Reads a file's tensors by their names, as timm finds them in it.
+    """Reads a file's tensors by name: safetensors, or what `torch.load` reads.
 
     Args:
-      path: of a safetensors file, or one that `torch.load` reads.
       shapes: True for tensors without values, on the meta device.
 
     Raises:
-      ConfigError: when it holds no such tensors.
+      ConfigError: if it holds no such tensors.
     """
     from timm.models import clean_state_dict, load_state_dict
 
@@ -85,7 +80,7 @@ def read_state(path: Path, *, shapes: bool = False) -> dict[str, torch.Tensor]:
 
 
 def _find_tensors(values: Mapping[Any, Any]) -> dict[str, torch.Tensor]:
-    """Returns the tensors at the usual place in a checkpoint, or those that it holds itself."""
+    """Returns the tensors at the usual place in a checkpoint, or at its top level."""
     import torch
 
     for place in _PLACES:
@@ -97,7 +92,7 @@ def _find_tensors(values: Mapping[Any, Any]) -> dict[str, torch.Tensor]:
 def _unwrap_names(
     given: dict[str, torch.Tensor], wanted: Mapping[str, Any]
 ) -> dict[str, torch.Tensor]:
-    """Removes what wrappers put before every name, while names are not those of the model."""
+    """Removes wrappers' prefixes of all names until names match the model's."""
     for _ in _WRAPPERS:
         prefix = next((each for each in _WRAPPERS if all(n.startswith(each) for n in given)), None)
         if prefix is None or not wanted.keys().isdisjoint(given):
@@ -107,7 +102,6 @@ def _unwrap_names(
 
 
 def _read_header(path: Path) -> dict[str, torch.Tensor]:
-    """Reads the shapes of a safetensors file, nothing else."""
     import torch
     from safetensors import safe_open
 
@@ -121,10 +115,10 @@ def _read_header(path: Path) -> dict[str, torch.Tensor]:
 def load_weights(model: Any, state: Mapping[str, torch.Tensor], *, path: Path, name: str) -> None:
     """Removes a timm model's classifier and fills the rest with weights, strictly.
 
-    Features come before the classifier: the file may have one of any number of classes, or none.
+    Features come before the classifier, so the file may have any classifier, or none.
 
     Raises:
-      ConfigError: when tensors are missing, too many, or of another shape.
+      ConfigError: if tensors are missing, too many, or of another shape.
     """
     classifiers = _name_classifiers(model)
     before = set(model.state_dict())
@@ -147,11 +141,7 @@ def load_weights(model: Any, state: Mapping[str, torch.Tensor], *, path: Path, n
 
 
 def fill_model(model: Any, state: dict[str, torch.Tensor], *, path: Path, name: str) -> None:
-    """Fills a network with weights, strictly.
-
-    Raises:
-      ConfigError: when tensors are missing, too many, or of another shape.
-    """
+    """Fills a network with weights, strictly; raises ConfigError if they do not fit."""
     wanted = model.state_dict()
     given = _unwrap_names(state, wanted)
     if fault := _compare_tensors(given, wanted):
@@ -163,7 +153,7 @@ def fill_model(model: Any, state: dict[str, torch.Tensor], *, path: Path, name: 
 
 
 def _name_classifiers(model: Any) -> set[str]:
-    """Returns the names of the classifier's modules, as timm writes them down."""
+    """Returns the names of the classifier's modules."""
     named = (getattr(model, "pretrained_cfg", None) or {}).get("classifier") or ()
     return {named} if isinstance(named, str) else set(named)
 
@@ -171,7 +161,7 @@ def _name_classifiers(model: Any) -> set[str]:
 def _compare_tensors(
     given: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor]
 ) -> str | None:
-    """Returns how tensors differ from those that a model has; None where they agree."""
+    """Explains how tensors differ from a model's; None if they agree."""
     missing = [name for name in wanted if name not in given]
     unknown = [name for name in given if name not in wanted]
     other = [
@@ -194,7 +184,7 @@ def _compare_tensors(
 
 
 def _shapes_fit(shape: torch.Size, wanted: torch.Size) -> bool:
-    """Returns True where PyTorch loads one for the other: counts of one number may be lists."""
+    """Returns True if PyTorch loads one for the other: scalars may have shape [1]."""
     return shape == wanted or (not wanted and math.prod(shape) == 1 and len(shape) == 1)
 
 

@@ -22,7 +22,6 @@ from dpprobe.errors import ConfigError
 
 
 def main() -> None:
-    """Answers on standard output."""
     logging.disable(logging.WARNING)
     asked = json.load(sys.stdin)
     answers = {name: describe_backbone(backbone_options(values)) for name, values in asked.items()}
@@ -30,11 +29,10 @@ def main() -> None:
 
 
 def describe_backbone(options: BackboneOptions) -> Mapping[str, Any]:
-    """Returns a backbone's numbers of features and blocks, or the fault that loading it would meet.
+    """Returns the numbers of features and blocks, or the fault that loading would meet.
 
-    The files that loading it fetches from the Hub are listed beside the numbers, if there are any.
-    The model is built on the meta device, which computes shapes alone. Some operations have no
-    such form: then the CPU decides, with random weights.
+    Also lists the files that loading fetches from the Hub. The meta device builds the model without
+    weights; some operations lack such a form, and then the CPU does, with random weights.
     """
     import torch
 

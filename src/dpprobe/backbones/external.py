@@ -59,14 +59,14 @@ class Options(BackboneOptions):
         """Checks nothing: the dataset names the files."""
 
     def choose_vectors(self, backbone: str, known: Collection[str]) -> str:
-        """Chooses the vectors of a dataset: those named here, those of the backbone, the only ones.
+        """Chooses a dataset's vectors: those named here, the backbone's, or the only ones.
 
         Args:
-          backbone: the name of the backbone in the study.
+          backbone: its name in the study.
           known: the names of the dataset's vectors.
 
         Raises:
-          ConfigError: for a dataset without them.
+          ConfigError: if the dataset lacks them.
         """
         name = self.vectors or backbone
         if name in known:
@@ -81,7 +81,7 @@ class Options(BackboneOptions):
 
 
 def load(options: Options, runtime: Runtime) -> Backbone:
-    """Makes a backbone that passes vectors on as they are; its `dimension` is that of the data."""
+    """Makes a backbone that passes vectors on; the data decide its `dimension`."""
 
     def refuse_image(image: Image.Image) -> torch.Tensor:  # noqa: ARG001
         raise DataError(

@@ -24,8 +24,8 @@ SIXTEEN_BITS = 65535
 def convert_mode(image: Image.Image, mode: Mode) -> Image.Image:
     """Converts an image to 8-bit grey ("L") or colour ("RGB").
 
-    Palettes are resolved, alpha is dropped, grey is repeated over the colours. 16-bit grey is
-    scaled to 8 bits: Pillow's own conversion clips it, so that nearly all of it turns white.
+    Resolves palettes, drops alpha, repeats grey over the colours, and scales 16-bit grey to 8 bits:
+    Pillow's own conversion clips it, so that nearly all of it turns white.
 
     Raises:
       DataError: for pixels without a known range (floats, integers beyond 16 bits), and for a
@@ -117,7 +117,7 @@ class InceptionCrop:
 def make_train_crop(
     views: Views, *, mode: Mode, size: tuple[int, int], interpolation: str
 ) -> InceptionCrop | None:
-    """Makes the crop of training images; None where they have the central one of test images."""
+    """Makes the crop of training images; None if they have the central crop of test images."""
     if views.crop == "centre":
         return None
     return InceptionCrop(
@@ -134,7 +134,7 @@ CROP_TRIES = 10
 def crop_box(
     width: int, height: int, *, seed: int, sha256: bytes, number: int = 0
 ) -> tuple[int, int, int, int]:
-    """Returns top, left, height and width of an image's inception crop of this number."""
+    """Returns top, left, height and width of an image's inception crop."""
     start = f"{seed}:{number}:" if number else f"{seed}:"
     digest = hashlib.sha256(start.encode() + sha256).digest()
     generator = np.random.default_rng(int.from_bytes(digest, "big"))

@@ -67,7 +67,6 @@ class Options(NetworkOptions):
 
     @property
     def image_channels(self) -> int:
-        """The number of colour channels of an image."""
         return 1 if self.color == "gray" else 3
 
     @model_validator(mode="after")
@@ -147,7 +146,7 @@ def load(options: Options, runtime: Runtime) -> Backbone:
 
 
 def describe(options: Options, device: str) -> dict[str, int]:  # noqa: ARG001
-    """Returns the numbers of features and blocks; computed on the CPU, as functions may need it."""
+    """Returns the numbers of features and blocks, on the CPU, which functions may need."""
     from dpprobe.backbones import network_forward  # heavy: torch
 
     runtime = Runtime(device="cpu", precision="float32")
@@ -167,7 +166,6 @@ def _working_folder() -> Iterator[None]:
 
 
 def _build_model(options: Options) -> nn.Module:
-    """Calls the function and loads the checkpoint."""
     import torch  # heavy, as is the other
 
     from dpprobe.backbones import checkpoints

@@ -95,7 +95,7 @@ class Options(NetworkOptions):
         self.check_checkpoint()
 
     def _check_name(self) -> None:
-        """Checks the name where the known ones are those of the installed timm; imports nothing."""
+        """Checks the name against the installed timm's list; imports nothing."""
         known = known_architectures()
         if known is None or ":" in self.model:
             return
@@ -122,7 +122,7 @@ class Options(NetworkOptions):
     def extraction_params(self) -> dict[str, Any]:
         """Returns the options without the checkpoint's path.
 
-        They cannot be read back without one: that would be a model of random weights.
+        They cannot be read back: without a checkpoint the weights would be random.
         """
         values = super().extraction_params()
         del values["checkpoint"]
@@ -130,7 +130,7 @@ class Options(NetworkOptions):
 
 
 def known_architectures() -> dict[str, tuple[str, ...]] | None:
-    """Reads `ARCHITECTURES`, the tags by name; None where they are not the installed timm's."""
+    """Reads the tags of `ARCHITECTURES`; None if timm has another version."""
     first, *lines = ARCHITECTURES.read_text(encoding="utf-8").splitlines()
     try:
         if first != f"timm {version('timm')}":
@@ -141,7 +141,7 @@ def known_architectures() -> dict[str, tuple[str, ...]] | None:
 
 
 def list_hub_files(options: Options) -> list[HubFile]:
-    """Lists what timm fetches from the Hub; nothing of models that it fetches from elsewhere."""
+    """Lists what timm fetches from the Hub; nothing that it fetches from elsewhere."""
     from timm.models import get_pretrained_cfg  # heavy: torch
 
     if options.model_args.keys() & {"cache_dir", "pretrained_cfg", "pretrained_cfg_overlay"}:
@@ -163,8 +163,8 @@ def load(options: Options, runtime: Runtime) -> Backbone:
     """Loads a timm model without its classifier.
 
     Raises:
-      ConfigError: for a name timm does not know, a checkpoint that does not fit the model, layers
-        it does not have, or an image size that it does not take.
+      ConfigError: for an unknown name, a checkpoint that does not fit, layers that the model lacks,
+        or an image size that it does not take.
     """
     from timm.data.transforms_factory import create_transform
 
@@ -215,11 +215,10 @@ def describe(options: Options, device: str) -> dict[str, int]:
     """Returns the numbers of features and blocks, of a model without the values of its weights.
 
     Args:
-      options: names, arguments and a checkpoint's tensors are held against the model.
-      device: "meta", where nothing is computed, or "cpu" for what needs numbers.
+      device: "meta", which computes nothing, or "cpu" for what needs numbers.
 
     Raises:
-      ConfigError: as `load`, but for weights that are to be fetched.
+      ConfigError: as `load`, except for weights that must be fetched.
     """
     runtime = Runtime(device=device, precision="float32")
     from dpprobe.backbones import network_forward  # heavy: torch
@@ -231,7 +230,6 @@ def describe(options: Options, device: str) -> dict[str, int]:
 def _make_network(
     model: Any, options: Options, runtime: Runtime
 ) -> tuple[network_forward.Network, dict[str, Any]]:
-    """Returns a model's network without its classifier, and the preprocessing as resolved."""
     from timm.data.config import resolve_model_data_config
 
     from dpprobe.backbones import network_forward  # heavy: torch
@@ -255,19 +253,19 @@ def _make_network(
 
 
 def _resolve_name(options: Options, model: Any) -> tuple[str, str | None]:
-    """Returns the architecture that timm chose, and the tag of the weights if they are timm's."""
+    """Returns the architecture, and the tag if the weights are timm's."""
     resolved = model.pretrained_cfg
     architecture = resolved.get("architecture") or options.model.partition(".")[0]
     return architecture, (resolved.get("tag") or None) if options.pretrained else None
 
 
 def _create_model(options: Options, *, shapes: bool = False) -> Any:
-    """Creates the model with its weights; with those of a checkpoint it has no classifier.
+    """Creates the model with its weights; a checkpoint's without classifier.
 
     A checkpoint has the model's own resolution, or that of `preprocessing.size`.
 
     Args:
-      shapes: True for the shapes of weights alone: none are fetched, nor read from a checkpoint.
+      shapes: True for shapes alone: no weights are fetched or read.
     """
     from dpprobe.backbones import checkpoints  # heavy: torch
 
@@ -294,7 +292,6 @@ def _create_model(options: Options, *, shapes: bool = False) -> Any:
 
 
 def _call_timm(options: Options, **arguments: Any) -> Any:
-    """Calls timm.create_model with the options' arguments and further ones."""
     import timm
     import torch
 
@@ -354,11 +351,7 @@ def _list_arguments(architecture: str, kind: str) -> list[str]:
 
 
 def _resize_network(model: Any, options: Options, size: tuple[int, int]) -> None:
-    """Lets a network of a fixed size take another one: a ViT's position embeddings are resampled.
-
-    Raises:
-      ConfigError: when patches do not tile such images.
-    """
+    """Resamples a ViT's position embeddings; raises ConfigError if patches do not tile images."""
     from dpprobe.backbones.network_forward import one_line  # heavy: torch
 
     embed: Any = getattr(model, "patch_embed", None)
@@ -383,7 +376,7 @@ def _resize_network(model: Any, options: Options, size: tuple[int, int]) -> None
 
 
 def _resolve_preprocessing(options: Options, resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the preprocessing that timm resolves, with the study's overrides; JSON-compatible."""
+    """Returns timm's preprocessing with the study's overrides, JSON-compatible."""
     channels = options.model_args.get("in_chans", resolved["input_size"][0])
     given = options.preprocessing.model_dump(
         exclude_none=True, exclude={"crop", "crop_seed", "crops", "flip"}

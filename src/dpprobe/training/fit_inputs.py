@@ -29,22 +29,14 @@ logger = logging.getLogger("dpprobe")
 
 @dataclass(frozen=True)
 class FitInputs:
-    """The private examples of a fit, with their units of privacy.
-
-    Attributes:
-      unit: of privacy, "image" or "patient".
-    """
+    """The private examples of a fit, with their `unit` of privacy: "image" or "patient"."""
 
     store: FeatureStore
     unit: str
 
     @cached_property
     def units(self) -> Units | None:
-        """The units of the rows; None where each row is one.
-
-        Raises:
-          DataError: if the unit is a patient and the features name none.
-        """
+        """The units of the rows, None if each row is one; DataError without patients' names."""
         if self.unit == "image":
             return None
         if self.store.units is None:
@@ -56,15 +48,10 @@ class FitInputs:
 
     @property
     def n(self) -> int:
-        """The number of units."""
         return self.store.rows if self.units is None else self.units.count
 
     def check_patients(self, images: int | None) -> None:
-        """Checks that no patient has more training images than the price to one is for.
-
-        Raises:
-          DataError: if one has, or the features name no patients.
-        """
+        """Raises DataError if a patient has more training images than were priced."""
         if images is None:
             return
         if self.store.units is None:
@@ -80,7 +67,6 @@ class FitInputs:
             )
 
     def read_facts(self, *, epsilon: float, delta: float) -> DataFacts:
-        """Returns the public facts that decide a method on these rows."""
         return DataFacts(
             n=self.n,
             dimension=self.store.dimension,
@@ -92,7 +78,7 @@ class FitInputs:
         )
 
     def read_rows(self, *, device: str, memory_mb: int) -> TrainingSet:
-        """Reads the rows, or leaves them to be streamed where they would take too much memory."""
+        """Reads the rows, or streams them if they take too much memory."""
         labels = torch.from_numpy(read_labels(self.store))
 
         def make_set(
@@ -119,11 +105,10 @@ class FitInputs:
 
 
 def read_vectors(store: FeatureStore, device: str, memory_mb: int) -> torch.Tensor | FeatureStore:
-    """Returns the features in memory, or the store if they would take more than `memory_mb`.
+    """Returns the features in memory, or the store if they take more than `memory_mb`.
 
     Args:
-      memory_mb: megabytes of float32, with those of stored crops; 0 where only labels and names are
-        read.
+      memory_mb: of float32, stored crops included; 0 if only labels and names are read.
     """
     arrays = 1 + len(store.crops)
     if 4 * store.rows * store.dimension * arrays <= memory_mb * 10**6:
@@ -134,5 +119,4 @@ def read_vectors(store: FeatureStore, device: str, memory_mb: int) -> torch.Tens
 
 
 def read_labels(store: FeatureStore) -> np.ndarray:
-    """Returns a split's labels, [rows] int64 or [rows, classes] uint8."""
     return np.asarray(store.labels).astype(np.uint8 if store.multi_label else np.int64)

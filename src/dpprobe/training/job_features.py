@@ -40,19 +40,18 @@ class JobFeatures:
     _halves: dict[Headline, Halves] = field(default_factory=dict, init=False, repr=False)
 
     def test_halves(self, metric: Headline) -> Halves:
-        """Returns the test examples as a metric splits them in halves, the same for all heads."""
+        """Returns the test examples' halves for a metric, the same for all heads."""
         if metric not in self._halves:
             self._halves[metric] = split_rows(metric, self.test_labels, units=self.test_units)
         return self._halves[metric]
 
     @property
     def multi_label(self) -> bool:
-        """True if a row may have several labels."""
         return self.test_labels.ndim == 2
 
     @property
     def ranked(self) -> list[int]:
-        """The labels that the test examples give an AUC of."""
+        """The labels that have an AUC on the test examples."""
         return ranked_labels(self.test_labels, len(self.class_names))
 
     def test_blocks(self) -> Iterator[tuple[int, torch.Tensor]]:
@@ -73,15 +72,13 @@ def read_job_features(
     memory_mb: int,
     headline: str,
 ) -> JobFeatures:
-    """Reads the features of the train and the test split.
+    """Reads the features of both splits.
 
     Args:
-      memory_mb: features that take more than this as float32 are streamed from disk; 0 where only
-        labels and names are read.
-      headline: the metric that the cells are shown by.
+      memory_mb: larger features are streamed; 0 if only labels and names are read.
 
     Raises:
-      DataError: when the splits differ in classes or dimension, or when AUC is to be shown and no
+      DataError: if the splits differ in classes or dimension, or if the headline is AUC and no
         label has one.
     """
     train = inputs.store
@@ -104,7 +101,7 @@ def read_job_features(
 
 
 def _check_ranked(features: JobFeatures, test: FeatureStore, headline: str) -> None:
-    """Logs the labels that have no AUC; raises where none has one and AUC is to be shown."""
+    """Logs labels without an AUC; raises DataError if AUC is the headline and none has one."""
     if headline == "auc" and not features.ranked:
         raise DataError(f"{test.path}: {NO_AUC}")
     if features.multi_label:

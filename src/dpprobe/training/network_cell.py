@@ -38,8 +38,8 @@ class NetworkFiles:
     """The files of one (dataset, backbone, method).
 
     Attributes:
-      cuts: manifests of the two splits' activations at the cut; None where there is none.
-      tables: the two split tables; None where no images are read.
+      cuts: manifests of both splits' activations at the cut, if any.
+      tables: both split tables, if images are read.
     """
 
     backbone: BackboneOptions
@@ -50,7 +50,6 @@ class NetworkFiles:
 
     @classmethod
     def of_input(cls, backbone: BackboneOptions, given: Any) -> NetworkFiles:
-        """Returns the files that a rule's input names."""
         return cls(
             backbone=backbone,
             train=Path(given.train),
@@ -61,7 +60,6 @@ class NetworkFiles:
 
     @cached_property
     def cut_stores(self) -> tuple[FeatureStore, FeatureStore] | None:
-        """The activations of the two splits."""
         if self.cuts is None:
             return None
         train, test = self.cuts
@@ -90,7 +88,7 @@ def keep_network(
 ) -> bool:
     """Returns True if a seed's network is current, and marks its files as seen by this run.
 
-    Arguments and errors are those of `network_job.tune_network`.
+    Arguments and errors as `network_job.tune_network`.
     """
     opened = open_network_job(
         job, files=files, plans=plans, cells=cells, tables=tables, overlap=None
@@ -111,7 +109,6 @@ def keep_network(
 
 
 def checkpoint_folder(network: Path) -> Path:
-    """Returns the hidden folder beside a network's in which its job keeps checkpoints."""
     return network.with_name(f".{network.name}.checkpoint")
 
 
@@ -124,10 +121,10 @@ def open_network_job(
     tables: Path | None,
     overlap: Path | None,
 ) -> OpenedJob:
-    """Reads and checks what networks are made from; arguments as of `tune_network`.
+    """Reads and checks the inputs of networks; arguments as `tune_network`.
 
     Raises:
-      DpprobeError: when the method has no plan, with the reason.
+      DpprobeError: with the reason, if the method has no plan.
     """
     for path in files.backbone.input_files():
         check_unmarked(Path(path), option="checkpoint", written=path)
@@ -143,7 +140,7 @@ def open_network_job(
 def network_task(
     opened: OpenedJob, files: NetworkFiles, *, device: str, chosen: Mapping[str, Any]
 ) -> CellTask:
-    """Returns the cell that networks of a job are the seeds of, with its identity."""
+    """Returns the cell whose seeds are a job's networks, with its identity."""
     (method,) = opened.job.methods
     return opened.make_task(
         method, device=device, more={"network": files.network_identity(), "chosen": dict(chosen)}
@@ -151,7 +148,7 @@ def network_task(
 
 
 def is_of(record: NetworkRecord, task: CellTask, index: int, folder: Path) -> bool:
-    """Returns True if a record is of this very cell and seed."""
+    """Returns True if a record belongs to this cell and seed."""
     wanted = {
         "fingerprint": task.fingerprint, "index": index,
         "options": task.options.model_dump(mode="json"),

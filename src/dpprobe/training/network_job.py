@@ -73,7 +73,7 @@ _RECORDS_BYTES = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The means of a job, and the way it runs: nothing here decides what it releases."""
+    """Resources of a job, which do not change what it releases."""
 
     device: str = "auto"
     threads: int = 1
@@ -82,7 +82,6 @@ class Limits:
 
     @classmethod
     def of_study(cls, study: Study, *, threads: int) -> Limits:
-        """Returns what a study says, with a job's threads."""
         return cls(
             device=study.device,
             threads=threads,
@@ -103,14 +102,14 @@ def tune_network(
     choice: Path | None = None,
     tables: Path | None = None,
 ) -> None:
-    """Trains the network of one seed, whatever stands in its folder; see `keep_network`.
+    """Trains the network of one seed, whatever its folder holds; see `keep_network`.
 
     Args:
-      choice: the result of a search over options, where the method has one.
+      choice: the result of a search over options, if the method has one.
 
     Raises:
-      PrivacyError: when the plan is not the method's, or steps taken are not steps priced.
-      DpprobeError: when the method has no plan, with the reason.
+      PrivacyError: if the plan is not the method's, or steps taken are not steps priced.
+      DpprobeError: with the reason, if the method has no plan.
     """
     opened = open_network_job(
         job, files=files, plans=plans, cells=cells, tables=tables, overlap=None
@@ -150,16 +149,16 @@ def tune_network(
 
 
 def with_choice(task: CellTask, chosen: Mapping[str, Any]) -> Options:
-    """Returns the options that train a network: those of the cell, with what a search chose."""
+    """Returns the options that train a network: the cell's, with what a search chose."""
     options = task.options
     assert isinstance(options, Options)
     return options.make_trial(chosen) if options.search is not None else options
 
 
 def plan_for(plan: Plan, options: Options) -> Plan:
-    """Returns the plan with the norms of options that an unpriced search chose.
+    """Returns the plan with the norms that an unpriced search chose.
 
-    Noise stays in proportion to the norm, and the price is one of noise multipliers alone.
+    Noise stays in proportion to the norm, and only noise multipliers have a price.
     """
     norms = {item.name: item.sensitivity for item in options.list_mechanisms(plan.n)}
     return with_norms(plan, norms)
@@ -215,11 +214,7 @@ def scores_of(
     rows: int,
     index: npt.NDArray[np.int64] | None = None,
 ) -> npt.NDArray[np.float32]:
-    """Returns the scores of some rows, or of all: float32 [m, K].
-
-    Raises:
-      DataError: for scores that are not finite.
-    """
+    """Scores some rows, or all: float32 [m, K]; raises DataError if scores are not finite."""
     index = np.arange(inputs.rows) if index is None else index
     scores = network_scores(network, inputs, index, physical_batch=rows).numpy()
     if not np.isfinite(scores).all():
@@ -239,7 +234,7 @@ def _publish_network(
     scores: npt.NDArray[np.float32],
     seconds: float,
 ) -> None:
-    """Writes a network beside its folder, and puts it there by renames, the record last."""
+    """Writes a network beside its folder, then renames its files, the record last."""
     options = task.options.model_dump(mode="json")
     tensors = {name: value.contiguous() for name, value in trained.state.items()}
     content = save(

@@ -15,8 +15,8 @@ NAMES = 0.13
 def estimate_memory_mb(study: Study, shards_mb: float) -> float:
     """Estimates the MB that a job needs: features are float16 on disk and float32 in memory.
 
-    Those above `features.memory_mb` are streamed. Whitened rows are a copy of them; `auto` may
-    choose that.
+    Features above `features.memory_mb` are streamed. Whitened rows, which `auto` may choose, are a
+    copy of them.
 
     Args:
       shards_mb: the size of the job's inputs.

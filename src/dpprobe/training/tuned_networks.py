@@ -50,7 +50,7 @@ def gather_networks(
     overlap: Path | None = None,
     tables: Path | None = None,
 ) -> None:
-    """Brings a cell of networks up to date; arguments as of `network_job.tune_network`.
+    """Brings a cell of networks up to date; arguments as `network_job.tune_network`.
 
     Raises:
       DataError: for a network that is missing, damaged, or not of this cell.
@@ -87,7 +87,7 @@ def _read_record(folder: Path) -> NetworkRecord:
 
 
 def _device_kind(folders: Sequence[Path], records: Sequence[NetworkRecord]) -> str:
-    """Returns the kind of device that all seeds were trained on, which their noise depends on."""
+    """Returns the one kind of device of all seeds, which their noise depends on."""
     for folder, record in zip(folders, records, strict=True):
         if record.device != records[0].device:
             raise DataError(
@@ -98,7 +98,6 @@ def _device_kind(folders: Sequence[Path], records: Sequence[NetworkRecord]) -> s
 
 
 def _read_contents(folders: Sequence[Path], records: Sequence[NetworkRecord]) -> CellContents:
-    """Returns the contents of a cell: last layers, scores and histories of its networks."""
     files = [split_state(load_file(folder / STATE_FILE)) for folder in folders]
     states, statistics = zip(*files, strict=True)
     heads = [
