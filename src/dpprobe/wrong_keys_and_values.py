@@ -52,17 +52,6 @@ _WANTED = {
     "literal_error": "{expected}",
     "invalid_key": "a text as the key",
 }  # fmt: skip
-# Keys of a study that are gone, and why.
-_REMOVED = {
-    "features.compile": "no gain was ever measured",
-    "features.workers": "images are decoded in threads; give the job more of them",
-    "overlap.remove": "leave the rows out of the source; results/overlap/*/*.parquet lists them",
-    "report": "it showed costly images; compare the scores in two cells' predictions.parquet",
-    "tracking.register_heads": "heads of cells are not for release, and releases are registered",
-    "tsne.components": "t-SNE starts from 50, and from more where they keep too few neighbours",
-    "tsne.thumbnails": "predictions.parquet of a cell has the ids of test images",
-    "tsne.perplexity": "it is 30, and less where there are few rows",
-}
 
 
 def validate_options(cls: type[OptionsT], values: Mapping[str, Any], where: str) -> OptionsT:
@@ -206,8 +195,6 @@ def explain_fault(item: Any) -> str:
 
 
 def _unknown_key(place: Sequence[Any], values: Any, cls: type[BaseModel]) -> str:
-    if reason := _REMOVED.get(".".join(map(str, place))):
-        return f"this option was removed ({reason}): remove it"
     block: Any = values
     for part in place[:-1]:
         try:
