@@ -31,7 +31,6 @@ class Progress:
 
     The last line, at the end of the `with` block, gives the whole time and the mean rate. The time
     left is computed from the work after the first step, which often includes compiling or loading.
-    Where `total` is an estimate, a line has no time left: it would be wrong by minutes at the end.
     """
 
     def __init__(
@@ -42,10 +41,8 @@ class Progress:
         unit: str = "rows",
         interval: float = 5.0,
         last_line: bool = True,
-        estimated: bool = False,
     ) -> None:
         self.total = total
-        self.estimated = estimated
         self.label = label
         self.unit = unit
         self.interval = interval
@@ -80,17 +77,15 @@ class Progress:
             return
         self._reported = now
         rate = self.done / max(now - self._started, 1e-9)
-        if self.estimated:
-            of, left = f"{self.done} of about {max(self.total, self.done)} {self.unit}", ""
-        else:
-            share = 100 * self.done / max(self.total, 1)
-            of, left = f"{self.done}/{self.total} {self.unit} ({share:.0f}%)", ""
-            if self.done > first_done:
-                later = (now - first_time) / (self.done - first_done)
-                left = f", ETA {format_clock(max(self.total - self.done, 0) * later)}"
+        share, left = 100 * self.done / max(self.total, 1), ""
+        if self.done > first_done:
+            later = (now - first_time) / (self.done - first_done)
+            left = f", ETA {format_clock(max(self.total - self.done, 0) * later)}"
         logger.info(
-            "%s: %s, %.1f %s/s%s", self.label, of, rate, self.unit, left, extra={PROGRESS: True}
-        )
+            "%s: %d/%d %s (%.0f%%), %.1f %s/s%s",
+            self.label, self.done, self.total, self.unit, share, rate, self.unit, left,
+            extra={PROGRESS: True},
+        )  # fmt: skip
 
 
 def format_clock(seconds: float) -> str:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from dpprobe.errors import PrivacyError
 from dpprobe.privacy import accountants
 from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON
 from dpprobe.privacy.plan import Mechanism, Plan, Selection
-from dpprobe.progress import Progress
 from dpprobe.versions import VERSIONS
 
 logger = logging.getLogger("dpprobe")
@@ -33,19 +32,8 @@ FORMAT = "dpprobe-calibration"
 DIGITS = 6
 # Most of a search uses a grid that is coarser by this factor.
 _COARSER = 8
-# Progress of a calibration is reported in coarse prices: most searches take two rounds, each of
-# some coarse prices and a fine one, and other accountants' checks take as long as a fine one.
-_ROUNDS, _COARSE_A_ROUND = 2, 6
 # A rough price so many times the target: another look is taken with up to so much more noise.
 _FAR, _MOST_NOISE = 6, 1e6
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Answer:
-    factor: float
-    realised_epsilon: float
-    checks: dict[str, float | None]
-    check_notes: dict[str, str]
 
 
 def calibrate(
@@ -95,19 +83,20 @@ def calibrate(
     answer = _read_answer(path, inputs) if path.exists() else None
     if answer is None:
         answer = _find_answer(mechanisms, epsilon, delta, accountant, selection)
-        _write_answer(path, inputs, answer)
+        record = {"format": FORMAT, "inputs": inputs, **answer}
+        artifacts.write_json(path, {**record, "sha256": artifacts.hash_value(record)})
     return Plan(
-        mechanisms=tuple(mechanism.scale_noise(answer.factor) for mechanism in mechanisms),
+        mechanisms=tuple(mechanism.scale_noise(answer["factor"]) for mechanism in mechanisms),
         n=n,
         epsilon=epsilon,
         delta=delta,
         accountant=accountant,
         selection=selection,
         unit=unit,
-        realised_epsilon=answer.realised_epsilon,
+        realised_epsilon=answer["realised_epsilon"],
         priced_by=accountants.describe_accountant(mechanisms, accountant, selection),
-        checks=answer.checks,
-        check_notes=answer.check_notes,
+        checks=answer["checks"],
+        check_notes=answer["check_notes"],
     )
 
 
@@ -238,43 +227,27 @@ def _find_answer(
     delta: float,
     accountant: str,
     selection: Selection | None,
-) -> _Answer:
+) -> dict[str, Any]:
     started = time.monotonic()
     resolved = accountants.resolve_accountant(mechanisms, accountant)
     # The epsilon does not depend on sensitivities; at 1 the search may scale the noise furthest.
     relative = [replace(mechanism, sensitivity=1.0) for mechanism in mechanisms]
     what = f"epsilon {epsilon:g} at delta {delta:g} by accountant {resolved!r}"
     prices = _Prices(relative, delta, resolved, selection)
-    label = f"calibration: epsilon {epsilon:g}"
-    start = 1.0 if prices.exact else _rough_factor(prices, epsilon, what)
-    with Progress(
-        _expected_work(prices), label=label, unit="prices", last_line=False, estimated=True
-    ) as progress:
-        factor, realised = _meet_target(prices, epsilon, what, start, progress)
-        realised = min(round_up(realised), epsilon)
-        progress.total = max(progress.total, progress.done + _COARSER)
-        checks, notes = _cached_checks(
-            tuple(item.scale_noise(factor) for item in relative), delta, resolved, selection
-        )
+    factor, realised = _meet_target(prices, epsilon, what)
+    realised = min(round_up(realised), epsilon)
+    scaled = tuple(item.scale_noise(factor) for item in relative)
+    checks, notes = _cached_checks(scaled, delta, resolved, selection)
     logger.info(
         "calibration: epsilon %g at delta %g: noise factor %.6g, realised epsilon %.6g, in %.1f s",
         epsilon, delta, factor, realised, time.monotonic() - started,
     )  # fmt: skip
-    return _Answer(
-        factor=factor,
-        realised_epsilon=realised,
-        checks=checks,
-        check_notes=notes,
-    )
-
-
-def _expected_work(prices: _Prices) -> int:
-    """Returns the work that a calibration is expected to take, in coarse prices."""
-    return _COARSER if prices.exact else _ROUNDS * _round_work(prices) + _COARSER
-
-
-def _round_work(prices: _Prices) -> int:
-    return _COARSE_A_ROUND + _COARSER if prices.resolved == "pld" else _COARSE_A_ROUND + 1
+    return {
+        "factor": factor,
+        "realised_epsilon": realised,
+        "checks": checks,
+        "check_notes": notes,
+    }
 
 
 @dataclass(frozen=True)
@@ -309,45 +282,26 @@ class _Prices:
         return [item.scale_noise(factor) for item in self.mechanisms]
 
 
-def _meet_target(
-    prices: _Prices, epsilon: float, what: str, start: float, progress: Progress
-) -> tuple[float, float]:
+def _meet_target(prices: _Prices, epsilon: float, what: str) -> tuple[float, float]:
     """Returns the factor, rounded to `DIGITS` digits, and the epsilon with which it meets a target.
 
     A fine grid on the privacy loss is slow, so the search uses a coarse one. Its target is
     corrected by the ratio of the wanted epsilon to the fine grid's at the last factor; two or three
     fine evaluations suffice.
-
-    Args:
-      start: a factor near the one that is searched.
-      progress: counts prices, a fine one as `_COARSER` coarse ones.
     """
     if prices.exact:
         factor, _ = find_factor(prices.price_at, epsilon, what=what, tolerance=1e-9)
         factor = round_up(factor)
         return factor, prices.price_at(factor)
     interval = accountants.pld_interval(max(epsilon, prices.delta))
-
-    gridded = prices.resolved == "pld"
-
-    def price_finely(factor: float) -> float:
-        price = prices.price_at(factor, interval)
-        progress.advance_by(_COARSER if gridded else 1)
-        return price
-
-    def price_coarsely(factor: float) -> float:
-        price = prices.price_at(factor, _COARSER * interval)
-        progress.advance_by(1)
-        return price
-
-    quick = price_coarsely if gridded else price_finely
-    factor, aim = start, (1 - 5e-4) * epsilon
+    searched = _COARSER * interval if prices.resolved == "pld" else interval
+    quick = partial(prices.price_at, interval=searched)
+    factor, aim = _rough_factor(prices, epsilon, what), (1 - 5e-4) * epsilon
     for _ in range(20):
-        progress.total = max(progress.total, progress.done + _round_work(prices) + _COARSER)
         # Short strides: far below the noise that is needed, grids outgrow memory.
         factor, _ = find_factor(quick, aim, what=what, tolerance=2e-4, start=factor, stride=0.3)
         factor = round_up(factor)
-        realised = price_finely(factor)
+        realised = prices.price_at(factor, interval)
         if (1 - 1e-3) * epsilon <= realised <= epsilon:
             return factor, realised
         aim *= (1 - 4e-4) * epsilon / realised
@@ -424,31 +378,13 @@ def _next_factor(
     return min(max(crossing, dear[0] + 0.02 * width), cheap[0] - 0.02 * width)
 
 
-def _write_answer(path: Path, inputs: dict[str, Any], answer: _Answer) -> None:
-    record = {
-        "format": FORMAT,
-        "inputs": inputs,
-        "factor": answer.factor,
-        "realised_epsilon": answer.realised_epsilon,
-        "checks": answer.checks,
-        "check_notes": answer.check_notes,
-    }
-    artifacts.write_json(path, {**record, "sha256": artifacts.hash_value(record)})
-
-
-def _read_answer(path: Path, inputs: dict[str, Any]) -> _Answer:
+def _read_answer(path: Path, inputs: dict[str, Any]) -> dict[str, Any]:
     """Reads a cached answer; raises PrivacyError unless it is whole and for these inputs."""
     try:
-        record = artifacts.read_json(path)
-        written = record.pop("sha256")
-        whole = written == artifacts.hash_value(record) and record["inputs"] == inputs
-        if whole and record["format"] == FORMAT:
-            return _Answer(
-                factor=record["factor"],
-                realised_epsilon=record["realised_epsilon"],
-                checks=record["checks"],
-                check_notes=record["check_notes"],
-            )
+        record: dict[str, Any] = artifacts.read_json(path)
+        whole = record.pop("sha256") == artifacts.hash_value(record)
+        if whole and record["inputs"] == inputs and record["format"] == FORMAT:
+            return record
     except (ValueError, KeyError, TypeError, AttributeError):
         pass
     raise PrivacyError(f"{path}: not the calibration that was written; delete it and run again")
