@@ -50,9 +50,7 @@ from dpprobe.results.network_record import (
     SCORES_FILE,
     STATE_FILE,
     NetworkRecord,
-    network_folder,
 )
-from dpprobe.results.search_record import read_searched_values
 from dpprobe.study.study import Study
 from dpprobe.training.cell_task import CellTask
 from dpprobe.training.network_cell import (
@@ -90,41 +88,24 @@ class Limits:
         )
 
 
-def tune_network(
-    job: Job,
-    *,
-    index: int,
-    files: NetworkFiles,
-    plans: Path,
-    cells: Path,
-    networks: Path,
-    limits: Limits,
-    choice: Path | None = None,
-    tables: Path | None = None,
-) -> None:
+def tune_network(job: Job, files: NetworkFiles, *, index: int, limits: Limits) -> None:
     """Trains the network of one seed, whatever its folder holds; see `keep_network`.
-
-    Args:
-      choice: the result of a search over options, if the method has one.
 
     Raises:
       PrivacyError: if the plan is not the method's, or steps taken are not steps priced.
       DpprobeError: with the reason, if the method has no plan.
     """
-    opened = open_network_job(
-        job, files=files, plans=plans, cells=cells, tables=tables, overlap=None
-    )
+    opened = open_network_job(job, files)
     device = identity_device(limits.device)
-    chosen = read_searched_values(choice)
-    task = network_task(opened, files, device=device, chosen=chosen)
-    folder = network_folder(networks, task.name.key, index)
+    task = network_task(opened, files, device=device)
+    folder = files.network(task.name.key, index)
     opened.check_stale(task)
     checkpoints = Checkpoints(
         folder=checkpoint_folder(folder),
         fingerprint=f"{task.fingerprint}-{index}",
         minutes=limits.checkpoint_minutes,
     )
-    options = with_choice(task, chosen)
+    options = with_choice(task, files.chosen)
     material = Material(
         options=options, files=files, stores=opened.stores, inputs=opened.inputs,
         memory_mb=job.memory_mb, device=resolve_device(limits.device), threads=limits.threads,
@@ -139,7 +120,7 @@ def tune_network(
         task=task,
         index=index,
         device=device,
-        chosen=chosen,
+        chosen=files.chosen,
         trained=trained,
         statistics=transform_state(network),
         scores=scores_of(network, material.test, rows=limits.physical_batch),

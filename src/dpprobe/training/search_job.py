@@ -54,16 +54,7 @@ logger = logging.getLogger("dpprobe")
 Rows = npt.NDArray[np.bool_]
 
 
-def search_job(
-    job: Job,
-    *,
-    files: NetworkFiles,
-    plans: Path,
-    cells: Path,
-    output: Path,
-    limits: Limits,
-    tables: Path | None = None,
-) -> None:
+def search_job(job: Job, files: NetworkFiles, *, output: Path, limits: Limits) -> None:
     """Brings the search over a method's options up to date.
 
     Raises:
@@ -71,11 +62,9 @@ def search_job(
       DataError: if held-out rows cannot score a trial.
       DpprobeError: with the reason, if the method has no plan.
     """
-    opened = open_network_job(
-        job, files=files, plans=plans, cells=cells, tables=tables, overlap=None
-    )
+    opened = open_network_job(job, files)
     device = identity_device(limits.device)
-    task = network_task(opened, files, device=device, chosen={})
+    task = network_task(opened, files, device=device)
     options = task.options
     if not isinstance(options, Options) or options.search is None:
         raise ConfigError(f"{task.name.method}: no search in its options; write one")

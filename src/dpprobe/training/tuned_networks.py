@@ -22,10 +22,8 @@ from dpprobe.results.network_record import (
     SCORES_FILE,
     STATE_FILE,
     NetworkRecord,
-    network_folder,
     whole_network_record,
 )
-from dpprobe.results.search_record import read_searched_values
 from dpprobe.training.cell_contents import CellContents
 from dpprobe.training.job_features import read_job_features
 from dpprobe.training.network_cell import (
@@ -39,32 +37,18 @@ from dpprobe.training.tasks import Job
 _HISTORY_KEYS = ("step", "epoch", "train_loss", "test_accuracy", "test_auc")
 
 
-def gather_networks(
-    job: Job,
-    *,
-    files: NetworkFiles,
-    plans: Path,
-    cells: Path,
-    networks: Path,
-    choice: Path | None = None,
-    overlap: Path | None = None,
-    tables: Path | None = None,
-) -> None:
-    """Brings a cell of networks up to date; arguments as `network_job.tune_network`.
+def gather_networks(job: Job, files: NetworkFiles) -> None:
+    """Brings a cell of networks up to date.
 
     Raises:
       DataError: for a network that is missing, damaged, or not of this cell.
     """
-    opened = open_network_job(
-        job, files=files, plans=plans, cells=cells, tables=tables, overlap=overlap
-    )
+    opened = open_network_job(job, files)
     (method,) = job.methods
     cell = (job.dataset, job.backbone, method, job.epsilon)
-    folders = [network_folder(networks, cell, index) for index in range(job.seeds)]
+    folders = [files.network(cell, index) for index in range(job.seeds)]
     records = [_read_record(folder) for folder in folders]
-    task = network_task(
-        opened, files, device=_device_kind(folders, records), chosen=read_searched_values(choice)
-    )
+    task = network_task(opened, files, device=_device_kind(folders, records))
     for index, (folder, record) in enumerate(zip(folders, records, strict=True)):
         if not is_of(record, task, index, folder):
             raise DataError(
