@@ -24,7 +24,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from dpprobe.errors import DeviceError
 
@@ -184,53 +184,27 @@ def _device_nodes() -> list[str]:
         return []
 
 
-class Accelerator(Protocol):
-    """A device beside the processor, as extraction uses it."""
-
-    device: str
-
-    def host_memory(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Returns memory of the host, not set to anything, that the device copies from and to."""
-        ...
-
-    def copy_to_device(self, values: torch.Tensor) -> torch.Tensor:
-        """Copies to the device; does not wait."""
-        ...
-
-    def copy_to_host(self, values: torch.Tensor) -> torch.Tensor:
-        """Copies to the host; to be read after a later mark was waited for."""
-        ...
-
-    def set_mark(self) -> Mark:
-        """Sets a mark behind all work that was handed over so far."""
-        ...
-
-    def wait_for_mark(self, mark: Mark) -> None:
-        """Waits until the work before a mark is done."""
-        ...
-
-    def measure_seconds(self, first: Mark, second: Mark) -> float:
-        """Returns the device's time between two marks that it has passed."""
-        ...
-
-
-class Cuda:
-    """An NVIDIA GPU: the first one that this process sees."""
+class Accelerator:
+    """The first GPU that this process sees, as extraction uses it."""
 
     device = "cuda"
 
     def host_memory(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Returns uninitialised memory of the host, which the device copies from and to."""
         import torch  # as above
 
         return torch.empty(tuple(shape), dtype=dtype, pin_memory=True)
 
     def copy_to_device(self, values: torch.Tensor) -> torch.Tensor:
+        """Copies without waiting."""
         return values.to(self.device, non_blocking=True)
 
     def copy_to_host(self, values: torch.Tensor) -> torch.Tensor:
+        """Copies without waiting; wait for a later mark before reading."""
         return self.host_memory(values.shape, values.dtype).copy_(values, non_blocking=True)
 
     def set_mark(self) -> Mark:
+        """Sets a mark behind all work that was handed over so far."""
         import torch  # as above
 
         event = torch.cuda.Event(enable_timing=True)
@@ -241,11 +215,12 @@ class Cuda:
         mark.synchronize()
 
     def measure_seconds(self, first: Mark, second: Mark) -> float:
+        """Returns the device's time between two marks that it has passed."""
         return float(first.elapsed_time(second)) / 1000
 
 
 def find_accelerator(device: str) -> Accelerator | None:
-    return Cuda() if is_gpu(device) else None
+    return Accelerator() if is_gpu(device) else None
 
 
 def is_gpu(device: str) -> bool:

@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy import bounded_range
+from dpprobe.privacy.gaussian_mu import gaussian_mu as mu_at
 from dpprobe.privacy.plan import Mechanism, Selection
 
 if TYPE_CHECKING:
@@ -297,13 +298,7 @@ def _to_group(mechanisms: Sequence[Mechanism], size: int) -> list[Mechanism]:
 
 def worth_to_group(epsilon: float, delta: float, size: int) -> float:
     """Computes the epsilon to `size` units of Gaussian releases on all rows that cost `epsilon`."""
-    low, high = 0.0, 1.0
-    while gaussian_epsilon(high, delta) < epsilon:
-        high *= 2
-    while high - low > 1e-12 * high:
-        mu = (low + high) / 2
-        low, high = (mu, high) if gaussian_epsilon(mu, delta) < epsilon else (low, mu)
-    return gaussian_epsilon(size * low, delta)
+    return gaussian_epsilon(size * mu_at(epsilon, delta), delta)
 
 
 def central_limit_epsilon(mechanisms: Sequence[Mechanism], delta: float) -> float:
