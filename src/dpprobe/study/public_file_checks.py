@@ -10,7 +10,6 @@ the training job looks at what is in it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +26,7 @@ class PublicFiles:
 
     def __init__(self, study: Study) -> None:
         self._study = study
+        self._results_folder = Path(study.results_dir)
 
     def check_method(self, method: str) -> None:
         """Checks a method's public files for every dataset and backbone of the study.
@@ -62,7 +62,8 @@ class PublicFiles:
     def _describe_place(self, path: str) -> str | None:
         """Names the private folder that a path lies in; None outside all."""
         for view in _path_views(resolve_path(path)):
-            if view in self._text_embeddings or _is_within(view, self._public_folders):
+            public = any(view.is_relative_to(folder) for folder in self._public_folders)
+            if public or view in self._text_embeddings:
                 continue
             for folder, words in self._private_folders:
                 if view.is_relative_to(folder):
@@ -99,10 +100,6 @@ class PublicFiles:
             for view in _path_views(self._results_folder / "features" / name / backbone)
         }
 
-    @property
-    def _results_folder(self) -> Path:
-        return Path(self._study.results_dir)
-
 
 def _path_views(path: Path) -> set[Path]:
     """Returns a path as written, and as links lead, both without `..`."""
@@ -110,7 +107,3 @@ def _path_views(path: Path) -> set[Path]:
     with suppress(OSError, RuntimeError):  # links in a circle: nobody can read the file
         views.add(path.resolve())
     return views
-
-
-def _is_within(path: Path, folders: Iterable[Path]) -> bool:
-    return any(path.is_relative_to(folder) for folder in folders)

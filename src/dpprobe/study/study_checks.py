@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -18,7 +17,6 @@ from dpprobe.options import resolve_path
 from dpprobe.privacy.accountants import worth_to_group
 from dpprobe.privacy.limits import INFINITE, delta_fault, delta_warning
 from dpprobe.study.class_split_checks import class_split_faults
-from dpprobe.study.empty_parts import empty_parts
 from dpprobe.study.folders import folder_faults
 from dpprobe.study.network_methods import network_faults
 from dpprobe.study.public_file_checks import PublicFiles
@@ -247,27 +245,18 @@ def _image_files(dataset: DatasetOptions) -> set[str]:
 def _check_sizes(
     study: Study, name: str, dataset: DatasetOptions, rows: tuple[int, int] | None
 ) -> list[str]:
-    """Lists sizes that differ from `expect`, as far as they are known."""
+    """Lists sizes that differ from `expect`; those of downloads are checked as they arrive."""
     expected = dataset.expected_counts().model_dump(exclude_none=True)
-    if not expected:
+    if not expected or dataset.download_params() is not None:
         return []
     key = "datasets" if name in study.datasets else "public_datasets"
-    sizes: dict[str, int | None] = dict.fromkeys(expected)
-    remedy = "complete the source or correct `expect`"
-    if dataset.download_params() is not None:
-        folder = Path(study.data_dir) / name
-        sizes |= _table_sizes(folder / "dataset.json", dataset)
-        remedy = (
-            f"correct `expect`, or delete {folder / 'dataset.json'}, so that the tables are made "
-            "again"
-        )
-    else:
-        train, test = rows or (None, None)
-        sizes |= {"train": train, "test": test, "classes": dataset.count_classes()}
+    train, test = rows or (None, None)
+    sizes = {"train": train, "test": test, "classes": dataset.count_classes()}
     return [
         (
             f"config: {key}.{name}: expect.{part}: {size}, but there are {sizes[part]} "
-            f"{'classes' if part == 'classes' else f'{part} rows'}; {remedy}"
+            f"{'classes' if part == 'classes' else f'{part} rows'}; complete the source or correct "
+            "`expect`"
         )
         for part, size in expected.items()
         if sizes[part] not in (None, size)
@@ -289,20 +278,6 @@ def _check_overwritten(study: Study, name: str, dataset: DatasetOptions) -> None
                 f"{file}: the split tables of {name!r} are written into {folder} and would "
                 "overwrite this file; move it elsewhere, or write another data_dir"
             )
-
-
-def _table_sizes(dataset_json: Path, dataset: DatasetOptions) -> dict[str, int]:
-    """Reads the sizes of existing tables; empty without tables of these options."""
-    if not dataset_json.is_file():
-        return {}
-    try:
-        info = json.loads(dataset_json.read_text(encoding="utf-8"))
-        if info["source"] != dataset.preparation_params():
-            return {}  # they are made again
-        sizes = {name: int(part["rows"]) for name, part in info["splits"].items()}
-        return {**sizes, "classes": len(info["class_names"])}
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}  # the job that reads the file reports what is wrong with it
 
 
 def _warn_of_patients(study: Study, dataset: str) -> list[str]:
@@ -329,10 +304,26 @@ def _warn_of_patients(study: Study, dataset: str) -> list[str]:
     ]
 
 
+def _explain_empty(study: Study, name: str, rows: tuple[int, int]) -> list[str]:
+    """Lists splits without rows, with the remedy."""
+    dataset = study.all_datasets()[name]
+    key = "datasets" if name in study.datasets else "public_datasets"
+    fraction = None if dataset.has_test() else getattr(dataset, "test_fraction", None)
+    faults = []
+    for split, count in zip(("train", "test"), rows, strict=True):
+        remedy = f"complete the source, or correct what says which rows are {split} rows"
+        if fraction is not None:
+            change = "a smaller" if split == "train" else "a larger"
+            remedy = f"test_fraction {fraction:g} leaves it no rows; write {change} one"
+        if not count:
+            faults.append(f"config: {key}.{name}: its {split} part is empty: {remedy}")
+    return faults
+
+
 def _check_shards(study: Study, name: str, rows: tuple[int, int] | None) -> list[str]:
     shards = study.features.shards
     if rows and min(rows) == 0:
-        return empty_parts(study, name, rows)
+        return _explain_empty(study, name, rows)
     return [
         f"config: features.shards: {shards} is above the {count} {split} rows of {name}; write at "
         f"most {count}"
