@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-# Errors of the system that tell of a path, and stay until somebody mends it; all others may pass.
+# The system's errors about a path, which stay until somebody mends it; all others may pass.
 LASTING = {
     errno.EACCES, errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT,
     errno.ENOTDIR, errno.EPERM,

@@ -76,7 +76,7 @@ class Options(BaseModel):
 
     @classmethod
     def suggest_key(cls, key: str) -> str | None:
-        """Returns this block's counterpart of a key that other options have; None for none."""
+        """Returns this block's counterpart of another block's key, if it has one."""
         words = cls.COUNTERPARTS.get(key)
         return words if words and words.partition(":")[0] in cls.model_fields else None
 

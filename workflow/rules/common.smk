@@ -141,7 +141,7 @@ def privacy_params(wildcards):
     return {
         "delta": STUDY.dataset_delta(wildcards.dataset),
         "accountant": STUDY.accountant,
-        "mode": STUDY.mode,
+        "mode": "benchmark",
         "unit": STUDY.dataset_unit(wildcards.dataset),
         "patients": STUDY.dataset_patients(wildcards.dataset),
     }

@@ -242,14 +242,7 @@ def list_hub_files(options: Options) -> list[HubFile]:
 
 
 def describe(options: Options, device: str) -> dict[str, int]:
-    """Returns the numbers of features and blocks, of a model without the values of its weights.
-
-    Args:
-      device: "meta", which computes nothing, or "cpu" for what needs numbers.
-
-    Raises:
-      ConfigError: as `load`, except for weights that must be fetched.
-    """
+    """Returns the numbers of features and blocks; arguments and errors as in timm_models."""
     runtime = Runtime(device=device, precision="float32")
     from dpprobe.backbones import network_forward  # heavy: torch
 

@@ -70,11 +70,11 @@ _RDP_ORDERS = (
 _ROUGH_ORDERS = (1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256, 1024, 4096)
 # Above this sum of ranges, far beyond any target, grids outgrow memory, and epsilons are added up.
 _LARGEST_RANGE = 300.0
-# PRV adds its error to its answer. At so many steps a smaller error takes gigabytes of memory.
 # Larger groups of sampled rows take minutes and more memory than a laptop has.
 LARGEST_SAMPLED_GROUP = 100
-# A group's price is for reading, not for calibration: a coarser grid overestimates by a per cent.
+# A group's price is for reading, not for calibration: a coarser grid overestimates by 1%.
 _GROUP_COARSER = 10
+# PRV adds its error to its answer. At this many steps a smaller error takes gigabytes of memory.
 _PRV_LEAST_ERROR, _PRV_LARGEST_ERROR, _PRV_STEPS = 2e-3, 0.25, 31_250
 _PRV_TRIES = 12
 

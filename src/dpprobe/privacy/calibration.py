@@ -32,7 +32,7 @@ FORMAT = "dpprobe-calibration"
 DIGITS = 6
 # Most of a search uses a grid that is coarser by this factor.
 _COARSER = 8
-# A rough price so many times the target: another look is taken with up to so much more noise.
+# Above this multiple of the target, a rough price is checked with up to this much more noise.
 _FAR, _MOST_NOISE = 6, 1e6
 
 
@@ -62,21 +62,21 @@ def calibrate(
       PrivacyError: if the target is out of reach, or the cached answer is damaged.
     """
     mechanisms = tuple(mechanisms)
+    make_plan = partial(
+        Plan,
+        n=n,
+        epsilon=epsilon,
+        delta=delta,
+        accountant=accountant,
+        selection=selection,
+        unit=unit,
+    )
     if math.isinf(epsilon) or not mechanisms:
         if math.isfinite(epsilon):
             raise PrivacyError(
                 f"epsilon {epsilon:g}: this method releases no private mechanism; write inf"
             )
-        silent = tuple(mechanism.scale_noise(0.0) for mechanism in mechanisms)
-        return Plan(
-            mechanisms=silent,
-            n=n,
-            epsilon=epsilon,
-            delta=delta,
-            accountant=accountant,
-            selection=selection,
-            unit=unit,
-        )
+        return make_plan(mechanisms=tuple(item.scale_noise(0.0) for item in mechanisms))
     _check_target(mechanisms, epsilon, delta, accountant)
     inputs = _collect_inputs(mechanisms, epsilon, delta, accountant, selection)
     path = _answer_path(cache, inputs)
@@ -85,14 +85,8 @@ def calibrate(
         answer = _find_answer(mechanisms, epsilon, delta, accountant, selection)
         record = {"format": FORMAT, "inputs": inputs, **answer}
         artifacts.write_json(path, {**record, "sha256": artifacts.hash_value(record)})
-    return Plan(
+    return make_plan(
         mechanisms=tuple(mechanism.scale_noise(answer["factor"]) for mechanism in mechanisms),
-        n=n,
-        epsilon=epsilon,
-        delta=delta,
-        accountant=accountant,
-        selection=selection,
-        unit=unit,
         realised_epsilon=answer["realised_epsilon"],
         priced_by=accountants.describe_accountant(mechanisms, accountant, selection),
         checks=answer["checks"],

@@ -1,4 +1,4 @@
-"""Draws Gaussian noise in blocks of steps, one independent stream a seed."""
+"""Draws Gaussian noise in blocks of steps, one independent stream per seed."""
 
 # mypy: allow-untyped-defs
 

@@ -61,7 +61,7 @@ _POINTS, _NEGLIGIBLE, _LARGEST_EPSILON = 4000, 1e-9, 600.0
 # adds 0.002 to the balanced accuracy of 31,250 steps at batch 32 of 50,000 and epsilon 8, and less
 # to those of fewer steps or a smaller epsilon.
 _COARSER = 4
-# Answers are rounded up to so many decimals, after what the round-off of their computation may be.
+# Answers are rounded up to this many decimals, after adding their computation's round-off.
 _DECIMALS, _ROUND_OFF = 6, 1e-12
 
 

@@ -95,15 +95,11 @@ def snakemake_words(words: Sequence[str], root: Path, here: Path) -> list[str]:
     if not sized:
         before += ALL_CORES
     chosen = any(word.partition("=")[0] in _FILES for word in words)
-    if not chosen and not (_find_directory(words, here) / STUDY).exists():
+    directory = here.joinpath(*_single_values(words, _DIRECTORY)[-1:])
+    if not chosen and not (directory / STUDY).exists():
         # last, for it takes every word that follows
         return [*before, *named, "--configfile", str(root / STUDY)]
     return [*before, *named]
-
-
-def _find_directory(words: Sequence[str], here: Path) -> Path:
-    """Returns the folder that Snakemake will work in."""
-    return here.joinpath(*_single_values(words, _DIRECTORY)[-1:])
 
 
 def _single_values(words: Sequence[str], option: re.Pattern[str]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, create_model, model_validator
@@ -46,14 +47,6 @@ from dpprobe.study.options import (
 from dpprobe.study.vector_checks import vector_faults
 
 
-def _complete_dataset(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    return _complete_options(catalog.complete_dataset, value)
-
-
-def _complete_backbone(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    return _complete_options(catalog.complete_backbone, value)
-
-
 def _complete_options(
     complete: Callable[[Mapping[str, Any]], Mapping[str, Any]], value: Mapping[str, Any]
 ) -> Mapping[str, Any]:
@@ -66,10 +59,12 @@ def _complete_options(
 
 
 AnyDataset = Annotated[
-    SerializeAsAny[DatasetOptions], by_registry(SOURCES, "source", _complete_dataset)
+    SerializeAsAny[DatasetOptions],
+    by_registry(SOURCES, "source", partial(_complete_options, catalog.complete_dataset)),
 ]
 AnyBackbone = Annotated[
-    SerializeAsAny[BackboneOptions], by_registry(FAMILIES, "family", _complete_backbone)
+    SerializeAsAny[BackboneOptions],
+    by_registry(FAMILIES, "family", partial(_complete_options, catalog.complete_backbone)),
 ]
 
 
@@ -136,11 +131,6 @@ class _Beginning(Options):
         5, ge=1, description="Repetitions of each cell, with different seeds."
     )
     seed: int = Field(0, ge=0, description="The number from which all seeds of the study derive.")
-    mode: Literal["benchmark"] = Field(
-        "benchmark",
-        description="benchmark: seeded and reproducible, so the noise can be recomputed: not for "
-        "release. Put heads to publish under `releases`.",
-    )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto",
         description="Device of features and heads; auto takes a GPU if there is one. A GPU draws "
