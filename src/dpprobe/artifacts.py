@@ -290,14 +290,9 @@ def explain_unwritable(error: OSError) -> DiskError | None:
 
 
 def when_there_is_room(folder: Path, needed: int, write: Callable[[], None]) -> None:
-    """Writes, and while the disk is full retries every minute, for an hour.
+    """Writes, and while the disk is full retries every minute; after an hour raises DiskError.
 
-    Args:
-      needed: roughly how many bytes.
-      write: leaves nothing behind when it fails.
-
-    Raises:
-      DiskError: if the disk is still full after an hour, or read-only.
+    `write` leaves nothing behind when it fails; `needed` is roughly the bytes it writes.
     """
     deadline = time.monotonic() + WAIT
     while True:

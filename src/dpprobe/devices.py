@@ -47,13 +47,10 @@ _held: list[BinaryIO] = []
 
 
 def resolve_device(name: str) -> str:
-    """Returns the torch device of a study's `device`: "cpu" or "cuda".
+    """Returns the torch device of a study's `device`: "cpu" or "cuda"; or raises DeviceError.
 
-    If there are several GPUs, the process reserves one that no other process of the node has
-    reserved, while there are enough. Call it before anything else asks CUDA.
-
-    Raises:
-      DeviceError: when cuda is asked for and torch sees no GPU.
+    Call it before anything else asks CUDA: of several GPUs the process reserves one that no other
+    process of the node has, while there are enough.
     """
     if name == "cpu":
         return name

@@ -60,10 +60,10 @@ class _LogFile(logging.FileHandler):
 def job_log(path: str | Path) -> Iterator[None]:
     """Sends dpprobe's log lines and Python's warnings to `path` and to standard error.
 
-    A job whose code was edited after its run began is refused. An error meant for a person ends the
-    process with status 1 and its one line, which is in the log alone where the run prints it at its
-    end; the log's last line says so if no other try can help. Any other exception leaves its
-    traceback in the log and is raised again.
+    Refuses a job whose code was edited after its run began. A DpprobeError ends the process with
+    status 1 and one line, which only the log has if the run prints it at its end; the last line
+    says if no other try can help. Any other exception leaves its traceback in the log and is raised
+    again.
     """
     path = Path(path)
     try:

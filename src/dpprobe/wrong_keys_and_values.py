@@ -55,14 +55,7 @@ _WANTED = {
 
 
 def validate_options(cls: type[OptionsT], values: Mapping[str, Any], where: str) -> OptionsT:
-    """Reads options from plain values.
-
-    Args:
-      where: begins each line of an error.
-
-    Raises:
-      ConfigError: with one line per fault.
-    """
+    """Reads plain values; raises ConfigError with one line per fault, which begins with `where`."""
     _check_extent(values, where)
     try:
         return cls.model_validate(dict(values))

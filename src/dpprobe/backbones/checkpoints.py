@@ -48,13 +48,10 @@ def check_kind(path: Path) -> None:
 
 
 def read_state(path: Path, *, shapes: bool = False) -> dict[str, torch.Tensor]:
-    """Reads a file's tensors by name: safetensors, or what `torch.load` reads.
+    """Reads a file's tensors by name; raises ConfigError if it holds none.
 
     Args:
       shapes: True for tensors without values, on the meta device.
-
-    Raises:
-      ConfigError: if it holds no such tensors.
     """
     from timm.models import clean_state_dict, load_state_dict
 
@@ -115,10 +112,8 @@ def _read_header(path: Path) -> dict[str, torch.Tensor]:
 def load_weights(model: Any, state: Mapping[str, torch.Tensor], *, path: Path, name: str) -> None:
     """Removes a timm model's classifier and fills the rest with weights, strictly.
 
-    Features come before the classifier, so the file may have any classifier, or none.
-
-    Raises:
-      ConfigError: if tensors are missing, too many, or of another shape.
+    Features come before the classifier, so the file may have any classifier, or none. Raises
+    ConfigError if tensors are missing, too many, or of another shape.
     """
     classifiers = _name_classifiers(model)
     before = set(model.state_dict())

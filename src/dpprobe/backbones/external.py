@@ -63,10 +63,7 @@ class Options(BackboneOptions):
 
         Args:
           backbone: its name in the study.
-          known: the names of the dataset's vectors.
-
-        Raises:
-          ConfigError: if the dataset lacks them.
+          known: the names of the dataset's vectors; ConfigError if none fits.
         """
         name = self.vectors or backbone
         if name in known:

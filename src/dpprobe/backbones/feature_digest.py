@@ -21,14 +21,10 @@ PROBE_TOLERANCE = 0.05
 
 
 def take_probe(backbone: Backbone) -> dict[str, Any]:
-    """Digests the features of one public image: a gradient of colours.
+    """Digests the features of one public image: SHA-256, L2 norm, and at most 64 of them.
 
     It shows, as a fingerprint cannot, that two machines compute the same. `norm` and `sample` agree
-    to their precision; `sha256` only on equal machines.
-
-    Returns:
-      sha256 of the float32 features, their L2 norm, and at most 64 of them, evenly spread;
-      `NO_PROBE` for a backbone that takes vectors.
+    to their precision; `sha256` only on equal machines. `NO_PROBE` for vectors.
     """
     if backbone.takes_vectors:
         return dict(NO_PROBE)

@@ -25,11 +25,8 @@ def convert_mode(image: Image.Image, mode: Mode) -> Image.Image:
     """Converts an image to 8-bit grey ("L") or colour ("RGB").
 
     Resolves palettes, drops alpha, repeats grey over the colours, and scales 16-bit grey to 8 bits:
-    Pillow's own conversion clips it, so that nearly all of it turns white.
-
-    Raises:
-      DataError: for pixels without a known range (floats, integers beyond 16 bits), and for a
-        mode that Pillow cannot convert (LAB).
+    Pillow's own conversion clips it, so that nearly all of it turns white. Raises DataError for
+    pixels without a known range (floats, integers beyond 16 bits), and for modes such as LAB.
     """
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         return _from_sixteen_bits(image).convert(mode)

@@ -98,12 +98,7 @@ class Options(NetworkOptions):
 
 
 def load(options: Options, runtime: Runtime) -> Backbone:
-    """Builds the network and fills it with the checkpoint's weights, if one is named.
-
-    Raises:
-      ConfigError: if the function cannot be imported or called, returns no network, or its network
-        does not take the checkpoint or the images.
-    """
+    """Builds the network with the checkpoint's weights; raises ConfigError if they do not fit."""
     from torchvision import transforms  # heavy, as are the others
 
     from dpprobe import artifacts

@@ -332,14 +332,7 @@ def prepare_square_network(
     views: Views,
     resized: Mapping[str, Any],
 ) -> tuple[Network, dict[str, Any]]:
-    """Prepares a network whose square images and constants the study describes.
-
-    Args:
-      resized: the `size`, and how images reach it.
-
-    Returns:
-      The network, and its preprocessing as resolved.
-    """
+    """Prepares a network for square images; returns it and its resolved preprocessing."""
     described = {
         **resized,
         "mean": list_constants(views.mean, 0.0, channels),

@@ -251,12 +251,7 @@ def describe(options: Options, device: str) -> dict[str, int]:
 
 
 def load(options: Options, runtime: Runtime) -> Backbone:
-    """Loads the image tower of an open_clip model; drops the text tower.
-
-    Raises:
-      ConfigError: for an unknown name, weights that do not fit, layers that the model lacks, or an
-        image size that it does not take.
-    """
+    """Loads the image tower; drops the text tower. Raises ConfigError if options do not fit."""
     from dpprobe.backbones.image_preprocessing import ToBytes, make_train_crop  # heavy: torch
 
     model = _create_model(options)

@@ -157,12 +157,7 @@ def list_hub_files(options: Options) -> list[HubFile]:
 
 
 def load(options: Options, runtime: Runtime) -> Backbone:
-    """Loads a timm model without its classifier.
-
-    Raises:
-      ConfigError: for an unknown name, a checkpoint that does not fit, layers that the model lacks,
-        or an image size that it does not take.
-    """
+    """Loads a timm model without its classifier; raises ConfigError if options do not fit it."""
     from timm.data.transforms_factory import create_transform
 
     from dpprobe.backbones import network_forward  # heavy: torch
@@ -211,11 +206,8 @@ def load(options: Options, runtime: Runtime) -> Backbone:
 def describe(options: Options, device: str) -> dict[str, int]:
     """Returns the numbers of features and blocks, of a model without the values of its weights.
 
-    Args:
-      device: "meta", which computes nothing, or "cpu" for what needs numbers.
-
-    Raises:
-      ConfigError: as `load`, except for weights that must be fetched.
+    The device is "meta", which computes nothing, or "cpu" for what needs numbers. Errors as `load`,
+    except for weights that must be fetched.
     """
     runtime = Runtime(device=device, precision="float32")
     from dpprobe.backbones import network_forward  # heavy: torch

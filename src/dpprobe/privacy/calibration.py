@@ -52,7 +52,7 @@ def calibrate(
     Args:
       mechanisms: with noise multipliers relative to each other.
       epsilon: the target; infinity asks for no noise.
-      cache: a folder of answers; `<key>.json` is read if it is there, else written.
+      cache: a folder of answers, which is read and written.
       selection: names the mechanisms that are repeated, with only the best run released.
 
     Returns:
@@ -326,15 +326,10 @@ def find_factor(
     start: float = 1.0,
     stride: float = 3.0,
 ) -> tuple[float, float]:
-    """Searches the factor at which a decreasing function, the price, meets a target from below.
+    """Searches the factor at which a decreasing price is at most `tolerance` below a target.
 
-    A bracketed secant search in logarithms, in which prices are nearly straight lines.
-
-    Returns:
-      The factor, and its price between (1 - tolerance) * target and target.
-
-    Raises:
-      PrivacyError: if no factor meets it.
+    A bracketed secant search in logarithms, in which prices are nearly straight lines. Returns the
+    factor and its price; raises PrivacyError if there is none.
     """
     aim = math.log(target) + math.log1p(-tolerance / 2)
     cheap = dear = None  # (log factor, log price - aim), on either side of the target

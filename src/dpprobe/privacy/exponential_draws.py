@@ -56,14 +56,11 @@ class Chooser:
         self._keystream = keystream
 
     def choose_candidates(self, scores: Scores, count: int, rate: Fraction) -> Places:
-        """Draws `count` different candidates, each from those that are left.
+        """Draws `count` different candidates, each from those that are left; returns their places.
 
         Args:
           scores: [candidates].
           rate: the inverse of the temperature; positive.
-
-        Returns:
-          The places of the candidates, in the order of the draws.
 
         Raises:
           PrivacyError: for too few or too many candidates, and for scores above 2^53.

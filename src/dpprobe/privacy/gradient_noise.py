@@ -94,11 +94,7 @@ class GaussianNoise:
         self._buffer = torch.empty(0)
 
     def draw_steps(self, steps: int, deviation: float) -> torch.Tensor:
-        """Draws the numbers of the next `steps` steps.
-
-        Args:
-          steps: at least one.
-          deviation: their standard deviation; at 0 zeros are returned and nothing is drawn.
+        """Draws the numbers of the next `steps` >= 1 steps; zeros, drawing nothing, at deviation 0.
 
         Returns:
           A view [seeds, steps, size] of a buffer that the next call overwrites.

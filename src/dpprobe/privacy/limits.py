@@ -43,10 +43,7 @@ def delta_fault(
 ) -> str | None:
     """Returns the error for a delta above 1 / n, which guarantees nothing; else None.
 
-    Args:
-      unit: of privacy, "image" or "patient".
-      allowed: the study's `allow_delta_above_one_over_n`, with which nothing is an error; None
-        where no option allows it, as in a release.
+    `allowed` is the study's option for it; None if no option allows it, as in a release.
     """
     if allowed or not delta_above(delta, n):
         return None

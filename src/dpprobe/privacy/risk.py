@@ -154,13 +154,10 @@ def _round_down(epsilon: float) -> float:
 
 
 def plan_for_risk(risk: Risk, delta: float, make_plan: Callable[[float], Plan]) -> Plan:
-    """Returns the plan of the largest epsilon that keeps to a risk.
+    """Returns the plan of the largest epsilon that keeps to a risk, or raises PrivacyError.
 
     Args:
       make_plan: calibrates the plan of an epsilon at `delta`.
-
-    Raises:
-      PrivacyError: if no epsilon that can be calibrated keeps to it.
     """
     plan = make_plan(risk.to_epsilon(delta))
     if plan.selection is None and is_gaussian(plan.mechanisms):

@@ -173,16 +173,9 @@ def _binary_digits(rate: float) -> npt.NDArray[np.uint8]:
 
 @jit("i8(i8[::1], i8, i8[::1], i8[::1])")
 def split_hits(hits, rows, out, sizes):
-    """Writes the row of each hit, and how many hits each step has.
+    """Writes each hit's row to `out`, hits per step to `sizes` (zeros); returns their number.
 
-    Args:
-      hits: ascending, counted from the first step's first row.
-      rows: per step.
-      out: [hits], filled as far as the steps go.
-      sizes: [steps], zeros to begin with.
-
-    Returns:
-      The number of hits of the steps.
+    Hits ascend, counted from the first step's first row; those beyond the last step are left.
     """
     place, first = 0, 0
     for step in range(sizes.shape[0]):
@@ -196,12 +189,8 @@ def split_hits(hits, rows, out, sizes):
 
 @jit("Tuple((i8, i8, i8))(u8[::1], i8, u1[::1], i8, i8, i8[::1])")
 def draw_batch(words, place, digits, row, rows, out):
-    """Draws rows from `row` on, 64 at a time, while there are words, and room in `out`.
-
-    Args:
-      words: unused from `place` on.
-      digits: of the rate.
-      out: filled with the rows that join.
+    """Draws rows from `row` on, 64 at a time, while there are words from `place` on, and room in
+    `out`.
 
     Returns:
       The next row, the next word's place, and how many rows join.

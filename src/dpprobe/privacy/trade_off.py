@@ -102,7 +102,7 @@ def bound_attacks(
     epsilon: float,
     size: int = 1,
 ) -> Allowed:
-    """Bounds what any test of "is this unit in?" can do.
+    """Bounds what any test of "is this unit in?" can do at false positive rates from 0 to 1.
 
     Args:
       mechanisms: with absolute noise multipliers.
@@ -114,9 +114,6 @@ def bound_attacks(
     Returns:
       Rates rounded up to six decimals: exact for Gaussian mechanisms without sampling or selection,
       upper bounds otherwise.
-
-    Raises:
-      PrivacyError: for a rate outside 0 to 1.
     """
     for rate in false_positive_rates:
         if not 0 <= rate <= 1:

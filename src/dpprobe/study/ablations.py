@@ -90,15 +90,10 @@ def keep_unique(items: Iterable[T]) -> list[T]:
 
 
 def find_varied(options: Mapping[str, Mapping[str, Any]], option: str) -> list[tuple[str, ...]]:
-    """Groups methods that differ in one option of `VARIED`, and in the learning rate, alone.
+    """Groups methods, by their recorded options, that differ in one option of `VARIED` alone.
 
-    Between two optimisers, options that not all optimisers have count as part of the change.
-
-    Args:
-      options: all options of each method, as a cell records them.
-
-    Returns:
-      Groups in which the option has two values or more.
+    The learning rate may differ too. Between two optimisers, options that not all optimisers have
+    count as part of the change. The option has two values or more in each group.
     """
     having = {name: values for name, values in options.items() if _has_option(values, option)}
     if option == "optimiser" and having:

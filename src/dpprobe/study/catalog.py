@@ -158,12 +158,9 @@ def complete_dataset(values: Mapping[str, Any]) -> dict[str, Any]:
     """Completes a dataset's options with those of its entry.
 
     With another `source`, only the entry's sizes, metric, prompts and options of both splits
-    remain, so that a copy on disk is checked against the catalog. The words for prompts do not:
-    classes may have other names there.
-
-    Raises:
-      ConfigError: for an unknown name; with the steps to take, if options are missing that only a
-        person can write.
+    remain: a copy on disk is checked against the catalog. Words for prompts do not, as classes may
+    have other names. Raises ConfigError for an unknown name, or if options are missing that only a
+    person knows.
     """
     entry = dataset_entry(values["catalog"])
     common = entry.common_options(resized=entry.changes_rows(values))

@@ -14,20 +14,14 @@ from dpprobe.study.study import Study
 
 
 def check_dimensions(study: Study, *, network: bool = False) -> list[str]:
-    """Checks that networks can be built, checkpoints fit, and methods take the numbers of features.
+    """Returns warnings; raises ConfigError if networks, checkpoints or methods do not fit.
 
-    New networks take the seconds of importing torch, so this check is separate from `check_study`,
-    which must have passed.
+    It builds new networks, which takes the seconds of importing torch, so it is apart from
+    `check_study`, which must have passed. It warns of too few rows for an epsilon, and of weights
+    that cannot be fetched: features may exist already, or jobs run elsewhere.
 
     Args:
       network: as for `hub_files.describe_missing`.
-
-    Returns:
-      Warnings, one line each: also of too few rows for an epsilon, and of weights that cannot be
-      fetched, since features may exist already, or jobs run elsewhere.
-
-    Raises:
-      ConfigError: with one line per fault.
     """
     dimensions = study_dimensions(study)
     faults = [f"backbones.{name}: {fault}" for name, fault in dimensions.faults.items()]

@@ -10,14 +10,11 @@ from dpprobe.study.study import Study
 
 
 def few_rows_warnings(study: Study, dimensions: Collection[int | None]) -> list[str]:
-    """Warns of epsilons at which heads may do no better than the majority-class baseline.
+    """Warns, at most once per dataset, of epsilons where heads may not beat the majority class.
 
     Args:
       dimensions: features of each backbone, None if unknown. The fewest stand for all: the most
-        favourable. While one is unknown, the fewest that were measured do.
-
-    Returns:
-      At most one line per dataset.
+        favourable.
     """
     epsilons = [
         float(epsilon)

@@ -24,16 +24,10 @@ from dpprobe.study.study import Study
 
 
 def check_study(study: Study, *, check_classes: bool = True) -> list[str]:
-    """Checks a study against the machine: files exist, delta fits each dataset's size.
+    """Returns warnings; raises ConfigError if files are missing or options do not fit the datasets.
 
     Args:
       check_classes: False skips whether the split can be tested, which `init` reports itself.
-
-    Returns:
-      Warnings, one line each.
-
-    Raises:
-      ConfigError: with one line per fault.
     """
     report = _Report()
     report.errors += [f"config: {fault}" for fault in folder_faults(study)]

@@ -74,12 +74,8 @@ def read_job_features(
 ) -> JobFeatures:
     """Reads the features of both splits.
 
-    Args:
-      memory_mb: larger features are streamed; 0 if only labels and names are read.
-
-    Raises:
-      DataError: if the splits differ in classes or dimension, or if the headline is AUC and no
-        label has one.
+    Features above `memory_mb` are streamed; with 0 only labels and names are read. Raises DataError
+    if the splits differ in classes or dimension, or if the headline is AUC and no label has one.
     """
     train = inputs.store
     if train.class_names != test.class_names or train.dimension != test.dimension:

@@ -111,13 +111,9 @@ class Material:
         return inputs
 
     def check_gradients(self, network: TunedNetwork, *, physical_batch: int) -> None:
-        """Compares a network with one-example gradients, on random rows.
+        """Compares a network with one-example gradients, on random rows; raises ConfigError.
 
-        Args:
-          physical_batch: rows, times their views, per pass.
-
-        Raises:
-          ConfigError: naming what mixes rows, or has wrong gradients.
+        `physical_batch` is the number of rows, times their views, per pass.
         """
         options = self.options
         views = 1 if options.augment is None else options.augment.views

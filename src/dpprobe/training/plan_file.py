@@ -73,11 +73,9 @@ def write_plans(
       cache: the folder of noise multipliers, shared by all datasets and methods.
       seeds: heads per method; their price together is written beside each plan.
       patients: if the dataset names them and the unit is one image.
-      allow_delta_above_one_over_n: warn instead of refusing such a delta.
 
     Raises:
-      PrivacyError: if delta is above 1/n and not allowed; naming each method, if none meets the
-        target.
+      PrivacyError: if delta is above 1/n and not allowed, or no method meets the target.
     """
     if fault := delta_fault(delta, n, unit=unit, allowed=allow_delta_above_one_over_n):
         raise PrivacyError(fault)

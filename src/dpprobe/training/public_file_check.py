@@ -66,14 +66,7 @@ class PrivateData:
     tables: Path | None = None
 
     def check_files(self, options: MethodOptions) -> None:
-        """Checks the public files of a method, except their rows.
-
-        Args:
-          options: with the names of dataset and backbone put into paths.
-
-        Raises:
-          PrivacyError: for a file that was made from private examples.
-        """
+        """Raises PrivacyError if a public file, its rows aside, is made from private examples."""
         for option, written in options.public_files().items():
             path = resolve_path(written)
             check_unmarked(path, option=option, written=written)

@@ -55,13 +55,7 @@ Rows = npt.NDArray[np.bool_]
 
 
 def search_job(job: Job, files: NetworkFiles, *, output: Path, limits: Limits) -> None:
-    """Brings the search over a method's options up to date.
-
-    Raises:
-      ConfigError: if all trials diverged.
-      DataError: if held-out rows cannot score a trial.
-      DpprobeError: with the reason, if the method has no plan.
-    """
+    """Brings a search up to date; raises ConfigError, DataError if no trial can be scored."""
     opened = open_network_job(job, files)
     device = identity_device(limits.device)
     task = network_task(opened, files, device=device)

@@ -105,14 +105,11 @@ class OpenedJob:
     def make_task(
         self, method: str, *, device: str, more: Mapping[str, Any] | None = None
     ) -> CellTask:
-        """Returns one cell, its inputs checked and its identity computed.
+        """Returns one cell; raises DataError for public weights of other classes.
 
         Args:
           device: the kind that training draws its noise on.
           more: what else decides the cell's contents; nothing for a linear head.
-
-        Raises:
-          DataError: for public weights of other classes.
         """
         job, plan = self.job, self.calibrated.plans[method]
         train, test = self.stores
@@ -215,10 +212,7 @@ def open_job(
 
 
 def read_job_plans(job: Job, path: Path, inputs: FitInputs) -> tuple[Job, Plans]:
-    """Reads a job's plans, checks them, and decides the methods that facts decide.
-
-    Args:
-      path: of the file of plans, in the folder of all calibrations.
+    """Reads a job's plans from `path`, checks them, and decides the methods that facts decide.
 
     Returns:
       The job with all methods decided, and the plans of all.

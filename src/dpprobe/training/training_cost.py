@@ -13,13 +13,10 @@ NAMES = 0.13
 
 
 def estimate_memory_mb(study: Study, shards_mb: float) -> float:
-    """Estimates the MB that a job needs: features are float16 on disk and float32 in memory.
+    """Estimates the MB of a job with inputs of `shards_mb`: float16 on disk, float32 in memory.
 
     Features above `features.memory_mb` are streamed. Whitened rows, which `auto` may choose, are a
-    copy of them.
-
-    Args:
-      shards_mb: the size of the job's inputs.
+    copy.
     """
     copies = 1 + any(
         method.head == "auto" or method.normalize.kind == "whitened"
