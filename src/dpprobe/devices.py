@@ -1,16 +1,12 @@
 """The device, threads and Python that a process computes with, and all that differs by device.
 
-A GPU of its own for each process of a node that has several: a scheduler that gives a job one GPU
-shows it that one alone, and there is nothing to choose. Where a process sees several (several jobs
-side by side on one node without a scheduler, or a group of jobs as one Slurm job) all of them would
-take the first. Here each takes the one that the fewest have taken, by a lock that the operating
-system lets go when the process ends, however it ends.
+A scheduler shows a job its GPU alone. Where a process sees several GPUs (several jobs on one node
+without a scheduler, or a group of jobs as one Slurm job), all would take the first. Here each takes
+the one that the fewest hold, by a lock that the system releases when the process ends.
 
-Devices differ in memory, order, precision, and whose code runs; everything else moves tensors with
-`.to(device)` and is the same on each. A GPU takes its work in order and lets the program continue:
-what is fetched from it may be read only after a mark that was set behind it has been waited for.
-`tests/support/stand_in_device.py` has a device that keeps this contract strictly on a processor, so
-that the way through a GPU is tested where there is none.
+A GPU works in order while the program continues: what is fetched from it may be read only after
+waiting for a later mark. `tests/support/stand_in_device.py` keeps this contract on a processor, so
+that tests need no GPU.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import TracebackType
 
 logger = logging.getLogger("dpprobe")
 
@@ -55,12 +54,7 @@ class Progress:
         self._started = self._reported = time.monotonic()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None and self.last_line and not _SILENT.get():
             seconds = time.monotonic() - self._started
             rate = self.done / max(seconds, 1e-9)

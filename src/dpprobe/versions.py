@@ -1,9 +1,8 @@
 """The version of each stage's outputs, and of the code that runs.
 
-Nothing watches code: Snakemake's trigger for it goes by the times of scripts, which a clone
-changes, and does not see the package; profiles/default switches it off. Each stage passes its
-number here as a parameter: raise it when what the stage writes changes, and every finished study
-redoes that stage and what descends from it.
+Snakemake's trigger for code goes by the times of scripts, which a clone changes, and ignores the
+package; profiles/default switches it off. Each stage passes its number here as a parameter: raise
+it when the stage's output changes, and every finished study redoes that stage and what follows.
 """
 
 from __future__ import annotations

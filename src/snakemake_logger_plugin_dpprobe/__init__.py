@@ -17,6 +17,7 @@ import time
 import traceback
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from dataclasses import dataclass, field
 from logging import LogRecord
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,7 @@ _FAULTS = re.compile(
 _OS_ERROR = re.compile(r"^\w+: \[Errno (\d+)\] (.+?)(?:: '(.*)')?$", re.MULTILINE)
 
 
+@dataclass
 class Run:
     """The run that rule files describe to the plugin; empty without them.
 
@@ -76,11 +78,10 @@ class Run:
       results: the folder of the study's results.
     """
 
-    def __init__(self) -> None:
-        self.workflow: Any = None
-        self.print_results: Callable[[], None] = lambda: None
-        self.results: Path | None = None
-        self.succeeded = False
+    workflow: Any = None
+    print_results: Callable[[], None] = field(default=lambda: None)
+    results: Path | None = None
+    succeeded: bool = False
 
     def follow(
         self, workflow: Any, print_results: Callable[[], None], *, results: Path | None = None
@@ -211,17 +212,12 @@ class LogHandler(LogHandlerBase):
         if not self._brief:
             return bool(self._filter.filter(record))
         if event == LogEvent.PROGRESS:
-            return self._is_progress_due()
+            due = time.monotonic() - self._progress_time > PROGRESS_SECONDS
+            self._progress_time = time.monotonic() if due else self._progress_time
+            return due
         if event in (LogEvent.JOB_ERROR, LogEvent.GROUP_ERROR):
             return True
         return bool(self._filter.filter(record)) and not text.startswith(HIDDEN)
-
-    def _is_progress_due(self) -> bool:
-        now = time.monotonic()
-        due = now - self._progress_time > PROGRESS_SECONDS
-        if due:
-            self._progress_time = now
-        return due
 
     def _shorten(self, record: Any) -> LogRecord:
         """Drops files of failed jobs and some tracebacks; adds requests in a dry run."""

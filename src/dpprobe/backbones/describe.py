@@ -1,9 +1,8 @@
 """Describes backbones without their weights: `python -m dpprobe.backbones.describe`.
 
-Reads {name: options} as JSON from standard input. Its last line on standard output is {name:
-{"dimension": d, "blocks": b}}, with "hub_files" if loading fetches some, or
-{name: {"fault": text}}, with "certain": false where another machine may fare better. A process of
-its own: torch and timm take seconds to import, which planning does not.
+Reads {name: options} as JSON. Its last line of output is {name: {"dimension": d, "blocks": b}},
+with "hub_files" if loading fetches some, or {name: {"fault": text, "certain": false}}, where
+another machine may fare better. Its own process spares planning the import of torch and timm.
 """
 
 from __future__ import annotations

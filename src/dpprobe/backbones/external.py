@@ -1,9 +1,8 @@
 """Vectors that were computed elsewhere, by any model: text, sound, tables, cells, images.
 
-dpprobe cannot compute such a vector again, so nothing here checks what the study declares: that
-each vector was computed from its own item alone. The privacy promise rests on it. Whitening,
-centring, principal components, batch correction, z-scores and fine-tuning on the private items make
-every vector depend on all items, and no clipping repairs that.
+The study declares that each vector was computed from its own item alone; dpprobe cannot check it,
+and the privacy promise rests on it. Whitening, centring, principal components, batch correction,
+z-scores and fine-tuning on the private items make every vector depend on all items.
 """
 
 from __future__ import annotations

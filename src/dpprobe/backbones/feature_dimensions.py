@@ -1,8 +1,7 @@
 """Numbers of features, and of a network's blocks, known before any are extracted.
 
-Formulas say it of families without a network. A network is built without weights by a process of
-its own, `dpprobe.backbones.describe`, once: what it says is kept in a file beside the results, by
-all that decides it.
+Families without a network have formulas. The process `dpprobe.backbones.describe` builds a network
+without weights, once: a file beside the results caches its answer.
 """
 
 from __future__ import annotations

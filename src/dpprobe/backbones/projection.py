@@ -1,12 +1,9 @@
 """A public random projection of feature rows to fewer numbers.
 
 Inner products of rows survive it up to about 1 / sqrt(k) (Johnson and Lindenstrauss 1984; with
-random signs, Achlioptas 2003, "Database-friendly random projections"). It looks at no row but its
-own and its matrix is public, so it costs no privacy. The gain: noise on a sum of rows grows with
-their width, and second-order heads can then use wide features.
-
-The signs are the bits of SHAKE-256 of a text with both widths: the same on every machine, with
-nothing to store.
+random signs, Achlioptas 2003, "Database-friendly random projections"). Its matrix is public, so it
+costs no privacy, and noise on a sum of rows grows with their width. The signs are the bits of
+SHAKE-256 of a text with both widths: the same on every machine, with nothing to store.
 """
 
 from __future__ import annotations

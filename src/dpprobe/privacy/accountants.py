@@ -1,26 +1,24 @@
 """The price of a composition of mechanisms, by more than one library.
 
 - `pld`: privacy loss distributions (dp-accounting; Koskela et al. 2020, Doroshenko et al. 2022).
-  A composition of Gaussian mechanisms of which none samples is priced exactly instead, as mu-GDP;
-  so is one exponential release, as `dpprobe.privacy.bounded_range` derives. With others it composes
-  by the privacy loss distribution that dominates it.
+  Gaussian mechanisms without sampling are priced exactly instead, as mu-GDP; so is one exponential
+  release, as `dpprobe.privacy.bounded_range` derives. With others it composes by the privacy loss
+  distribution that dominates it.
 - `rdp`: Renyi differential privacy (dp-accounting; Mironov 2017, Mironov et al. 2019).
 - `rdp_2017`: the same divergences (Opacus) with the conversion to epsilon of Mironov 2017,
-  proposition 3, as papers until 2020 have it. It is looser: to repeat their noise.
+  proposition 3, to repeat the looser noise of papers until 2020.
 - `prv`: privacy random variables (Opacus; Gopi et al. 2021), a check by another code base.
 
-`prv` and `rdp_2017` cannot price exponential releases.
-
-Mechanisms that are repeated, with the best run released (`plan.Selection`), are priced from the
-privacy profile of one run, exact or `pld`'s, as `dpprobe.privacy.best_of_runs_price` derives. `rdp`
-prices them as in Papernot and Steinke 2022; `prv` and `rdp_2017` cannot price them.
+`rdp` prices a selection (`plan.Selection`) as in Papernot and Steinke 2022, the others from the
+privacy profile of one run, exact or `pld`'s, as `dpprobe.privacy.best_of_runs_price` derives. `prv`
+and `rdp_2017` price neither selections nor exponential releases.
 
 Opacus's `gdp` accountant is not offered: for sampled steps it is a central limit approximation,
 which understates the privacy loss. Neither is the classical Gaussian calibration
 sqrt(2 ln(1.25 / delta)) / epsilon: it is not valid above epsilon = 1. Tests show both.
 
-`pld` and `prv` compose by Fourier transforms in float64. Their round-off reaches deltas of 1e-12,
-where `pld` is no upper bound any more: hence `dpprobe.privacy.limits.SMALLEST_DELTA`.
+`pld` and `prv` compose by Fourier transforms in float64, whose round-off reaches deltas of 1e-12.
+There `pld` is no upper bound any more: hence `dpprobe.privacy.limits.SMALLEST_DELTA`.
 """
 
 from __future__ import annotations

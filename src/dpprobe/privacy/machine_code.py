@@ -1,11 +1,10 @@
 """Machine code of Numba functions: a module's functions are compiled or loaded all together.
 
-Numba's own cache keeps one function at a time. Processes that share an empty cache then load
-functions of each other's and compile the rest, and a mixture of two compilations differs in the
-last bits from either of them. Here the functions of a module are one file. A process reads it, or
-compiles every function in the order of the module and renames its file into place: nothing is
-mixed, no lock is needed (some network file systems have none), and a process that is killed leaves
-nothing that another would read. Compiled and loaded code are linked in the same order.
+Numba's own cache keeps one function at a time. Processes that share an empty cache then load some
+functions of each other and compile the rest, and such mixtures differ in the last bits. Here one
+file has all functions of a module. A process reads it, or compiles every function in the order of
+the module and renames its file into place. So nothing is mixed, and no lock is needed. Compiled and
+loaded code are linked in the same order.
 """
 
 from __future__ import annotations

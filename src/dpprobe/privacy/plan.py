@@ -1,10 +1,10 @@
 """The plan of a private fit: one object that a head runs, an accountant prices, a statement prints.
 
-Two training splits are neighbours when one is the other with one unit's rows replaced by null rows,
-which contribute nothing to any sum. The number of training examples n is the same in both, fixed
-and public: sampling rates, divisors and step counts are computed from it. A sum over the rows, and
-over a Poisson sample of them, changes as if the rows were not there, so prices are those of "add or
-remove one"; but after a removal n would be another, and the divisor would tell.
+Two training splits are neighbours if one is the other with one unit's rows replaced by null rows,
+which add nothing to any sum. The number of training units n is the same in both, fixed and public:
+sampling rates, divisors and step counts follow from it. A sum over the rows, or over a Poisson
+sample of them, changes as if the rows were not there, so prices are those of "add or remove one".
+Under that relation, however, n would change and the divisor would tell.
 """
 
 from __future__ import annotations

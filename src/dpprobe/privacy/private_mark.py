@@ -1,9 +1,7 @@
-"""The mark of heads that were trained on private examples: no study may start from one as if
-public.
+"""The mark of heads that were trained on private examples: no study may start from them as public.
 
-A head's file says in its metadata of which cell it is. Anything that a fit takes for public is held
-against that. A mark goes with a file that is copied or renamed; who writes the numbers into a file
-of his own leaves it behind.
+The metadata of a head's file names its cell. A mark survives copying and renaming, but not writing
+the numbers into another file.
 """
 
 from __future__ import annotations

@@ -50,10 +50,8 @@ class Risk:
     at: float | None = None
 
     def __post_init__(self) -> None:
-        rates = (self.true_positives, self.at)
-        if (self.advantage is None) == (rates == (None, None)) or (None in rates) != (
-            rates == (None, None)
-        ):
+        given = {value is not None for value in (self.true_positives, self.at)}
+        if given != {self.advantage is None}:
             raise PrivacyError(
                 "risk: write advantage, such as {advantage: 0.1}, or true_positives with at, such "
                 "as {true_positives: 0.01, at: 0.001}"

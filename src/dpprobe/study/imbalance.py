@@ -1,4 +1,4 @@
-"""The datasets that the block `imbalance` of a study adds: one class rare in each."""
+"""The datasets that the block `imbalance` adds to a study: one class is rare in each."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
-"""Holds the public files that methods name against the folders of a study's private data.
+"""Refuses public files among the folders of a study's private data.
 
-A study writes its results into one folder. Two kinds of them come from no private example: features
-of its public datasets, and text embeddings, which need the names of classes alone. All else there,
-and the data of private datasets, is nothing that a method may take for public. Paths are compared
-as they are written and as links lead, so that no detour matters. A copy elsewhere has another path:
-the training job looks at what is in it.
+Only features of public datasets and text embeddings, which need class names alone, come from no
+private example; nothing else in the results and no private dataset's data may pass for public.
+Paths are compared as written and as links lead. Copies elsewhere are the training job's check.
 """
 
 from __future__ import annotations

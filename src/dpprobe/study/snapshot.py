@@ -1,7 +1,7 @@
-"""The snapshot of a run: its study as a person wrote it, as it was read, and its code's versions.
+"""The snapshot of a run: its study as written and as read, and its code's versions.
 
-Jobs start long after they were planned, and a person may edit the study or the code meanwhile. They
-read the study from the run's snapshot, and refuse where the code makes something else of it.
+Jobs start long after they were planned, while a person may edit the study or the code. They read
+the study from the snapshot, and refuse if today's code reads it differently.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A cell as a training job handles it: its inputs, its folders, and its state.
 
-A cell is current when its files are whole, its fingerprint is the one that today's features,
-options and plan give, and its privacy statement is today's.
+A cell is current if its files are whole, and today's features, options and plan give the same
+fingerprint and privacy statement.
 """
 
 from __future__ import annotations

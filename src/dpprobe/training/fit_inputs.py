@@ -1,9 +1,8 @@
 """The way from stored features to a fit, shared by training jobs, audits and releases.
 
-`FitInputs` reads the private examples, groups them by unit of privacy, and says from which public
-facts a method is decided and its plan calibrated. Training jobs, audits and releases then all call
-`dpprobe.heads.fit.fit_heads`, which checks the plan against the method and the rows before it draws
-anything.
+`FitInputs` reads the private examples, groups them by unit of privacy, and gives the public facts
+that decide a method and calibrate its plan. `dpprobe.heads.fit.fit_heads` then checks the plan
+against method and rows before it draws anything.
 """
 
 from __future__ import annotations

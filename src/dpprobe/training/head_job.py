@@ -1,9 +1,8 @@
 """The training job: every method of one (dataset, backbone, epsilon), cell by cell.
 
-Current cells are kept; one that lacks seeds gets just those, one whose statement reads differently
-gets that; anything else is trained again. A cell is finished in a staging folder and published at
-the job's end, by renames: a job that fails or is killed in its last method leaves the others' work
-to its next run, and a published cell is never half new.
+Current cells are kept; a cell that lacks seeds gets only those, one with an old statement gets the
+new one, and any other is trained again. Cells are finished in staging folders and published by
+renames at the job's end: a failed method leaves the others' work to the next run.
 """
 
 from __future__ import annotations

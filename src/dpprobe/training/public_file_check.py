@@ -1,18 +1,14 @@
-"""Holds what a study declares public against its private data, before a job trains.
+"""Compares what a study declares public with its private data, before a job trains.
 
-A file is refused where its content tells that it was made from private examples, wherever it lies
-and whatever its name is:
+A file is refused, wherever it lies, if its content was made from private examples:
 
 - heads with the mark of `dpprobe.privacy.private_mark`;
-- heads without it, but with weights of a head among this study's cells: one of its heads as a
-  whole, up to a factor and, as softmax does not tell them apart, up to what is added to all classes
-  alike; or one of its classes, up to a factor. Float16 hides neither. A cell that started from the
-  file itself is not asked: the file was there first;
-- a manifest of features with the content of the job's features, or of any features or split tables
-  of the study's private datasets that exist by now: the fingerprint of the dataset, that of the
-  features, or the SHA-256 of the features' bytes;
-- a manifest of rows that are, for a good part, those of such features through the job's backbone:
-  see `dpprobe.features.shared_rows`.
+- heads with the weights of a head among this study's cells, unless that head started from the file:
+  the whole up to a factor and, as softmax ignores it, up to a term common to all classes; or one
+  class up to a factor. Float16 hides neither;
+- a manifest with the content hash of existing private features or split tables;
+- a manifest whose rows are in large part private features' of the job's backbone: see
+  `dpprobe.features.shared_rows`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """The job of an unpriced search: trials of one (dataset, backbone, method, epsilon).
 
-A trial trains a network with the cell's own plan, on the training units but those held out, and is
-scored on these, without noise. Held-out units are chosen by their names and the study's seed, so a
-patient's images are on one side. They stay in the plan as null rows: n, sampling and divisor are
-those that the networks of the cell have.
+A trial trains a network with the cell's plan, and is scored without noise on held-out training
+units, chosen by their names and the study's seed: a patient's images are on one side. They stay in
+the plan as null rows, so n, sampling and divisor are those of the cell's networks.
 
-A search continues from its log of finished trials, a hidden file beside its record, and a trial
-that was killed from its checkpoint. Neither is private.
+A search resumes from its hidden log of finished trials, and a trial from its checkpoint. Neither is
+private.
 """
 
 from __future__ import annotations
