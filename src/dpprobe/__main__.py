@@ -32,9 +32,9 @@ def main() -> None:
     schema.add_argument(
         "of",
         nargs="?",
-        choices=["study", "catalog", "bundle"],
+        choices=["study", "bundle"],
         default="study",
-        help="which schema to print: study, catalog or bundle",
+        help="which schema to print: study or bundle",
     )
     known = commands.add_parser("catalog", help="list the datasets and backbones known by name")
     known.add_argument("name", nargs="?", help="print the whole entry of this dataset")
@@ -90,12 +90,8 @@ def _show_progress() -> None:
 
 def _print_output(arguments: argparse.Namespace) -> None:
     if arguments.command == "schema":
-        schemas = {
-            "study": study_schema,
-            "catalog": catalog.json_schema,
-            "bundle": bundle_schema,
-        }
-        print(json.dumps(schemas[arguments.of](), indent=2))
+        schema = study_schema() if arguments.of == "study" else bundle_schema()
+        print(json.dumps(schema, indent=2))
     else:
         print(describe_dataset(arguments.name) if arguments.name else list_catalog())
 

@@ -192,12 +192,6 @@ def complete_backbone(values: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def json_schema() -> dict[str, Any]:
-    schema = DatasetEntry.model_json_schema(mode="validation")
-    schema["title"] = "dpprobe dataset"
-    return schema
-
-
 def _check_name(name: Any, known: Iterable[str], what: str) -> None:
     names = sorted(known)
     if isinstance(name, str) and name in names:
