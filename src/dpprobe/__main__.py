@@ -52,10 +52,15 @@ def main() -> None:
     status = 0
     try:
         if "run" in arguments:
-            _show_progress()
+            # log lines, such as progress, go to standard error: standard output is for results
+            logging.basicConfig(format="%(message)s")
+            logging.getLogger("dpprobe").setLevel(logging.INFO)
             status = arguments.run(arguments)
+        elif arguments.command == "schema":
+            schema = study_schema() if arguments.of == "study" else bundle_schema()
+            print(json.dumps(schema, indent=2))
         else:
-            _print_output(arguments)
+            print(describe_dataset(arguments.name) if arguments.name else list_catalog())
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader, such as `head`, has what it wanted. Python would flush once more at its end.
@@ -81,19 +86,6 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
         print(code_version())
         parser.exit()
-
-
-def _show_progress() -> None:
-    logging.basicConfig(format="%(message)s")
-    logging.getLogger("dpprobe").setLevel(logging.INFO)
-
-
-def _print_output(arguments: argparse.Namespace) -> None:
-    if arguments.command == "schema":
-        schema = study_schema() if arguments.of == "study" else bundle_schema()
-        print(json.dumps(schema, indent=2))
-    else:
-        print(describe_dataset(arguments.name) if arguments.name else list_catalog())
 
 
 def list_catalog() -> str:

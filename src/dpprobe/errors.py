@@ -88,12 +88,9 @@ def may_pass(error: BaseException) -> bool:
             return True
         if isinstance(cause, OSError) and cause.errno not in {None, *LASTING}:
             return True
-        if isinstance(cause, TimeoutError | ConnectionError) or _of_network(cause):
+        # errors of libraries that talk to servers have no errno
+        library = type(cause).__module__.partition(".")[0]
+        if isinstance(cause, TimeoutError | ConnectionError) or library in NETWORK:
             return True
         cause = cause.__cause__ or cause.__context__
     return False
-
-
-def _of_network(error: BaseException) -> bool:
-    """Returns True for errors of libraries that talk to servers: these have no errno."""
-    return type(error).__module__.partition(".")[0] in NETWORK

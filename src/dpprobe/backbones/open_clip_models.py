@@ -262,7 +262,7 @@ def load(options: Options, runtime: Runtime) -> Backbone:
     height, width = resolved["size"]
     preprocessing = {
         "color": "RGB",
-        **{name: _plain_value(value) for name, value in resolved.items()},
+        **{k: list(value) if isinstance(value, tuple) else value for k, value in resolved.items()},
         **views.resolved_views(),
         "activation": activation,
     }
@@ -300,7 +300,8 @@ def _make_network(
     from dpprobe.backbones import network_forward  # heavy: torch
 
     resolved = dict(visual.preprocess_cfg)
-    resolved["size"] = _size_pair(resolved["size"])
+    size = resolved["size"]
+    resolved["size"] = (size, size) if isinstance(size, int) else tuple(size)
     steps, mean, std = _split_transform(resolved)
     network = network_forward.prepare_network(
         _wrap_tower(visual),
@@ -500,12 +501,3 @@ def _wrap_tower(visual: Any) -> torch.nn.Module:
             return embedded
 
     return Tower()
-
-
-def _size_pair(size: int | Sequence[int]) -> tuple[int, int]:
-    height, width = (size, size) if isinstance(size, int) else size
-    return height, width
-
-
-def _plain_value(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value

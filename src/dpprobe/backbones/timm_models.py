@@ -340,7 +340,10 @@ def _resolve_preprocessing(options: Options, resolved: Mapping[str, Any]) -> dic
     )
     size = given.pop("size", options.model_args.get("img_size"))
     sides = [size, size] if isinstance(size, int) else list(resolved["input_size"][1:])
-    values = {name: _plain_value(value) for name, value in (dict(resolved) | given).items()}
+    values = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in (dict(resolved) | given).items()
+    }
     values["input_size"] = [channels, *sides]
     for name in ("mean", "std"):
         if isinstance(values[name], float | int):
@@ -350,7 +353,3 @@ def _resolve_preprocessing(options: Options, resolved: Mapping[str, Any]) -> dic
         if len(values[name]) != channels:
             raise ConfigError(channels_error(name, len(values[name]), channels))
     return values
-
-
-def _plain_value(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value

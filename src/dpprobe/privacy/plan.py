@@ -240,30 +240,24 @@ class Plan:
             raise PrivacyError(f"plan: mechanisms must have different names, not {names}")
         for name in self.selection.repeated if self.selection else ():
             self.find_mechanism(name)
-        if not self.private:
-            self._check_silent()
-            return
-        if not self.mechanisms:
+        if self.private and not self.mechanisms:
             raise PrivacyError(f"plan: epsilon {self.epsilon:g} is promised but nothing is priced")
         for mechanism in self.mechanisms:
-            if mechanism.noise_multiplier <= 0:
-                raise PrivacyError(
-                    f"plan: epsilon {self.epsilon:g} is promised but mechanism "
-                    f"{mechanism.name!r} adds no noise"
-                )
-        if not self.realised_epsilon <= self.epsilon:
-            raise PrivacyError(
-                f"plan: realised epsilon {self.realised_epsilon:g} exceeds the target "
-                f"{self.epsilon:g}; calibrate again"
-            )
-
-    def _check_silent(self) -> None:
-        for mechanism in self.mechanisms:
-            if mechanism.noise_multiplier != 0:
+            if not self.private and mechanism.noise_multiplier != 0:
                 raise PrivacyError(
                     f"plan: epsilon is infinite but mechanism {mechanism.name!r} has noise "
                     f"multiplier {mechanism.noise_multiplier:g}; it must be 0"
                 )
+            if self.private and mechanism.noise_multiplier <= 0:
+                raise PrivacyError(
+                    f"plan: epsilon {self.epsilon:g} is promised but mechanism "
+                    f"{mechanism.name!r} adds no noise"
+                )
+        if self.private and not self.realised_epsilon <= self.epsilon:
+            raise PrivacyError(
+                f"plan: realised epsilon {self.realised_epsilon:g} exceeds the target "
+                f"{self.epsilon:g}; calibrate again"
+            )
 
     @property
     def private(self) -> bool:

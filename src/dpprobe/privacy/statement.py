@@ -389,7 +389,11 @@ def _write_assumption(public_data: Mapping[str, Any]) -> str:
     trained, check = bool(public_data["trained"]), public_data["near_duplicate_check"]
     assumption = PUBLIC_DATA if trained else NO_PUBLIC_DATA
     if of_vectors(public_data):
-        assumption = VECTORS.format(model=_name_model(public_data["backbone_options"]))
+        options = public_data["backbone_options"]
+        version, weights = options.get("version"), options.get("weights_sha256")
+        model = f"{options['model']} {version}" if version else str(options["model"])
+        model += f" (SHA-256 of its weights: {weights})" if weights else ""
+        assumption = VECTORS.format(model=model)
         assumption += VECTORS_TRAINED if trained else VECTORS_UNTRAINED
     if trained and isinstance(check, Mapping) and check["train"]["near"]:
         assumption += OVERLAP_FOUND
@@ -399,12 +403,6 @@ def _write_assumption(public_data: Mapping[str, Any]) -> str:
 def of_vectors(public_data: Mapping[str, Any]) -> bool:
     """Returns True if the features are vectors that a model outside dpprobe computed."""
     return bool((public_data.get("backbone_options") or {}).get("family") == "external")
-
-
-def _name_model(options: Mapping[str, Any]) -> str:
-    version, weights = options.get("version"), options.get("weights_sha256")
-    name = f"{options['model']} {version}" if version else str(options["model"])
-    return f"{name} (SHA-256 of its weights: {weights})" if weights else name
 
 
 def in_words_of_rows(text: str) -> str:

@@ -70,14 +70,12 @@ class StudyLines:
         try:
             yield
         except ConfigError as error:
-            lines = [self._name_line(line) for line in str(error).splitlines()]
+            lines = str(error).splitlines()
+            for number, line in enumerate(lines):
+                if line.startswith(_PREFIX):
+                    text = line.removeprefix(_PREFIX)
+                    lines[number] = f"{self.find_place(text)}: {text}"
             raise type(error)("\n".join(lines)) from error
-
-    def _name_line(self, line: str) -> str:
-        if not line.startswith(_PREFIX):
-            return line
-        text = line.removeprefix(_PREFIX)
-        return f"{self.find_place(text)}: {text}"
 
     def find_place(self, text: str) -> str:
         """Returns `file:line` of the key at the start of a text, such as `methods.sgd.steps: 0`.

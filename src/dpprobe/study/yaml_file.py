@@ -58,7 +58,8 @@ def parse_yaml(path: Path) -> yaml.Node | None:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error}); name a YAML file") from None
     try:
-        return _compose_node(text)
+        yaml.safe_load(text)  # raises for a value that cannot be read
+        return yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         raise ConfigError(f"{path}{_describe_fault(error)}") from None
     except RecursionError:
@@ -66,12 +67,6 @@ def parse_yaml(path: Path) -> yaml.Node | None:
     except (yaml.YAMLError, ValueError) as error:  # a sign that no text has, a 13th month
         said = " ".join(str(error).split())
         raise ConfigError(f"{path}: not YAML ({said}); correct it") from None
-
-
-def _compose_node(text: str) -> yaml.Node | None:
-    """Returns the one document of a text; raises if a value cannot be read."""
-    yaml.safe_load(text)
-    return yaml.compose(text, Loader=yaml.SafeLoader)
 
 
 # Cures, by words of the parser's message.

@@ -88,7 +88,8 @@ class Material:
             cuts = self.files.cut_stores
             cut = cuts[split] if cuts else store
             _check_weights(cut, self.backbone)
-            _check_rows(cut, store)
+            if list(cut.ids) != list(store.ids):
+                raise DataError(f"{cut.path}: rows of another table than {store.path}; delete both")
             shape = cut_shape(cut) if cuts else (cut.dimension,)
             return cut_inputs(
                 cut, shape=shape, memory_mb=self.memory_mb, units=units, device=self.device
@@ -133,11 +134,6 @@ class Material:
             views=views,
             together=rows_at_once(network, physical_batch, views),
         )
-
-
-def _check_rows(cut: FeatureStore, store: FeatureStore) -> None:
-    if list(cut.ids) != list(store.ids):
-        raise DataError(f"{cut.path}: rows of another table than {store.path}; delete both")
 
 
 def _check_weights(store: FeatureStore, backbone: Backbone) -> None:

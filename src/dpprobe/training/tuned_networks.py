@@ -7,9 +7,8 @@ networks stand in a folder of their own.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -97,15 +96,10 @@ def _read_contents(folders: Sequence[Path], records: Sequence[NetworkRecord]) ->
         },
         scores=np.stack([np.load(folder / SCORES_FILE) for folder in folders]),
         history=[
-            {"seed_index": index, **row}
+            {"seed_index": index, **{key: row[key] for key in _HISTORY_KEYS if key in row}}
             for index, folder in enumerate(folders)
-            for row in _read_history(folder)
+            for row in json.loads((folder / HISTORY_FILE).read_text(encoding="utf-8"))
         ],
         chosen=tuple(searched),
         seconds=sum(record.seconds for record in records),
     )
-
-
-def _read_history(folder: Path) -> list[Mapping[str, Any]]:
-    rows = json.loads((folder / HISTORY_FILE).read_text(encoding="utf-8"))
-    return [{key: row[key] for key in _HISTORY_KEYS if key in row} for row in rows]
