@@ -22,12 +22,7 @@ from logging import LogRecord
 from pathlib import Path
 from typing import Any
 
-from snakemake.logging import (
-    ColorizingTextHandler,
-    DefaultFilter,
-    DefaultFormatter,
-    get_event,
-)
+from snakemake.logging import ColorizingTextHandler, DefaultFilter, DefaultFormatter, get_event
 from snakemake.settings.enums import Quietness
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent

@@ -19,12 +19,7 @@ from pydantic import Field, model_validator
 from dpprobe import artifacts
 from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
 from dpprobe.backbones.hub_files import OPEN_CLIP_WEIGHTS, HubFile, require_files
-from dpprobe.backbones.options import (
-    NO_NETWORK,
-    NetworkOptions,
-    Views,
-    suggest_names,
-)
+from dpprobe.backbones.options import NO_NETWORK, NetworkOptions, Views, suggest_names
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
 

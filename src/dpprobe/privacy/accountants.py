@@ -48,16 +48,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dpprobe")
 
 ACCOUNTANTS = ("pld", "rdp", "rdp_2017", "prv", "gaussian", "exponential")
-_EXACT = {
-    "gaussian": "gaussian (exact mu-GDP)",
-    "exponential": "exponential (exact bounded range)",
-}
-_LIBRARIES = {
-    "pld": "dp-accounting",
-    "rdp": "dp-accounting",
-    "rdp_2017": "opacus",
-    "prv": "opacus",
-}
+_EXACT = {"gaussian": "gaussian (exact mu-GDP)", "exponential": "exponential (exact bounded range)"}
+_LIBRARIES = {"pld": "dp-accounting", "rdp": "dp-accounting", "rdp_2017": "opacus", "prv": "opacus"}
 
 # Fractional orders for large epsilons, powers of two far up for small ones.
 _RDP_ORDERS = (
@@ -257,11 +249,7 @@ def _rough_epsilon(
 
 
 def group_epsilon(
-    mechanisms: Sequence[Mechanism],
-    delta: float,
-    size: int,
-    *,
-    selection: Selection | None = None,
+    mechanisms: Sequence[Mechanism], delta: float, size: int, *, selection: Selection | None = None
 ) -> float:
     """Computes the epsilon to a group of `size` units together, at `delta`.
 

@@ -236,12 +236,7 @@ def _find_answer(
         "calibration: epsilon %g at delta %g: noise factor %.6g, realised epsilon %.6g, in %.1f s",
         epsilon, delta, factor, realised, time.monotonic() - started,
     )  # fmt: skip
-    return {
-        "factor": factor,
-        "realised_epsilon": realised,
-        "checks": checks,
-        "check_notes": notes,
-    }
+    return {"factor": factor, "realised_epsilon": realised, "checks": checks, "check_notes": notes}
 
 
 @dataclass(frozen=True)

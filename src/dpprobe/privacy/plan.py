@@ -147,18 +147,12 @@ class Selection:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns a JSON-compatible dictionary; an infinite shape is "inf"."""
-        return {
-            "mean": self.mean,
-            "shape": _to_json(self.shape),
-            "repeated": list(self.repeated),
-        }
+        return {"mean": self.mean, "shape": _to_json(self.shape), "repeated": list(self.repeated)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Selection:
         return cls(
-            mean=values["mean"],
-            shape=float(values["shape"]),
-            repeated=tuple(values["repeated"]),
+            mean=values["mean"], shape=float(values["shape"]), repeated=tuple(values["repeated"])
         )
 
 
@@ -345,9 +339,7 @@ def full_batch(name: str, released: str, sensitivity: float, count: int = 1) -> 
     )
 
 
-def split_budget(
-    parts: Sequence[tuple[float, Sequence[Mechanism]]],
-) -> tuple[Mechanism, ...]:
+def split_budget(parts: Sequence[tuple[float, Sequence[Mechanism]]]) -> tuple[Mechanism, ...]:
     """Scales groups of mechanisms so that they cost given shares of one plan's budget.
 
     A group's cost is the sum of count * sample_rate^2 / noise_multiplier^2. If nothing samples,

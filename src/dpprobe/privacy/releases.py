@@ -275,10 +275,7 @@ class Releases:
                 )
 
     def _add_rounded_noise(
-        self,
-        name: str,
-        sums: GridSum,
-        add: Callable[[RoundedGaussian, torch.Tensor], None],
+        self, name: str, sums: GridSum, add: Callable[[RoundedGaussian, torch.Tensor], None]
     ) -> torch.Tensor:
         noisy = sums.units.to("cpu", copy=True).contiguous()
         if self.observer is None:

@@ -11,11 +11,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from dpprobe.data.options import Headline
 from dpprobe.errors import PrivacyError
 from dpprobe.options import AtMost, Name, Options
-from dpprobe.privacy.limits import (
-    LARGEST_EPSILON,
-    SMALLEST_DELTA,
-    SMALLEST_EPSILON,
-)
+from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON
 from dpprobe.privacy.risk import Risk
 
 Budget = Annotated[float, Field(ge=SMALLEST_EPSILON, le=LARGEST_EPSILON, allow_inf_nan=False)]
@@ -182,9 +178,7 @@ class ReleaseOptions(Options):
     )
     card: CardOptions = CardOptions()
     sign_key: str | None = Field(
-        None,
-        min_length=1,
-        description="An Ed25519 private key in PEM, which signs the bundle.",
+        None, min_length=1, description="An Ed25519 private key in PEM, which signs the bundle."
     )
 
 
@@ -215,8 +209,7 @@ class FewShotOptions(Options):
         5, ge=1, description="Random draws of N images; full has one."
     )
     backbones: tuple[Name, ...] | None = Field(
-        None,
-        description="Backbones whose features are used; if absent, those that read text.",
+        None, description="Backbones whose features are used; if absent, those that read text."
     )
 
     @field_validator("shots")

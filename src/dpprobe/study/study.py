@@ -157,10 +157,7 @@ class _Beginning(Options):
 def _with_analyses(beginning: type[Options]) -> type[Options]:
     """Adds the blocks that analyses declare, each absent by default."""
     blocks: dict[str, Any] = {
-        analysis.name: (
-            analysis.options | None,
-            Field(None, description=analysis.describe),
-        )
+        analysis.name: (analysis.options | None, Field(None, description=analysis.describe))
         for analysis in load_analyses()
         if analysis.options is not None
     }

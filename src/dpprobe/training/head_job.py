@@ -26,10 +26,7 @@ from dpprobe.results import metrics
 from dpprobe.results.unit_counts import row_weights
 from dpprobe.training.cell_contents import CellContents, merge_seeds
 from dpprobe.training.cell_task import CellTask
-from dpprobe.training.job_features import (
-    JobFeatures,
-    read_job_features,
-)
+from dpprobe.training.job_features import JobFeatures, read_job_features
 from dpprobe.training.tasks import Job, open_job
 
 logger = logging.getLogger("dpprobe")

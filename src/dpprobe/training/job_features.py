@@ -65,12 +65,7 @@ class JobFeatures:
 
 
 def read_job_features(
-    inputs: FitInputs,
-    test: FeatureStore,
-    *,
-    device: str,
-    memory_mb: int,
-    headline: str,
+    inputs: FitInputs, test: FeatureStore, *, device: str, memory_mb: int, headline: str
 ) -> JobFeatures:
     """Reads the features of both splits.
 

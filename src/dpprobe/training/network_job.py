@@ -189,11 +189,7 @@ def make_curve(test: Inputs, *, link: metrics.Link, rows: int) -> Record:
 
 
 def scores_of(
-    network: TunedNetwork,
-    inputs: Inputs,
-    *,
-    rows: int,
-    index: npt.NDArray[np.int64] | None = None,
+    network: TunedNetwork, inputs: Inputs, *, rows: int, index: npt.NDArray[np.int64] | None = None
 ) -> npt.NDArray[np.float32]:
     """Scores some rows, or all: float32 [m, K]; raises DataError if scores are not finite."""
     index = np.arange(inputs.rows) if index is None else index

@@ -25,12 +25,7 @@ from dpprobe.results.network_record import (
 )
 from dpprobe.training.cell_contents import CellContents
 from dpprobe.training.job_features import read_job_features
-from dpprobe.training.network_cell import (
-    NetworkFiles,
-    is_of,
-    network_task,
-    open_network_job,
-)
+from dpprobe.training.network_cell import NetworkFiles, is_of, network_task, open_network_job
 from dpprobe.training.tasks import Job
 
 _HISTORY_KEYS = ("step", "epoch", "train_loss", "test_accuracy", "test_auc")
