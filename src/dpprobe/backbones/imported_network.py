@@ -107,8 +107,7 @@ def load(options: Options, runtime: Runtime) -> Backbone:
 
     model = _build_model(options)
     path = None if options.checkpoint is None else resolve_path(options.checkpoint)
-    # With a checkpoint, the file's hash, which people can compute; without one, the hash of all
-    # weights.
+    # People can compute the hash of a checkpoint's file.
     weights = network_forward.state_sha256(model) if path is None else artifacts.sha256_file(path)
     network, described = _prepare_network(model, options, runtime)
     views, size = options.preprocessing, (options.preprocessing.size,) * 2

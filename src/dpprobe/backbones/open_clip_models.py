@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from dpprobe.backbones import network_forward
 
-# The models that open_clip knows, with their tags and the activation each was trained with, after
-# the version that knows them; tests/unit/backbones/test_open_clip_models.py renews the file.
+# open_clip's version, and its models with the activation of each tag; test_open_clip_models.py
+# renews the file.
 NAMES = Path(__file__).with_name("open_clip_models.txt")
 LIBRARY = "open_clip_torch"
 QUICK, USUAL = "quickgelu", "gelu"

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from dpprobe.backbones import network_forward
     from dpprobe.backbones.image_preprocessing import Mode
 
-# The architectures that timm knows, each with the tags of its weights, after the version that knows
-# them; tests/unit/backbones/test_network_forward.py renews the file.
+# timm's version, and its architectures with their tags; test_network_forward.py renews the file.
 ARCHITECTURES = Path(__file__).with_name("timm_models.txt")
 # In place of tags: of a name that timm leads to another one with a tag.
 DEPRECATED = "*"

@@ -27,7 +27,7 @@ from dpprobe.versions import VERSIONS
 logger = logging.getLogger("dpprobe")
 
 FORMAT = "dpprobe-calibration"
-# Noise and epsilons are rounded up to so many digits: the last bits of Fourier transforms differ
+# Noise and epsilons are rounded up to this many digits: the last bits of Fourier transforms differ
 # between processors, and a plan is part of a cell's identity.
 DIGITS = 6
 # Most of a search uses a grid that is coarser by this factor.

@@ -66,15 +66,13 @@ class GaussianNoise:
     datasets apart. Among the 2.4e8 numbers of the foundation-features recipe, two are expected
     beyond 5.77 standard deviations, where PyTorch's float32 normals end, and 2e-5 beyond the 7.45
     of a 40-bit uniform, which is more than a delta of 1e-5. So small uniforms, one radius in 8,000,
-    take 64 bits more: down to 2^-96, a tail that ends at 11.5 standard deviations, beyond which a
-    normal falls with probability 1e-30.
+    take 64 bits more: a tail that ends at 11.5, beyond which a normal falls with probability 1e-30.
 
-    The words come from 32 SFC64 generators a seed (Chris Doty-Humphrey's, which passes his test
-    suite PractRand; NumPy's `SFC64`), each started with 192 bits of the seed's NumPy stream.
-    Drawing from them side by side takes an eighth of the time of NumPy's single generator.
+    The words come from 32 SFC64 generators per seed (Chris Doty-Humphrey's; NumPy's `SFC64`), each
+    started with 192 bits of the seed's NumPy stream. Side by side they take an eighth of the time.
 
     On a GPU normals are drawn in float64 and rounded. Their tail ends at 8.65, which leaves out
-    1e-9 of such a run. They depend on the number of steps drawn at a time as well.
+    1e-9 of such a run. They also depend on the number of steps drawn at a time.
 
     The numbers are rounded to float32, and the generators are not cryptographic: see
     docs/methods/sgd.md for what that leaves open.

@@ -19,9 +19,8 @@ from dpprobe.errors import PrivacyError
 
 # Integers up to here are exact in float64; a factor of two is left for what is added at the end.
 _SUM_BITS = 52
-# Bits of a row's entry, which is at most the row's norm; and of one that is added without a factor.
-# More would lie far below any noise, and noise of thousands of sensitivities must stay below 2^48
-# steps.
+# Bits of a row's entry, and of one that is added without a factor. More would lie far below any
+# noise, and noise of thousands of sensitivities must stay below 2^48 steps.
 _ENTRY_BITS, _LONE_BITS = 17, 26
 _FEWEST_BITS = 8
 _PANEL = 160

@@ -27,24 +27,22 @@ LARGEST_MEAN_RUNS, LARGEST_SHAPE = 1000, 100
 
 @dataclass(frozen=True, kw_only=True)
 class Mechanism:
-    """`count` releases of one kind, each on a Poisson sample of the training examples.
+    """`count` releases of one kind, each on a Poisson sample of the training units.
 
-    A Gaussian release is a sum over rows with Gaussian noise. An exponential one is a draw among
-    public candidates, each with a probability in proportion to exp(score / temperature), where a
-    score is a sum over rows; see `dpprobe.privacy.bounded_range`.
+    A Gaussian release is a sum over rows with Gaussian noise. An exponential one draws a public
+    candidate with a probability in proportion to exp(score / temperature), where a score is a sum
+    over rows; see `dpprobe.privacy.bounded_range`.
 
     Attributes:
       name: short and unique within a plan, such as "gradients".
       released: its output in words, for the privacy statement.
-      sensitivity: the most that the rows of one unit add to the released sum, in L2 norm: the sum
-        changes by no more where null rows take their place. For an exponential release, the most by
-        which they move the scores of two outputs against each other.
-      noise_multiplier: the noise's standard deviation divided by the sensitivity. Before
-        calibration it is relative: one common factor is then found for all mechanisms of a plan.
-        For an exponential release, the temperature takes the standard deviation's place.
-      sample_rate: each row joins each release independently with this probability; 1 is all rows.
-        Exponential releases are of all rows.
-      kind: "gaussian" or "exponential".
+      sensitivity: the most that the rows of one unit add to the released sum, in L2 norm; for an
+        exponential release, the most by which they move the scores of two outputs against each
+        other.
+      noise_multiplier: the noise's standard deviation, or the temperature, over the sensitivity.
+        Before calibration it is relative: one common factor is found for all mechanisms of a plan.
+      sample_rate: the probability with which each unit joins each release independently; 1 is all
+        rows, as for exponential releases.
     """
 
     name: str
@@ -111,15 +109,14 @@ class Mechanism:
 class Selection:
     """Mechanisms that run together a random number of times; only the best run is released.
 
-    The number of runs is drawn without the data: a truncated negative binomial (Papernot and
-    Steinke 2022, definition 1; its cases of shape 0 and 1 are the logarithmic and the geometric
-    distribution, all at least 1), or Poisson, the limit of a large shape, which may be 0.
+    The number of runs is drawn without the data: a truncated negative binomial, at least 1
+    (Papernot and Steinke 2022, definition 1; logarithmic at shape 0, geometric at 1), or Poisson,
+    the limit of a large shape, which may be 0.
 
     Attributes:
       mean: of the number of runs.
       shape: 0 or more; infinite is Poisson.
-      repeated: names of the plan's mechanisms that every run releases again. The others are
-        released once, before all runs.
+      repeated: the mechanisms that every run releases again; all others are released once.
     """
 
     mean: float
@@ -174,19 +171,15 @@ class Patients:
 class Plan:
     """Everything that bears on the privacy of one fit.
 
-    The head runs it, the accountant has priced it, the statement prints it.
-
     Attributes:
-      mechanisms: the composition, with absolute noise multipliers. Empty when no privacy is asked.
+      mechanisms: the composition, with absolute noise multipliers. Empty without privacy.
       n: training units, public.
-      patients: those that the dataset names, where the unit is one image; None where it names none.
-      epsilon: the target; infinite when the fit guarantees nothing.
-      accountant: "pld" or "rdp", as the study asked.
-      selection: the mechanisms that run several times, with only the best run's outputs released;
-        None where all run once.
-      realised_epsilon: the epsilon of the composition at `delta`, at most `epsilon`.
+      patients: if the dataset names them and the unit is one image.
+      epsilon: the target; infinite if the fit guarantees nothing.
+      accountant: as the study asked.
+      realised_epsilon: of the composition at `delta`, at most `epsilon`.
       priced_by: the accountant that computed it, with library and version.
-      checks: the epsilon by other accountants, by name; None where one cannot tell.
+      checks: the epsilon by other accountants, by name; None if one cannot tell.
       check_notes: the reason for each that cannot.
     """
 

@@ -54,12 +54,10 @@ if TYPE_CHECKING:
 
     Points = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]  # epsilons and their deltas
 
-# Epsilons at which a sampled composition's profile is taken, up to where its delta is this small,
-# and no further than where exp(epsilon) is a float64 and nothing is left of the promise.
+# Epsilons of a sampled composition's profile, up to a negligible delta, while exp is a float64.
 _POINTS, _NEGLIGIBLE, _LARGEST_EPSILON = 4000, 1e-9, 600.0
-# The profile's grid is coarser than a price's by this factor. That takes a quarter of the time; it
-# adds 0.002 to the balanced accuracy of 31,250 steps at batch 32 of 50,000 and epsilon 8, and less
-# to those of fewer steps or a smaller epsilon.
+# The profile's grid is coarser than a price's by this factor, for a quarter of the time. It adds at
+# most 0.002 to the balanced accuracy, at 31,250 steps with batch 32 of 50,000 and epsilon 8.
 _COARSER = 4
 # Answers are rounded up to this many decimals, after adding their computation's round-off.
 _DECIMALS, _ROUND_OFF = 6, 1e-12

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dpprobe.backbones.feature_dimensions import Dimensions, read_dimensions
+from dpprobe.backbones.feature_dimensions import read_dimensions
 from dpprobe.backbones.hub_files import describe_missing
 from dpprobe.errors import ConfigError
 from dpprobe.heads.dimension_limits import dimension_fault
@@ -23,7 +23,7 @@ def check_dimensions(study: Study, *, network: bool = False) -> list[str]:
     Args:
       network: as for `hub_files.describe_missing`.
     """
-    dimensions = study_dimensions(study)
+    dimensions = read_dimensions(study.backbones, Path(study.results_dir))
     faults = [f"backbones.{name}: {fault}" for name, fault in dimensions.faults.items()]
     for backbone, dimension in dimensions.known.items():
         if dimension is None or backbone in dimensions.faults:
@@ -44,7 +44,3 @@ def check_dimensions(study: Study, *, network: bool = False) -> list[str]:
         if (text := describe_missing(files, network=network))
     ]
     return [*dimensions.warnings, *missing, *few_rows_warnings(study, dimensions.known.values())]
-
-
-def study_dimensions(study: Study) -> Dimensions:
-    return read_dimensions(study.backbones, Path(study.results_dir))

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dpprobe.study.study import Study
 
-# Names and labels in memory over the size of shards of 768 features, which have 1,600 bytes per
-# row: by bench/scale.py.
+# Memory of names and labels over the size of shards of 768 features, by bench/scale.py.
 NAMES = 0.13
 
 
