@@ -38,12 +38,7 @@ class FitInputs:
         """The units of the rows, None if each row is one; DataError without patients' names."""
         if self.unit == "image":
             return None
-        if self.store.units is None:
-            raise DataError(
-                f"{self.store.path}: unit: patient, but its rows name no patients; delete it "
-                "and run again"
-            )
-        return Units.number_units(self.store.units)
+        return Units.number_units(self._require_names("unit: patient"))
 
     @property
     def n(self) -> int:
@@ -53,17 +48,21 @@ class FitInputs:
         """Raises DataError if a patient has more training images than were priced."""
         if images is None:
             return
-        if self.store.units is None:
-            raise DataError(
-                f"{self.store.path}: max_images_per_patient: {images}, but its rows name no "
-                "patients; delete it and run again"
-            )
-        most = max(Counter(self.store.units).values())
+        names = self._require_names(f"max_images_per_patient: {images}")
+        most = max(Counter(names).values())
         if most > images:
             raise DataError(
                 f"{self.store.path}: max_images_per_patient: {images}, but a patient has "
                 f"{most} training images; delete the split tables and run again"
             )
+
+    def _require_names(self, option: str) -> Sequence[str]:
+        if self.store.units is None:
+            raise DataError(
+                f"{self.store.path}: {option}, but its rows name no patients; delete it and run "
+                "again"
+            )
+        return self.store.units
 
     def read_facts(self, *, epsilon: float, delta: float) -> DataFacts:
         return DataFacts(

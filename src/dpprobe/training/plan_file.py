@@ -140,7 +140,6 @@ def make_plans(
         except DpprobeError as error:
             failures[name] = str(error)
         progress.advance_by(1)
-    _warn_of_patients(plans, delta)
     return Plans(plans=plans, failures=failures, together=together)
 
 
@@ -262,16 +261,6 @@ def _price_patients(plan: Plan, patients: Patients | None) -> Patients | None:
     if patients is None or patients.images is None or not plan.private:
         return patients and replace(patients, epsilon=None)
     return replace(patients, epsilon=round_up(price_of_group(plan, patients.images)))
-
-
-def _warn_of_patients(plans: Mapping[str, Plan], delta: float) -> None:
-    for name, plan in plans.items():
-        patients = plan.patients
-        if patients is not None and patients.epsilon is not None:
-            logger.warning(
-                "%s: promised to one image; to a patient of %d the epsilon at delta %g is %s",
-                name, patients.images, delta, patients.epsilon,
-            )  # fmt: skip
 
 
 def _prices_agree(said: float | None, cost: float | None) -> bool:
