@@ -13,7 +13,6 @@ import warnings
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from dpprobe import analysis_registry
 from dpprobe.artifacts import Difference, first_difference, git_commit
@@ -79,9 +78,13 @@ def code_version() -> str:
         # a release that was drawn must not fail for its version.
         with suppress(Exception), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a shallow clone
+            import tomllib
+
             from setuptools_scm import get_version
 
-            return get_version(root=root, **_read_options(root))
+            project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+            options = project["tool"]["hatch"]["version"]["raw-options"]  # as builds have them
+            return get_version(root=root, **options)
     with suppress(PackageNotFoundError):
         if installed:
             return version("dpprobe")
@@ -98,14 +101,6 @@ def _is_installed(folder: Path) -> bool:
         return Path(unquote(urlsplit(origin["url"]).path)).resolve() == folder
     except (PackageNotFoundError, ValueError, KeyError):
         return False
-
-
-def _read_options(clone: Path) -> dict[str, Any]:
-    """Returns how builds derive the version, which pyproject.toml says."""
-    import tomllib  # not needed to plan
-
-    project = tomllib.loads((clone / "pyproject.toml").read_text(encoding="utf-8"))
-    return dict(project["tool"]["hatch"]["version"]["raw-options"])
 
 
 def clone_commit() -> str | None:

@@ -91,7 +91,8 @@ def load_weights(model: Any, state: Mapping[str, torch.Tensor], *, path: Path, n
     Features come before the classifier, so the file may have any classifier, or none. Raises
     ConfigError if tensors are missing, too many, or of another shape.
     """
-    classifiers = _name_classifiers(model)
+    named = (getattr(model, "pretrained_cfg", None) or {}).get("classifier") or ()
+    classifiers = {named} if isinstance(named, str) else set(named)
     before = set(model.state_dict())
     model.reset_classifier(0)
     wanted = model.state_dict()
@@ -121,12 +122,6 @@ def fill_model(model: Any, state: dict[str, torch.Tensor], *, path: Path, name: 
             "that was trained, or load the weights in the function"
         )
     model.load_state_dict(given)
-
-
-def _name_classifiers(model: Any) -> set[str]:
-    """Returns the names of the classifier's modules."""
-    named = (getattr(model, "pretrained_cfg", None) or {}).get("classifier") or ()
-    return {named} if isinstance(named, str) else set(named)
 
 
 def _compare_tensors(

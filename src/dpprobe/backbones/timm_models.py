@@ -167,7 +167,9 @@ def load(options: Options, runtime: Runtime) -> Backbone:
         weights_sha256 = network_forward.state_sha256(model)
     else:
         weights_sha256 = artifacts.sha256_file(resolve_path(options.checkpoint))
-    architecture, tag = _resolve_name(options, model)
+    config = model.pretrained_cfg
+    architecture = config.get("architecture") or options.model.partition(".")[0]
+    tag = (config.get("tag") or None) if options.pretrained else None
     views = options.preprocessing
     network, resolved = _make_network(model, options, runtime)
     channels, height, width = resolved["input_size"]
@@ -238,13 +240,6 @@ def _make_network(
         flip=options.preprocessing.flip,
     )
     return network, resolved
-
-
-def _resolve_name(options: Options, model: Any) -> tuple[str, str | None]:
-    """Returns the architecture, and the tag if the weights are timm's."""
-    resolved = model.pretrained_cfg
-    architecture = resolved.get("architecture") or options.model.partition(".")[0]
-    return architecture, (resolved.get("tag") or None) if options.pretrained else None
 
 
 def _create_model(options: Options, *, shapes: bool = False) -> Any:

@@ -120,7 +120,7 @@ def price_of_group(plan: Plan, size: int) -> float:
     """Computes the epsilon of a plan, at its delta, to a group of `size` units."""
     if not plan.private:
         return math.inf
-    return _group_price(_priced_alike(plan), plan.delta, size, plan.selection)
+    return _group_price(_priced_alike(plan), plan.delta, size, selection=plan.selection)
 
 
 def _priced_alike(plan: Plan) -> tuple[Mechanism, ...]:
@@ -138,11 +138,7 @@ def _cached_checks(
     }, notes
 
 
-@lru_cache
-def _group_price(
-    mechanisms: tuple[Mechanism, ...], delta: float, size: int, selection: Selection | None
-) -> float:
-    return accountants.group_epsilon(mechanisms, delta, size, selection=selection)
+_group_price = lru_cache(accountants.group_epsilon)
 
 
 @lru_cache

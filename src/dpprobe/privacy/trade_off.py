@@ -113,6 +113,8 @@ def bound_attacks(
       Rates rounded up to six decimals: exact for Gaussian mechanisms without sampling or selection,
       upper bounds otherwise.
     """
+    import numpy as np
+
     for rate in false_positive_rates:
         if not 0 <= rate <= 1:
             raise PrivacyError(f"false positive rate {rate!r}: must lie between 0 and 1")
@@ -125,11 +127,11 @@ def bound_attacks(
             true_positives=tuple(_rounded_up(_gaussian_rate(r, mu)) for r in false_positive_rates),
             exact=True,
         )
-    points = (
-        _make_points(epsilon, delta)
-        if selection
-        else _cached_profile(_merge_alike(mechanisms), delta, size)
-    )
+    points: Points | None = None
+    if selection is None:
+        points = _cached_profile(_merge_alike(mechanisms), delta, size)
+    elif epsilon <= _LARGEST_EPSILON:
+        points = np.asarray([epsilon]), np.asarray([delta])
     if points is None:
         return allow_everything(false_positive_rates)
     return Allowed(
@@ -161,15 +163,6 @@ def _merge_alike(mechanisms: Sequence[Mechanism]) -> tuple[Mechanism, ...]:
         replace(item, name=str(place), released="", sensitivity=1.0)
         for place, item in enumerate(mechanisms)
     )
-
-
-def _make_points(epsilon: float, delta: float) -> Points | None:
-    """Returns one (epsilon, delta) as a profile; None if it promises nothing."""
-    import numpy as np
-
-    if epsilon > _LARGEST_EPSILON:
-        return None
-    return np.asarray([epsilon]), np.asarray([delta])
 
 
 @lru_cache

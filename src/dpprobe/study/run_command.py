@@ -52,11 +52,7 @@ def add_command(commands: Any) -> None:
         "config/ and profiles of profiles/ can be given by name: --profile slurm. Uses the rules "
         "of the clone in which you are, or the installed ones. All options: snakemake --help.",
     )
-    parser.set_defaults(run=_run_words)
-
-
-def _run_words(arguments: argparse.Namespace) -> NoReturn:
-    start_snakemake(arguments.words)
+    parser.set_defaults(run=lambda arguments: start_snakemake(arguments.words))
 
 
 def start_snakemake(words: Sequence[str]) -> NoReturn:

@@ -26,7 +26,9 @@ def study_schema() -> dict[str, Any]:
     ):
         choices = [_define_options(definitions, registry, key, name) for name in sorted(registry)]
         if field != "methods":
-            choices.append(_catalog_schema(field))
+            known = catalog.backbone_entries() if field == "backbones" else catalog.dataset_names()
+            names = {"catalog": {"enum": sorted(known)}}
+            choices.append({"type": "object", "properties": names, "required": ["catalog"]})
         schema["properties"][field]["additionalProperties"] = {"anyOf": choices}
         schema["properties"][field].pop("patternProperties", None)
         schema["properties"][field]["propertyNames"] = {"pattern": f"^{NAME_PATTERN}$"}
@@ -60,12 +62,3 @@ def _define_options(
     options["required"] = sorted({*options.get("required", []), key})
     definitions[f"{key}_{name}"] = options
     return {"$ref": f"#/$defs/{key}_{name}"}
-
-
-def _catalog_schema(field: str) -> dict[str, Any]:
-    known = catalog.backbone_entries() if field == "backbones" else catalog.dataset_names()
-    return {
-        "type": "object",
-        "properties": {"catalog": {"enum": sorted(known)}},
-        "required": ["catalog"],
-    }
