@@ -120,8 +120,7 @@ def write_record(path: Path, values: Mapping[str, Any], *beside: Path) -> None:
 def parse_record(content: bytes) -> Any:
     """Parses JSON, with the keys that `write_record` added.
 
-    Raises:
-      ValueError: in one line, if it is not JSON, or was changed after it was written.
+    Raises ValueError, in one line, if it is not JSON, or was changed after it was written.
     """
     try:
         values = parse_json(content)
@@ -154,9 +153,7 @@ def read_json(path: Path) -> Any:
 def read_whole_record(path: Path) -> Any:
     """Reads a record and compares the sizes of the files beside it with the recorded ones.
 
-    Raises:
-      OSError: if it or a file beside it cannot be read.
-      ValueError: in one line, if it is damaged or a size differs.
+    Raises OSError if a file cannot be read; ValueError, in one line, if it is damaged.
     """
     values = parse_record(path.read_bytes())
     for name, recorded in values.get(FILE_BYTES, {}).items() if isinstance(values, dict) else ():
@@ -328,11 +325,7 @@ def require_room(folder: Path, needed: int) -> None:
 
 @contextmanager
 def explain_full_disk(folder: Path, doing: str) -> Iterator[None]:
-    """Raises DataError if the disk fills up inside.
-
-    Args:
-      doing: the work, such as "the split tables were written".
-    """
+    """Raises DataError if the disk fills up inside, while `doing` this."""
     try:
         yield
     except OSError as error:

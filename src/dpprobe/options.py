@@ -120,8 +120,7 @@ def by_registry(
 ) -> BeforeValidator:
     """Makes a pydantic validator that reads a mapping as the `Options` its `key` names.
 
-    Args:
-      complete: fills in options that the mapping leaves out, before it is read.
+    `complete` fills in options that the mapping leaves out, before it is read.
     """
 
     REGISTRIES[key] = registry

@@ -87,12 +87,9 @@ class ToBytes:
 class InceptionCrop:
     """Image and SHA-256 of its file -> a random part of it, uint8 [channels, *size].
 
-    The part is drawn as torchvision's RandomResizedCrop does (Szegedy et al. 2015), by a
-    generator that the image's hash, `seed` and `number` alone start: a row's features do not depend
-    on where it stands, on its label, nor on the other rows.
-
-    Attributes:
-      number: of several parts of one image, from 0.
+    The part is drawn as torchvision's RandomResizedCrop does (Szegedy et al. 2015). The image's
+    hash, `seed` and `number` (of several parts, from 0) alone start the generator, so a row's
+    features do not depend on its place, its label or other rows.
     """
 
     mode: Mode

@@ -318,10 +318,9 @@ class TextEncoder:
 
     Attributes:
       encode: sentences -> float32 [sentences, dimension] unit rows, on the device.
-      dimension: of the space that image and text embeddings share.
       logit_scale: the factor of the cosines, exp of the model's parameter.
-      logit_bias: added to their product with it; None where the model has none.
-      weights_sha256: as the image tower's: of the checkpoint's file, or of all weights.
+      logit_bias: added to their product with it, if the model has one.
+      weights_sha256: of the checkpoint's file, or of all weights.
       fingerprint: of all that decides text embeddings.
     """
 
@@ -404,12 +403,7 @@ def _make_tokenizer(options: Options) -> Callable[[list[str]], torch.Tensor]:
 
 
 def _create_model(options: Options, *, shapes_on: str | None = None) -> Any:
-    """Creates the whole model, with its weights, on the CPU.
-
-    Args:
-      shapes_on: a device for the model's shapes alone: no weights are fetched, and a checkpoint's
-        shapes are compared.
-    """
+    """Creates the whole model on the CPU; with `shapes_on` a device, only its shapes there."""
     import open_clip
     import torch
 

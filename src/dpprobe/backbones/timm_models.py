@@ -245,10 +245,8 @@ def _make_network(
 def _create_model(options: Options, *, shapes: bool = False) -> Any:
     """Creates the model with its weights; a checkpoint's without classifier.
 
-    A checkpoint has the model's own resolution, or that of `preprocessing.size`.
-
-    Args:
-      shapes: True for shapes alone: no weights are fetched or read.
+    A checkpoint has the model's own resolution, or that of `preprocessing.size`. With `shapes` no
+    weights are fetched or read.
     """
     from dpprobe.backbones import checkpoints  # heavy: torch
 

@@ -63,9 +63,8 @@ class Keystream:
     def make_part(self, name: str) -> Keystream:
         """Returns a stream of its own for one part of this stream's use.
 
-        Raises:
-          PrivacyError: if the part was given away before, or in a forked process, whose words would
-            be used twice.
+        Raises PrivacyError if the part was given away before, or in a forked process, whose words
+        would be used twice.
         """
         self._check_process()
         if name in self._parts:
@@ -85,8 +84,7 @@ class Keystream:
     def fill_words(self, out: Words) -> None:
         """Fills a contiguous array of one dimension with the next words.
 
-        Raises:
-          PrivacyError: in a forked process, which would draw the same words again.
+        Raises PrivacyError in a forked process, which would draw the same words again.
         """
         self._check_process()
         view = out.view(np.uint8).data

@@ -42,11 +42,9 @@ class MachineCode:
     ready: ClassVar[set[str]] = set()
 
     def __init__(self, source: str, *called: str) -> None:
-        """Reads the module's machine code if a folder has it.
+        """Reads the machine code of the module with the `__file__` `source`, if a folder has it.
 
-        Args:
-          source: the module's `__file__`.
-          called: the files of modules whose compiled functions it calls, and which call none.
+        `called` are the files of modules whose compiled functions it calls, and which call none.
         """
         self._source, self._called = Path(source), [Path(one) for one in called]
         self.name = f"{self._source.stem}-{self._hash_dependencies()}"

@@ -38,7 +38,7 @@ LARGEST_SUM = 2.0**53
 
 
 class Observer(Protocol):
-    """Records all that a fit releases, as an audit's attacker sees it; only audits use it."""
+    """Records all that a fit releases, as an attacker sees it; only audits use it."""
 
     def observe_release(
         self,
@@ -171,8 +171,7 @@ class Releases:
           Places of candidates, int64 [seeds, groups, draws].
 
         Raises:
-          PrivacyError: if the plan has no such draws left, the scores are off their grid, or an
-            audit observes, which only knows noisy sums.
+          PrivacyError: if no such draws are left, scores are off their grid, or an audit observes.
         """
         mechanism = self.plan.find_mechanism(name)
         if not mechanism.is_exponential:
@@ -232,16 +231,15 @@ class Releases:
     ) -> GaussianNoise:
         """Returns the float32 noise of releases that a head adds up itself, step after step.
 
-        The head draws with the deviation `noise_deviation`, and reports its releases to
-        `count_releases`.
+        The head draws with the deviation `noise_deviation`, and reports to `count_releases`.
 
         Args:
           seeds: of the fit's seeds; all if absent.
 
         Raises:
           PrivacyError: if the plan lacks the mechanism; if the noise was handed out before, since
-            two sums with the same noise reveal their difference; and for a release, for which
-            float32 noise is not good enough.
+            two sums with the same noise reveal their difference; and for a release, which needs
+            exact noise.
         """
         if self.entropy.secret:
             raise PrivacyError(

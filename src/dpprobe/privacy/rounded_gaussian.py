@@ -250,11 +250,8 @@ class RoundedGaussian:
     ) -> None:
         """Adds the next numbers to integers in place, with memory for one block only.
 
-        Args:
-          sums: int64, or float64 that hold integers below 2^53; contiguous.
-
-        Raises:
-          PrivacyError: as `draw_numbers`, and for sums of another type or layout.
+        The sums are int64, or float64 that hold integers below 2^53; contiguous. Raises
+        PrivacyError as `draw_numbers`, and for sums of another type or layout.
         """
         if sums.dtype not in (np.int64, np.float64) or not sums.flags.c_contiguous:
             raise PrivacyError(
@@ -317,11 +314,9 @@ def _find_scale(deviation: float) -> _Scale | None:
 
 
 def attempt_number(word: int, more: Callable[[], int], deviation: Fraction) -> int | None:
-    """Makes a number of a word in integers of any length; None if it must start again.
+    """Makes a number of its first `word` in integers of any length; None if it must start again.
 
-    Args:
-      word: the number's first.
-      more: draws a further word.
+    `more` draws a further word.
     """
     pieces = compute_table()
     choice = word % 2**CHOICE_BITS

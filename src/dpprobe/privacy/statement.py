@@ -224,23 +224,19 @@ def make_statement(
     Args:
       mode: "benchmark", or "release", whose statement names no seed.
       seeds: one per head; for a release any sequence of that length.
-      public_data: the backbone's name, its weights' SHA-256, `trained` (True if it was pretrained),
-        and `near_duplicate_check`: the result of `find_near_duplicates`, or words. `subsample` has
-        the `fraction` and the `public_seed` that chose the rows of a release.
+      public_data: of the backbone; `trained` is True if it was pretrained, `near_duplicate_check`
+        is the result of `find_near_duplicates`, or words; `subsample` has the `fraction` and the
+        `public_seed` that chose the rows of a release.
       epsilon_all_heads: the price at the same delta of publishing the heads of all seeds.
-      private_choices: what the head chose by looking at the private examples without a mechanism,
-        in words; None if nothing.
+      private_choices: what the head chose by looking at the private examples without a mechanism.
       priced_normalisation: True if the head's normalisation released statistics of the rows.
-      engine_limits: what the engine falls short of; None if it computes what is stated. Not stated
-        without a promise.
+      engine_limits: what the engine falls short of, in words.
       released_priors: True if the head released how frequent its classes are.
       declared: the public files that the head started from or used.
       network: True if a part of the backbone was trained with the head.
-      chosen_from: the `rule` that chose the `head` and its options, and its public facts; None if
-        the study names them.
+      chosen_from: the `rule` that chose the `head` and its options, and its public facts, if any.
       copies: the `rows` whose picture an earlier row of another unit holds, the `most` units that
-        hold one picture, and `by` what pictures were compared; None if nobody counted, which only a
-        benchmark's statement says.
+        hold one picture, and `by` what pictures were compared; None if nobody counted.
 
     Raises:
       PrivacyError: for an unknown mode, and for a release with a delta above 1 / n.

@@ -27,10 +27,7 @@ SCALED_INITS = ("zero", "scaled", "lecun_normal")
 def find_families(
     options: Mapping[str, Mapping[str, Any]], varying: Sequence[str]
 ) -> list[tuple[str, ...]]:
-    """Groups names whose options are equal except the `varying` ones, the largest group first.
-
-    Each group has one or more names, in the order given.
-    """
+    """Groups names with equal options except `varying`, the largest group first."""
     groups: dict[str, list[str]] = {}
     for name, values in options.items():
         rest = {key: value for key, value in values.items() if key not in varying}

@@ -82,11 +82,7 @@ def _backbone_fault(study: Study, name: str, options: Options) -> str | None:
 
 
 def blocks_faults(study: Study, blocks: Mapping[str, int]) -> Iterator[str]:
-    """Yields what is wrong with the numbers of blocks that methods train.
-
-    Args:
-      blocks: of the known networks, 0 for a network that does not show them.
-    """
+    """Yields faults of trained blocks; `blocks` is 0 for a network that does not show them."""
     for method in network_methods(study):
         options = network_options(study.methods[method])
         if options is None or options.blocks is None:

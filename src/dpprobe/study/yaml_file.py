@@ -41,11 +41,7 @@ def check_yaml(path: Path) -> None:
 
 
 def parse_yaml(path: Path) -> yaml.Node | None:
-    """Reads a YAML file's nodes, which know their lines; None for an empty file.
-
-    Raises:
-      ConfigError: naming file and line, if it is missing or not YAML.
-    """
+    """Reads a YAML file's nodes, None if empty; raises ConfigError naming file and line."""
     try:
         require_plain_file(path)
         text = path.read_bytes().decode("utf-8-sig")

@@ -228,8 +228,7 @@ class CellTask:
     def publish_cell(self) -> None:
         """Moves a staged cell to its place, or marks the published one as seen by this run.
 
-        Raises:
-          DiskError: if the files of a staged cell read back differently.
+        Raises DiskError if the files of a staged cell read back differently.
         """
         folder = self.find_finished()
         if folder is None:
@@ -354,8 +353,7 @@ def _count_patients(train: FeatureStore, features: JobFeatures) -> SplitCounts |
 def whole_cell(folder: Path, expected: str) -> CellRecord | None:
     """Returns the record of a cell with this fingerprint and undamaged files, else None.
 
-    Raises:
-      DataError: if a newer dpprobe wrote it.
+    Raises DataError if a newer dpprobe wrote it.
     """
     try:
         record = parse_cell((folder / METRICS_FILE).read_bytes())

@@ -67,10 +67,10 @@ class JobFeatures:
 def read_job_features(
     inputs: FitInputs, test: FeatureStore, *, device: str, memory_mb: int, headline: str
 ) -> JobFeatures:
-    """Reads the features of both splits.
+    """Reads both splits; features above `memory_mb` are streamed, with 0 only labels and names
+    read.
 
-    Features above `memory_mb` are streamed; with 0 only labels and names are read. Raises DataError
-    if the splits differ in classes or dimension, or if the headline is AUC and no label has one.
+    Raises DataError if the splits differ in classes or dimension, or the headline AUC has no label.
     """
     train = inputs.store
     if train.class_names != test.class_names or train.dimension != test.dimension:

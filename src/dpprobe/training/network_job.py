@@ -91,9 +91,8 @@ class Limits:
 def tune_network(job: Job, files: NetworkFiles, *, index: int, limits: Limits) -> None:
     """Trains the network of one seed, whatever its folder holds; see `keep_network`.
 
-    Raises:
-      PrivacyError: if the plan is not the method's, or steps taken are not steps priced.
-      DpprobeError: with the reason, if the method has no plan.
+    Raises DpprobeError if the method has no plan; PrivacyError if the plan is not the method's, or
+    steps taken are not steps priced.
     """
     opened = open_network_job(job, files)
     device = identity_device(limits.device)

@@ -179,12 +179,7 @@ def plan_method(
 
 
 def read_plans(path: Path) -> Plans:
-    """Reads the file of `write_plans`.
-
-    Raises:
-      PrivacyError: if it is another file, or was edited since.
-      DataError: if a newer dpprobe wrote it.
-    """
+    """Reads `write_plans`' file; raises PrivacyError if it was edited, DataError if it is newer."""
     try:
         record = read_json(path)
         check_not_newer(path, record, kind=FORMAT, version=FORMAT_VERSION)
@@ -210,10 +205,8 @@ def check_prices(path: Path, method: str, plans: Plans, seeds: int) -> None:
     """Prices a method's plan again: by all accountants, and all its heads together.
 
     The file's hash shows damage, but not an edit by someone who hashes again. So nothing that a
-    statement prints is believed. It takes a second or less, once for all methods priced alike.
-
-    Raises:
-      PrivacyError: if the plan costs more than its target, or the file has other epsilons.
+    statement prints is believed: PrivacyError if the plan costs more than its target, or the file
+    has other epsilons. It takes a second or less, once for all methods priced alike.
     """
     for fault in _list_faults(plans.plans[method], plans.together[method], seeds):
         raise PrivacyError(f"{path}: {method}: {fault}; delete it and run again")

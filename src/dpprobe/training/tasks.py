@@ -178,8 +178,7 @@ def open_job(
 ) -> OpenedJob:
     """Reads and checks a job's inputs; arguments as `head_job.train_job`.
 
-    Raises:
-      PrivacyError: for a plan that is not its method's, and a private file declared public.
+    Raises PrivacyError for a plan that is not its method's, and a private file declared public.
     """
     stores = FeatureStore(train), FeatureStore(test)
     check = read_near_duplicates(overlap, *stores) if overlap else "not run"
@@ -256,9 +255,7 @@ def locate_options(job: Job, method: str) -> MethodOptions:
 def check_planned(path: Path, job: Job, method: str, calibrated: Plans, n: int) -> None:
     """Checks that a method has a plan for this job and for what the method releases.
 
-    Raises:
-      DataError: if it has none, or one for another job.
-      PrivacyError: if the plan is not the method's.
+    Raises DataError for no plan, or another job's; PrivacyError if the plan is not the method's.
     """
     if method not in calibrated.plans:
         raise DataError(f"{path}: {method}: no plan; delete it and run again")

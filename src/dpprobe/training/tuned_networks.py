@@ -32,11 +32,7 @@ _HISTORY_KEYS = ("step", "epoch", "train_loss", "test_accuracy", "test_auc")
 
 
 def gather_networks(job: Job, files: NetworkFiles) -> None:
-    """Brings a cell of networks up to date.
-
-    Raises:
-      DataError: for a network that is missing, damaged, or not of this cell.
-    """
+    """Brings a cell of networks up to date; raises DataError for a missing or damaged network."""
     opened = open_network_job(job, files)
     (method,) = job.methods
     cell = (job.dataset, job.backbone, method, job.epsilon)
