@@ -67,8 +67,7 @@ class JobFeatures:
 def read_job_features(
     inputs: FitInputs, test: FeatureStore, *, device: str, memory_mb: int, headline: str
 ) -> JobFeatures:
-    """Reads both splits; features above `memory_mb` are streamed, with 0 only labels and names
-    read.
+    """Reads both splits; streams features above `memory_mb`, or with 0 only labels and names.
 
     Raises DataError if the splits differ in classes or dimension, or the headline AUC has no label.
     """
