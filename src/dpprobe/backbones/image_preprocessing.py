@@ -24,9 +24,9 @@ SIXTEEN_BITS = 65535
 def convert_mode(image: Image.Image, mode: Mode) -> Image.Image:
     """Converts an image to 8-bit grey ("L") or colour ("RGB").
 
-    Resolves palettes, drops alpha, repeats grey over the colours, and scales 16-bit grey to 8 bits:
+    Resolves palettes, drops alpha and repeats grey over the colours. Scales 16-bit grey to 8 bits:
     Pillow's own conversion clips it, so that nearly all of it turns white. Raises DataError for
-    pixels without a known range (floats, integers beyond 16 bits), and for modes such as LAB.
+    modes such as LAB, and for pixels without a known range (floats, integers beyond 16 bits).
     """
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         return _from_sixteen_bits(image).convert(mode)
@@ -88,7 +88,7 @@ class InceptionCrop:
     """Image and SHA-256 of its file -> a random part of it, uint8 [channels, *size].
 
     The part is drawn as torchvision's RandomResizedCrop does (Szegedy et al. 2015). The image's
-    hash, `seed` and `number` (of several parts, from 0) alone start the generator, so a row's
+    hash, `seed` and `number` (of several parts, from 0) alone start the generator. So a row's
     features do not depend on its place, its label or other rows.
     """
 

@@ -20,8 +20,9 @@ from dpprobe.privacy.private_mark import check_unmarked
 def load_backbone(options: BackboneOptions, *, runtime: Runtime) -> Backbone:
     """Loads a backbone onto a device.
 
-    Raises ConfigError if its options do not fit together, or features have another dimension;
-    PrivacyError if a file holds weights that were trained on private examples.
+    Raises:
+      ConfigError: if its options do not fit together, or features have another dimension.
+      PrivacyError: if a file holds weights that were trained on private examples.
     """
     options.check_files()
     for path in options.input_files():

@@ -224,8 +224,8 @@ def make_statement(
     Args:
       mode: "benchmark", or "release", whose statement names no seed.
       seeds: one per head; for a release any sequence of that length.
-      public_data: of the backbone; `trained` is True if it was pretrained, `near_duplicate_check`
-        is the result of `find_near_duplicates`, or words; `subsample` has the `fraction` and the
+      public_data: of the backbone. `trained` is True if it was pretrained. `near_duplicate_check`
+        is the result of `find_near_duplicates`, or words. `subsample` has the `fraction` and the
         `public_seed` that chose the rows of a release.
       epsilon_all_heads: the price at the same delta of publishing the heads of all seeds.
       private_choices: what the head chose by looking at the private examples without a mechanism.
@@ -236,7 +236,7 @@ def make_statement(
       network: True if a part of the backbone was trained with the head.
       chosen_from: the `rule` that chose the `head` and its options, and its public facts, if any.
       copies: the `rows` whose picture an earlier row of another unit holds, the `most` units that
-        hold one picture, and `by` what pictures were compared; None if nobody counted.
+        hold one picture, and `by` what pictures were compared. None if nobody counted.
 
     Raises:
       PrivacyError: for an unknown mode, and for a release with a delta above 1 / n.

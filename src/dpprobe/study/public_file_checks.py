@@ -1,7 +1,7 @@
 """Refuses public files among the folders of a study's private data.
 
-Only features of public datasets and text embeddings, which need class names alone, come from no
-private example; nothing else in the results and no private dataset's data may pass for public.
+In the results only features of public datasets, and text embeddings, which need class names alone,
+come from no private example. Nothing else there, and no private dataset's data, is public.
 Paths are compared as written and as links lead. Copies elsewhere are the training job's check.
 """
 

@@ -1,8 +1,8 @@
 """The job of an unpriced search: trials of one (dataset, backbone, method, epsilon).
 
 A trial trains a network with the cell's plan, and is scored without noise on held-out training
-units, chosen by their names and the study's seed: a patient's images are on one side. They stay in
-the plan as null rows, so n, sampling and divisor are those of the cell's networks.
+units. Their names and the study's seed choose them, so a patient's images are on one side. They
+stay in the plan as null rows, so n, sampling and divisor are those of the cell's networks.
 
 A search resumes from its hidden log of finished trials, and a trial from its checkpoint. Neither is
 private.
