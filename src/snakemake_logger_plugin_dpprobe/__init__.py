@@ -111,6 +111,8 @@ class LogHandler(LogHandlerBase):
             quiet = {Quietness.HOST, Quietness.RULES}
             if settings.verbose or settings.printshellcmds:
                 quiet.remove(Quietness.RULES)
+        # Snakemake repeats them at the end of a dry run
+        self._skips_stats = settings.dryrun and not is_quiet_typed(sys.argv)
         self._silent = Quietness.ALL in quiet
         self._brief = Quietness.RULES in quiet and not (self._silent or settings.dryrun)
         # without progress Snakemake does not say which jobs have finished either
@@ -200,6 +202,9 @@ class LogHandler(LogHandlerBase):
 
     def _shows(self, record: Any) -> bool:
         event, text = get_event(record), str(record.msg)
+        if event == LogEvent.RUN_INFO and self._skips_stats:
+            self._skips_stats = False
+            return False
         if event == LogEvent.JOB_INFO and not record.output:
             return False  # a target, with hundreds of files that it names
         if text.startswith(RESTORED):
