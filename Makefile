@@ -77,7 +77,6 @@ format: $(READY)
 
 schema: $(READY)
 	$(BIN)/python -m dpprobe schema > workflow/schemas/study.schema.json
-	$(BIN)/python -m dpprobe schema catalog > workflow/schemas/catalog.schema.json
 	$(BIN)/python -m dpprobe schema bundle > workflow/schemas/bundle.schema.json
 	$(BIN)/python bench/options_page.py
 	$(BIN)/python bench/reference_page.py

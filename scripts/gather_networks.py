@@ -1,7 +1,5 @@
 """Makes a cell of the networks of its seeds."""
 
-from pathlib import Path
-
 from dpprobe.logs import job_log
 from dpprobe.study.snapshot import run_study
 
@@ -12,8 +10,7 @@ if __name__ == "__main__":
         from dpprobe.training.tuned_networks import gather_networks
 
         study = run_study(snakemake.config)
-        given, wildcards = snakemake.input, snakemake.wildcards
-        results = Path(study.results_dir)
+        wildcards = snakemake.wildcards
         gather_networks(
             Job.of_rule(
                 study,
@@ -22,11 +19,5 @@ if __name__ == "__main__":
                 memory_mb=study.features.memory_mb,
                 metric=snakemake.params.metric,
             ),
-            files=NetworkFiles.of_input(study.backbones[wildcards.backbone], given),
-            plans=Path(given.plans),
-            cells=results / "cells",
-            networks=results / "networks",
-            choice=Path(given.choice) if given.choice else None,
-            overlap=Path(given.overlap) if given.overlap else None,
-            tables=Path(study.data_dir),
+            NetworkFiles.of_input(study, wildcards.backbone, snakemake.input),
         )

@@ -15,7 +15,7 @@ if __name__ == "__main__":
 
         limit_threads(snakemake.threads)
         study = run_study(snakemake.config)
-        given, wildcards = snakemake.input, snakemake.wildcards
+        wildcards = snakemake.wildcards
         search_job(
             Job.of_rule(
                 study,
@@ -24,10 +24,7 @@ if __name__ == "__main__":
                 memory_mb=study.features.memory_mb,
                 metric=snakemake.params.metric,
             ),
-            files=NetworkFiles.of_input(study.backbones[wildcards.backbone], given),
-            plans=Path(given.plans),
-            cells=Path(study.results_dir, "cells"),
+            NetworkFiles.of_input(study, wildcards.backbone, snakemake.input),
             output=Path(snakemake.output[0]),
             limits=Limits.of_study(study, threads=snakemake.threads),
-            tables=Path(study.data_dir),
         )

@@ -32,9 +32,9 @@ def main() -> None:
     schema.add_argument(
         "of",
         nargs="?",
-        choices=["study", "catalog", "bundle"],
+        choices=["study", "bundle"],
         default="study",
-        help="which schema to print: study, catalog or bundle",
+        help="which schema to print: study or bundle",
     )
     known = commands.add_parser("catalog", help="list the datasets and backbones known by name")
     known.add_argument("name", nargs="?", help="print the whole entry of this dataset")
@@ -52,10 +52,15 @@ def main() -> None:
     status = 0
     try:
         if "run" in arguments:
-            _show_progress()
+            # log lines, such as progress, go to standard error: standard output is for results
+            logging.basicConfig(format="%(message)s")
+            logging.getLogger("dpprobe").setLevel(logging.INFO)
             status = arguments.run(arguments)
+        elif arguments.command == "schema":
+            schema = study_schema() if arguments.of == "study" else bundle_schema()
+            print(json.dumps(schema, indent=2))
         else:
-            _print_output(arguments)
+            print(describe_dataset(arguments.name) if arguments.name else list_catalog())
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader, such as `head`, has what it wanted. Python would flush once more at its end.
@@ -73,7 +78,7 @@ def main() -> None:
 
 
 class _Version(argparse.Action):
-    """Prints the version, which takes a call of git in a clone, where it is asked for alone."""
+    """Prints the version only when asked: in a clone that takes a call of git."""
 
     def __init__(self, option_strings: list[str], dest: str) -> None:
         super().__init__(option_strings, dest, nargs=0, help="print the version")
@@ -83,27 +88,7 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def _show_progress() -> None:
-    """Sends log lines, such as progress, to standard error: standard output is for results."""
-    logging.basicConfig(format="%(message)s")
-    logging.getLogger("dpprobe").setLevel(logging.INFO)
-
-
-def _print_output(arguments: argparse.Namespace) -> None:
-    """Prints the output of a command."""
-    if arguments.command == "schema":
-        schemas = {
-            "study": study_schema,
-            "catalog": catalog.json_schema,
-            "bundle": bundle_schema,
-        }
-        print(json.dumps(schemas[arguments.of](), indent=2))
-    else:
-        print(describe_dataset(arguments.name) if arguments.name else list_catalog())
-
-
 def list_catalog() -> str:
-    """Lists the datasets and backbones of the catalog, a line each."""
     lines = [f"{'dataset':16} {'train':>9} {'test':>7} {'classes':>7}  access"]
     for name in catalog.dataset_names():
         entry = catalog.dataset_entry(name)
@@ -123,11 +108,7 @@ def list_catalog() -> str:
 
 
 def describe_dataset(name: str) -> str:
-    """Returns a dataset's entry as YAML: licence, access and its steps, sizes, source.
-
-    Raises:
-      ConfigError: for a name that is not there.
-    """
+    """Returns a dataset's catalog entry as YAML; raises ConfigError for an unknown name."""
     import yaml
 
     entry = catalog.dataset_entry(name).model_dump(mode="json", exclude_defaults=True)

@@ -15,9 +15,9 @@ class Registered(NamedTuple):
     """An analysis that the workflow knows.
 
     Attributes:
-      package: its package, whose `ANALYSIS` declares it.
-      version: of what it writes; raise it when that changes, and finished studies measure again.
-      folder: of its records, in the results.
+      package: declares it as `ANALYSIS`.
+      version: raise it when the output changes, so that finished studies measure again.
+      folder: of its records, within the results.
     """
 
     package: str

@@ -63,7 +63,6 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 
 def flush_to_disk(path: Path) -> None:
-    """Flushes a file or a folder to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -79,18 +78,16 @@ def canonical_json(value: Any) -> str:
 
 
 def hash_value(value: Any) -> str:
-    """Returns the SHA-256 (hex) of a JSON-compatible value's canonical text."""
+    """Returns the SHA-256 (hex) of `canonical_json`."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
 def sha256_file(path: Path) -> str:
-    """Returns the SHA-256 (hex) of a file's bytes."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes text as UTF-8."""
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -121,10 +118,9 @@ def write_record(path: Path, values: Mapping[str, Any], *beside: Path) -> None:
 
 
 def parse_record(content: bytes) -> Any:
-    """Parses JSON, with the keys that `write_record` added to a record.
+    """Parses JSON, with the keys that `write_record` added.
 
-    Raises:
-      ValueError: in one line, for what is not JSON or not the record as it was written.
+    Raises ValueError, in one line, if it is not JSON, or was changed after it was written.
     """
     try:
         values = parse_json(content)
@@ -150,21 +146,14 @@ def parse_values(content: bytes) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """Reads JSON, and checks it where it is a record that has a hash of itself.
-
-    Raises:
-      OSError: if the file cannot be read.
-      ValueError: as `parse_record`.
-    """
+    """Reads JSON as `parse_values`; raises OSError, or ValueError if it is damaged."""
     return parse_values(path.read_bytes())
 
 
 def read_whole_record(path: Path) -> Any:
-    """Reads a record, and compares the sizes of the files beside it with those that it has.
+    """Reads a record and compares the sizes of the files beside it with the recorded ones.
 
-    Raises:
-      OSError: if it, or a file beside it, cannot be read.
-      ValueError: in one line, if it is damaged or a file has another size.
+    Raises OSError if a file cannot be read; ValueError, in one line, if it is damaged.
     """
     values = parse_record(path.read_bytes())
     for name, recorded in values.get(FILE_BYTES, {}).items() if isinstance(values, dict) else ():
@@ -175,7 +164,7 @@ def read_whole_record(path: Path) -> Any:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parses JSON; raises ValueError for brackets so deep that parsers overflow, too."""
+    """Parses JSON; raises ValueError also for brackets too deep for the parser."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -183,21 +172,17 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def require_plain_file(path: Path) -> None:
-    """Raises OSError for a device, a pipe or a socket, which may never end."""
+    """Raises OSError for a device, pipe or socket: reading one may never end."""
     mode = path.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # to open a folder is an error of its own
         raise OSError(errno.EINVAL, "a device, a pipe or a socket, not a plain file", str(path))
 
 
 def read_record(path: Path, *, kind: str, version: int) -> dict[str, Any]:
-    """Reads a JSON object that has the keys `format` and `format_version`.
-
-    Args:
-      kind: the value that `format` must have.
-      version: the value that `format_version` must have.
+    """Reads a JSON object with the given `format` and `format_version`.
 
     Raises:
-      DataError: for a file that is not such an object, or is of another format or version.
+      DataError: if the file is unreadable, or of another format or version.
     """
     try:
         record = read_json(path)
@@ -213,11 +198,7 @@ def read_record(path: Path, *, kind: str, version: int) -> dict[str, Any]:
 def check_not_newer(
     where: Path | str, record: Mapping[str, Any], *, kind: str, version: int
 ) -> None:
-    """Refuses what a newer dpprobe wrote: it may be whole, and is not to be deleted unread.
-
-    Raises:
-      DataError: for a version of the format `kind` above `version`.
-    """
+    """Raises DataError for a record of a newer version, which must not be deleted unread."""
     written = record.get("format_version")
     if record.get("format") == kind and isinstance(written, Integral) and int(written) > version:
         raise DataError(
@@ -227,7 +208,7 @@ def check_not_newer(
 
 
 class Difference(NamedTuple):
-    """A place, as dotted keys, and the two values that stand there."""
+    """A place, as dotted keys, and its two values."""
 
     place: str
     first: Any
@@ -235,10 +216,7 @@ class Difference(NamedTuple):
 
 
 def first_difference(first: Any, second: Any, place: str = "") -> Difference | None:
-    """Returns the first place where two JSON-compatible values differ; None where they are equal.
-
-    A key that one side lacks has the value `ABSENT` there.
-    """
+    """Returns the first place where two JSON values differ; a missing key is `ABSENT`."""
     if first == second:
         return None
     if not isinstance(first, Mapping) or not isinstance(second, Mapping):
@@ -260,11 +238,7 @@ def write_table(path: Path, table: pa.Table) -> None:
 
 
 def read_table(path: Path) -> pa.Table:
-    """Reads a table of results that is made again where it is missing.
-
-    Raises:
-      DataError: for a file that is missing, damaged or cut short.
-    """
+    """Reads a table of results; raises DataError if it is missing, damaged or cut short."""
     import pyarrow.parquet as pq  # as above
 
     with explain_parquet(path, DataError, f"{path}: cannot be read", "delete it and run again"):
@@ -275,11 +249,7 @@ def read_table(path: Path) -> pa.Table:
 def explain_parquet(
     path: Path, kind: type[DpprobeError], fault: str, remedy: str = "replace it"
 ) -> Iterator[None]:
-    """Turns what reading a parquet file raises, whatever is damaged in it, into one line.
-
-    Raises:
-      DpprobeError: of the kind given, that begins with the fault.
-    """
+    """Turns any error of reading a parquet file into one line: a DpprobeError of `kind`."""
     import pyarrow as pa  # as above
 
     try:
@@ -291,17 +261,15 @@ def explain_parquet(
 
 
 def is_full(error: OSError) -> bool:
-    """Returns True if the disk is full, or this user's share of it."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def format_size(size: int) -> str:
-    """Returns a size for a person to read."""
     return f"{size / MEGABYTE:.1f} MB" if size >= MEGABYTE / 10 else f"{size} bytes"
 
 
 def file_system(path: Path) -> Path:
-    """Returns the folder on which the file system of a path is mounted."""
+    """Returns the mount point of a path."""
     folder = path.resolve()
     while not folder.is_mount():
         folder = folder.parent
@@ -309,7 +277,7 @@ def file_system(path: Path) -> Path:
 
 
 def explain_unwritable(error: OSError) -> DiskError | None:
-    """Returns the one line for a file that could not be written; None for other errors."""
+    """Returns the error for a full or read-only disk; None for other errors."""
     place = f"{error.filename or 'a file'}: cannot be written ({os.strerror(error.errno or 0)})"
     if is_full(error):
         return DiskError(f"{place}; {ROOM}")
@@ -319,14 +287,9 @@ def explain_unwritable(error: OSError) -> DiskError | None:
 
 
 def when_there_is_room(folder: Path, needed: int, write: Callable[[], None]) -> None:
-    """Writes, and while the disk is full retries every minute, for an hour.
+    """Writes, and while the disk is full retries every minute; after an hour raises DiskError.
 
-    Args:
-      needed: roughly how many bytes they take.
-      write: the function that writes, and leaves nothing behind when it fails.
-
-    Raises:
-      DiskError: if the disk is still full after an hour, or read-only.
+    `write` leaves nothing behind when it fails; `needed` is roughly the bytes it writes.
     """
     deadline = time.monotonic() + WAIT
     while True:
@@ -354,11 +317,7 @@ def when_there_is_room(folder: Path, needed: int, write: Callable[[], None]) -> 
 
 
 def require_room(folder: Path, needed: int) -> None:
-    """Raises the system's error of a full disk where fewer bytes are free.
-
-    Raises:
-      OSError: ENOSPC.
-    """
+    """Raises the system's error of a full disk (ENOSPC) if fewer bytes are free."""
     usage = shutil.disk_usage(folder)
     if usage.total and usage.free < needed:  # some network file systems say 0 to both
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
@@ -366,14 +325,7 @@ def require_room(folder: Path, needed: int) -> None:
 
 @contextmanager
 def explain_full_disk(folder: Path, doing: str) -> Iterator[None]:
-    """Turns the error of a full disk into one line.
-
-    Args:
-      doing: the work, such as "the split tables were written".
-
-    Raises:
-      DataError: when the disk fills up inside.
-    """
+    """Raises DataError if the disk fills up inside, while `doing` this."""
     try:
         yield
     except OSError as error:
@@ -383,7 +335,7 @@ def explain_full_disk(folder: Path, doing: str) -> Iterator[None]:
 
 
 def git_commit(folder: Path) -> str | None:
-    """Returns the commit checked out in a folder, marked where files differ; None without git."""
+    """Returns the checked-out commit, marked if files differ; None without git."""
     try:
         commit = _run_git(folder, "rev-parse", "HEAD")
         changed = _run_git(folder, "status", "--porcelain", "--untracked-files=no")

@@ -1,16 +1,12 @@
 """The device, threads and Python that a process computes with, and all that differs by device.
 
-A GPU of its own for each process of a node that has several: a scheduler that gives a job one GPU
-shows it that one alone, and there is nothing to choose. Where a process sees several (several jobs
-side by side on one node without a scheduler, or a group of jobs as one Slurm job) all of them would
-take the first. Here each takes the one that the fewest have taken, by a lock that the operating
-system lets go when the process ends, however it ends.
+A scheduler shows a job its GPU alone. Where a process sees several GPUs (several jobs on one node
+without a scheduler, or a group of jobs as one Slurm job), all would take the first. Here each takes
+the one that the fewest hold, by a lock that the system releases when the process ends.
 
-Devices differ in memory, order, precision, and whose code runs; everything else moves tensors with
-`.to(device)` and is the same on each. A GPU takes its work in order and lets the program continue:
-what is fetched from it may be read only after a mark that was set behind it has been waited for.
-`tests/support/stand_in_device.py` has a device that keeps this contract strictly on a processor, so
-that the way through a GPU is tested where there is none.
+A GPU works in order while the program continues: what is fetched from it may be read only after
+waiting for a later mark. `tests/support/stand_in_device.py` keeps this contract on a processor, so
+that tests need no GPU.
 """
 
 from __future__ import annotations
@@ -24,7 +20,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from dpprobe.errors import DeviceError
 
@@ -47,13 +43,10 @@ _held: list[BinaryIO] = []
 
 
 def resolve_device(name: str) -> str:
-    """Returns the torch device of a study's `device`: "cpu" or "cuda".
+    """Returns the torch device of a study's `device`: "cpu" or "cuda"; or raises DeviceError.
 
-    If there are several GPUs, the process reserves one that no other process of the node has
-    reserved, while there are enough. Call it before anything else asks CUDA.
-
-    Raises:
-      DeviceError: when cuda is asked for and torch sees no GPU.
+    Call it before anything else asks CUDA: of several GPUs the process reserves one that no other
+    process of the node has, while there are enough.
     """
     if name == "cpu":
         return name
@@ -69,36 +62,31 @@ def resolve_device(name: str) -> str:
 
 
 def identity_device(name: str) -> str:
-    """Returns the device that a study's `device` gives to cells: "cpu" or "cuda".
+    """Returns the device that names a study's cells: "cpu" or "cuda".
 
-    Unlike `resolve_device` it needs no GPU where cuda is asked for: finished cells are kept on a
-    machine without one.
+    Needs no GPU for cuda: finished cells are reused on a machine without one.
     """
     return resolve_device(name) if name == "auto" else name
 
 
 def limit_threads(threads: int) -> None:
-    """Limits torch to the threads that the scheduler granted."""
     import torch  # as above
 
     torch.set_num_threads(max(1, threads))
 
 
 def put_python_on_path() -> None:
-    """Puts this process's Python first on PATH, so that commands it starts run under it.
-
-    PATH as the person has it stays in `USER_PATH`, for the commands that dpprobe prints.
-    """
+    """Puts this Python first on PATH; keeps the user's PATH in `USER_PATH` for printed commands."""
     folder, path = str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)
     os.environ.setdefault(USER_PATH, path)
     os.environ["PATH"] = os.pathsep.join([folder, path])
 
 
 def visible_devices(environment: Mapping[str, str], nodes: Iterable[str]) -> tuple[str, ...]:
-    """Returns the names of the GPUs that a process sees, as `CUDA_VISIBLE_DEVICES` has them.
+    """Returns the GPUs that a process sees, by `CUDA_VISIBLE_DEVICES`.
 
     Args:
-      nodes: the names in /dev, which count where nothing is said in the environment.
+      nodes: the names in /dev, counted if the environment does not set the variable.
     """
     written = environment.get(VISIBLE)
     if written is None:
@@ -113,24 +101,24 @@ def visible_devices(environment: Mapping[str, str], nodes: Iterable[str]) -> tup
 
 
 def count_devices() -> int:
-    """Returns the number of GPUs that this process sees, without asking CUDA."""
+    """Counts the GPUs that this process sees, without asking CUDA."""
     return len(visible_devices(os.environ, _device_nodes()))
 
 
 def lacks_gpu() -> bool:
-    """Returns True if torch sees no GPU here; asks it in another process, which takes seconds.
+    """Returns True if torch sees no GPU; asks another process, which takes seconds.
 
-    False where this Python has no torch: jobs may run in another environment.
+    False if this Python has no torch: jobs may run in another environment.
     """
     asked = subprocess.run([sys.executable, "-c", _ASK_TORCH], capture_output=True, check=False)
     return asked.returncode == 3
 
 
 def slot_names(devices: Sequence[str], environment: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Lists (file of a lock, device) in the order in which they are tried.
+    """Lists (lock file, device) in the order in which they are tried.
 
-    Each device once, then each a second time, and so on: the first free one is of a device that the
-    fewest hold. Two Slurm jobs may call different devices by one name, so theirs are apart.
+    Each device once, then each a second time, and so on, so the first free slot is on a least used
+    device. Two Slurm jobs may call different devices by one name, so their locks are apart.
     """
     job = environment.get("SLURM_JOB_ID", "")
     return [
@@ -146,15 +134,10 @@ def take_device(
     nodes: Iterable[str] | None = None,
     folder: Path | None = None,
 ) -> str | None:
-    """Takes a GPU for this process where it sees several, and keeps it until the process ends.
+    """Reserves one of several visible GPUs until the process ends; None if there is no choice.
 
     Args:
-      environment: of the process; its own if absent.
-      folder: of the locks, on the node's own disk and the same for all of a user's processes.
-
-    Returns:
-      The device, to be written to `CUDA_VISIBLE_DEVICES` before CUDA starts; None where there is
-      nothing to choose.
+      folder: of the locks, on the node's own disk and shared by all of a user's processes.
     """
     given = os.environ if environment is None else environment
     devices = visible_devices(given, _device_nodes() if nodes is None else nodes)
@@ -170,14 +153,14 @@ def take_device(
 
 
 def keep_one_device() -> None:
-    """Leaves this process one GPU of several; once, and before CUDA starts."""
+    """Leaves this process one GPU of several; call it before CUDA starts."""
     if not _held and (device := take_device()) is not None:
         os.environ[VISIBLE] = device
         logger.info("GPU %s of several", device)
 
 
 def _lock_file(path: Path) -> BinaryIO | None:
-    """Returns a file that this process has locked; None where another one has."""
+    """Returns a file that this process has locked; None if another process has."""
     stream = path.open("ab")
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -194,53 +177,27 @@ def _device_nodes() -> list[str]:
         return []
 
 
-class Accelerator(Protocol):
-    """A device beside the processor, as extraction uses it."""
-
-    device: str
-
-    def host_memory(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Returns memory of the host, not set to anything, that the device copies from and to."""
-        ...
-
-    def copy_to_device(self, values: torch.Tensor) -> torch.Tensor:
-        """Copies to the device; does not wait."""
-        ...
-
-    def copy_to_host(self, values: torch.Tensor) -> torch.Tensor:
-        """Copies to the host; to be read after a later mark was waited for."""
-        ...
-
-    def set_mark(self) -> Mark:
-        """Sets a mark behind all work that was handed over so far."""
-        ...
-
-    def wait_for_mark(self, mark: Mark) -> None:
-        """Waits until the work before a mark is done."""
-        ...
-
-    def measure_seconds(self, first: Mark, second: Mark) -> float:
-        """Returns the device's time between two marks that it has passed."""
-        ...
-
-
-class Cuda:
-    """An NVIDIA GPU: the first one that this process sees."""
+class Accelerator:
+    """The first GPU that this process sees, as extraction uses it."""
 
     device = "cuda"
 
     def host_memory(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Returns uninitialised memory of the host, which the device copies from and to."""
         import torch  # as above
 
         return torch.empty(tuple(shape), dtype=dtype, pin_memory=True)
 
     def copy_to_device(self, values: torch.Tensor) -> torch.Tensor:
+        """Copies without waiting."""
         return values.to(self.device, non_blocking=True)
 
     def copy_to_host(self, values: torch.Tensor) -> torch.Tensor:
+        """Copies without waiting; wait for a later mark before reading."""
         return self.host_memory(values.shape, values.dtype).copy_(values, non_blocking=True)
 
     def set_mark(self) -> Mark:
+        """Sets a mark behind all work that was handed over so far."""
         import torch  # as above
 
         event = torch.cuda.Event(enable_timing=True)
@@ -251,12 +208,12 @@ class Cuda:
         mark.synchronize()
 
     def measure_seconds(self, first: Mark, second: Mark) -> float:
+        """Returns the device's time between two marks that it has passed."""
         return float(first.elapsed_time(second)) / 1000
 
 
 def find_accelerator(device: str) -> Accelerator | None:
-    """Returns the accelerator of a torch device's name; None for the processor."""
-    return Cuda() if is_gpu(device) else None
+    return Accelerator() if is_gpu(device) else None
 
 
 def is_gpu(device: str) -> bool:
@@ -264,12 +221,12 @@ def is_gpu(device: str) -> bool:
 
 
 def default_precision(device: str) -> Literal["float16", "float32"]:
-    """Returns the precision of a forward pass that `precision: auto` stands for."""
+    """Returns the precision that `precision: auto` stands for."""
     return "float16" if is_gpu(device) else "float32"
 
 
 def use_precision(device: torch.device | str, precision: torch.dtype | None) -> torch.autocast:
-    """Lets products run in a precision; None for that of the weights."""
+    """Runs products in a precision; None is that of the weights."""
     import torch  # as above
 
     kind = "cuda" if is_gpu(str(device)) else "cpu"
@@ -277,5 +234,5 @@ def use_precision(device: torch.device | str, precision: torch.dtype | None) -> 
 
 
 def has_kernels(device: torch.device) -> bool:
-    """Returns True where our compiled loops run; elsewhere the same sums are torch's products."""
+    """Returns True where compiled loops run; elsewhere torch computes the same sums."""
     return device.type == "cpu"

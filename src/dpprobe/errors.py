@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-# Errors of the system that tell of a path, and stay until somebody mends it; all others may pass.
+# The system's errors about a path, which stay until somebody mends it; all others may pass.
 LASTING = {
     errno.EACCES, errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT,
     errno.ENOTDIR, errno.EPERM,
@@ -17,7 +17,7 @@ class DpprobeError(Exception):
     """Base of every error raised for a person to read.
 
     Attributes:
-      passes: True if another try may succeed although nobody has mended anything.
+      passes: True if another try may succeed although nobody changed anything.
     """
 
     passes = False
@@ -28,7 +28,7 @@ class ConfigError(DpprobeError):
 
 
 class DeviceError(ConfigError):
-    """This machine lacks the device that a study asks for; another node may have it."""
+    """This machine lacks the device that a study asks for; another may have it."""
 
     passes = True
 
@@ -44,7 +44,7 @@ class DownloadError(DpprobeError):
 
 
 class WrongDownloadError(DownloadError):
-    """An address gives another file than was asked for, or refuses to give any."""
+    """An address gives another file than expected, or refuses."""
 
     passes = False
 
@@ -74,10 +74,9 @@ class TrackingError(DpprobeError):
 
 
 def may_pass(error: BaseException) -> bool:
-    """Returns True if another try may succeed although nobody has mended anything.
+    """Returns True if another try may succeed although nobody changed anything.
 
-    False only for an error of dpprobe's own, caused neither by the system, nor the network, nor
-    lack of memory.
+    False only for an error of dpprobe that neither the system, the network nor memory caused.
     """
     if not isinstance(error, DpprobeError):
         return True
@@ -89,12 +88,9 @@ def may_pass(error: BaseException) -> bool:
             return True
         if isinstance(cause, OSError) and cause.errno not in {None, *LASTING}:
             return True
-        if isinstance(cause, TimeoutError | ConnectionError) or _of_network(cause):
+        # errors of libraries that talk to servers have no errno
+        library = type(cause).__module__.partition(".")[0]
+        if isinstance(cause, TimeoutError | ConnectionError) or library in NETWORK:
             return True
         cause = cause.__cause__ or cause.__context__
     return False
-
-
-def _of_network(error: BaseException) -> bool:
-    """Returns True for errors of libraries that talk to servers; they are OSErrors by no number."""
-    return type(error).__module__.partition(".")[0] in NETWORK

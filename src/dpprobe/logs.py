@@ -14,7 +14,6 @@ from pathlib import Path
 from dpprobe.artifacts import explain_unwritable
 from dpprobe.errors import DpprobeError, may_pass
 from dpprobe.progress import PROGRESS
-from dpprobe.run_marks import explain_missing_file
 from dpprobe.versions import check_versions
 
 logger = logging.getLogger("dpprobe")
@@ -35,16 +34,15 @@ BRIEF = "DPPROBE_BRIEF"
 
 
 class _LogFile(logging.FileHandler):
-    """A log file that says once where it cannot be written: the terminal has the same lines."""
+    """A log file that reports once if it cannot be written: the terminal has the same lines."""
 
     failed = False
 
     def tells_at_end(self) -> bool:
-        """Returns True where the run prints the error that ends this log."""
+        """Returns True if the run prints the error that ends this log."""
         return not self.failed and bool(os.environ.get(BRIEF))
 
     def append_text(self, text: str) -> None:
-        """Writes text as it is."""
         with suppress(OSError):
             self.stream.write(text)  # type: ignore[union-attr]
 
@@ -62,11 +60,10 @@ class _LogFile(logging.FileHandler):
 def job_log(path: str | Path) -> Iterator[None]:
     """Sends dpprobe's log lines and Python's warnings to `path` and to standard error.
 
-    A job whose code was edited after its run began is refused. An error meant for a person ends the
-    process with status 1 and its one line, which is in the log alone where the run prints it at its
-    end; the log's last line says so if no other try can help. A file that is missing while another
-    run works on the same folder is told with that run.
-    Any other exception leaves its traceback in the log and is raised again.
+    Refuses a job whose code was edited after its run began. A DpprobeError ends the process with
+    status 1 and one line, which only the log has if the run prints it at its end; the last line
+    says if no other try can help. Any other exception leaves its traceback in the log and is raised
+    again.
     """
     path = Path(path)
     try:
@@ -89,17 +86,13 @@ def job_log(path: str | Path) -> Iterator[None]:
         check_versions()
         yield
     except DpprobeError as error:
-        beside = explain_missing_file(error)
-        _log_error(f"{error}; {beside}" if beside else str(error), written, terminal)
-        if not beside and not may_pass(error):
+        _log_error(str(error), written, terminal)
+        if not may_pass(error):
             written.append_text(f"{LASTING}\n")
         sys.exit(1)
     except Exception as error:
         if isinstance(error, OSError) and (line := explain_unwritable(error)):
             _log_error(str(line), written, terminal)
-            sys.exit(1)
-        if beside := explain_missing_file(error):
-            _log_error(f"{error}; {beside}", written, terminal)
             sys.exit(1)
         # Snakemake prints the traceback on the terminal; the file needs its own copy.
         written.append_text(traceback.format_exc())
@@ -119,10 +112,10 @@ def _log_error(error: str, written: _LogFile, terminal: logging.Handler) -> None
 
 
 def last_error(log: str) -> str | None:
-    """Returns the cause of a failure from the text of a job's log: its last error.
+    """Returns the last error in a job's log, None without any.
 
-    That is an entry of level ERROR, a line in which Slurm ends the job, or the exception of a
-    traceback that comes after both. None without any.
+    It is an entry of level ERROR, a line in which Slurm ends the job, or a later traceback's
+    exception.
     """
     errors = list(ERROR_LINE.finditer(log))
     rest = log[errors[-1].end() if errors else 0 :]
@@ -134,5 +127,5 @@ def last_error(log: str) -> str | None:
 
 
 def is_lasting(log: str) -> bool:
-    """Returns True if a job's log says that another try would end the same way."""
+    """Returns True if the log says that another try would end the same way."""
     return log.endswith(f"\n{LASTING}\n")

@@ -42,11 +42,7 @@ Folder = Annotated[
 
 @dataclass(frozen=True)
 class AtMost:
-    """An upper bound of a number in a study, whose error says what it is for.
-
-    Attributes:
-      why: what a larger one would lead to, after "at most ...: ".
-    """
+    """An upper bound of a number in a study; `why` explains it in the error."""
 
     limit: int
     why: str
@@ -67,7 +63,6 @@ class AtMost:
         return value
 
     def describe_fault(self, value: float) -> str:
-        """Returns the error of a number that is too large."""
         return f"{value:,.12g}: at most {self.limit:,} can be asked for: {self.why}; write fewer"
 
 
@@ -81,7 +76,7 @@ class Options(BaseModel):
 
     @classmethod
     def suggest_key(cls, key: str) -> str | None:
-        """Returns what to write here in place of a key that other options have; None for none."""
+        """Returns this block's counterpart of another block's key, if it has one."""
         words = cls.COUNTERPARTS.get(key)
         return words if words and words.partition(":")[0] in cls.model_fields else None
 
@@ -91,7 +86,7 @@ REGISTRIES: dict[str, Mapping[str, str]] = {}
 
 
 def options_class(registry: Mapping[str, str], name: str) -> type[Options]:
-    """Imports the module registered under a name and returns its `Options` class."""
+    """Imports a registered module and returns its `Options`."""
     cls: type[Options] = importlib.import_module(registry[name]).Options
     return cls
 
@@ -106,19 +101,12 @@ def written_keys(cls: type[BaseModel]) -> list[str]:
 
 
 def takes_key(registry: Mapping[str, str], name: str, key: Any) -> bool:
-    """Returns True if the options registered under a name have a key that a study may write."""
+    """Returns True if a study may write the key in the options registered under the name."""
     return key in written_keys(options_class(registry, name))
 
 
 def registered_name(registry: Mapping[str, str], key: str, name: Any) -> str:
-    """Returns the name if the registry has it.
-
-    Args:
-      key: the option that holds the name, for the message.
-
-    Raises:
-      ValueError: for an unknown name; the message lists the known ones.
-    """
+    """Returns the name; raises ValueError, listing the known names, if it is not registered."""
     if isinstance(name, str) and name in registry:
         return name
     known = ", ".join(sorted(registry))
@@ -132,9 +120,7 @@ def by_registry(
 ) -> BeforeValidator:
     """Makes a pydantic validator that reads a mapping as the `Options` its `key` names.
 
-    Args:
-      registry: module names by the value of `key`.
-      complete: fills in options that the mapping leaves out, before it is read.
+    `complete` fills in options that the mapping leaves out, before it is read.
     """
 
     REGISTRIES[key] = registry
@@ -150,11 +136,7 @@ def by_registry(
 
 
 def resolve_path(path: str) -> Path:
-    """Returns the path that a user wrote, with `~` expanded.
-
-    Raises:
-      ConfigError: for `~name` without such a user.
-    """
+    """Expands `~` in a user's path; raises ConfigError for `~name` without such a user."""
     try:
         return Path(path).expanduser()
     except RuntimeError as error:

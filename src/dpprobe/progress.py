@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import TracebackType
 
 logger = logging.getLogger("dpprobe")
 
@@ -18,7 +17,7 @@ _SILENT: ContextVar[bool] = ContextVar("silent", default=False)
 
 @contextmanager
 def silent_progress() -> Iterator[None]:
-    """Keeps this thread's work quiet, such as each of a thousand fits that one line speaks of."""
+    """Silences progress in this thread, such as for each of a thousand fits."""
     token = _SILENT.set(True)
     try:
         yield
@@ -31,7 +30,6 @@ class Progress:
 
     The last line, at the end of the `with` block, gives the whole time and the mean rate. The time
     left is computed from the work after the first step, which often includes compiling or loading.
-    Where `total` is an estimate, a line has no time left: it would be wrong by minutes at the end.
     """
 
     def __init__(
@@ -42,10 +40,8 @@ class Progress:
         unit: str = "rows",
         interval: float = 5.0,
         last_line: bool = True,
-        estimated: bool = False,
     ) -> None:
         self.total = total
-        self.estimated = estimated
         self.label = label
         self.unit = unit
         self.interval = interval
@@ -58,12 +54,7 @@ class Progress:
         self._started = self._reported = time.monotonic()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None and self.last_line and not _SILENT.get():
             seconds = time.monotonic() - self._started
             rate = self.done / max(seconds, 1e-9)
@@ -80,17 +71,15 @@ class Progress:
             return
         self._reported = now
         rate = self.done / max(now - self._started, 1e-9)
-        if self.estimated:
-            of, left = f"{self.done} of about {max(self.total, self.done)} {self.unit}", ""
-        else:
-            share = 100 * self.done / max(self.total, 1)
-            of, left = f"{self.done}/{self.total} {self.unit} ({share:.0f}%)", ""
-            if self.done > first_done:
-                later = (now - first_time) / (self.done - first_done)
-                left = f", ETA {format_clock(max(self.total - self.done, 0) * later)}"
+        share, left = 100 * self.done / max(self.total, 1), ""
+        if self.done > first_done:
+            later = (now - first_time) / (self.done - first_done)
+            left = f", ETA {format_clock(max(self.total - self.done, 0) * later)}"
         logger.info(
-            "%s: %s, %.1f %s/s%s", self.label, of, rate, self.unit, left, extra={PROGRESS: True}
-        )
+            "%s: %d/%d %s (%.0f%%), %.1f %s/s%s",
+            self.label, self.done, self.total, self.unit, share, rate, self.unit, left,
+            extra={PROGRESS: True},
+        )  # fmt: skip
 
 
 def format_clock(seconds: float) -> str:

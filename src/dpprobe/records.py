@@ -19,7 +19,7 @@ class Part(BaseModel):
 
 
 class Record(Part):
-    """A whole record; those that derive from it give `format` and `format_version` defaults."""
+    """A whole record; subclasses give `format` and `format_version` defaults."""
 
     def write(self, path: Path, *beside: Path) -> None:
         """Writes the record, whole or not at all, with the hashes of files beside it."""
@@ -27,11 +27,7 @@ class Record(Part):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Reads a record.
-
-        Raises:
-          DataError: when the file is missing, or is not a record of today's version.
-        """
+        """Reads a record; raises DataError if it is missing or not of today's version."""
         kind, version = (cls.model_fields[key].default for key in ("format", "format_version"))
         values = read_record(path, kind=kind, version=version)
         try:

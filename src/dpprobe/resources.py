@@ -19,33 +19,28 @@ PACKAGE = Path(__file__).resolve().parent
 
 @cache
 def project_root() -> Path:
-    """Returns the folder that holds Snakefile, config.yaml, resources/, scripts/ and profiles/."""
+    """Returns the folder of Snakefile, config.yaml, resources/, scripts/ and profiles/."""
     return clone_root() or PACKAGE / SHIPPED
 
 
 @cache
 def clone_root() -> Path | None:
-    """Returns the clone that this package is imported from; None where it was installed."""
+    """Returns the clone that this package is imported from; None if it was installed."""
     root = PACKAGE.parents[1]
     return root if is_clone(root) and root / "src" / "dpprobe" == PACKAGE else None
 
 
 def is_clone(folder: Path) -> bool:
-    """Tells whether a folder is the root of a clone, or of an unpacked source distribution."""
+    """Returns True for the root of a clone or of an unpacked source distribution."""
     return (folder / "Snakefile").is_file() and (folder / "src/dpprobe/resources.py").is_file()
 
 
 def resource_path(*parts: str) -> Path:
-    """Returns the path of a file or folder of `resources/`."""
     return project_root().joinpath("resources", *parts)
 
 
 def read_yaml(*parts: str) -> Any:
-    """Reads one of the YAML files of `resources/`.
-
-    Raises:
-      ConfigError: when it is missing, as where the package was copied without its files.
-    """
+    """Reads a YAML file of `resources/`; raises ConfigError if it is missing."""
     import yaml
 
     path = resource_path(*parts)

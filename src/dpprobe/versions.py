@@ -1,9 +1,8 @@
 """The version of each stage's outputs, and of the code that runs.
 
-Nothing watches code: Snakemake's trigger for it goes by the times of scripts, which a clone
-changes, and does not see the package; profiles/default switches it off. Each stage passes its
-number here as a parameter: raise it when what the stage writes changes, and every finished study
-redoes that stage and what descends from it.
+Snakemake's trigger for code goes by the times of scripts, which a clone changes, and ignores the
+package; profiles/default switches it off. Each stage passes its number here as a parameter: raise
+it when the stage's output changes, and every finished study redoes that stage and what follows.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import warnings
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from dpprobe import analysis_registry
 from dpprobe.artifacts import Difference, first_difference, git_commit
@@ -49,18 +47,13 @@ UNKNOWN = "0.1.0.dev0"  # of a copy without a history that was not installed
 
 
 def check_versions() -> None:
-    """Checks that the code has the versions that a job's run began with; outside a run nothing.
-
-    Raises:
-      ConfigError: naming the first stage whose version was changed meanwhile.
-    """
+    """Raises ConfigError if the code changed after the job's run began."""
     began = json.loads(os.environ.get(RUN_VERSIONS, "null"))
     if difference := first_difference(began or VERSIONS, VERSIONS, "versions"):
         raise ConfigError(describe_edit(difference))
 
 
 def describe_edit(difference: Difference) -> str:
-    """Returns the line that tells of code that was edited after a job's run began."""
     return (
         f"{difference.place}: {difference.first} when this run began, {difference.second} "
         "now. The code was edited meanwhile; run again"
@@ -84,9 +77,13 @@ def code_version() -> str:
         # a release that was drawn must not fail for its version.
         with suppress(Exception), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a shallow clone
+            import tomllib
+
             from setuptools_scm import get_version
 
-            return get_version(root=root, **_read_options(root))
+            project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+            options = project["tool"]["hatch"]["version"]["raw-options"]  # as builds have them
+            return get_version(root=root, **options)
     with suppress(PackageNotFoundError):
         if installed:
             return version("dpprobe")
@@ -105,16 +102,8 @@ def _is_installed(folder: Path) -> bool:
         return False
 
 
-def _read_options(clone: Path) -> dict[str, Any]:
-    """Returns how builds derive the version, which pyproject.toml says."""
-    import tomllib  # not needed to plan
-
-    project = tomllib.loads((clone / "pyproject.toml").read_text(encoding="utf-8"))
-    return dict(project["tool"]["hatch"]["version"]["raw-options"])
-
-
 def clone_commit() -> str | None:
-    """Returns the commit of the clone that runs; None where the package was installed."""
+    """Returns the commit of the clone that runs; None if the package was installed."""
     root = _find_clone()
     return None if root is None else git_commit(root)
 

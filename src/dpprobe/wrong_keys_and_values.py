@@ -52,29 +52,10 @@ _WANTED = {
     "literal_error": "{expected}",
     "invalid_key": "a text as the key",
 }  # fmt: skip
-# Keys of a study that are gone, and why.
-_REMOVED = {
-    "features.compile": "no gain was ever measured",
-    "features.workers": "images are decoded in threads; give the job more of them",
-    "overlap.remove": "leave the rows out of the source; results/overlap/*/*.parquet lists them",
-    "report": "it showed costly images; compare the scores in two cells' predictions.parquet",
-    "tracking.register_heads": "heads of cells are not for release, and releases are registered",
-    "tsne.components": "t-SNE starts from 50, and from more where they keep too few neighbours",
-    "tsne.thumbnails": "predictions.parquet of a cell has the ids of test images",
-    "tsne.perplexity": "it is 30, and less where there are few rows",
-}
 
 
 def validate_options(cls: type[OptionsT], values: Mapping[str, Any], where: str) -> OptionsT:
-    """Reads options from plain values.
-
-    Args:
-      values: as YAML and rules' params hold them.
-      where: begins each line of an error.
-
-    Raises:
-      ConfigError: with one line for each thing that is wrong.
-    """
+    """Reads plain values; raises ConfigError with one line per fault, which begins with `where`."""
     _check_extent(values, where)
     try:
         return cls.model_validate(dict(values))
@@ -86,14 +67,7 @@ def validate_options(cls: type[OptionsT], values: Mapping[str, Any], where: str)
 def read_options(
     registry: Mapping[str, str], key: str, values: Mapping[str, Any], base: type[OptionsT]
 ) -> OptionsT:
-    """Reads options by the module that their `key` names in a registry.
-
-    Args:
-      base: the class that all options of the registry derive from.
-
-    Raises:
-      ConfigError: with one line for each thing that is wrong.
-    """
+    """Reads options by the module that `key` names; raises ConfigError with one line per fault."""
     try:
         name = registered_name(registry, key, values.get(key))
     except ValueError as error:
@@ -104,11 +78,11 @@ def read_options(
 
 
 def _check_extent(values: Mapping[str, Any], where: str) -> None:
-    """Refuses values that no option takes, and that would fill the memory or overflow.
+    """Raises ConfigError for values that no option takes and that would overflow or fill memory.
 
-    Raises:
-      ConfigError: for whole numbers beyond 64 bits, for texts that cannot be written, for too many
-        values (YAML's aliases make billions of a few lines) and for too many levels of them.
+    These are integers beyond 64 bits, texts that cannot be written, and too many or too deep
+    values:
+    YAML's aliases make billions of a few lines.
     """
     pending: list[tuple[tuple[Any, ...], Any]] = [((), values)]
     count = 0
@@ -136,7 +110,7 @@ def _check_extent(values: Mapping[str, Any], where: str) -> None:
 def _explain_all(
     items: Sequence[Any], values: Mapping[str, Any], cls: type[BaseModel]
 ) -> list[str]:
-    """Returns one line for each thing that is wrong: the alternatives of a union are one thing."""
+    """Returns one line per fault: the alternatives of a union are one fault."""
     groups: dict[tuple[Any, ...], list[tuple[tuple[Any, ...], Any]]] = {}
     for number, item in enumerate(items):
         if item["type"] == "too_short" and len(item["input"]) >= item["ctx"]["min_length"]:
@@ -157,9 +131,9 @@ def _explain_all(
 
 
 def _locate_error(item: Any, values: Any) -> tuple[tuple[Any, ...], tuple[Any, ...] | None]:
-    """Returns an error's path in the values, and the path of the union that it is in, if any.
+    """Returns an error's path in the values, and the path of its union, if any.
 
-    Pydantic's names of a union's alternatives, which the user has not written, are left out.
+    Leaves out pydantic's names of a union's alternatives, which the user has not written.
     """
     path: list[Any] = []
     union = None
@@ -183,7 +157,6 @@ def _locate_error(item: Any, values: Any) -> tuple[tuple[Any, ...], tuple[Any, .
 
 
 def _describe_wanted(item: Any) -> str:
-    """Returns what an error asks for, in words; never in pydantic's."""
     if item["type"] in ("value_error", "assertion_error"):
         return str(item["ctx"]["error"])
     numbers = {name: _spell_number(value) for name, value in item.get("ctx", {}).items()}
@@ -191,7 +164,7 @@ def _describe_wanted(item: Any) -> str:
 
 
 def _spell_number(value: Any) -> Any:
-    """Returns a number without exponent or empty fraction; other values as they are."""
+    """Writes a float without exponent or empty fraction; keeps other values."""
     return f"{Decimal(repr(value)):f}".removesuffix(".0") if isinstance(value, float) else value
 
 
@@ -201,12 +174,12 @@ def _shorten(value: Any) -> str:
 
 
 def explain_first(error: ValidationError) -> str:
-    """Returns the first fault of values that no user wrote, such as a record's, in our words."""
+    """Explains the first fault of values that no user wrote, such as a record's."""
     return explain_fault(error.errors()[0])
 
 
 def explain_fault(item: Any) -> str:
-    """Returns one of pydantic's errors in our words: the place, the value, what it should be."""
+    """Explains one of pydantic's errors: the place, the value, what it should be."""
     path, wanted = ".".join(map(str, item["loc"])), _describe_wanted(item)
     if item["type"] == "value_error":
         return f"{path}: {wanted}" if path else wanted
@@ -215,9 +188,6 @@ def explain_fault(item: Any) -> str:
 
 
 def _unknown_key(place: Sequence[Any], values: Any, cls: type[BaseModel]) -> str:
-    """Returns the remedy for a key that is not known: those that take it, or to spell it right."""
-    if reason := _REMOVED.get(".".join(map(str, place))):
-        return f"this option was removed ({reason}): remove it"
     block: Any = values
     for part in place[:-1]:
         try:
@@ -241,7 +211,7 @@ def _unknown_key(place: Sequence[Any], values: Any, cls: type[BaseModel]) -> str
 
 
 def _known_keys(place: Sequence[Any], values: Any, cls: type[BaseModel]) -> list[str]:
-    """Lists the keys that the block has in which a key stands."""
+    """Lists the keys of the block that the last key stands in."""
     classes = [cls]
     for part in place[:-1]:
         values = values[part]
@@ -258,14 +228,12 @@ def _known_keys(place: Sequence[Any], values: Any, cls: type[BaseModel]) -> list
 
 
 def _list_classes(annotation: Any) -> list[type[BaseModel]]:
-    """Lists the blocks of options that an annotation names, at any depth."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [cls for inner in get_args(annotation) for cls in _list_classes(inner)]
 
 
 def _explain_error(place: Sequence[Any], item: Any, values: Any, cls: type[BaseModel]) -> str:
-    """Returns one line for one of pydantic's errors: the place, the value, the remedy."""
     path = ".".join(map(str, place))
     if item["type"] == "extra_forbidden":
         return f"{path}: unknown key; {_unknown_key(place, values, cls)}"

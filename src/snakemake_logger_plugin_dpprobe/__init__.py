@@ -15,19 +15,14 @@ import sys
 import threading
 import time
 import traceback
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from contextlib import suppress
+from dataclasses import dataclass, field
 from logging import LogRecord
 from pathlib import Path
 from typing import Any
 
-from snakemake.logging import (
-    ColorizingTextHandler,
-    DefaultFilter,
-    DefaultFormatter,
-    get_event,
-)
+from snakemake.logging import ColorizingTextHandler, DefaultFilter, DefaultFormatter, get_event
 from snakemake.settings.enums import Quietness
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
@@ -40,7 +35,7 @@ PROGRESS_SECONDS = 10  # at least, between two lines that count finished jobs
 # Without a line for so long, a run says which jobs it waits for; then less often for the same jobs.
 WAIT_SECONDS, SAME_WAIT_SECONDS = 5, 60
 FULL_BYTES = 1_000_000  # with less, the disk of the results counts as full
-JOBS_NAMED, RULES_NAMED = 3, 22  # of jobs that are waited for; of those that a dry run would start
+JOBS_NAMED = 3  # of those that are waited for
 NOTHING_TO_DO = "Nothing to be done"
 # Lines that say nothing about the study, or what this plugin says better.
 HIDDEN = (
@@ -68,29 +63,27 @@ _FAULTS = re.compile(
 _OS_ERROR = re.compile(r"^\w+: \[Errno (\d+)\] (.+?)(?:: '(.*)')?$", re.MULTILINE)
 
 
+@dataclass
 class Run:
-    """The run that rule files describe to the plugin; nothing where they do not.
+    """The run that rule files describe to the plugin; empty without them.
 
     Attributes:
-      workflow: Snakemake's, whose jobs failed or did not.
-      print_results: prints the last lines of a run that did what it was asked to.
-      results: the folder of the study's results; None where nobody told.
+      workflow: Snakemake's.
+      print_results: prints the last lines of a run that succeeded.
+      results: the folder of the study's results.
     """
 
-    def __init__(self) -> None:
-        self.workflow: Any = None
-        self.print_results: Callable[[], None] = lambda: None
-        self.results: Path | None = None
-        self.succeeded = False
+    workflow: Any = None
+    print_results: Callable[[], None] = field(default=lambda: None)
+    results: Path | None = None
+    succeeded: bool = False
 
     def follow(
         self, workflow: Any, print_results: Callable[[], None], *, results: Path | None = None
     ) -> None:
-        """Takes the workflow of a run, its folder, and the function that prints its results."""
         self.workflow, self.print_results, self.results = workflow, print_results, results
 
     def note_success(self) -> None:
-        """Notes that all jobs of the run succeeded."""
         self.succeeded = True
 
 
@@ -114,15 +107,14 @@ class LogHandler(LogHandlerBase):
     def __post_init__(self) -> None:
         settings: Any = self.common_settings
         quiet = set(settings.quiet or ())
-        # a dry run is a summary, unless more or less is asked for
-        self._sums_up = bool(
-            settings.dryrun
-            and not (is_quiet_typed(sys.argv) or settings.verbose or settings.printshellcmds)
-        )
-        if settings.dryrun and not is_quiet_typed(sys.argv):
-            quiet = {Quietness.HOST}  # the profile's is meant for runs
+        if settings.dryrun and not is_quiet_typed(sys.argv):  # the profile's is meant for runs
+            quiet = {Quietness.HOST, Quietness.RULES}
+            if settings.verbose or settings.printshellcmds:
+                quiet.remove(Quietness.RULES)
+        # Snakemake repeats them at the end of a dry run
+        self._skips_stats = settings.dryrun and not is_quiet_typed(sys.argv)
         self._silent = Quietness.ALL in quiet
-        self._brief = Quietness.RULES in quiet and not self._silent
+        self._brief = Quietness.RULES in quiet and not (self._silent or settings.dryrun)
         # without progress Snakemake does not say which jobs have finished either
         self._tells_waits = self._brief and Quietness.PROGRESS not in quiet
         if self._brief:
@@ -140,9 +132,6 @@ class LogHandler(LogHandlerBase):
         self._statuses: dict[int | None, int | None] = {}  # of failed processes, by thread
         self._progress_time = 0.0
         self._interrupted = self._nothing_to_do = self._ended = self._broken = False
-        self._planned: dict[str, int] = {}  # jobs of a dry run by rule
-        self._reasons: Counter[str] = Counter()
-        self._targets: set[str] = set()  # rules that make nothing
         self._running: dict[int, _RunningJob] = {}  # by job number
         self._said, self._waited_for = time.monotonic(), frozenset[int]()
         sys.excepthook = shorten_interrupt
@@ -156,7 +145,7 @@ class LogHandler(LogHandlerBase):
                 self._report_wait(time.monotonic())
 
     def _report_wait(self, now: float) -> None:
-        """Writes which jobs are waited for, where nothing was written for some time."""
+        """Writes which jobs run, if nothing was written for some time."""
         running = frozenset(self._running)
         pause = SAME_WAIT_SECONDS if running == self._waited_for else WAIT_SECONDS
         if not (self._tells_waits and running) or now - self._said < pause:
@@ -175,7 +164,6 @@ class LogHandler(LogHandlerBase):
         self._terminal.handle(logging.makeLogRecord({"msg": text, "levelno": 20}))
 
     def emit(self, record: LogRecord) -> None:
-        """Notes what a record says of jobs, and writes it if the run shows such records."""
         try:
             self._note(record)
             if not self._broken and self._shows(record):
@@ -191,7 +179,6 @@ class LogHandler(LogHandlerBase):
         if event == LogEvent.ERROR:
             # the error that a job's process ended with; the job is named by the same thread's next
             self._statuses[record.thread] = read_status(str(record.msg))
-            failures.errors.append(str(record.msg))
         elif event == LogEvent.JOB_INFO:
             failures.attempts[record.jobid] += 1
             if record.output:
@@ -199,13 +186,8 @@ class LogHandler(LogHandlerBase):
                 if not self._running:
                     self._said = time.monotonic()  # planning is no wait for a job
                 self._running[record.jobid] = _RunningJob(record, name, time.monotonic())
-            else:
-                self._targets.add(record.rule_name)
-            self._reasons.update(list_reasons(record.reason))
         elif event == LogEvent.JOB_FINISHED:
             self._running.pop(record.job_id, None)
-        elif event == LogEvent.RUN_INFO:
-            self._planned = dict(record.stats)
         elif event == LogEvent.JOB_ERROR:
             self._running.pop(record.jobid, None)
             failures.statuses[record.jobid] = self._statuses.pop(record.thread, None)
@@ -220,9 +202,9 @@ class LogHandler(LogHandlerBase):
 
     def _shows(self, record: Any) -> bool:
         event, text = get_event(record), str(record.msg)
-        if self._sums_up:
-            shown = text.startswith((NOTHING_TO_DO, "Building DAG"))
-            return shown or event == LogEvent.ERROR or record.levelno >= logging.WARNING
+        if event == LogEvent.RUN_INFO and self._skips_stats:
+            self._skips_stats = False
+            return False
         if event == LogEvent.JOB_INFO and not record.output:
             return False  # a target, with hundreds of files that it names
         if text.startswith(RESTORED):
@@ -230,23 +212,15 @@ class LogHandler(LogHandlerBase):
         if not self._brief:
             return bool(self._filter.filter(record))
         if event == LogEvent.PROGRESS:
-            return self._is_progress_due()
+            due = time.monotonic() - self._progress_time > PROGRESS_SECONDS
+            self._progress_time = time.monotonic() if due else self._progress_time
+            return due
         if event in (LogEvent.JOB_ERROR, LogEvent.GROUP_ERROR):
             return True
         return bool(self._filter.filter(record)) and not text.startswith(HIDDEN)
 
-    def _is_progress_due(self) -> bool:
-        now = time.monotonic()
-        due = now - self._progress_time > PROGRESS_SECONDS
-        if due:
-            self._progress_time = now
-        return due
-
     def _shorten(self, record: Any) -> LogRecord:
-        """Leaves out the files of failed jobs, often hundreds, and the traceback of some errors.
-
-        In a dry run it adds what each job asks for, which Snakemake shows of rules without message.
-        """
+        """Drops files of failed jobs and some tracebacks; adds requests in a dry run."""
         event, short = get_event(record), copy.copy(record)
         if event == LogEvent.ERROR:
             short.msg = shorten_error(str(record.msg), getattr(record, "exception", None))
@@ -283,10 +257,6 @@ class LogHandler(LogHandlerBase):
 
     def _end(self) -> None:
         workflow = RUN.workflow
-        if self._sums_up and self._planned:
-            hidden = {"total", *self._targets}
-            jobs = {rule: n for rule, n in self._planned.items() if rule not in hidden}
-            print(sum_up_plan(jobs, self._reasons), file=sys.stderr)
         if workflow is None or not workflow.is_main_process or self.common_settings.dryrun:
             return
         if RUN.succeeded or self._nothing_to_do:
@@ -311,7 +281,7 @@ class _RunningJob:
         self._logs = [Path(log) for log in getattr(record, "log", None) or ()]
 
     def read_wait(self) -> str | None:
-        """Returns what the job waits for, by its log or the scheduler's; None where it works.
+        """Returns what the job waits for, by its log or the scheduler's; None if it works.
 
         On a full disk the job's own log may lack the line.
         """
@@ -326,7 +296,7 @@ class _RunningJob:
 
 
 def describe_full_disk(folder: Path | None) -> str | None:
-    """Returns a line for a folder whose disk is full; None for any other."""
+    """Returns a line for a folder on a full disk; None for any other."""
     with suppress(OSError):
         if folder is not None and folder.is_dir():
             usage = shutil.disk_usage(folder)
@@ -339,33 +309,8 @@ def describe_full_disk(folder: Path | None) -> str | None:
     return None
 
 
-def list_reasons(text: str) -> list[str]:
-    """Lists why a job would run, without the names of files: "missing output files"."""
-    known = ("Missing output files", "Input files updated by another job", "Updated input files")
-    parts = [part.partition(":")[0].strip() for part in text.split(";")]
-    return [part.lower() for part in parts if part in known or part.endswith("last execution")]
-
-
-def sum_up_plan(rules: Mapping[str, int], reasons: Mapping[str, int]) -> str:
-    """Sums up a dry run in fewer than 30 lines.
-
-    Args:
-      rules: jobs by rule. reasons: jobs by reason, of which a job may have several.
-    """
-    shown = sorted(rules, key=lambda name: -rules[name])[:RULES_NAMED]
-    width = max(map(len, shown), default=0)
-    lines = [f"would run {sum(rules.values())} jobs:"]
-    lines += [f"  {name:{width}} {rules[name]}" for name in rules if name in shown]
-    if len(rules) > len(shown):
-        rest = [count for name, count in rules.items() if name not in shown]
-        lines.append(f"  and {sum(rest)} jobs of {len(rest)} other rules")
-    if reasons:
-        lines.append("why: " + ", ".join(f"{count} {why}" for why, count in reasons.items()))
-    return "\n".join([*lines, "each job, with its reason: add -p; to run them: leave out -n"])
-
-
 def shorten_interrupt(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-    """Writes an error that nothing caught; of Ctrl-C, without its traceback."""
+    """Writes an uncaught error; for Ctrl-C without its traceback."""
     if issubclass(kind, KeyboardInterrupt):
         print("dpprobe: stopped; run the same command again to resume", file=sys.stderr)
     else:
@@ -373,7 +318,7 @@ def shorten_interrupt(kind: type[BaseException], error: BaseException, trace: An
 
 
 def describe_request(record: Any) -> str:
-    """Returns the rule of a job, with the threads and resources that the job asks for."""
+    """Returns a job's rule, threads and resources."""
     resources = sorted(record.resources.items())
     asked = [("threads", record.threads), *(each for each in resources if each[0] not in UNSHOWN)]
     shown = (f"{name}={value}" for name, value in asked)
@@ -381,12 +326,11 @@ def describe_request(record: Any) -> str:
 
 
 def is_quiet_typed(words: Collection[str]) -> bool:
-    """Returns True if a person typed `-q` or `--quiet`."""
     return any(word.startswith(("-q", "--quiet")) for word in words)
 
 
 def shorten_error(text: str, exception: str | None) -> str:
-    """Shortens an error's text: a wrong study, or a file that cannot be written, is one line."""
+    """Shortens the error of a wrong study or an unwritable file to one line."""
     if exception == "StudyError" and (faults := _FAULTS.fullmatch(text.strip("\n"))):
         return f"dpprobe: {faults[1]}"
     if exception == "KeyboardInterrupt" or text.strip().endswith("\nKeyboardInterrupt"):

@@ -17,19 +17,13 @@ _STATUS = re.compile(
     r"died with <Signals\.\w+: (?P<signal>\d+)>|died with unknown signal (?P<unknown>\d+)"
     r"|returned non-zero exit status (?P<status>-?\d+)"
 )
-# Snakemake's words for a file that its clock, or another machine's, dates before its input.
-_CLOCK = re.compile(
-    r"Output (?P<output>.+?) has older modification time \((?P<made>.+?)\) "
-    r"than input (?P<input>.+?) \((?P<read>.+?)\)\. .*System time: (?P<now>[\d :.-]+\d)",
-    re.DOTALL,
-)
 # The last line of a log of a job that waits.
 _WAIT = re.compile(r"\d\d:\d\d:\d\d WARNING (?P<text>.*(?:; waiting|; try \d+ of \d+ in ).*)")
 _TAIL = 4096
 
 
 def read_status(text: str) -> int | None:
-    """Reads how a job's process ended from the text of its error: a signal is negative."""
+    """Reads a process's exit status from its error; a signal is negative."""
     found = [*_STATUS.finditer(text)]
     if not found:
         return None
@@ -37,26 +31,8 @@ def read_status(text: str) -> int | None:
     return -int(number) if number else int(found[-1]["status"])
 
 
-def describe_clock(text: str) -> str | None:
-    """Returns the cause and the remedy where Snakemake's error is about the clock; else None."""
-    found = _CLOCK.search(text)
-    if found is None:
-        return None
-    made, read, now = (found[name][:19] for name in ("made", "read", "now"))
-    if read > now:
-        return (
-            f"{found['input']} is dated {read}, and the clock says {now}: the clock was wrong when "
-            f"it was written, or is wrong now; correct the clock, `touch {found['input']}`, and "
-            "run again"
-        )
-    return (
-        f"{found['output']} is dated {made}, before its input {found['input']} ({read}): the "
-        "clock was set back, or those of two machines differ; correct the clocks, and run again"
-    )
-
-
 def describe_limit(error: str, job: Any) -> str:
-    """Returns the time limit of a job that Slurm ended at it, and how to raise it; else nothing."""
+    """Returns the limit of a job that Slurm ended at it, and how to raise it; else nothing."""
     limit = dict(job.resources.items()).get("runtime")
     if "DUE TO TIME LIMIT" not in error or not isinstance(limit, int):
         return ""
@@ -67,7 +43,7 @@ def describe_limit(error: str, job: Any) -> str:
 
 
 def read_wait(log: Path) -> str | None:
-    """Returns what a job waits for and what to do about it, if its log ends with such a line."""
+    """Returns what a job waits for, if its log ends with such a line."""
     try:
         with log.open("rb") as stream:
             stream.seek(max(0, log.stat().st_size - _TAIL))
@@ -79,15 +55,14 @@ def read_wait(log: Path) -> str | None:
 
 
 def list_written_logs(job: Any, since: float) -> list[Path]:
-    """Lists the logs of a job that were written since a time."""
     return [log for log in map(Path, job.log) if log.is_file() and log.stat().st_mtime >= since]
 
 
 def has_lasting_error(job: Any, since: float) -> bool:
-    """Returns True if a job, or one of its group, ended since a time with an error that would stay.
+    """Returns True if a job, or one of its group, ended with an error that would stay.
 
     Args:
-      since: seconds since the epoch; logs of earlier runs say nothing of this one.
+      since: seconds since the epoch; earlier logs are of other runs.
     """
     group = job.dag.get_job_group(job)
     logs = [
@@ -97,29 +72,26 @@ def has_lasting_error(job: Any, since: float) -> bool:
 
 
 class Failures:
-    """The failed jobs of a run, as far as Snakemake's records tell.
+    """The failed jobs of a run, by Snakemake's records.
 
     Attributes:
-      attempts: how often each job has started, by its number.
-      statuses: how the last attempt's process ended, of jobs that ran here.
-      scheduler_ids: the numbers of jobs that ran elsewhere, by their numbers here.
-      errors: Snakemake's own, of jobs whose processes may have ended well.
+      attempts: starts per job number.
+      statuses: of the last attempt's process, for jobs that ran here.
+      scheduler_ids: of jobs that ran elsewhere.
     """
 
     def __init__(self) -> None:
         self.attempts: Counter[int] = Counter()
         self.statuses: dict[int, int | None] = {}
         self.scheduler_ids: dict[int, str] = {}
-        self.errors: list[str] = []
         self._started = time.time()
 
     def note_scheduler_id(self, record: Mapping[str, Any]) -> None:
-        """Notes the number that a scheduler gave a failed job, if it ran elsewhere."""
         if (number := record["aux"].get("external_jobid")) is not None:
             self.scheduler_ids[record["jobid"]] = number
 
     def describe_at_once(self, workflow: Any, record: Mapping[str, Any]) -> str:
-        """Returns the line that says at once that a job failed, with its log."""
+        """Returns the line that reports a failed job at once, with its log."""
         logs = "".join(f"; log: {log}" for log in record["log"][:1])
         jobs = workflow.dag.jobs if workflow is not None else ()
         job = next((job for job in jobs if workflow.dag.jobid(job) == record["jobid"]), None)
@@ -139,7 +111,7 @@ class Failures:
         """Lists the causes of all failed jobs, for the end of a run.
 
         Args:
-          is_stopped: a person stopped the run, which ends jobs that did not fail.
+          is_stopped: True if a person stopped the run, which ends jobs that did not fail.
         """
         failed = {
             job
@@ -167,30 +139,20 @@ class Failures:
             return f"dpprobe: {job.message}: {error}{describe_limit(error, job)}\n  log: {log}"
         logs = self._list_logs(job)
         place = f"\n  log: {logs[-1]}" if logs else ""
-        if cause := self._find_own_error(job):
-            return f"dpprobe: {job.message}: {cause}{place}"
         status = self._find_status(job)
         ended = "see above" if status is None else f"its process ended with status {status}"
         cause = self._describe_signal(job) or f"failed without an error in its log, {ended}"
         return f"dpprobe: {job.message}: {cause}{place}"
 
-    def _find_own_error(self, job: Any) -> str | None:
-        """Returns Snakemake's complaint about a job's files in words of ours; None without any."""
-        for text in reversed(self.errors):
-            named = any(str(path) in text for path in job.output)
-            if named and (cause := describe_clock(text)):
-                return cause
-        return None
-
     def _is_tried_again(self, workflow: Any, job: Any) -> bool:
-        """Returns True for a job with attempts left, in a run that starts further jobs."""
+        """Returns True if the job has attempts left, and the run starts further jobs."""
         scheduler = workflow.scheduler
         tried = job.dag.get_job_group(job) or job
         ends = scheduler._user_kill or (scheduler._errors and not scheduler.keepgoing)
         return not ends and bool(tried.restart_times > self.attempts[job.dag.jobid(job)] - 1)
 
     def _list_logs(self, job: Any) -> list[Path]:
-        """Lists the logs of a failed job: its own, and Slurm's of its last attempt."""
+        """Lists a failed job's logs: its own, and Slurm's of its last attempt."""
         number = self.scheduler_ids.get(job.dag.jobid(job))
         group = job.dag.get_job_group(job)
         folder = Path("logs/slurm", group.groupid if group else job.rule.name)
@@ -198,7 +160,7 @@ class Failures:
         return [*list_written_logs(job, self._started), *kept]
 
     def _find_cause(self, job: Any) -> tuple[str | None, Path | None]:
-        """Returns the error that a failed job's logs end with, and the log that has it."""
+        """Returns the error that a failed job's logs end with, and that log."""
         if self._is_blameless(job):
             return None, None
         for log in self._list_logs(job):
@@ -207,7 +169,7 @@ class Failures:
         return None, None
 
     def _is_blameless(self, job: Any) -> bool:
-        """Returns True for a job without an error in a group that another job's error ended."""
+        """Returns True for a job without an error whose group another job's error ended."""
         group = job.dag.get_job_group(job)
         return bool(group and not self._has_error(job) and any(map(self._has_error, group.jobs)))
 
@@ -219,7 +181,7 @@ class Failures:
         return self.statuses.get(job.dag.jobid(job))
 
     def _describe_signal(self, job: Any) -> str | None:
-        """Returns words for a failed job whose process a signal ended; None for any other."""
+        """Names the signal that ended a failed job's process, if any."""
         status = self._find_status(job) or 0
         # a shell whose command was ended by a signal has its number plus 128
         number = -status if status < 0 else status - 128
@@ -232,6 +194,6 @@ class Failures:
         return self._find_status(job) in [code for each in signals for code in (-each, 128 + each)]
 
     def _is_interrupted(self, job: Any) -> bool:
-        """Returns True for a job without an error that Ctrl-C ended, or a signal to a whole run."""
+        """Returns True if Ctrl-C, or a signal to the run, ended a job without an error."""
         ended = self._ended_by(job, signal.SIGINT, signal.SIGTERM)
         return ended and not self._find_cause(job)[0]

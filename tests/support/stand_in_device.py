@@ -15,9 +15,11 @@ from dataclasses import dataclass, field
 
 import torch
 
+from dpprobe.devices import Accelerator
+
 
 @dataclass
-class StandIn:
+class StandIn(Accelerator):
     """An `Accelerator` whose work is done when it is waited for.
 
     Attributes:

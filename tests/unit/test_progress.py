@@ -36,13 +36,12 @@ def said(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     steps: list[tuple[float, int]],
-    **options: bool,
 ) -> list[str]:
     """What 200 runs log that advance by so many at each time."""
     caplog.set_level(logging.INFO, logger="dpprobe")
     clock = Clock()
     monkeypatch.setattr(progress, "time", clock)
-    counted = Progress(200, label="all", unit="runs", last_line=False, **options)
+    counted = Progress(200, label="all", unit="runs", last_line=False)
     for seconds, amount in steps:
         clock.now = seconds
         counted.advance_by(amount)
@@ -57,12 +56,3 @@ def test_a_slow_first_step_is_no_measure_of_the_time_left(
     assert lines[0] == "all: 1/200 runs (0%), 0.1 runs/s"
     assert lines[1].endswith(", ETA 0:15"), "52 of 200 in 5.1 seconds after the first"
     assert lines[2].endswith(", ETA 0:00")
-
-
-def test_work_whose_amount_is_estimated_has_no_time_left(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    lines = said(monkeypatch, caplog, [(10.0, 20), (20.0, 230)], estimated=True)
-    assert lines == [
-        "all: 20 of about 200 runs, 2.0 runs/s", "all: 250 of about 250 runs, 12.5 runs/s",
-    ]  # fmt: skip

@@ -62,7 +62,6 @@ from dpprobe.analyses.representation_law.measured_networks import (
     law_datasets,
     list_law_networks,
 )
-from dpprobe.run_marks import MARKED, find_other_runs, mark_run
 from dpprobe.study.snapshot import RUN_KEY, SNAPSHOT_FILE, check_run, take_snapshot
 from dpprobe.tracking.receipt import store_missing
 from dpprobe.versions import RUN_VERSIONS, VERSIONS
@@ -134,7 +133,7 @@ def privacy_params(wildcards):
     return {
         "delta": STUDY.dataset_delta(wildcards.dataset),
         "accountant": STUDY.accountant,
-        "mode": STUDY.mode,
+        "mode": "benchmark",
         "unit": STUDY.dataset_unit(wildcards.dataset),
         "patients": STUDY.dataset_patients(wildcards.dataset),
     }

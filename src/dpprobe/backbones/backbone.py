@@ -21,24 +21,24 @@ class Backbone:
     """A loaded feature extractor, in evaluation mode.
 
     Attributes:
-      dimension: the length of a feature row; None where the images' size decides it.
-      preprocessing: how an image becomes a tensor, resolved, JSON-compatible.
+      dimension: features per image; None if the images' size decides it.
+      preprocessing: resolved, JSON-compatible.
       weights_sha256: of the checkpoint file, or of the state dict; None without weights.
-      architecture: the model's name as its library resolves it; None for families without.
+      architecture: the model's name as its library resolves it, if any.
       pretrained_tag: of the library's own weights; None for a checkpoint or random weights.
       trained: True if its weights come from training on data, public by assumption.
       fingerprint: of all that decides the features: options, preprocessing, weights, versions.
-      transform: image -> uint8 or float32 [channels, height, width]; can be sent to another
-        process. `forward` does the rest on the device, such as the normalisation of uint8.
-      train_transform: the same for rows of a train split where theirs differs (a random crop);
-        its second argument is the SHA-256 of the encoded image, which alone seeds it.
-      forward: transformed images, stacked [batch, channels, height, width], on any device
-        -> float32 [batch, dimension] on the backbone's device, in inference mode. It does not
-        wait for the device, and several threads may call it at once.
-      layers: name -> width of the features of each block that was asked for; empty by default.
+      transform: image -> uint8 or float32 [channels, height, width], picklable. `forward` does the
+        rest on the device, such as the normalisation of uint8.
+      train_transform: for training images, if theirs differs (a random crop); only the SHA-256 of
+        the encoded image, its second argument, seeds it.
+      forward: transformed images [batch, channels, height, width], on any device -> float32
+        [batch, dimension] on the backbone's device, in inference mode, without waiting for the
+        device; safe to call from several threads.
+      layers: name -> width of the features of each requested block.
       forward_layers: as `forward`, with a float32 [batch, width] for each of `layers`.
-      graph: a network's `forward` in float32, from bytes, to be traced; None for other families.
-      takes_vectors: True if items arrive as vectors, which no `transform` has to decode.
+      graph: a network's `forward` in float32, from bytes, to be traced.
+      takes_vectors: True if items arrive as vectors, which `transform` does not decode.
     """
 
     dimension: int | None
@@ -66,7 +66,7 @@ class Runtime:
     Attributes:
       device: "cpu" or "cuda"; "auto" is a GPU if there is one.
       precision: of a network's forward pass; auto is float32 on a CPU, float16 on a GPU. Families
-        are given neither of the two words auto.
+        never see auto.
     """
 
     device: str = "auto"
@@ -87,8 +87,8 @@ def backbone_fingerprint(
     """Computes the fingerprint of a backbone.
 
     Args:
-      libraries: distributions whose version decides the features.
-      exclude: options whose value does not, such as where a checkpoint lies.
+      libraries: distributions whose versions decide the features.
+      exclude: options that do not, such as the checkpoint's path.
       precision: of the forward pass, for networks.
     """
     return artifacts.hash_value(

@@ -22,50 +22,18 @@ _PLACES = (
 )  # fmt: skip
 _WRAPPERS = ("module.", "_orig_mod.", "model.", "net.", "network.", "backbone.", "encoder.")
 _REMEDY = "name a .safetensors file, or a .pth one that holds a state_dict"
-# First bytes of files that are put or fetched in the place of weights.
-_OTHERS = {
-    b"\xff\xd8\xff": "a JPEG image",
-    b"\x89PNG": "a PNG image",
-    b"GIF8": "a GIF image",
-    b"%PDF": "a PDF document",
-    b"<!": "a web page, such as that of an error or a login",
-    b"<h": "a web page, such as that of an error or a login",
-    b"version https://git-lfs": "a pointer of Git LFS in place of the file itself",
-}
-
-
-def check_kind(path: Path) -> None:
-    """Checks that a file may hold weights, by its first bytes.
-
-    Raises:
-      ConfigError: for an image, a web page or another file that holds none.
-    """
-    with path.open("rb") as stream:
-        start = stream.read(32)
-    kind = next((words for first, words in _OTHERS.items() if start.startswith(first)), None)
-    if kind is None and not start:
-        kind = "empty"
-    elif kind is None and start.isascii() and start.decode().replace("\n", " ").isprintable():
-        kind = "a text"  # weights begin with a length, a zip archive's or a pickle's first bytes
-    if kind is not None:
-        raise ConfigError(f"checkpoint: {path}: {kind}, where weights are expected; {_REMEDY}")
 
 
 def read_state(path: Path, *, shapes: bool = False) -> dict[str, torch.Tensor]:
-    """Reads a file's tensors by their names, as timm finds them in it.
+    """Reads a file's tensors by name; raises ConfigError if it holds none.
 
     Args:
-      path: of a safetensors file, or one that `torch.load` reads.
       shapes: True for tensors without values, on the meta device.
-
-    Raises:
-      ConfigError: when it holds no such tensors.
     """
     from timm.models import clean_state_dict, load_state_dict
 
     from dpprobe.backbones.network_forward import one_line  # heavy: torch
 
-    check_kind(path)
     try:
         if shapes and path.suffix == ".safetensors":
             state = clean_state_dict(_read_header(path))
@@ -85,7 +53,7 @@ def read_state(path: Path, *, shapes: bool = False) -> dict[str, torch.Tensor]:
 
 
 def _find_tensors(values: Mapping[Any, Any]) -> dict[str, torch.Tensor]:
-    """Returns the tensors at the usual place in a checkpoint, or those that it holds itself."""
+    """Returns the tensors at the usual place in a checkpoint, or at its top level."""
     import torch
 
     for place in _PLACES:
@@ -97,7 +65,7 @@ def _find_tensors(values: Mapping[Any, Any]) -> dict[str, torch.Tensor]:
 def _unwrap_names(
     given: dict[str, torch.Tensor], wanted: Mapping[str, Any]
 ) -> dict[str, torch.Tensor]:
-    """Removes what wrappers put before every name, while names are not those of the model."""
+    """Removes wrappers' prefixes of all names until names match the model's."""
     for _ in _WRAPPERS:
         prefix = next((each for each in _WRAPPERS if all(n.startswith(each) for n in given)), None)
         if prefix is None or not wanted.keys().isdisjoint(given):
@@ -107,7 +75,6 @@ def _unwrap_names(
 
 
 def _read_header(path: Path) -> dict[str, torch.Tensor]:
-    """Reads the shapes of a safetensors file, nothing else."""
     import torch
     from safetensors import safe_open
 
@@ -121,12 +88,11 @@ def _read_header(path: Path) -> dict[str, torch.Tensor]:
 def load_weights(model: Any, state: Mapping[str, torch.Tensor], *, path: Path, name: str) -> None:
     """Removes a timm model's classifier and fills the rest with weights, strictly.
 
-    Features come before the classifier: the file may have one of any number of classes, or none.
-
-    Raises:
-      ConfigError: when tensors are missing, too many, or of another shape.
+    Features come before the classifier, so the file may have any classifier, or none. Raises
+    ConfigError if tensors are missing, too many, or of another shape.
     """
-    classifiers = _name_classifiers(model)
+    named = (getattr(model, "pretrained_cfg", None) or {}).get("classifier") or ()
+    classifiers = {named} if isinstance(named, str) else set(named)
     before = set(model.state_dict())
     model.reset_classifier(0)
     wanted = model.state_dict()
@@ -147,11 +113,7 @@ def load_weights(model: Any, state: Mapping[str, torch.Tensor], *, path: Path, n
 
 
 def fill_model(model: Any, state: dict[str, torch.Tensor], *, path: Path, name: str) -> None:
-    """Fills a network with weights, strictly.
-
-    Raises:
-      ConfigError: when tensors are missing, too many, or of another shape.
-    """
+    """Fills a network with weights, strictly; raises ConfigError if they do not fit."""
     wanted = model.state_dict()
     given = _unwrap_names(state, wanted)
     if fault := _compare_tensors(given, wanted):
@@ -162,16 +124,10 @@ def fill_model(model: Any, state: dict[str, torch.Tensor], *, path: Path, name: 
     model.load_state_dict(given)
 
 
-def _name_classifiers(model: Any) -> set[str]:
-    """Returns the names of the classifier's modules, as timm writes them down."""
-    named = (getattr(model, "pretrained_cfg", None) or {}).get("classifier") or ()
-    return {named} if isinstance(named, str) else set(named)
-
-
 def _compare_tensors(
     given: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor]
 ) -> str | None:
-    """Returns how tensors differ from those that a model has; None where they agree."""
+    """Explains how tensors differ from a model's; None if they agree."""
     missing = [name for name in wanted if name not in given]
     unknown = [name for name in given if name not in wanted]
     other = [
@@ -194,7 +150,7 @@ def _compare_tensors(
 
 
 def _shapes_fit(shape: torch.Size, wanted: torch.Size) -> bool:
-    """Returns True where PyTorch loads one for the other: counts of one number may be lists."""
+    """Returns True if PyTorch loads one for the other: scalars may have shape [1]."""
     return shape == wanted or (not wanted and math.prod(shape) == 1 and len(shape) == 1)
 
 

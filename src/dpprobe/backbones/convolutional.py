@@ -43,7 +43,7 @@ class Stage(Block):
         return self
 
     def measure_side(self, side: int) -> int:
-        """Returns the height and width of what comes out, below 1 where a window does not fit."""
+        """Returns the output's side; below 1 if a window does not fit."""
         convolved = (side + 2 * self.padding - self.kernel) // self.stride + 1
         return (convolved - self.pool) // (self.pool_stride or self.pool) + 1
 
@@ -99,12 +99,11 @@ class Options(NetworkOptions):
 
     @property
     def image_channels(self) -> int:
-        """The number of colour channels of an image."""
         return 1 if self.color == "gray" else 3
 
     @property
     def input_shape(self) -> tuple[int, int]:
-        """The channels that enter the first stage, and their height and width."""
+        """The channels and the side of the first stage's input."""
         size = self.preprocessing.size
         if self.scattering is None:
             return self.image_channels, size
@@ -137,7 +136,6 @@ class Options(NetworkOptions):
 
 
 def load(options: Options, runtime: Runtime) -> Backbone:
-    """Makes the network at its random start; `fine_tune` trains it."""
     from torchvision import transforms  # heavy, as are the others
 
     from dpprobe.backbones import network_forward
@@ -173,7 +171,7 @@ def load(options: Options, runtime: Runtime) -> Backbone:
 
 
 def describe(options: Options, device: str) -> dict[str, int]:
-    """Returns the numbers of features and blocks; arguments as of `timm_models.describe`."""
+    """Returns the numbers of features and blocks; arguments as `timm_models.describe`."""
     from dpprobe.backbones import network_forward  # heavy: torch
 
     runtime = Runtime(device=device, precision="float32")
@@ -184,7 +182,7 @@ def describe(options: Options, device: str) -> dict[str, int]:
 def _make_model(options: Options) -> nn.Module:
     """Makes the network at its random start, without the last layer: normalised images -> rows.
 
-    Weights are PyTorch's defaults for such layers, drawn from `weights_seed`.
+    `weights_seed` draws PyTorch's default initial weights.
     """
     import torch  # heavy, as are the others
     from torch import nn

@@ -1,9 +1,8 @@
 """Describes backbones without their weights: `python -m dpprobe.backbones.describe`.
 
-Reads {name: options} as JSON from standard input. Its last line on standard output is {name:
-{"dimension": d, "blocks": b}}, with "hub_files" if loading fetches some, or
-{name: {"fault": text}}, with "certain": false where another machine may fare better. A process of
-its own: torch and timm take seconds to import, which planning does not.
+Reads {name: options} as JSON. Its last line of output is {name: {"dimension": d, "blocks": b}},
+with "hub_files" if loading fetches some, or {name: {"fault": text, "certain": false}}, where
+another machine may fare better. Its own process spares planning the import of torch and timm.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from dpprobe.errors import ConfigError
 
 
 def main() -> None:
-    """Answers on standard output."""
     logging.disable(logging.WARNING)
     asked = json.load(sys.stdin)
     answers = {name: describe_backbone(backbone_options(values)) for name, values in asked.items()}
@@ -30,11 +28,10 @@ def main() -> None:
 
 
 def describe_backbone(options: BackboneOptions) -> Mapping[str, Any]:
-    """Returns a backbone's numbers of features and blocks, or the fault that loading it would meet.
+    """Returns the numbers of features and blocks, or the fault that loading would meet.
 
-    The files that loading it fetches from the Hub are listed beside the numbers, if there are any.
-    The model is built on the meta device, which computes shapes alone. Some operations have no
-    such form: then the CPU decides, with random weights.
+    Also lists the files that loading fetches from the Hub. The meta device builds the model without
+    weights; some operations lack such a form, and then the CPU does, with random weights.
     """
     import torch
 

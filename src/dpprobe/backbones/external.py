@@ -1,9 +1,8 @@
 """Vectors that were computed elsewhere, by any model: text, sound, tables, cells, images.
 
-dpprobe cannot compute such a vector again, so nothing here checks what the study declares: that
-each vector was computed from its own item alone. The privacy promise rests on it. Whitening,
-centring, principal components, batch correction, z-scores and fine-tuning on the private items make
-every vector depend on all items, and no clipping repairs that.
+The study declares that each vector was computed from its own item alone; dpprobe cannot check it,
+and the privacy promise rests on it. Whitening, centring, principal components, batch correction,
+z-scores and fine-tuning on the private items make every vector depend on all items.
 """
 
 from __future__ import annotations
@@ -59,14 +58,11 @@ class Options(BackboneOptions):
         """Checks nothing: the dataset names the files."""
 
     def choose_vectors(self, backbone: str, known: Collection[str]) -> str:
-        """Chooses the vectors of a dataset: those named here, those of the backbone, the only ones.
+        """Chooses a dataset's vectors: those named here, the backbone's, or the only ones.
 
         Args:
-          backbone: the name of the backbone in the study.
-          known: the names of the dataset's vectors.
-
-        Raises:
-          ConfigError: for a dataset without them.
+          backbone: its name in the study.
+          known: the names of the dataset's vectors; ConfigError if none fits.
         """
         name = self.vectors or backbone
         if name in known:
@@ -81,7 +77,7 @@ class Options(BackboneOptions):
 
 
 def load(options: Options, runtime: Runtime) -> Backbone:
-    """Makes a backbone that passes vectors on as they are; its `dimension` is that of the data."""
+    """Makes a backbone that passes vectors on; the data decide its `dimension`."""
 
     def refuse_image(image: Image.Image) -> torch.Tensor:  # noqa: ARG001
         raise DataError(

@@ -21,14 +21,10 @@ PROBE_TOLERANCE = 0.05
 
 
 def take_probe(backbone: Backbone) -> dict[str, Any]:
-    """Computes the digest of a forward pass: features of one public image, a gradient of colours.
+    """Digests the features of one public image: SHA-256, L2 norm, and at most 64 of them.
 
-    It shows, as a fingerprint cannot, that this machine computes the same as another one. Two
-    machines agree in `norm` and `sample` to their precision; `sha256` is equal on equal ones only.
-
-    Returns:
-      sha256 of the float32 features, their L2 norm, and at most 64 of them, evenly spread. A
-      backbone that takes vectors computes nothing: its digest is that of no features.
+    It shows, as a fingerprint cannot, that two machines compute the same. `norm` and `sample` agree
+    to their precision; `sha256` only on equal machines. `NO_PROBE` for vectors.
     """
     if backbone.takes_vectors:
         return dict(NO_PROBE)
@@ -45,7 +41,7 @@ def take_probe(backbone: Backbone) -> dict[str, Any]:
 
 
 def is_probe(values: Mapping[str, Any]) -> bool:
-    """Returns True if values, such as a stranger's, have the keys and types of a probe."""
+    """Returns True if a stranger's values have the keys and types of a probe."""
     sample = values.get("sample")
     numbers = [values.get("norm"), *(sample if isinstance(sample, list) else [None])]
     sha256 = values.get("sha256")
@@ -55,7 +51,6 @@ def is_probe(values: Mapping[str, Any]) -> bool:
 
 
 def probe_image() -> Image.Image:
-    """Returns the public image: a gradient of colours."""
     import numpy as np  # as above
     from PIL import Image
 
@@ -65,7 +60,7 @@ def probe_image() -> Image.Image:
 
 
 def probes_agree(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
-    """Returns True if two probes are of one backbone, up to the precision of the two machines."""
+    """Returns True if two probes agree, up to the precision of two machines."""
     if first["sha256"] == second["sha256"]:
         return True
     norms, samples = ([probe[key] for probe in (first, second)] for key in ("norm", "sample"))

@@ -1,8 +1,7 @@
 """Numbers of features, and of a network's blocks, known before any are extracted.
 
-Formulas say it of families without a network. A network is built without weights by a process of
-its own, `dpprobe.backbones.describe`, once: what it says is kept in a file beside the results, by
-all that decides it.
+Families without a network have formulas. The process `dpprobe.backbones.describe` builds a network
+without weights, once: a file beside the results caches its answer.
 """
 
 from __future__ import annotations
@@ -31,15 +30,14 @@ _SECONDS = 600  # for models of billions of weights that only the CPU can descri
 
 @dataclass
 class Dimensions:
-    """Facts about backbones before extraction.
+    """Facts about backbones before extraction, by name.
 
     Attributes:
-      known: features per image, by the backbone's name; None where nothing tells it beforehand.
-      blocks: of a network, by the backbone's name: 0 where it does not show them, and no entry
-        where nothing tells it beforehand.
-      faults: what loading it would refuse, by the backbone's name.
+      known: features per image; None if unknown beforehand.
+      blocks: of a network; 0 if it does not show them, no entry if unknown beforehand.
+      faults: of loading.
       warnings: why nothing is known, one line each.
-      hub_files: that loading it fetches from the Hub, by the backbone's name.
+      hub_files: that loading fetches from the Hub.
     """
 
     known: dict[str, int | None] = field(default_factory=dict)
@@ -53,8 +51,8 @@ def read_dimensions(backbones: Mapping[str, BackboneOptions], results_dir: Path)
     """Finds out how many features and blocks backbones have, and which cannot be loaded.
 
     Args:
-      backbones: checked by their own `check`.
-      results_dir: where networks' answers are kept, in `FILE`.
+      backbones: already checked by their `check_files`.
+      results_dir: where `FILE` caches networks' answers.
     """
     path = results_dir / FILE
     kept = _read_known(path)
@@ -84,7 +82,6 @@ def _keep_answer(
     answer: Mapping[str, Any],
     dimensions: Dimensions,
 ) -> None:
-    """Adds what is known of one backbone."""
     dimensions.known[name] = dimension if dimension is not None else options.dimension
     if fault := answer.get("fault"):
         if answer["certain"]:
@@ -99,7 +96,7 @@ def _keep_answer(
 
 
 def _hash_options(options: BackboneOptions) -> str:
-    """Returns the fingerprint of all that decides what is said of a network."""
+    """Returns the key of a network's cached answer."""
     files = [Path(file).stat() for file in options.input_files()]
     return artifacts.hash_value(
         {
@@ -118,7 +115,7 @@ def _library_version(library: str) -> str | None:
 
 
 def _read_known(path: Path) -> dict[str, dict[str, Any]]:
-    """Reads what earlier starts were told; nothing where the file is missing or another's."""
+    """Reads cached answers; none if the file is missing or of another format."""
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         values = json.loads(path.read_text(encoding="utf-8"))
         if values["format"] == FORMAT:
@@ -133,14 +130,12 @@ def _read_known(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def _read_files(told: Mapping[str, Any]) -> list[HubFile]:
-    """Reads the files that a network's answer lists, from JSON too."""
     return [HubFile(part, place, tuple(names)) for part, place, names in told.get("hub_files", ())]
 
 
 def _ask_process(
     backbones: Mapping[str, BackboneOptions], dimensions: Dimensions
 ) -> dict[str, Any]:
-    """Returns the answers of one process of `dpprobe.backbones.describe`."""
     asked = json.dumps({name: one.model_dump(mode="json") for name, one in backbones.items()})
     try:
         ended = subprocess.run(

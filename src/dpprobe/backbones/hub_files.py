@@ -21,9 +21,8 @@ class HubFile(NamedTuple):
     """A file that loading a backbone needs.
 
     Attributes:
-      part: of the backbone, that needs it.
-      repository: owner/name, and @revision where it is not main.
-      names: any one of them will do.
+      repository: owner/name, and @revision if it is not main.
+      names: alternatives.
     """
 
     part: Literal["config", "weights", "tokenizer"]
@@ -32,7 +31,7 @@ class HubFile(NamedTuple):
 
 
 def is_cached(repository: str, names: Iterable[str]) -> bool:
-    """Returns True if this machine's cache holds one of a repository's files; asks no network."""
+    """Returns True if this machine caches one of a repository's files; uses no network."""
     from huggingface_hub import try_to_load_from_cache  # its import takes a while
 
     name, _, revision = repository.partition("@")
@@ -41,11 +40,11 @@ def is_cached(repository: str, names: Iterable[str]) -> bool:
 
 
 def describe_missing(wanted: Iterable[HubFile], *, network: bool) -> str | None:
-    """Says which files are neither cached nor can be fetched, and the remedy; None if all can.
+    """Explains which files are neither cached nor reachable; None if all are.
 
     Args:
-      network: whether one HEAD request may find out if the Hub can be reached, where a file is not
-        cached. Without it only HF_HUB_OFFLINE counts.
+      network: True to ask the Hub by one HEAD request about files that are not cached. Otherwise
+        only HF_HUB_OFFLINE counts.
     """
     offline = next((name for name in _OFFLINE if os.environ.get(name)), None)
     if not network and offline is None:
@@ -71,20 +70,16 @@ def describe_missing(wanted: Iterable[HubFile], *, network: bool) -> str | None:
 
 
 def require_files(wanted: Iterable[HubFile]) -> None:
-    """Checks that files are cached or the Hub can be reached, which libraries retry for minutes.
-
-    Raises:
-      ConfigError: naming the files, the cache and the remedy.
-    """
+    """Raises ConfigError for files neither cached nor reachable: libraries retry for minutes."""
     if fault := describe_missing(wanted, network=True):
         raise ConfigError(fault)
 
 
 @cache
 def _find_connection_fault(address: str) -> str | None:
-    """Returns why no connection to a server comes about; None for one that answers, however badly.
+    """Returns why a server cannot be reached; None if it answers, however badly.
 
-    The Hub's own client asks, by the proxies and certificates that its downloads take.
+    The Hub's own client asks, with the proxies and certificates of its downloads.
     """
     import httpx2
     from huggingface_hub import get_session

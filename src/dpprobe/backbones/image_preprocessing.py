@@ -24,12 +24,9 @@ SIXTEEN_BITS = 65535
 def convert_mode(image: Image.Image, mode: Mode) -> Image.Image:
     """Converts an image to 8-bit grey ("L") or colour ("RGB").
 
-    Palettes are resolved, alpha is dropped, grey is repeated over the colours. 16-bit grey is
-    scaled to 8 bits: Pillow's own conversion clips it, so that nearly all of it turns white.
-
-    Raises:
-      DataError: for pixels without a known range (floats, integers beyond 16 bits), and for a
-        mode that Pillow cannot convert (LAB).
+    Resolves palettes, drops alpha and repeats grey over the colours. Scales 16-bit grey to 8 bits:
+    Pillow's own conversion clips it, so that nearly all of it turns white. Raises DataError for
+    modes such as LAB, and for pixels without a known range (floats, integers beyond 16 bits).
     """
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         return _from_sixteen_bits(image).convert(mode)
@@ -90,12 +87,9 @@ class ToBytes:
 class InceptionCrop:
     """Image and SHA-256 of its file -> a random part of it, uint8 [channels, *size].
 
-    The part is drawn as torchvision's RandomResizedCrop does (Szegedy et al. 2015), by a
-    generator that the image's hash, `seed` and `number` alone start: a row's features do not depend
-    on where it stands, on its label, nor on the other rows.
-
-    Attributes:
-      number: of several parts of one image, from 0.
+    The part is drawn as torchvision's RandomResizedCrop does (Szegedy et al. 2015). The image's
+    hash, `seed` and `number` (of several parts, from 0) alone start the generator. So a row's
+    features do not depend on its place, its label or other rows.
     """
 
     mode: Mode
@@ -117,7 +111,7 @@ class InceptionCrop:
 def make_train_crop(
     views: Views, *, mode: Mode, size: tuple[int, int], interpolation: str
 ) -> InceptionCrop | None:
-    """Makes the crop of training images; None where they have the central one of test images."""
+    """Makes the crop of training images; None if they have the central crop of test images."""
     if views.crop == "centre":
         return None
     return InceptionCrop(
@@ -134,7 +128,7 @@ CROP_TRIES = 10
 def crop_box(
     width: int, height: int, *, seed: int, sha256: bytes, number: int = 0
 ) -> tuple[int, int, int, int]:
-    """Returns top, left, height and width of an image's inception crop of this number."""
+    """Returns top, left, height and width of an image's inception crop."""
     start = f"{seed}:{number}:" if number else f"{seed}:"
     digest = hashlib.sha256(start.encode() + sha256).digest()
     generator = np.random.default_rng(int.from_bytes(digest, "big"))

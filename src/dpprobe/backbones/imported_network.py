@@ -67,7 +67,6 @@ class Options(NetworkOptions):
 
     @property
     def image_channels(self) -> int:
-        """The number of colour channels of an image."""
         return 1 if self.color == "gray" else 3
 
     @model_validator(mode="after")
@@ -99,12 +98,7 @@ class Options(NetworkOptions):
 
 
 def load(options: Options, runtime: Runtime) -> Backbone:
-    """Builds the network and fills it with the checkpoint's weights, if one is named.
-
-    Raises:
-      ConfigError: if the function cannot be imported or called, returns no network, or its network
-        does not take the checkpoint or the images.
-    """
+    """Builds the network with the checkpoint's weights; raises ConfigError if they do not fit."""
     from torchvision import transforms  # heavy, as are the others
 
     from dpprobe import artifacts
@@ -113,8 +107,7 @@ def load(options: Options, runtime: Runtime) -> Backbone:
 
     model = _build_model(options)
     path = None if options.checkpoint is None else resolve_path(options.checkpoint)
-    # With a checkpoint, the file's hash, which people can compute; without one, the hash of all
-    # weights.
+    # People can compute the hash of a checkpoint's file.
     weights = network_forward.state_sha256(model) if path is None else artifacts.sha256_file(path)
     network, described = _prepare_network(model, options, runtime)
     views, size = options.preprocessing, (options.preprocessing.size,) * 2
@@ -147,7 +140,7 @@ def load(options: Options, runtime: Runtime) -> Backbone:
 
 
 def describe(options: Options, device: str) -> dict[str, int]:  # noqa: ARG001
-    """Returns the numbers of features and blocks; computed on the CPU, as functions may need it."""
+    """Returns the numbers of features and blocks, on the CPU, which functions may need."""
     from dpprobe.backbones import network_forward  # heavy: torch
 
     runtime = Runtime(device="cpu", precision="float32")
@@ -167,7 +160,6 @@ def _working_folder() -> Iterator[None]:
 
 
 def _build_model(options: Options) -> nn.Module:
-    """Calls the function and loads the checkpoint."""
     import torch  # heavy, as is the other
 
     from dpprobe.backbones import checkpoints

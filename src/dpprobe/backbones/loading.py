@@ -21,9 +21,8 @@ def load_backbone(options: BackboneOptions, *, runtime: Runtime) -> Backbone:
     """Loads a backbone onto a device.
 
     Raises:
-      ConfigError: when the options name something that is not there or does not fit together, or
-        the features have another dimension than the options say.
-      PrivacyError: when a file of the backbone holds weights that were trained on private examples.
+      ConfigError: if its options do not fit together, or features have another dimension.
+      PrivacyError: if a file holds weights that were trained on private examples.
     """
     options.check_files()
     for path in options.input_files():
@@ -35,7 +34,7 @@ def load_backbone(options: BackboneOptions, *, runtime: Runtime) -> Backbone:
 
 
 def resolve_runtime(runtime: Runtime) -> Runtime:
-    """Returns the runtime with the device and the precision that "auto" stands for here."""
+    """Replaces "auto" by this machine's device and precision."""
     device = resolve_device(runtime.device)
     precision = runtime.precision
     if precision == "auto":

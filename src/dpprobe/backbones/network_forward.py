@@ -58,17 +58,13 @@ def prepare_network(
     """Puts a network that gives feature rows onto its device and tries it on one blank image.
 
     Args:
-      model: images -> features.
-      options: of them, the layers and the token.
-      runtime: device, precision.
-      channels: of an image.
-      size: its height and width.
-      mean: a channel, subtracted from values in 0..1.
-      std: a channel, divided by.
-      flip: True to take the mean of the features of the image and of its mirror image.
+      options: layers and token.
+      size: height and width.
+      mean, std: per channel, for values in 0..1.
+      flip: True for the mean of the features of the image and its mirror image.
 
     Raises:
-      ConfigError: when it does not take such images, gives no feature rows, or has no such layers.
+      ConfigError: if it does not take such images, gives no feature rows, or has no such layers.
     """
     learned = frozenset(path for path, one in model.named_parameters() if one.requires_grad)
     tapped: torch.nn.Module = Tapped(model, _find_taps(model, options, name), name)
@@ -106,12 +102,7 @@ def forward_pass(
     mean: Sequence[float],
     std: Sequence[float],
 ) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Returns `Backbone.forward` of a part of a network that is on its device already.
-
-    Args:
-      model: normalised images -> rows.
-      mean, std: a channel.
-    """
+    """Returns `Backbone.forward` of a part of a network that is already on its device."""
     tapped = Tapped(model, [], name).eval()
     run = _Pass(tapped, runtime, mean=mean, std=std, flip=False)
     return lambda batch: run(batch)[0]
@@ -120,8 +111,8 @@ def forward_pass(
 class Graph(torch.nn.Module):
     """Bytes [batch, channels, height, width] -> features, in operations that other runtimes have.
 
-    They are those of the forward pass in float32. `learned` are the names of the model's parameters
-    that its library trains: position embeddings of sines, for one, are not among them.
+    They are those of the forward pass in float32. `learned` names the parameters that the library
+    trains: position embeddings of sines, for one, are not among them.
     """
 
     mean: torch.Tensor
@@ -148,8 +139,6 @@ class Graph(torch.nn.Module):
 
 
 class _Pass:
-    """Bytes [batch, channels, height, width] -> float32 features, and those of the layers."""
-
     def __init__(
         self,
         model: Callable[[torch.Tensor], Outputs],
@@ -185,7 +174,7 @@ class _Pass:
         )
 
     def _normalise_images(self, images: torch.Tensor) -> torch.Tensor:
-        """Scales and normalises bytes; images that are float already count as normalised."""
+        """Scales and normalises bytes; float images are normalised already."""
         if images.dtype != torch.uint8:
             return images.contiguous(memory_format=torch.channels_last)
         values = images.to(torch.float32, memory_format=torch.channels_last)
@@ -314,7 +303,7 @@ def find_blocks(model: torch.nn.Module) -> Blocks | None:
 
 
 def list_blocks(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """Lists all blocks in order, those of a convolutional network's stages; none if none shows."""
+    """Lists all blocks in order, including those of stages; none if none shows."""
     shown = find_blocks(model)
     if shown is None:
         return []
@@ -343,15 +332,7 @@ def prepare_square_network(
     views: Views,
     resized: Mapping[str, Any],
 ) -> tuple[Network, dict[str, Any]]:
-    """Prepares a network whose square images and their constants the study describes itself.
-
-    Args:
-      name: of the network, in errors.
-      resized: the `size`, and how images are brought to it.
-
-    Returns:
-      The network, and its preprocessing as resolved.
-    """
+    """Prepares a network for square images; returns it and its resolved preprocessing."""
     described = {
         **resized,
         "mean": list_constants(views.mean, 0.0, channels),
@@ -375,13 +356,12 @@ def prepare_square_network(
 def list_constants(
     value: float | tuple[float, ...] | None, absent: float, channels: int
 ) -> list[float]:
-    """Returns one number per channel."""
     values = [absent] if value is None else [value] if isinstance(value, float | int) else [*value]
     return values * channels if len(values) == 1 else values
 
 
 def describe_network(network: Network) -> dict[str, int]:
-    """Returns the numbers of features and of blocks; 0 blocks where none shows."""
+    """Returns the numbers of features and blocks, 0 if no blocks show."""
     return {"dimension": network.dimension, "blocks": len(list_blocks(network.graph.model))}
 
 
@@ -389,7 +369,7 @@ def describe_network(network: Network) -> dict[str, int]:
 
 
 def state_sha256(model: torch.nn.Module) -> str:
-    """Computes the SHA-256 over the names, types, shapes and values of all weights."""
+    """Hashes the names, types, shapes and values of all weights."""
     digest = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):
         digest.update(f"{name} {value.dtype} {list(value.shape)}\n".encode())
@@ -398,6 +378,6 @@ def state_sha256(model: torch.nn.Module) -> str:
 
 
 def one_line(error: Exception) -> str:
-    """Returns an error's text on one line, cut where it lists a whole model."""
+    """Returns an error's text on one line, cut at 200 characters."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 200 else f"{text[:200]}..."

@@ -18,14 +18,8 @@ from pydantic import Field, model_validator
 
 from dpprobe import artifacts
 from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
-from dpprobe.backbones.checkpoints import check_kind
 from dpprobe.backbones.hub_files import OPEN_CLIP_WEIGHTS, HubFile, require_files
-from dpprobe.backbones.options import (
-    NO_NETWORK,
-    NetworkOptions,
-    Views,
-    suggest_names,
-)
+from dpprobe.backbones.options import NO_NETWORK, NetworkOptions, Views, suggest_names
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
 
@@ -36,8 +30,8 @@ if TYPE_CHECKING:
 
     from dpprobe.backbones import network_forward
 
-# The models that open_clip knows, with their tags and the activation each was trained with, after
-# the version that knows them; tests/unit/backbones/test_open_clip_models.py renews the file.
+# open_clip's version, and its models with the activation of each tag; test_open_clip_models.py
+# renews the file.
 NAMES = Path(__file__).with_name("open_clip_models.txt")
 LIBRARY = "open_clip_torch"
 QUICK, USUAL = "quickgelu", "gelu"
@@ -112,7 +106,7 @@ class Options(NetworkOptions):
 
     @property
     def tag(self) -> str | None:
-        """The pretrained tag, as open_clip writes it; None for a checkpoint or random weights."""
+        """The pretrained tag as open_clip writes it; None for a checkpoint or random weights."""
         tag = _split_name(self.model)[1] or self.pretrained or None
         return None if tag is None else tag.lower().replace("-", "_")
 
@@ -174,17 +168,14 @@ class Options(NetworkOptions):
         return {k: v for k, v in self.extraction_params().items() if k not in images}
 
     def extraction_params(self) -> dict[str, Any]:
-        """Returns the options without the checkpoint's path; they cannot be read back so."""
+        """Returns the options without the checkpoint's path; they cannot be read back."""
         values = super().extraction_params()
         del values["checkpoint"]
         return values
 
 
 class KnownModel(NamedTuple):
-    """An entry of open_clip's list: a model's activation, and that of each of its weights.
-
-    `tokenizer` is "own" where open_clip brings it, "hub" where the Hugging Face Hub does.
-    """
+    """A model's activation, its tokenizer (`OWN`, or "hub"), and the activation of each tag."""
 
     activation: str
     tokenizer: str
@@ -202,7 +193,7 @@ def _name_activation(quick: bool) -> str:
 
 
 def known_models() -> dict[str, KnownModel] | None:
-    """Reads `NAMES`; None where it is not of the installed open_clip."""
+    """Reads `NAMES`; None if it is of another version than the installed open_clip."""
     first, *lines = NAMES.read_text(encoding="utf-8").splitlines()
     try:
         if first != f"{LIBRARY} {version(LIBRARY)}":
@@ -220,7 +211,7 @@ def known_models() -> dict[str, KnownModel] | None:
 
 
 def list_hub_files(options: Options) -> list[HubFile]:
-    """Lists what open_clip fetches from the Hub; a tokenizer only if transformers can run it."""
+    """Lists what open_clip fetches from the Hub; tokenizers only with transformers."""
     import open_clip  # heavy: torch
 
     schema, _, repository = options.model.partition(":")
@@ -245,15 +236,7 @@ def list_hub_files(options: Options) -> list[HubFile]:
 
 
 def describe(options: Options, device: str) -> dict[str, int]:
-    """Returns the numbers of features and blocks, of a model without the values of its weights.
-
-    Args:
-      options: names and a checkpoint's tensors are held against the model.
-      device: "meta", where nothing is computed, or "cpu" for what needs numbers.
-
-    Raises:
-      ConfigError: as `load`, but for weights that are to be fetched.
-    """
+    """Returns the numbers of features and blocks; arguments and errors as in timm_models."""
     runtime = Runtime(device=device, precision="float32")
     from dpprobe.backbones import network_forward  # heavy: torch
 
@@ -262,12 +245,7 @@ def describe(options: Options, device: str) -> dict[str, int]:
 
 
 def load(options: Options, runtime: Runtime) -> Backbone:
-    """Loads the image tower of an open_clip model; the text tower is dropped.
-
-    Raises:
-      ConfigError: for a name open_clip does not know, weights that do not fit the model, layers
-        it does not have, or an image size that it does not take.
-    """
+    """Loads the image tower; drops the text tower. Raises ConfigError if options do not fit."""
     from dpprobe.backbones.image_preprocessing import ToBytes, make_train_crop  # heavy: torch
 
     model = _create_model(options)
@@ -279,7 +257,7 @@ def load(options: Options, runtime: Runtime) -> Backbone:
     height, width = resolved["size"]
     preprocessing = {
         "color": "RGB",
-        **{name: _plain_value(value) for name, value in resolved.items()},
+        **{k: list(value) if isinstance(value, tuple) else value for k, value in resolved.items()},
         **views.resolved_views(),
         "activation": activation,
     }
@@ -314,11 +292,11 @@ def load(options: Options, runtime: Runtime) -> Backbone:
 def _make_network(
     visual: Any, options: Options, runtime: Runtime
 ) -> tuple[network_forward.Network, dict[str, Any], Callable[[Any], torch.Tensor]]:
-    """Returns an image tower's network, its preprocessing as resolved, and the steps to bytes."""
     from dpprobe.backbones import network_forward  # heavy: torch
 
     resolved = dict(visual.preprocess_cfg)
-    resolved["size"] = _size_pair(resolved["size"])
+    size = resolved["size"]
+    resolved["size"] = (size, size) if isinstance(size, int) else tuple(size)
     steps, mean, std = _split_transform(resolved)
     network = network_forward.prepare_network(
         _wrap_tower(visual),
@@ -340,10 +318,9 @@ class TextEncoder:
 
     Attributes:
       encode: sentences -> float32 [sentences, dimension] unit rows, on the device.
-      dimension: of the space that image and text embeddings share.
       logit_scale: the factor of the cosines, exp of the model's parameter.
-      logit_bias: added to their product with it; None where the model has none.
-      weights_sha256: as the image tower's: of the checkpoint's file, or of all weights.
+      logit_bias: added to their product with it, if the model has one.
+      weights_sha256: of the checkpoint's file, or of all weights.
       fingerprint: of all that decides text embeddings.
     """
 
@@ -356,11 +333,7 @@ class TextEncoder:
 
 
 def load_text(options: Options, runtime: Runtime) -> TextEncoder:
-    """Loads the text tower of the same model, in float32.
-
-    Raises:
-      ConfigError: as `load`; when the tokenizer cannot be loaded.
-    """
+    """Loads the model's text tower in float32; raises ConfigError as `load`."""
     import torch
 
     tokenizer = _make_tokenizer(options)
@@ -398,11 +371,7 @@ def load_text(options: Options, runtime: Runtime) -> TextEncoder:
 
 
 def _make_tokenizer(options: Options) -> Callable[[list[str]], torch.Tensor]:
-    """Returns open_clip's tokenizer, with an error where OpenAI's would cut a sentence off.
-
-    Raises:
-      ConfigError: when it needs a package or a file that is not there; for a long sentence.
-    """
+    """Returns open_clip's tokenizer; it raises ConfigError for a sentence that would be cut."""
     import open_clip
 
     require_files(each for each in list_hub_files(options) if each.part == "tokenizer")
@@ -434,12 +403,7 @@ def _make_tokenizer(options: Options) -> Callable[[list[str]], torch.Tensor]:
 
 
 def _create_model(options: Options, *, shapes_on: str | None = None) -> Any:
-    """Creates the whole model, with its weights, on the CPU.
-
-    Args:
-      shapes_on: the device of a model that is to have its shapes alone: no weights are fetched, and
-        those of a checkpoint are held against them.
-    """
+    """Creates the whole model on the CPU; with `shapes_on` a device, only its shapes there."""
     import open_clip
     import torch
 
@@ -457,9 +421,7 @@ def _create_model(options: Options, *, shapes_on: str | None = None) -> Any:
     forced = {} if options.quick_gelu is None else {"quick_gelu": options.quick_gelu}
     weights = options.tag if shapes_on is None else None
     if options.checkpoint is not None:
-        path = resolve_path(options.checkpoint)
-        check_kind(path)
-        weights = str(path.absolute())
+        weights = str(resolve_path(options.checkpoint).absolute())
     parts = ("config",) if shapes_on is not None else ("config", "weights")
     require_files(each for each in list_hub_files(options) if each.part in parts)
     try:
@@ -494,7 +456,7 @@ def _weights_sha256(options: Options, part: torch.nn.Module) -> str:
 
 
 def _described_activation(model: Any) -> str:
-    """Returns the activation of the towers as built; ResNets and timm's towers have others."""
+    """Returns the activation of the towers as built; ResNets and timm's have others."""
     from open_clip.transformer import QuickGELU
 
     return _name_activation(any(isinstance(module, QuickGELU) for module in model.modules()))
@@ -503,7 +465,7 @@ def _described_activation(model: Any) -> str:
 def _split_transform(
     resolved: Mapping[str, Any],
 ) -> tuple[Callable[[Any], torch.Tensor], list[float], list[float]]:
-    """Returns open_clip's evaluation transform up to bytes, and the mean and std that follow it."""
+    """Splits open_clip's evaluation transform into steps to bytes, mean and std."""
     from open_clip.transform import PreprocessCfg, image_transform_v2
     from torchvision.transforms import Compose, Normalize, PILToTensor
 
@@ -514,7 +476,7 @@ def _split_transform(
 
 
 def _wrap_tower(visual: Any) -> torch.nn.Module:
-    """Wraps the image tower so that it gives embeddings alone: some give their tokens beside."""
+    """Wraps the image tower, which may give tokens beside its embeddings."""
     import torch
 
     class Tower(torch.nn.Module):
@@ -528,12 +490,3 @@ def _wrap_tower(visual: Any) -> torch.nn.Module:
             return embedded
 
     return Tower()
-
-
-def _size_pair(size: int | Sequence[int]) -> tuple[int, int]:
-    height, width = (size, size) if isinstance(size, int) else size
-    return height, width
-
-
-def _plain_value(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value

@@ -52,16 +52,16 @@ class BackboneOptions(Options, ABC):
 
     @property
     def computed_dimension(self) -> int | None:
-        """Features an image, where the options alone say; None for networks, and where rows do."""
+        """Features per image by the options alone; None for networks and vectors."""
         return None
 
     @property
     def fewer_features(self) -> str | None:
-        """The option, as written in a study, that makes fewer features; None where none does."""
+        """The option, as a study writes it, that gives fewer features; None without one."""
         return None
 
     def check_dimension(self, features: int | None) -> None:
-        """Raises ConfigError when another number of features comes out than the options say."""
+        """Raises ConfigError if the features have another number than `dimension`."""
         if self.dimension not in (None, features):
             raise ConfigError(
                 f"dimension: {self.dimension} features per image are expected, but the "
@@ -79,16 +79,16 @@ class BackboneOptions(Options, ABC):
 
     @property
     def random_crops(self) -> bool:
-        """True if the only features of training images are of a part that their bytes decide."""
+        """True if training images' only features are of a random crop."""
         return False
 
     @property
     def stored_crops(self) -> int:
-        """Random parts of each training image whose features are stored beside the centre's."""
+        """Random crops per training image whose features are stored beside the centre's."""
         return 0
 
     def list_warnings(self) -> list[str]:
-        """Returns what a user should know beforehand, one line each. Cheap."""
+        """Returns warnings, one line each. Cheap."""
         return []
 
     def text_params(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class BackboneOptions(Options, ABC):
         return self.extraction_params()
 
     def extraction_params(self) -> dict[str, Any]:
-        """Returns the options that decide the features, JSON-compatible: without files' places."""
+        """Returns the options that decide the features, JSON-compatible, without paths."""
         return self.model_dump(mode="json", exclude=set(BACKBONE_NOTES))
 
 
@@ -152,18 +152,14 @@ class Views(Options):
         return self
 
     def check_channels(self, channels: int) -> None:
-        """Checks that mean and std have one number, or one per channel.
-
-        Raises:
-          ValueError: if one has another number of values.
-        """
+        """Raises ValueError unless mean and std have one number, or one per channel."""
         for name in ("mean", "std"):
             value = getattr(self, name)
             if isinstance(value, tuple) and len(value) not in (1, channels):
                 raise ValueError(channels_error(name, len(value), channels))
 
     def resolved_views(self) -> dict[str, Any]:
-        """Returns the crop and the views, to stand beside the options that the library resolves."""
+        """Returns crop and views, to stand beside the library's own preprocessing."""
         seed = {"crop_seed": self.crop_seed or 0} if self.crop == "inception" else {}
         crops = {} if self.crops is None else {"crops": self.crops}
         return {"crop": self.crop, **seed, **crops, "flip": self.flip}
@@ -242,7 +238,6 @@ class NetworkOptions(BackboneOptions):
 
 
 def suggest_names(name: str, known: Iterable[str]) -> str:
-    """Returns the remedy for an unknown name: the known ones that are close."""
     close = difflib.get_close_matches(name, known, n=3)
     return f"write {' or '.join(close)}" if close else "correct it"
 

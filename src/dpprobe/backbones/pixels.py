@@ -41,7 +41,6 @@ class Options(ProjectedOptions):
 
 
 def load(options: Options, runtime: Runtime) -> Backbone:
-    """Makes a backbone of the pixels; its `dimension` is None unless a size is given."""
     from dpprobe.backbones.image_preprocessing import ToTensor  # heavy: torch
 
     preprocessing: dict[str, Any] = {

@@ -1,12 +1,9 @@
 """A public random projection of feature rows to fewer numbers.
 
 Inner products of rows survive it up to about 1 / sqrt(k) (Johnson and Lindenstrauss 1984; with
-random signs, Achlioptas 2003, "Database-friendly random projections"). It looks at no row but its
-own and its matrix is public, so it costs no privacy. The gain: noise on a sum of rows grows with
-their width, and second-order heads can then use wide features.
-
-The signs are the bits of SHAKE-256 of a text with both widths: the same on every machine, with
-nothing to store.
+random signs, Achlioptas 2003, "Database-friendly random projections"). Its matrix is public, so it
+costs no privacy, and noise on a sum of rows grows with their width. The signs are the bits of
+SHAKE-256 of a text with both widths: the same on every machine, with nothing to store.
 """
 
 from __future__ import annotations
@@ -40,7 +37,7 @@ class ProjectedOptions(BackboneOptions):
 
     @property
     def unset_options(self) -> frozenset[str]:
-        """Options that are absent: they were unknown when older features were extracted."""
+        """Absent options, which older features' fingerprints lack."""
         return frozenset({"project"} if self.project is None else ())
 
     @property
@@ -49,7 +46,7 @@ class ProjectedOptions(BackboneOptions):
 
     @property
     def full_dimension(self) -> int | None:
-        """Features an image before they are projected; None where images decide it."""
+        """Features per image before the projection; None if images decide it."""
         raise NotImplementedError
 
     @property
@@ -57,7 +54,7 @@ class ProjectedOptions(BackboneOptions):
         return f"project: {USUAL_WIDTH}"
 
     def check_projection(self) -> None:
-        """Raises ConfigError where there is nothing to project, or no telling what."""
+        """Raises ConfigError if there is nothing, or nothing known, to project."""
         if self.project is None:
             return
         if self.full_dimension is None:
@@ -77,7 +74,7 @@ class ProjectedOptions(BackboneOptions):
     def add_projection(
         self, forward: Callable[[torch.Tensor], torch.Tensor], device: str
     ) -> Callable[[torch.Tensor], torch.Tensor]:
-        """Returns a backbone's forward pass followed by the projection, if there is one."""
+        """Returns a forward pass followed by the projection, if there is one."""
         if self.project is None:
             return forward
         assert self.full_dimension is not None
@@ -87,7 +84,7 @@ class ProjectedOptions(BackboneOptions):
 
 @lru_cache(maxsize=2)
 def draw_signs(dimension: int, width: int) -> torch.Tensor:
-    """Returns the projection float32 [dimension, width], of entries 1 and -1 over sqrt(width)."""
+    """Returns the projection, float32 [dimension, width]: 1 and -1 over sqrt(width)."""
     import numpy as np  # heavy, as torch: planning imports this module
     import torch
 

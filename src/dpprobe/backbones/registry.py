@@ -20,9 +20,5 @@ FAMILIES: dict[str, str] = {
 
 
 def backbone_options(values: Mapping[str, Any]) -> BackboneOptions:
-    """Reads a backbone's options from their serialised form.
-
-    Raises:
-      ConfigError: with one line for each thing that is wrong.
-    """
+    """Reads a backbone's options; raises ConfigError with one line per fault."""
     return read_options(FAMILIES, "family", values, BackboneOptions)  # type: ignore[type-abstract]

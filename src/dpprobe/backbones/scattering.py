@@ -31,7 +31,6 @@ class Options(ProjectedOptions):
 
     @property
     def full_dimension(self) -> int | None:
-        """channels x (1 + JL + J(J-1)/2 L^2) x (size // 2^J)^2."""
         channels = 1 if self.color == "gray" else 3
         return channels * count_paths(self.J, self.L) * (self.size // 2**self.J) ** 2
 
@@ -45,7 +44,7 @@ class Options(ProjectedOptions):
 
 
 def count_paths(scales: int, orientations: int) -> int:
-    """Returns the coefficients of a channel at a position: 1 + JL + J(J-1)/2 L^2."""
+    """Returns the coefficients per channel and position: 1 + JL + J(J-1)/2 L^2."""
     return 1 + scales * orientations + scales * (scales - 1) // 2 * orientations**2
 
 
@@ -59,7 +58,6 @@ def make_transform(*, scales: int, orientations: int, size: int) -> torch.nn.Mod
 
 
 def load(options: Options, runtime: Runtime) -> Backbone:
-    """Makes a backbone of channels x (1 + JL + J(J-1)/2 L^2) x (size // 2^J)^2 coefficients."""
     import torch
 
     from dpprobe.backbones.image_preprocessing import ToTensor  # heavy: torch

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import re
-import sys
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -29,8 +26,7 @@ if TYPE_CHECKING:
     from dpprobe.backbones import network_forward
     from dpprobe.backbones.image_preprocessing import Mode
 
-# The architectures that timm knows, each with the tags of its weights, after the version that knows
-# them; tests/unit/backbones/test_network_forward.py renews the file.
+# timm's version, and its architectures with their tags; test_network_forward.py renews the file.
 ARCHITECTURES = Path(__file__).with_name("timm_models.txt")
 # In place of tags: of a name that timm leads to another one with a tag.
 DEPRECATED = "*"
@@ -95,7 +91,7 @@ class Options(NetworkOptions):
         self.check_checkpoint()
 
     def _check_name(self) -> None:
-        """Checks the name where the known ones are those of the installed timm; imports nothing."""
+        """Checks the name against the installed timm's list; imports nothing."""
         known = known_architectures()
         if known is None or ":" in self.model:
             return
@@ -122,7 +118,7 @@ class Options(NetworkOptions):
     def extraction_params(self) -> dict[str, Any]:
         """Returns the options without the checkpoint's path.
 
-        They cannot be read back without one: that would be a model of random weights.
+        They cannot be read back: without a checkpoint the weights would be random.
         """
         values = super().extraction_params()
         del values["checkpoint"]
@@ -130,7 +126,7 @@ class Options(NetworkOptions):
 
 
 def known_architectures() -> dict[str, tuple[str, ...]] | None:
-    """Reads `ARCHITECTURES`, the tags by name; None where they are not the installed timm's."""
+    """Reads the tags of `ARCHITECTURES`; None if timm has another version."""
     first, *lines = ARCHITECTURES.read_text(encoding="utf-8").splitlines()
     try:
         if first != f"timm {version('timm')}":
@@ -141,7 +137,7 @@ def known_architectures() -> dict[str, tuple[str, ...]] | None:
 
 
 def list_hub_files(options: Options) -> list[HubFile]:
-    """Lists what timm fetches from the Hub; nothing of models that it fetches from elsewhere."""
+    """Lists what timm fetches from the Hub; nothing that it fetches from elsewhere."""
     from timm.models import get_pretrained_cfg  # heavy: torch
 
     if options.model_args.keys() & {"cache_dir", "pretrained_cfg", "pretrained_cfg_overlay"}:
@@ -160,12 +156,7 @@ def list_hub_files(options: Options) -> list[HubFile]:
 
 
 def load(options: Options, runtime: Runtime) -> Backbone:
-    """Loads a timm model without its classifier.
-
-    Raises:
-      ConfigError: for a name timm does not know, a checkpoint that does not fit the model, layers
-        it does not have, or an image size that it does not take.
-    """
+    """Loads a timm model without its classifier; raises ConfigError if options do not fit it."""
     from timm.data.transforms_factory import create_transform
 
     from dpprobe.backbones import network_forward  # heavy: torch
@@ -176,7 +167,9 @@ def load(options: Options, runtime: Runtime) -> Backbone:
         weights_sha256 = network_forward.state_sha256(model)
     else:
         weights_sha256 = artifacts.sha256_file(resolve_path(options.checkpoint))
-    architecture, tag = _resolve_name(options, model)
+    config = model.pretrained_cfg
+    architecture = config.get("architecture") or options.model.partition(".")[0]
+    tag = (config.get("tag") or None) if options.pretrained else None
     views = options.preprocessing
     network, resolved = _make_network(model, options, runtime)
     channels, height, width = resolved["input_size"]
@@ -214,12 +207,8 @@ def load(options: Options, runtime: Runtime) -> Backbone:
 def describe(options: Options, device: str) -> dict[str, int]:
     """Returns the numbers of features and blocks, of a model without the values of its weights.
 
-    Args:
-      options: names, arguments and a checkpoint's tensors are held against the model.
-      device: "meta", where nothing is computed, or "cpu" for what needs numbers.
-
-    Raises:
-      ConfigError: as `load`, but for weights that are to be fetched.
+    The device is "meta", which computes nothing, or "cpu" for what needs numbers. Errors as `load`,
+    except for weights that must be fetched.
     """
     runtime = Runtime(device=device, precision="float32")
     from dpprobe.backbones import network_forward  # heavy: torch
@@ -231,7 +220,6 @@ def describe(options: Options, device: str) -> dict[str, int]:
 def _make_network(
     model: Any, options: Options, runtime: Runtime
 ) -> tuple[network_forward.Network, dict[str, Any]]:
-    """Returns a model's network without its classifier, and the preprocessing as resolved."""
     from timm.data.config import resolve_model_data_config
 
     from dpprobe.backbones import network_forward  # heavy: torch
@@ -254,20 +242,11 @@ def _make_network(
     return network, resolved
 
 
-def _resolve_name(options: Options, model: Any) -> tuple[str, str | None]:
-    """Returns the architecture that timm chose, and the tag of the weights if they are timm's."""
-    resolved = model.pretrained_cfg
-    architecture = resolved.get("architecture") or options.model.partition(".")[0]
-    return architecture, (resolved.get("tag") or None) if options.pretrained else None
-
-
 def _create_model(options: Options, *, shapes: bool = False) -> Any:
-    """Creates the model with its weights; with those of a checkpoint it has no classifier.
+    """Creates the model with its weights; a checkpoint's without classifier.
 
-    A checkpoint has the model's own resolution, or that of `preprocessing.size`.
-
-    Args:
-      shapes: True for the shapes of weights alone: none are fetched, nor read from a checkpoint.
+    A checkpoint has the model's own resolution, or that of `preprocessing.size`. With `shapes` no
+    weights are fetched or read.
     """
     from dpprobe.backbones import checkpoints  # heavy: torch
 
@@ -294,7 +273,6 @@ def _create_model(options: Options, *, shapes: bool = False) -> Any:
 
 
 def _call_timm(options: Options, **arguments: Any) -> Any:
-    """Calls timm.create_model with the options' arguments and further ones."""
     import timm
     import torch
 
@@ -307,8 +285,6 @@ def _call_timm(options: Options, **arguments: Any) -> Any:
             torch.manual_seed(0)  # weights that no checkpoint gives are the same in every shard
             model = timm.create_model(options.model, **(options.model_args | arguments))
     except (KeyError, RuntimeError, TypeError, ValueError, OSError) as error:
-        if fault := _explain_fault(options, str(error)):
-            raise ConfigError(fault) from error
         remedy = "check the name, the checkpoint and model_args"
         if options.pretrained:
             remedy = f"check the name and model_args; {NO_NETWORK}"
@@ -323,42 +299,8 @@ def _call_timm(options: Options, **arguments: Any) -> Any:
     return model
 
 
-def _explain_fault(options: Options, said: str) -> str | None:
-    """Returns the error and its remedy for a tag or an argument that timm does not know."""
-    architecture, _, tag = options.model.partition(".")
-    if tag and said.startswith("Invalid pretrained tag"):
-        tags = (known_architectures() or {}).get(architecture, ())
-        has = f"it has {', '.join(tags)}" if tags else "timm has none of it"
-        return (
-            f"model: timm has no weights {tag!r} of {architecture}; "
-            f"{suggest_names(tag, tags)}: {has}"
-        )
-    refused = re.search(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", said)
-    if refused is None or refused[2] not in options.model_args:
-        return None
-    kind, key = refused.groups()
-    remedy = suggest_names(key, _list_arguments(architecture, kind))
-    return f"model_args: {key} is no argument of {architecture} ({kind}); {remedy}"
-
-
-def _list_arguments(architecture: str, kind: str) -> list[str]:
-    """Lists the arguments that a study may give to a model's class; none where it is not found."""
-    import timm
-
-    try:
-        module = sys.modules[timm.model_entrypoint(architecture).__module__]
-        names = inspect.signature(getattr(module, kind)).parameters
-    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError):
-        return []
-    return [name for name in names if name not in RESERVED_ARGUMENTS]
-
-
 def _resize_network(model: Any, options: Options, size: tuple[int, int]) -> None:
-    """Lets a network of a fixed size take another one: a ViT's position embeddings are resampled.
-
-    Raises:
-      ConfigError: when patches do not tile such images.
-    """
+    """Resamples a ViT's position embeddings; raises ConfigError if patches do not tile images."""
     from dpprobe.backbones.network_forward import one_line  # heavy: torch
 
     embed: Any = getattr(model, "patch_embed", None)
@@ -383,14 +325,17 @@ def _resize_network(model: Any, options: Options, size: tuple[int, int]) -> None
 
 
 def _resolve_preprocessing(options: Options, resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the preprocessing that timm resolves, with the study's overrides; JSON-compatible."""
+    """Returns timm's preprocessing with the study's overrides, JSON-compatible."""
     channels = options.model_args.get("in_chans", resolved["input_size"][0])
     given = options.preprocessing.model_dump(
         exclude_none=True, exclude={"crop", "crop_seed", "crops", "flip"}
     )
     size = given.pop("size", options.model_args.get("img_size"))
     sides = [size, size] if isinstance(size, int) else list(resolved["input_size"][1:])
-    values = {name: _plain_value(value) for name, value in (dict(resolved) | given).items()}
+    values = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in (dict(resolved) | given).items()
+    }
     values["input_size"] = [channels, *sides]
     for name in ("mean", "std"):
         if isinstance(values[name], float | int):
@@ -400,7 +345,3 @@ def _resolve_preprocessing(options: Options, resolved: Mapping[str, Any]) -> dic
         if len(values[name]) != channels:
             raise ConfigError(channels_error(name, len(values[name]), channels))
     return values
-
-
-def _plain_value(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value

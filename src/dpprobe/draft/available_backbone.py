@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpprobe.backbones.checkpoints import check_kind
 from dpprobe.backbones.feature_dimensions import read_dimensions
 from dpprobe.backbones.hub_files import OPEN_CLIP_WEIGHTS, TIMM_WEIGHTS, is_cached
 from dpprobe.backbones.options import BackboneOptions
@@ -82,7 +81,6 @@ def _of_checkpoint(checkpoint: str, model: str | None) -> Chosen:
     path = Path(checkpoint).expanduser()
     if not path.is_file():
         raise ConfigError(f"--checkpoint {checkpoint}: no such file; correct the path")
-    check_kind(path)
     model = model or _model_of(path)
     keys = {"family": "timm", "model": model, "checkpoint": checkpoint}
     options = _make_options(keys)

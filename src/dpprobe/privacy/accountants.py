@@ -1,26 +1,24 @@
 """The price of a composition of mechanisms, by more than one library.
 
 - `pld`: privacy loss distributions (dp-accounting; Koskela et al. 2020, Doroshenko et al. 2022).
-  A composition of Gaussian mechanisms of which none samples is priced exactly instead, as mu-GDP;
-  so is one exponential release, as `dpprobe.privacy.bounded_range` derives. With others it composes
-  by the privacy loss distribution that dominates it.
+  Gaussian mechanisms without sampling are priced exactly instead, as mu-GDP; so is one exponential
+  release, as `dpprobe.privacy.bounded_range` derives. With others it composes by the privacy loss
+  distribution that dominates it.
 - `rdp`: Renyi differential privacy (dp-accounting; Mironov 2017, Mironov et al. 2019).
 - `rdp_2017`: the same divergences (Opacus) with the conversion to epsilon of Mironov 2017,
-  proposition 3, as papers until 2020 have it. It is looser: to repeat their noise.
+  proposition 3, to repeat the looser noise of papers until 2020.
 - `prv`: privacy random variables (Opacus; Gopi et al. 2021), a check by another code base.
 
-`prv` and `rdp_2017` cannot price exponential releases.
-
-Mechanisms that are repeated, with the best run released (`plan.Selection`), are priced from the
-privacy profile of one run, exact or `pld`'s, as `dpprobe.privacy.best_of_runs_price` derives. `rdp`
-prices them as in Papernot and Steinke 2022; `prv` and `rdp_2017` cannot price them.
+`rdp` prices a selection (`plan.Selection`) as in Papernot and Steinke 2022, the others from the
+privacy profile of one run, exact or `pld`'s, as `dpprobe.privacy.best_of_runs_price` derives. `prv`
+and `rdp_2017` price neither selections nor exponential releases.
 
 Opacus's `gdp` accountant is not offered: for sampled steps it is a central limit approximation,
 which understates the privacy loss. Neither is the classical Gaussian calibration
 sqrt(2 ln(1.25 / delta)) / epsilon: it is not valid above epsilon = 1. Tests show both.
 
-`pld` and `prv` compose by Fourier transforms in float64. Their round-off reaches deltas of 1e-12,
-where `pld` is no upper bound any more: hence `dpprobe.privacy.limits.SMALLEST_DELTA`.
+`pld` and `prv` compose by Fourier transforms in float64, whose round-off reaches deltas of 1e-12.
+There `pld` is no upper bound any more: hence `dpprobe.privacy.limits.SMALLEST_DELTA`.
 """
 
 from __future__ import annotations
@@ -37,6 +35,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy import bounded_range
+from dpprobe.privacy.gaussian_mu import gaussian_mu as mu_at
 from dpprobe.privacy.plan import Mechanism, Selection
 
 if TYPE_CHECKING:
@@ -49,16 +48,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dpprobe")
 
 ACCOUNTANTS = ("pld", "rdp", "rdp_2017", "prv", "gaussian", "exponential")
-_EXACT = {
-    "gaussian": "gaussian (exact mu-GDP)",
-    "exponential": "exponential (exact bounded range)",
-}
-_LIBRARIES = {
-    "pld": "dp-accounting",
-    "rdp": "dp-accounting",
-    "rdp_2017": "opacus",
-    "prv": "opacus",
-}
+_EXACT = {"gaussian": "gaussian (exact mu-GDP)", "exponential": "exponential (exact bounded range)"}
+_LIBRARIES = {"pld": "dp-accounting", "rdp": "dp-accounting", "rdp_2017": "opacus", "prv": "opacus"}
 
 # Fractional orders for large epsilons, powers of two far up for small ones.
 _RDP_ORDERS = (
@@ -69,11 +60,11 @@ _RDP_ORDERS = (
 _ROUGH_ORDERS = (1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256, 1024, 4096)
 # Above this sum of ranges, far beyond any target, grids outgrow memory, and epsilons are added up.
 _LARGEST_RANGE = 300.0
-# PRV adds its error to its answer. At so many steps a smaller error takes gigabytes of memory.
 # Larger groups of sampled rows take minutes and more memory than a laptop has.
 LARGEST_SAMPLED_GROUP = 100
-# A group's price is for reading, not for calibration: a coarser grid overestimates by a per cent.
+# A group's price is for reading, not for calibration: a coarser grid overestimates by 1%.
 _GROUP_COARSER = 10
+# PRV adds its error to its answer. At this many steps a smaller error takes gigabytes of memory.
 _PRV_LEAST_ERROR, _PRV_LARGEST_ERROR, _PRV_STEPS = 2e-3, 0.25, 31_250
 _PRV_TRIES = 12
 
@@ -81,8 +72,8 @@ _PRV_TRIES = 12
 def resolve_accountant(mechanisms: Sequence[Mechanism], accountant: str) -> str:
     """Returns the accountant that prices these mechanisms.
 
-    Without sampling `pld` becomes `gaussian`, which is exact; for one exponential release alone
-    `exponential`, which is exact too.
+    `pld` becomes exact where it can: `gaussian` without sampling, `exponential` for one exponential
+    release alone.
 
     Raises:
       PrivacyError: for an unknown name, or `gaussian` or `exponential` on other mechanisms.
@@ -110,7 +101,7 @@ def resolve_accountant(mechanisms: Sequence[Mechanism], accountant: str) -> str:
 
 
 def exactly_priced(mechanisms: Sequence[Mechanism], selection: Selection | None = None) -> bool:
-    """Returns True if `pld` prices these mechanisms exactly, with no grid and no bound."""
+    """Returns True if `pld` prices these mechanisms exactly, without a grid."""
     return selection is None and resolve_accountant(mechanisms, "pld") != "pld"
 
 
@@ -122,7 +113,7 @@ def is_gaussian(mechanisms: Sequence[Mechanism]) -> bool:
 def describe_accountant(
     mechanisms: Sequence[Mechanism], accountant: str, selection: Selection | None = None
 ) -> str:
-    """Returns the accountant that prices these mechanisms, with its library and version."""
+    """Returns the accountant that prices these mechanisms, with library and version."""
     return _label_accountant(resolve_accountant(mechanisms, accountant), selection)
 
 
@@ -146,14 +137,12 @@ def compute_epsilon(
     interval: float | None = None,
     selection: Selection | None = None,
 ) -> float:
-    """Computes an upper bound on the epsilon of a composition at `delta`.
+    """Computes an upper bound on the epsilon of a composition at `delta`, in (0, 1).
 
-    Under the relation of `plan`: a unit's rows or null rows, both ways. The libraries call the pair
-    of distributions that this has "add or remove one".
+    The relation is that of `plan`: a unit's rows or null rows, both ways. The libraries call its
+    pair of distributions "add or remove one". A noise multiplier of 0 costs infinity.
 
     Args:
-      mechanisms: the composition; a noise multiplier of 0 costs infinity.
-      delta: above 0, below 1.
       interval: the grid spacing of `pld` on the privacy loss; chosen from a rough RDP answer if
         absent.
       selection: names the mechanisms that are repeated, with only the best run released.
@@ -189,18 +178,16 @@ def compute_epsilon(
 
 
 def _sum_ranges(mechanisms: Sequence[Mechanism]) -> float:
-    """Returns what exponential releases cost together without any delta."""
+    """Returns the epsilon of the exponential releases together, at delta 0."""
     return math.fsum(item.count * item.bounded_range for item in mechanisms if item.is_exponential)
 
 
 def epsilon_below(mechanisms: Sequence[Mechanism], delta: float) -> float:
-    """Computes a lower bound on the epsilon of a composition at `delta`.
+    """Computes a lower bound on the epsilon of Gaussian mechanisms at `delta`.
 
-    For Gaussian mechanisms alone: tight to twelve digits where no mechanism samples. Elsewhere it
-      is the
-    lower end of `prv`, whose error is proven (Gopi et al. 2021): 0.5% below the epsilon, or more to
-    spare memory. Epsilons of hundreds are beyond its numbers; then it is the bound of the same
-    mechanisms with more noise.
+    Without sampling it is tight to twelve digits. With sampling it is the lower end of `prv`, whose
+    error is proven (Gopi et al. 2021): 0.5% below the epsilon, or more to spare memory. Epsilons of
+    hundreds are beyond its numbers: then it bounds the same mechanisms with more noise.
     """
     if any(mechanism.noise_multiplier == 0 for mechanism in mechanisms):
         return math.inf
@@ -226,10 +213,9 @@ def epsilon_below(mechanisms: Sequence[Mechanism], delta: float) -> float:
 def privacy_profile(
     mechanisms: Sequence[Mechanism], delta: float, *, size: int = 1, coarser: float = 1
 ) -> Profile:
-    """Computes the privacy profile of a composition that runs once, of both directions the larger.
+    """Computes the privacy profile of one run, the larger of both directions.
 
-    Exact where no mechanism samples; elsewhere `pld`'s upper bound, on the grid that
-    `compute_epsilon` takes at this delta.
+    Exact without sampling; otherwise `pld`'s upper bound, on the grid of `compute_epsilon`.
 
     Args:
       size: of a group of units; then the grid is that of `group_epsilon`.
@@ -263,23 +249,18 @@ def _rough_epsilon(
 
 
 def group_epsilon(
-    mechanisms: Sequence[Mechanism],
-    delta: float,
-    size: int,
-    *,
-    selection: Selection | None = None,
+    mechanisms: Sequence[Mechanism], delta: float, size: int, *, selection: Selection | None = None
 ) -> float:
-    """Computes what a promise for one unit is worth to a group of `size` units, at `delta`.
+    """Computes the epsilon to a group of `size` units together, at `delta`.
 
-    All rows of the group are replaced by null rows together. A release on all rows then changes by
-    up to `size` sensitivities: exact where no mechanism samples. In a Poisson sample the number of
-    the group's rows is binomial, and the release is dominated by the mixture of Gaussians whose
-    means are as many sensitivities (Ganesh 2024, "Tight group-level DP guarantees for DP-SGD with
-    sampling via mixture of Gaussians mechanisms"): an upper bound, tight but for the grid.
+    All rows of the group are replaced by null rows. A release on all rows then changes by up to
+    `size` sensitivities: exact without sampling. In a Poisson sample the number of the group's rows
+    is binomial. The mixture of Gaussians whose means are that many sensitivities dominates the
+    release (Ganesh 2024, "Tight group-level DP guarantees for DP-SGD with sampling via mixture of
+    Gaussians mechanisms"): an upper bound, tight but for the grid.
 
     Returns:
-      The epsilon; infinite for groups of more than `LARGEST_SAMPLED_GROUP` where a mechanism
-      samples, which are not computed.
+      The epsilon; infinite, without computing it, for sampled groups above `LARGEST_SAMPLED_GROUP`.
     """
     if any(mechanism.noise_multiplier == 0 for mechanism in mechanisms):
         return math.inf
@@ -297,19 +278,13 @@ def group_epsilon(
 
 
 def _to_group(mechanisms: Sequence[Mechanism], size: int) -> list[Mechanism]:
-    """Returns the mechanisms with those on all rows as a group of `size` units sees them."""
+    """Scales the noise of mechanisms on all rows to what a group of `size` units sees."""
     return [item.scale_noise(1 / size) if item.sample_rate == 1 else item for item in mechanisms]
 
 
 def worth_to_group(epsilon: float, delta: float, size: int) -> float:
-    """Computes the epsilon to `size` units of Gaussian releases on all rows that meet a target."""
-    low, high = 0.0, 1.0
-    while gaussian_epsilon(high, delta) < epsilon:
-        high *= 2
-    while high - low > 1e-12 * high:
-        mu = (low + high) / 2
-        low, high = (mu, high) if gaussian_epsilon(mu, delta) < epsilon else (low, mu)
-    return gaussian_epsilon(size * low, delta)
+    """Computes the epsilon to `size` units of Gaussian releases on all rows that cost `epsilon`."""
+    return gaussian_epsilon(size * mu_at(epsilon, delta), delta)
 
 
 def central_limit_epsilon(mechanisms: Sequence[Mechanism], delta: float) -> float:
@@ -331,10 +306,10 @@ def price_together(
 ) -> float:
     """Bounds the epsilon at `delta` of publishing `times` independent fits together.
 
-    The bound is exact where no mechanism samples or is repeated and all are Gaussian. Where one
-    samples it is by RDP, which is quick for any number of fits. Where mechanisms are repeated and
-    none samples, it is the lower of the bounds by RDP and by the privacy profile; with exponential
-    releases it is by privacy loss distributions.
+    Exact for Gaussian mechanisms without sampling or selection. With sampling it is by RDP, which
+    is quick for any number of fits. With a selection and no sampling it is the lower of the bounds
+    by RDP and by the privacy profile; with exponential releases it is by privacy loss
+    distributions.
     """
     repeated = [mechanism.repeat_count(times) for mechanism in mechanisms]
     sampled = any(mechanism.sample_rate < 1 for mechanism in repeated)
@@ -362,9 +337,8 @@ def all_together(fits: Sequence[Fits], delta: float) -> tuple[float, bool]:
     """Bounds the epsilon at `delta` of publishing fits of several kinds together.
 
     Returns:
-      The bound, and True if it is exact: where all mechanisms are Gaussian and none samples or is
-      repeated. Elsewhere it is an upper bound by RDP, which takes a fraction of a second for each
-      kind that differs.
+      The bound, and True if it is exact: if all mechanisms are Gaussian, without sampling or
+      selection. Otherwise it is by RDP, which takes a fraction of a second per kind.
     """
     once = [
         m.repeat_count(each.times)
@@ -396,10 +370,7 @@ def all_together(fits: Sequence[Fits], delta: float) -> tuple[float, bool]:
 def gaussian_mu(mechanisms: Sequence[Mechanism]) -> float:
     """Computes mu of a composition without sampling: mu^2 = sum of count / noise_multiplier^2.
 
-    Dong, Roth and Su 2022, corollary 3.3.
-
-    Raises:
-      PrivacyError: for an exponential mechanism, which is no Gaussian one.
+    Dong, Roth and Su 2022, corollary 3.3. Raises PrivacyError for an exponential mechanism.
     """
     for mechanism in mechanisms:
         if mechanism.is_exponential:
@@ -436,10 +407,7 @@ def gaussian_log_delta(mu: float, epsilon: float) -> float:
 
 
 def gaussian_deltas(mu: float, epsilons: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Computes the delta of mu-GDP at each of an array of epsilons, none of them negative.
-
-    Like `gaussian_log_delta` it uses Mills ratios in the upper tail, to avoid cancellation.
-    """
+    """Computes the delta of mu-GDP at epsilons >= 0, as `gaussian_log_delta` does."""
     import numpy as np
     from scipy.special import erfcx, log_ndtr, ndtr
 
@@ -473,8 +441,8 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 def pld_interval(epsilon: float) -> float:
     """Chooses the grid spacing on the privacy loss: about epsilon / 10,000.
 
-    The discretisation only ever overestimates. The spacing decides by how much (0.1% of epsilon or
-    less over 31,250 steps at batch 32 of 50,000), and the time and memory that it takes.
+    Discretisation only overestimates: by 0.1% of epsilon or less over 31,250 steps at batch 32 of
+    50,000. A finer grid takes more time and memory.
     """
     size = min(max(epsilon, 1e-3), 10.0)
     decade = math.floor(math.log10(size))
@@ -492,8 +460,8 @@ def check_epsilons(
     """Computes the epsilon by every accountant but the one that prices these mechanisms.
 
     Returns:
-      Answers by each accountant's name with library and version, None where it has no useful
-      answer; and by the same names the reasons for having none.
+      Answers by accountant with library and version, None for no useful answer; and the reasons for
+      having none, by the same names.
     """
     used = resolve_accountant(mechanisms, accountant)
     answers: dict[str, float | None] = {}
@@ -528,7 +496,6 @@ def _check_epsilon(
 def _closed_form(
     mechanisms: Sequence[Mechanism], resolved: str, selection: Selection | None
 ) -> bool:
-    """Returns True if the price needs no privacy loss distribution."""
     if resolved == "exponential":
         return selection is None
     return resolved == "gaussian" and (
@@ -548,8 +515,7 @@ def _selected_epsilon(
     """Computes the epsilon of `times` fits, each of which selects its best run.
 
     To a group of `size` units, where mechanisms without sampling have that in their noise already.
-
-    Mechanisms that the selection does not repeat are released once a fit, before the runs.
+    Mechanisms that the selection does not repeat are released once per fit, before the runs.
     """
     from dpprobe.privacy import best_of_runs_price as best  # imports numpy
 
@@ -579,7 +545,6 @@ def _selected_epsilon(
 def _make_profile(
     mechanisms: Sequence[Mechanism], resolved: str, interval: float | None, size: int = 1
 ) -> Profile:
-    """Returns the privacy profile of one run."""
     from dpprobe.privacy.best_of_runs_price import Profile  # imports numpy
 
     if resolved == "gaussian":
@@ -602,10 +567,9 @@ def _make_profile(
 def _compute_loss_distribution(
     mechanisms: Sequence[Mechanism], interval: float | None, size: int = 1
 ) -> privacy_loss_distribution.PrivacyLossDistribution:
-    """Computes dp-accounting's privacy loss distribution of a composition, by connected dots.
+    """Computes dp-accounting's privacy loss distribution, by connected dots.
 
-    Args:
-      size: of the group that it is of; mechanisms without sampling have it in their noise already.
+    To a group of `size` units, where mechanisms without sampling have that in their noise already.
     """
     from dp_accounting.pld import privacy_loss_distribution
 
@@ -679,11 +643,7 @@ def _early_rdp_epsilon(
 
 
 def _prv_check(mechanisms: Sequence[Mechanism], delta: float, selection: Selection | None) -> float:
-    """Computes the epsilon by `prv` where its error is small enough to be a check.
-
-    Raises:
-      PrivacyError: when its error is too large for the epsilon, or it exceeds RDP's upper bound.
-    """
+    """Computes `prv`'s epsilon; raises PrivacyError if it is too inexact to be a check."""
     _refuse_unpriceable(mechanisms, selection)
     error = _prv_error(mechanisms, delta)
     bound = _rdp_epsilon(mechanisms, delta)
@@ -703,7 +663,7 @@ def _refuse_unpriceable(mechanisms: Sequence[Mechanism], selection: Selection | 
 
 
 def _prv_error(mechanisms: Sequence[Mechanism], delta: float) -> float:
-    """Returns the error to ask of `prv`: one per cent of the epsilon, or more to spare memory."""
+    """Returns the error to ask of `prv`: 1% of the epsilon, or more to spare memory."""
     steps = sum(count for _, _, count in _condense_mechanisms(mechanisms))
     least = _PRV_LEAST_ERROR * max(1.0, steps / _PRV_STEPS) ** 0.5
     return max(least, min(0.01 * rough_epsilon(mechanisms, delta), _PRV_LARGEST_ERROR))
@@ -734,7 +694,7 @@ def _prv_upper(mechanisms: Sequence[Mechanism], delta: float, error: float, tail
 def _condense_mechanisms(mechanisms: Sequence[Mechanism]) -> list[tuple[float, float, int]]:
     """Returns (noise multiplier, rate, count) of each Gaussian mechanism.
 
-    All of them that do not sample become one Gaussian mechanism, which costs exactly the same.
+    Those without sampling become one Gaussian mechanism, which costs exactly the same.
     """
     whole = [item for item in mechanisms if item.sample_rate == 1 and not item.is_exponential]
     single = [(1 / gaussian_mu(whole), 1.0, 1)] if whole else []
@@ -746,7 +706,6 @@ def _condense_mechanisms(mechanisms: Sequence[Mechanism]) -> list[tuple[float, f
 
 
 def _make_event(mechanisms: Sequence[Mechanism], selection: Selection | None) -> Any:
-    """Returns dp-accounting's event of a composition."""
     from dp_accounting import dp_event
 
     if selection is not None:
@@ -774,7 +733,7 @@ def _make_event(mechanisms: Sequence[Mechanism], selection: Selection | None) ->
 
 @contextmanager
 def _quiet_absl() -> Iterator[None]:
-    """Silences absl's warning for each fractional order left out, which only loosens the bound."""
+    """Silences absl's warning per omitted fractional order, which only loosens the bound."""
     from absl import logging
 
     before = logging.get_verbosity()

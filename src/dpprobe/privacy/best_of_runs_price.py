@@ -53,10 +53,9 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[np.float64]
 
-# Q's profile is tabulated at so many epsilons, up to where delta_Q is this small; T is the envelope
-# of as many lines.
+# Epsilons at which Q's profile is tabulated, up to where delta_Q is negligible; lines of T.
 _POINTS, _NEGLIGIBLE = 4000, 1e-10
-# F is taken at so many z, and has so many hinges.
+# Places z at which F is taken, and its hinges.
 _PLACES, _HINGES = 4000, 200
 # Fractions of delta that a Poisson selection may spend on outcomes with z > z0.
 _TAILS = (1e-3, 1e-2, 0.1, 0.3)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,30 +22,18 @@ from dpprobe.errors import PrivacyError
 from dpprobe.privacy import accountants
 from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON
 from dpprobe.privacy.plan import Mechanism, Plan, Selection
-from dpprobe.progress import Progress
 from dpprobe.versions import VERSIONS
 
 logger = logging.getLogger("dpprobe")
 
 FORMAT = "dpprobe-calibration"
-# Noise and epsilons are rounded up to so many digits: the last bits of Fourier transforms differ
+# Noise and epsilons are rounded up to this many digits: the last bits of Fourier transforms differ
 # between processors, and a plan is part of a cell's identity.
 DIGITS = 6
 # Most of a search uses a grid that is coarser by this factor.
 _COARSER = 8
-# Progress of a calibration is reported in coarse prices: most searches take two rounds, each of
-# some coarse prices and a fine one, and other accountants' checks take as long as a fine one.
-_ROUNDS, _COARSE_A_ROUND = 2, 6
-# A rough price so many times the target: another look is taken with up to so much more noise.
+# Above this multiple of the target, a rough price is checked with up to this much more noise.
 _FAR, _MOST_NOISE = 6, 1e6
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Answer:
-    factor: float
-    realised_epsilon: float
-    checks: dict[str, float | None]
-    check_notes: dict[str, str]
 
 
 def calibrate(
@@ -62,61 +50,55 @@ def calibrate(
     """Finds the common factor on the noise multipliers that meets (epsilon, delta).
 
     Args:
-      mechanisms: those of a method, with noise multipliers relative to each other.
+      mechanisms: with noise multipliers relative to each other.
       epsilon: the target; infinity asks for no noise.
-      accountant: "pld" or "rdp"; for Gaussian mechanisms without sampling "pld" is exact.
-      cache: a folder of answers; `<key>.json` is read if it is there, else written.
+      cache: a folder of answers, which is read and written.
       selection: names the mechanisms that are repeated, with only the best run released.
 
     Returns:
       A plan whose realised epsilon is at most the target and at least 0.99 of it.
 
     Raises:
-      PrivacyError: when the target is out of reach, or the cached answer is damaged.
+      PrivacyError: if the target is out of reach, or the cached answer is damaged.
     """
     mechanisms = tuple(mechanisms)
-    if math.isinf(epsilon) or not mechanisms:
-        if math.isfinite(epsilon):
-            raise PrivacyError(
-                f"epsilon {epsilon:g}: this method releases no private mechanism; write inf"
-            )
-        silent = tuple(mechanism.scale_noise(0.0) for mechanism in mechanisms)
-        return Plan(
-            mechanisms=silent,
-            n=n,
-            epsilon=epsilon,
-            delta=delta,
-            accountant=accountant,
-            selection=selection,
-            unit=unit,
-        )
-    _check_target(mechanisms, epsilon, delta, accountant)
-    inputs = _collect_inputs(mechanisms, epsilon, delta, accountant, selection)
-    path = _answer_path(cache, inputs)
-    answer = _read_answer(path, inputs) if path.exists() else None
-    if answer is None:
-        answer = _find_answer(mechanisms, epsilon, delta, accountant, selection)
-        _write_answer(path, inputs, answer)
-    return Plan(
-        mechanisms=tuple(mechanism.scale_noise(answer.factor) for mechanism in mechanisms),
+    make_plan = partial(
+        Plan,
         n=n,
         epsilon=epsilon,
         delta=delta,
         accountant=accountant,
         selection=selection,
         unit=unit,
-        realised_epsilon=answer.realised_epsilon,
+    )
+    if math.isinf(epsilon) or not mechanisms:
+        if math.isfinite(epsilon):
+            raise PrivacyError(
+                f"epsilon {epsilon:g}: this method releases no private mechanism; write inf"
+            )
+        return make_plan(mechanisms=tuple(item.scale_noise(0.0) for item in mechanisms))
+    _check_target(mechanisms, epsilon, delta, accountant)
+    inputs = _collect_inputs(mechanisms, epsilon, delta, accountant, selection)
+    path = _answer_path(cache, inputs)
+    answer = _read_answer(path, inputs) if path.exists() else None
+    if answer is None:
+        answer = _find_answer(mechanisms, epsilon, delta, accountant, selection)
+        record = {"format": FORMAT, "inputs": inputs, **answer}
+        artifacts.write_json(path, {**record, "sha256": artifacts.hash_value(record)})
+    return make_plan(
+        mechanisms=tuple(mechanism.scale_noise(answer["factor"]) for mechanism in mechanisms),
+        realised_epsilon=answer["realised_epsilon"],
         priced_by=accountants.describe_accountant(mechanisms, accountant, selection),
-        checks=answer.checks,
-        check_notes=answer.check_notes,
+        checks=answer["checks"],
+        check_notes=answer["check_notes"],
     )
 
 
 def price_plan(plan: Plan) -> float:
-    """Computes again, on the grid of its calibration, the epsilon that a plan costs at its delta.
+    """Computes a plan's epsilon at its delta again, on the grid of its calibration.
 
-    For a plan that costs far more than its target, the price is a lower bound: the price of the
-    same plan with more noise. With so little noise the grids would outgrow memory.
+    For a plan that costs far more than its target, whose grids would outgrow memory, the price is a
+    lower bound: that of the same plan with more noise.
     """
     if not plan.private:
         return math.inf
@@ -138,14 +120,11 @@ def price_of_group(plan: Plan, size: int) -> float:
     """Computes the epsilon of a plan, at its delta, to a group of `size` units."""
     if not plan.private:
         return math.inf
-    return _group_price(_priced_alike(plan), plan.delta, size, plan.selection)
+    return _group_price(_priced_alike(plan), plan.delta, size, selection=plan.selection)
 
 
 def _priced_alike(plan: Plan) -> tuple[Mechanism, ...]:
-    """Returns the mechanisms as far as prices depend on them: methods that differ elsewhere share.
-
-    Results are cached for the next method of a job.
-    """
+    """Keeps what prices depend on: methods that differ elsewhere share cached results."""
     return tuple(replace(item, sensitivity=1.0, released="") for item in plan.mechanisms)
 
 
@@ -159,11 +138,7 @@ def _cached_checks(
     }, notes
 
 
-@lru_cache
-def _group_price(
-    mechanisms: tuple[Mechanism, ...], delta: float, size: int, selection: Selection | None
-) -> float:
-    return accountants.group_epsilon(mechanisms, delta, size, selection=selection)
+_group_price = lru_cache(accountants.group_epsilon)
 
 
 @lru_cache
@@ -242,43 +217,22 @@ def _find_answer(
     delta: float,
     accountant: str,
     selection: Selection | None,
-) -> _Answer:
+) -> dict[str, Any]:
     started = time.monotonic()
     resolved = accountants.resolve_accountant(mechanisms, accountant)
     # The epsilon does not depend on sensitivities; at 1 the search may scale the noise furthest.
     relative = [replace(mechanism, sensitivity=1.0) for mechanism in mechanisms]
     what = f"epsilon {epsilon:g} at delta {delta:g} by accountant {resolved!r}"
     prices = _Prices(relative, delta, resolved, selection)
-    label = f"calibration: epsilon {epsilon:g}"
-    start = 1.0 if prices.exact else _rough_factor(prices, epsilon, what)
-    with Progress(
-        _expected_work(prices), label=label, unit="prices", last_line=False, estimated=True
-    ) as progress:
-        factor, realised = _meet_target(prices, epsilon, what, start, progress)
-        realised = min(round_up(realised), epsilon)
-        progress.total = max(progress.total, progress.done + _COARSER)
-        checks, notes = _cached_checks(
-            tuple(item.scale_noise(factor) for item in relative), delta, resolved, selection
-        )
+    factor, realised = _meet_target(prices, epsilon, what)
+    realised = min(round_up(realised), epsilon)
+    scaled = tuple(item.scale_noise(factor) for item in relative)
+    checks, notes = _cached_checks(scaled, delta, resolved, selection)
     logger.info(
         "calibration: epsilon %g at delta %g: noise factor %.6g, realised epsilon %.6g, in %.1f s",
         epsilon, delta, factor, realised, time.monotonic() - started,
     )  # fmt: skip
-    return _Answer(
-        factor=factor,
-        realised_epsilon=realised,
-        checks=checks,
-        check_notes=notes,
-    )
-
-
-def _expected_work(prices: _Prices) -> int:
-    """Returns the work that a calibration is expected to take, in coarse prices."""
-    return _COARSER if prices.exact else _ROUNDS * _round_work(prices) + _COARSER
-
-
-def _round_work(prices: _Prices) -> int:
-    return _COARSE_A_ROUND + _COARSER if prices.resolved == "pld" else _COARSE_A_ROUND + 1
+    return {"factor": factor, "realised_epsilon": realised, "checks": checks, "check_notes": notes}
 
 
 @dataclass(frozen=True)
@@ -292,7 +246,6 @@ class _Prices:
 
     @property
     def exact(self) -> bool:
-        """True if prices need no grid."""
         return self.selection is None and self.resolved in ("gaussian", "exponential")
 
     def price_at(self, factor: float, interval: float | None = None) -> float:
@@ -314,45 +267,26 @@ class _Prices:
         return [item.scale_noise(factor) for item in self.mechanisms]
 
 
-def _meet_target(
-    prices: _Prices, epsilon: float, what: str, start: float, progress: Progress
-) -> tuple[float, float]:
+def _meet_target(prices: _Prices, epsilon: float, what: str) -> tuple[float, float]:
     """Returns the factor, rounded to `DIGITS` digits, and the epsilon with which it meets a target.
 
     A fine grid on the privacy loss is slow, so the search uses a coarse one. Its target is
     corrected by the ratio of the wanted epsilon to the fine grid's at the last factor; two or three
     fine evaluations suffice.
-
-    Args:
-      start: a factor near the one that is searched.
-      progress: counts prices, a fine one as `_COARSER` coarse ones.
     """
     if prices.exact:
         factor, _ = find_factor(prices.price_at, epsilon, what=what, tolerance=1e-9)
         factor = round_up(factor)
         return factor, prices.price_at(factor)
     interval = accountants.pld_interval(max(epsilon, prices.delta))
-
-    gridded = prices.resolved == "pld"
-
-    def price_finely(factor: float) -> float:
-        price = prices.price_at(factor, interval)
-        progress.advance_by(_COARSER if gridded else 1)
-        return price
-
-    def price_coarsely(factor: float) -> float:
-        price = prices.price_at(factor, _COARSER * interval)
-        progress.advance_by(1)
-        return price
-
-    quick = price_coarsely if gridded else price_finely
-    factor, aim = start, (1 - 5e-4) * epsilon
+    searched = _COARSER * interval if prices.resolved == "pld" else interval
+    quick = partial(prices.price_at, interval=searched)
+    factor, aim = _rough_factor(prices, epsilon, what), (1 - 5e-4) * epsilon
     for _ in range(20):
-        progress.total = max(progress.total, progress.done + _round_work(prices) + _COARSER)
         # Short strides: far below the noise that is needed, grids outgrow memory.
         factor, _ = find_factor(quick, aim, what=what, tolerance=2e-4, start=factor, stride=0.3)
         factor = round_up(factor)
-        realised = price_finely(factor)
+        realised = prices.price_at(factor, interval)
         if (1 - 1e-3) * epsilon <= realised <= epsilon:
             return factor, realised
         aim *= (1 - 4e-4) * epsilon / realised
@@ -360,7 +294,6 @@ def _meet_target(
 
 
 def _rough_factor(prices: _Prices, epsilon: float, what: str) -> float:
-    """Returns a factor to start from, by RDP at few orders or else by the central limit."""
     try:
         return find_factor(prices.rough_price, epsilon, what=what, tolerance=0.05)[0]
     except PrivacyError:
@@ -368,7 +301,7 @@ def _rough_factor(prices: _Prices, epsilon: float, what: str) -> float:
 
 
 def round_up(value: float) -> float:
-    """Returns the least number of `DIGITS` significant digits that is not below `value`."""
+    """Rounds up to `DIGITS` significant digits."""
     if math.isinf(value):
         return value
     context = Context(prec=DIGITS, rounding=ROUND_CEILING)
@@ -384,15 +317,10 @@ def find_factor(
     start: float = 1.0,
     stride: float = 3.0,
 ) -> tuple[float, float]:
-    """Searches the factor at which a decreasing function, the price, meets a target from below.
+    """Searches the factor at which a decreasing price is at most `tolerance` below a target.
 
-    A bracketed secant search in logarithms, in which prices are nearly straight lines.
-
-    Returns:
-      The factor and its price, which lies between (1 - tolerance) * target and target.
-
-    Raises:
-      PrivacyError: when no factor does.
+    A bracketed secant search in logarithms, in which prices are nearly straight lines. Returns the
+    factor and its price; raises PrivacyError if there is none.
     """
     aim = math.log(target) + math.log1p(-tolerance / 2)
     cheap = dear = None  # (log factor, log price - aim), on either side of the target
@@ -430,35 +358,13 @@ def _next_factor(
     return min(max(crossing, dear[0] + 0.02 * width), cheap[0] - 0.02 * width)
 
 
-def _write_answer(path: Path, inputs: dict[str, Any], answer: _Answer) -> None:
-    record = {
-        "format": FORMAT,
-        "inputs": inputs,
-        "factor": answer.factor,
-        "realised_epsilon": answer.realised_epsilon,
-        "checks": answer.checks,
-        "check_notes": answer.check_notes,
-    }
-    artifacts.write_json(path, {**record, "sha256": artifacts.hash_value(record)})
-
-
-def _read_answer(path: Path, inputs: dict[str, Any]) -> _Answer:
-    """Reads a cached answer.
-
-    Raises:
-      PrivacyError: unless it is whole and was written for these inputs.
-    """
+def _read_answer(path: Path, inputs: dict[str, Any]) -> dict[str, Any]:
+    """Reads a cached answer; raises PrivacyError unless it is whole and for these inputs."""
     try:
-        record = artifacts.read_json(path)
-        written = record.pop("sha256")
-        whole = written == artifacts.hash_value(record) and record["inputs"] == inputs
-        if whole and record["format"] == FORMAT:
-            return _Answer(
-                factor=record["factor"],
-                realised_epsilon=record["realised_epsilon"],
-                checks=record["checks"],
-                check_notes=record["check_notes"],
-            )
+        record: dict[str, Any] = artifacts.read_json(path)
+        whole = record.pop("sha256") == artifacts.hash_value(record)
+        if whole and record["inputs"] == inputs and record["format"] == FORMAT:
+            return record
     except (ValueError, KeyError, TypeError, AttributeError):
         pass
     raise PrivacyError(f"{path}: not the calibration that was written; delete it and run again")

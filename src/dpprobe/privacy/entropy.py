@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 
 from dpprobe.errors import PrivacyError
@@ -11,36 +9,24 @@ from dpprobe.privacy.keystream import Keystream
 from dpprobe.privacy.randomness import derived_seed, open_stream
 
 
-class Entropy(Protocol):
-    """Gives each use of each head its random numbers; heads are told apart by their seeds."""
-
-    secret: bool
-
-    def open_keystream(self, seed: int, use: str) -> Keystream:
-        """Returns the random words of one use of a head, such as "noise of gradients"."""
-        ...
-
-    def make_generator(self, seed: int, use: str) -> np.random.Generator:
-        """Returns random numbers that no privacy depends on, such as initial weights."""
-        ...
-
-    def part_seed(self, seed: int, name: str) -> int:
-        """Returns the seed of one part of a head's fit, such as a trial of a search."""
-        ...
-
-
 class SeededEntropy:
-    """Derives all random numbers from seeds that are published with the results: benchmark mode."""
+    """Derives all random numbers from seeds that are published with the results: benchmark mode.
+
+    Each use of each head has its own numbers; seeds tell heads apart.
+    """
 
     secret = False
 
     def open_keystream(self, seed: int, use: str) -> Keystream:
+        """Returns the random words of one use of a head, such as "noise of gradients"."""
         return Keystream.from_seed(seed, use)
 
     def make_generator(self, seed: int, use: str) -> np.random.Generator:
+        """Returns random numbers that no privacy depends on, such as initial weights."""
         return open_stream(seed, use)
 
     def part_seed(self, seed: int, name: str) -> int:
+        """Returns the seed of one part of a head's fit, such as a trial of a search."""
         return derived_seed(seed, name)
 
 
@@ -58,11 +44,7 @@ class SystemEntropy:
         self._parts: dict[tuple[int, str], int] = {}
 
     def open_keystream(self, seed: int, use: str) -> Keystream:
-        """Returns a stream of this fit alone.
-
-        Raises:
-          PrivacyError: when the use of the head was given away before.
-        """
+        """Returns a stream of this fit; raises PrivacyError if the use was given away before."""
         return self._root.make_part(f"{seed}: {use}")
 
     def make_generator(self, seed: int, use: str) -> np.random.Generator:
@@ -75,4 +57,5 @@ class SystemEntropy:
         return self._parts.setdefault((seed, name), len(self._parts) + 1)
 
 
+Entropy = SeededEntropy | SystemEntropy
 SEEDED = SeededEntropy()

@@ -56,15 +56,11 @@ class Chooser:
         self._keystream = keystream
 
     def choose_candidates(self, scores: Scores, count: int, rate: Fraction) -> Places:
-        """Draws `count` different candidates, each from those that are left.
+        """Draws `count` different candidates, each from those that are left; returns their places.
 
         Args:
           scores: [candidates].
-          count: at most as many as there are candidates.
           rate: the inverse of the temperature; positive.
-
-        Returns:
-          The places of the candidates, in the order of the draws.
 
         Raises:
           PrivacyError: for too few or too many candidates, and for scores above 2^53.
@@ -113,11 +109,7 @@ class Chooser:
 
 
 def choose_largest(scores: Scores, count: int) -> Places:
-    """Returns the candidates of the largest scores, of equal ones the first: without noise.
-
-    Raises:
-      PrivacyError: as of `Chooser.choose_candidates`.
-    """
+    """Returns the candidates of the largest scores, the first of equal ones: without noise."""
     _check_scores(scores, count)
     return np.argsort(-scores, kind="stable")[:count]
 

@@ -1,7 +1,7 @@
 """mu of the Gaussian mechanism at (epsilon, delta), in pure Python.
 
-For predictions alone: noise is calibrated, and every promise priced, by `dpprobe.privacy`, which
-imports SciPy.
+For predictions and warnings alone: `accountants` and `calibration`, which import SciPy, price every
+promise.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Draws Gaussian noise in blocks of steps, one independent stream a seed."""
+"""Draws Gaussian noise in blocks of steps, one independent stream per seed."""
 
 # mypy: allow-untyped-defs
 
@@ -66,15 +66,13 @@ class GaussianNoise:
     datasets apart. Among the 2.4e8 numbers of the foundation-features recipe, two are expected
     beyond 5.77 standard deviations, where PyTorch's float32 normals end, and 2e-5 beyond the 7.45
     of a 40-bit uniform, which is more than a delta of 1e-5. So small uniforms, one radius in 8,000,
-    take 64 bits more: down to 2^-96, a tail that ends at 11.5 standard deviations, beyond which a
-    normal falls with probability 1e-30.
+    take 64 bits more: a tail that ends at 11.5, beyond which a normal falls with probability 1e-30.
 
-    The words come from 32 SFC64 generators a seed (Chris Doty-Humphrey's, which passes his test
-    suite PractRand; NumPy's `SFC64`), each started with 192 bits of the seed's NumPy stream.
-    Drawing from them side by side takes an eighth of the time of NumPy's single generator.
+    The words come from 32 SFC64 generators per seed (Chris Doty-Humphrey's; NumPy's `SFC64`), each
+    started with 192 bits of the seed's NumPy stream. Side by side they take an eighth of the time.
 
     On a GPU normals are drawn in float64 and rounded. Their tail ends at 8.65, which leaves out
-    1e-9 of such a run. They depend on the number of steps drawn at a time as well.
+    1e-9 of such a run. They also depend on the number of steps drawn at a time.
 
     The numbers are rounded to float32, and the generators are not cryptographic: see
     docs/methods/sgd.md for what that leaves open.
@@ -94,11 +92,7 @@ class GaussianNoise:
         self._buffer = torch.empty(0)
 
     def draw_steps(self, steps: int, deviation: float) -> torch.Tensor:
-        """Draws the numbers of the next `steps` steps.
-
-        Args:
-          steps: at least one.
-          deviation: their standard deviation; at 0 zeros are returned and nothing is drawn.
+        """Draws the numbers of the next `steps` >= 1 steps; zeros, drawing nothing, at deviation 0.
 
         Returns:
           A view [seeds, steps, size] of a buffer that the next call overwrites.
@@ -122,14 +116,10 @@ class GaussianNoise:
     def noise_source(
         self, deviation: float
     ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], np.float32]:
-        """Returns the generators of the only seed, on the CPU, for compiled loops that call
-        `fill_normals`.
+        """Returns the arguments of `fill_normals` for compiled loops on the CPU: of the only seed.
 
-        A loop draws the numbers that `draw_steps` would, step after step, and the generators move
-        on. At a deviation of 0 it must draw nothing, as `draw_steps` does.
-
-        Returns:
-          lanes, tail and deviation of `fill_normals`: the deviation rounded up to float32.
+        A loop draws the numbers that `draw_steps` would, and the generators move on. At a deviation
+        of 0 it must draw nothing, as `draw_steps` does. The deviation is rounded up to float32.
         """
         (words,) = self._words
         return words.lanes, words.tail, _rounded_up(deviation)
@@ -183,9 +173,7 @@ def _start_lanes(seed: int, name: str, lanes: int) -> npt.NDArray[np.uint64]:
 
 @jit("i8(i8)")
 def padded_size(size):
-    """Returns how many numbers `fill_normals` draws for a step of `size`: whole pairs of all
-    lanes.
-    """
+    """Returns the numbers that `fill_normals` draws per step: whole pairs of all lanes."""
     return -(-size // (2 * LANES)) * 2 * LANES
 
 

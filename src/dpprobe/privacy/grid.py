@@ -19,9 +19,8 @@ from dpprobe.errors import PrivacyError
 
 # Integers up to here are exact in float64; a factor of two is left for what is added at the end.
 _SUM_BITS = 52
-# Bits of a row's entry, which is at most the row's norm; and of one that is added without a factor.
-# More would lie far below any noise, and noise of thousands of sensitivities must stay below 2^48
-# steps.
+# Bits of a row's entry, and of one that is added without a factor. More would lie far below any
+# noise, and noise of thousands of sensitivities must stay below 2^48 steps.
 _ENTRY_BITS, _LONE_BITS = 17, 26
 _FEWEST_BITS = 8
 _PANEL = 160
@@ -41,16 +40,16 @@ class GridSum:
 
     @property
     def values(self) -> torch.Tensor:
-        """The sums themselves, float64."""
+        """The sums, float64."""
         return self.units * self.step
 
     @property
     def one_seed(self) -> GridSum:
-        """The sums with a leading dimension, of one seed."""
+        """The sums with a leading dimension for one seed."""
         return GridSum(self.units[None], self.step)
 
     def divide_by(self, divisor: float) -> GridSum:
-        """Returns the sums divided by a public number."""
+        """Divides by a public number."""
         return GridSum(self.units, self.step / divisor)
 
 
@@ -77,10 +76,10 @@ class Grid:
 
 
 def product_bits(rows: int) -> int:
-    """Returns the bits that a row's entry and its factor may have together, for sums over n rows.
+    """Returns the bits of a row's entry and its factor together, for exact sums over n rows.
 
     Raises:
-      PrivacyError: when there are too many rows for 16 bits.
+      PrivacyError: if there are too many rows for 16 bits.
     """
     bits = _SUM_BITS - max(rows - 1, 0).bit_length()
     if bits < 2 * _FEWEST_BITS:
@@ -91,12 +90,12 @@ def product_bits(rows: int) -> int:
 
 
 def entry_bits(rows: int) -> int:
-    """Returns the bits of a row's entries where a factor of as many bits may be multiplied."""
+    """Returns the bits of a row's entries that are multiplied by a factor."""
     return min(product_bits(rows) // 2, _ENTRY_BITS)
 
 
 def factor_bits(rows: int) -> int:
-    """Returns the bits of a factor of entries of `entry_bits`."""
+    """Returns the bits of a factor of such entries."""
     return min(product_bits(rows) - entry_bits(rows), _ENTRY_BITS)
 
 
@@ -112,7 +111,7 @@ def grid_step(longest: float, bits: int) -> float:
 
 
 def towards_zero(values: torch.Tensor, step: float) -> torch.Tensor:
-    """Returns values as whole numbers of steps, rounded towards zero: float64."""
+    """Returns values as whole steps, rounded towards zero: float64."""
     return values.to(torch.float64).div(step).trunc_()
 
 

@@ -35,11 +35,6 @@ class Keystream:
     """
 
     def __init__(self, key: bytes, name: str) -> None:
-        """Starts a stream; `from_seed` and `from_system` make the key.
-
-        Args:
-          key: 256 secret bits, of this stream alone.
-        """
         if len(key) != KEY_BYTES:
             raise PrivacyError(f"keystream {name}: a key of {len(key)} bytes; give {KEY_BYTES}")
         self.name = name
@@ -51,11 +46,7 @@ class Keystream:
 
     @classmethod
     def from_seed(cls, seed: int, name: str) -> Keystream:
-        """Returns the stream of a seed for one use, such as "noise": benchmark mode.
-
-        Raises:
-          PrivacyError: when the seed is not a whole number of at most 128 bits.
-        """
+        """Returns the stream of a seed of at most 128 bits for one use: benchmark mode."""
         if not 0 <= seed < 2**SEED_BITS:
             raise PrivacyError(f"seed {seed}: must be a whole number of at most {SEED_BITS} bits")
         return cls(_derive_key(seed.to_bytes(SEED_BITS // 8, "big"), name), name)
@@ -70,11 +61,10 @@ class Keystream:
         return f"Keystream({self.name!r})"
 
     def make_part(self, name: str) -> Keystream:
-        """Returns a stream of its own for one part of this one's use.
+        """Returns a stream of its own for one part of this stream's use.
 
-        Raises:
-          PrivacyError: when the part was given away before, or in a process forked from the one
-            that started the stream: its words would be used twice.
+        Raises PrivacyError if the part was given away before, or in a forked process, whose words
+        would be used twice.
         """
         self._check_process()
         if name in self._parts:
@@ -83,7 +73,6 @@ class Keystream:
         return Keystream(_derive_key(self._key, name), f"{self.name}, {name}")
 
     def draw_words(self, count: int) -> Words:
-        """Draws the next words, as `fill_words` does, into a new array."""
         words = np.empty(count, dtype=np.uint64)
         self.fill_words(words)
         return words
@@ -95,9 +84,7 @@ class Keystream:
     def fill_words(self, out: Words) -> None:
         """Fills a contiguous array of one dimension with the next words.
 
-        Raises:
-          PrivacyError: in a process forked from the one that started the stream, where the words
-            would be drawn a second time.
+        Raises PrivacyError in a forked process, which would draw the same words again.
         """
         self._check_process()
         view = out.view(np.uint8).data

@@ -19,11 +19,7 @@ ABOVE_NOTE = (
 
 
 def epsilon_token(value: Any) -> str:
-    """Returns the one spelling of an epsilon, used in paths: "0.5", "8", "inf".
-
-    Raises:
-      ValueError: when the value is not a positive number or "inf".
-    """
+    """Returns an epsilon's one spelling in paths, such as "0.5" or "inf"; raises ValueError."""
     try:
         number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -34,12 +30,11 @@ def epsilon_token(value: Any) -> str:
 
 
 def epsilon_value(token: str) -> float:
-    """Returns the number that an epsilon token stands for."""
     return math.inf if token == INFINITE else float(token)
 
 
 def delta_above(delta: float, n: int) -> bool:
-    """Returns True for a delta above 1 / n, with n training units, beyond the last digits."""
+    """Returns True for a delta above 1 / n, with n training units, beyond round-off."""
     return delta * n > 1.0 and not math.isclose(delta * n, 1.0, rel_tol=1e-9)
 
 
@@ -48,10 +43,7 @@ def delta_fault(
 ) -> str | None:
     """Returns the error for a delta above 1 / n, which guarantees nothing; else None.
 
-    Args:
-      unit: of privacy, "image" or "patient".
-      allowed: the study's `allow_delta_above_one_over_n`, with which nothing is an error; None
-        where no option allows it, as in a release.
+    `allowed` is the study's option for it; None if no option allows it, as in a release.
     """
     if allowed or not delta_above(delta, n):
         return None
@@ -90,5 +82,4 @@ def _describe_above(delta: float, n: int, unit: str) -> str:
 
 
 def to_tokens(value: Any) -> Any:
-    """Reads a list of epsilons as their tokens."""
     return list(map(epsilon_token, value)) if isinstance(value, list | tuple) else value

@@ -1,11 +1,10 @@
 """Machine code of Numba functions: a module's functions are compiled or loaded all together.
 
-Numba's own cache keeps one function at a time. Processes that share an empty cache then load
-functions of each other's and compile the rest, and a mixture of two compilations differs in the
-last bits from either of them. Here the functions of a module are one file. A process reads it, or
-compiles every function in the order of the module and renames its file into place: nothing is
-mixed, no lock is needed (some network file systems have none), and a process that is killed leaves
-nothing that another would read. Compiled and loaded code are linked in the same order.
+Numba's own cache keeps one function at a time. Processes that share an empty cache then load some
+functions of each other and compile the rest, and such mixtures differ in the last bits. Here one
+file has all functions of a module. A process reads it, or compiles every function in the order of
+the module and renames its file into place. So nothing is mixed, and no lock is needed. Compiled and
+loaded code are linked in the same order.
 """
 
 from __future__ import annotations
@@ -43,11 +42,9 @@ class MachineCode:
     ready: ClassVar[set[str]] = set()
 
     def __init__(self, source: str, *called: str) -> None:
-        """Looks for the module's machine code.
+        """Reads the machine code of the module with the `__file__` `source`, if a folder has it.
 
-        Args:
-          source: the module's `__file__`.
-          called: those of the modules whose compiled functions it calls, and which call none.
+        `called` are the files of modules whose compiled functions it calls, and which call none.
         """
         self._source, self._called = Path(source), [Path(one) for one in called]
         self.name = f"{self._source.stem}-{self._hash_dependencies()}"
@@ -105,7 +102,7 @@ class MachineCode:
         )
 
     def list_folders(self) -> list[Path]:
-        """Returns where the file may lie, in order: the three places of Numba's own cache."""
+        """Lists the folders of Numba's own cache, in its order."""
         from numba.misc.appdirs import AppDirs  # as above
 
         in_home = AppDirs("numba", appauthor=False).user_cache_dir
@@ -141,7 +138,6 @@ class MachineCode:
         self._parts[key] = dumps(result._reduce())
 
     def _hash_dependencies(self) -> str:
-        """Returns the hash of everything that the machine code depends on."""
         import llvmlite  # as above
         import numba
         from llvmlite import binding
@@ -161,7 +157,6 @@ class MachineCode:
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
     def _read_file(self) -> dict[str, bytes]:
-        """Reads the first whole file of the folders; empty where there is none."""
         for folder in self.list_folders():
             try:
                 content = (folder / self.name).read_bytes()
@@ -174,7 +169,6 @@ class MachineCode:
 
 
 def _numba_setting(name: str) -> Any:
-    """Returns a setting of Numba, None for one that this version does not have."""
     import numba  # as above
 
     return getattr(numba.config, name, None)
@@ -198,7 +192,7 @@ def _make_part(code: MachineCode, function: Callable[..., Any]) -> Any:
 
 @functools.cache
 def processor_name() -> str:
-    """Returns the processor's name, and LLVM's for its kind: "AMD EPYC 9B14 (znver4)"."""
+    """Returns the processor's name and LLVM's: "AMD EPYC 9B14 (znver4)"."""
     from llvmlite import binding  # as above
 
     try:

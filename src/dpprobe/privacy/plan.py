@@ -1,10 +1,10 @@
 """The plan of a private fit: one object that a head runs, an accountant prices, a statement prints.
 
-Two training splits are neighbours when one is the other with one unit's rows replaced by null rows,
-which contribute nothing to any sum. The number of training examples n is the same in both, fixed
-and public: sampling rates, divisors and step counts are computed from it. A sum over the rows, and
-over a Poisson sample of them, changes as if the rows were not there, so prices are those of "add or
-remove one"; but after a removal n would be another, and the divisor would tell.
+Two training splits are neighbours if one is the other with one unit's rows replaced by null rows,
+which add nothing to any sum. The number of training units n is the same in both, fixed and public:
+sampling rates, divisors and step counts follow from it. A sum over the rows, or over a Poisson
+sample of them, changes as if the rows were not there, so prices are those of "add or remove one".
+Under that relation, however, n would change and the divisor would tell.
 """
 
 from __future__ import annotations
@@ -27,24 +27,22 @@ LARGEST_MEAN_RUNS, LARGEST_SHAPE = 1000, 100
 
 @dataclass(frozen=True, kw_only=True)
 class Mechanism:
-    """`count` releases of one kind, each on a Poisson sample of the training examples.
+    """`count` releases of one kind, each on a Poisson sample of the training units.
 
-    A Gaussian release is a sum over rows with Gaussian noise. An exponential one is a draw among
-    public candidates, each with a probability in proportion to exp(score / temperature), where a
-    score is a sum over rows; see `dpprobe.privacy.bounded_range`.
+    A Gaussian release is a sum over rows with Gaussian noise. An exponential one draws a public
+    candidate with a probability in proportion to exp(score / temperature), where a score is a sum
+    over rows; see `dpprobe.privacy.bounded_range`.
 
     Attributes:
       name: short and unique within a plan, such as "gradients".
       released: its output in words, for the privacy statement.
-      sensitivity: the most that the rows of one unit add to the released sum, in L2 norm: the sum
-        changes by no more where null rows take their place. For an exponential release, the most by
-        which they move the scores of two outputs against each other.
-      noise_multiplier: the noise's standard deviation divided by the sensitivity. Before
-        calibration it is relative: one common factor is then found for all mechanisms of a plan.
-        For an exponential release, the temperature takes the standard deviation's place.
-      sample_rate: each row joins each release independently with this probability; 1 is all rows.
-        Exponential releases are of all rows.
-      kind: "gaussian" or "exponential".
+      sensitivity: the most that the rows of one unit add to the released sum, in L2 norm; for an
+        exponential release, the most by which they move the scores of two outputs against each
+        other.
+      noise_multiplier: the noise's standard deviation, or the temperature, over the sensitivity.
+        Before calibration it is relative: one common factor is found for all mechanisms of a plan.
+      sample_rate: the probability with which each unit joins each release independently; 1 is all
+        rows, as for exponential releases.
     """
 
     name: str
@@ -82,24 +80,21 @@ class Mechanism:
 
     @property
     def is_exponential(self) -> bool:
-        """True if its releases are draws among public candidates."""
         return self.kind == EXPONENTIAL
 
     @property
     def bounded_range(self) -> float:
-        """The range of one exponential release's log likelihood ratios, eta; infinite for none."""
+        """Eta, the range of an exponential release's log likelihood ratios."""
         return 1 / self.noise_multiplier if self.noise_multiplier else math.inf
 
     def scale_noise(self, factor: float) -> Mechanism:
-        """Returns the mechanism with its noise multiplier multiplied by `factor`."""
         return replace(self, noise_multiplier=self.noise_multiplier * factor)
 
     def repeat_count(self, times: int) -> Mechanism:
-        """Returns the mechanism of `times` independent fits together: its count times `times`."""
         return replace(self, count=self.count * times)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns a JSON-compatible dictionary; of a Gaussian mechanism without its kind."""
+        """Returns a JSON-compatible dictionary; a Gaussian mechanism's lacks the kind."""
         values = asdict(self)
         if not self.is_exponential:
             del values["kind"]
@@ -107,7 +102,6 @@ class Mechanism:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Mechanism:
-        """Reads the dictionary that `to_dict` returns."""
         return cls(**values)
 
 
@@ -115,15 +109,14 @@ class Mechanism:
 class Selection:
     """Mechanisms that run together a random number of times; only the best run is released.
 
-    The number of runs is drawn without the data: a truncated negative binomial (Papernot and
-    Steinke 2022, definition 1; its cases of shape 0 and 1 are the logarithmic and the geometric
-    distribution, all at least 1), or Poisson, the limit of a large shape, which may be 0.
+    The number of runs is drawn without the data: a truncated negative binomial, at least 1
+    (Papernot and Steinke 2022, definition 1; logarithmic at shape 0, geometric at 1), or Poisson,
+    the limit of a large shape, which may be 0.
 
     Attributes:
       mean: of the number of runs.
       shape: 0 or more; infinite is Poisson.
-      repeated: names of the plan's mechanisms that every run releases again. The others are
-        released once, before all runs.
+      repeated: the mechanisms that every run releases again; all others are released once.
     """
 
     mean: float
@@ -146,36 +139,28 @@ class Selection:
 
     @property
     def distribution_name(self) -> str:
-        """The name of the distribution of the number of runs."""
         known = {0.0: "logarithmic", 1.0: "geometric", math.inf: "Poisson"}
         return known.get(self.shape, "truncated negative binomial")
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns a JSON-compatible dictionary; an infinite shape is written "inf"."""
-        return {
-            "mean": self.mean,
-            "shape": _to_json(self.shape),
-            "repeated": list(self.repeated),
-        }
+        """Returns a JSON-compatible dictionary; an infinite shape is "inf"."""
+        return {"mean": self.mean, "shape": _to_json(self.shape), "repeated": list(self.repeated)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Selection:
-        """Reads the dictionary that `to_dict` returns."""
         return cls(
-            mean=values["mean"],
-            shape=float(values["shape"]),
-            repeated=tuple(values["repeated"]),
+            mean=values["mean"], shape=float(values["shape"]), repeated=tuple(values["repeated"])
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Patients:
-    """Patients who may have several images, under a promise for one image.
+    """Patients who may have several images, while the unit is one image.
 
     Attributes:
       images: the largest number of a patient's training images, public; None for any number.
-      epsilon: what the promise for one image is worth to such a patient, at the plan's delta; None
-        where their number is not known or nothing is promised.
+      epsilon: to such a patient, at the plan's delta; None if the number is unknown or nothing is
+        promised.
     """
 
     images: int | None
@@ -186,19 +171,15 @@ class Patients:
 class Plan:
     """Everything that bears on the privacy of one fit.
 
-    The head runs it, the accountant has priced it, the statement prints it.
-
     Attributes:
-      mechanisms: the composition, with absolute noise multipliers. Empty when no privacy is asked.
+      mechanisms: the composition, with absolute noise multipliers. Empty without privacy.
       n: training units, public.
-      patients: those that the dataset names, where the unit is one image; None where it names none.
-      epsilon: the target; infinite when the fit guarantees nothing.
-      accountant: "pld" or "rdp", as the study asked.
-      selection: the mechanisms that run several times, with only the best run's outputs released;
-        None where all run once.
-      realised_epsilon: the epsilon of the composition at `delta`, at most `epsilon`.
+      patients: if the dataset names them and the unit is one image.
+      epsilon: the target; infinite if the fit guarantees nothing.
+      accountant: as the study asked.
+      realised_epsilon: of the composition at `delta`, at most `epsilon`.
       priced_by: the accountant that computed it, with library and version.
-      checks: the epsilon by other accountants, by name; None where one cannot tell.
+      checks: the epsilon by other accountants, by name; None if one cannot tell.
       check_notes: the reason for each that cannot.
     """
 
@@ -246,34 +227,27 @@ class Plan:
             raise PrivacyError(f"plan: mechanisms must have different names, not {names}")
         for name in self.selection.repeated if self.selection else ():
             self.find_mechanism(name)
-        if not self.private:
-            self._check_silent()
-            return
-        if not self.mechanisms:
+        if self.private and not self.mechanisms:
             raise PrivacyError(f"plan: epsilon {self.epsilon:g} is promised but nothing is priced")
         for mechanism in self.mechanisms:
-            if mechanism.noise_multiplier <= 0:
+            if not self.private and mechanism.noise_multiplier != 0:
+                raise PrivacyError(
+                    f"plan: epsilon is infinite but mechanism {mechanism.name!r} has noise "
+                    f"multiplier {mechanism.noise_multiplier:g}; it must be 0"
+                )
+            if self.private and mechanism.noise_multiplier <= 0:
                 raise PrivacyError(
                     f"plan: epsilon {self.epsilon:g} is promised but mechanism "
                     f"{mechanism.name!r} adds no noise"
                 )
-        if not self.realised_epsilon <= self.epsilon:
+        if self.private and not self.realised_epsilon <= self.epsilon:
             raise PrivacyError(
                 f"plan: realised epsilon {self.realised_epsilon:g} exceeds the target "
                 f"{self.epsilon:g}; calibrate again"
             )
 
-    def _check_silent(self) -> None:
-        for mechanism in self.mechanisms:
-            if mechanism.noise_multiplier != 0:
-                raise PrivacyError(
-                    f"plan: epsilon is infinite but mechanism {mechanism.name!r} has noise "
-                    f"multiplier {mechanism.noise_multiplier:g}; it must be 0"
-                )
-
     @property
     def private(self) -> bool:
-        """True if the fit is differentially private: its epsilon is finite."""
         return math.isfinite(self.epsilon)
 
     @property
@@ -282,15 +256,10 @@ class Plan:
 
     @property
     def steps(self) -> int:
-        """The number of noisy releases; of repeated mechanisms those of one run count."""
+        """The number of noisy releases; repeated mechanisms count once."""
         return sum(mechanism.count for mechanism in self.mechanisms)
 
     def find_mechanism(self, name: str) -> Mechanism:
-        """Returns the mechanism of that name.
-
-        Raises:
-          PrivacyError: when the plan does not have it.
-        """
         for mechanism in self.mechanisms:
             if mechanism.name == name:
                 return mechanism
@@ -298,7 +267,7 @@ class Plan:
         raise PrivacyError(f"plan: no mechanism {name!r}; it has {known}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns a JSON-compatible dictionary; an infinite epsilon is written "inf"."""
+        """Returns a JSON-compatible dictionary; an infinite epsilon is "inf"."""
         return {
             "mechanisms": [mechanism.to_dict() for mechanism in self.mechanisms],
             "n": self.n,
@@ -319,7 +288,6 @@ class Plan:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Plan:
-        """Reads the dictionary that `to_dict` returns."""
         relation = values["neighbouring"]
         if relation != cls.NEIGHBOURING:
             raise PrivacyError(
@@ -353,7 +321,7 @@ def _from_json(value: float | str | None) -> float | None:
 
 
 def full_batch(name: str, released: str, sensitivity: float, count: int = 1) -> Mechanism:
-    """Returns a release over all rows, of relative noise multiplier 1."""
+    """Returns releases over all rows, of relative noise multiplier 1."""
     return Mechanism(
         name=name,
         released=released,
@@ -364,9 +332,7 @@ def full_batch(name: str, released: str, sensitivity: float, count: int = 1) -> 
     )
 
 
-def split_budget(
-    parts: Sequence[tuple[float, Sequence[Mechanism]]],
-) -> tuple[Mechanism, ...]:
+def split_budget(parts: Sequence[tuple[float, Sequence[Mechanism]]]) -> tuple[Mechanism, ...]:
     """Scales groups of mechanisms so that they cost given shares of one plan's budget.
 
     A group's cost is the sum of count * sample_rate^2 / noise_multiplier^2. If nothing samples,

@@ -1,9 +1,7 @@
-"""The mark of heads that were trained on private examples: no study may start from one as if
-public.
+"""The mark of heads that were trained on private examples: no study may start from them as public.
 
-A head's file says in its metadata of which cell it is. Anything that a fit takes for public is held
-against that. A mark goes with a file that is copied or renamed; who writes the numbers into a file
-of his own leaves it behind.
+The metadata of a head's file names its cell. A mark survives copying and renaming, but not writing
+the numbers into another file.
 """
 
 from __future__ import annotations
@@ -38,9 +36,7 @@ def mark_metadata(cell: Mapping[str, str], options: Mapping[str, Any]) -> dict[s
 def check_unmarked(path: Path, *, option: str, written: str) -> None:
     """Raises PrivacyError for a file of heads that were trained on private examples.
 
-    Args:
-      path: the file; one that cannot be read passes, and its reader says what is wrong.
-      option: that names it, and `written`: the path as the study has it.
+    A file that cannot be read passes: its reader reports the fault.
     """
     try:
         with safe_open(path, framework="numpy") as stream:
@@ -49,8 +45,7 @@ def check_unmarked(path: Path, *, option: str, written: str) -> None:
         return
     if not isinstance(mark, Mapping):
         return
-    # before there were marks, a file had the options of its head alone
-    if mark.get("format") == FORMAT or "head" in mark:
+    if mark.get("format") == FORMAT:
         raise PrivacyError(
             f"{option} {written}: {_describe_origin(mark)}. A start from private results has "
             "no price; name a file made from public data alone"
@@ -60,7 +55,7 @@ def check_unmarked(path: Path, *, option: str, written: str) -> None:
 def _describe_origin(mark: Mapping[str, Any]) -> str:
     cell = mark.get("private_rows")
     if not isinstance(cell, Mapping):
-        return f"heads that {mark.get('head', 'a method')} trained on private rows"
+        return "heads that were trained on private rows"
     return (
         f"heads that {cell.get('method')} trained on private rows of {cell.get('dataset')} at "
         f"epsilon {cell.get('epsilon')}"

@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
 
 def stopping_probability(selection: Selection) -> float:
-    """Computes the parameter gamma of a truncated negative binomial with this mean and shape.
-
-    Papernot and Steinke 2022, definition 1.
-    """
+    """Computes gamma of a truncated negative binomial (Papernot and Steinke 2022, definition 1)."""
     from scipy.optimize import brentq
 
     shape = selection.shape
@@ -39,9 +36,8 @@ def _over_one_minus_power(log_gamma: float, shape: float) -> float:
 def draw_runs(selection: Selection, generator: np.random.Generator) -> int:
     """Draws the number of runs from the distribution that is priced.
 
-    Papernot and Steinke 2022, definition 1. A negative binomial is a Poisson variable whose mean is
-    Gamma distributed; a draw of 0 is repeated. For shapes below 1, where 0 is likely, the
-    distribution is inverted instead: its probabilities decrease from 1 run on.
+    Papernot and Steinke 2022, definition 1: a Poisson variable whose mean is Gamma distributed; a
+    draw of 0 is repeated. Shapes below 1, where 0 is likely, are inverted.
     """
     if math.isinf(selection.shape):
         return int(generator.poisson(selection.mean))
@@ -68,11 +64,7 @@ def _runs_of_small_shape(gamma: float, shape: float, at: float) -> int:
 
 
 def runs_at(selection: Selection, at: float) -> int:
-    """Returns the number of runs at a quantile of the distribution that is priced.
-
-    Args:
-      at: between 0 and 1; of a uniform number the answer has that distribution.
-    """
+    """Returns the number of runs at a quantile of the distribution that is priced."""
     from scipy import stats  # heavy: planning imports what imports this module
 
     if math.isinf(selection.shape):

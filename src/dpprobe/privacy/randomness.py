@@ -29,27 +29,20 @@ def cell_seed(identity: Any, index: int) -> int:
 
 
 def open_stream(seed: int, name: str) -> np.random.Generator:
-    """Returns the stream of random numbers of a seed for one use, such as "noise" or "sampling".
+    """Returns a seed's stream of random numbers for one use, such as "noise" or "sampling".
 
     The generator (SFC64) takes all 128 bits; PyTorch's on the CPU would keep 32 of them.
-
-    Raises:
-      PrivacyError: when the seed is not a whole number of at most 128 bits.
     """
     return np.random.Generator(np.random.SFC64(np.random.SeedSequence(derived_seed(seed, name))))
 
 
 def stream_seed(seed: int, name: str) -> int:
-    """Derives a seed of 64 bits for a generator that takes no more, such as PyTorch's on a GPU."""
+    """Derives a seed of 64 bits for generators that take no more, such as PyTorch's on a GPU."""
     return derived_seed(seed, name) >> (SEED_BITS - 64)
 
 
 def derived_seed(seed: int, name: str) -> int:
-    """Derives the seed of one part of a fit, such as one mechanism's noise: 128 bits.
-
-    Raises:
-      PrivacyError: when the seed is not a whole number of at most 128 bits.
-    """
+    """Derives the 128-bit seed of one part of a fit; raises PrivacyError for longer seeds."""
     if not 0 <= seed < 2**SEED_BITS:
         raise PrivacyError(f"seed {seed}: must be a whole number of at most {SEED_BITS} bits")
     digest = hashlib.sha256(seed.to_bytes(SEED_BITS // 8, "big") + name.encode()).digest()

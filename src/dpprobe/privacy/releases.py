@@ -38,7 +38,7 @@ LARGEST_SUM = 2.0**53
 
 
 class Observer(Protocol):
-    """Records all that a fit releases, as an audit's attacker sees it; only audits use it."""
+    """Records all that a fit releases, as an attacker sees it; only audits use it."""
 
     def observe_release(
         self,
@@ -57,9 +57,7 @@ class Observer(Protocol):
         """
         ...
 
-    def replace_sampler(self, seed: int, sampler: Sampler) -> Sampler:
-        """Returns the sampler that a fit's batches are drawn with."""
-        ...
+    def replace_sampler(self, seed: int, sampler: Sampler) -> Sampler: ...
 
 
 class Releases:
@@ -92,25 +90,20 @@ class Releases:
         self._streams: set[tuple[str, int]] = set()
 
     def make_part(self, plan: Plan, seeds: Sequence[int]) -> Releases:
-        """Returns the releases of a part of this fit, which are counted by themselves."""
+        """Returns the releases of a part of this fit, which are counted separately."""
         return Releases(plan, seeds, self.device, entropy=self.entropy, observer=self.observer)
 
     def sensitivity(self, name: str) -> float:
-        """Returns the norm that rows are clipped to; infinite when the plan is not private."""
+        """Returns the norm that rows are clipped to; infinite without privacy."""
         return self.plan.find_mechanism(name).sensitivity if self.plan.private else math.inf
 
     def noise_deviation(self, name: str) -> float:
-        """Returns the noise's standard deviation; 0 when the plan is not private."""
+        """Returns the noise's standard deviation; 0 without privacy."""
         mechanism = self.plan.find_mechanism(name)
         return mechanism.noise_multiplier * mechanism.sensitivity
 
     def make_grid(self, longest: float, rows: int) -> Grid:
-        """Returns the grid of a sum over rows, to which each adds a vector once.
-
-        Args:
-          longest: the vectors' largest norm, a public bound; unused without noise.
-          rows: n, which is public.
-        """
+        """Returns the grid of a sum over n rows of norm at most `longest`, both public."""
         return Grid.make_grid(longest, rows, whole=self.plan.private)
 
     def release_gaussian(self, name: str, sums: GridSum) -> torch.Tensor:
@@ -120,10 +113,10 @@ class Releases:
           sums: [seeds, ...], of L2 sensitivity `sensitivity(name)` in each seed.
 
         Returns:
-          float64 [seeds, ...]: `sums` plus rounded normals of standard deviation `deviation(name)`.
+          float64 [seeds, ...]: `sums` plus rounded normals of deviation `noise_deviation(name)`.
 
         Raises:
-          PrivacyError: when the plan has no such release left, or the sums are off their grid.
+          PrivacyError: if the plan has no such release left, or the sums are off their grid.
         """
         self.count_releases(name, 1)
         deviation = self._deviation_in_steps(name, sums)
@@ -140,17 +133,14 @@ class Releases:
 
         Its coordinates in an orthonormal basis of the symmetric matrices, the diagonal and
         sqrt(2) times one triangle, get independent noise. So the noise on the diagonal has the
-        standard deviation `deviation(name)`, and elsewhere one smaller by sqrt(2).
+        deviation `noise_deviation(name)`, and elsewhere one smaller by sqrt(2).
 
         Args:
-          sums: [seeds, d, d], symmetric; of what is below the diagonal nothing is read.
-          counted: False for one of several parts of a release that the head counts by itself.
+          sums: [seeds, d, d], symmetric; entries below the diagonal are not read.
+          counted: False for one of several parts of a release that the head counts itself.
 
         Returns:
           float64 [seeds, d, d].
-
-        Raises:
-          PrivacyError: as of `release_gaussian`.
         """
         if counted:
             self.count_releases(name, 1)
@@ -170,19 +160,18 @@ class Releases:
     def release_exponential(self, name: str, scores: GridSum) -> torch.Tensor:
         """Makes all of a mechanism's draws, each of one candidate for every group of scores.
 
-        Draw after draw, a group's candidates are those that it has not drawn before. Without noise
-        they are those of the largest scores.
+        A group's candidates are those that it has not drawn before. Without noise they are those of
+        the largest scores.
 
         Args:
-          scores: [groups, candidates], no negative ones; the rows of a unit move the sums over
-            groups of any two choices against each other by at most `sensitivity(name)`.
+          scores: [groups, candidates], none negative; the rows of a unit move the sums over groups
+            of any two choices against each other by at most `sensitivity(name)`.
 
         Returns:
           Places of candidates, int64 [seeds, groups, draws].
 
         Raises:
-          PrivacyError: when the plan has no such draws left, the scores are off their grid, or an
-            audit looks on, which knows sums with noise alone.
+          PrivacyError: if no such draws are left, scores are off their grid, or an audit observes.
         """
         mechanism = self.plan.find_mechanism(name)
         if not mechanism.is_exponential:
@@ -213,13 +202,10 @@ class Releases:
     def observe_sums(
         self, name: str, sums: torch.Tensor, noise: torch.Tensor, seeds: Sequence[int]
     ) -> torch.Tensor:
-        """Passes float32 sums and the noise that a head draws itself through the observer.
-
-        Args:
-          sums: [seeds, ...].
+        """Passes float32 sums [seeds, ...] and the noise that a head draws itself to the observer.
 
         Returns:
-          `sums` plus `noise`, or what the observer puts in their place.
+          `sums` plus `noise`, or what the observer replaces them by.
         """
         assert self.observer is not None
         outputs = torch.empty_like(sums)
@@ -231,15 +217,10 @@ class Releases:
         return outputs
 
     def choose_sampler(self, seed: int, sampler: Sampler) -> Sampler:
-        """Returns what a seed's batches are drawn with: `sampler`, as the observer leaves it."""
         return sampler if self.observer is None else self.observer.replace_sampler(seed, sampler)
 
     def open_keystream(self, seed: int, use: str) -> Keystream:
-        """Returns the random words of one use of a seed.
-
-        Raises:
-          PrivacyError: when they were handed out before: they would be used twice.
-        """
+        """Returns the random words of one use of a seed; raises PrivacyError at a second call."""
         if (use, seed) in self._streams:
             raise PrivacyError(f"{use}: its random words were handed out before; not released")
         self._streams.add((use, seed))
@@ -248,18 +229,17 @@ class Releases:
     def make_noise(
         self, name: str, size: int, *, seeds: Sequence[int] | None = None
     ) -> GaussianNoise:
-        """Returns the float32 noise of releases that a head adds up by itself, step after step.
+        """Returns the float32 noise of releases that a head adds up itself, step after step.
 
-        The head draws with the standard deviation that `noise_deviation` says, and notes its
-        releases by `count_releases`.
+        The head draws with the deviation `noise_deviation`, and reports to `count_releases`.
 
         Args:
-          seeds: those of the fit's seeds whose noise it is; all of them if absent.
+          seeds: of the fit's seeds; all if absent.
 
         Raises:
-          PrivacyError: when the plan lacks the mechanism, or the noise was handed out before: two
-            sums with the same noise give their difference away; for a release, which float32 noise
-            is not good enough for.
+          PrivacyError: if the plan lacks the mechanism; if the noise was handed out before, since
+            two sums with the same noise reveal their difference; and for a release, which needs
+            exact noise.
         """
         if self.entropy.secret:
             raise PrivacyError(
@@ -273,11 +253,7 @@ class Releases:
         return GaussianNoise(chosen, size, self.device)
 
     def count_releases(self, name: str, releases: int) -> None:
-        """Counts releases to which a head has added the noise itself.
-
-        Raises:
-          PrivacyError: when there are more than were priced.
-        """
+        """Counts noisy releases; raises PrivacyError if there are more than were priced."""
         self._taken[name] += releases
         priced = self.plan.find_mechanism(name).count
         if self._taken[name] > priced:
@@ -297,12 +273,8 @@ class Releases:
                 )
 
     def _add_rounded_noise(
-        self,
-        name: str,
-        sums: GridSum,
-        add: Callable[[RoundedGaussian, torch.Tensor], None],
+        self, name: str, sums: GridSum, add: Callable[[RoundedGaussian, torch.Tensor], None]
     ) -> torch.Tensor:
-        """Returns each seed's sum with its noise; `add` adds it, in steps of the grid."""
         noisy = sums.units.to("cpu", copy=True).contiguous()
         if self.observer is None:
             for seed, numbers in zip(self.seeds, noisy, strict=True):
@@ -322,7 +294,7 @@ class Releases:
         return torch.stack(outputs).to(self.device)
 
     def _deviation_in_steps(self, name: str, sums: GridSum) -> float:
-        """Returns the noise's standard deviation in steps of the sums' grid, rounded up."""
+        """Returns the noise's deviation in steps of the sums' grid, rounded up."""
         if self.plan.find_mechanism(name).is_exponential:
             raise PrivacyError(f"{name}: priced as draws, not as a sum with Gaussian noise")
         deviation = self.noise_deviation(name)

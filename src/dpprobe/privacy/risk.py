@@ -50,10 +50,8 @@ class Risk:
     at: float | None = None
 
     def __post_init__(self) -> None:
-        rates = (self.true_positives, self.at)
-        if (self.advantage is None) == (rates == (None, None)) or (None in rates) != (
-            rates == (None, None)
-        ):
+        given = {value is not None for value in (self.true_positives, self.at)}
+        if given != {self.advantage is None}:
             raise PrivacyError(
                 "risk: write advantage, such as {advantage: 0.1}, or true_positives with at, such "
                 "as {true_positives: 0.01, at: 0.001}"
@@ -68,11 +66,7 @@ class Risk:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Risk:
-        """Reads `{advantage: h}` or `{true_positives: b, at: a}`.
-
-        Raises:
-          PrivacyError: for other keys, or values that are no numbers in range.
-        """
+        """Reads `{advantage: h}` or `{true_positives: b, at: a}`; raises PrivacyError."""
         unknown = set(values) - {"advantage", "true_positives", "at"}
         if unknown:
             raise PrivacyError(
@@ -84,14 +78,13 @@ class Risk:
             raise PrivacyError(f"risk {dict(values)!r}: write numbers between 0 and 1") from None
 
     def to_dict(self) -> dict[str, float]:
-        """Returns the dictionary that `from_dict` reads."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def to_mu(self) -> float:
         """Returns the mu of Gaussian differential privacy whose printed rates attain the target.
 
         Raises:
-          PrivacyError: for a target that six decimals cannot tell from no risk at all.
+          PrivacyError: for a target that six decimals cannot tell from no risk.
         """
         from scipy.special import ndtri  # heavy: planning imports what imports this module
 
@@ -107,7 +100,7 @@ class Risk:
         """Returns the epsilon at delta of that mu, rounded down to six digits.
 
         Raises:
-          PrivacyError: when it is outside the range that can be calibrated.
+          PrivacyError: if it is below the smallest that can be calibrated.
         """
         epsilon = _round_down(gaussian_epsilon(self.to_mu(), delta))
         if not epsilon >= SMALLEST_EPSILON:
@@ -119,7 +112,7 @@ class Risk:
         return min(epsilon, LARGEST_EPSILON)
 
     def permits(self, plan: Plan) -> bool:
-        """Returns True if no attack on the plan's releases can reach more than the target."""
+        """Returns True if no attack on the plan's releases can exceed the target."""
         bounds = bound_attacks(
             plan.mechanisms,
             self.rates,
@@ -136,7 +129,6 @@ class Risk:
 
     @property
     def target(self) -> float:
-        """The most that may be reached."""
         return float(self.true_positives or 0) if self.advantage is None else self.advantage
 
     def measure(self, bounds: Allowed) -> float:
@@ -150,7 +142,7 @@ class Risk:
 
 
 def _lower_rate(rate: float) -> float:
-    """Returns a rate such that what is printed of it, rounded up, is not above `rate`."""
+    """Returns a rate whose printed value, rounded up, is at most `rate`."""
     scale = 10**_DECIMALS
     return math.floor(rate * scale + _ROUND_OFF) / scale - _ROUND_OFF
 
@@ -160,14 +152,10 @@ def _round_down(epsilon: float) -> float:
 
 
 def plan_for_risk(risk: Risk, delta: float, make_plan: Callable[[float], Plan]) -> Plan:
-    """Returns the plan of the largest epsilon that keeps to a risk.
+    """Returns the plan of the largest epsilon that keeps to a risk, or raises PrivacyError.
 
     Args:
-      delta: of the plans.
-      make_plan: calibrates the plan of an epsilon at this delta.
-
-    Raises:
-      PrivacyError: when no epsilon that can be calibrated keeps to it.
+      make_plan: calibrates the plan of an epsilon at `delta`.
     """
     plan = make_plan(risk.to_epsilon(delta))
     if plan.selection is None and is_gaussian(plan.mechanisms):

@@ -226,11 +226,6 @@ class RoundedGaussian:
     """
 
     def __init__(self, keystream: Keystream) -> None:
-        """Takes the two streams.
-
-        Raises:
-          PrivacyError: when another sampler has taken its words.
-        """
         self._words = keystream.make_part("words")
         self._more = keystream.make_part("further words")
         self._block: Words = np.empty(BLOCK, dtype=np.uint64)
@@ -238,14 +233,10 @@ class RoundedGaussian:
         self._place = 0
 
     def draw_numbers(self, size: int, deviation: float) -> npt.NDArray[np.int64]:
-        """Draws the next numbers.
-
-        Args:
-          deviation: standard deviation of the Gaussian that is rounded; at 0 zeros are returned and
-            nothing is drawn.
+        """Draws the next numbers; at deviation 0 returns zeros and draws nothing.
 
         Raises:
-          PrivacyError: when the deviation is negative, not a number or above 2^48.
+          PrivacyError: unless the deviation is from 0 to 2^48.
         """
         out = np.zeros(size, dtype=np.int64)
         scale = _find_scale(deviation)
@@ -259,12 +250,8 @@ class RoundedGaussian:
     ) -> None:
         """Adds the next numbers to integers in place, with memory for one block only.
 
-        Args:
-          sums: int64, or float64 that hold integers; contiguous. float64 sums stay integers as
-            long as they are below 2^53.
-
-        Raises:
-          PrivacyError: as `draw_numbers`, and when the sums are of another type or not contiguous.
+        The sums are int64, or float64 that hold integers below 2^53; contiguous. Raises
+        PrivacyError as `draw_numbers`, and for sums of another type or layout.
         """
         if sums.dtype not in (np.int64, np.float64) or not sums.flags.c_contiguous:
             raise PrivacyError(
@@ -327,12 +314,9 @@ def _find_scale(deviation: float) -> _Scale | None:
 
 
 def attempt_number(word: int, more: Callable[[], int], deviation: Fraction) -> int | None:
-    """Makes a number of a word in integers of any length, None where it is to be started again.
+    """Makes a number of its first `word` in integers of any length; None if it must start again.
 
-    Args:
-      word: the number's first.
-      more: draws a further word.
-      deviation: of the Gaussian, at least 0.
+    `more` draws a further word.
     """
     pieces = compute_table()
     choice = word % 2**CHOICE_BITS
@@ -380,7 +364,6 @@ class _Digits(NamedTuple):
         return self.start + Fraction(self.value + 1, 1 << self.places)
 
     def shrink_to(self, start: Fraction, bits: int) -> _Digits:
-        """Returns the number shrunk by 2^-bits and moved."""
         return _Digits(self.value, self.places + bits, start)
 
     def extend_digits(self, word: int) -> _Digits:
@@ -412,10 +395,9 @@ def draw_most(words, shares, settled, coarse, limit, out):
     """Draws the numbers that a floor and 44 bits of the position decide, and marks the others.
 
     Args:
-      words: [n].
+      words: [n], as `out`.
       shares, settled: of the table.
-      coarse, limit: the deviation's.
-      out: [n].
+      coarse, limit: of the deviation.
     """
     cells = np.empty(1024, dtype=np.uint8)
     for start in range(0, words.shape[0], 1024):
@@ -439,7 +421,7 @@ def draw_most(words, shares, settled, coarse, limit, out):
 
 @jit()
 def _multiply_words(a, b):
-    """Multiplies two words; returns the upper and the lower word."""
+    """Returns the upper and the lower word of a product."""
     a0, a1, b0, b1 = a & _LOW_HALF, a >> _32, b & _LOW_HALF, b >> _32
     low, middle = a0 * b0, a1 * b0
     middle += low >> _32
@@ -451,12 +433,7 @@ def _multiply_words(a, b):
 def round_product(factor, shift, upper, lower, further):
     """Computes floor((factor (2^64 upper + lower) + further) / 2^shift + 1/2) in 192 bits.
 
-    Args:
-      factor: below 2^53.
-      shift: from 66 to 190.
-      upper: below 2^63.
-      lower: any word.
-      further: any word.
+    For factors below 2^53, shifts from 66 to 190, and `upper` below 2^63.
     """
     carried, w0 = _multiply_words(factor, lower)
     w2, w1 = _multiply_words(factor, upper)
@@ -506,18 +483,14 @@ def draw_rest(
     """Draws the marked numbers, in their order, until further words are short or one is hard.
 
     Args:
-      words: [n].
-      more: further words.
+      words: [n], as `out`; `more` are further words.
       shares, settled, guide, ends, offsets, tops: of the table.
-      factor, shift: the deviation's.
-      index: of the first number to look at.
+      factor, shift: of the deviation.
+      index: of the first number to look at; `again` if it is being drawn again.
       place: of the first further word to take.
-      again: that number is being drawn again.
-      out: [n].
 
     Returns:
-      The same index, place and again for the next call, and True where that number is to be made
-      by `attempt_number`.
+      Index, place and again for the next call, and True if `attempt_number` must make that number.
     """
     while index < out.shape[0]:
         if out[index] != _LEFT:

@@ -70,7 +70,6 @@ class PoissonSampler:
         self._last = -1
 
     def draw_block(self, steps: int) -> tuple[RowIndices, npt.NDArray[np.int64]]:
-        """Draws the batches of the next `steps` steps; see `Sampler`."""
         length = steps * self.rows
         ahead = [self._hits]
         while self._last < length:
@@ -118,7 +117,6 @@ class PoissonSampler:
 
 
 def _plain_state(value: Any) -> Any:
-    """Returns a generator's state with lists in place of arrays."""
     if isinstance(value, Mapping):
         return {name: _plain_state(part) for name, part in value.items()}
     return value.tolist() if isinstance(value, np.ndarray) else value
@@ -135,13 +133,6 @@ class ExactPoissonSampler:
     """
 
     def __init__(self, rows: int, rate: float, keystream: Keystream) -> None:
-        """Takes the stream.
-
-        Args:
-          rows: their number, or that of units.
-          rate: the probability that a row joins a batch.
-          keystream: of this sampler alone.
-        """
         _check_rate(rows, rate)
         self.rows = rows
         self.rate = rate
@@ -152,7 +143,6 @@ class ExactPoissonSampler:
         self._buffer = np.empty(1 << 12, dtype=np.int64)
 
     def draw_block(self, steps: int) -> tuple[RowIndices, npt.NDArray[np.int64]]:
-        """Draws the batches of the next `steps` steps; see `Sampler`."""
         batches = [self._draw_batch() for _ in range(steps)]
         sizes = np.array([len(batch) for batch in batches], dtype=np.int64)
         return np.concatenate([np.zeros(0, dtype=np.int64), *batches]), sizes
@@ -174,7 +164,7 @@ class ExactPoissonSampler:
 
 
 def _binary_digits(rate: float) -> npt.NDArray[np.uint8]:
-    """Returns the binary digits of a number below 1, after the point; none for 1."""
+    """Returns the binary digits of a rate after the point; none for 1."""
     numerator, denominator = Fraction(rate).as_integer_ratio()
     places = denominator.bit_length() - 1
     digits = [numerator >> place & 1 for place in reversed(range(places))]
@@ -183,16 +173,9 @@ def _binary_digits(rate: float) -> npt.NDArray[np.uint8]:
 
 @jit("i8(i8[::1], i8, i8[::1], i8[::1])")
 def split_hits(hits, rows, out, sizes):
-    """Writes the row of each hit, and how many hits each step has.
+    """Writes each hit's row to `out`, hits per step to `sizes` (zeros); returns their number.
 
-    Args:
-      hits: ascending, counted from the first step's first row.
-      rows: of a step.
-      out: [hits], filled as far as the steps go.
-      sizes: [steps], zeros to begin with.
-
-    Returns:
-      The number of hits of the steps.
+    Hits ascend, counted from the first step's first row; those beyond the last step are left.
     """
     place, first = 0, 0
     for step in range(sizes.shape[0]):
@@ -206,12 +189,8 @@ def split_hits(hits, rows, out, sizes):
 
 @jit("Tuple((i8, i8, i8))(u8[::1], i8, u1[::1], i8, i8, i8[::1])")
 def draw_batch(words, place, digits, row, rows, out):
-    """Draws rows from `row` on, 64 at a time, while there are words, and places for those drawn.
-
-    Args:
-      words: of which those from `place` on are not used yet.
-      digits: of the rate.
-      out: filled with the rows that join.
+    """Draws rows from `row` on, 64 at a time, while there are words from `place` on, and room in
+    `out`.
 
     Returns:
       The next row, the next word's place, and how many rows join.

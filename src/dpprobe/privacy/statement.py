@@ -11,14 +11,7 @@ from dpprobe.errors import PrivacyError
 from dpprobe.privacy.accountants import exactly_priced
 from dpprobe.privacy.calibration import round_up
 from dpprobe.privacy.limits import above_in_words
-from dpprobe.privacy.plan import (
-    EXPONENTIAL,
-    GAUSSIAN,
-    Mechanism,
-    Patients,
-    Plan,
-    Selection,
-)
+from dpprobe.privacy.plan import EXPONENTIAL, GAUSSIAN, Mechanism, Plan, Selection
 from dpprobe.privacy.trade_off import Allowed, allow_everything, bound_attacks, per_hundred
 
 FORMAT = "dpprobe-privacy"
@@ -196,10 +189,10 @@ EVERYTHING_ALLOWED = (
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """The files beside the private examples that a head started from or used, declared public.
+    """Files beside the private examples that a head used, declared public.
 
     Attributes:
-      study: the name of the study that declares them public.
+      study: the name of the study that declares them.
       files: the path of each, as the study has it, by the option that names it.
     """
 
@@ -226,29 +219,24 @@ def make_statement(
     chosen_from: Mapping[str, Any] | None = None,
     copies: Mapping[str, int | str] | None = None,
 ) -> dict[str, Any]:
-    """Says what is guaranteed, to whom, by which mechanisms, and what is not; JSON-compatible.
+    """States what is guaranteed, to whom, by which mechanisms, and what is not; JSON-compatible.
 
     Args:
       mode: "benchmark", or "release", whose statement names no seed.
-      seeds: one a head, as trained; of a release anything that is as long.
-      public_data: what is known of the backbone's pretraining: `trained`, whether there was any;
-        its name, its weights' SHA-256, and `near_duplicate_check`: the result of
-        `find_near_duplicates`, or words. `subsample` has the `fraction` and the `public_seed`
-        that chose the rows of a release.
+      seeds: one per head; for a release any sequence of that length.
+      public_data: of the backbone. `trained` is True if it was pretrained. `near_duplicate_check`
+        is the result of `find_near_duplicates`, or words. `subsample` has the `fraction` and the
+        `public_seed` that chose the rows of a release.
       epsilon_all_heads: the price at the same delta of publishing the heads of all seeds.
-      declared: the public files that the head started from or used; None for none.
-      private_choices: what the head chose by looking at the private examples without a mechanism,
-        in words; None where there is nothing.
+      private_choices: what the head chose by looking at the private examples without a mechanism.
       priced_normalisation: True if the head's normalisation released statistics of the rows.
+      engine_limits: what the engine falls short of, in words.
       released_priors: True if the head released how frequent its classes are.
-      engine_limits: what the engine falls short of; None where it computes what is stated.
-        Absent if nothing is promised.
+      declared: the public files that the head started from or used.
       network: True if a part of the backbone was trained with the head.
-      chosen_from: the `rule` that chose the `head` and its options, and the public facts that it
-        chose from; None where the study names them.
+      chosen_from: the `rule` that chose the `head` and its options, and its public facts, if any.
       copies: the `rows` whose picture an earlier row of another unit holds, the `most` units that
-        hold one picture, and `by` what pictures were compared; None where nobody counted, which a
-        benchmark's statement says, and in a release.
+        hold one picture, and `by` what pictures were compared. None if nobody counted.
 
     Raises:
       PrivacyError: for an unknown mode, and for a release with a delta above 1 / n.
@@ -262,32 +250,23 @@ def make_statement(
     limits = engine_limits if plan.private else None
     repeated = copies if copies and copies["rows"] else None
     files = declared if declared and declared.files else None
-    drawn = public_data.get("subsample")
     public = _list_public(
         plan,
         unpriced_choices=private_choices is not None,
         chosen_from=chosen_from,
         network=network,
         declared=files is not None,
-        drawn=drawn,
+        drawn=public_data.get("subsample"),
     )
-    not_covered = [private_choices] if private_choices else []
-    not_covered += RELEASE_NOT_COVERED if mode == "release" else NOT_COVERED
-    if network:
-        not_covered += NETWORK_NOT_COVERED
-    if drawn:
-        not_covered.append(DRAWN_NOT_COVERED)
-    if plan.unit in plan.GROUPS:
-        not_covered += PATIENTS_NOT_COVERED if plan.unit == "patient" else GROUPS_NOT_COVERED
-    not_covered.append(COPIES_NOT_COVERED[plan.unit])
-    if repeated:
-        not_covered.append(COUNTED_NOT_COVERED)
-    if limits:
-        not_covered.append(FLOATS_NOT_COVERED)
-    if plan.selection:
-        not_covered += TRIALS_NOT_COVERED
-    if isinstance(public_data["near_duplicate_check"], Mapping):
-        not_covered.append(OVERLAP_NOT_COVERED)
+    not_covered = _list_not_covered(
+        plan,
+        mode=mode,
+        private_choices=private_choices,
+        network=network,
+        public_data=public_data,
+        counted=repeated is not None,
+        float_noise=bool(limits),
+    )
     allows = _describe_attacks(
         plan, heads=len(seeds), together=epsilon_all_heads, promised=private_choices is None
     )
@@ -344,6 +323,36 @@ def make_statement(
     }
 
 
+def _list_not_covered(
+    plan: Plan,
+    *,
+    mode: str,
+    private_choices: str | None,
+    network: bool,
+    public_data: Mapping[str, Any],
+    counted: bool,
+    float_noise: bool,
+) -> list[str]:
+    not_covered = [private_choices] if private_choices else []
+    not_covered += RELEASE_NOT_COVERED if mode == "release" else NOT_COVERED
+    if network:
+        not_covered += NETWORK_NOT_COVERED
+    if public_data.get("subsample"):
+        not_covered.append(DRAWN_NOT_COVERED)
+    if plan.unit in plan.GROUPS:
+        not_covered += PATIENTS_NOT_COVERED if plan.unit == "patient" else GROUPS_NOT_COVERED
+    not_covered.append(COPIES_NOT_COVERED[plan.unit])
+    if counted:
+        not_covered.append(COUNTED_NOT_COVERED)
+    if float_noise:
+        not_covered.append(FLOATS_NOT_COVERED)
+    if plan.selection:
+        not_covered += TRIALS_NOT_COVERED
+    if isinstance(public_data["near_duplicate_check"], Mapping):
+        not_covered.append(OVERLAP_NOT_COVERED)
+    return not_covered
+
+
 def _list_public(
     plan: Plan,
     *,
@@ -372,11 +381,15 @@ def _list_public(
 
 
 def _write_assumption(public_data: Mapping[str, Any]) -> str:
-    """Says what is assumed of the backbone's public data, and what the check of it found."""
+    """States what is assumed of the backbone's public data, and what its check found."""
     trained, check = bool(public_data["trained"]), public_data["near_duplicate_check"]
     assumption = PUBLIC_DATA if trained else NO_PUBLIC_DATA
     if of_vectors(public_data):
-        assumption = VECTORS.format(model=_name_model(public_data["backbone_options"]))
+        options = public_data["backbone_options"]
+        version, weights = options.get("version"), options.get("weights_sha256")
+        model = f"{options['model']} {version}" if version else str(options["model"])
+        model += f" (SHA-256 of its weights: {weights})" if weights else ""
+        assumption = VECTORS.format(model=model)
         assumption += VECTORS_TRAINED if trained else VECTORS_UNTRAINED
     if trained and isinstance(check, Mapping) and check["train"]["near"]:
         assumption += OVERLAP_FOUND
@@ -388,15 +401,8 @@ def of_vectors(public_data: Mapping[str, Any]) -> bool:
     return bool((public_data.get("backbone_options") or {}).get("family") == "external")
 
 
-def _name_model(options: Mapping[str, Any]) -> str:
-    """Names a model outside dpprobe, with its version and the hash of its weights."""
-    version, weights = options.get("version"), options.get("weights_sha256")
-    name = f"{options['model']} {version}" if version else str(options["model"])
-    return f"{name} (SHA-256 of its weights: {weights})" if weights else name
-
-
 def in_words_of_rows(text: str) -> str:
-    """Rewrites a sentence of dpprobe's about images for rows of vectors; not for names."""
+    """Rewrites dpprobe's own sentence about images for rows of vectors; not for names."""
     for words, others in _IMAGE_WORDS.items():
         text = text.replace(words, others)
     return text
@@ -457,7 +463,7 @@ def _write_promise(
 
 
 def _write_pure(plan: Plan) -> str:
-    """Says what holds without any delta; nothing where a mechanism is Gaussian."""
+    """States what holds at delta 0; empty with a Gaussian mechanism."""
     if plan.selection or not all(item.is_exponential for item in plan.mechanisms):
         return ""
     epsilon = round_up(math.fsum(item.count * item.bounded_range for item in plan.mechanisms))
@@ -465,7 +471,7 @@ def _write_pure(plan: Plan) -> str:
 
 
 def _clipped_without_noise(options: Mapping[str, Any]) -> str:
-    """Says what is clipped at epsilon inf: the mean gradients of steps, where a method asks."""
+    """States what is clipped at epsilon inf: mean gradients, if a method asks for it."""
     name = "max_batch_grad_norm"
     norm = (options.get("base") or options.get("chosen") or options).get(name)
     if name in (options.get("search") or {}):
@@ -478,7 +484,7 @@ def _clipped_without_noise(options: Mapping[str, Any]) -> str:
 
 
 def _worth_to_a_patient(plan: Plan) -> str:
-    """Says what a promise for one image is worth to a patient of several; nothing without any."""
+    """States a patient's epsilon under a promise for one image."""
     if plan.patients is None:
         return ""
     if plan.patients.images is None:
@@ -504,7 +510,6 @@ def _describe_copies(copies: Mapping[str, int | str] | None, mode: str) -> dict[
 
 
 def _describe_patients(plan: Plan, *, promised: bool) -> dict[str, Any] | None:
-    """Returns the price to a patient of several images, where the unit is one image."""
     if plan.patients is None:
         return None
     epsilon = plan.patients.epsilon
@@ -514,7 +519,7 @@ def _describe_patients(plan: Plan, *, promised: bool) -> dict[str, Any] | None:
 
 
 def _describe_attacks(plan: Plan, *, heads: int, together: float, promised: bool) -> dict[str, Any]:
-    """Says what the best attack can do: with one head, with all of them, and to a patient."""
+    """Bounds the best attack: with one head, with all of them, and on a patient."""
     if not promised:
         nothing = _describe_bounds(allow_everything(list(FALSE_POSITIVE_RATES.values())))
         return {
@@ -525,7 +530,9 @@ def _describe_attacks(plan: Plan, *, heads: int, together: float, promised: bool
         }
     one = _bound_attacks(plan, plan.realised_epsilon)
     several = _bound_attacks(plan, together, times=heads) if heads > 1 else None
-    patient = _allowed_to_patient(plan, plan.patients) if plan.patients else None
+    patient = None
+    if plan.patients:
+        patient = _bound_attacks(plan, plan.patients.epsilon, size=plan.patients.images or 1)
     return {
         "words": _allowed_in_words(plan, one, heads, several, patient),
         **_describe_bounds(one),
@@ -535,7 +542,7 @@ def _describe_attacks(plan: Plan, *, heads: int, together: float, promised: bool
 
 
 def _bound_attacks(plan: Plan, epsilon: float | None, *, times: int = 1, size: int = 1) -> Allowed:
-    """Bounds every attack on a unit, or a group, by one or several heads of a price."""
+    """Bounds every attack on a unit, or a group, by `times` heads of this price."""
     rates = list(FALSE_POSITIVE_RATES.values())
     if not plan.private or epsilon is None or math.isinf(epsilon):
         return allow_everything(rates)
@@ -543,11 +550,6 @@ def _bound_attacks(plan: Plan, epsilon: float | None, *, times: int = 1, size: i
     return bound_attacks(
         mechanisms, rates, plan.selection, delta=plan.delta, epsilon=epsilon, size=size
     )
-
-
-def _allowed_to_patient(plan: Plan, patients: Patients) -> Allowed:
-    """Bounds every attack on a patient of several images, where the unit is one image."""
-    return _bound_attacks(plan, patients.epsilon, size=patients.images or 1)
 
 
 def _describe_bounds(bounds: Allowed) -> dict[str, Any]:
@@ -588,7 +590,6 @@ def _allowed_in_words(
 
 
 def _write_composition(plan: Plan) -> str:
-    """Says what touches the private examples, in a sentence or two."""
     once = [item for item in plan.mechanisms if not _is_repeated(item, plan)]
     again = [item for item in plan.mechanisms if _is_repeated(item, plan)]
     if not plan.selection:
@@ -628,11 +629,7 @@ def _describe_selection(selection: Selection | None) -> dict[str, Any] | None:
 
 
 def mechanisms_of(block: Mapping[str, Any]) -> tuple[Mechanism, ...]:
-    """Reads the mechanisms of a statement, or of the test result in one.
-
-    Raises:
-      KeyError, TypeError: for a block that is neither.
-    """
+    """Reads the mechanisms of a statement or of its test result; raises KeyError, TypeError."""
     keys = ("name", "released", "sensitivity", "noise_multiplier", "sample_rate", "count")
     return tuple(
         Mechanism(**{key: item[key] for key in keys}, kind=kind_of(item["noise"]))
@@ -641,7 +638,7 @@ def mechanisms_of(block: Mapping[str, Any]) -> tuple[Mechanism, ...]:
 
 
 def kind_of(noise: Any) -> str:
-    """Returns a mechanism's kind by what a statement says of its noise."""
+    """Returns a mechanism's kind by a statement's word for its noise."""
     return EXPONENTIAL if noise == NOISE[EXPONENTIAL] else GAUSSIAN
 
 
@@ -663,22 +660,18 @@ def mechanism_values(mechanism: Mechanism, plan: Plan) -> dict[str, Any]:
         "count": mechanism.count,
         "repeated": _is_repeated(mechanism, plan),
         "budget_share": _share_of_mechanism(mechanism, plan),
-        **(_draw_values(mechanism) if drawn and not silent else {}),
-    }
-
-
-def _draw_values(mechanism: Mechanism) -> dict[str, float]:
-    """Returns what else there is to say of an exponential mechanism."""
-    return {
-        "temperature": mechanism.noise_multiplier * mechanism.sensitivity,
-        "bounded_range": mechanism.bounded_range,
+        **(
+            {"temperature": scale, "bounded_range": mechanism.bounded_range}
+            if drawn and not silent
+            else {}
+        ),
     }
 
 
 def _share_of_mechanism(mechanism: Mechanism, plan: Plan) -> float | None:
-    """Returns its part of mu^2; None where the composition is not one of Gaussians on all rows.
+    """Returns a mechanism's part of mu^2; None unless all are Gaussian on all rows.
 
-    One exponential release alone has all of the budget.
+    One exponential release alone has the whole budget.
     """
     if not plan.private or not exactly_priced(plan.mechanisms, plan.selection):
         return None

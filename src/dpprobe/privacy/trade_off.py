@@ -54,14 +54,12 @@ if TYPE_CHECKING:
 
     Points = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]  # epsilons and their deltas
 
-# Epsilons at which a sampled composition's profile is taken, up to where its delta is this small,
-# and no further than where exp(epsilon) is a float64 and nothing is left of the promise.
+# Epsilons of a sampled composition's profile, up to a negligible delta, while exp is a float64.
 _POINTS, _NEGLIGIBLE, _LARGEST_EPSILON = 4000, 1e-9, 600.0
-# The profile's grid is coarser than a price's by this factor. That takes a quarter of the time; it
-# adds 0.002 to the balanced accuracy of 31,250 steps at batch 32 of 50,000 and epsilon 8, and less
-# to those of fewer steps or a smaller epsilon.
+# The profile's grid is coarser than a price's by this factor, for a quarter of the time. It adds at
+# most 0.002 to the balanced accuracy, at 31,250 steps with batch 32 of 50,000 and epsilon 8.
 _COARSER = 4
-# Answers are rounded up to so many decimals, after what the round-off of their computation may be.
+# Answers are rounded up to this many decimals, after adding their computation's round-off.
 _DECIMALS, _ROUND_OFF = 6, 1e-12
 
 
@@ -87,7 +85,7 @@ class Allowed:
 
 
 def allow_everything(false_positive_rates: Sequence[float]) -> Allowed:
-    """Returns the bounds where nothing is promised: a test may be right about every unit."""
+    """Returns the bounds without a promise: a test may be right about every unit."""
     return Allowed(
         balanced_accuracy=1.0, true_positives=tuple(1.0 for _ in false_positive_rates), exact=False
     )
@@ -102,23 +100,21 @@ def bound_attacks(
     epsilon: float,
     size: int = 1,
 ) -> Allowed:
-    """Bounds what any test of "is this unit in?" can do.
+    """Bounds what any test of "is this unit in?" can do at false positive rates from 0 to 1.
 
     Args:
-      mechanisms: of the plan, with absolute noise multipliers.
-      false_positive_rates: from 0 to 1.
+      mechanisms: with absolute noise multipliers.
       selection: names the mechanisms that are repeated, with only the best run released.
-      delta: of the plan; of a selection the one it was priced at.
-      epsilon: realised at `delta`, to the group if there is one; used for a selection alone.
+      delta: of the plan; a selection was priced at it.
+      epsilon: realised at `delta`, to the group if there is one; used for a selection only.
       size: of a group of units that are in or out together.
 
     Returns:
-      Rates rounded up to six decimals: exact where all mechanisms are Gaussian and none samples or
-      is repeated, upper bounds elsewhere.
-
-    Raises:
-      PrivacyError: for a rate that does not lie between 0 and 1.
+      Rates rounded up to six decimals: exact for Gaussian mechanisms without sampling or selection,
+      upper bounds otherwise.
     """
+    import numpy as np
+
     for rate in false_positive_rates:
         if not 0 <= rate <= 1:
             raise PrivacyError(f"false positive rate {rate!r}: must lie between 0 and 1")
@@ -131,11 +127,11 @@ def bound_attacks(
             true_positives=tuple(_rounded_up(_gaussian_rate(r, mu)) for r in false_positive_rates),
             exact=True,
         )
-    points = (
-        _make_points(epsilon, delta)
-        if selection
-        else _cached_profile(_merge_alike(mechanisms), delta, size)
-    )
+    points: Points | None = None
+    if selection is None:
+        points = _cached_profile(_merge_alike(mechanisms), delta, size)
+    elif epsilon <= _LARGEST_EPSILON:
+        points = np.asarray([epsilon]), np.asarray([delta])
     if points is None:
         return allow_everything(false_positive_rates)
     return Allowed(
@@ -148,7 +144,7 @@ def bound_attacks(
 
 
 def per_hundred(rate: float) -> str:
-    """Writes a rate as a number in a hundred, rounded up: one decimal, two below one."""
+    """Writes a rate in percent, rounded up: one decimal, two below 1%."""
     scale = 10 if rate >= 0.01 else 100
     # Six decimals of the rate are exact: the guard is against the product's round-off alone.
     return f"{math.ceil(100 * rate * scale - 1e-6) / scale:g}"
@@ -162,27 +158,18 @@ def _gaussian_rate(rate: float, mu: float) -> float:
 
 
 def _merge_alike(mechanisms: Sequence[Mechanism]) -> tuple[Mechanism, ...]:
-    """Returns the mechanisms as far as their profile depends on them: more plans share one."""
+    """Keeps what a profile depends on, so that more plans share it."""
     return tuple(
         replace(item, name=str(place), released="", sensitivity=1.0)
         for place, item in enumerate(mechanisms)
     )
 
 
-def _make_points(epsilon: float, delta: float) -> Points | None:
-    """Returns one (epsilon, delta) as a profile; None for one that promises nothing."""
-    import numpy as np
-
-    if epsilon > _LARGEST_EPSILON:
-        return None
-    return np.asarray([epsilon]), np.asarray([delta])
-
-
 @lru_cache
 def _cached_profile(mechanisms: tuple[Mechanism, ...], delta: float, size: int) -> Points | None:
     """Computes points of a sampled composition's privacy profile; None where nothing is left.
 
-    It takes a part of a second, so it is kept: statements of other backbones ask for the same.
+    Cached: it takes a part of a second, and statements of other backbones ask for the same.
     """
     import numpy as np
 
@@ -201,7 +188,7 @@ def _cached_profile(mechanisms: tuple[Mechanism, ...], delta: float, size: int) 
 def _bound_rate(
     rate: float, epsilons: npt.NDArray[np.float64], deltas: npt.NDArray[np.float64]
 ) -> float:
-    """Computes the lowest bound of the true positive rate over the points of a privacy profile."""
+    """Bounds the true-positive rate by the points of a privacy profile."""
     import numpy as np
 
     few = np.exp(epsilons) * rate + deltas
@@ -210,13 +197,12 @@ def _bound_rate(
 
 
 def _bound_accuracy(epsilons: npt.NDArray[np.float64], deltas: npt.NDArray[np.float64]) -> float:
-    """Computes the lowest bound of the balanced accuracy over the points of a privacy profile."""
+    """Bounds the balanced accuracy by the points of a privacy profile."""
     import numpy as np
 
     return float(((1 + deltas * np.exp(-epsilons)) / (1 + np.exp(-epsilons))).min())
 
 
 def _rounded_up(rate: float) -> float:
-    """Rounds a rate up, and never above 1."""
     scale = 10**_DECIMALS
     return min(1.0, math.ceil((rate + _ROUND_OFF) * scale) / scale)

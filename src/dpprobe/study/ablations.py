@@ -27,14 +27,7 @@ SCALED_INITS = ("zero", "scaled", "lecun_normal")
 def find_families(
     options: Mapping[str, Mapping[str, Any]], varying: Sequence[str]
 ) -> list[tuple[str, ...]]:
-    """Groups names whose options are equal save for the varying ones, the largest group first.
-
-    Args:
-      varying: options that may differ.
-
-    Returns:
-      Groups of one or more names, each in the order given.
-    """
+    """Groups names with equal options except `varying`, the largest group first."""
     groups: dict[str, list[str]] = {}
     for name, values in options.items():
         rest = {key: value for key, value in values.items() if key not in varying}
@@ -43,7 +36,7 @@ def find_families(
 
 
 def same_but_size(backbones: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """Groups backbones that differ in the size of their images alone, two or more in a group.
+    """Groups backbones that differ only in the size of their images, two or more per group.
 
     The part of an image that is kept may differ too: 256 pixels of 384 after 384 of 448.
     """
@@ -59,10 +52,10 @@ def same_but_size(backbones: Mapping[str, Mapping[str, Any]]) -> list[tuple[str,
 
 
 def find_changes(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Returns the options that differ, as name -> (base's, other's), None for one that is absent.
+    """Returns the options that differ, as name -> (base's, other's), None for an absent option.
 
-    Between two different heads, options that only one of them has count as part of the change of
-    head, and so does the learning rate, since optimisers need different ones.
+    Two heads differ in `head` alone, not in options that only one of them has, and not in the
+    learning rate, since optimisers need different ones.
     """
     differences = {
         key: (base.get(key), other.get(key))
@@ -90,20 +83,14 @@ def best_base(options: Mapping[str, Mapping[str, Any]]) -> str | None:
 
 
 def keep_unique(items: Iterable[T]) -> list[T]:
-    """Returns each item once, in the order of their first appearance."""
     return list(dict.fromkeys(items))
 
 
 def find_varied(options: Mapping[str, Mapping[str, Any]], option: str) -> list[tuple[str, ...]]:
-    """Groups methods that differ in one option of `VARIED`, and in the learning rate, alone.
+    """Groups methods, by their recorded options, that differ in one option of `VARIED` alone.
 
-    Between two optimisers, options that not all optimisers have count as part of the change.
-
-    Args:
-      options: all options of each method, as a cell records them.
-
-    Returns:
-      Groups in which the option has two values or more.
+    The learning rate may differ too. Between two optimisers, options that not all optimisers have
+    count as part of the change. The option has two values or more in each group.
     """
     having = {name: values for name, values in options.items() if _has_option(values, option)}
     if option == "optimiser" and having:

@@ -120,7 +120,7 @@ class DatasetEntry(Options):
         }
 
     def changes_rows(self, values: Mapping[str, Any]) -> bool:
-        """Returns True if the options that a study writes choose other rows than the entry's."""
+        """Returns True if a study's options choose other rows than the entry's."""
         choices: tuple[str, ...] = _RESIZE
         if values.get("source", self.options["source"]) == self.options["source"]:
             choices += _SOURCE_RESIZE
@@ -134,17 +134,12 @@ class DatasetEntry(Options):
 
 
 def dataset_names() -> tuple[str, ...]:
-    """Returns the names of all datasets, sorted."""
     folder = resources.resource_path("catalog")
     return tuple(sorted(path.stem for path in folder.glob("*.yaml")))
 
 
 def dataset_entry(name: str) -> DatasetEntry:
-    """Reads one dataset's entry.
-
-    Raises:
-      ConfigError: for an unknown name, or a file that is no entry.
-    """
+    """Reads a dataset's entry; raises ConfigError for an unknown name or a wrong file."""
     _check_name(name, dataset_names(), "dataset")
     try:
         return DatasetEntry.model_validate(resources.read_yaml("catalog", f"{name}.yaml"))
@@ -155,7 +150,6 @@ def dataset_entry(name: str) -> DatasetEntry:
 
 
 def backbone_entries() -> dict[str, dict[str, Any]]:
-    """Reads the entries of all backbones, by name."""
     entries: dict[str, dict[str, Any]] = resources.read_yaml("backbones.yaml")
     return entries
 
@@ -163,14 +157,10 @@ def backbone_entries() -> dict[str, dict[str, Any]]:
 def complete_dataset(values: Mapping[str, Any]) -> dict[str, Any]:
     """Completes a dataset's options with those of its entry.
 
-    A study that names another `source` keeps of the entry only its sizes, metric and prompts, and
-    the options on images in both splits and on classes without test examples. So a copy that is
-    already on disk is still checked against the catalog. The words for prompts are not kept, since
-    its classes may have other names there.
-
-    Raises:
-      ConfigError: for an unknown name; and, with the steps to take, for an entry that needs options
-        only a person can write, where the study does not write them.
+    With another `source`, only the entry's sizes, metric, prompts and options of both splits
+    remain: a copy on disk is checked against the catalog. Words for prompts do not, as classes may
+    have other names. Raises ConfigError for an unknown name, or if options are missing that only a
+    person knows.
     """
     entry = dataset_entry(values["catalog"])
     common = entry.common_options(resized=entry.changes_rows(values))
@@ -187,11 +177,7 @@ def complete_dataset(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def complete_backbone(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Completes a backbone's options with those of its entry.
-
-    Raises:
-      ConfigError: for an unknown name.
-    """
+    """Completes a backbone's options; raises ConfigError for an unknown name."""
     entries = backbone_entries()
     name = values["catalog"]
     _check_name(name, entries, "backbone")
@@ -204,13 +190,6 @@ def complete_backbone(values: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(options.get(key), Mapping) and isinstance(values.get(key), Mapping):
             merged[key] = {**options[key], **values[key]}
     return merged
-
-
-def json_schema() -> dict[str, Any]:
-    """Returns the JSON schema of an entry's file, for editors and for reviewers."""
-    schema = DatasetEntry.model_json_schema(mode="validation")
-    schema["title"] = "dpprobe dataset"
-    return schema
 
 
 def _check_name(name: Any, known: Iterable[str], what: str) -> None:

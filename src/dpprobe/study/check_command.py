@@ -24,7 +24,6 @@ UNREAD = (
 
 
 def add_command(commands: Any) -> None:
-    """Adds `check` to a parser's commands."""
     summary = "check a study file (YAML, options, data, checkpoints) without running it"
     parser: argparse.ArgumentParser = commands.add_parser("check", help=summary)
     parser.set_defaults(run=_run_check)
@@ -56,7 +55,7 @@ def _run_check(arguments: argparse.Namespace) -> int:
 
 
 def merge_values(first: Mapping[str, Any], last: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values of two files as Snakemake merges them: mappings key by key."""
+    """Merges the values of two files as Snakemake does: mappings key by key."""
     result = dict(first)
     for key, value in last.items():
         old = result.get(key)

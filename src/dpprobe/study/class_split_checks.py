@@ -17,10 +17,9 @@ CLASSES_NAMED = 3
 def class_split_faults(study: Study, name: str, counts: ClassUnits) -> tuple[list[str], list[str]]:
     """Lists the classes of a private dataset that its split does not train on, or hardly tests.
 
-    Returns:
-      Errors, for classes without training units, or without test units that a metric needs; and
-      warnings, for classes that no metric needs or that have fewer than RARE test units. At most
-      one line for each kind of fault.
+    Returns errors, for classes without training units or without test units that a metric needs,
+    and warnings, for other classes with fewer than RARE test units: at most one line per kind of
+    fault.
     """
     dataset, train, test = study.datasets[name], counts.train, counts.test
     unit = "patient" if dataset.names_units() else "image"
@@ -82,7 +81,6 @@ def _find_need(study: Study, name: str) -> tuple[str | None, bool]:
 def _list_remedies(
     study: Study, name: str, counts: ClassUnits, names: Sequence[str], *, waive: bool
 ) -> Iterator[str]:
-    """Yields sentences that say what to write, so that classes have test units."""
     dataset = study.datasets[name]
     ways = ["merge it with another"]
     if waive:

@@ -17,7 +17,6 @@ STUDY_COMPARISONS = ("datasets", "deltas")
 
 
 def dataset_comparisons(study: Study, dataset: str) -> list[str]:
-    """Names the figures of one dataset."""
     if not has_guarantee(study):
         return []
     made = {
@@ -34,7 +33,6 @@ def describe_backbones(study: Study) -> dict[str, dict[str, Any]]:
 
 
 def study_comparisons(study: Study) -> list[str]:
-    """Names the figures of all datasets."""
     if not has_guarantee(study):
         return []
     made = {
@@ -45,12 +43,11 @@ def study_comparisons(study: Study) -> list[str]:
 
 
 def has_guarantee(study: Study) -> bool:
-    """True if some cell of the study carries a guarantee."""
     return bool(list_guaranteed(study))
 
 
 def list_guaranteed(study: Study) -> dict[str, MethodOptions]:
-    """Returns the methods by name whose cells carry a guarantee at some epsilon."""
+    """Returns the methods whose cells carry a guarantee at some epsilon."""
     if not set(study.job_epsilons()) - {INFINITE}:
         return {}
     return {
@@ -81,7 +78,6 @@ def delta_groups(study: Study) -> list[list[str]]:
 
 
 def _describe_images(study: Study) -> dict[str, str]:
-    """Writes what decides each dataset's tables."""
     return {
         name: canonical_json(options.preparation_params())
         for name, options in study.datasets.items()

@@ -17,7 +17,7 @@ class Cut(NamedTuple):
 
 
 def study_cuts(study: Study, *datasets: str) -> list[Cut]:
-    """Returns the cuts that the networks of a study start from, of some datasets or of all."""
+    """Lists the cuts that a study's networks start from, of some datasets or of all."""
     options = (network_options(study.methods[name]) for name in network_methods(study))
     depths = {each.cut_blocks for each in options if each is not None} - {None}
     return [

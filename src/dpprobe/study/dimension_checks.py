@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dpprobe.backbones.feature_dimensions import Dimensions, read_dimensions
+from dpprobe.backbones.feature_dimensions import read_dimensions
 from dpprobe.backbones.hub_files import describe_missing
 from dpprobe.errors import ConfigError
 from dpprobe.heads.dimension_limits import dimension_fault
@@ -14,24 +14,16 @@ from dpprobe.study.study import Study
 
 
 def check_dimensions(study: Study, *, network: bool = False) -> list[str]:
-    """Checks that networks can be built, checkpoints fit them, and methods take what they have.
+    """Returns warnings; raises ConfigError if networks, checkpoints or methods do not fit.
 
-    Also warns of datasets that have too few rows for an epsilon, which depends on their features,
-    and of weights that cannot be fetched: features may be there already, or jobs run elsewhere.
-
-    New networks cost the seconds of importing torch, so this check is separate from `check_study`,
-    which must have passed.
+    It builds new networks, which takes the seconds of importing torch, so it is apart from
+    `check_study`, which must have passed. It warns of too few rows for an epsilon, and of weights
+    that cannot be fetched: features may exist already, or jobs run elsewhere.
 
     Args:
-      network: as `hub_files.describe_missing` takes it.
-
-    Returns:
-      Warnings, one line each.
-
-    Raises:
-      ConfigError: with one line for each thing that is wrong.
+      network: as for `hub_files.describe_missing`.
     """
-    dimensions = study_dimensions(study)
+    dimensions = read_dimensions(study.backbones, Path(study.results_dir))
     faults = [f"backbones.{name}: {fault}" for name, fault in dimensions.faults.items()]
     for backbone, dimension in dimensions.known.items():
         if dimension is None or backbone in dimensions.faults:
@@ -52,8 +44,3 @@ def check_dimensions(study: Study, *, network: bool = False) -> list[str]:
         if (text := describe_missing(files, network=network))
     ]
     return [*dimensions.warnings, *missing, *few_rows_warnings(study, dimensions.known.values())]
-
-
-def study_dimensions(study: Study) -> Dimensions:
-    """Finds out how many features and blocks the study's backbones have."""
-    return read_dimensions(study.backbones, Path(study.results_dir))

@@ -10,14 +10,11 @@ from dpprobe.study.study import Study
 
 
 def few_rows_warnings(study: Study, dimensions: Collection[int | None]) -> list[str]:
-    """Says at which epsilons heads may do no better than the majority-class baseline.
+    """Warns, at most once per dataset, of epsilons where heads may not beat the majority class.
 
     Args:
-      dimensions: features of each backbone, None where not known. The fewest stand for all, the
-        most favourable; while one is not known, the fewest that were measured.
-
-    Returns:
-      At most a line per dataset.
+      dimensions: features of each backbone, None if unknown. The fewest stand for all: the most
+        favourable.
     """
     epsilons = [
         float(epsilon)
@@ -48,7 +45,7 @@ def few_rows_warnings(study: Study, dimensions: Collection[int | None]) -> list[
 
 
 def _dataset_sizes(study: Study, name: str) -> tuple[int, int] | None:
-    """Returns a dataset's units of privacy and classes; None where not known, or out of range."""
+    """Returns a dataset's units and classes; None if unknown or out of range."""
     dataset = study.datasets[name]
     rows = dataset.used_rows()
     n = dataset.used_units() if study.dataset_unit(name) == "patient" else rows and rows[0]

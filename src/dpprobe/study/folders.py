@@ -6,15 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dpprobe.options import resolve_path
-from dpprobe.study.reserved_names import DOWNLOADS, RELEASES, WRITTEN
+from dpprobe.study.reserved_names import DOWNLOADS
 from dpprobe.study.study import Study
-
-USUAL = "results"  # the default study's results_dir, and the folder of most others'
 
 
 def folder_faults(study: Study) -> list[str]:
-    """Lists folders of a study that would be written into each other, or read as images."""
-    return [*_each_other(study), *_among_others(study), *_among_images(study)]
+    """Lists folders that would be written into each other, or read as images."""
+    return [*_each_other(study), *_among_images(study)]
 
 
 def _each_other(study: Study) -> Iterator[str]:
@@ -33,20 +31,6 @@ def _each_other(study: Study) -> Iterator[str]:
                 f"results_dir: {study.results_dir}: in {Path(study.data_dir) / name}, where "
                 f"{what}; write another folder"
             )
-
-
-def _among_others(study: Study) -> Iterator[str]:
-    """Yields a results_dir among what the default study, or another one in `results`, writes."""
-    results, usual = _resolve_folder(study.results_dir), _resolve_folder(USUAL)
-    inner = results.relative_to(usual).parts if results.is_relative_to(usual) else ()
-    for name in inner:
-        if name in WRITTEN or name == RELEASES:
-            yield (
-                f"results_dir: {study.results_dir}: {name} is a name that the default study "
-                f"writes in {USUAL}; write another, such as {USUAL}/{name}_study, and move what "
-                "is there"
-            )
-            return
 
 
 def _among_images(study: Study) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The datasets that the block `imbalance` of a study adds: one class rare in each."""
+"""The datasets that the block `imbalance` adds to a study: one class is rare in each."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class RareClass:
     """A dataset in which one class is rare.
 
     Attributes:
-      dataset: whose training examples it has a part of.
-      class_name: of the class of which `fraction` is kept.
+      dataset: the whole dataset.
+      class_name: of which `fraction` is kept.
     """
 
     name: str
@@ -29,7 +29,7 @@ class RareClass:
 
 
 def rare_classes(options: ImbalanceOptions | None, *datasets: str) -> list[RareClass]:
-    """Returns the added datasets, of some datasets or of all; none without `imbalance`."""
+    """Lists the added datasets, of some datasets or of all; none without `imbalance`."""
     if options is None:
         return []
     return [
@@ -48,17 +48,13 @@ def rare_classes(options: ImbalanceOptions | None, *datasets: str) -> list[RareC
 
 
 def _dataset_name(dataset: str, class_name: str, fraction: float) -> str:
-    """Returns such as cifar10_cat_0p05: a name that may stand in paths."""
+    """Returns a name for paths, such as cifar10_cat_0p05."""
     words = re.sub(r"[^a-z0-9]+", "_", class_name.lower()).strip("_") or "class"
     return f"{dataset}_{words}_{f'{fraction:g}'.replace('.', 'p').replace('-', 'm')}"
 
 
 def with_rare_classes(values: Any) -> Any:
-    """Returns the values of a study with the added datasets; as they are where they are faulty.
-
-    Raises:
-      ValueError: for a dataset that has the name of one that is added.
-    """
+    """Adds the datasets to a study's values; raises ValueError for a name used twice."""
     if not isinstance(values, Mapping) or not isinstance(values.get("datasets"), Mapping):
         return values
     if values.get("imbalance") is None:
@@ -84,7 +80,6 @@ def with_rare_classes(values: Any) -> Any:
 def imbalance_faults(
     options: ImbalanceOptions | None, datasets: Mapping[str, DatasetOptions]
 ) -> Iterator[str]:
-    """Yields what is wrong with the block, a line each."""
     for name in options.datasets if options else ():
         if name not in datasets:
             yield f"datasets: {name!r} is not in this study; write one that is"

@@ -20,7 +20,7 @@ def head_methods(study: Study, epsilon: str) -> tuple[str, ...]:
 
 
 def network_methods(study: Study) -> tuple[str, ...]:
-    """Returns the methods that train a part of the backbone: each seed is a job of its own."""
+    """Returns the methods that train a part of the backbone: each seed is its own job."""
     return tuple(name for name, method in study.methods.items() if method.tunes_network)
 
 
@@ -34,12 +34,11 @@ def searched_methods(study: Study) -> tuple[str, ...]:
 
 
 def network_options(method: MethodOptions) -> Options | None:
-    """Returns the options of a network; None for a linear head."""
     return method if isinstance(method, Options) else None
 
 
 def network_faults(study: Study) -> Iterator[str]:
-    """Yields what keeps networks from being trained, a line each."""
+    """Yields what keeps networks from being trained."""
     for name in network_methods(study):
         options = network_options(study.methods[name])
         assert options is not None
@@ -56,7 +55,6 @@ def network_faults(study: Study) -> Iterator[str]:
 
 
 def _backbone_fault(study: Study, name: str, options: Options) -> str | None:
-    """Returns why a method cannot train a backbone; None where nothing says so beforehand."""
     backbone = study.backbones[name]
     if not backbone.network:
         return (
@@ -84,11 +82,7 @@ def _backbone_fault(study: Study, name: str, options: Options) -> str | None:
 
 
 def blocks_faults(study: Study, blocks: Mapping[str, int]) -> Iterator[str]:
-    """Yields what is wrong with the numbers of blocks that methods train, a line each.
-
-    Args:
-      blocks: of the networks that are known, 0 where one does not show them.
-    """
+    """Yields faults of trained blocks; `blocks` is 0 for a network that does not show them."""
     for method in network_methods(study):
         options = network_options(study.methods[method])
         if options is None or options.blocks is None:

@@ -11,18 +11,14 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from dpprobe.data.options import Headline
 from dpprobe.errors import PrivacyError
 from dpprobe.options import AtMost, Name, Options
-from dpprobe.privacy.limits import (
-    LARGEST_EPSILON,
-    SMALLEST_DELTA,
-    SMALLEST_EPSILON,
-)
+from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON
 from dpprobe.privacy.risk import Risk
 
 Budget = Annotated[float, Field(ge=SMALLEST_EPSILON, le=LARGEST_EPSILON, allow_inf_nan=False)]
 
 
 def _class_name(value: Any) -> Any:
-    """Reads a whole number, as YAML has a class's name without quotes, as its text."""
+    """Reads a whole number as text: YAML's class names without quotes."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -95,7 +91,6 @@ class RiskOptions(Options):
         return self
 
     def to_risk(self) -> Risk:
-        """Returns the limit as the ledger takes it."""
         return Risk(advantage=self.advantage, true_positives=self.true_positives, at=self.at)
 
 
@@ -137,7 +132,6 @@ class EvaluateOptions(Options):
 
     @property
     def published(self) -> Headline:
-        """The metric that is measured and published."""
         return self.metric or "accuracy"
 
 
@@ -184,9 +178,7 @@ class ReleaseOptions(Options):
     )
     card: CardOptions = CardOptions()
     sign_key: str | None = Field(
-        None,
-        min_length=1,
-        description="An Ed25519 private key in PEM, which signs the bundle.",
+        None, min_length=1, description="An Ed25519 private key in PEM, which signs the bundle."
     )
 
 
@@ -217,8 +209,7 @@ class FewShotOptions(Options):
         5, ge=1, description="Random draws of N images; full has one."
     )
     backbones: tuple[Name, ...] | None = Field(
-        None,
-        description="Backbones whose features are used; if absent, those that read text.",
+        None, description="Backbones whose features are used; if absent, those that read text."
     )
 
     @field_validator("shots")
@@ -287,7 +278,7 @@ class TsneOptions(Options):
     )
 
     def embedding_params(self) -> dict[str, Any]:
-        """Returns what decides the embedding, JSON-compatible; t-SNE starts from components."""
+        """Returns what decides the embedding, JSON-compatible."""
         chosen = {"split": self.split, "points": self.points}
         return {**chosen, "perplexity": 30.0, "components": 50}
 
@@ -308,22 +299,18 @@ class TrackingOptions(Options):
         # The value is not shown: it may hold a password.
         if value is None:
             return None
-        scheme, slashes, _ = value.partition("://")
         try:
             parts = urlsplit(value)
-            _ = parts.port  # raises where it is no port
+            _ = parts.port  # raises ValueError if it is none
         except ValueError:
             parts = urlsplit("")
         served = parts.scheme in ("http", "https") and parts.hostname
         file = sqlite_file(value)
         local = file is not None and file.name and not value.endswith("/")
         if not (served or local) or any(character.isspace() for character in value):
-            known = {"http": "not a valid address", "https": "not a valid address"}
-            known["sqlite"] = "the address names no file"
-            other = f"the scheme {scheme!r} is not supported" if slashes else "not an address"
             raise ValueError(
-                f"{known.get(scheme, other)}; write sqlite:///path, or start `mlflow server` on "
-                "that database and write its http address"
+                "not an address of a file or a server; write sqlite:///path, or start "
+                "`mlflow server` on that database and write its http address"
             )
         if "@" in parts.netloc:
             raise ValueError(
@@ -334,6 +321,6 @@ class TrackingOptions(Options):
 
 
 def sqlite_file(uri: str) -> Path | None:
-    """Returns the file of a `sqlite:///path` URI; None for another kind or an empty path."""
+    """Returns the file of a `sqlite:///path` URI; None for another URI or an empty path."""
     path = uri.removeprefix(SQLITE).partition("?")[0]
     return Path(path) if uri.startswith(SQLITE) and path else None

@@ -1,16 +1,13 @@
-"""Holds the public files that methods name against the folders of a study's private data.
+"""Refuses public files among the folders of a study's private data.
 
-A study writes its results into one folder. Two kinds of them come from no private example: features
-of its public datasets, and text embeddings, which need the names of classes alone. All else there,
-and the data of private datasets, is nothing that a method may take for public. Paths are compared
-as they are written and as links lead, so that no detour matters. A copy elsewhere has another path:
-the training job looks at what is in it.
+In the results only features of public datasets, and text embeddings, which need class names alone,
+come from no private example. Nothing else there, and no private dataset's data, is public.
+Paths are compared as written and as links lead. Copies elsewhere are the training job's check.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -23,13 +20,14 @@ TEXT_FILE = "text.safetensors"
 
 
 class PublicFiles:
-    """The check of a study's public files: the folders of its private data are looked up once."""
+    """Checks a study's public files; looks up the private folders once."""
 
     def __init__(self, study: Study) -> None:
         self._study = study
+        self._results_folder = Path(study.results_dir)
 
     def check_method(self, method: str) -> None:
-        """Checks the public files that a method names for every dataset and backbone of the study.
+        """Checks a method's public files for every dataset and backbone of the study.
 
         Raises:
           ConfigError: for braces in a path that hold no name, and for a path among private data.
@@ -53,20 +51,17 @@ class PublicFiles:
                 )
 
     def check_weights(self, path: str) -> None:
-        """Checks a file of a backbone's weights, which are public by assumption.
-
-        Raises:
-          ConfigError: for a path among private data, such as that of a network trained here.
-        """
+        """Raises ConfigError for a backbone's weights among private data."""
         if place := self._describe_place(path):
             raise ConfigError(
                 f"checkpoint: {path}: it lies in {place}; name public weights elsewhere"
             )
 
     def _describe_place(self, path: str) -> str | None:
-        """Returns words for the private folder that a path lies in, None where it lies in none."""
+        """Names the private folder that a path lies in; None outside all."""
         for view in _path_views(resolve_path(path)):
-            if view in self._text_embeddings or _is_within(view, self._public_folders):
+            public = any(view.is_relative_to(folder) for folder in self._public_folders)
+            if public or view in self._text_embeddings:
                 continue
             for folder, words in self._private_folders:
                 if view.is_relative_to(folder):
@@ -75,7 +70,6 @@ class PublicFiles:
 
     @cached_property
     def _private_folders(self) -> list[tuple[Path, str]]:
-        """The folders of private data, each with words for it."""
         study, results, data = self._study, self._results_folder, Path(self._study.data_dir)
         folders = {results: f"{results}, among the results of this study"}
         for name in study.datasets:
@@ -87,7 +81,7 @@ class PublicFiles:
 
     @cached_property
     def _public_folders(self) -> set[Path]:
-        """The folders of public features, themselves not followed as links."""
+        """The folders of public features, not followed as links."""
         return {
             view / "features" / name
             for view in _path_views(self._results_folder)
@@ -96,7 +90,7 @@ class PublicFiles:
 
     @cached_property
     def _text_embeddings(self) -> set[Path]:
-        """The text embeddings, themselves not followed as links."""
+        """The text embeddings, not followed as links."""
         return {
             view / TEXT_FILE
             for name in self._study.all_datasets()
@@ -104,18 +98,10 @@ class PublicFiles:
             for view in _path_views(self._results_folder / "features" / name / backbone)
         }
 
-    @property
-    def _results_folder(self) -> Path:
-        return Path(self._study.results_dir)
-
 
 def _path_views(path: Path) -> set[Path]:
-    """Returns a path as it is written, and as links lead, both without `..`."""
+    """Returns a path as written, and as links lead, both without `..`."""
     views = {Path(os.path.abspath(path))}  # noqa: PTH100, resolve() follows links
     with suppress(OSError, RuntimeError):  # links in a circle: nobody can read the file
         views.add(path.resolve())
     return views
-
-
-def _is_within(path: Path, folders: Iterable[Path]) -> bool:
-    return any(path.is_relative_to(folder) for folder in folders)

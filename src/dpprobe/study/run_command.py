@@ -40,7 +40,6 @@ NO_OBJECT_STORE = (
 
 
 def add_command(commands: Any) -> None:
-    """Adds `run` to a parser's commands."""
     summary = "run a study in this folder; takes all options and targets of Snakemake"
     parser: argparse.ArgumentParser = commands.add_parser(
         "run",
@@ -53,19 +52,14 @@ def add_command(commands: Any) -> None:
         "config/ and profiles of profiles/ can be given by name: --profile slurm. Uses the rules "
         "of the clone in which you are, or the installed ones. All options: snakemake --help.",
     )
-    parser.set_defaults(run=_run_words)
-
-
-def _run_words(arguments: argparse.Namespace) -> NoReturn:
-    start_snakemake(arguments.words)
+    parser.set_defaults(run=lambda arguments: start_snakemake(arguments.words))
 
 
 def start_snakemake(words: Sequence[str]) -> NoReturn:
     """Becomes Snakemake, with the words after `dpprobe run`; does not return.
 
     Raises:
-      ConfigError: where the files of the workflow are missing, for a study's file that is none, and
-        for an object store.
+      ConfigError: if the workflow or the study's file is missing or wrong, and for an object store.
     """
     here = Path.cwd()
     for option in _STORE_OPTIONS:
@@ -85,27 +79,23 @@ def start_snakemake(words: Sequence[str]) -> NoReturn:
 
 
 def workflow_root(here: Path) -> Path:
-    """Returns the clone that a folder lies in, else where the files of this package are."""
+    """Returns the clone that a folder lies in, or the folder of the installed workflow."""
     return next((folder for folder in (here, *here.parents) if is_clone(folder)), project_root())
 
 
 def snakemake_words(words: Sequence[str], root: Path, here: Path) -> list[str]:
-    """Returns what Snakemake is started with for what a person typed."""
+    """Returns Snakemake's arguments for the words that a person typed."""
     named = list(_with_known_files(words, root, here))
     before = ["--snakefile", str(root / "Snakefile")]
     sized = any(_SIZES.match(word) for word in words) or os.environ.get("SNAKEMAKE_PROFILE")
     if not sized:
         before += ALL_CORES
     chosen = any(word.partition("=")[0] in _FILES for word in words)
-    if not chosen and not (_find_directory(words, here) / STUDY).exists():
+    directory = here.joinpath(*_single_values(words, _DIRECTORY)[-1:])
+    if not chosen and not (directory / STUDY).exists():
         # last, for it takes every word that follows
         return [*before, *named, "--configfile", str(root / STUDY)]
     return [*before, *named]
-
-
-def _find_directory(words: Sequence[str], here: Path) -> Path:
-    """Returns the folder that Snakemake will work in, whose study is the default one."""
-    return here.joinpath(*_single_values(words, _DIRECTORY)[-1:])
 
 
 def _single_values(words: Sequence[str], option: re.Pattern[str]) -> list[str]:
@@ -115,11 +105,7 @@ def _single_values(words: Sequence[str], option: re.Pattern[str]) -> list[str]:
 
 
 def _check_files(words: Sequence[str], here: Path) -> None:
-    """Checks that the files of the study are there and are YAML, since Snakemake names no line.
-
-    Raises:
-      ConfigError: naming the file, and the line of what is no YAML.
-    """
+    """Raises ConfigError, naming file and line, for a study's file that is missing or not YAML."""
     from dpprobe.study.yaml_file import check_yaml, written_path  # `dpprobe --help` is to be quick
 
     files = [*_option_values(words, *_FILES)]
@@ -134,7 +120,7 @@ def _check_files(words: Sequence[str], here: Path) -> None:
 
 
 def missing_study(file: str, here: Path = Path()) -> str:
-    """Writes that a study's file is not there, with the most similar name of the folder."""
+    """Explains that a study's file is missing, with the most similar name of the folder."""
     places = (here, here / "config")
     known = [path.relative_to(here).as_posix() for at in places for path in at.glob("*.y*ml")]
     close = difflib.get_close_matches(file, known, n=1)
@@ -146,7 +132,7 @@ def missing_study(file: str, here: Path = Path()) -> str:
 
 
 def _option_values(words: Sequence[str], *options: str) -> Iterator[str]:
-    """Yields the values of options that take all words up to the next one, or what is after `=`."""
+    """Yields the values of options that take all words up to the next option."""
     taking = False
     for word in words:
         if word.startswith("-"):
@@ -180,7 +166,7 @@ def _known_file(option: str, word: str, root: Path, here: Path) -> str:
 
 
 def make_environment(root: Path, variables: dict[str, str] | os._Environ[str]) -> dict[str, str]:
-    """Returns the variables for Snakemake and its jobs, which import the package of `root`."""
+    """Returns the variables of Snakemake and its jobs, which import the package of `root`."""
     result = {**variables, ROOT: str(root)}
     if root != project_root():
         places = [str(root / "src"), variables.get("PYTHONPATH", "")]
@@ -189,10 +175,9 @@ def make_environment(root: Path, variables: dict[str, str] | os._Environ[str]) -
 
 
 def profile_words(words: Sequence[str]) -> list[str]:
-    """Returns the options among Snakemake's words that name profiles, which say where jobs run.
+    """Returns the options that name profiles, which say where jobs run.
 
-    Returns:
-      No words where the environment names one; all cores of this machine where nobody does.
+    No words if the environment names one; all cores of this machine if nobody names any.
     """
     named = _single_values(words, _PROFILE)
     if named == [NO_PROFILE]:
@@ -207,12 +192,12 @@ def run_words(
 ) -> list[str]:
     """Returns the words that run a study from the working directory.
 
-    In the root of the clone these are Snakemake's own. Elsewhere Snakemake finds no Snakefile, so
-    they are `dpprobe run`'s, which knows where the rules are.
+    In the root of a clone these are Snakemake's own. Elsewhere they are `dpprobe run`'s, which
+    finds the rules.
 
     Args:
-      targets: files or named targets; all where there are none.
-      call: the options of Snakemake that select the study, as Snakemake was given them.
+      targets: files or named targets; none for all.
+      call: the options of Snakemake that select the study.
       where: the options that say where jobs run, or how many.
     """
     here = Path.cwd()
@@ -233,15 +218,15 @@ def run_words(
 
 
 def run_command(*call: str, targets: Sequence[str] = ()) -> str:
-    """Returns the line that runs a study, for a person to copy; arguments as of `run_words`."""
+    """Returns the line that runs a study, for a person to copy; arguments as `run_words`."""
     return command_line(*run_words(*targets, call=call))
 
 
 def command_line(program: str, *words: str) -> str:
     """Returns a line that starts a program of this environment, for a person to copy.
 
-    The program has its path where its name alone would start nothing, or that of another
-    environment: the environment was not activated.
+    The program has its path if the environment is not activated: its name alone would start
+    nothing, or another environment's.
     """
     beside = Path(sys.executable).with_name(program)
     named = shutil.which(program, path=os.environ.get(USER_PATH))

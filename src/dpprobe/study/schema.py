@@ -16,7 +16,6 @@ from dpprobe.study.study import Study
 
 
 def study_schema() -> dict[str, Any]:
-    """Returns the JSON schema of a study's file, for editors and for reviewers."""
     schema = Study.model_json_schema(mode="validation")
     definitions = schema["$defs"]
     for field, key, registry in (
@@ -27,7 +26,9 @@ def study_schema() -> dict[str, Any]:
     ):
         choices = [_define_options(definitions, registry, key, name) for name in sorted(registry)]
         if field != "methods":
-            choices.append(_catalog_schema(field))
+            known = catalog.backbone_entries() if field == "backbones" else catalog.dataset_names()
+            names = {"catalog": {"enum": sorted(known)}}
+            choices.append({"type": "object", "properties": names, "required": ["catalog"]})
         schema["properties"][field]["additionalProperties"] = {"anyOf": choices}
         schema["properties"][field].pop("patternProperties", None)
         schema["properties"][field]["propertyNames"] = {"pattern": f"^{NAME_PATTERN}$"}
@@ -46,7 +47,7 @@ def study_schema() -> dict[str, Any]:
 def _define_options(
     definitions: dict[str, Any], registry: Mapping[str, str], key: str, name: str
 ) -> dict[str, Any]:
-    """Adds the schema of a registered `Options` to the definitions; returns a reference to it."""
+    """Adds the schema of registered `Options` to the definitions; returns its reference."""
     options = options_class(registry, name).model_json_schema(mode="validation")
     nested = options.get("$defs", {})
     # Each family has a `Preprocessing` of its own.
@@ -61,13 +62,3 @@ def _define_options(
     options["required"] = sorted({*options.get("required", []), key})
     definitions[f"{key}_{name}"] = options
     return {"$ref": f"#/$defs/{key}_{name}"}
-
-
-def _catalog_schema(field: str) -> dict[str, Any]:
-    """Returns the schema of a dataset or backbone that names its catalog entry."""
-    known = catalog.backbone_entries() if field == "backbones" else catalog.dataset_names()
-    return {
-        "type": "object",
-        "properties": {"catalog": {"enum": sorted(known)}},
-        "required": ["catalog"],
-    }

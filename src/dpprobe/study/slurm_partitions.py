@@ -24,25 +24,25 @@ class Partitions:
     """The partitions of a cluster.
 
     Attributes:
-      with_gpus: the names of those that have a node with a GPU.
-      default: the name of the one that jobs go to unless they name another.
+      with_gpus: partitions with a GPU node.
+      default: of jobs that name no partition.
     """
 
     with_gpus: frozenset[str]
     default: str | None
 
     def name_partition(self, wanted: str | None) -> str | None:
-        """Returns the partition of a job that wants `wanted`; several have commas between them."""
+        """Returns the partition of a job; several are separated by commas."""
         return wanted or os.environ.get("SBATCH_PARTITION") or self.default
 
     def has_gpus(self, wanted: str | None) -> bool:
-        """Returns True if a partition that a job may go to has GPUs."""
+        """Returns True if a partition that the job may go to has GPUs."""
         names = (self.name_partition(wanted) or "").split(",")
         return not self.with_gpus.isdisjoint(names)
 
 
 def read_partitions(text: str) -> Partitions:
-    """Reads what `COMMAND` prints."""
+    """Reads the output of `COMMAND`."""
     lines = [line.strip().partition("|") for line in text.splitlines()]
     names = [(name.removesuffix("*"), name.endswith("*"), gres) for name, _, gres in lines]
     return Partitions(
@@ -52,22 +52,14 @@ def read_partitions(text: str) -> Partitions:
 
 
 def ask_partitions() -> Partitions:
-    """Asks Slurm for its partitions.
-
-    Raises:
-      DpprobeError: saying why Slurm does not answer.
-    """
+    """Asks Slurm for its partitions; raises DpprobeError with the reason if it fails."""
     # a person's own wishes, such as SINFO_PARTITION, would hide partitions
     environment = {name: value for name, value in os.environ.items() if name[:6] != "SINFO_"}
     try:
         result = subprocess.run(
-            COMMAND, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False
+            COMMAND, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=True
         )
-    except FileNotFoundError:
-        raise DpprobeError("sinfo: command not found") from None
-    except subprocess.TimeoutExpired:
-        raise DpprobeError(f"sinfo: no answer in {TIMEOUT} s") from None
-    if result.returncode:
-        said = result.stderr.strip().splitlines() or [f"exit code {result.returncode}"]
-        raise DpprobeError(f"sinfo: {said[-1].removeprefix('sinfo: ')}")
+    except (OSError, subprocess.SubprocessError) as error:
+        said = str(getattr(error, "stderr", None) or error).strip().splitlines()
+        raise DpprobeError(f"sinfo: {said[-1].removeprefix('sinfo: ')}") from None
     return read_partitions(result.stdout)

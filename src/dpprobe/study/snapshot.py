@@ -1,7 +1,7 @@
-"""The snapshot of a run: its study as a person wrote it, as it was read, and its code's versions.
+"""The snapshot of a run: its study as written and as read, and its code's versions.
 
-Jobs start long after they were planned, and a person may edit the study or the code meanwhile. They
-read the study from the run's snapshot, and refuse where the code makes something else of it.
+Jobs start long after they were planned, while a person may edit the study or the code. They read
+the study from the snapshot, and refuse if today's code reads it differently.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ DAYS = 30  # that a snapshot is kept after the last job was started with it
 class Snapshot:
     """The file of a run's snapshot, and its text.
 
-    Its name is the hash of its text: runs of different studies in one folder never share a file.
+    The name is the hash of the text: runs of different studies in one folder never share a file.
     """
 
     path: Path
     text: str
 
     def write(self) -> None:
-        """Writes the file where it is missing, and marks it as in use."""
+        """Writes the file if it is missing, and marks it as in use."""
         try:
             os.utime(self.path)
         except FileNotFoundError:
@@ -62,7 +62,7 @@ def take_snapshot(values: Mapping[str, Any], study: Study, *, call: Sequence[str
     """Makes the snapshot of a run, without writing it.
 
     Args:
-      values: of the study, as its files and the command line give them.
+      values: of the study, from files and command line.
       call: the words after `snakemake` that run this study.
     """
     run = {"versions": VERSIONS, "study": study.model_dump(mode="json"), "call": call}
@@ -74,7 +74,7 @@ def take_snapshot(values: Mapping[str, Any], study: Study, *, call: Sequence[str
 
 
 class Run(NamedTuple):
-    """A run: the folders of its study, and the words after `snakemake` that run it."""
+    """The folders of a run's study, and the words after `snakemake` that run it."""
 
     results: Path
     data: Path
@@ -82,7 +82,7 @@ class Run(NamedTuple):
 
 
 def recent_runs() -> list[Run]:
-    """Lists the runs that began in the working directory not long ago, the latest first."""
+    """Lists the recent runs of the working directory, the latest first."""
     runs = []
     for path in FOLDER.glob("*.json"):
         with suppress(OSError, ValueError, KeyError, TypeError):  # another user's, or removed
@@ -93,13 +93,10 @@ def recent_runs() -> list[Run]:
 
 
 def check_run(recorded: Mapping[str, Any], study: Study) -> None:
-    """Checks that a job's code has the versions, and reads the study, as when its run began.
+    """Raises ConfigError if versions or study differ from those when the run began.
 
     Args:
       recorded: what a snapshot has under `RUN_KEY`.
-
-    Raises:
-      ConfigError: naming the first key that differs.
     """
     now = {"versions": VERSIONS, "study": study.model_dump(mode="json")}
     if difference := first_difference({key: recorded.get(key) for key in now}, now):
@@ -107,11 +104,7 @@ def check_run(recorded: Mapping[str, Any], study: Study) -> None:
 
 
 def run_study(values: Mapping[str, Any]) -> Study:
-    """Reads the study in a job's script, and holds it against the run's snapshot, if it has one.
-
-    Raises:
-      ConfigError: for a study that is wrong, or that today's code reads otherwise.
-    """
+    """Reads the study in a job's script; raises ConfigError if it differs from the snapshot."""
     study = load_study(values)
     path = os.environ.get(SNAPSHOT_FILE)
     if path and Path(path).is_file():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, create_model, model_validator
@@ -46,18 +47,9 @@ from dpprobe.study.options import (
 from dpprobe.study.vector_checks import vector_faults
 
 
-def _complete_dataset(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    return _complete_options(catalog.complete_dataset, value)
-
-
-def _complete_backbone(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    return _complete_options(catalog.complete_backbone, value)
-
-
 def _complete_options(
     complete: Callable[[Mapping[str, Any]], Mapping[str, Any]], value: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Fills in the options of the catalog entry that a dataset or backbone names."""
     if value.get("catalog") is None:
         return value
     try:
@@ -67,10 +59,12 @@ def _complete_options(
 
 
 AnyDataset = Annotated[
-    SerializeAsAny[DatasetOptions], by_registry(SOURCES, "source", _complete_dataset)
+    SerializeAsAny[DatasetOptions],
+    by_registry(SOURCES, "source", partial(_complete_options, catalog.complete_dataset)),
 ]
 AnyBackbone = Annotated[
-    SerializeAsAny[BackboneOptions], by_registry(FAMILIES, "family", _complete_backbone)
+    SerializeAsAny[BackboneOptions],
+    by_registry(FAMILIES, "family", partial(_complete_options, catalog.complete_backbone)),
 ]
 
 
@@ -137,11 +131,6 @@ class _Beginning(Options):
         5, ge=1, description="Repetitions of each cell, with different seeds."
     )
     seed: int = Field(0, ge=0, description="The number from which all seeds of the study derive.")
-    mode: Literal["benchmark"] = Field(
-        "benchmark",
-        description="benchmark: seeded and reproducible, so the noise can be recomputed: not for "
-        "release. Put heads to publish under `releases`.",
-    )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto",
         description="Device of features and heads; auto takes a GPU if there is one. A GPU draws "
@@ -166,12 +155,9 @@ class _Beginning(Options):
 
 
 def _with_analyses(beginning: type[Options]) -> type[Options]:
-    """Adds the blocks that analyses declare, each absent where a study does not ask for it."""
+    """Adds the blocks that analyses declare, each absent by default."""
     blocks: dict[str, Any] = {
-        analysis.name: (
-            analysis.options | None,
-            Field(None, description=analysis.describe),
-        )
+        analysis.name: (analysis.options | None, Field(None, description=analysis.describe))
         for analysis in load_analyses()
         if analysis.options is not None
     }
@@ -204,12 +190,10 @@ class Study(_Analysed):
     @model_validator(mode="before")
     @classmethod
     def _add_rare_classes(cls, values: Any) -> Any:
-        """Adds the datasets that `imbalance` asks for."""
         return with_rare_classes(values)
 
     @model_validator(mode="after")
     def _check_parts(self) -> Study:
-        """Checks the parts of the study against each other."""
         for name in self.public_datasets:
             if name in self.datasets:
                 raise ValueError(
@@ -288,7 +272,7 @@ class Study(_Analysed):
                 raise ValueError(f"{where}: {name!r} is not in this study; write one that is")
 
     def published_names(self) -> dict[str, str]:
-        """Returns each dataset's name in the published results."""
+        """Returns each dataset's name in published results."""
         return {
             name: self.papers.datasets.get(name)
             or (None if options.subsample else options.catalog)
@@ -297,31 +281,29 @@ class Study(_Analysed):
         }
 
     def part_names(self) -> dict[str, str]:
-        """Returns the same, of a part of a dataset the name of the whole one."""
+        """As `published_names`, with the whole dataset's name for a part."""
         whole = {name: options.catalog or name for name, options in self.datasets.items()}
         return whole | self.papers.datasets
 
     def paper_names(self) -> set[str]:
-        """Returns its datasets' names in published results, of parts those of the wholes too."""
+        """Returns the names in published results, for parts also those of the wholes."""
         return {*self.published_names().values(), *self.part_names().values()}
 
     def text_backbones(self) -> tuple[str, ...]:
-        """Returns the backbones that read text, so that they classify without training."""
+        """Returns the backbones that read text, which classify without training."""
         return tuple(name for name, backbone in self.backbones.items() if backbone.reads_text)
 
     def few_shot_backbones(self) -> tuple[str, ...]:
-        """Returns the backbones on whose features few-shot probes are trained."""
         if self.few_shot is None:
             return ()
         chosen = self.few_shot.backbones
         return self.text_backbones() if chosen is None else chosen
 
     def all_datasets(self) -> dict[str, DatasetOptions]:
-        """Returns the private and the public datasets, by name."""
         return {**self.datasets, **self.public_datasets}
 
     def whole_datasets(self) -> dict[str, str]:
-        """Returns the whole dataset of each one with a `subsample`, where the study has it."""
+        """Maps each dataset with a `subsample` to its whole, if the study has it."""
         datasets = self.all_datasets()
         tables = {
             name: canonical_json(options.without_subsample().preparation_params())
@@ -335,21 +317,18 @@ class Study(_Analysed):
         }
 
     def block(self, analysis: str) -> Any:
-        """Returns the block of an analysis; None where the study does not ask for it."""
+        """Returns the block of an analysis; None if the study lacks it."""
         return getattr(self, analysis)
 
     def dataset_delta(self, dataset: str) -> float:
-        """Returns the delta of a dataset: the study's where the dataset has none."""
         delta = self.datasets[dataset].delta
         return self.delta if delta is None else delta
 
     def allows_delta_above(self, dataset: str) -> bool:
-        """Returns True if a dataset's delta may be above 1 / n: the study's where it says none."""
         allowed = self.datasets[dataset].allow_delta_above_one_over_n
         return self.allow_delta_above_one_over_n if allowed is None else allowed
 
     def release_delta(self, release: str) -> float:
-        """Returns the delta of a release: its dataset's where it has none."""
         options = self.releases[release]
         return self.dataset_delta(options.dataset) if options.delta is None else options.delta
 
@@ -357,9 +336,6 @@ class Study(_Analysed):
         """Returns the error for a release, or its ledger's limit, at a delta above 1 / n.
 
         No option allows it. A limit is at the dataset's delta, whatever delta a release has.
-
-        Args:
-          n: training units.
         """
         dataset = self.releases[release].dataset
         unit = self.dataset_unit(dataset)
@@ -373,18 +349,18 @@ class Study(_Analysed):
         return None
 
     def max_epsilon(self, dataset: str) -> float | None:
-        """Returns the most that a dataset's releases may cost a unit; None for no limit."""
+        """Returns the limit on a dataset's releases per unit; None for no limit."""
         limits = self.privacy.max_epsilon
         return limits.get(dataset) if isinstance(limits, Mapping) else limits
 
     @property
     def max_risk(self) -> Risk | None:
-        """The most that attacks on a unit may reach by a dataset's releases; None for no limit."""
+        """The limit on attacks by a dataset's releases; None for no limit."""
         limit = self.privacy.max_risk
         return None if limit is None else limit.to_risk()
 
     def dataset_unit(self, dataset: str) -> Unit:
-        """Returns the unit of privacy of a dataset: the study's where the dataset says none."""
+        """Returns a dataset's unit of privacy, by default the study's."""
         options = self.datasets[dataset]
         return (
             options.named_unit()
@@ -393,9 +369,9 @@ class Study(_Analysed):
         )
 
     def dataset_patients(self, dataset: str) -> dict[str, int | None] | None:
-        """Returns the `images` a patient may have where the unit is one image of a patient's.
+        """Returns the `images` per patient if the unit is one image of a patient.
 
-        None where patients are the unit, or are not named.
+        None if patients are the unit, or are not named.
         """
         options = self.datasets[dataset]
         if not options.names_units() or self.dataset_unit(dataset) == "patient":
@@ -403,14 +379,13 @@ class Study(_Analysed):
         return {"images": options.images_per_patient()}
 
     def job_epsilons(self) -> tuple[str, ...]:
-        """Returns the epsilons with at least one method; non-private methods train at inf alone."""
+        """Returns the epsilons with methods; non-private methods train at inf alone."""
         tokens = list(self.epsilons)
         if INFINITE not in tokens:
             tokens.append(INFINITE)
         return tuple(token for token in tokens if self.job_methods(token))
 
     def job_methods(self, epsilon: str) -> tuple[str, ...]:
-        """Returns the methods that a training job at this epsilon trains."""
         return tuple(
             name
             for name, method in self.methods.items()
@@ -418,7 +393,7 @@ class Study(_Analysed):
         )
 
     def list_cells(self, *datasets: str) -> list[Cell]:
-        """Returns the cells of some datasets, by default of all, in the order of the study."""
+        """Lists the cells of some datasets, by default of all."""
         jobs = [(epsilon, self.job_methods(epsilon)) for epsilon in self.job_epsilons()]
         return [
             Cell(dataset, backbone, method, epsilon)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -18,7 +17,6 @@ from dpprobe.options import resolve_path
 from dpprobe.privacy.accountants import worth_to_group
 from dpprobe.privacy.limits import INFINITE, delta_fault, delta_warning
 from dpprobe.study.class_split_checks import class_split_faults
-from dpprobe.study.empty_parts import empty_parts
 from dpprobe.study.folders import folder_faults
 from dpprobe.study.network_methods import network_faults
 from dpprobe.study.public_file_checks import PublicFiles
@@ -26,16 +24,10 @@ from dpprobe.study.study import Study
 
 
 def check_study(study: Study, *, check_classes: bool = True) -> list[str]:
-    """Checks a study against the machine: files exist, delta fits each dataset's size.
+    """Returns warnings; raises ConfigError if files are missing or options do not fit the datasets.
 
     Args:
-      check_classes: False leaves out whether the split can be tested, as `init` tells that itself.
-
-    Returns:
-      Warnings, one line each.
-
-    Raises:
-      ConfigError: with one line for each thing that is wrong.
+      check_classes: False skips whether the split can be tested, which `init` reports itself.
     """
     report = _Report()
     report.errors += [f"config: {fault}" for fault in folder_faults(study)]
@@ -74,14 +66,12 @@ def check_study(study: Study, *, check_classes: bool = True) -> list[str]:
 
 @dataclass
 class _Report:
-    """Errors and warnings, one line each."""
-
     errors: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
     @contextmanager
     def report_part(self, name: str) -> Iterator[None]:
-        """Reports each line of a ConfigError of the block as an error of this part of the study."""
+        """Reports a ConfigError of the block as errors of this part of the study."""
         try:
             yield
         except ConfigError as error:
@@ -119,7 +109,7 @@ def _check_private(study: Study, name: str, dataset: DatasetOptions, report: _Re
 
 
 def _check_class_split(study: Study, name: str, dataset: DatasetOptions, report: _Report) -> None:
-    """Checks that each class is on both sides; once for parts of one dataset, which share them."""
+    """Checks that each class is on both sides; once for the parts of one dataset."""
     whole = dataset.without_subsample()
     first = next(n for n, each in study.datasets.items() if each.without_subsample() == whole)
     counts = dataset.count_class_units() if name == first else None
@@ -130,7 +120,6 @@ def _check_class_split(study: Study, name: str, dataset: DatasetOptions, report:
 
 
 def _check_release(study: Study, name: str) -> list[str]:
-    """Lists the reasons why a release cannot be made."""
     release = study.releases[name]
     dataset, method = study.datasets[release.dataset], study.methods[release.method]
     multi_label = dataset.multi_label()
@@ -198,7 +187,6 @@ def _check_release(study: Study, name: str) -> list[str]:
 
 
 def _warn_of_unmeasured(study: Study, name: str) -> list[str]:
-    """Says that no cell measures heads of a release's epsilon."""
     epsilon = study.releases[name].epsilon
     measured = [float(token) for token in study.epsilons]
     if epsilon in measured:
@@ -220,7 +208,7 @@ def _check_public(study: Study, name: str, dataset: DatasetOptions, report: _Rep
 
 
 def _check_other_source(study: Study, name: str, public: DatasetOptions) -> list[str]:
-    """Lists private datasets of images that are declared public, split otherwise or not."""
+    """Lists private datasets whose images a public dataset has."""
     return [
         (
             f"config: public_datasets.{name}: it has {shared} of the private dataset {other}, "
@@ -232,7 +220,7 @@ def _check_other_source(study: Study, name: str, public: DatasetOptions) -> list
 
 
 def _shared_images(dataset: DatasetOptions, study: Study) -> Iterator[tuple[str, str]]:
-    """Yields the private datasets that have images of a dataset, with words for these images."""
+    """Yields the private datasets that share images, and names these images."""
     params, files = dataset.image_params(), _image_files(dataset)
     for name, other in study.datasets.items():
         if other.image_params() == params:
@@ -242,7 +230,7 @@ def _shared_images(dataset: DatasetOptions, study: Study) -> Iterator[tuple[str,
 
 
 def _image_files(dataset: DatasetOptions) -> set[str]:
-    """Returns a dataset's files of images; none where one is missing, which its check tells."""
+    """Returns a dataset's image files; none if one is missing, which its check reports."""
     with suppress(ConfigError):
         return set(dataset.image_files())
     return set()
@@ -251,27 +239,18 @@ def _image_files(dataset: DatasetOptions) -> set[str]:
 def _check_sizes(
     study: Study, name: str, dataset: DatasetOptions, rows: tuple[int, int] | None
 ) -> list[str]:
-    """Lists sizes that `expect` gives and the dataset does not have, as far as they are known."""
+    """Lists sizes that differ from `expect`; those of downloads are checked as they arrive."""
     expected = dataset.expected_counts().model_dump(exclude_none=True)
-    if not expected:
+    if not expected or dataset.download_params() is not None:
         return []
     key = "datasets" if name in study.datasets else "public_datasets"
-    sizes: dict[str, int | None] = dict.fromkeys(expected)
-    remedy = "complete the source or correct `expect`"
-    if dataset.download_params() is not None:
-        folder = Path(study.data_dir) / name
-        sizes |= _table_sizes(folder / "dataset.json", dataset)
-        remedy = (
-            f"correct `expect`, or delete {folder / 'dataset.json'}, so that the tables are made "
-            "again"
-        )
-    else:
-        train, test = rows or (None, None)
-        sizes |= {"train": train, "test": test, "classes": dataset.count_classes()}
+    train, test = rows or (None, None)
+    sizes = {"train": train, "test": test, "classes": dataset.count_classes()}
     return [
         (
             f"config: {key}.{name}: expect.{part}: {size}, but there are {sizes[part]} "
-            f"{'classes' if part == 'classes' else f'{part} rows'}; {remedy}"
+            f"{'classes' if part == 'classes' else f'{part} rows'}; complete the source or correct "
+            "`expect`"
         )
         for part, size in expected.items()
         if sizes[part] not in (None, size)
@@ -279,7 +258,7 @@ def _check_sizes(
 
 
 def _check_overwritten(study: Study, name: str, dataset: DatasetOptions) -> None:
-    """Raises ConfigError where a source's file is one of the split tables made from it.
+    """Raises ConfigError if a source's file is one of the split tables made from it.
 
     Snakemake deletes a file that a job is about to write.
     """
@@ -293,20 +272,6 @@ def _check_overwritten(study: Study, name: str, dataset: DatasetOptions) -> None
                 f"{file}: the split tables of {name!r} are written into {folder} and would "
                 "overwrite this file; move it elsewhere, or write another data_dir"
             )
-
-
-def _table_sizes(dataset_json: Path, dataset: DatasetOptions) -> dict[str, int]:
-    """Reads the sizes of existing tables; empty without tables, or with ones of other options."""
-    if not dataset_json.is_file():
-        return {}
-    try:
-        info = json.loads(dataset_json.read_text(encoding="utf-8"))
-        if info["source"] != dataset.preparation_params():
-            return {}  # they are made again
-        sizes = {name: int(part["rows"]) for name, part in info["splits"].items()}
-        return {**sizes, "classes": len(info["class_names"])}
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}  # the job that reads the file reports what is wrong with it
 
 
 def _warn_of_patients(study: Study, dataset: str) -> list[str]:
@@ -333,11 +298,26 @@ def _warn_of_patients(study: Study, dataset: str) -> list[str]:
     ]
 
 
+def _explain_empty(study: Study, name: str, rows: tuple[int, int]) -> list[str]:
+    """Lists splits without rows, with the remedy."""
+    dataset = study.all_datasets()[name]
+    key = "datasets" if name in study.datasets else "public_datasets"
+    fraction = None if dataset.has_test() else getattr(dataset, "test_fraction", None)
+    faults = []
+    for split, count in zip(("train", "test"), rows, strict=True):
+        remedy = f"complete the source, or correct what says which rows are {split} rows"
+        if fraction is not None:
+            change = "a smaller" if split == "train" else "a larger"
+            remedy = f"test_fraction {fraction:g} leaves it no rows; write {change} one"
+        if not count:
+            faults.append(f"config: {key}.{name}: its {split} part is empty: {remedy}")
+    return faults
+
+
 def _check_shards(study: Study, name: str, rows: tuple[int, int] | None) -> list[str]:
-    """Lists splits with fewer rows than shards."""
     shards = study.features.shards
     if rows and min(rows) == 0:
-        return empty_parts(study, name, rows)
+        return _explain_empty(study, name, rows)
     return [
         f"config: features.shards: {shards} is above the {count} {split} rows of {name}; write at "
         f"most {count}"
@@ -347,7 +327,6 @@ def _check_shards(study: Study, name: str, rows: tuple[int, int] | None) -> list
 
 
 def _check_labels(study: Study, dataset: str, *, multi_label: bool) -> list[str]:
-    """Lists methods that take one label per example, on a dataset of several."""
     return [
         f"config: methods.{name} on datasets.{dataset}: the rows have several labels, and head "
         f"{method.head} as it is written takes one; {_several_labels(method)}"
@@ -357,7 +336,6 @@ def _check_labels(study: Study, dataset: str, *, multi_label: bool) -> list[str]
 
 
 def _several_labels(method: MethodOptions) -> str:
-    """Returns what lets a method train on rows of several labels."""
     if "loss" in type(method).model_fields:
         return "write loss: sigmoid in the method"
     if isinstance(method, tuned.Options) and "loss" in type(method.base).model_fields:
@@ -368,7 +346,6 @@ def _several_labels(method: MethodOptions) -> str:
 def _check_classes(
     study: Study, name: str, dataset: DatasetOptions, *, multi_label: bool
 ) -> list[str]:
-    """Lists methods whose options are for another number of classes, as far as it is known."""
     classes = dataset.count_classes()
     if classes is None:
         return []
@@ -380,7 +357,6 @@ def _check_classes(
 
 
 def _check_methods(study: Study, dataset: str, rows: int, *, multi_label: bool) -> list[str]:
-    """Lists methods that do not fit a dataset, such as a batch larger than its training split."""
     errors = []
     for name, method in study.methods.items():
         if method.is_undecided or (multi_label and not method.multi_label):

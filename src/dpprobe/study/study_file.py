@@ -10,9 +10,5 @@ from dpprobe.wrong_keys_and_values import validate_options
 
 
 def load_study(values: Mapping[str, Any]) -> Study:
-    """Reads a study from the values of its YAML file.
-
-    Raises:
-      ConfigError: with one line for each thing that is wrong.
-    """
+    """Reads a study from its YAML values; raises ConfigError with one line per fault."""
     return validate_options(Study, values, "config")

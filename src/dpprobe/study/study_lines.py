@@ -29,7 +29,7 @@ _OTHER_PART = re.compile(r" on [^:]+(?=: )")  # as in `methods.sgd on datasets.d
 
 
 class _Source(NamedTuple):
-    """A file, or the options of a command line, and the node of YAML that it holds."""
+    """The YAML node of a file, or of the options of a command line."""
 
     name: str
     node: yaml.Node
@@ -40,10 +40,10 @@ class _Found:
     """The last key that a text was followed to in the sources.
 
     Attributes:
-      values: of the key that was match last, in the sources that have it.
+      values: of that key, in the sources that have it.
       rest: the text that is left.
-      place: the file and the line of that key.
-      dotted: the rest is a key of the last one for certain, since a dot stands between them.
+      place: the key's file and line.
+      dotted: True if a dot stands before the rest, which then begins with a key.
     """
 
     values: Sequence[_Source] = ()
@@ -54,11 +54,11 @@ class _Found:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyLines:
-    """The files and options that a study is written in; they are read when an error needs them.
+    """The files and options of a study; they are read when an error needs them.
 
     Attributes:
-      files: in the order in which Snakemake merges them: the last one that sets a key counts.
-      overrides: values that the command line sets, which count before those of all files.
+      files: in Snakemake's order: the last one that sets a key counts.
+      overrides: values of the command line, which count before all files.
     """
 
     files: Sequence[Path]
@@ -66,28 +66,21 @@ class StudyLines:
 
     @contextmanager
     def name_lines(self) -> Iterator[None]:
-        """Names the file and the line of each key in a ConfigError of the block.
-
-        Raises:
-          ConfigError: in place of the block's error, and of its class.
-        """
+        """Puts the file and line of each key into a ConfigError of the block."""
         try:
             yield
         except ConfigError as error:
-            lines = [self._name_line(line) for line in str(error).splitlines()]
+            lines = str(error).splitlines()
+            for number, line in enumerate(lines):
+                if line.startswith(_PREFIX):
+                    text = line.removeprefix(_PREFIX)
+                    lines[number] = f"{self.find_place(text)}: {text}"
             raise type(error)("\n".join(lines)) from error
 
-    def _name_line(self, line: str) -> str:
-        if not line.startswith(_PREFIX):
-            return line
-        text = line.removeprefix(_PREFIX)
-        return f"{self.find_place(text)}: {text}"
-
     def find_place(self, text: str) -> str:
-        """Returns `file:line` of the key with which a text begins, such as `methods.sgd.steps: 0`.
+        """Returns `file:line` of the key at the start of a text, such as `methods.sgd.steps: 0`.
 
-        A key that is written nowhere, such as a missing one, has the line of the block that it
-        belongs to. Keys of the study itself that are missing have the files alone.
+        A missing key has the line of its block; missing keys of the study have the files alone.
         """
         match: _Found | None = _Found(values=self._sources, rest=text)
         place = None
@@ -106,7 +99,7 @@ class StudyLines:
 
 
 def _match_key(match: _Found) -> _Found | None:
-    """Follows the longest key with which the rest of a text begins; None if no key does."""
+    """Follows the longest key at the start of a text; None if there is no key."""
     text = match.rest
     items = [(source, *item) for source, node in match.values for item in _list_items(node)]
     fitting = [
@@ -138,7 +131,7 @@ def _match_key(match: _Found) -> _Found | None:
 
 
 def _match_value(match: _Found) -> _Found | None:
-    """Finds the value with which the rest of a text begins, such as a file's path, in a block."""
+    """Finds the value, such as a path, at the start of a text in a block."""
     if match.dotted:
         return None
     value = match.rest.partition(": ")[0].strip("'")
@@ -156,7 +149,7 @@ def _match_value(match: _Found) -> _Found | None:
 
 
 def _list_items(node: yaml.Node) -> list[tuple[str, yaml.Node, yaml.Node]]:
-    """Lists the keys of a mapping or the numbers of a list: as text, as a node, and the value.
+    """Lists a mapping's keys or a list's numbers: as text, as a node, and the value.
 
     Keys that `<<` takes from other mappings have their lines there.
     """

@@ -16,11 +16,11 @@ def vector_faults(
     *,
     probes_all: bool,
 ) -> Iterator[str]:
-    """Yields what keeps a backbone from taking a dataset, a line each.
+    """Yields what keeps a backbone from taking a dataset.
 
     Args:
       datasets: by the key of the study, such as `datasets.lesions`.
-      probes_all: few-shot probes are trained on every backbone.
+      probes_all: True if few-shot probes are trained on every backbone.
     """
     for where, options in datasets.items():
         taken: dict[str, str] = {}

@@ -11,7 +11,7 @@ from dpprobe.errors import ConfigError
 
 
 def written_path(path: Path) -> Path:
-    """Returns the path that a user wrote, which Snakemake puts behind the working directory's."""
+    """Returns the path that a user wrote, without Snakemake's working directory."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 
@@ -20,8 +20,7 @@ def check_yaml(path: Path) -> None:
     """Checks a study's file for duplicate keys, of which YAML readers silently keep the last.
 
     Raises:
-      ConfigError: for a file that is missing, is not YAML, holds no mapping, or has a key twice
-        in one mapping: naming file, line and key.
+      ConfigError: naming file, line and key, also if the file is missing, not YAML or no mapping.
     """
     root = parse_yaml(path)
     if not isinstance(root, yaml.MappingNode):
@@ -42,11 +41,7 @@ def check_yaml(path: Path) -> None:
 
 
 def parse_yaml(path: Path) -> yaml.Node | None:
-    """Reads the nodes of a YAML file, which know their lines; None for an empty file.
-
-    Raises:
-      ConfigError: for a file that is missing or is not YAML: naming file and line.
-    """
+    """Reads a YAML file's nodes, None if empty; raises ConfigError naming file and line."""
     try:
         require_plain_file(path)
         text = path.read_bytes().decode("utf-8-sig")
@@ -59,7 +54,8 @@ def parse_yaml(path: Path) -> yaml.Node | None:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error}); name a YAML file") from None
     try:
-        return _compose_node(text)
+        yaml.safe_load(text)  # raises for a value that cannot be read
+        return yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         raise ConfigError(f"{path}{_describe_fault(error)}") from None
     except RecursionError:
@@ -67,12 +63,6 @@ def parse_yaml(path: Path) -> yaml.Node | None:
     except (yaml.YAMLError, ValueError) as error:  # a sign that no text has, a 13th month
         said = " ".join(str(error).split())
         raise ConfigError(f"{path}: not YAML ({said}); correct it") from None
-
-
-def _compose_node(text: str) -> yaml.Node | None:
-    """Returns the one document of a text, of which every value can be read."""
-    yaml.safe_load(text)
-    return yaml.compose(text, Loader=yaml.SafeLoader)
 
 
 # Cures, by words of the parser's message.
@@ -91,7 +81,7 @@ _CURES = {
 
 
 def _describe_fault(error: yaml.MarkedYAMLError) -> str:
-    """Returns the line of an error in a YAML file, the error and its cure, to follow the path."""
+    """Returns an error's line, text and cure, to follow the path."""
     mark = error.problem_mark or error.context_mark
     problem = " ".join(str(error.problem or error.context).split())
     if mark is None:

@@ -19,7 +19,6 @@ logger = logging.getLogger("dpprobe")
 
 
 def facts_of_plan(plan: Plan, *, dimension: int, classes: int, multi_label: bool) -> DataFacts:
-    """Returns the facts that decided the method of a plan."""
     return DataFacts(
         n=plan.n,
         dimension=dimension,
@@ -44,13 +43,9 @@ def decide_methods(
     """Resolves the methods that facts decide, and adds their plans to those of the others.
 
     Args:
-      methods: by name; of those that are decided nothing changes.
-      calibrated: the plans of the file, which has none for methods that facts decide.
-      seeds: heads of each method.
-      patients: those that the dataset names, where the unit is one image.
-
-    Returns:
-      All methods, decided, and the plans of all.
+      methods: by name; only those that facts decide change.
+      calibrated: the file's plans, without methods that facts decide.
+      patients: if the dataset names them and the unit is one image.
     """
     decided = {
         name: options.resolve_choice(facts)

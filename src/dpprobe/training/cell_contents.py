@@ -37,7 +37,7 @@ HISTORY = pa.schema(
 
 @dataclass(frozen=True, kw_only=True)
 class CellContents:
-    """Every seed of a cell, as trained or as read back: one entry per seed in each field."""
+    """A cell's seeds, trained or read: one entry per seed in each field."""
 
     indices: tuple[int, ...]
     weights: np.ndarray  # [S, K, d + 1]
@@ -49,7 +49,7 @@ class CellContents:
 
 
 def merge_seeds(parts: Sequence[CellContents], seeds: int) -> CellContents:
-    """Returns the first `seeds` seeds out of earlier and new ones, in order."""
+    """Returns the first `seeds` of earlier and new seeds, in order."""
     places = {
         index: (part, position) for part in parts for position, index in enumerate(part.indices)
     }
@@ -80,8 +80,8 @@ def write_contents(
     """Writes the weights, predictions and history of a cell.
 
     Args:
-      features: whose test examples the scores are of.
-      name: of the cell, and `options` of its method: they are stored beside the weights.
+      features: whose test examples were scored.
+      options: of the cell's method, stored beside the weights.
     """
     with atomic_path(folder / WEIGHTS_FILE) as temporary:
         tensors = {"weights": contents.weights, **contents.arrays}
@@ -97,7 +97,6 @@ def write_contents(
 
 
 def read_contents(folder: Path, record: CellRecord) -> CellContents:
-    """Reads every seed of a whole cell from its files."""
     indices = tuple(seed["index"] for seed in record.seeds)
     table = pq.read_table(folder / PREDICTIONS_FILE, columns=["scores"])
     values = table["scores"].combine_chunks().flatten().to_numpy()

@@ -1,7 +1,7 @@
 """A cell as a training job handles it: its inputs, its folders, and its state.
 
-A cell is current when its files are whole, its fingerprint is the one that today's features,
-options and plan give, and its privacy statement is today's.
+A cell is current if its files are whole, and today's features, options and plan give the same
+fingerprint and privacy statement.
 """
 
 from __future__ import annotations
@@ -67,12 +67,10 @@ class CellTask:
     """A cell of a job: the data, options and plan it is made from, and its folders.
 
     Attributes:
-      seeds: the number of repetitions, indexed from 0.
       study_seed: of the bootstrap over test examples.
-      epsilon_all_heads: of publishing the heads of all seeds together.
       near_duplicates: the counts of the check against public data, or "not run".
-      headline: the metric that the cell is shown by; metric_named: True if the study names it.
-      published, staged: the cell's folder, and the one that it is finished in.
+      headline: the metric that represents the cell; metric_named: True if the study names it.
+      staged: the folder in which the cell is finished before it is published.
       identity: all that decides the cell's contents; its fingerprint and seeds derive from it.
     """
 
@@ -94,17 +92,15 @@ class CellTask:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of all that decides the cell's contents."""
         return hash_value(self.identity)
 
     @property
     def link(self) -> metrics.Link:
-        """The function that makes probabilities of the cell's scores."""
+        """Makes probabilities of the cell's scores."""
         return self.options.link_on(self.train.multi_label)
 
     @property
     def facts(self) -> DataFacts:
-        """The public facts that the method may have been chosen from."""
         return facts_of_plan(
             self.plan,
             dimension=self.train.dimension,
@@ -113,7 +109,7 @@ class CellTask:
         )
 
     def derive_seed(self, index: int) -> int:
-        """Returns the seed of one repetition, derived from the identity: no other cell has it."""
+        """Derives the seed of one repetition from the identity: no other cell has it."""
         return cell_seed(self.identity, index)
 
     @cached_property
@@ -149,11 +145,10 @@ class CellTask:
         return dict(json.loads(json.dumps(values, allow_nan=False)))
 
     def is_current(self) -> bool:
-        """Returns True if the published or the staged cell holds exactly these seeds, whole."""
         return self.find_finished() is not None
 
     def find_finished(self) -> Path | None:
-        """Returns the folder that holds the current cell, None where neither does."""
+        """Returns the folder of the current cell, staged or published; None without one."""
         for folder in (self.staged, self.published):
             record = self._read_whole(folder)
             if (
@@ -168,14 +163,14 @@ class CellTask:
         return None
 
     def find_reusable(self) -> CellContents | None:
-        """Returns the seeds that an earlier run trained for this very fingerprint."""
+        """Returns the seeds that an earlier run trained for this fingerprint."""
         for folder in (self.staged, self.published):
             if record := self._read_whole(folder):
                 return read_contents(folder, record)
         return None
 
     def _read_whole(self, folder: Path) -> CellRecord | None:
-        """Returns the record of a cell that is whole and was made from this very identity."""
+        """Returns the record of a whole cell of this identity."""
         record = whole_cell(folder, self.fingerprint)
         if record is None:
             return None
@@ -194,7 +189,6 @@ class CellTask:
         return record
 
     def _find_disagreement(self, record: CellRecord) -> Difference | None:
-        """Returns where a record differs from the cell that is asked for."""
         return find_disagreement(
             record.model_dump(mode="json"),
             options=self.options.model_dump(mode="json"),
@@ -206,11 +200,7 @@ class CellTask:
         )
 
     def stage_cell(self, contents: CellContents, features: JobFeatures) -> None:
-        """Writes a whole cell to its staging folder, and waits for room where there is none.
-
-        Raises:
-          DiskError: when there is none for an hour.
-        """
+        """Writes a whole cell to its staging folder; raises DiskError without room for an hour."""
         self.staged.parent.mkdir(parents=True, exist_ok=True)
         needed = contents.weights.nbytes + contents.scores.nbytes + RECORDS_BYTES
         when_there_is_room(
@@ -218,7 +208,6 @@ class CellTask:
         )
 
     def _write_staged(self, contents: CellContents, features: JobFeatures) -> None:
-        """Writes a cell beside its staging folder, and puts it there when it is whole."""
         self._drop_folder(self._partial_folder)
         try:
             self._partial_folder.mkdir()
@@ -239,8 +228,7 @@ class CellTask:
     def publish_cell(self) -> None:
         """Moves a staged cell to its place, or marks the published one as seen by this run.
 
-        Raises:
-          DiskError: if the files of a cell that was staged read back differently.
+        Raises DiskError if the files of a staged cell read back differently.
         """
         folder = self.find_finished()
         if folder is None:
@@ -267,7 +255,6 @@ class CellTask:
 
     @property
     def _partial_folder(self) -> Path:
-        """The folder in which a staged cell is written."""
         return self.staged.with_name(self.staged.name + PARTIAL_SUFFIX)
 
     @staticmethod
@@ -276,7 +263,6 @@ class CellTask:
             shutil.rmtree(folder)
 
     def _make_record(self, contents: CellContents, features: JobFeatures) -> CellRecord:
-        """Returns the record of a cell whose other files are written."""
         plan = self.plan
         seeds, summary = self._evaluate_seeds(contents, features)
         files = {name: sha256_file(self._partial_folder / name) for name in PAYLOAD_FILES}
@@ -319,7 +305,6 @@ class CellTask:
     def _evaluate_seeds(
         self, contents: CellContents, features: JobFeatures
     ) -> tuple[list[dict[str, Any]], dict[str, MetricSummary]]:
-        """Computes the metrics of each seed, and of each metric its summary over seeds."""
         labels, link = features.test_labels, self.link
         seeds = [
             {
@@ -358,7 +343,7 @@ class CellTask:
 
 
 def _count_patients(train: FeatureStore, features: JobFeatures) -> SplitCounts | None:
-    """Counts the patients of the two splits; None where the dataset does not name them."""
+    """Counts the patients of both splits; None if the dataset does not name them."""
     trained, tested = count_units(unit_codes(train.units)), count_units(features.test_units)
     if trained is None or tested is None:
         return None
@@ -366,13 +351,9 @@ def _count_patients(train: FeatureStore, features: JobFeatures) -> SplitCounts |
 
 
 def whole_cell(folder: Path, expected: str) -> CellRecord | None:
-    """Returns the record of a cell whose files are all as they were written, else None.
+    """Returns the record of a cell with this fingerprint and undamaged files, else None.
 
-    Args:
-      expected: the fingerprint that makes the cell current.
-
-    Raises:
-      DataError: when a newer dpprobe wrote it.
+    Raises DataError if a newer dpprobe wrote it.
     """
     try:
         record = parse_cell((folder / METRICS_FILE).read_bytes())

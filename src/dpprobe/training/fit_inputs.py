@@ -1,9 +1,8 @@
 """The way from stored features to a fit, shared by training jobs, audits and releases.
 
-`FitInputs` reads the private examples, groups them by unit of privacy, and says from which public
-facts a method is decided and its plan calibrated. Training jobs, audits and releases then all call
-`dpprobe.heads.fit.fit_heads`, which checks the plan against the method and the rows before it draws
-anything.
+`FitInputs` reads the private examples, groups them by unit of privacy, and gives the public facts
+that decide a method and calibrate its plan. `dpprobe.heads.fit.fit_heads` then checks the plan
+against method and rows before it draws anything.
 """
 
 from __future__ import annotations
@@ -29,58 +28,43 @@ logger = logging.getLogger("dpprobe")
 
 @dataclass(frozen=True)
 class FitInputs:
-    """The private examples of a fit, with their units of privacy.
-
-    Attributes:
-      unit: of privacy, "image" or "patient".
-    """
+    """The private examples of a fit, with their `unit` of privacy: "image" or "patient"."""
 
     store: FeatureStore
     unit: str
 
     @cached_property
     def units(self) -> Units | None:
-        """The units of the rows; None where each row is one.
-
-        Raises:
-          DataError: if the unit is a patient and the features name none.
-        """
+        """The units of the rows, None if each row is one; DataError without patients' names."""
         if self.unit == "image":
             return None
-        if self.store.units is None:
-            raise DataError(
-                f"{self.store.path}: unit: patient, but its rows name no patients; delete it "
-                "and run again"
-            )
-        return Units.number_units(self.store.units)
+        return Units.number_units(self._require_names("unit: patient"))
 
     @property
     def n(self) -> int:
-        """The number of units."""
         return self.store.rows if self.units is None else self.units.count
 
     def check_patients(self, images: int | None) -> None:
-        """Checks that no patient has more training images than the price to one is for.
-
-        Raises:
-          DataError: if one has, or the features name no patients.
-        """
+        """Raises DataError if a patient has more training images than were priced."""
         if images is None:
             return
-        if self.store.units is None:
-            raise DataError(
-                f"{self.store.path}: max_images_per_patient: {images}, but its rows name no "
-                "patients; delete it and run again"
-            )
-        most = max(Counter(self.store.units).values())
+        names = self._require_names(f"max_images_per_patient: {images}")
+        most = max(Counter(names).values())
         if most > images:
             raise DataError(
                 f"{self.store.path}: max_images_per_patient: {images}, but a patient has "
                 f"{most} training images; delete the split tables and run again"
             )
 
+    def _require_names(self, option: str) -> Sequence[str]:
+        if self.store.units is None:
+            raise DataError(
+                f"{self.store.path}: {option}, but its rows name no patients; delete it and run "
+                "again"
+            )
+        return self.store.units
+
     def read_facts(self, *, epsilon: float, delta: float) -> DataFacts:
-        """Returns the public facts that decide a method on these rows."""
         return DataFacts(
             n=self.n,
             dimension=self.store.dimension,
@@ -92,7 +76,7 @@ class FitInputs:
         )
 
     def read_rows(self, *, device: str, memory_mb: int) -> TrainingSet:
-        """Reads the rows, or leaves them to be streamed where they would take too much memory."""
+        """Reads the rows, or streams them if they take too much memory."""
         labels = torch.from_numpy(read_labels(self.store))
 
         def make_set(
@@ -119,11 +103,10 @@ class FitInputs:
 
 
 def read_vectors(store: FeatureStore, device: str, memory_mb: int) -> torch.Tensor | FeatureStore:
-    """Returns the features in memory, or the store if they would take more than `memory_mb`.
+    """Returns the features in memory, or the store if they take more than `memory_mb`.
 
     Args:
-      memory_mb: megabytes of float32, with those of stored crops; 0 where only labels and names are
-        read.
+      memory_mb: of float32, stored crops included; 0 if only labels and names are read.
     """
     arrays = 1 + len(store.crops)
     if 4 * store.rows * store.dimension * arrays <= memory_mb * 10**6:
@@ -134,5 +117,4 @@ def read_vectors(store: FeatureStore, device: str, memory_mb: int) -> torch.Tens
 
 
 def read_labels(store: FeatureStore) -> np.ndarray:
-    """Returns a split's labels, [rows] int64 or [rows, classes] uint8."""
     return np.asarray(store.labels).astype(np.uint8 if store.multi_label else np.int64)

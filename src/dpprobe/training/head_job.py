@@ -1,9 +1,8 @@
 """The training job: every method of one (dataset, backbone, epsilon), cell by cell.
 
-Current cells are kept; one that lacks seeds gets just those, one whose statement reads differently
-gets that; anything else is trained again. A cell is finished in a staging folder and published at
-the job's end, by renames: a job that fails or is killed in its last method leaves the others' work
-to its next run, and a published cell is never half new.
+Current cells are kept; a cell that lacks seeds gets only those, one with an old statement gets the
+new one, and any other is trained again. Cells are finished in staging folders and published by
+renames at the job's end: a failed method leaves the others' work to the next run.
 """
 
 from __future__ import annotations
@@ -27,10 +26,7 @@ from dpprobe.results import metrics
 from dpprobe.results.unit_counts import row_weights
 from dpprobe.training.cell_contents import CellContents, merge_seeds
 from dpprobe.training.cell_task import CellTask
-from dpprobe.training.job_features import (
-    JobFeatures,
-    read_job_features,
-)
+from dpprobe.training.job_features import JobFeatures, read_job_features
 from dpprobe.training.tasks import Job, open_job
 
 logger = logging.getLogger("dpprobe")
@@ -50,14 +46,14 @@ def train_job(
     """Brings every cell of a job up to date.
 
     Args:
-      overlap: the counts of a near-duplicate check, where one was run.
+      overlap: the counts of a near-duplicate check, if there was one.
       cells: the folder of all cells; a finished but unpublished one is a hidden sibling there.
-      tables: the folder of all split tables, where they may lie on this machine.
+      tables: the folder of all split tables, if it may be on this machine.
 
     Raises:
-      PrivacyError: before anything is trained, when a plan is not its method's or does not cost
-        what its file says, and for a file that is declared public and is not.
-      DpprobeError: naming each method that failed, after the others have been trained and staged.
+      PrivacyError: before training, if a plan is not its method's or costs more than its file says,
+        and for a private file that is declared public.
+      DpprobeError: naming each method that failed, after the others were trained and staged.
     """
     opened = open_job(
         job, train=train, test=test, plans=plans, cells=cells, overlap=overlap, tables=tables
@@ -87,7 +83,7 @@ def train_job(
 
 
 def _train_all(tasks: Sequence[CellTask], features: JobFeatures) -> dict[str, Exception]:
-    """Trains and stages each cell; errors are collected, so that one method stops no other."""
+    """Trains and stages each cell; collects errors, so that one method stops no other."""
     errors: dict[str, Exception] = {}
     for task in tasks:
         try:
@@ -102,7 +98,6 @@ def _train_all(tasks: Sequence[CellTask], features: JobFeatures) -> dict[str, Ex
 
 
 def _make_failure(unplanned: Mapping[str, str], errors: Mapping[str, Exception]) -> DpprobeError:
-    """Returns the error of a job: a line for each method without a plan or with an error."""
     reasons: dict[str, object] = dict(unplanned)
     for method, error in errors.items():
         reasons[method] = error if isinstance(error, DpprobeError) else repr(error)
@@ -124,7 +119,6 @@ def _train_cell(task: CellTask, features: JobFeatures) -> None:
 
 
 def _fit_seeds(task: CellTask, features: JobFeatures, indices: Sequence[int]) -> CellContents:
-    """Trains the seeds of these indices and scores the test examples."""
     started = time.perf_counter()
     fitted = fit_heads(
         task.options,
@@ -147,7 +141,7 @@ def _fit_seeds(task: CellTask, features: JobFeatures, indices: Sequence[int]) ->
 
 
 def _make_observer(features: JobFeatures, link: metrics.Link) -> Observe:
-    """Returns the function that tests the heads in training: accuracy, and AUC if there is one."""
+    """Returns the function that tests heads in training: accuracy, and AUC if there is one."""
     labels = torch.from_numpy(features.test_labels).to(features.train.device)
     each = row_weights(features.test_units)
     weights_of = None if each is None else torch.from_numpy(each).to(labels.device)

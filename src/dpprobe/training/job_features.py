@@ -40,19 +40,18 @@ class JobFeatures:
     _halves: dict[Headline, Halves] = field(default_factory=dict, init=False, repr=False)
 
     def test_halves(self, metric: Headline) -> Halves:
-        """Returns the test examples as a metric splits them in halves, the same for all heads."""
+        """Returns the test examples' halves for a metric, the same for all heads."""
         if metric not in self._halves:
             self._halves[metric] = split_rows(metric, self.test_labels, units=self.test_units)
         return self._halves[metric]
 
     @property
     def multi_label(self) -> bool:
-        """True if a row may have several labels."""
         return self.test_labels.ndim == 2
 
     @property
     def ranked(self) -> list[int]:
-        """The labels that the test examples give an AUC of."""
+        """The labels that have an AUC on the test examples."""
         return ranked_labels(self.test_labels, len(self.class_names))
 
     def test_blocks(self) -> Iterator[tuple[int, torch.Tensor]]:
@@ -66,23 +65,11 @@ class JobFeatures:
 
 
 def read_job_features(
-    inputs: FitInputs,
-    test: FeatureStore,
-    *,
-    device: str,
-    memory_mb: int,
-    headline: str,
+    inputs: FitInputs, test: FeatureStore, *, device: str, memory_mb: int, headline: str
 ) -> JobFeatures:
-    """Reads the features of the train and the test split.
+    """Reads both splits; streams features above `memory_mb`, or with 0 only labels and names.
 
-    Args:
-      memory_mb: features that take more than this as float32 are streamed from disk; 0 where only
-        labels and names are read.
-      headline: the metric that the cells are shown by.
-
-    Raises:
-      DataError: when the splits differ in classes or dimension, or when AUC is to be shown and no
-        label has one.
+    Raises DataError if the splits differ in classes or dimension, or the headline AUC has no label.
     """
     train = inputs.store
     if train.class_names != test.class_names or train.dimension != test.dimension:
@@ -104,7 +91,7 @@ def read_job_features(
 
 
 def _check_ranked(features: JobFeatures, test: FeatureStore, headline: str) -> None:
-    """Logs the labels that have no AUC; raises where none has one and AUC is to be shown."""
+    """Logs labels without an AUC; raises DataError if AUC is the headline and none has one."""
     if headline == "auc" and not features.ranked:
         raise DataError(f"{test.path}: {NO_AUC}")
     if features.multi_label:

@@ -26,6 +26,7 @@ from dpprobe.results.network_record import (
     whole_network_record,
 )
 from dpprobe.results.search_record import read_searched_values
+from dpprobe.study.study import Study
 from dpprobe.training.cell_task import CellTask
 from dpprobe.training.tasks import Job, OpenedJob, open_job
 from dpprobe.versions import VERSIONS
@@ -38,30 +39,51 @@ class NetworkFiles:
     """The files of one (dataset, backbone, method).
 
     Attributes:
-      cuts: manifests of the two splits' activations at the cut; None where there is none.
-      tables: the two split tables; None where no images are read.
+      results, data: folders of the study; `data` if it may be on this machine.
+      cuts: manifests of both splits' activations at the cut, if any.
+      tables: both split tables, if images are read.
+      choice: the result of a search over options, if the method has one.
+      overlap: the counts of a near-duplicate check, if there was one.
     """
 
     backbone: BackboneOptions
     train: Path
     test: Path
+    plans: Path
+    results: Path
+    data: Path | None = None
     cuts: tuple[Path, Path] | None = None
     tables: tuple[Path, Path] | None = None
+    choice: Path | None = None
+    overlap: Path | None = None
 
     @classmethod
-    def of_input(cls, backbone: BackboneOptions, given: Any) -> NetworkFiles:
-        """Returns the files that a rule's input names."""
+    def of_input(cls, study: Study, backbone: str, given: Any) -> NetworkFiles:
+        """Returns the files of a study that the input of a rule names."""
+        choice, overlap = (getattr(given, name, None) for name in ("choice", "overlap"))
         return cls(
-            backbone=backbone,
+            backbone=study.backbones[backbone],
             train=Path(given.train),
             test=Path(given.test),
+            plans=Path(given.plans),
+            results=Path(study.results_dir),
+            data=Path(study.data_dir),
             cuts=_path_pair(given.cuts),
             tables=_path_pair(getattr(given, "tables", ())),
+            choice=Path(choice) if choice else None,
+            overlap=Path(overlap) if overlap else None,
         )
 
     @cached_property
+    def chosen(self) -> Mapping[str, Any]:
+        """The values that a search chose; none without a search."""
+        return read_searched_values(self.choice)
+
+    def network(self, cell: tuple[str, str, str, str], index: int) -> Path:
+        return network_folder(self.results / "networks", cell, index)
+
+    @cached_property
     def cut_stores(self) -> tuple[FeatureStore, FeatureStore] | None:
-        """The activations of the two splits."""
         if self.cuts is None:
             return None
         train, test = self.cuts
@@ -76,29 +98,14 @@ class NetworkFiles:
         }
 
 
-def keep_network(
-    job: Job,
-    *,
-    index: int,
-    files: NetworkFiles,
-    plans: Path,
-    cells: Path,
-    networks: Path,
-    device: str,
-    choice: Path | None = None,
-    tables: Path | None = None,
-) -> bool:
+def keep_network(job: Job, files: NetworkFiles, *, index: int, device: str) -> bool:
     """Returns True if a seed's network is current, and marks its files as seen by this run.
 
-    Arguments and errors are those of `network_job.tune_network`.
+    Arguments and errors as `network_job.tune_network`.
     """
-    opened = open_network_job(
-        job, files=files, plans=plans, cells=cells, tables=tables, overlap=None
-    )
-    task = network_task(
-        opened, files, device=identity_device(device), chosen=read_searched_values(choice)
-    )
-    folder = network_folder(networks, task.name.key, index)
+    opened = open_network_job(job, files)
+    task = network_task(opened, files, device=identity_device(device))
+    folder = files.network(task.name.key, index)
     record = whole_network_record(folder)
     if record is None or not is_of(record, task, index, folder):
         return False
@@ -111,47 +118,31 @@ def keep_network(
 
 
 def checkpoint_folder(network: Path) -> Path:
-    """Returns the hidden folder beside a network's in which its job keeps checkpoints."""
     return network.with_name(f".{network.name}.checkpoint")
 
 
-def open_network_job(
-    job: Job,
-    *,
-    files: NetworkFiles,
-    plans: Path,
-    cells: Path,
-    tables: Path | None,
-    overlap: Path | None,
-) -> OpenedJob:
-    """Reads and checks what networks are made from; arguments as of `tune_network`.
-
-    Raises:
-      DpprobeError: when the method has no plan, with the reason.
-    """
+def open_network_job(job: Job, files: NetworkFiles) -> OpenedJob:
+    """Reads and checks the inputs of networks; raises DpprobeError if the method has no plan."""
     for path in files.backbone.input_files():
         check_unmarked(Path(path), option="checkpoint", written=path)
     opened = open_job(
-        job, train=files.train, test=files.test, plans=plans, cells=cells, overlap=overlap,
-        tables=tables,
+        job, train=files.train, test=files.test, plans=files.plans, cells=files.results / "cells",
+        overlap=files.overlap, tables=files.data,
     )  # fmt: skip
     for method, reason in opened.failure_reasons.items():
         raise DpprobeError(f"{method}: {reason}")
     return opened
 
 
-def network_task(
-    opened: OpenedJob, files: NetworkFiles, *, device: str, chosen: Mapping[str, Any]
-) -> CellTask:
-    """Returns the cell that networks of a job are the seeds of, with its identity."""
+def network_task(opened: OpenedJob, files: NetworkFiles, *, device: str) -> CellTask:
+    """Returns the cell whose seeds are a job's networks, with its identity."""
     (method,) = opened.job.methods
-    return opened.make_task(
-        method, device=device, more={"network": files.network_identity(), "chosen": dict(chosen)}
-    )
+    more = {"network": files.network_identity(), "chosen": dict(files.chosen)}
+    return opened.make_task(method, device=device, more=more)
 
 
 def is_of(record: NetworkRecord, task: CellTask, index: int, folder: Path) -> bool:
-    """Returns True if a record is of this very cell and seed."""
+    """Returns True if a record belongs to this cell and seed."""
     wanted = {
         "fingerprint": task.fingerprint, "index": index,
         "options": task.options.model_dump(mode="json"),

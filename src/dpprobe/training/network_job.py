@@ -50,9 +50,7 @@ from dpprobe.results.network_record import (
     SCORES_FILE,
     STATE_FILE,
     NetworkRecord,
-    network_folder,
 )
-from dpprobe.results.search_record import read_searched_values
 from dpprobe.study.study import Study
 from dpprobe.training.cell_task import CellTask
 from dpprobe.training.network_cell import (
@@ -73,7 +71,7 @@ _RECORDS_BYTES = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The means of a job, and the way it runs: nothing here decides what it releases."""
+    """Resources of a job, which do not change what it releases."""
 
     device: str = "auto"
     threads: int = 1
@@ -82,7 +80,6 @@ class Limits:
 
     @classmethod
     def of_study(cls, study: Study, *, threads: int) -> Limits:
-        """Returns what a study says, with a job's threads."""
         return cls(
             device=study.device,
             threads=threads,
@@ -91,41 +88,23 @@ class Limits:
         )
 
 
-def tune_network(
-    job: Job,
-    *,
-    index: int,
-    files: NetworkFiles,
-    plans: Path,
-    cells: Path,
-    networks: Path,
-    limits: Limits,
-    choice: Path | None = None,
-    tables: Path | None = None,
-) -> None:
-    """Trains the network of one seed, whatever stands in its folder; see `keep_network`.
+def tune_network(job: Job, files: NetworkFiles, *, index: int, limits: Limits) -> None:
+    """Trains the network of one seed, whatever its folder holds; see `keep_network`.
 
-    Args:
-      choice: the result of a search over options, where the method has one.
-
-    Raises:
-      PrivacyError: when the plan is not the method's, or steps taken are not steps priced.
-      DpprobeError: when the method has no plan, with the reason.
+    Raises DpprobeError if the method has no plan; PrivacyError if the plan is not the method's, or
+    steps taken are not steps priced.
     """
-    opened = open_network_job(
-        job, files=files, plans=plans, cells=cells, tables=tables, overlap=None
-    )
+    opened = open_network_job(job, files)
     device = identity_device(limits.device)
-    chosen = read_searched_values(choice)
-    task = network_task(opened, files, device=device, chosen=chosen)
-    folder = network_folder(networks, task.name.key, index)
+    task = network_task(opened, files, device=device)
+    folder = files.network(task.name.key, index)
     opened.check_stale(task)
     checkpoints = Checkpoints(
         folder=checkpoint_folder(folder),
         fingerprint=f"{task.fingerprint}-{index}",
         minutes=limits.checkpoint_minutes,
     )
-    options = with_choice(task, chosen)
+    options = with_choice(task, files.chosen)
     material = Material(
         options=options, files=files, stores=opened.stores, inputs=opened.inputs,
         memory_mb=job.memory_mb, device=resolve_device(limits.device), threads=limits.threads,
@@ -140,7 +119,7 @@ def tune_network(
         task=task,
         index=index,
         device=device,
-        chosen=chosen,
+        chosen=files.chosen,
         trained=trained,
         statistics=transform_state(network),
         scores=scores_of(network, material.test, rows=limits.physical_batch),
@@ -150,16 +129,16 @@ def tune_network(
 
 
 def with_choice(task: CellTask, chosen: Mapping[str, Any]) -> Options:
-    """Returns the options that train a network: those of the cell, with what a search chose."""
+    """Returns the options that train a network: the cell's, with what a search chose."""
     options = task.options
     assert isinstance(options, Options)
     return options.make_trial(chosen) if options.search is not None else options
 
 
 def plan_for(plan: Plan, options: Options) -> Plan:
-    """Returns the plan with the norms of options that an unpriced search chose.
+    """Returns the plan with the norms that an unpriced search chose.
 
-    Noise stays in proportion to the norm, and the price is one of noise multipliers alone.
+    Noise stays in proportion to the norm, and only noise multipliers have a price.
     """
     norms = {item.name: item.sensitivity for item in options.list_mechanisms(plan.n)}
     return with_norms(plan, norms)
@@ -209,17 +188,9 @@ def make_curve(test: Inputs, *, link: metrics.Link, rows: int) -> Record:
 
 
 def scores_of(
-    network: TunedNetwork,
-    inputs: Inputs,
-    *,
-    rows: int,
-    index: npt.NDArray[np.int64] | None = None,
+    network: TunedNetwork, inputs: Inputs, *, rows: int, index: npt.NDArray[np.int64] | None = None
 ) -> npt.NDArray[np.float32]:
-    """Returns the scores of some rows, or of all: float32 [m, K].
-
-    Raises:
-      DataError: for scores that are not finite.
-    """
+    """Scores some rows, or all: float32 [m, K]; raises DataError if scores are not finite."""
     index = np.arange(inputs.rows) if index is None else index
     scores = network_scores(network, inputs, index, physical_batch=rows).numpy()
     if not np.isfinite(scores).all():
@@ -239,7 +210,7 @@ def _publish_network(
     scores: npt.NDArray[np.float32],
     seconds: float,
 ) -> None:
-    """Writes a network beside its folder, and puts it there by renames, the record last."""
+    """Writes a network beside its folder, then renames its files, the record last."""
     options = task.options.model_dump(mode="json")
     tensors = {name: value.contiguous() for name, value in trained.state.items()}
     content = save(

@@ -36,7 +36,7 @@ class Material:
 
     Attributes:
       inputs: of a fit, with the features of the train split.
-      memory_mb: rows that take more are read for each batch.
+      memory_mb: larger rows are read for each batch.
     """
 
     options: Options
@@ -49,13 +49,13 @@ class Material:
 
     @cached_property
     def backbone(self) -> Backbone:
-        """The backbone, on the CPU in float32."""
+        """On the CPU in float32."""
         return load_backbone(
             self.files.backbone, runtime=Runtime(device="cpu", precision="float32")
         )
 
     def make_network(self, seed: int, options: Options | None = None) -> TunedNetwork:
-        """Returns a network at its start; its random initial values are of a seed."""
+        """Returns a network at its start; the seed draws its random initial values."""
         options = options or self.options
         # statistics that a probe releases are not there before it is
         normalize = NoNormalisation() if options.normalize.priced else options.normalize
@@ -69,7 +69,7 @@ class Material:
         )
 
     def make_train_inputs(self, seed: int) -> Inputs:
-        """Returns the training examples; a seed has views of its own."""
+        """Returns the training examples; each seed has its own views."""
         return self._make_inputs(0, self.inputs.units, seed)
 
     @cached_property
@@ -79,18 +79,17 @@ class Material:
 
     @cached_property
     def test(self) -> Inputs:
-        """The test examples."""
         return self._make_inputs(1, None, None)
 
     def _make_inputs(self, split: int, units: Units | None, seed: int | None) -> Inputs:
-        """Returns the rows of a split, with views where there is a seed for them."""
         store, options = self.stores[split], self.options
         _check_weights(store, self.backbone)
         if options.cut:
             cuts = self.files.cut_stores
             cut = cuts[split] if cuts else store
             _check_weights(cut, self.backbone)
-            _check_rows(cut, store)
+            if list(cut.ids) != list(store.ids):
+                raise DataError(f"{cut.path}: rows of another table than {store.path}; delete both")
             shape = cut_shape(cut) if cuts else (cut.dimension,)
             return cut_inputs(
                 cut, shape=shape, memory_mb=self.memory_mb, units=units, device=self.device
@@ -113,13 +112,9 @@ class Material:
         return inputs
 
     def check_gradients(self, network: TunedNetwork, *, physical_batch: int) -> None:
-        """Holds a network against one-example gradients, on rows that are nobody's.
+        """Compares a network with one-example gradients, on random rows; raises ConfigError.
 
-        Args:
-          physical_batch: rows, times their views, that pass through it together.
-
-        Raises:
-          ConfigError: naming what mixes rows, or has wrong gradients.
+        `physical_batch` is the number of rows, times their views, per pass.
         """
         options = self.options
         views = 1 if options.augment is None else options.augment.views
@@ -140,17 +135,11 @@ class Material:
         )
 
 
-def _check_rows(cut: FeatureStore, store: FeatureStore) -> None:
-    """Raises DataError where activations are of other rows than the features."""
-    if list(cut.ids) != list(store.ids):
-        raise DataError(f"{cut.path}: rows of another table than {store.path}; delete both")
-
-
 def _check_weights(store: FeatureStore, backbone: Backbone) -> None:
-    """Raises DataError where rows are of other weights than the network that is trained.
+    """Raises DataError if rows are from other weights than the network that is trained.
 
-    A network's seeds, and so its noise, derive from the rows' identity: with other weights it would
-    be another network with the same noise, and two of them would give their sums away.
+    A network's seeds, and so its noise, derive from the rows' identity. Another network with the
+    same noise would reveal the difference of their sums.
     """
     if store.weights_sha256 not in (None, backbone.weights_sha256):
         raise DataError(
@@ -160,7 +149,7 @@ def _check_weights(store: FeatureStore, backbone: Backbone) -> None:
 
 
 def _check_table(table: SplitTable, store: FeatureStore) -> None:
-    """Raises DataError where images are not those of the features, whose identity seeds have."""
+    """Raises DataError unless images are those of the features: seeds have their identity."""
     info = read_info(table.path.with_name("dataset.json"))
     of_table = info.splits[table.split].fingerprint, info.fingerprint
     if of_table != (table.fingerprint, store.dataset_fingerprint):

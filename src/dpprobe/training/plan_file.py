@@ -36,13 +36,13 @@ _NOBODY = Patients(images=None)
 
 @dataclass(frozen=True)
 class Plans:
-    """The result of a calibration job.
+    """The result of a calibration job, by method.
 
     Attributes:
-      plans: by method; those that meet the target.
-      failures: by method, the reasons of those that do not.
-      together: by method of `plans`, the epsilon at the same delta of publishing the heads of all
-        seeds; infinite where nothing is guaranteed.
+      plans: of methods that meet the target.
+      failures: the reasons of those that do not.
+      together: the epsilon at the same delta of publishing the heads of all seeds; infinite without
+        privacy.
     """
 
     plans: Mapping[str, Plan]
@@ -66,18 +66,16 @@ def write_plans(
 ) -> None:
     """Calibrates each method's mechanisms to (epsilon, delta) on n units.
 
-    A method that cannot meet the target does not keep the others from it: the file says why.
-    Methods that facts of the features decide are left to the jobs that read them (`auto_methods`).
+    A method that misses the target does not stop the others: the file says why. Methods that facts
+    of the features decide are left to the jobs that read them (`auto_methods`).
 
     Args:
       cache: the folder of noise multipliers, shared by all datasets and methods.
-      seeds: heads of each method; their price together is written beside each plan.
-      patients: those that the dataset names, where the unit is one image.
-      allow_delta_above_one_over_n: warn of such a delta in place of refusing it.
+      seeds: heads per method; their price together is written beside each plan.
+      patients: if the dataset names them and the unit is one image.
 
     Raises:
-      PrivacyError: when delta is above 1/n and not allowed; naming each method, when none can meet
-        the target.
+      PrivacyError: if delta is above 1/n and not allowed, or no method meets the target.
     """
     if fault := delta_fault(delta, n, unit=unit, allowed=allow_delta_above_one_over_n):
         raise PrivacyError(fault)
@@ -142,12 +140,10 @@ def make_plans(
         except DpprobeError as error:
             failures[name] = str(error)
         progress.advance_by(1)
-    _warn_of_patients(plans, delta)
     return Plans(plans=plans, failures=failures, together=together)
 
 
 def _make_entry(name: str, made: Plans) -> dict[str, Any]:
-    """Returns what the file says of a method."""
     if name in made.failures:
         return {"error": made.failures[name]}
     cost = made.together[name]
@@ -166,11 +162,7 @@ def plan_method(
     unit: str,
     patients: Patients | None,
 ) -> Plan:
-    """Calibrates one method's mechanisms; see `write_plans`.
-
-    Raises:
-      DpprobeError: when the method cannot meet the target.
-    """
+    """Calibrates one method's mechanisms; raises DpprobeError if it cannot meet the target."""
     mechanisms = options.list_mechanisms(n)
     check_counts(mechanisms)
     plan = calibrate(
@@ -187,12 +179,7 @@ def plan_method(
 
 
 def read_plans(path: Path) -> Plans:
-    """Reads what `write_plans` wrote.
-
-    Raises:
-      PrivacyError: when the file is not one of its, or was edited since.
-      DataError: for a file of a newer dpprobe.
-    """
+    """Reads `write_plans`' file; raises PrivacyError if it was edited, DataError if it is newer."""
     try:
         record = read_json(path)
         check_not_newer(path, record, kind=FORMAT, version=FORMAT_VERSION)
@@ -215,32 +202,24 @@ def read_plans(path: Path) -> Plans:
 
 
 def check_prices(path: Path, method: str, plans: Plans, seeds: int) -> None:
-    """Prices a method's plan again: by its accountant and the others, and all its heads together.
+    """Prices a method's plan again: by all accountants, and all its heads together.
 
-    The file's hash tells of damage, not of an edit by who knows how to hash. Nothing in it that
-    stands in a statement is believed: what the other accountants say takes a second or less, once
-    for all methods of a job that are priced alike.
-
-    Raises:
-      PrivacyError: when the plan costs more than its target, or the file says other epsilons than
-        these.
+    The file's hash shows damage, but not an edit by someone who hashes again. So nothing that a
+    statement prints is believed: PrivacyError if the plan costs more than its target, or the file
+    has other epsilons. It takes a second or less, once for all methods priced alike.
     """
     for fault in _list_faults(plans.plans[method], plans.together[method], seeds):
         raise PrivacyError(f"{path}: {method}: {fault}; delete it and run again")
 
 
 def check_price(plan: Plan) -> None:
-    """Prices the plan of one head again; nothing in the file that it was read from is believed.
-
-    Raises:
-      PrivacyError: when it costs more than its target, or says other epsilons than these.
-    """
+    """Prices the plan of one head again; raises PrivacyError as `check_prices`."""
     for fault in _list_faults(plan, plan.realised_epsilon, 1):
         raise PrivacyError(f"{fault}; delete the folder of calibrations and run again")
 
 
 def _list_faults(plan: Plan, together: float, seeds: int) -> Iterator[str]:
-    """Yields what is wrong with a plan's prices, the cheapest to compute first."""
+    """Yields what is wrong with a plan's prices, the cheapest check first."""
     says = f"says epsilon {{}} at delta {plan.delta:g}{{}}, but {{}}"
     cost = price_plan(plan)
     if plan.private and not cost <= plan.epsilon * (1 + _ROUND_OFF):
@@ -271,21 +250,10 @@ def _list_faults(plan: Plan, together: float, seeds: int) -> Iterator[str]:
 
 
 def _price_patients(plan: Plan, patients: Patients | None) -> Patients | None:
-    """Returns the patients with what the plan is worth to one of them."""
+    """Returns the patients with the plan's epsilon to one of them."""
     if patients is None or patients.images is None or not plan.private:
         return patients and replace(patients, epsilon=None)
     return replace(patients, epsilon=round_up(price_of_group(plan, patients.images)))
-
-
-def _warn_of_patients(plans: Mapping[str, Plan], delta: float) -> None:
-    """Says what a promise for one image is worth to a patient of several."""
-    for name, plan in plans.items():
-        patients = plan.patients
-        if patients is not None and patients.epsilon is not None:
-            logger.warning(
-                "%s: promised to one image; to a patient of %d the epsilon at delta %g is %s",
-                name, patients.images, delta, patients.epsilon,
-            )  # fmt: skip
 
 
 def _prices_agree(said: float | None, cost: float | None) -> bool:
@@ -299,7 +267,7 @@ def _format_number(epsilon: float | None) -> str:
 
 
 def _price_together(plan: Plan, seeds: int) -> float:
-    """Prices publishing as many heads, each a fit by itself: the epsilon at the plan's delta."""
+    """Prices publishing `seeds` independent heads, at the plan's delta."""
     if not plan.private:
         return math.inf
     if seeds == 1:

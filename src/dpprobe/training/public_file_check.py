@@ -1,18 +1,14 @@
-"""Holds what a study declares public against its private data, before a job trains.
+"""Compares what a study declares public with its private data, before a job trains.
 
-A file is refused where its content tells that it was made from private examples, wherever it lies
-and whatever its name is:
+A file is refused, wherever it lies, if its content was made from private examples:
 
 - heads with the mark of `dpprobe.privacy.private_mark`;
-- heads without it, but with weights of a head among this study's cells: one of its heads as a
-  whole, up to a factor and, as softmax does not tell them apart, up to what is added to all classes
-  alike; or one of its classes, up to a factor. Float16 hides neither. A cell that started from the
-  file itself is not asked: the file was there first;
-- a manifest of features with the content of the job's features, or of any features or split tables
-  of the study's private datasets that exist by now: the fingerprint of the dataset, that of the
-  features, or the SHA-256 of the features' bytes;
-- a manifest of rows that are, for a good part, those of such features through the job's backbone:
-  see `dpprobe.features.shared_rows`.
+- heads with the weights of a head among this study's cells, unless that head started from the file:
+  the whole up to a factor and, as softmax ignores it, up to a term common to all classes; or one
+  class up to a factor. Float16 hides neither;
+- a manifest with the content hash of existing private features or split tables;
+- a manifest whose rows are in large part private features' of the job's backbone: see
+  `dpprobe.features.shared_rows`.
 """
 
 from __future__ import annotations
@@ -54,8 +50,8 @@ class PrivateData:
     """The private data of a study, as far as it is on the disk.
 
     Attributes:
-      dataset: the name of the job's dataset, and `manifests`: of its features.
-      datasets: the names of all private datasets of the study.
+      dataset: of the job; `manifests` of its features.
+      datasets: all private datasets of the study.
     """
 
     dataset: str
@@ -66,14 +62,7 @@ class PrivateData:
     tables: Path | None = None
 
     def check_files(self, options: MethodOptions) -> None:
-        """Checks the public files of a method, but for their rows.
-
-        Args:
-          options: with the names of dataset and backbone put into paths.
-
-        Raises:
-          PrivacyError: for one that was made from private examples.
-        """
+        """Raises PrivacyError if a public file, its rows aside, is made from private examples."""
         for option, written in options.public_files().items():
             path = resolve_path(written)
             check_unmarked(path, option=option, written=written)
@@ -81,7 +70,7 @@ class PrivateData:
                 raise PrivacyError(f"{option} {written}: {origin}; {_REMEDY}")
 
     def _find_features(self, path: Path) -> str | None:
-        """Returns whose features a manifest lists, None where they are nobody's known here."""
+        """Names the private dataset whose features a manifest lists, if any."""
         for content in _read_hashes(path):
             if content in self._content_hashes:
                 return f"features of the private dataset {self._content_hashes[content]}"
@@ -89,7 +78,7 @@ class PrivateData:
 
     @cached_property
     def _content_hashes(self) -> dict[str, str]:
-        """The private dataset of each hash that tells its content."""
+        """The private dataset of each content hash."""
         contents = {
             content: self.dataset for path in self.manifests for content in _read_hashes(path)
         }
@@ -103,19 +92,14 @@ class PrivateData:
         return contents
 
     def check_rows(self, options: MethodOptions) -> None:
-        """Compares the rows of a method's public features with all private examples: this reads
-        them.
-
-        Raises:
-          PrivacyError: for features of private examples.
-        """
+        """Reads public features' rows; raises PrivacyError if they are private examples'."""
         for option, written in options.public_files().items():
             public = _open_store(resolve_path(written))
             if public is not None and (origin := self._find_rows(public)):
                 raise PrivacyError(f"{option} {written}: {origin}; {_REMEDY}")
 
     def _find_rows(self, public: FeatureStore) -> str | None:
-        """Returns whose rows public ones are for a good part, None where they are nobody's."""
+        """Explains whose rows public features share in large part, if anyone's."""
         known = None
         for path, dataset in self._features_of.items():
             private = _open_store(path)
@@ -132,7 +116,7 @@ class PrivateData:
 
     @cached_property
     def _features_of(self) -> dict[Path, str]:
-        """The dataset of each manifest of private features through the job's backbone."""
+        """The dataset of each manifest of private features of the job's backbone."""
         manifests = {path.resolve(): self.dataset for path in self.manifests}
         for dataset in self.datasets:
             for path in self._list_made("features", dataset, f"{self.backbone}/*/manifest.json"):
@@ -140,7 +124,7 @@ class PrivateData:
         return manifests
 
     def _find_head(self, path: Path) -> str | None:
-        """Returns the cell that has the weights of a file, None where none has."""
+        """Names the cell that has the weights of a file, if any."""
         weights = _read_heads(path)
         if weights is None or len(weights) != 1 or not weights.any():
             return None
@@ -161,7 +145,7 @@ class PrivateData:
 
 
 def _read_hashes(manifest: Path) -> list[str]:
-    """Returns the hashes that tell whose rows a manifest lists; none for another file."""
+    """Returns the content hashes of a manifest; none for another file."""
     try:
         body = read_manifest(manifest)
     except StoreError:
@@ -184,7 +168,7 @@ def _open_store(manifest: Path) -> FeatureStore | None:
 
 
 def _read_heads(path: Path) -> npt.NDArray[np.float64] | None:
-    """Returns the weights of a file, [heads, classes, d or d + 1]; None where there are none."""
+    """Returns a file's weights, [heads, classes, d or d + 1]; None without any."""
     try:
         with safe_open(path, framework="numpy") as stream:
             weights = np.asarray(stream.get_tensor("weights"), dtype=np.float64)
@@ -214,14 +198,14 @@ def _heads_match(heads: npt.NDArray[np.float64], weights: npt.NDArray[np.float64
 def _one_direction(
     first: npt.NDArray[np.float64], second: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.bool_]:
-    """Returns True for each pair of vectors, none of them zero, that differ by a factor alone."""
+    """Returns True for each pair of nonzero vectors that differ by a factor alone."""
     lengths = np.linalg.norm(first, axis=-1) * np.linalg.norm(second, axis=-1)
     products = np.abs((first * second).sum(axis=-1))
     return (lengths > 0) & (products >= (1 - _SAME_DIRECTION) * lengths)
 
 
 def _started_from(cell: Path, path: Path) -> bool:
-    """Returns True if the heads of a cell started from a file as it is now."""
+    """Returns True if a cell's heads started from the file as it is now."""
     try:
         files = read_json(cell.with_name(STATEMENT_FILE))["public_files"]
     except (OSError, ValueError, KeyError, TypeError):

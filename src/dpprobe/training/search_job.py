@@ -1,12 +1,11 @@
 """The job of an unpriced search: trials of one (dataset, backbone, method, epsilon).
 
-A trial trains a network with the cell's own plan, on the training units but those held out, and is
-scored on these, without noise. Held-out units are chosen by their names and the study's seed, so a
-patient's images are on one side. They stay in the plan as null rows: n, sampling and divisor are
-those that the networks of the cell have.
+A trial trains a network with the cell's plan, and is scored without noise on held-out training
+units. Their names and the study's seed choose them, so a patient's images are on one side. They
+stay in the plan as null rows, so n, sampling and divisor are those of the cell's networks.
 
-A search continues from its log of finished trials, a hidden file beside its record, and a trial
-that was killed from its checkpoint. Neither is private.
+A search resumes from its hidden log of finished trials, and a trial from its checkpoint. Neither is
+private.
 """
 
 from __future__ import annotations
@@ -54,28 +53,11 @@ logger = logging.getLogger("dpprobe")
 Rows = npt.NDArray[np.bool_]
 
 
-def search_job(
-    job: Job,
-    *,
-    files: NetworkFiles,
-    plans: Path,
-    cells: Path,
-    output: Path,
-    limits: Limits,
-    tables: Path | None = None,
-) -> None:
-    """Brings the search over a method's options up to date.
-
-    Raises:
-      ConfigError: when all trials diverged.
-      DataError: when held-out rows cannot score a trial.
-      DpprobeError: when the method has no plan, with the reason.
-    """
-    opened = open_network_job(
-        job, files=files, plans=plans, cells=cells, tables=tables, overlap=None
-    )
+def search_job(job: Job, files: NetworkFiles, *, output: Path, limits: Limits) -> None:
+    """Brings a search up to date; raises ConfigError, DataError if no trial can be scored."""
+    opened = open_network_job(job, files)
     device = identity_device(limits.device)
-    task = network_task(opened, files, device=device, chosen={})
+    task = network_task(opened, files, device=device)
     options = task.options
     if not isinstance(options, Options) or options.search is None:
         raise ConfigError(f"{task.name.method}: no search in its options; write one")
@@ -122,12 +104,9 @@ def search_job(
 
 
 def held_out_rows(store: FeatureStore, share: float, *, seed: int) -> Rows:
-    """Returns True for the rows that trials are scored on: whole units, patients where known.
+    """Returns True for the rows that score trials: whole units, patients if known.
 
-    A unit's side follows from its name and the seed alone.
-
-    Raises:
-      DataError: when one side is empty.
+    A unit's side follows from its name and the seed alone. Raises DataError if one side is empty.
     """
     names = _unit_names(store)
     chosen = np.asarray(choose_by_id(names, fraction=share, seed=derived_seed(seed, "held out")))
@@ -144,13 +123,12 @@ def _unit_names(store: FeatureStore) -> list[str]:
 
 
 def _search_identity(task: CellTask, device: str) -> dict[str, Any]:
-    """Returns all that decides a trial's score, but the options: the log is named after those."""
+    """Returns all that decides a trial's score except its options, which name the log."""
     rest = {name: value for name, value in task.identity.items() if name != "options"}
     return {**rest, "search": VERSIONS["search"], "device": device, "metric": task.headline}
 
 
 def _is_current(path: Path, wanted: str) -> bool:
-    """Returns True if a record is whole and of this very search."""
     try:
         return SearchRecord.read(path).fingerprint == wanted
     except DataError:
@@ -161,8 +139,6 @@ def _is_current(path: Path, wanted: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class _Objective:
-    """Trains and scores one trial."""
-
     task: CellTask
     held_out: Rows
     identity: Mapping[str, Any]
@@ -171,7 +147,7 @@ class _Objective:
     material: Material
 
     def __call__(self, options: Options, number: int) -> float:
-        """Returns a trial's score; NaN where training diverged."""
+        """Trains and scores a trial; NaN if training diverged."""
         seed = cell_seed({"search": self.identity, "options": options.identity_options()}, number)
         network = self.material.make_network(seed, options)
         assert self._checked
@@ -206,7 +182,7 @@ class _Objective:
 
     @cached_property
     def _checked(self) -> bool:
-        """Holds one network against one-example gradients, for all trials: they are built alike."""
+        """Checks the gradients of one network for all trials: they are built alike."""
         self.material.check_gradients(
             self.material.make_network(0), physical_batch=self.limits.physical_batch
         )
@@ -214,7 +190,7 @@ class _Objective:
 
     @cached_property
     def _inputs(self) -> Inputs:
-        """The training examples, decoded once; views of all trials are those of one seed."""
+        """The training examples, decoded once; all trials have the views of one seed."""
         return self.material.make_train_inputs(
             derived_seed(self.task.study_seed, "views of trials")
         )
@@ -226,7 +202,7 @@ class _Objective:
         return without_rows(material.features, material.stores[0], self.held_out)
 
     def _score_network(self, network: TunedNetwork) -> float:
-        """Returns the metric on held-out rows, every patient counting once."""
+        """Returns the metric on held-out rows; every patient counts once."""
         index = np.flatnonzero(self.held_out)
         batch = self.limits.physical_batch
         scores = network_scores(network, self._inputs, index, physical_batch=batch).numpy()
@@ -248,9 +224,9 @@ class _Objective:
 
 
 def without_rows(whole: TrainingSet, store: FeatureStore, left_out: Rows) -> TrainingSet:
-    """Returns a training set in which some rows are null: not finite, so that they add nothing.
+    """Returns a training set in which some rows are null: not finite, so they add nothing.
 
-    Features that `whole` has in memory are not copied: these rows become null in it as well.
+    Features in memory are not copied: these rows become null in `whole` as well.
     """
     left = torch.from_numpy(left_out)
     features: torch.Tensor | RowSource
@@ -265,7 +241,7 @@ def without_rows(whole: TrainingSet, store: FeatureStore, left_out: Rows) -> Tra
 
 
 class _WithoutRows:
-    """A store whose rows are read from disk, some of them as null rows."""
+    """A store that is read from disk with some rows as null rows."""
 
     def __init__(self, store: FeatureStore, left_out: Rows) -> None:
         self._store, self._left_out = store, left_out

@@ -34,10 +34,12 @@ from dpprobe.versions import VERSIONS
 class Job:
     """The methods to train at one epsilon on one set of features, with seeds 0 to `seeds` - 1.
 
-    Features that take more than `memory_mb` as float32 are streamed from disk. `metric` is the
-    dataset's choice of what stands for it, None for the usual. `unit` is the unit of privacy, and
-    `patients` holds the `images` that one may have where that is an image. `study` is the study's
-    name, and `private_datasets` are those that its public files must not be made from.
+    Attributes:
+      study: its name.
+      private_datasets: which public files must not be made from.
+      memory_mb: larger features, as float32, are streamed from disk.
+      unit: of privacy; `patients` has the `images` of one if the unit is an image.
+      metric: the study's headline for the dataset; None for the usual one.
     """
 
     study: str
@@ -58,7 +60,6 @@ class Job:
 
     @classmethod
     def of_rule(cls, study: Study, wildcards: Any, params: Any, **rest: Any) -> Job:
-        """Returns the job of a rule's wildcards and params, and of what the rule says beside."""
         return cls(
             study=study.study,
             private_datasets=tuple(study.datasets),
@@ -78,7 +79,7 @@ class OpenedJob:
     """A job whose inputs are read and checked against each other.
 
     Attributes:
-      calibrated: the plans of all methods of the dataset and epsilon, `path` their file.
+      calibrated: the plans of all methods of the dataset and epsilon; `path` is their file.
       near_duplicates: the counts of the check against public data, or "not run".
     """
 
@@ -93,26 +94,22 @@ class OpenedJob:
 
     @property
     def failure_reasons(self) -> dict[str, str]:
-        """The reasons of the methods that have no plan."""
+        """The reasons of methods without a plan."""
         failed = self.calibrated.failures
         return {name: failed[name] for name in self.job.methods if name in failed}
 
     @property
     def planned_methods(self) -> list[str]:
-        """The methods that have a plan."""
         return [name for name in self.job.methods if name not in self.calibrated.failures]
 
     def make_task(
         self, method: str, *, device: str, more: Mapping[str, Any] | None = None
     ) -> CellTask:
-        """Returns one cell, its inputs checked and its identity computed.
+        """Returns one cell; raises DataError for public weights of other classes.
 
         Args:
           device: the kind that training draws its noise on.
           more: what else decides the cell's contents; nothing for a linear head.
-
-        Raises:
-          DataError: for public weights of other classes.
         """
         job, plan = self.job, self.calibrated.plans[method]
         train, test = self.stores
@@ -162,11 +159,7 @@ class OpenedJob:
         )
 
     def check_stale(self, task: CellTask) -> None:
-        """Checks what takes time, before a cell is trained: prices, and rows declared public.
-
-        Raises:
-          PrivacyError: for a plan that costs more than it says, or private examples.
-        """
+        """Checks prices and public rows, which takes time; raises PrivacyError."""
         method = task.name.method
         check_prices(self.path, method, self.calibrated, self.job.seeds)
         with _name_method(method):
@@ -183,10 +176,9 @@ def open_job(
     overlap: Path | None,
     tables: Path | None,
 ) -> OpenedJob:
-    """Reads and checks what a job trains from; arguments as of `head_job.train_job`.
+    """Reads and checks a job's inputs; arguments as `head_job.train_job`.
 
-    Raises:
-      PrivacyError: for a plan that is not its method's, and a private file declared public.
+    Raises PrivacyError for a plan that is not its method's, and a private file declared public.
     """
     stores = FeatureStore(train), FeatureStore(test)
     check = read_near_duplicates(overlap, *stores) if overlap else "not run"
@@ -219,12 +211,7 @@ def open_job(
 
 
 def read_job_plans(job: Job, path: Path, inputs: FitInputs) -> tuple[Job, Plans]:
-    """Reads the plans of a job, and checks that each is one for its method on these rows.
-
-    Methods that facts of the features decide are decided, and calibrated here.
-
-    Args:
-      path: of the file of the other methods' plans, in the folder of all calibrations.
+    """Reads a job's plans from `path`, checks them, and decides the methods that facts decide.
 
     Returns:
       The job with all methods decided, and the plans of all.
@@ -253,7 +240,7 @@ def read_job_plans(job: Job, path: Path, inputs: FitInputs) -> tuple[Job, Plans]
 
 @contextmanager
 def _name_method(method: str) -> Iterator[None]:
-    """Puts the name of a method before what a PrivacyError of it says."""
+    """Puts a method's name before its PrivacyError."""
     try:
         yield
     except PrivacyError as error:
@@ -261,16 +248,14 @@ def _name_method(method: str) -> Iterator[None]:
 
 
 def locate_options(job: Job, method: str) -> MethodOptions:
-    """Returns the options of a method, with the names of dataset and backbone put into paths."""
+    """Returns a method's options, with the names of dataset and backbone in paths."""
     return job.methods[method].fill_paths(dataset=job.dataset, backbone=job.backbone)
 
 
 def check_planned(path: Path, job: Job, method: str, calibrated: Plans, n: int) -> None:
-    """Checks that a method has a plan, which is one for this job and for what the method releases.
+    """Checks that a method has a plan for this job and for what the method releases.
 
-    Raises:
-      DataError: when it has none, or one for another job.
-      PrivacyError: when the plan is not the method's.
+    Raises DataError for no plan, or another job's; PrivacyError if the plan is not the method's.
     """
     if method not in calibrated.plans:
         raise DataError(f"{path}: {method}: no plan; delete it and run again")
@@ -296,7 +281,7 @@ def check_planned(path: Path, job: Job, method: str, calibrated: Plans, n: int) 
 
 
 def plan_identity(plan: Plan) -> dict[str, Any]:
-    """Returns the part of a plan that decides training and guarantee, without other accountants."""
+    """Returns the parts of a plan that decide training and guarantee."""
     values = plan.to_dict()
     keys = ("mechanisms", "n", "unit", "epsilon", "delta", "accountant", "selection")
     return {key: values[key] for key in keys}

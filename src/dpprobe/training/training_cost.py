@@ -7,19 +7,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dpprobe.study.study import Study
 
-# Names and labels in memory over the size of shards of 768 features, which have 1,600 bytes per
-# row: by bench/scale.py.
+# Memory of names and labels over the size of shards of 768 features, by bench/scale.py.
 NAMES = 0.13
 
 
 def estimate_memory_mb(study: Study, shards_mb: float) -> float:
-    """Estimates the MB that a job needs: features are float16 on disk and float32 in memory.
+    """Estimates the MB of a job with inputs of `shards_mb`: float16 on disk, float32 in memory.
 
-    Those above `features.memory_mb` are streamed. Whitened rows are a copy of them; `auto` may
-    choose that.
-
-    Args:
-      shards_mb: the size of the job's inputs.
+    Features above `features.memory_mb` are streamed. Whitened rows, which `auto` may choose, are a
+    copy.
     """
     copies = 1 + any(
         method.head == "auto" or method.normalize.kind == "whitened"

@@ -7,9 +7,8 @@ networks stand in a folder of their own.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,49 +21,24 @@ from dpprobe.results.network_record import (
     SCORES_FILE,
     STATE_FILE,
     NetworkRecord,
-    network_folder,
     whole_network_record,
 )
-from dpprobe.results.search_record import read_searched_values
 from dpprobe.training.cell_contents import CellContents
 from dpprobe.training.job_features import read_job_features
-from dpprobe.training.network_cell import (
-    NetworkFiles,
-    is_of,
-    network_task,
-    open_network_job,
-)
+from dpprobe.training.network_cell import NetworkFiles, is_of, network_task, open_network_job
 from dpprobe.training.tasks import Job
 
 _HISTORY_KEYS = ("step", "epoch", "train_loss", "test_accuracy", "test_auc")
 
 
-def gather_networks(
-    job: Job,
-    *,
-    files: NetworkFiles,
-    plans: Path,
-    cells: Path,
-    networks: Path,
-    choice: Path | None = None,
-    overlap: Path | None = None,
-    tables: Path | None = None,
-) -> None:
-    """Brings a cell of networks up to date; arguments as of `network_job.tune_network`.
-
-    Raises:
-      DataError: for a network that is missing, damaged, or not of this cell.
-    """
-    opened = open_network_job(
-        job, files=files, plans=plans, cells=cells, tables=tables, overlap=overlap
-    )
+def gather_networks(job: Job, files: NetworkFiles) -> None:
+    """Brings a cell of networks up to date; raises DataError for a missing or damaged network."""
+    opened = open_network_job(job, files)
     (method,) = job.methods
     cell = (job.dataset, job.backbone, method, job.epsilon)
-    folders = [network_folder(networks, cell, index) for index in range(job.seeds)]
+    folders = [files.network(cell, index) for index in range(job.seeds)]
     records = [_read_record(folder) for folder in folders]
-    task = network_task(
-        opened, files, device=_device_kind(folders, records), chosen=read_searched_values(choice)
-    )
+    task = network_task(opened, files, device=_device_kind(folders, records))
     for index, (folder, record) in enumerate(zip(folders, records, strict=True)):
         if not is_of(record, task, index, folder):
             raise DataError(
@@ -87,7 +61,7 @@ def _read_record(folder: Path) -> NetworkRecord:
 
 
 def _device_kind(folders: Sequence[Path], records: Sequence[NetworkRecord]) -> str:
-    """Returns the kind of device that all seeds were trained on, which their noise depends on."""
+    """Returns the one kind of device of all seeds, which their noise depends on."""
     for folder, record in zip(folders, records, strict=True):
         if record.device != records[0].device:
             raise DataError(
@@ -98,7 +72,6 @@ def _device_kind(folders: Sequence[Path], records: Sequence[NetworkRecord]) -> s
 
 
 def _read_contents(folders: Sequence[Path], records: Sequence[NetworkRecord]) -> CellContents:
-    """Returns the contents of a cell: last layers, scores and histories of its networks."""
     files = [split_state(load_file(folder / STATE_FILE)) for folder in folders]
     states, statistics = zip(*files, strict=True)
     heads = [
@@ -114,15 +87,10 @@ def _read_contents(folders: Sequence[Path], records: Sequence[NetworkRecord]) ->
         },
         scores=np.stack([np.load(folder / SCORES_FILE) for folder in folders]),
         history=[
-            {"seed_index": index, **row}
+            {"seed_index": index, **{key: row[key] for key in _HISTORY_KEYS if key in row}}
             for index, folder in enumerate(folders)
-            for row in _read_history(folder)
+            for row in json.loads((folder / HISTORY_FILE).read_text(encoding="utf-8"))
         ],
         chosen=tuple(searched),
         seconds=sum(record.seconds for record in records),
     )
-
-
-def _read_history(folder: Path) -> list[Mapping[str, Any]]:
-    rows = json.loads((folder / HISTORY_FILE).read_text(encoding="utf-8"))
-    return [{key: row[key] for key in _HISTORY_KEYS if key in row} for row in rows]

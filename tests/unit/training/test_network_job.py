@@ -72,31 +72,28 @@ class Run:
         return NetworkRecord.read(self.network(index) / "result.json")
 
     @property
-    def given(self) -> dict[str, Any]:
-        backbone = Timm(family="timm", model="test_vit", pretrained=False)
-        files = NetworkFiles(
-            backbone=backbone,
-            train=self.folder / "train/manifest.json",
-            test=self.folder / "test/manifest.json",
-        )
+    def given(self) -> NetworkFiles:
         plans = self.folder / f"plans-{self.job.epsilon}.json"
         write_plans(
             self.job.methods, output=plans, cache=self.calibration, n=ROWS["train"],
             epsilon=epsilon_value(self.job.epsilon), delta=1e-5, accountant="pld",
             seeds=self.job.seeds,
         )  # fmt: skip
-        return {
-            "files": files, "plans": plans, "cells": self.folder / "cells",
-            "networks": self.networks,
-        }  # fmt: skip
+        return NetworkFiles(
+            backbone=Timm(family="timm", model="test_vit", pretrained=False),
+            train=self.folder / "train/manifest.json",
+            test=self.folder / "test/manifest.json",
+            plans=plans,
+            results=self.folder,
+        )
 
     def tune(self, index: int, *, choice: Path | None = None, **limits: Any) -> None:
-        given = {**self.given, "index": index, "choice": choice}
-        if not keep_network(self.job, **given, device="cpu"):
-            tune_network(self.job, **given, limits=Limits(device="cpu", **limits))
+        files = replace(self.given, choice=choice)
+        if not keep_network(self.job, files, index=index, device="cpu"):
+            tune_network(self.job, files, index=index, limits=Limits(device="cpu", **limits))
 
     def gather(self, choice: Path | None = None) -> CellRecord:
-        gather_networks(self.job, **self.given, choice=choice)
+        gather_networks(self.job, replace(self.given, choice=choice))
         (method,) = self.job.methods
         job = self.job
         cell = self.folder / "cells" / job.dataset / job.backbone / method / f"eps-{job.epsilon}"
@@ -241,9 +238,9 @@ def test_a_method_without_a_plan_says_why(run: Run) -> None:
         accountant="pld", seeds=2,
     )  # fmt: skip
     job = replace(run.job, methods={"other": method_options(HEAD | {"batch_size": 61})})
-    given = run.given | {"plans": run.folder / "both.json"}
+    given = replace(run.given, plans=run.folder / "both.json")
     with pytest.raises(DpprobeError, match="other: batch_size 61"):
-        tune_network(job, index=0, **given, limits=Limits(device="cpu"))
+        tune_network(job, given, index=0, limits=Limits(device="cpu"))
 
 
 def test_features_of_other_weights_are_refused(run: Run) -> None:

@@ -123,12 +123,14 @@ class Run:
         )  # fmt: skip
         search_job(
             job,
-            files=NetworkFiles(
+            NetworkFiles(
                 backbone=backbone_options({"family": "timm", "model": "test_vit"}),
                 train=self.folder / "train/manifest.json",
                 test=self.folder / "test/manifest.json",
+                plans=plans,
+                results=self.folder,
             ),
-            plans=plans, cells=self.folder / "cells", output=self.path,
+            output=self.path,
             limits=Limits(device="cpu", physical_batch=64, checkpoint_minutes=0),
         )  # fmt: skip
         return SearchRecord.read(self.path)
