@@ -14,6 +14,7 @@ from pathlib import Path
 from dpprobe.artifacts import explain_unwritable
 from dpprobe.errors import DpprobeError, may_pass
 from dpprobe.progress import PROGRESS
+from dpprobe.run_marks import explain_missing_file
 from dpprobe.versions import check_versions
 
 logger = logging.getLogger("dpprobe")
@@ -63,7 +64,7 @@ def job_log(path: str | Path) -> Iterator[None]:
     Refuses a job whose code was edited after its run began. A DpprobeError ends the process with
     status 1 and one line, which only the log has if the run prints it at its end; the last line
     says if no other try can help. Any other exception leaves its traceback in the log and is raised
-    again.
+    again. A missing file is reported with the run from another folder that may have replaced it.
     """
     path = Path(path)
     try:
@@ -86,13 +87,17 @@ def job_log(path: str | Path) -> Iterator[None]:
         check_versions()
         yield
     except DpprobeError as error:
-        _log_error(str(error), written, terminal)
-        if not may_pass(error):
+        beside = explain_missing_file(error)
+        _log_error(f"{error}; {beside}" if beside else str(error), written, terminal)
+        if not beside and not may_pass(error):
             written.append_text(f"{LASTING}\n")
         sys.exit(1)
     except Exception as error:
         if isinstance(error, OSError) and (line := explain_unwritable(error)):
             _log_error(str(line), written, terminal)
+            sys.exit(1)
+        if beside := explain_missing_file(error):
+            _log_error(f"{error}; {beside}", written, terminal)
             sys.exit(1)
         # Snakemake prints the traceback on the terminal; the file needs its own copy.
         written.append_text(traceback.format_exc())

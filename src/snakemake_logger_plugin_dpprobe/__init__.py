@@ -179,6 +179,7 @@ class LogHandler(LogHandlerBase):
         if event == LogEvent.ERROR:
             # the error that a job's process ended with; the job is named by the same thread's next
             self._statuses[record.thread] = read_status(str(record.msg))
+            failures.errors.append(str(record.msg))
         elif event == LogEvent.JOB_INFO:
             failures.attempts[record.jobid] += 1
             if record.output:

@@ -17,6 +17,12 @@ _STATUS = re.compile(
     r"died with <Signals\.\w+: (?P<signal>\d+)>|died with unknown signal (?P<unknown>\d+)"
     r"|returned non-zero exit status (?P<status>-?\d+)"
 )
+# Snakemake's words for a file that its clock, or another machine's, dates before its input.
+_CLOCK = re.compile(
+    r"Output (?P<output>.+?) has older modification time \((?P<made>.+?)\) "
+    r"than input (?P<input>.+?) \((?P<read>.+?)\)\. .*System time: (?P<now>[\d :.-]+\d)",
+    re.DOTALL,
+)
 # The last line of a log of a job that waits.
 _WAIT = re.compile(r"\d\d:\d\d:\d\d WARNING (?P<text>.*(?:; waiting|; try \d+ of \d+ in ).*)")
 _TAIL = 4096
@@ -29,6 +35,24 @@ def read_status(text: str) -> int | None:
         return None
     number = found[-1]["signal"] or found[-1]["unknown"]
     return -int(number) if number else int(found[-1]["status"])
+
+
+def describe_clock(text: str) -> str | None:
+    """Returns the cause and the remedy where Snakemake's error is about the clock; else None."""
+    found = _CLOCK.search(text)
+    if found is None:
+        return None
+    made, read, now = (found[name][:19] for name in ("made", "read", "now"))
+    if read > now:
+        return (
+            f"{found['input']} is dated {read}, and the clock says {now}: the clock was wrong when "
+            f"it was written, or is wrong now; correct the clock, `touch {found['input']}`, and "
+            "run again"
+        )
+    return (
+        f"{found['output']} is dated {made}, before its input {found['input']} ({read}): the "
+        "clock was set back, or those of two machines differ; correct the clocks, and run again"
+    )
 
 
 def describe_limit(error: str, job: Any) -> str:
@@ -78,12 +102,14 @@ class Failures:
       attempts: starts per job number.
       statuses: of the last attempt's process, for jobs that ran here.
       scheduler_ids: of jobs that ran elsewhere.
+      errors: Snakemake's own, whose jobs' processes may have succeeded.
     """
 
     def __init__(self) -> None:
         self.attempts: Counter[int] = Counter()
         self.statuses: dict[int, int | None] = {}
         self.scheduler_ids: dict[int, str] = {}
+        self.errors: list[str] = []
         self._started = time.time()
 
     def note_scheduler_id(self, record: Mapping[str, Any]) -> None:
@@ -139,10 +165,20 @@ class Failures:
             return f"dpprobe: {job.message}: {error}{describe_limit(error, job)}\n  log: {log}"
         logs = self._list_logs(job)
         place = f"\n  log: {logs[-1]}" if logs else ""
+        if cause := self._find_own_error(job):
+            return f"dpprobe: {job.message}: {cause}{place}"
         status = self._find_status(job)
         ended = "see above" if status is None else f"its process ended with status {status}"
         cause = self._describe_signal(job) or f"failed without an error in its log, {ended}"
         return f"dpprobe: {job.message}: {cause}{place}"
+
+    def _find_own_error(self, job: Any) -> str | None:
+        """Explains Snakemake's complaint about a job's files; None without any."""
+        for text in reversed(self.errors):
+            named = any(str(path) in text for path in job.output)
+            if named and (cause := describe_clock(text)):
+                return cause
+        return None
 
     def _is_tried_again(self, workflow: Any, job: Any) -> bool:
         """Returns True if the job has attempts left, and the run starts further jobs."""

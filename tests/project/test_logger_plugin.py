@@ -22,7 +22,7 @@ from snakemake_logger_plugin_dpprobe import (
     shorten_error,
     shorten_interrupt,
 )
-from snakemake_logger_plugin_dpprobe.failures import read_status
+from snakemake_logger_plugin_dpprobe.failures import describe_clock, read_status
 
 
 class TestHandler(TestLogHandlerBase):
@@ -199,6 +199,30 @@ def test_a_full_disk_is_told_while_jobs_wait(
     assert told.startswith(f"  {tmp_path}: the disk is full (12288 bytes free on ")
     assert told.endswith("make some, or have the quota raised")
     handler.close()
+
+
+CLOCK = (
+    'WorkflowError in rule train_heads in file "training.smk", line 8:\n'
+    "Output cells/metrics.json has older modification time ({made}) than input manifest.json "
+    "({read}). This could indicate a clock skew problem in your network and would trigger a rerun "
+    "of this job in the next execution and should therefore be fixed on system level. "
+    "System time: 2026-11-25 06:52:35.028176"
+)
+
+
+def test_an_error_of_the_clock_has_its_remedy() -> None:
+    ahead = CLOCK.format(made="2026-11-25 06:52:35.023513", read="2026-11-25 08:51:38.499620")
+    told = describe_clock(ahead)
+    assert told is not None
+    assert told.startswith("manifest.json is dated 2026-11-25 08:51:38, and the clock says 2026-11")
+    assert "`touch manifest.json`" in told
+    back = CLOCK.format(made="2026-11-25 06:50:00.0", read="2026-11-25 06:51:00.0")
+    assert describe_clock(back) == (
+        "cells/metrics.json is dated 2026-11-25 06:50:00, before its input manifest.json "
+        "(2026-11-25 06:51:00): the clock was set back, or those of two machines differ; correct "
+        "the clocks, and run again"
+    )
+    assert describe_clock("WorkflowError: another") is None
 
 
 @pytest.mark.parametrize("text", ["Assuming unrestricted shared filesystem usage.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -109,6 +110,25 @@ def test_a_killed_job_is_told_with_its_signal(tmp_path: Path, repository: Path) 
     lines = say(tmp_path, repository, {"a": KILLED}, *QUIET)
     assert lines[-2] == "dpprobe: making a: killed by signal 9: perhaps too little memory"
     assert "making a: failed; why is told when this run ends; log: a.log" in lines
+
+
+def test_a_clock_that_jumped_is_told_with_the_file_and_the_remedy(
+    tmp_path: Path, repository: Path
+) -> None:
+    """The job ends well, and Snakemake throws its output away: its log has no error."""
+    (tmp_path / "in.csv").write_text("a")
+    later = time.time() + 7200
+    os.utime(tmp_path / "in.csv", (later, later))
+    lines = say(tmp_path, repository, {"a": PASSES}, *QUIET)
+    told = [line for line in lines if line.startswith("dpprobe: ")]
+    day = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+    assert len(told) == 1
+    assert re.fullmatch(
+        rf"dpprobe: making a: in\.csv is dated {day}, and the clock says {day}: the clock was "
+        r"wrong when it was written, or is wrong now; correct the clock, `touch in\.csv`, and run "
+        r"again",
+        told[0],
+    ), told
 
 
 def test_a_silent_end_is_told_with_its_status(tmp_path: Path, repository: Path) -> None:

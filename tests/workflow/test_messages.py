@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,32 @@ def test_a_run_ends_with_the_next_step(workspace: Workspace, small: dict[str, An
     again = say(workspace, small, "data")
     assert again[-1] == lines[-1]
     assert any("Nothing to be done" in line for line in again)
+
+
+def test_a_run_from_another_folder_on_the_same_results_is_named(
+    workspace: Workspace, small: dict[str, Any], tmp_path: Path
+) -> None:
+    results = workspace.directory / "results"
+    program = (
+        "import sys; from pathlib import Path; from dpprobe.run_marks import mark_run\n"
+        "mark_run([Path(sys.argv[1])]); print(flush=True); sys.stdin.read()"
+    )
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(results)],
+        cwd=elsewhere, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as other:  # fmt: skip
+        assert other.stdout is not None
+        other.stdout.readline()
+        lines = say(workspace, small, "data")
+        other.kill()
+    told = [line for line in lines if line.startswith("dpprobe: warning: another run works on ")]
+    assert len(told) == 1, lines
+    assert f"{results} (in {elsewhere}, process {other.pid} on " in told[0]
+    assert told[0].endswith("wait for that run, or give each study folders of its own")
+    again = say(workspace, small, "data")
+    assert not any("another run" in line for line in again)
 
 
 def test_a_failure_is_told_once_and_its_cause_last(workspace: Workspace, tmp_path: Path) -> None:

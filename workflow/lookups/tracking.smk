@@ -35,7 +35,14 @@ def runs_again(name):
 # Runs of two datasets may share a store: when this Snakemake ends after it has written those of one, the next finds a
 # store, and only the missing receipt then says that the other's are to be written.
 def begin_run():
-    """Writes the run's snapshot, and removes receipts of MLflow runs whose store is gone."""
+    """Writes the run's snapshot and marks, and removes receipts of MLflow runs whose store is gone."""
+    for other in find_other_runs(RUN_FOLDERS):
+        print(
+            f"dpprobe: warning: {other.describe()}: jobs of both fail where they replace a file that the other reads; "
+            "wait for that run, or give each study folders of its own",
+            file=sys.stderr,
+        )
+    mark_run(RUN_FOLDERS)
     SNAPSHOT.write()
     SNAPSHOT.remove_older()
     for file in LOST_RECEIPTS:

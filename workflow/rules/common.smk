@@ -62,6 +62,7 @@ from dpprobe.analyses.representation_law.measured_networks import (
     law_datasets,
     list_law_networks,
 )
+from dpprobe.run_marks import MARKED, find_other_runs, mark_run
 from dpprobe.study.snapshot import RUN_KEY, SNAPSHOT_FILE, check_run, take_snapshot
 from dpprobe.tracking.receipt import store_missing
 from dpprobe.versions import RUN_VERSIONS, VERSIONS

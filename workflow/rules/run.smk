@@ -25,6 +25,12 @@ def snakemake_call():
 # The words that made this run: a job's configuration file is the snapshot, and no person's.
 CALL = RUN["call"] if RUN else snakemake_call()
 
+# Other runs may work on them from other working directories, which Snakemake's lock does not see.
+RUN_FOLDERS = [
+    Path(folder).absolute() for folder in (STUDY.results_dir, STUDY.data_dir)
+]
+os.environ[MARKED] = json.dumps(list(map(str, dict.fromkeys(RUN_FOLDERS))))
+
 if workflow.is_main_process:
     SNAPSHOT = take_snapshot(config, STUDY, call=CALL)
     start_jobs_with(SNAPSHOT)

@@ -1,0 +1,124 @@
+"""Marks of the runs that work on a folder: two of them delete and replace each other's files.
+
+Snakemake locks the working directory and knows nothing of results that another directory's run
+shares. A run marks its results_dir and its data_dir, and keeps the marks locked until it ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import json
+import os
+import secrets
+import socket
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from dpprobe.errors import DataError, StoreError
+
+FOLDER = ".runs"
+# The variable that tells jobs which folders their run marked, as JSON.
+MARKED = "DPPROBE_MARKED"
+_DAYS = 30  # after which a mark of another machine, which may not share its locks, is removed
+_HELD: list[int] = []  # descriptors that keep this process's marks locked
+
+
+class OtherRun(NamedTuple):
+    """A run that works on the same folder from another working directory."""
+
+    folder: str
+    host: str
+    process: int
+    started: str
+    shared: Path
+
+    def describe(self) -> str:
+        """Returns the run's place, machine and time, and the folder that both share."""
+        return (
+            f"another run works on {self.shared} (in {self.folder}, process {self.process} on "
+            f"{self.host}, since {self.started})"
+        )
+
+
+def mark_run(folders: Iterable[Path]) -> None:
+    """Marks folders as those of a run in the working directory, until this process ends.
+
+    Folders that cannot be written or locked stay unmarked: a run does without.
+    """
+    known = {
+        "folder": str(Path.cwd()), "inode": Path().stat().st_ino, "host": socket.gethostname(),
+        "process": os.getpid(), "started": time.strftime("%Y-%m-%d %H:%M"),
+    }  # fmt: skip
+    for folder in dict.fromkeys(folders):
+        is_new = not folder.exists()
+        with suppress(OSError):
+            (folder / FOLDER).mkdir(parents=True, exist_ok=True)
+            path = folder / FOLDER / f"{secrets.token_hex(8)}.json"
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+            _HELD.append(descriptor)
+            atexit.register(_remove_mark, path, with_folder=is_new)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.write(descriptor, json.dumps(known).encode())
+
+
+def _remove_mark(path: Path, *, with_folder: bool) -> None:
+    """Removes a mark, and the folders that it alone was in."""
+    with suppress(OSError):
+        path.unlink()
+        path.parent.rmdir()
+        if with_folder:
+            path.parent.parent.rmdir()
+
+
+def find_other_runs(folders: Iterable[Path]) -> list[OtherRun]:
+    """Lists the runs that work on folders now, from other working directories than this one."""
+    here = (
+        str(Path.cwd()),
+        Path().stat().st_ino,
+    )  # nodes of a cluster may call it by different names
+    runs = []
+    for folder in dict.fromkeys(folders):
+        for path in sorted((folder / FOLDER).glob("*.json")):
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                known = json.loads(path.read_text(encoding="utf-8"))
+                run = OtherRun(
+                    known["folder"], known["host"], known["process"], known["started"], folder
+                )
+                is_own = run.folder == here[0] or known["inode"] == here[1]
+                if not is_own and _is_alive(path, run):
+                    runs.append(run)
+    return runs
+
+
+def _is_alive(path: Path, run: OtherRun) -> bool:
+    """Returns True if a mark's run still holds it; removes a mark whose run is gone."""
+    with path.open() as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        old = time.time() - path.stat().st_mtime > _DAYS * 86400
+        if run.host == socket.gethostname() or old:
+            path.unlink(missing_ok=True)
+    return False
+
+
+def explain_missing_file(error: BaseException) -> str | None:
+    """Returns what a job adds to an error if another run may have replaced the file it read.
+
+    None for other errors, and where no other run works on the folders of the job's run.
+    """
+    if not isinstance(error, FileNotFoundError | StoreError | DataError):
+        return None
+    marked = json.loads(os.environ.get(MARKED, "[]"))
+    others = find_other_runs(map(Path, marked))
+    if not others:
+        return None
+    return (
+        f"{others[0].describe()} and may have been writing this file: wait for that run to end "
+        "and run again, or give each study a results_dir and a data_dir of its own"
+    )
