@@ -15,7 +15,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from logging import LogRecord
@@ -35,7 +36,7 @@ PROGRESS_SECONDS = 10  # at least, between two lines that count finished jobs
 # Without a line for so long, a run says which jobs it waits for; then less often for the same jobs.
 WAIT_SECONDS, SAME_WAIT_SECONDS = 5, 60
 FULL_BYTES = 1_000_000  # with less, the disk of the results counts as full
-JOBS_NAMED = 3  # of those that are waited for
+JOBS_NAMED, RULES_NAMED = 3, 22  # of jobs that are waited for; of those that a dry run would start
 NOTHING_TO_DO = "Nothing to be done"
 # Lines that say nothing about the study, or what this plugin says better.
 HIDDEN = (
@@ -107,14 +108,15 @@ class LogHandler(LogHandlerBase):
     def __post_init__(self) -> None:
         settings: Any = self.common_settings
         quiet = set(settings.quiet or ())
-        if settings.dryrun and not is_quiet_typed(sys.argv):  # the profile's is meant for runs
-            quiet = {Quietness.HOST, Quietness.RULES}
-            if settings.verbose or settings.printshellcmds:
-                quiet.remove(Quietness.RULES)
-        # Snakemake repeats them at the end of a dry run
-        self._skips_stats = settings.dryrun and not is_quiet_typed(sys.argv)
+        # a dry run is a summary, unless more or less is asked for
+        self._sums_up = bool(
+            settings.dryrun
+            and not (is_quiet_typed(sys.argv) or settings.verbose or settings.printshellcmds)
+        )
+        if settings.dryrun and not is_quiet_typed(sys.argv):
+            quiet = {Quietness.HOST}  # the profile's is meant for runs
         self._silent = Quietness.ALL in quiet
-        self._brief = Quietness.RULES in quiet and not (self._silent or settings.dryrun)
+        self._brief = Quietness.RULES in quiet and not self._silent
         # without progress Snakemake does not say which jobs have finished either
         self._tells_waits = self._brief and Quietness.PROGRESS not in quiet
         if self._brief:
@@ -132,6 +134,9 @@ class LogHandler(LogHandlerBase):
         self._statuses: dict[int | None, int | None] = {}  # of failed processes, by thread
         self._progress_time = 0.0
         self._interrupted = self._nothing_to_do = self._ended = self._broken = False
+        self._planned: dict[str, int] = {}  # jobs of a dry run by rule
+        self._reasons: Counter[str] = Counter()
+        self._targets: set[str] = set()  # rules that make nothing
         self._running: dict[int, _RunningJob] = {}  # by job number
         self._said, self._waited_for = time.monotonic(), frozenset[int]()
         sys.excepthook = shorten_interrupt
@@ -187,8 +192,13 @@ class LogHandler(LogHandlerBase):
                 if not self._running:
                     self._said = time.monotonic()  # planning is no wait for a job
                 self._running[record.jobid] = _RunningJob(record, name, time.monotonic())
+            else:
+                self._targets.add(record.rule_name)
+            self._reasons.update(list_reasons(record.reason))
         elif event == LogEvent.JOB_FINISHED:
             self._running.pop(record.job_id, None)
+        elif event == LogEvent.RUN_INFO:
+            self._planned = dict(record.stats)
         elif event == LogEvent.JOB_ERROR:
             self._running.pop(record.jobid, None)
             failures.statuses[record.jobid] = self._statuses.pop(record.thread, None)
@@ -203,9 +213,9 @@ class LogHandler(LogHandlerBase):
 
     def _shows(self, record: Any) -> bool:
         event, text = get_event(record), str(record.msg)
-        if event == LogEvent.RUN_INFO and self._skips_stats:
-            self._skips_stats = False
-            return False
+        if self._sums_up:
+            shown = text.startswith((NOTHING_TO_DO, "Building DAG"))
+            return shown or event == LogEvent.ERROR or record.levelno >= logging.WARNING
         if event == LogEvent.JOB_INFO and not record.output:
             return False  # a target, with hundreds of files that it names
         if text.startswith(RESTORED):
@@ -258,6 +268,10 @@ class LogHandler(LogHandlerBase):
 
     def _end(self) -> None:
         workflow = RUN.workflow
+        if self._sums_up and self._planned:
+            hidden = {"total", *self._targets}
+            jobs = {rule: n for rule, n in self._planned.items() if rule not in hidden}
+            print(sum_up_plan(jobs, self._reasons), file=sys.stderr)
         if workflow is None or not workflow.is_main_process or self.common_settings.dryrun:
             return
         if RUN.succeeded or self._nothing_to_do:
@@ -308,6 +322,27 @@ def describe_full_disk(folder: Path | None) -> str | None:
                     "the quota raised"
                 )
     return None
+
+
+def list_reasons(text: str) -> list[str]:
+    """Lists why a job would run, without file names: "missing output files"."""
+    known = ("Missing output files", "Input files updated by another job", "Updated input files")
+    parts = [part.partition(":")[0].strip() for part in text.split(";")]
+    return [part.lower() for part in parts if part in known or part.endswith("last execution")]
+
+
+def sum_up_plan(rules: Mapping[str, int], reasons: Mapping[str, int]) -> str:
+    """Sums up a dry run by jobs per rule and per reason, in fewer than 30 lines."""
+    shown = sorted(rules, key=lambda name: -rules[name])[:RULES_NAMED]
+    width = max(map(len, shown), default=0)
+    lines = [f"would run {sum(rules.values())} jobs:"]
+    lines += [f"  {name:{width}} {rules[name]}" for name in rules if name in shown]
+    if len(rules) > len(shown):
+        rest = [count for name, count in rules.items() if name not in shown]
+        lines.append(f"  and {sum(rest)} jobs of {len(rest)} other rules")
+    if reasons:
+        lines.append("why: " + ", ".join(f"{count} {why}" for why, count in reasons.items()))
+    return "\n".join([*lines, "each job, with its reason: add -p; to run them: leave out -n"])
 
 
 def shorten_interrupt(kind: type[BaseException], error: BaseException, trace: Any) -> None:

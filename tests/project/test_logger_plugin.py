@@ -80,14 +80,22 @@ def plan_jobs(handler: LogHandler, rules: int) -> None:
     handler.close()
 
 
-def test_a_dry_run_has_snakemakes_summary(
+def test_a_dry_run_is_a_summary(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.argv", ["snakemake", "-n"])
-    plan_jobs(make_handler("rules", "host", dry=True), 3)
-    told = capsys.readouterr().err
-    assert told.count("Job stats:") == 1
-    assert "a job" not in told
+    for rules, lines in ((3, 6), (50, 26)):
+        plan_jobs(make_handler("rules", "host", dry=True), rules)
+        told = capsys.readouterr().err.splitlines()
+        assert len(told) == lines < 30
+        assert told[0] == f"would run {5 * rules} jobs:"
+        assert told[1] == "  rule_00 5"
+        why = (
+            f"why: {rules + 1} missing output files, {rules + 1} input files updated by another job"
+        )
+        assert told[-2] == why
+        assert told[-1].endswith("add -p; to run them: leave out -n")
+    assert told[-3] == "  and 140 jobs of 28 other rules"
 
 
 def test_a_dry_run_says_more_or_less_as_it_is_told(
@@ -102,6 +110,7 @@ def test_a_dry_run_says_more_or_less_as_it_is_told(
     told = capsys.readouterr().err
     assert "Job stats:" in told
     assert told.count("a job") == 3
+    assert "would run" not in told
     assert is_quiet_typed(["-q"])
     assert not is_quiet_typed(["-n", "quiet"])
 

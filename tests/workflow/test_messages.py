@@ -32,9 +32,9 @@ def say(workspace: Workspace, study: dict[str, Any], *arguments: str, code: int 
 
 def test_a_dry_run_says_what_would_run_and_why(workspace: Workspace, small: dict[str, Any]) -> None:
     lines = say(workspace, small, "--dry-run", "heads")
-    assert len(lines) < 40
-    assert sum(line.split() == ["train_heads", "1"] for line in lines) == 1
-    assert "Reasons:" in lines
+    assert len(lines) < 30
+    assert any(line.split() == ["train_heads", "1"] for line in lines)
+    assert lines[-2].startswith("why: ")
     lines = say(workspace, small, "--dry-run", "heads", "-p")
     assert count_rules("\n".join(lines))["train_heads"] == 1
     assert "Reason: Missing output files: results/calibration/digits/eps-2.json" in "\n".join(lines)
