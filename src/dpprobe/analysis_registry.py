@@ -26,7 +26,7 @@ class Registered(NamedTuple):
 
 
 ANALYSES: dict[str, Registered] = {
-    "audit": Registered("dpprobe.analyses.audit", 2, "audit"),
+    "audit": Registered("dpprobe.analyses.audit", 3, "audit"),
     "long_tail": Registered("dpprobe.analyses.long_tail", 1, "long_tail"),
     "representation_law": Registered("dpprobe.analyses.representation_law", 1, "layers"),
     "fairness": Registered("dpprobe.analyses.fairness", 2, "fairness"),

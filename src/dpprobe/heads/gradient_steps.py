@@ -174,7 +174,7 @@ class Training:
             is_plain(self._optimiser)
             and self._longest is None
             and self._constant == 1
-            and releases.observer is None
+            and not (releases.observer and releases.observer.sees_each_step)
         )
 
     def _make_buffer(self, device: torch.device) -> torch.Tensor:
@@ -242,6 +242,7 @@ class Training:
             return False
         steps = len(batches.sizes)
         window = slice(self.taken, self.taken + steps)
+        observed = self._releases.observe_steps(GRADIENTS, self._seeds[0], steps, self._shape[1:])
         fused_step.take_steps(
             *batches.arrays,
             batches.rows,
@@ -253,6 +254,7 @@ class Training:
             self._release.numpy(),
             self._mixed[window],
             (self._weights if self._average is None else self._average).numpy(),
+            *observed,
         )
         self.taken += steps
         return True
