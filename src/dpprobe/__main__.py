@@ -57,8 +57,8 @@ def main() -> None:
             logging.getLogger("dpprobe").setLevel(logging.INFO)
             status = arguments.run(arguments)
         elif arguments.command == "schema":
-            schema = study_schema() if arguments.of == "study" else bundle_schema()
-            print(json.dumps(schema, indent=2))
+            write_schema = study_schema if arguments.of == "study" else bundle_schema
+            print(json.dumps(write_schema(), indent=2))
         else:
             print(describe_dataset(arguments.name) if arguments.name else list_catalog())
         sys.stdout.flush()

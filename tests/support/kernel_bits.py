@@ -55,6 +55,7 @@ def results() -> str:
 
     from dpprobe.heads.kernels import fused_step
     from dpprobe.privacy.gradient_noise import GaussianNoise
+    from dpprobe.privacy.releases import NOT_OBSERVED
 
     digest = hashlib.sha256()
     rows, columns, classes, steps = 300, 70, 7, 10
@@ -84,6 +85,7 @@ def results() -> str:
         fused_step.take_steps(
             *data, np.arange(rows), np.full(steps, rows // steps), *noise.noise_source(0.5), rates,
             head.numpy(), classes, torch.zeros_like(head).numpy(), rates, average.numpy(),
+            *NOT_OBSERVED,
         )  # fmt: skip
         for tensor in (releases, head, average):
             digest.update(tensor.numpy().tobytes())

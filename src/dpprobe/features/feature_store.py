@@ -118,7 +118,7 @@ class FeatureStore:
         return self._row_columns.ids
 
     @property
-    def groups(self) -> dict[str, list[str]]:
+    def groups(self) -> Mapping[str, list[str]]:
         """Subgroup column -> a string per row, empty if unknown."""
         return self._row_columns.groups
 

@@ -165,7 +165,7 @@ class Training:
             type(self._optimiser) is Sgd
             and self._longest is None
             and self._constant == 1
-            and releases.observer is None
+            and not (releases.observer and releases.observer.sees_each_step)
         )
 
     def _make_buffer(self, device: torch.device) -> torch.Tensor:
@@ -231,6 +231,9 @@ class Training:
             return False
         arrays, rows, sizes = batches
         window = slice(self.taken, self.taken + len(sizes))
+        observed = self._releases.observe_steps(
+            GRADIENTS, self._seeds[0], len(sizes), self._shape[1:]
+        )
         fused_step.take_steps(
             *arrays,
             rows,
@@ -242,6 +245,7 @@ class Training:
             self._release.numpy(),
             self._mixed[window],
             (self._weights if self._average is None else self._average).numpy(),
+            *observed,
         )
         self.taken += len(sizes)
         return True

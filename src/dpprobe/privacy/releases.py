@@ -18,9 +18,10 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from dpprobe.errors import PrivacyError
@@ -37,8 +38,33 @@ from dpprobe.privacy.sampling import Sampler
 LARGEST_SUM = 2.0**53
 
 
+class ObservedSteps(NamedTuple):
+    """Arrays of several steps that compiled code fills for an observer.
+
+    Attributes:
+      sums: float32 [steps, ...], one seed's sums without noise; empty if nobody observes.
+      outputs: of the same shape, the sums with noise.
+      given: True if the observer has filled the outputs, and the fit must take these.
+    """
+
+    sums: npt.NDArray[np.float32]
+    outputs: npt.NDArray[np.float32]
+    given: bool
+
+
+_NO_SUMS = np.zeros((0, 0, 0), dtype=np.float32)
+NOT_OBSERVED = ObservedSteps(_NO_SUMS, _NO_SUMS, given=False)
+
+
 class Observer(Protocol):
-    """Records all that a fit releases, as an attacker sees it; only audits use it."""
+    """Records all that a fit releases, as an attacker sees it; only audits use it.
+
+    Attributes:
+      sees_each_step: False if compiled steps may call `observe_steps` once, in place of
+        `observe_release` for each.
+    """
+
+    sees_each_step: bool = True
 
     def observe_release(
         self,
@@ -56,6 +82,12 @@ class Observer(Protocol):
           step: of the grid that sums and output are on; None for float32 sums.
         """
         ...
+
+    def observe_steps(
+        self, name: str, seed: int, steps: int, shape: tuple[int, ...]
+    ) -> ObservedSteps:
+        """Returns the arrays of a seed's next releases, each of a shape, of float32 sums."""
+        raise PrivacyError(f"{name}: this observer sees each step by itself")
 
     def replace_sampler(self, seed: int, sampler: Sampler) -> Sampler: ...
 
@@ -215,6 +247,14 @@ class Releases:
                 name, seed, part, partial(part.add, drawn)
             )
         return outputs
+
+    def observe_steps(
+        self, name: str, seed: int, steps: int, shape: tuple[int, ...]
+    ) -> ObservedSteps:
+        """Returns the arrays in which a head notes its next steps for the observer, if any."""
+        if self.observer is None:
+            return NOT_OBSERVED
+        return self.observer.observe_steps(name, seed, steps, shape)
 
     def choose_sampler(self, seed: int, sampler: Sampler) -> Sampler:
         return sampler if self.observer is None else self.observer.replace_sampler(seed, sampler)

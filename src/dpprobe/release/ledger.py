@@ -228,7 +228,7 @@ class Booking:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Booking:
         """Reads the dictionary that `to_dict` returns."""
-        known = {field.name: values.get(field.name) for field in fields(cls)}
+        known: dict[str, Any] = {field.name: values.get(field.name) for field in fields(cls)}
         return cls(**{**known, "parts": tuple(map(Part.from_dict, values["parts"]))})
 
 

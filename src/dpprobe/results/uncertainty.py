@@ -109,8 +109,8 @@ def _over_tests(
         else (UNIT_PROPORTION, UNIT_BOOTSTRAP, UNIT_CLASSES)
     )
     intervals: dict[str, _Interval] = {}
-    independent = row_weights(units) is None
-    if independent:
+    independent = units is None or row_weights(units) is None
+    if units is None or independent:
         codes, weights = np.arange(len(correct)), np.ones(len(correct), dtype=np.float32)
         for name, mean in means.items():
             if name in PROPORTIONS and not (name == "accuracy" and correct.ndim == 2):

@@ -21,7 +21,7 @@ from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
-from dpprobe.privacy.releases import Releases
+from dpprobe.privacy.releases import Observer, Releases
 from tests.support.second_order_data import classes_of, plan_of
 
 HEADS: dict[str, dict[str, Any]] = {
@@ -98,7 +98,7 @@ def test_no_row_adds_more_than_its_weight(name: str) -> None:
             assert change > 0
 
 
-class _Watching:
+class _Watching(Observer):
     """Keeps the sums; what is released in their place is always 0, so that worlds stay one."""
 
     def __init__(self) -> None:

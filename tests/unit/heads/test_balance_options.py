@@ -28,7 +28,7 @@ from dpprobe.privacy import accountants
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.entropy import SystemEntropy
 from dpprobe.privacy.plan import Plan
-from dpprobe.privacy.releases import Releases
+from dpprobe.privacy.releases import Observer, Releases
 from tests.support.second_order_data import classes_of, plan_of, rows_of
 
 HEADS: dict[str, dict[str, Any]] = {
@@ -50,7 +50,7 @@ def options(name: str, **values: Any) -> BalanceOptions:
     return method
 
 
-class Watching:
+class Watching(Observer):
     """Keeps the class counts before and after their noise."""
 
     def __init__(self) -> None:

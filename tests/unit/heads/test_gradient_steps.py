@@ -450,7 +450,7 @@ def test_an_optimiser_derived_from_sgd_takes_its_own_steps() -> None:
         releases = Releases(plan_for(options, data.rows), SEEDS, torch.device("cpu"))
         fitted = gradient_steps.train_heads(options, rows_of(data), releases, optimiser)
         weights.append(fitted.weights)
-    np.testing.assert_allclose(*weights, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(weights[0], weights[1], rtol=1e-4, atol=1e-6)
 
 
 def test_divergence_is_an_error_that_says_so() -> None:

@@ -24,7 +24,7 @@ from dpprobe.heads.sgd import Options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.randomness import cell_seed
-from dpprobe.privacy.releases import Releases
+from dpprobe.privacy.releases import Observer, Releases
 from dpprobe.privacy.sampling import Sampler
 from tests.support.linear_heads import (
     Source,
@@ -96,7 +96,7 @@ def test_crops_that_are_the_rows_train_the_same_head(
     assert not np.array_equal(fit(method, with_crops(*versions())), alone)
 
 
-class Watching:
+class Watching(Observer):
     """Keeps each step's sum and batch, and lets nothing through: the head stays at its start."""
 
     def __init__(self) -> None:

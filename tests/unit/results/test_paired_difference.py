@@ -30,8 +30,8 @@ def _entry(correct: np.ndarray, *, halves: bool = True) -> Entry:
     ]
     records = [{"accuracy": float(right.mean())} for right in correct]
     scores = np.zeros((len(labels), 2))
-    summary = summarise_records(records, correct=correct[0], labels=labels, scores=scores)
-    summary = summary["accuracy"]
+    summaries = summarise_records(records, correct=correct[0], labels=labels, scores=scores)
+    summary = summaries["accuracy"]
     return Entry(
         mean=100 * summary["mean"], low=None, high=None, interval=None,
         both_low=100 * summary["both_low"], both_high=100 * summary["both_high"],
@@ -125,8 +125,8 @@ def test_of_a_rare_class_that_decides_the_interval_covers(rare: int) -> None:
             entry = _entry_of("macro_accuracy", scores, labels, halves)
             record = evaluate_scores(scores, labels)
             correct = scores.argmax(axis=1) == labels
-            ends = summarise_records([record], correct=correct, labels=labels, scores=scores)
-            ends = ends["macro_accuracy"]
+            summaries = summarise_records([record], correct=correct, labels=labels, scores=scores)
+            ends = summaries["macro_accuracy"]
             low, high = 100 * ends["both_low"], 100 * ends["both_high"]
             entries.append(replace(entry, both_low=low, both_high=high, resting=float(rare)))
         told = compare_entries(*entries)

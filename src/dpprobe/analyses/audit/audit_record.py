@@ -152,14 +152,13 @@ class Control(Part):
     """A broken mechanism, which one of the tests of an audit has to refute.
 
     Attributes:
-      epsilon_lower: by the likelihood ratio of all releases alone.
+      refuted_by: the names of the tests that refute the claim.
       p_value: the smallest of all tests.
     """
 
     name: str
     breaks: str
     runs: int
-    epsilon_lower: Number
     refuted_by: tuple[str, ...]
     p_value: float
     level: float

@@ -216,7 +216,7 @@ def _control_row(control: Control | NoControl) -> dict[str, Any]:
     if isinstance(control, NoControl):
         return {"name": name, "text": f"not applicable: {control.not_applicable}", "caught": None}
     verdict = f"caught by {_list_tests(control.refuted_by)}" if control.caught else "MISSED"
-    text = f"{verdict} (p = {control.p_value:.2g}); ε ≥ {_format_bound(control.epsilon_lower)}"
+    text = f"{verdict} (p = {control.p_value:.2g})"
     return {"name": name, "text": text, "caught": control.caught}
 
 

@@ -13,6 +13,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ import numpy.typing as npt
 import torch
 
 from dpprobe.errors import PrivacyError
+from dpprobe.privacy.releases import ObservedSteps, Observer
 from dpprobe.privacy.sampling import Sampler
 
 Index = npt.NDArray[np.int64]
@@ -48,7 +50,7 @@ Transcript = list[Release]
 Break = Callable[[Release, Transcript], torch.Tensor]
 
 
-class Recorder:
+class Recorder(Observer):
     """Keeps each seed's releases, in order, and the sizes of its batches.
 
     Seeds may train in threads of their own.
@@ -66,6 +68,8 @@ class Recorder:
         self.batch_sizes: list[Index] = []
         self.unit_counts = np.zeros(0, dtype=np.int64)
         self._broken = broken
+        # A control's output may depend on all earlier releases.
+        self.sees_each_step = broken is not None
         self._lock = threading.Lock()
 
     def observe_release(
@@ -82,6 +86,13 @@ class Recorder:
             release = release._replace(output=broken)
         self.transcripts[seed].append(release)
         return release.output
+
+    def observe_steps(
+        self, name: str, seed: int, steps: int, shape: tuple[int, ...]
+    ) -> ObservedSteps:
+        sums, outputs = torch.empty((2, steps, *shape))
+        self.transcripts[seed] += map(partial(Release, name), sums, outputs)
+        return ObservedSteps(sums.numpy(), outputs.numpy(), given=False)
 
     def replace_sampler(self, seed: int, sampler: Sampler) -> Sampler:  # noqa: ARG002
         return _CountedBatches(sampler, self)
@@ -105,7 +116,7 @@ class _CountedBatches:
         return units, sizes
 
 
-class Replayer:
+class Replayer(Observer):
     """Gives a head the outputs of transcripts, and keeps the sums that it would have noised.
 
     Attributes:
@@ -116,6 +127,8 @@ class Replayer:
       canaries: the units of the canaries.
       sampled: the canaries that each Poisson batch holds: the first so many, 0 or 1.
     """
+
+    sees_each_step = False
 
     def __init__(self, transcripts: dict[int, Transcript], canaries: range, sampled: int) -> None:
         self.sums: dict[int, list[torch.Tensor]] = defaultdict(list)
@@ -131,14 +144,34 @@ class Replayer:
         draw: Callable[[], torch.Tensor],  # noqa: ARG002
         step: float | None = None,  # noqa: ARG002
     ) -> torch.Tensor:
-        place, transcript = len(self.sums[seed]), self._transcripts[seed]
-        if place >= len(transcript) or transcript[place].name != name:
+        (release,) = self._take_releases(name, seed, 1)
+        self.sums[seed].append(sums.clone())
+        return release.output
+
+    def observe_steps(
+        self, name: str, seed: int, steps: int, shape: tuple[int, ...]
+    ) -> ObservedSteps:
+        outputs = torch.stack(
+            [release.output for release in self._take_releases(name, seed, steps)]
+        )
+        sums = torch.empty((steps, *shape))
+        self.sums[seed] += sums
+        return ObservedSteps(sums.numpy(), outputs.numpy(), given=True)
+
+    def _take_releases(self, name: str, seed: int, count: int) -> Transcript:
+        """Returns the next releases of a seed's transcript.
+
+        Raises:
+          PrivacyError: when the run that is replayed released something else.
+        """
+        place = len(self.sums[seed])
+        releases = self._transcripts[seed][place : place + count]
+        if [release.name for release in releases] != [name] * count:
             raise PrivacyError(
                 f"audit: release {place + 1}, {name}, was not in the run that is replayed: what "
                 "the head releases depends on more than its releases"
             )
-        self.sums[seed].append(sums.clone())
-        return transcript[place].output
+        return releases
 
     def replace_sampler(self, seed: int, sampler: Sampler) -> Sampler:  # noqa: ARG002
         return FixedCanaries(sampler, self._canaries, self._sampled)
@@ -157,8 +190,9 @@ class FixedCanaries:
         step = np.repeat(np.arange(steps), sizes)
         kept = (units < self._canaries.start) | (units >= self._canaries.stop)
         units, step = units[kept], step[kept]
-        chosen = np.asarray(self._canaries[: self._sampled], dtype=np.int64)
-        units = np.concatenate([units, np.tile(chosen, steps)])
-        step = np.concatenate([step, np.repeat(np.arange(steps), len(chosen))])
-        order = np.lexsort((units, step))
-        return units[order], np.bincount(step, minlength=steps)
+        chosen = self._canaries[: self._sampled]
+        sizes = np.bincount(step, minlength=steps)
+        for canary in chosen:
+            units = np.insert(units, np.cumsum(sizes), canary)
+            sizes = sizes + 1
+        return units, sizes

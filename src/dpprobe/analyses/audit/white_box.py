@@ -40,8 +40,9 @@ LENGTHS = (1.0, 30.0, 1000.0)
 _PILOTS, _AS_GOOD = 2, 0.01
 # The canaries' joint mu is about this, at which a test is most powerful.
 _SEPARATION, _LARGEST_GROUP = 2.0, 50
-# Runs of a control: docs/audit.md has the probability that they catch it.
-CONTROL_RUNS = 40
+# Runs of a control: a look after the first few, which catch most, and one after all of them. Looks
+# share the error. docs/audit.md has the probability that the last catches it.
+CONTROL_RUNS = (10, 40)
 # Share of all runs that set the threshold on a head's score; the others are tested.
 _PILOT = 0.25
 PROBABILITY = 0.95
@@ -307,18 +308,18 @@ class _Cell:
         """Attacks a broken mechanism; returns its runs and its record."""
         if control.attack is None:
             return None, {"name": control.name, "not_applicable": control.reason}
-        test = self.run_attack(control.attack, CONTROL_RUNS, control.name, label)
-        accuracy = accuracy_lower_bound(*_count_right_releases(test), self.confidence)
-        tests = self.list_tests(test)
-        refuting = _list_refuting(tests)
+        for runs in CONTROL_RUNS:
+            test = self.run_attack(control.attack, runs, control.name, label)
+            tests = self.list_tests(test)
+            if refuting := _list_refuting(tests, looks=len(CONTROL_RUNS)):
+                break
         return test, {
             "name": control.name,
             "breaks": control.breaks,
-            "runs": CONTROL_RUNS,
-            "epsilon_lower": self.family.epsilon_of_accuracy(accuracy),
+            "runs": runs,
             "refuted_by": refuting,
             "p_value": min(item.p_value for item in tests),
-            "level": _share_error(tests),
+            "level": _share_error(tests, looks=len(CONTROL_RUNS)),
             "caught": bool(refuting),
         }
 
@@ -376,12 +377,12 @@ def _count_right_heads(test: Runs) -> tuple[int, int]:
     return int((guesses == test.members[pilot:]).sum()), len(guesses)
 
 
-def _share_error(tests: Sequence[Outcome]) -> float:
+def _share_error(tests: Sequence[Outcome], *, looks: int = 1) -> float:
     """Returns the level of each test, so that all together refute one right plan in a thousand."""
-    return (1 - REFUTED) / sum(item.name not in EXACT_TESTS for item in tests)
+    return (1 - REFUTED) / looks / sum(item.name not in EXACT_TESTS for item in tests)
 
 
-def _list_refuting(tests: Sequence[Outcome]) -> list[str]:
+def _list_refuting(tests: Sequence[Outcome], *, looks: int = 1) -> list[str]:
     """Returns the names of the tests that refute the claim: Bonferroni over all of them."""
-    level = _share_error(tests)
+    level = _share_error(tests, looks=looks)
     return [item.name for item in tests if item.p_value <= level]

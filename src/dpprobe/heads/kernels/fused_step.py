@@ -537,14 +537,38 @@ def _draw_noise(lanes, tail, deviation, drawn, classes, columns, release):
             place = last
 
 
+@jit()
+def _observe_step(lanes, tail, deviation, drawn, release, sums, outputs, given):
+    """Copies a clipped sum to an observer, and puts the step's output in its place.
+
+    The output is the sum plus the next noise, or, if outputs are `given`, the one of a run that is
+    replayed.
+    """
+    classes, columns = sums.shape
+    for k in range(classes):
+        for j in range(columns):
+            sums[k, j] = release[k, j]
+    if not given:
+        _draw_noise(lanes, tail, deviation, drawn, classes, columns, release)
+        for k in range(classes):
+            for j in range(columns):
+                outputs[k, j] = sums[k, j] + release[k, j]
+    for k in range(classes):
+        for j in range(columns):
+            release[k, j] = outputs[k, j]
+
+
 _HEAD = "f4[:, :, ::1]"
 _NOISE = "u8[:, ::1], u8[:, ::1], f4"
 
 
-@jit(f"void({_DATA}, i8[::1], {_NOISE}, f4[::1], {_HEAD}, i8, {_HEAD}, f4[::1], {_HEAD})")
+@jit(
+    f"void({_DATA}, i8[::1], {_NOISE}, f4[::1], {_HEAD}, i8, {_HEAD}, f4[::1], {_HEAD}, "
+    f"{_HEAD}, {_HEAD}, b1)"
+)
 def take_steps(
     features, scale, labels, multi_hot, bounds, parts, sigmoid, rows, sizes, lanes, tail,
-    deviation, rates, weights, classes, release, mixing, average,
+    deviation, rates, weights, classes, release, mixing, average, sums, outputs, given,
 ):  # fmt: skip
     """Takes steps of one head, a batch each: weights -= rate * (clipped sum + noise).
 
@@ -555,14 +579,18 @@ def take_steps(
       weights, release: [1, padded classes, padded d + 1]; the release is scratch.
       mixing: float32 [steps], how far the average moves towards the weights; or [0].
       average: like weights; unused without mixing.
+      sums, outputs, given: of an audit that observes the steps, float32 [steps, classes, d + 1];
+        [0, 0, 0] elsewhere. Receives each step's clipped sum, and its sum with noise; `given`
+        outputs are read, and replace the noise.
     """
     columns = features.shape[1] + 1
+    observed = sums.shape[0] > 0
     drawn = np.empty(_DRAWN, dtype=np.float32)
     cuts = _cut_chunks(sizes, chunk_rows(features.shape[1], classes))
     scratch = _make_scratch(weights.shape[1])
     stop, chunk = 0, 0
     for step in range(sizes.shape[0]):
-        if deviation > _NONE:
+        if deviation > _NONE and not observed:
             _draw_noise(lanes, tail, deviation, drawn, classes, columns, release[0])
         else:
             release[0, :classes, :columns] = _NONE
@@ -571,6 +599,10 @@ def take_steps(
             features, scale, labels, multi_hot, bounds, parts, sigmoid, rows, cuts, chunk, stop,
             weights, classes, release, scratch,
         )  # fmt: skip
+        if observed:
+            _observe_step(
+                lanes, tail, deviation, drawn, release[0], sums[step], outputs[step], given
+            )
         rate = rates[step]
         for k in range(classes):
             total, head = release[0, k], weights[0, k]

@@ -19,6 +19,7 @@ from dpprobe.heads.kernels import fused_step
 from dpprobe.heads.rows import Rows
 from dpprobe.privacy.gradient_noise import GaussianNoise
 from dpprobe.privacy.randomness import open_stream
+from dpprobe.privacy.releases import NOT_OBSERVED
 from dpprobe.privacy.sampling import PoissonSampler
 from tests.conftest import REPOSITORY
 from tests.support.gradient_sums import full_sum, padded, random_weights, unpadded
@@ -103,8 +104,7 @@ def descend(
     scratch = torch.zeros_like(weights).numpy()
     fused_step.take_steps(
         *arrays, index, sizes, *noise.noise_source(0.3), rates, weights.numpy(), start.shape[1],
-        scratch,
-        mixing, average.numpy(),
+        scratch, mixing, average.numpy(), *NOT_OBSERVED,
     )  # fmt: skip
     assert not weights[:, start.shape[1] :].any()
     assert not weights[..., start.shape[2] :].any()
@@ -154,6 +154,7 @@ def test_a_step_s_noise_is_what_is_drawn_elsewhere() -> None:
         *data, none, np.zeros(steps, dtype=np.int64),
         *GaussianNoise([1], classes * columns, CPU).noise_source(0.3), rates, head.numpy(), classes,
         torch.full_like(head, 9.0).numpy(), np.zeros(0, dtype=np.float32), head.numpy(),
+        *NOT_OBSERVED,
     )  # fmt: skip
     drawn = head[0, :classes, :columns].flatten()
     np.testing.assert_allclose(drawn, wanted, rtol=0, atol=1e-6)
