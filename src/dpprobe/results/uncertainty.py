@@ -111,7 +111,8 @@ def _over_tests(
     intervals: dict[str, _Interval] = {}
     independent = units is None or row_weights(units) is None
     if units is None or independent:
-        codes, weights = np.arange(len(correct)), np.ones(len(correct), dtype=np.float32)
+        codes = np.arange(len(correct))
+        weights: np.ndarray = np.ones(len(correct), dtype=np.float32)
         for name, mean in means.items():
             if name in PROPORTIONS and not (name == "accuracy" and correct.ndim == 2):
                 intervals[name] = (*wilson_interval(mean, len(correct)), proportion)
