@@ -52,7 +52,11 @@ def write_split(
         paths.append(folder / f"shard-{shard:05d}-of-{shards:05d}.h5")
         write_shard(
             paths[-1], ShardHeader(**values, shard=shard),
-            RowColumns(labels[part], list(names[part]), units=None if units is None else list(units[part])),
+            RowColumns(
+                labels[part],
+                list(names[part]),
+                units=None if units is None else list(units[part]),
+            ),
             features[part], probe=probe,
             layers={name: values[part] for name, values in (layers or {}).items()},
         )  # fmt: skip

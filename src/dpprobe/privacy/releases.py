@@ -87,7 +87,8 @@ class Observer(Protocol):
         self, name: str, seed: int, steps: int, shape: tuple[int, ...]
     ) -> ObservedSteps:
         """Returns the arrays of a seed's next releases, each of a shape, of float32 sums."""
-        raise PrivacyError(f"{name}: this observer sees each step by itself")
+        shapes = f"{steps} of shape {shape}, seed {seed}"
+        raise PrivacyError(f"{name}: this observer sees each step by itself, not {shapes}")
 
     def replace_sampler(self, seed: int, sampler: Sampler) -> Sampler: ...
 
