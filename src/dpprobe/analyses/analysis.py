@@ -65,9 +65,9 @@ class Measurement:
       params: all else that the results depend on, beside the block of the study and the version. A
         function gets the study and the wildcards.
       job: the function that computes, as "module:function". It gets keyword arguments: each need
-        that is read and each named output. If it asks for them by name, it also gets the params,
-        the wildcards, `threads`, `study`, `folder` (of all records of the analysis) and `options`
-        (the block of the study as its class).
+        that is read and each named output. By name it may also ask for params, wildcards,
+        `threads`, `study` and `folder` (of all records of the analysis). `options` is the block of
+        the study as its class.
       threads: a fixed number per job, since it may change the last bits of results.
       on_device: the job computes on the study's `device`.
     """

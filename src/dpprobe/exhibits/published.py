@@ -191,8 +191,8 @@ class Published(Options):
     def mark_points(self, dataset: str, metric: str, *, networks: bool = False) -> list[Number]:
         """Returns the private results that a figure of a dataset marks, by rising epsilon.
 
-        Each has one finite epsilon or a range. Of several results of a work for one model (or
-        column) at one epsilon, only the best is returned: the others are sweeps and ablations.
+        Each has one finite epsilon or a range. A work may have several results for one model (or
+        column) at one epsilon: only the best is returned, the others are sweeps and ablations.
         Results on a part of the dataset are not comparable, and are left out.
 
         Args:

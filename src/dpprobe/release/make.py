@@ -315,7 +315,7 @@ class _Task:
         raise PrivacyError(self._explain_stuck(entry))
 
     def _check_listed(self) -> None:
-        """Refuses to go on if the ledger lacks a bundle of the dataset: it was lost or replaced."""
+        """Refuses if the ledger lacks a bundle of the dataset: it was lost or replaced."""
         known = {entry.digest for entry in self.ledger.read_entries()}
         for sums in self.output.parent.glob(f"*/{files.SUMS_FILE}"):
             try:

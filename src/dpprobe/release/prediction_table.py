@@ -62,8 +62,8 @@ def describe_origin(bundle: Bundle, thresholds: Mapping[str, float]) -> Origin:
 def check_thresholds(given: Mapping[str, float], facts: BundleFacts) -> dict[str, float]:
     """Checks and returns the probability from which each class is named.
 
-    Raises ConfigError for a head without probabilities, an unknown class, a value outside 0 to 1,
-    and thresholds for all classes if an image has exactly one.
+    Raises ConfigError for a head without probabilities, an unknown class, or a value outside 0 to
+    1. It also refuses thresholds for all classes if an image has exactly one class.
     """
     thresholds = dict(given)
     names = facts.class_names

@@ -98,7 +98,7 @@ def _mean_defined(areas: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
 class Runs:
     """Rows of one label in the order of their scores, cut where that matters for its AUC.
 
-    Neighbours that all have the label are one run: the AUC needs only their number, and the number
+    Neighbours that all have the label are one run. The AUC needs only their number, and the number
     of rows without the label that score below them. A run ends where rows of the other kind share
     its score, because a tie counts half. Rows count by their weights, and as often as their units.
     """

@@ -198,7 +198,7 @@ class CellRecord(Record):
 
     @property
     def mean(self) -> float:
-        """Of the headline metric over seeds, a fraction."""
+        """The headline metric's mean over seeds, a fraction."""
         return self.summary[self.headline].mean
 
     @property

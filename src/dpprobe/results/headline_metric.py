@@ -48,8 +48,8 @@ def resting_rows(record: CellRecord) -> float:
 
     For an accuracy, all rows count. In a macro accuracy or an AUC, each class contributes 1 / m of
     its m rows to the variance, so a rare class contributes nearly all. If m rows tell a part, then
-    (sum 1 / m)^2 / sum 1 / m^3 rows tell the sum (Satterthwaite 1946): m for one rare class, K m
-    for K classes of m rows.
+    (sum 1 / m)^2 / sum 1 / m^3 rows tell the sum (Satterthwaite 1946). That is m for one rare
+    class, and K m for K classes of m rows.
     """
     total = record.rows.test
     units = total if record.units is None else record.units.test

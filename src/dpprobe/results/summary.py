@@ -246,7 +246,7 @@ class Grid:
 
     @property
     def tested(self) -> str:
-        """What intervals over test examples are over."""
+        """Names the units that intervals over test examples refer to."""
         kinds = {entry.patients for entry in self.entries.values()}
         names = {True: "test patients", False: "test rows"}
         return " or ".join(names[kind] for kind in sorted(kinds)) or names[False]

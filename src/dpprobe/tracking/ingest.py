@@ -64,7 +64,7 @@ def update_dataset(
 ) -> None:
     """Brings MLflow up to date with the cells and the baselines of one dataset.
 
-    A run whose result_key and content_hash are current is kept, a run whose cell has changed is
+    A run whose result_key and content_hash are current is kept. A run whose cell has changed is
     replaced, and an unfinished run of a crash is deleted. Runs of cells that the study no longer
     names stay, but tagged `current` = "false", which the ready-made views leave out. Runs of other
     studies stay unchanged.

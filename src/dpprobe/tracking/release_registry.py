@@ -1,8 +1,8 @@
 """Releases in MLflow: one run per release, and a version of a registered model with the bundle.
 
-Everything written follows from the bundle, except the time of writing and the place of the files:
-no seed, no time of training, no fingerprint of private data. So it costs no privacy beyond the
-release.
+Everything written follows from the bundle, except the time of writing and the place of the files.
+It has no seed, no time of training and no fingerprint of private data, so it costs no privacy
+beyond the release.
 """
 
 from __future__ import annotations

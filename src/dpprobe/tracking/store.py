@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import re
 import sqlite3
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -28,8 +30,10 @@ from dpprobe.study.options import sqlite_file
 logger = logging.getLogger("dpprobe")
 logging.getLogger("mlflow").setLevel(logging.WARNING)  # it logs each table that it creates
 
-LOCK_SECONDS, LOCK_NOTE_SECONDS = 3600.0, 5.0  # a wait is logged after the second time
-BUSY_SECONDS = 60.0  # a statement waits so long for a program that locks the SQLite database
+LOCK_SECONDS = 3600.0
+# A wait is logged after the first time; for a locked database then each time it has doubled.
+LOCK_NOTE_SECONDS, LONGEST_NOTE_SECONDS = 5.0, 60.0
+BUSY_SECONDS = 600.0  # a statement waits so long for a program that locks the SQLite database
 HTTP_SECONDS = 10.0
 # Messages of SQLite after which the store itself is whole: it is locked, or the disk is full,
 # read-only or broken.
@@ -133,8 +137,12 @@ def lock_file(uri: str, lock: Path, receipt: Path) -> Path:
 
 @contextmanager
 def hold_store(uri: str, *, lock: Path, receipt: Path) -> Iterator[None]:
-    """Holds a store for writing; errors become TrackingErrors with a remedy."""
-    with hold_lock(lock_file(uri, lock, receipt)), readable_errors(uri):
+    """Holds a store for writing and logs waits; errors become TrackingErrors with a remedy."""
+    with (
+        hold_lock(lock_file(uri, lock, receipt)),
+        readable_errors(uri),
+        report_database_locks(None if is_server(uri) else sqlite_file(uri)),
+    ):
         yield
 
 
@@ -164,6 +172,54 @@ def hold_lock(path: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+@contextmanager
+def report_database_locks(database: Path | None) -> Iterator[None]:
+    """Warns if another program keeps a SQLite database locked: statements wait without a word."""
+    if database is None:
+        yield
+        return
+    done = threading.Event()
+    watch = threading.Thread(target=_watch_database, args=(database, done), daemon=True)
+    watch.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watch.join()
+
+
+def _watch_database(database: Path, done: threading.Event) -> None:
+    locked_since, pause = None, LOCK_NOTE_SECONDS
+    noted = time.monotonic()
+    while not done.wait(min(1.0, LOCK_NOTE_SECONDS)):
+        now = time.monotonic()
+        if not is_locked(database):
+            locked_since, pause, noted = None, LOCK_NOTE_SECONDS, now
+            continue
+        locked_since = locked_since or noted
+        if now - noted >= pause:
+            logger.warning(
+                "%s: another program keeps this SQLite database locked, for %.0f s; waiting up to "
+                "%.0f s; close whatever has it open (sqlite3, a database browser, a backup)",
+                database, now - locked_since, BUSY_SECONDS,
+            )  # fmt: skip
+            noted, pause = now, min(2 * pause, LONGEST_NOTE_SECONDS)
+
+
+def is_locked(database: Path) -> bool:
+    """Returns True if no other program can begin to write to a SQLite database now."""
+    if not database.is_file():
+        return False
+    try:
+        # the job's own statements take a part of this time at most
+        with closing(sqlite3.connect(database, timeout=0.5, isolation_level=None)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+    except sqlite3.Error as error:
+        return _LOCKED.search(str(error)) is not None
+    return False
 
 
 @contextmanager

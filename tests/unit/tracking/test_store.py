@@ -31,6 +31,7 @@ from dpprobe.tracking import store
 from dpprobe.tracking.store import (
     create_tables,
     hold_lock,
+    is_locked,
     lock_file,
     public_uri,
     reach_server,
@@ -100,8 +101,11 @@ def test_a_long_wait_for_the_lock_is_noted(
         pass
 
 
-def test_a_locked_database_is_waited_for(study: Study) -> None:
-    """MLflow gave up after 80 seconds, and its message said to delete the store."""
+def test_a_locked_database_is_told_of_and_waited_for(
+    study: Study, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """MLflow gave up after 80 seconds without a word, and its message said to delete the store."""
+    monkeypatch.setattr(store, "LOCK_NOTE_SECONDS", 0.2)
     with closing(sqlite3.connect(study.root / "mlflow.db", check_same_thread=False)) as other:
         other.isolation_level = None
         other.execute("BEGIN EXCLUSIVE")
@@ -110,11 +114,19 @@ def test_a_locked_database_is_waited_for(study: Study) -> None:
         receipt = study.ingest()
         release.join()
     assert receipt["created"] == 13
+    told = [text for text in caplog.messages if "keeps this SQLite database locked" in text]
+    assert 2 <= len(told) <= 6, told
+    assert "mlflow.db: another program" in told[0]
+    assert "waiting up to 600 s; close whatever has it open" in told[0]
+    caplog.clear()
+    study.ingest()
+    assert not [text for text in caplog.messages if "locked" in text]
 
 
 def test_a_lock_that_stays_is_no_reason_to_delete_the_store(study: Study) -> None:
     with closing(sqlite3.connect(study.root / "mlflow.db")) as other:
         other.execute("BEGIN EXCLUSIVE")
+        assert is_locked(study.root / "mlflow.db")
         with (
             pytest.raises(TrackingError, match="locked; close the program that has it") as error,
             readable_errors(study.uri),
@@ -122,6 +134,9 @@ def test_a_lock_that_stays_is_no_reason_to_delete_the_store(study: Study) -> Non
         ):
             writer.execute("BEGIN IMMEDIATE")
     assert "delete" not in str(error.value)
+    assert not is_locked(study.root / "mlflow.db")
+    assert not is_locked(study.root / "none.db")
+    assert not (study.root / "none.db").exists()
 
 
 def test_writers_of_a_server_do_not_wait_for_each_other(tmp_path: Path) -> None:

@@ -34,8 +34,9 @@ class FittedLaw(Part):
     """A line through the logarithms of values by layer: value_l = value_0 * rho^l.
 
     Attributes:
-      rho: the factor per layer; `low` and `high` are the ends of its 95% interval, which takes
-        the errors of layers for independent and is therefore too narrow.
+      rho: the factor per layer.
+      low, high: the ends of its 95% interval. It assumes independent errors of layers and is
+        therefore too narrow.
       r_squared: the share of the logarithms' variance that the line has; None if they are equal.
       layers: the number of layers fitted.
     """
