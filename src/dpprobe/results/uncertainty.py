@@ -110,7 +110,7 @@ def _over_tests(
     )
     intervals: dict[str, _Interval] = {}
     independent = row_weights(units) is None
-    if independent:
+    if units is None or independent:
         codes, weights = np.arange(len(correct)), np.ones(len(correct), dtype=np.float32)
         for name, mean in means.items():
             if name in PROPORTIONS and not (name == "accuracy" and correct.ndim == 2):
