@@ -83,7 +83,7 @@ class ColumnFile(Protocol):
 class TableOptions(UnitOptions):
     """The options of a table with one row per example, an image or vectors."""
 
-    paths: ClassVar = ("root", "train", "test", "joins.*.file")
+    paths: ClassVar[tuple[str, ...]] = ("root", "train", "test", "joins.*.file")
 
     root: str = Field(".", min_length=1, description="Folder to which all paths here are relative.")
     train: str = Field(

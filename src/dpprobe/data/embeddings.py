@@ -43,7 +43,14 @@ def vector_names(source: Mapping[str, Any]) -> tuple[str, ...]:
 class Options(CountedRows):
     """Vectors computed elsewhere, one per row, with their labels."""
 
-    paths: ClassVar = ("root", "train", "test", "table", "test_table", "joins.*.file")
+    paths: ClassVar[tuple[str, ...]] = (
+        "root",
+        "train",
+        "test",
+        "table",
+        "test_table",
+        "joins.*.file",
+    )
     holds_vectors: ClassVar[bool] = True
 
     source: Literal["embeddings"] = "embeddings"
