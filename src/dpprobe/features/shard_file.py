@@ -43,7 +43,7 @@ class RowColumns(NamedTuple):
 
     labels: npt.NDArray[Any]
     ids: list[str]
-    groups: Mapping[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}  # noqa: RUF012 - never changed
     accepted: list[list[int]] | None = None
     units: list[str] | None = None
 
