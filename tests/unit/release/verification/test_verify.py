@@ -769,6 +769,7 @@ def test_an_audit_that_refutes_the_promise_fails(original: Path) -> None:
     evidence = {
         "audited": "2026-01-31", "code": "dpprobe 0.1.0, audit 3", "runs": 1000,
         "confidence": 0.95, "epsilon_lower": 0.7, "caught_factor": 1.2, "probability": 0.95,
+        "tests": 3,
     }  # fmt: skip
     check_evidence({"evidence": evidence}, plan)
     with pytest.raises(DataError, match="epsilon_lower 1.1 is above the promise"):
