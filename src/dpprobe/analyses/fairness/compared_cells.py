@@ -79,7 +79,7 @@ def fairness_faults(study: Study) -> Iterator[str]:
                 f"groups: datasets.{name} has none of {', '.join(fairness.groups)}; add one that "
                 f"it has, or `{CLASSES}`"
             )
-    columns = set().union(*by_dataset.values())
+    columns = {group for own in by_dataset.values() for group in own}
     pairs = [(group_name(first), group_name(second)) for first, second in fairness.pairs]
     for group in dict.fromkeys([*given, *itertools.chain(*pairs)]):
         if group not in columns and group != CLASSES:
