@@ -52,13 +52,11 @@ def main() -> None:
     status = 0
     try:
         if "run" in arguments:
-            # log lines, such as progress, go to standard error: standard output is for results
-            logging.basicConfig(format="%(message)s")
-            logging.getLogger("dpprobe").setLevel(logging.INFO)
+            _show_progress()
             status = arguments.run(arguments)
         elif arguments.command == "schema":
-            write_schema = study_schema if arguments.of == "study" else bundle_schema
-            print(json.dumps(write_schema(), indent=2))
+            values = study_schema() if arguments.of == "study" else bundle_schema()
+            print(json.dumps(values, indent=2))
         else:
             print(describe_dataset(arguments.name) if arguments.name else list_catalog())
         sys.stdout.flush()
@@ -86,6 +84,12 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
         print(code_version())
         parser.exit()
+
+
+def _show_progress() -> None:
+    """Sends log lines, such as progress, to standard error: standard output is for results."""
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("dpprobe").setLevel(logging.INFO)
 
 
 def list_catalog() -> str:
