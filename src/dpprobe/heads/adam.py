@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 _LENGTH, _LOGIT_NOISE = 19.0, 1.0
 
 
+Beta1 = Annotated[
+    float, Field(ge=0, lt=1, description="Decay rate of the moving mean of the gradient.")
+]
+Beta2 = Annotated[
+    float, Field(ge=0, lt=1, description="Decay rate of the moving mean of the squared gradient.")
+]
 RootOffset = Annotated[float, Field(gt=0, description="Added to the root of the mean square.")]
 NoiseCorrection = Annotated[
     float | None,
@@ -38,12 +44,8 @@ NoiseCorrection = Annotated[
 class MomentOptions(UnitRowOptions):
     """Options of Adam's moments, which LAMB has too."""
 
-    beta1: float = Field(
-        0.9, ge=0, lt=1, description="Decay rate of the moving mean of the gradient."
-    )
-    beta2: float = Field(
-        0.999, ge=0, lt=1, description="Decay rate of the moving mean of the squared gradient."
-    )
+    beta1: Beta1
+    beta2: Beta2
     eps: RootOffset
     noise_correction: NoiseCorrection
 
@@ -57,6 +59,8 @@ class Options(MomentOptions):
     """
 
     head: Literal["adam"] = "adam"
+    beta1: Beta1 = 0.9
+    beta2: Beta2 = 0.999
     eps: RootOffset = 1e-8
     noise_correction: NoiseCorrection = 0.3
 

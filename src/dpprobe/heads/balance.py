@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 Priors: TypeAlias = "npt.NDArray[np.float32]"
 
 Numbers = tuple[Annotated[float, Field(gt=0)], ...]
+Released = Literal["released"]
 
 CLASS_COUNTS = "class_counts"
 # Both were chosen on public features (bench/results/balanced.md).
@@ -61,33 +62,44 @@ def _is_absent(value: object) -> bool:
     return value is None
 
 
-class BalanceOptions(MethodOptions):
-    """A head with class weights in its loss, or with class priors taken off its logits."""
-
-    class_weights: Numbers | None = Field(
-        None,
+ClassWeights = Annotated[
+    Numbers | None,
+    Field(
         min_length=1,
         exclude_if=_is_absent,
         description="Public class weights, one number per class in the classes' order, above 0 "
         "and at most 1. Each example's clipped contribution is multiplied by the weight of its "
         "class. The largest weight must be 1, the value that sensitivities assume. Only for one "
         "label per image.",
-    )
-    class_priors: Annotated[Numbers, Field(min_length=1)] | Literal["released"] | None = Field(
-        None,
+    ),
+]
+ClassPriors = Annotated[
+    Annotated[Numbers, Field(min_length=1)] | Released | None,
+    Field(
         exclude_if=_is_absent,
         description="Class frequencies among the training images: public numbers, one per class; "
         "or, for a linear head, `released`: counted with noise from a share of the head's budget. "
         "Their logarithms are subtracted from the trained head's biases (logit adjustment): the "
         "head answers as if classes were equally frequent. For loss: softmax.",
-    )
-    prior_share: Share | None = Field(
-        None,
+    ),
+]
+PriorShare = Annotated[
+    Share | None,
+    Field(
         exclude_if=_is_absent,
         description="For class_priors: released. The counts' share of the budget: their part of "
         "the sum of count * rate^2 / noise_multiplier^2 over all releases of the fit "
         f"({DEFAULT_PRIOR_SHARE:g} if absent).",
-    )
+    ),
+]
+
+
+class BalanceOptions(MethodOptions):
+    """A head with class weights in its loss, or with class priors taken off its logits."""
+
+    class_weights: ClassWeights = None
+    class_priors: ClassPriors = None
+    prior_share: PriorShare = None
 
     @model_validator(mode="after")
     def _check_balance(self) -> BalanceOptions:

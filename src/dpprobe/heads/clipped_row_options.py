@@ -11,6 +11,25 @@ from dpprobe.heads.options import MethodOptions
 
 GRADIENTS = "gradients"
 SMALLEST_ROW_NORM, LARGEST_ROW_NORM = 1e-4, 1e4
+MaxRowNorm = Annotated[
+    float,
+    Field(
+        ge=SMALLEST_ROW_NORM,
+        le=LARGEST_ROW_NORM,
+        description="Each example's feature vector is clipped to this L2 norm, C. The "
+        "normalisations centred and l2 give norm 1.",
+    ),
+]
+RowIntercept = Annotated[
+    float,
+    Field(
+        ge=0,
+        le=10,
+        description="Constant appended to each feature vector, as a part of max_row_norm; the "
+        "biases are learned from it. Its square is added to the squared sensitivity; 0 learns no "
+        "biases.",
+    ),
+]
 # For heads that solve with a released second moment.
 Ridge = Annotated[
     float | None,
@@ -43,21 +62,8 @@ class RowOptions(MethodOptions):
     """
 
     normalize: Normalize = Field(default_factory=Centred, description=CENTRED_BY_DEFAULT)
-    max_row_norm: float = Field(
-        1.0,
-        ge=SMALLEST_ROW_NORM,
-        le=LARGEST_ROW_NORM,
-        description="Each example's feature vector is clipped to this L2 norm, C. The "
-        "normalisations centred and l2 give norm 1.",
-    )
-    intercept: float = Field(
-        0.2,
-        ge=0,
-        le=10,
-        description="Constant appended to each feature vector, as a part of max_row_norm; the "
-        "biases are learned from it. Its square is added to the squared sensitivity; 0 learns no "
-        "biases.",
-    )
+    max_row_norm: MaxRowNorm = 1.0
+    intercept: RowIntercept = 0.2
 
     @property
     def multi_label(self) -> bool:

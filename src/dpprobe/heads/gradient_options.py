@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from dpprobe.errors import ConfigError
-from dpprobe.heads.balance import BalanceOptions
+from dpprobe.heads.balance import BalanceOptions, ClassPriors, ClassWeights, PriorShare
 from dpprobe.heads.normalisation import (
     CENTRED_BY_DEFAULT,
     L2,
@@ -95,6 +95,9 @@ class GradientOptions(BalanceOptions):
     DEFAULT_EPOCHS: ClassVar[float]
     paths: ClassVar[tuple[str, ...]] = ("init_file",)
 
+    class_weights: ClassWeights = None
+    class_priors: ClassPriors = None
+    prior_share: PriorShare = None
     loss: Literal["softmax", "sigmoid"] = Field(
         "softmax",
         description="softmax: cross-entropy, for one label per image. sigmoid: the sum over "

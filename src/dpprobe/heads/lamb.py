@@ -5,7 +5,15 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from dpprobe.heads.adam import Adam, MomentOptions, NoiseCorrection, RootOffset, moment_constants
+from dpprobe.heads.adam import (
+    Adam,
+    Beta1,
+    Beta2,
+    MomentOptions,
+    NoiseCorrection,
+    RootOffset,
+    moment_constants,
+)
 from dpprobe.heads.fitted import Fitted, Record
 
 if TYPE_CHECKING:
@@ -31,6 +39,8 @@ class Options(MomentOptions):
     UNIT_ROWS: ClassVar[bool] = False
 
     head: Literal["lamb"] = "lamb"
+    beta1: Beta1 = 0.9
+    beta2: Beta2 = 0.999
     eps: RootOffset = 1e-6
     noise_correction: NoiseCorrection = None
 

@@ -113,12 +113,13 @@ def regression_targets(rows: Rows, longest: float) -> Callable[[Piece], torch.Te
     """Returns the function from a piece to targets [m, K], of norm 1 or at most `longest`."""
     from dpprobe.heads.second_order import MARGIN, clipped_labels  # imports torch
 
-    if rows.multi_label:
-        return lambda piece: clipped_labels(rows, piece, longest)
     classes = rows.num_classes
+
+    def targets_of_several(piece: Piece) -> torch.Tensor:
+        return clipped_labels(rows, piece, longest)
 
     def targets_of_one(piece: Piece) -> torch.Tensor:
         centred = rows.make_targets(piece.start, piece.stop).double() - 1 / classes
         return centred * ((1 - MARGIN) / max(math.sqrt(1 - 1 / classes), 0.5))
 
-    return targets_of_one
+    return targets_of_several if rows.multi_label else targets_of_one

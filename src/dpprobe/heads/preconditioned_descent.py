@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from pydantic import Field
 
-from dpprobe.heads.balance import BalanceOptions
-from dpprobe.heads.clipped_row_options import GRADIENTS, Ridge, RowOptions
+from dpprobe.heads.balance import BalanceOptions, ClassPriors, ClassWeights, PriorShare
+from dpprobe.heads.clipped_row_options import GRADIENTS, MaxRowNorm, Ridge, RowIntercept, RowOptions
 from dpprobe.heads.fitted import Fitted, Record
 from dpprobe.options import AtMost
 
@@ -39,6 +39,11 @@ class PreconditionedDescentOptions(RowOptions, BalanceOptions):
     h is the loss's curvature at the start, per unit of the second moment.
     """
 
+    class_weights: ClassWeights = None
+    class_priors: ClassPriors = None
+    prior_share: PriorShare = None
+    max_row_norm: MaxRowNorm = 1.0
+    intercept: RowIntercept = 0.2
     ridge: Ridge = None
     loss: Literal["softmax", "sigmoid"] = Field(
         "softmax",
