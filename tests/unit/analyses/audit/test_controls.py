@@ -6,7 +6,13 @@ import pytest
 import torch
 
 from dpprobe.analyses.audit import white_box
-from dpprobe.analyses.audit.controls import CONTROLS, make_controls, share_noise, spare_bias
+from dpprobe.analyses.audit.controls import (
+    CONTROLS,
+    Control,
+    make_controls,
+    share_noise,
+    spare_bias,
+)
 from dpprobe.analyses.audit.transcripts import Release
 from dpprobe.heads.options import MethodOptions
 from tests.support.audits import METHODS, head, plan_of
@@ -41,6 +47,24 @@ def absent_controls(name: str, method: MethodOptions) -> set[str]:
     absent = set() if name.startswith("sampled") else {"half_sample_rate"}
     absent |= set() if method.is_exact else {"float_noise"}
     return absent | ({"repeated_noise"} if name == "least_squares" else set())
+
+
+def test_a_right_mechanism_is_looked_at_twice_at_half_of_the_error() -> None:
+    """A look after ten runs and one after forty share the error of one audit."""
+    cell = cell_of(SEVEN["sgd"])
+    right = Control(name="right", breaks="nothing", attack=cell.attack)
+    _, record = cell.attack_control(right, "test")
+    assert (record["runs"], record["caught"], record["refuted_by"]) == (40, False, [])
+    test = cell.run_attack(cell.attack, 40, "right", "test")
+    counted = [item for item in cell.list_tests(test) if item.name not in white_box.EXACT_TESTS]
+    assert record["level"] == pytest.approx((1 - white_box.REFUTED) / 2 / len(counted))
+
+
+def test_a_control_that_ten_runs_catch_has_no_more() -> None:
+    cell = cell_of(SEVEN["sgd"])
+    controls = make_controls(cell.attack, cell.shape, group=cell.canary_count, seed=5)
+    _, record = cell.attack_control(next(iter(controls)), "test")
+    assert (record["name"], record["runs"], record["caught"]) == ("noise_off", 10, True)
 
 
 @pytest.mark.parametrize("name", [*SEVEN, *OTHERS])
