@@ -153,9 +153,11 @@ def hold_lock(path: Path) -> Iterator[None]:
     """
     # A file system without locks is an error: a lock file left by a killed job would stay held.
     lock = FileLock(path, fallback_to_soft=False)
-    wait = f"{path}: held by another run that writes to the MLflow store; waiting; end that run if "
     try:
-        with _warn_of_wait(wait + "it hangs"):
+        with _warn_of_wait(
+            f"{path}: held by another run that writes to the MLflow store; waiting; end that run "
+            "if it hangs"
+        ):
             lock.acquire(timeout=LOCK_SECONDS, poll_interval=0.1)
     except Timeout:
         raise TrackingError(
