@@ -22,6 +22,8 @@ from dpprobe.study.network_methods import network_faults
 from dpprobe.study.public_file_checks import PublicFiles
 from dpprobe.study.study import Study
 
+FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # of test images, that an error proposes
+
 
 def check_study(study: Study, *, check_classes: bool = True) -> list[str]:
     """Returns warnings; raises ConfigError if files are missing or options do not fit the datasets.
@@ -305,13 +307,23 @@ def _explain_empty(study: Study, name: str, rows: tuple[int, int]) -> list[str]:
     fraction = None if dataset.has_test() else getattr(dataset, "test_fraction", None)
     faults = []
     for split, count in zip(("train", "test"), rows, strict=True):
+        if count:
+            continue
         remedy = f"complete the source, or correct what says which rows are {split} rows"
         if fraction is not None:
-            change = "a smaller" if split == "train" else "a larger"
-            remedy = f"test_fraction {fraction:g} leaves it no rows; write {change} one"
-        if not count:
-            faults.append(f"config: {key}.{name}: its {split} part is empty: {remedy}")
+            remedy = _propose_fraction(dataset, study.features.shards, split=split)
+            remedy = f"test_fraction {fraction:g} leaves it no rows; {remedy}"
+        faults.append(f"config: {key}.{name}: its {split} part is empty: {remedy}")
     return faults
+
+
+def _propose_fraction(dataset: DatasetOptions, shards: int, *, split: str) -> str:
+    """Names a fraction, near the written one, that gives both parts enough rows."""
+    for fraction in FRACTIONS if split == "test" else FRACTIONS[::-1]:
+        rows = dataset.model_copy(update={"test_fraction": fraction}).used_rows()
+        if rows and min(rows) >= shards:
+            return f"write {fraction:g}, which makes {rows[0]:,} train and {rows[1]:,} test rows"
+    return "add rows"
 
 
 def _check_shards(study: Study, name: str, rows: tuple[int, int] | None) -> list[str]:
