@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -80,6 +81,45 @@ class Progress:
             self.label, self.done, self.total, self.unit, share, rate, self.unit, left,
             extra={PROGRESS: True},
         )  # fmt: skip
+
+
+@contextmanager
+def report_wait(
+    text: str,
+    *,
+    waits: Callable[[], bool] = lambda: True,
+    level: int = logging.INFO,
+    first: float = 5.0,
+    longest: float = 60.0,
+) -> Iterator[None]:
+    """Logs `text (m:ss so far)` while the block runs and `waits` stays true.
+
+    A thread logs after `first` seconds, then after pauses that double up to `longest`.
+    """
+    if _SILENT.get():
+        yield
+        return
+    done = threading.Event()
+
+    def watch() -> None:
+        started = noted = time.monotonic()
+        pause = first
+        while not done.wait(min(1.0, first)):
+            now = time.monotonic()
+            if not waits():
+                started, noted, pause = now, now, first
+            elif now - noted >= pause:
+                waited = format_clock(now - started)
+                logger.log(level, "%s (%s so far)", text, waited, extra={PROGRESS: True})
+                noted, pause = now, min(2 * pause, longest)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def format_clock(seconds: float) -> str:

@@ -81,8 +81,7 @@ def _check_extent(values: Mapping[str, Any], where: str) -> None:
     """Raises ConfigError for values that no option takes and that would overflow or fill memory.
 
     These are integers beyond 64 bits, texts that cannot be written, and too many or too deep
-    values:
-    YAML's aliases make billions of a few lines.
+    values: YAML's aliases make billions of a few lines.
     """
     pending: list[tuple[tuple[Any, ...], Any]] = [((), values)]
     count = 0

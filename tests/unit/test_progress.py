@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import time
 
 import pytest
 
 from dpprobe import progress
-from dpprobe.progress import Progress, silent_progress
+from dpprobe.progress import Progress, report_wait, silent_progress
 
 
 def test_parts_of_other_work_are_silent(caplog: pytest.LogCaptureFixture) -> None:
@@ -56,3 +57,17 @@ def test_a_slow_first_step_is_no_measure_of_the_time_left(
     assert lines[0] == "all: 1/200 runs (0%), 0.1 runs/s"
     assert lines[1].endswith(", ETA 0:15"), "52 of 200 in 5.1 seconds after the first"
     assert lines[2].endswith(", ETA 0:00")
+
+
+def test_work_whose_amount_is_unknown_has_no_time_left(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="dpprobe")
+    with report_wait("search", first=0.02, longest=0.04):
+        time.sleep(0.3)
+    assert 2 <= len(caplog.messages) <= 8, "pauses double, up to the longest"
+    assert set(caplog.messages) == {"search (0:00 so far)"}
+    caplog.clear()
+    with silent_progress(), report_wait("silent", first=0.01):
+        time.sleep(0.05)
+    with report_wait("nothing waits", waits=lambda: False, first=0.01):
+        time.sleep(0.05)
+    assert not caplog.messages

@@ -22,6 +22,29 @@ _PLACES = (
 )  # fmt: skip
 _WRAPPERS = ("module.", "_orig_mod.", "model.", "net.", "network.", "backbone.", "encoder.")
 _REMEDY = "name a .safetensors file, or a .pth one that holds a state_dict"
+# First bytes of files that stand in the place of weights.
+_OTHERS = {
+    b"\xff\xd8\xff": "a JPEG image",
+    b"\x89PNG": "a PNG image",
+    b"GIF8": "a GIF image",
+    b"%PDF": "a PDF document",
+    b"<!": "a web page, such as that of an error or a login",
+    b"<h": "a web page, such as that of an error or a login",
+    b"version https://git-lfs": "a pointer of Git LFS in place of the file itself",
+}
+
+
+def check_kind(path: Path) -> None:
+    """Raises ConfigError if the first bytes are of a file that holds no weights."""
+    with path.open("rb") as stream:
+        start = stream.read(32)
+    kind = next((words for first, words in _OTHERS.items() if start.startswith(first)), None)
+    if not start:
+        kind = "empty"
+    elif kind is None and start.isascii() and start.decode().replace("\n", " ").isprintable():
+        kind = "a text"  # weights begin with a length, a zip archive's or a pickle's first bytes
+    if kind:
+        raise ConfigError(f"checkpoint: {path}: {kind}, where weights are expected; {_REMEDY}")
 
 
 def read_state(path: Path, *, shapes: bool = False) -> dict[str, torch.Tensor]:
@@ -34,6 +57,7 @@ def read_state(path: Path, *, shapes: bool = False) -> dict[str, torch.Tensor]:
 
     from dpprobe.backbones.network_forward import one_line  # heavy: torch
 
+    check_kind(path)
     try:
         if shapes and path.suffix == ".safetensors":
             state = clean_state_dict(_read_header(path))

@@ -18,6 +18,7 @@ from pydantic import Field, model_validator
 
 from dpprobe import artifacts
 from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
+from dpprobe.backbones.checkpoints import check_kind
 from dpprobe.backbones.hub_files import OPEN_CLIP_WEIGHTS, HubFile, require_files
 from dpprobe.backbones.options import NO_NETWORK, NetworkOptions, Views, suggest_names
 from dpprobe.errors import ConfigError
@@ -421,7 +422,9 @@ def _create_model(options: Options, *, shapes_on: str | None = None) -> Any:
     forced = {} if options.quick_gelu is None else {"quick_gelu": options.quick_gelu}
     weights = options.tag if shapes_on is None else None
     if options.checkpoint is not None:
-        weights = str(resolve_path(options.checkpoint).absolute())
+        path = resolve_path(options.checkpoint)
+        check_kind(path)
+        weights = str(path.absolute())
     parts = ("config",) if shapes_on is not None else ("config", "weights")
     require_files(each for each in list_hub_files(options) if each.part in parts)
     try:

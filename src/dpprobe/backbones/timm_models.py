@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+import sys
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -285,6 +288,8 @@ def _call_timm(options: Options, **arguments: Any) -> Any:
             torch.manual_seed(0)  # weights that no checkpoint gives are the same in every shard
             model = timm.create_model(options.model, **(options.model_args | arguments))
     except (KeyError, RuntimeError, TypeError, ValueError, OSError) as error:
+        if fault := _explain_fault(options, str(error)):
+            raise ConfigError(fault) from error
         remedy = "check the name, the checkpoint and model_args"
         if options.pretrained:
             remedy = f"check the name and model_args; {NO_NETWORK}"
@@ -297,6 +302,36 @@ def _call_timm(options: Options, **arguments: Any) -> Any:
             "write another model"
         )
     return model
+
+
+def _explain_fault(options: Options, said: str) -> str | None:
+    """Explains a tag or an argument that timm does not know; None for other errors."""
+    architecture, _, tag = options.model.partition(".")
+    if tag and said.startswith("Invalid pretrained tag"):
+        tags = (known_architectures() or {}).get(architecture, ())
+        has = f"it has {', '.join(tags)}" if tags else "timm has none of it"
+        return (
+            f"model: timm has no weights {tag!r} of {architecture}; "
+            f"{suggest_names(tag, tags)}: {has}"
+        )
+    refused = re.search(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", said)
+    if refused is None or refused[2] not in options.model_args:
+        return None
+    kind, key = refused.groups()
+    remedy = suggest_names(key, _list_arguments(architecture, kind))
+    return f"model_args: {key} is no argument of {architecture} ({kind}); {remedy}"
+
+
+def _list_arguments(architecture: str, kind: str) -> list[str]:
+    """Lists the arguments that a study may give to a model's class; none if it is not found."""
+    import timm
+
+    try:
+        module = sys.modules[timm.model_entrypoint(architecture).__module__]
+        names = inspect.signature(getattr(module, kind)).parameters
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError):
+        return []
+    return [name for name in names if name not in RESERVED_ARGUMENTS]
 
 
 def _resize_network(model: Any, options: Options, size: tuple[int, int]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 
@@ -35,10 +35,15 @@ def find_name_fault(names: Sequence[str]) -> str | None:
     return None
 
 
-def joined_labels(labels: Collection[str]) -> list[str]:
-    """Lists labels that join several others: `benign;malignant`, also with | or a comma."""
+def joined_labels(labels: Iterable[str], names: Iterable[str] | None = None) -> list[str]:
+    """Lists labels that join several names: `benign;malignant`, also with | or a comma.
+
+    Args:
+      names: the classes; by default all labels.
+    """
     parts = {text: [part.strip() for part in re.split(r"[;|,]", text)] for text in sorted(labels)}
-    return [text for text in parts if len(parts[text]) > 1 and parts.keys() >= set(parts[text])]
+    known = set(parts if names is None else names)
+    return [text for text in parts if len(parts[text]) > 1 and known.issuperset(parts[text])]
 
 
 def in_words(names: Iterable[str]) -> str:

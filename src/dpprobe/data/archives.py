@@ -35,6 +35,7 @@ TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 # Added to archives by macOS; no content of the dataset.
 IGNORED_FOLDER = "__MACOSX"
 IGNORED_FILE = ".DS_Store"
+COPY_BYTES = 1 << 20
 # The errors of zip, tar and their compressions for a damaged archive.
 _DAMAGE = (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, struct.error)
 
@@ -61,7 +62,7 @@ def extract_archive(archive: Path, directory: Path, *, sha256: str | None = None
 
     Raises:
       DataError: naming archive and member, for an archive that is damaged, encrypted, reaches
-        outside the folder, contains devices, or does not fit the disk. Nothing is left of it.
+        outside the folder, contains devices or a file twice, or cannot be written. Nothing is left.
     """
     mark = directory.with_name(f".{directory.name}.extracted.json")
     state = {"archive": archive.name, "sha256": sha256 or artifacts.sha256_file(archive)}
@@ -134,11 +135,14 @@ def _lock_folder(directory: Path) -> Iterator[None]:
         lock.release()
 
 
-def decompress_file(archive: Path, path: Path) -> None:
+def decompress_file(archive: Path, path: Path, *, largest: int) -> None:
     """Unpacks a gzip of one file.
 
+    Args:
+      largest: bytes; more than that is an error.
+
     Raises:
-      DataError: if it is damaged.
+      DataError: if it is damaged or larger.
     """
     with (
         _explain_errors(archive, path.parent),
@@ -146,7 +150,12 @@ def decompress_file(archive: Path, path: Path) -> None:
         gzip.open(archive) as packed,
         temporary.open("wb") as stream,
     ):
-        shutil.copyfileobj(packed, stream)
+        while chunk := packed.read(COPY_BYTES):
+            if stream.tell() + len(chunk) > largest:
+                raise DataError(
+                    f"{archive}: larger than the {largest} bytes it should have; replace it"
+                )
+            stream.write(chunk)
 
 
 def _remove_folder(folder: Path) -> None:
@@ -174,7 +183,10 @@ def _explain_errors(archive: Path, directory: Path) -> Iterator[None]:
                 f"{archive}: the disk filled up while it was unpacked into {directory.parent}; "
                 f"{artifacts.DISK_REMEDY}"
             ) from error
-        raise
+        raise DataError(
+            f"{archive}: cannot be unpacked into {directory.parent} ({error.strerror}); correct "
+            "the permissions, or replace the archive"
+        ) from error
 
 
 def _damaged_error(archive: Path, error: Exception) -> DataError:
@@ -185,13 +197,14 @@ def _damaged_error(archive: Path, error: Exception) -> DataError:
     )
 
 
-def _check_members(archive: Path, members: dict[str, int], folder: Path) -> None:
-    """Refuses names that lead outside the folder, and files larger than the disk.
+def _check_members(archive: Path, members: list[tuple[str, int]], folder: Path) -> None:
+    """Refuses names that lead outside the folder, a file twice, and files larger than the disk.
 
     Args:
-      members: name -> bytes, 0 for a folder.
+      members: name and bytes; the name of a folder ends with /.
     """
-    for name in members:
+    files: set[str] = set()
+    for name, _ in members:
         places = (PurePosixPath(name), PureWindowsPath(name))
         outside = any(place.is_absolute() or ".." in place.parts for place in places)
         if outside or PureWindowsPath(name).drive:
@@ -199,7 +212,11 @@ def _check_members(archive: Path, members: dict[str, int], folder: Path) -> None
                 f"{archive}: member {name!r} lies outside the folder it is unpacked into; nothing "
                 "was unpacked. Do not trust this archive: get it from another place"
             )
-    size, free = sum(members.values()), shutil.disk_usage(folder).free
+        if name in files:
+            raise DataError(f"{archive}: member {name!r} appears twice; replace the archive")
+        if not name.endswith("/"):
+            files.add(name)
+    size, free = sum(size for _, size in members), shutil.disk_usage(folder).free
     if size > free:
         raise DataError(
             f"{archive}: it takes {format_size(size)} unpacked, but only {format_size(free)} "
@@ -226,7 +243,7 @@ def _extract_zip(archive: Path, folder: Path) -> None:
                     f"{archive}: member {member.filename!r} is a link or a device; nothing was "
                     "unpacked. Get the archive from another place"
                 )
-        _check_members(archive, {one.filename: one.file_size for one in members}, folder)
+        _check_members(archive, [(one.filename, one.file_size) for one in members], folder)
         with Progress(len(members), label=f"unpack {archive.name}", unit="files") as progress:
             for member in members:
                 packed.extract(member, folder)
@@ -250,9 +267,10 @@ def _extract_tar(archive: Path, folder: Path) -> None:
     with tarfile.open(archive, tarinfo=_StrictTarInfo) as packed:
         members = [member for member in packed.getmembers() if not _is_ignored(member.name)]
         # tarfile stops before the checksum at the end of a compressed stream.
-        while packed.fileobj is not None and packed.fileobj.read(1 << 20):
+        while packed.fileobj is not None and packed.fileobj.read(COPY_BYTES):
             pass
-        _check_members(archive, {member.name: member.size for member in members}, folder)
+        sizes = [(one.name + "/" * one.isdir(), one.size) for one in members]
+        _check_members(archive, sizes, folder)
         with Progress(len(members), label=f"unpack {archive.name}", unit="files") as progress:
             for member in members:
                 try:

@@ -20,7 +20,7 @@ import pandas as pd
 import pyarrow as pa
 
 from dpprobe.data import class_units, patient_sides, table
-from dpprobe.data.alike_names import fold_name
+from dpprobe.data.alike_names import fold_name, joined_labels
 from dpprobe.data.class_units import SplitCounts
 from dpprobe.data.csv_files import SUFFIXES, open_rows, read_header
 from dpprobe.data.csv_options import Join, ManifestOptions, TableOptions
@@ -470,9 +470,17 @@ def _make_labels(
     """Returns the labels, None for a faulty one; adds its fault."""
     columns = options.label_columns or (options.label_column or "",)
     written = [rows.frame[name].tolist() for name in columns]
+    hinted = options.label_columns is not None
     for row, label in np.argwhere(rows.codes < 0).tolist():
         text, code = written[label][row], int(rows.codes[row, label])
-        faults[row].append(("label", _label_fault(options, columns[label], text, code)))
+        fault = _label_fault(options, columns[label], text, code)
+        if not hinted and joined_labels([text], options.class_names_or_labels()):
+            hinted = True  # once per batch
+            fault += (
+                "; its parts are: for several labels per image write a column of 0 and 1 for each "
+                "class, and label_columns in place of label_column"
+            )
+        faults[row].append(("label", fault))
     bad = [bool(row.any()) for row in rows.codes < 0]
     if options.label_columns is None:
         values = rows.codes[:, 0].tolist()

@@ -52,6 +52,7 @@ PERMANENT = {
 }
 ATTEMPTS = 6
 WAIT = wait_exponential_jitter(max=60)
+LONGEST_REQUEST = 600.0  # seconds that a server may ask to wait, by Retry-After
 TIMEOUT = 60.0  # seconds without a connection, or without a byte
 
 
@@ -89,10 +90,18 @@ def fetch_file(
         if fault:
             logger.warning("%s: has another checksum than it should; fetched again", path)
     if fault:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with _Partial(path) as partial:
-            sha256 = _fetch_verified(_Wanted(url, path, checksum, headers or {}), partial)
-            partial.move(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with _Partial(path) as partial:
+                sha256 = _fetch_verified(_Wanted(url, path, checksum, headers or {}), partial)
+                partial.move(path)
+        except OSError as error:
+            if artifacts.is_full(error):
+                raise
+            raise DownloadError(
+                f"{path}: cannot be written ({error.strerror or error}); correct the disk or the "
+                "permissions and run again"
+            ) from error
     return Fetched(
         name=name or path.name,
         bytes=path.stat().st_size,
@@ -114,7 +123,11 @@ class _Wanted(NamedTuple):
 
 
 class _TransientError(Exception):
-    """A fault that may be gone at the next try."""
+    """A fault that may be gone at the next try; `wait` is in seconds, if the server asked."""
+
+    def __init__(self, text: str, *, wait: float | None = None) -> None:
+        super().__init__(text)
+        self.wait = wait
 
 
 class _Partial:
@@ -139,6 +152,13 @@ class _Partial:
     @property
     def size(self) -> int:
         return os.fstat(self._file.fileno()).st_size
+
+    @property
+    def kept(self) -> str:
+        """Part of a sentence about the bytes that the next attempt builds on."""
+        if self.size == 0:
+            return ""
+        return f"{format_size(self.size)} are kept and the next attempt goes on from there; "
 
     def clear(self) -> None:
         self._file.truncate(0)
@@ -223,13 +243,18 @@ def _fetch_verified(wanted: _Wanted, partial: _Partial) -> str:
 def _transfer_missing(wanted: _Wanted, partial: _Partial) -> None:
     """Requests the missing part until all is there, or too many tries failed."""
 
+    def choose_wait(state: RetryCallState) -> float:
+        fault = state.outcome.exception() if state.outcome else None
+        asked = fault.wait if isinstance(fault, _TransientError) else None
+        return WAIT(state) if asked is None else asked
+
     def log_retry(state: RetryCallState) -> None:
         fault = state.outcome.exception() if state.outcome else None
         logger.warning("%s: %s; retry in %.1f s", wanted.file_and_url, fault, state.upcoming_sleep)
 
     retrying = Retrying(
         retry=retry_if_exception_type(_TransientError),
-        wait=WAIT,
+        wait=choose_wait,
         stop=stop_after_attempt(ATTEMPTS),
         before_sleep=log_retry,
         reraise=True,
@@ -238,12 +263,9 @@ def _transfer_missing(wanted: _Wanted, partial: _Partial) -> None:
         with requests.Session() as session:
             retrying(_request_missing, session, wanted, partial)
     except _TransientError as fault:
-        kept = ""
-        if partial.size:
-            kept = f"{format_size(partial.size)} are kept and the next attempt goes on from there; "
         raise DownloadError(
-            f"{wanted.file_and_url}: {fault}, after {ATTEMPTS} tries; {kept}run again later, or "
-            "correct the address"
+            f"{wanted.file_and_url}: {fault}, after {ATTEMPTS} tries; {partial.kept}run again "
+            "later, or correct the address"
         ) from None
 
 
@@ -264,18 +286,25 @@ def _request_missing(session: requests.Session, wanted: _Wanted, partial: _Parti
     with response:
         if response.status_code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and partial.size:
             return  # all of the file is here, or another file: the checksum decides
-        _check_status(response, wanted)
+        _check_status(response, wanted, partial)
         _receive_body(response, wanted, partial)
 
 
-def _check_status(response: requests.Response, wanted: _Wanted) -> None:
+def _check_status(response: requests.Response, wanted: _Wanted, partial: _Partial) -> None:
     code = response.status_code
     if code in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
         return
     text = f"{code} {HTTPStatus(code).phrase}" if code in set(HTTPStatus) else str(code)
-    if code in RETRIED or code >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        raise _TransientError(text)
     place = f"{wanted.path.name}: {public_url(response.url)}"
+    if code in RETRIED or code >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        asked = response.headers.get("Retry-After", "")
+        wait = float(asked) if asked.isdecimal() else None
+        if wait is not None and wait > LONGEST_REQUEST:
+            raise DownloadError(
+                f"{place}: {text}: the server asks to wait for {wait:.0f} s; {partial.kept}run "
+                "again then"
+            )
+        raise _TransientError(text, wait=wait)
     raise WrongDownloadError(f"{place}: {text}: {REMEDIES.get(code, 'correct the address')}")
 
 

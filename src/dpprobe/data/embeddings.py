@@ -90,9 +90,20 @@ class Options(CountedRows):
         return self
 
     def check_files(self) -> None:
+        dimensions: dict[str, int] = {}
         for split in self.list_splits():
             csv_files.check_columns(self, split)
-            self.locate_vectors(split)
+            file = self.open_vectors(split)
+            known = file.list_vectors()
+            for name, where in self.locate_vectors(split).items():
+                found = known[where].dimension
+                if found is None:  # only reading all rows tells
+                    continue
+                if (first := dimensions.setdefault(name, found)) != found:
+                    raise ConfigError(
+                        f"{file.path}: vectors {name!r} of training and test rows have {first} and "
+                        f"{found} numbers; name vectors of one model"
+                    )
 
     def vector_names(self) -> tuple[str, ...]:
         return vector_names({"source": self.source, "vectors": self.vectors})

@@ -305,6 +305,10 @@ class DatasetOptions(Options, ABC):
         None before a download; the checks that need them then follow it.
         """
 
+    def class_rows(self) -> Mapping[str, int] | None:
+        """Counts the training rows of each class, by name, before `subsample`; None if unknown."""
+        return None
+
     def count_class_units(self) -> ClassUnits | None:
         """Counts units by class on both sides before `subsample`. For the owner's screen alone.
 
@@ -323,9 +327,15 @@ class DatasetOptions(Options, ABC):
 
         Also None for fractions, which only the names of rows determine, and for numbers of
         patients, which only the source knows.
+
+        Raises:
+          ConfigError: if `subsample` names a class that does not exist, or one has too few rows.
         """
         if self.subsample is None:
             return self.count_rows()
+        sizes = self.class_rows()
+        if sizes is not None and (faults := self.subsample.list_faults(sizes)):
+            raise ConfigError("\n".join(f"subsample: {fault}" for fault in faults))
         each, classes, rows = self.subsample.per_class, self.count_classes(), self.count_rows()
         if each is None or classes is None or rows is None or self.names_units():
             return None

@@ -51,6 +51,15 @@ class Options(SplitOptions):
     def count_classes(self) -> int:
         return len(CLASS_ROWS[self.name])
 
+    def class_rows(self) -> dict[str, int] | None:
+        """Counts the training rows of each class; None if ids choose the test rows."""
+        if self.split_by == "id":
+            return None
+        return {
+            str(label): rows - train_test_split.count_test(rows, self.test_fraction)
+            for label, rows in enumerate(CLASS_ROWS[self.name])
+        }
+
 
 def _make_ids(rows: int) -> list[str]:
     return [f"digits-{row:04d}" for row in range(rows)]

@@ -74,7 +74,7 @@ class Subsample(Options):
             raise ValueError("write one of fraction, fractions and per_class")
         return self
 
-    def _list_faults(self, class_rows: Mapping[str, int]) -> list[str]:
+    def list_faults(self, class_rows: Mapping[str, int]) -> list[str]:
         """Lists what cannot be done to classes of these rows (patients if they are named)."""
         if unknown := [name for name in self.fractions if name not in class_rows]:
             known = ", ".join([*class_rows][:10]) + (", ..." if len(class_rows) > 10 else "")
@@ -107,7 +107,7 @@ class Subsample(Options):
         for label, name in zip(labels, names, strict=True):
             members[label].add(name)
         sizes = {each: len(rows) for each, rows in zip(class_names, members, strict=True)}
-        if faults := self._list_faults(sizes):
+        if faults := self.list_faults(sizes):
             raise DataError("\n".join(f"subsample: {fault}" for fault in faults))
         kept = [
             self._choose_members(each, members[place]) for place, each in enumerate(class_names)

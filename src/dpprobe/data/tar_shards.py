@@ -152,6 +152,8 @@ def _list_members(shard: Path) -> Iterator[Member]:
                     tar.members.clear()  # type: ignore[attr-defined]  # it would keep every header
                     last = info.name
                     if info.isreg():
+                        if info.issparse():  # its bytes in the tar are not the file's
+                            raise DataError(f"{shard}: {last} is a sparse file; pack it again")
                         _check_name(shard, info, stream)
                         yield Member(info.name.removeprefix("./"), info.offset_data, info.size)
                     elif not info.isdir():

@@ -52,6 +52,8 @@ FOLDERS: dict[str, tuple[str, ...]] = {
     "Places365": ("data_256_standard", "val_256"),
 }
 PLACES_SPLITS = {"train": "train-standard", "test": "val"}
+# The largest file of MNIST and Fashion-MNIST, unpacked, has 47,040,016 bytes.
+LARGEST_IDX = 64 << 20
 Name = Literal["MNIST", "FashionMNIST", "CIFAR10", "CIFAR100", "EuroSAT", "Places365"]
 
 
@@ -166,7 +168,8 @@ def _unpack_file(options: Options, directory: Path, file: Fetched) -> None:
         place = "eurosat" if options.name == "EuroSAT" else folder
         archives.extract_archive(archive, directory / place, sha256=file.sha256)
         return
-    archives.decompress_file(archive, directory / options.name / "raw" / archive.stem)
+    path = directory / options.name / "raw" / archive.stem
+    archives.decompress_file(archive, path, largest=LARGEST_IDX)
 
 
 def _find_roots(options: Options, downloaded: Path | None) -> tuple[Path, dict[str, Path]]:

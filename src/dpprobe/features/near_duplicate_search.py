@@ -5,7 +5,11 @@ the public images that the backbone was trained on. A test image that the backbo
 test results too good. Mehta et al. 2022 (appendix, Deduplication) remove near-duplicates of every
 split from the public set by a model, after Kolesnikov et al. 2020. Here the private examples of
 both splits are compared with public datasets of the study: by the SHA-256 of the encoded image, and
-by the cosine of two images' features, in float32.
+by the cosine of two images' features.
+
+Whether a row is near depends on that row and the public examples alone, whatever the block size and
+the device. Cosines are computed in float32, whose last bits depend on both; pairs whose float32
+cosine is too close to the threshold are computed again in float64.
 
 The result is a function of the private images without noise: it is not private.
 """
@@ -26,7 +30,9 @@ from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.progress import Progress
 
-BLOCK_ROWS = 4096  # of either side that are compared at a time
+# Rows of either side that are compared at a time.
+PRIVATE_ROWS = 4096
+PUBLIC_ROWS = 4096
 # The nearest rows of a split are listed for people to look at, even if none is near enough.
 LISTED = 12
 
@@ -183,24 +189,63 @@ def _find_nearest(
     label = f"overlap {split.dataset} {split.features.split}"
     with Progress(work // 10**6, label=label, unit="M pairs") as progress:
         done = 0
-        for start, block in _unit_blocks(split.features, device):
+        for start, block in _unit_blocks(split.features, PRIVATE_ROWS, device):
             for number, rows in enumerate(public):
-                for first, other in _unit_blocks(rows.features, device):
+                for first, other in _unit_blocks(rows.features, PUBLIC_ROWS, device):
                     _keep_nearest(best, where, start, block, number, first, other)
                     pairs = len(block) * len(other)
                     progress.advance_by((done + pairs) // 10**6 - done // 10**6)
                     done += pairs
     exact = _exact_matches(split, public)
-    near = np.minimum(best, 1) > threshold  # rounding may lift a cosine above 1
+    slack = _bound_error(split.features.dimension)
+    near = best > threshold + slack
+    close = np.flatnonzero(~near & (best >= threshold - slack))
+    near[close] = _largest_in_float64(split, public, close, threshold - 2 * slack) > threshold
     near[list(exact)] = True
     return _Nearest(split=split, best=best, where=where, exact=exact, near=near)
 
 
-def _unit_blocks(store: FeatureStore, device: str) -> Iterator[tuple[int, torch.Tensor]]:
+def _bound_error(dimension: int) -> float:
+    """Returns a bound on the error of a float32 cosine, which sums that many rounded products."""
+    return (dimension + 8) * 2.0**-23
+
+
+def _largest_in_float64(
+    split: DatasetSplit, public: Sequence[DatasetSplit], rows: npt.NDArray[np.int64], floor: float
+) -> npt.NDArray[np.float64]:
+    """Computes the largest cosine of each row, among the pairs whose float32 cosine is >= floor.
+
+    Each pair is summed on its own, so that the result depends on the two rows alone.
+    """
+    largest = np.full(len(rows), -np.inf)
+    if not len(rows):
+        return largest
+    ours = split.features.read_rows(rows).astype(np.float64)
+    unit_rows = _scale_to_unit(torch.from_numpy(ours.astype(np.float32)))
+    for other in public:
+        for _, block in other.features.read_blocks(PUBLIC_ROWS):
+            theirs = np.asarray(block, dtype=np.float64)
+            products = unit_rows @ _scale_to_unit(torch.from_numpy(block)).T
+            for row, place in np.argwhere(products.numpy() >= floor):
+                cosine = _compute_cosine(ours[row], theirs[place])
+                largest[row] = max(largest[row], cosine)
+    return largest
+
+
+def _compute_cosine(first: npt.NDArray[np.float64], second: npt.NDArray[np.float64]) -> float:
+    """Computes the cosine of two rows; 0 if one is all zeros."""
+    norms = np.sqrt((first * first).sum()) * np.sqrt((second * second).sum())
+    return min(float((first * second).sum() / norms), 1.0) if norms > 0 else 0.0
+
+
+def _unit_blocks(store: FeatureStore, rows: int, device: str) -> Iterator[tuple[int, torch.Tensor]]:
     """Yields rows of unit norm, float32 [m, d]; a row of zeros stays one, with cosine 0 to all."""
-    for start, block in store.read_blocks(BLOCK_ROWS):
-        rows = torch.from_numpy(block).to(device)
-        yield start, rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-30)
+    for start, block in store.read_blocks(rows):
+        yield start, _scale_to_unit(torch.from_numpy(block).to(device))
+
+
+def _scale_to_unit(rows: torch.Tensor) -> torch.Tensor:
+    return rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-30)
 
 
 def _keep_nearest(

@@ -33,7 +33,7 @@ def select_shard(
 
     Raises:
       DataError: naming a row that the whole does not have, or has with another image or label;
-        for features of another version of the whole dataset.
+        for rows in another order; for features of another version of the whole dataset.
       StoreError: for shards that are not those of their manifest.
       ConfigError: for more shards than rows.
     """
@@ -83,4 +83,9 @@ def _find_places(
                 f"delete {source.path.parent} and run again"
             )
         places.append(place)
+    if np.any(np.diff(places) <= 0):
+        raise DataError(
+            f"{source.path}: its rows have another order than the rows of {whole.path}; "
+            f"delete {source.path.parent} and run again"
+        )
     return np.array(places, dtype=np.int64)

@@ -23,7 +23,7 @@ from dpprobe.heads.gradient_options import GradientOptions
 from dpprobe.heads.normalisation import Priced, Share
 from dpprobe.heads.options import ClippingNorm
 from dpprobe.heads.registry import AnyMethod
-from dpprobe.heads.search_space import Space, list_corners, spell_options
+from dpprobe.heads.search_space import Space, list_corners, list_probes, spell_options
 from dpprobe.options import AtMost
 from dpprobe.options import Options as Block
 from dpprobe.privacy.plan import Mechanism, split_budget
@@ -276,7 +276,9 @@ class Options(GradientOptions):
         for name in search.space:
             if name not in known:
                 raise ValueError(f"search.space.{name}: not an option that can be searched")
-        for values in itertools.islice(list_corners(search.space), _MOST_CORNERS):
+        corners = list_corners(search.space)
+        alone = sum(len(list_probes(space)) for space in search.space.values())
+        for values in itertools.islice(corners, alone + _MOST_CORNERS):
             self._check_trial(values)
 
     def _check_trial(self, values: Mapping[str, Any]) -> None:

@@ -11,8 +11,7 @@ likelihood ratios are further apart than eta = 1 / sigma. That is the definition
   way, each by at most D, this is half of what the mechanism costs in general, where scores may move
   by D up and by D down.
 - Draws for several groups of scores at once, such as one per class, are one mechanism on tuples:
-the
-  log ratios add up, so D bounds max c - min c of the sums over groups. It is no matter into how
+  the log ratios add up, so D bounds max c - min c of the sums over groups. It is no matter into how
   many groups a unit's rows fall, as long as they move all of them together by at most D.
 - To k units together the range is k eta.
 

@@ -22,6 +22,7 @@ from dpprobe.errors import PrivacyError
 from dpprobe.privacy import accountants
 from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON
 from dpprobe.privacy.plan import Mechanism, Plan, Selection
+from dpprobe.progress import report_wait
 from dpprobe.versions import VERSIONS
 
 logger = logging.getLogger("dpprobe")
@@ -224,10 +225,11 @@ def _find_answer(
     relative = [replace(mechanism, sensitivity=1.0) for mechanism in mechanisms]
     what = f"epsilon {epsilon:g} at delta {delta:g} by accountant {resolved!r}"
     prices = _Prices(relative, delta, resolved, selection)
-    factor, realised = _meet_target(prices, epsilon, what)
-    realised = min(round_up(realised), epsilon)
-    scaled = tuple(item.scale_noise(factor) for item in relative)
-    checks, notes = _cached_checks(scaled, delta, resolved, selection)
+    with report_wait(f"calibration: searching the noise of epsilon {epsilon:g} at delta {delta:g}"):
+        factor, realised = _meet_target(prices, epsilon, what)
+        realised = min(round_up(realised), epsilon)
+        scaled = tuple(item.scale_noise(factor) for item in relative)
+        checks, notes = _cached_checks(scaled, delta, resolved, selection)
     logger.info(
         "calibration: epsilon %g at delta %g: noise factor %.6g, realised epsilon %.6g, in %.1f s",
         epsilon, delta, factor, realised, time.monotonic() - started,

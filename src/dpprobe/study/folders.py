@@ -6,13 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dpprobe.options import resolve_path
-from dpprobe.study.reserved_names import DOWNLOADS
+from dpprobe.study.reserved_names import DOWNLOADS, RELEASES, WRITTEN
 from dpprobe.study.study import Study
+
+USUAL = "results"  # the default study's results_dir, and the folder of most other studies
 
 
 def folder_faults(study: Study) -> list[str]:
     """Lists folders that would be written into each other, or read as images."""
-    return [*_each_other(study), *_among_images(study)]
+    return [*_each_other(study), *_among_others(study), *_among_images(study)]
 
 
 def _each_other(study: Study) -> Iterator[str]:
@@ -31,6 +33,18 @@ def _each_other(study: Study) -> Iterator[str]:
                 f"results_dir: {study.results_dir}: in {Path(study.data_dir) / name}, where "
                 f"{what}; write another folder"
             )
+
+
+def _among_others(study: Study) -> Iterator[str]:
+    """Yields a results_dir among the files of the default study, or of another one in `results`."""
+    results, usual = _resolve_folder(study.results_dir), _resolve_folder(USUAL)
+    inner = results.relative_to(usual).parts if results.is_relative_to(usual) else ()
+    taken = next((name for name in inner if name in WRITTEN | {RELEASES}), None)
+    if taken:
+        yield (
+            f"results_dir: {study.results_dir}: {taken} is a name that the default study writes in "
+            f"{USUAL}; write another, such as {USUAL}/{taken}_study, and move what is there"
+        )
 
 
 def _among_images(study: Study) -> Iterator[str]:

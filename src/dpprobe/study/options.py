@@ -299,6 +299,7 @@ class TrackingOptions(Options):
         # The value is not shown: it may hold a password.
         if value is None:
             return None
+        scheme, slashes, _ = value.partition("://")
         try:
             parts = urlsplit(value)
             _ = parts.port  # raises ValueError if it is none
@@ -308,9 +309,12 @@ class TrackingOptions(Options):
         file = sqlite_file(value)
         local = file is not None and file.name and not value.endswith("/")
         if not (served or local) or any(character.isspace() for character in value):
+            known = {"http": "not a valid address", "https": "not a valid address"}
+            known["sqlite"] = "the address names no file"
+            other = f"the scheme {scheme!r} is not supported" if slashes else "not an address"
             raise ValueError(
-                "not an address of a file or a server; write sqlite:///path, or start "
-                "`mlflow server` on that database and write its http address"
+                f"{known.get(scheme, other)}; write sqlite:///path, or start `mlflow server` on "
+                "that database and write its http address"
             )
         if "@" in parts.netloc:
             raise ValueError(

@@ -57,9 +57,13 @@ def ask_partitions() -> Partitions:
     environment = {name: value for name, value in os.environ.items() if name[:6] != "SINFO_"}
     try:
         result = subprocess.run(
-            COMMAND, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=True
+            COMMAND, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False
         )
-    except (OSError, subprocess.SubprocessError) as error:
-        said = str(getattr(error, "stderr", None) or error).strip().splitlines()
-        raise DpprobeError(f"sinfo: {said[-1].removeprefix('sinfo: ')}") from None
+    except FileNotFoundError:
+        raise DpprobeError("sinfo: command not found") from None
+    except subprocess.TimeoutExpired:
+        raise DpprobeError(f"sinfo: no answer in {TIMEOUT} s") from None
+    if result.returncode:
+        said = result.stderr.strip().splitlines() or [f"exit code {result.returncode}"]
+        raise DpprobeError(f"sinfo: {said[-1].removeprefix('sinfo: ')}")
     return read_partitions(result.stdout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ from dpprobe.study.folders import folder_faults
 from dpprobe.study.network_methods import network_faults
 from dpprobe.study.public_file_checks import PublicFiles
 from dpprobe.study.study import Study
+
+FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # of test images, that an error proposes
 
 
 def check_study(study: Study, *, check_classes: bool = True) -> list[str]:
@@ -239,22 +242,40 @@ def _image_files(dataset: DatasetOptions) -> set[str]:
 def _check_sizes(
     study: Study, name: str, dataset: DatasetOptions, rows: tuple[int, int] | None
 ) -> list[str]:
-    """Lists sizes that differ from `expect`; those of downloads are checked as they arrive."""
+    """Lists sizes that differ from `expect`, as far as they are known."""
     expected = dataset.expected_counts().model_dump(exclude_none=True)
-    if not expected or dataset.download_params() is not None:
+    if not expected:
         return []
     key = "datasets" if name in study.datasets else "public_datasets"
-    train, test = rows or (None, None)
-    sizes = {"train": train, "test": test, "classes": dataset.count_classes()}
+    remedy = "complete the source or correct `expect`"
+    sizes: dict[str, int | None]
+    if dataset.download_params() is None:
+        train, test = rows or (None, None)
+        sizes = {"train": train, "test": test, "classes": dataset.count_classes()}
+    else:
+        table = Path(study.data_dir) / name / "dataset.json"
+        sizes = dict.fromkeys(expected) | _table_sizes(table, dataset)
+        remedy = f"correct `expect`, or delete {table}, so that the tables are made again"
     return [
         (
             f"config: {key}.{name}: expect.{part}: {size}, but there are {sizes[part]} "
-            f"{'classes' if part == 'classes' else f'{part} rows'}; complete the source or correct "
-            "`expect`"
+            f"{'classes' if part == 'classes' else f'{part} rows'}; {remedy}"
         )
         for part, size in expected.items()
         if sizes[part] not in (None, size)
     ]
+
+
+def _table_sizes(table: Path, dataset: DatasetOptions) -> dict[str, int]:
+    """Reads the sizes of existing tables; empty if they are missing, or of other options."""
+    try:
+        info = json.loads(table.read_text(encoding="utf-8"))
+        if info["source"] != dataset.preparation_params():
+            return {}  # they are made again
+        sizes = {name: int(part["rows"]) for name, part in info["splits"].items()}
+        return {**sizes, "classes": len(info["class_names"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}  # the job that reads the file reports what is wrong with it
 
 
 def _check_overwritten(study: Study, name: str, dataset: DatasetOptions) -> None:
@@ -305,13 +326,23 @@ def _explain_empty(study: Study, name: str, rows: tuple[int, int]) -> list[str]:
     fraction = None if dataset.has_test() else getattr(dataset, "test_fraction", None)
     faults = []
     for split, count in zip(("train", "test"), rows, strict=True):
+        if count:
+            continue
         remedy = f"complete the source, or correct what says which rows are {split} rows"
         if fraction is not None:
-            change = "a smaller" if split == "train" else "a larger"
-            remedy = f"test_fraction {fraction:g} leaves it no rows; write {change} one"
-        if not count:
-            faults.append(f"config: {key}.{name}: its {split} part is empty: {remedy}")
+            remedy = _propose_fraction(dataset, study.features.shards, split=split)
+            remedy = f"test_fraction {fraction:g} leaves it no rows; {remedy}"
+        faults.append(f"config: {key}.{name}: its {split} part is empty: {remedy}")
     return faults
+
+
+def _propose_fraction(dataset: DatasetOptions, shards: int, *, split: str) -> str:
+    """Names a fraction, near the written one, that gives both parts enough rows."""
+    for fraction in FRACTIONS if split == "test" else FRACTIONS[::-1]:
+        rows = dataset.model_copy(update={"test_fraction": fraction}).used_rows()
+        if rows and min(rows) >= shards:
+            return f"write {fraction:g}, which makes {rows[0]:,} train and {rows[1]:,} test rows"
+    return "add rows"
 
 
 def _check_shards(study: Study, name: str, rows: tuple[int, int] | None) -> list[str]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import re
 import sqlite3
-import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -25,14 +24,14 @@ from sqlalchemy import Engine, event
 from sqlalchemy.exc import SQLAlchemyError
 
 from dpprobe.errors import TrackingError
+from dpprobe.progress import report_wait
 from dpprobe.study.options import sqlite_file
 
 logger = logging.getLogger("dpprobe")
 logging.getLogger("mlflow").setLevel(logging.WARNING)  # it logs each table that it creates
 
 LOCK_SECONDS = 3600.0
-# A wait is logged after the first time; for a locked database then each time it has doubled.
-LOCK_NOTE_SECONDS, LONGEST_NOTE_SECONDS = 5.0, 60.0
+LOCK_NOTE_SECONDS = 5.0  # a wait is logged after this time
 BUSY_SECONDS = 600.0  # a statement waits so long for a program that locks the SQLite database
 HTTP_SECONDS = 10.0
 # Messages of SQLite after which the store itself is whole: it is locked, or the disk is full,
@@ -155,14 +154,10 @@ def hold_lock(path: Path) -> Iterator[None]:
     # A file system without locks is an error: a lock file left by a killed job would stay held.
     lock = FileLock(path, fallback_to_soft=False)
     try:
-        with suppress(Timeout):
-            lock.acquire(timeout=LOCK_NOTE_SECONDS, poll_interval=0.1)
-        if not lock.is_locked:
-            logger.warning(
-                "%s: held by another run that writes to the MLflow store; waiting; end that run "
-                "if it hangs",
-                path,
-            )
+        with _warn_of_wait(
+            f"{path}: held by another run that writes to the MLflow store; waiting; end that run "
+            "if it hangs"
+        ):
             lock.acquire(timeout=LOCK_SECONDS, poll_interval=0.1)
     except Timeout:
         raise TrackingError(
@@ -180,32 +175,16 @@ def report_database_locks(database: Path | None) -> Iterator[None]:
     if database is None:
         yield
         return
-    done = threading.Event()
-    watch = threading.Thread(target=_watch_database, args=(database, done), daemon=True)
-    watch.start()
-    try:
+    with _warn_of_wait(
+        f"{database}: another program keeps this SQLite database locked; waiting up to "
+        f"{BUSY_SECONDS:.0f} s; close whatever has it open (sqlite3, a database browser, a backup)",
+        waits=partial(is_locked, database),
+    ):
         yield
-    finally:
-        done.set()
-        watch.join()
 
 
-def _watch_database(database: Path, done: threading.Event) -> None:
-    locked_since, pause = None, LOCK_NOTE_SECONDS
-    noted = time.monotonic()
-    while not done.wait(min(1.0, LOCK_NOTE_SECONDS)):
-        now = time.monotonic()
-        if not is_locked(database):
-            locked_since, pause, noted = None, LOCK_NOTE_SECONDS, now
-            continue
-        locked_since = locked_since or noted
-        if now - noted >= pause:
-            logger.warning(
-                "%s: another program keeps this SQLite database locked, for %.0f s; waiting up to "
-                "%.0f s; close whatever has it open (sqlite3, a database browser, a backup)",
-                database, now - locked_since, BUSY_SECONDS,
-            )  # fmt: skip
-            noted, pause = now, min(2 * pause, LONGEST_NOTE_SECONDS)
+def _warn_of_wait(text: str, **options: Any) -> AbstractContextManager[None]:
+    return report_wait(text, level=logging.WARNING, first=LOCK_NOTE_SECONDS, **options)
 
 
 def is_locked(database: Path) -> bool:

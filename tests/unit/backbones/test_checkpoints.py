@@ -108,19 +108,22 @@ def jpeg(path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
 @pytest.mark.parametrize(
-    "write",
+    ("write", "message"),
     [
-        jpeg,
-        lambda path: path.write_text("<!DOCTYPE html><title>Log in"),
-        lambda path: path.write_text("version https://git-lfs.github.com/spec/v1\n"),
-        lambda path: path.write_bytes(b""),
-        lambda path: path.write_bytes(bytes(range(200))),
+        (jpeg, "a JPEG image, where weights are expected"),
+        (lambda path: path.write_text("<!DOCTYPE html><title>Log in"), "a web page"),
+        (
+            lambda path: path.write_text("version https://git-lfs.github.com/spec/v1\n"),
+            "a pointer of Git",
+        ),
+        (lambda path: path.write_bytes(b""), "empty, where"),
+        (lambda path: path.write_text("the weights are on the other disk\n"), "a text, where"),
+        (lambda path: path.write_bytes(bytes(range(200))), "no weights can be read from it"),
     ],
 )
 def test_files_that_are_no_weights_are_refused_by_name(
-    tmp_path: Path, suffix: str, write: Callable[[Path], None]
+    tmp_path: Path, suffix: str, write: Callable[[Path], None], message: str
 ) -> None:
-    message = "no weights can be read from it"
     path = tmp_path / f"a{suffix}"
     write(path)
     for shapes in (True, False):

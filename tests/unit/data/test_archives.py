@@ -236,6 +236,30 @@ def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
         assert "damaged or cut off" in refused(tmp_path / name)
 
 
+def test_a_member_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "data.zip", "w") as packed:
+        packed.writestr("a", "1")
+        with pytest.warns(UserWarning, match="Duplicate name"):
+            packed.writestr("a", "2")
+    assert "member 'a' appears twice; replace the archive" in refused(tmp_path / "data.zip")
+    archive = make_tar(tmp_path / "data.tar", {"a": b"1"}, member("a", tarfile.REGTYPE))
+    assert "member 'a' appears twice; replace the archive" in refused(archive)
+
+
+def test_a_folder_may_stand_twice(tmp_path: Path) -> None:
+    folders = [member("a", tarfile.DIRTYPE) for _ in range(2)]
+    archive = make_tar(tmp_path / "data.tar", FILES, *folders)
+    archives.extract_archive(archive, tmp_path / "out")
+    assert content(tmp_path / "out") == FILES
+
+
+def test_a_file_where_another_needs_a_folder_is_refused(tmp_path: Path) -> None:
+    archive = make(tmp_path / "data.zip", {"a": b"1", "a/b": b"2"})
+    text = refused(archive)
+    assert f"cannot be unpacked into {tmp_path} (" in text
+    assert "); correct the permissions, or replace the archive" in text
+
+
 @pytest.mark.parametrize("suffix", [".zip", ".tar.gz"])
 def test_room_is_looked_for_before(
     tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
@@ -274,12 +298,17 @@ def test_a_refused_archive_leaves_what_was_there(tmp_path: Path, earlier: bool) 
 def test_a_gzip_of_one_file(tmp_path: Path) -> None:
     archive, target = tmp_path / "file.gz", tmp_path / "raw" / "file"
     archive.write_bytes(gzip.compress(NOISE))
-    archives.decompress_file(archive, target)
+    archives.decompress_file(archive, target, largest=len(NOISE))
     assert target.read_bytes() == NOISE
-    for broken in (gzip.compress(NOISE)[:-5], b"x" + gzip.compress(NOISE)):
-        archive.write_bytes(broken)
-        with pytest.raises(DataError, match="damaged or cut off"):
-            archives.decompress_file(archive, tmp_path / "raw" / "other")
+    packed = gzip.compress(NOISE)
+    for data, largest, said in (
+        (packed, len(NOISE) - 1, "larger than the 49999 bytes it should have; replace it"),
+        (packed[:-5], len(NOISE), "damaged or cut off"),
+        (b"x" + packed, len(NOISE), "damaged or cut off"),
+    ):
+        archive.write_bytes(data)
+        with pytest.raises(DataError, match=said):
+            archives.decompress_file(archive, tmp_path / "raw" / "other", largest=largest)
         assert [each.name for each in (tmp_path / "raw").iterdir()] == ["file"]
 
 

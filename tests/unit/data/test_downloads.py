@@ -49,6 +49,7 @@ CHECKSUMS = {
     "git": hashlib.sha1(b"blob 300000\0" + CONTENT).hexdigest(),  # as `git hash-object` prints
 }
 RIGHT = Checksum("sha256", SHA256)
+WAIT = downloads.WAIT  # before `make_quick` replaces it
 
 
 @pytest.fixture(autouse=True)
@@ -339,6 +340,45 @@ def test_a_fault_that_stays_ends_in_an_error(server: Server, path: Path) -> None
     succeeds(server, path)
 
 
+def test_waits_grow_and_are_not_all_the_same(
+    server: Server, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(time, "sleep", waits.append)
+    monkeypatch.setattr(downloads, "WAIT", WAIT)
+    monkeypatch.setattr(downloads, "ATTEMPTS", 6)
+    refused(server.put("/data.zip", CONTENT, faults=itertools.repeat(Answer(500))), path)
+    assert all(
+        least <= wait <= least + 1 for wait, least in zip(waits, [1, 2, 4, 8, 16], strict=True)
+    )
+    assert len({wait % 1 for wait in waits}) == 5
+
+
+def test_retry_after_is_honoured(
+    server: Server, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(time, "sleep", waits.append)
+    fault = Answer(429, headers={"Retry-After": "20"})
+    get(server.put("/data.zip", CONTENT, faults=[fault]), path)
+    assert waits == [20]
+
+
+def test_a_wait_beyond_reason_is_an_error(server: Server, path: Path) -> None:
+    fault = Answer(429, headers={"Retry-After": "86400"})
+    text = refused(server.put("/data.zip", CONTENT, faults=[fault]), path)
+    assert "429 Too Many Requests: the server asks to wait for 86400 s" in text
+    assert len(server.visits) == 1
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(server: Server, path: Path) -> None:
+    path.parent.write_bytes(b"")
+    with pytest.raises(
+        DownloadError, match=r"data\.zip: cannot be written \(File exists\); correct"
+    ):
+        get(server.put("/data.zip", CONTENT), path)
+
+
 def test_a_server_that_falls_silent(
     server: Server, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -406,7 +446,7 @@ def test_a_redirect_to_a_file_on_this_machine(server: Server, path: Path, tmp_pa
 
 @pytest.mark.parametrize(
     "fault",
-    [Answer(404), Answer(500), web_page(), Cut(10)],
+    [Answer(404), Answer(500), web_page(), Cut(10), Answer(429, headers={"Retry-After": "9999"})],
 )
 def test_secrets_stay_out_of_messages_logs_and_records(
     server: Server, path: Path, caplog: pytest.LogCaptureFixture, fault: Fault

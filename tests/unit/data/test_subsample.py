@@ -199,6 +199,8 @@ def test_classes_and_sizes_that_are_not_there_are_named(
     tmp_path: Path, part: dict[str, Any], message: str
 ) -> None:
     options = dataset_options({**DIGITS, "subsample": part})
+    with pytest.raises(ConfigError, match=message):  # planning knows, if the source does
+        options.used_rows()
     with pytest.raises(DataError, match=message):
         dataset_preparation.prepare_dataset(options, tmp_path)
 

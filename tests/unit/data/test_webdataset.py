@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +197,16 @@ def test_no_row_is_lost_in_silence_with_a_damaged_shard(
     assert "fetch the shard again or pack it again" in str(refused.value)
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "out/dataset.json").exists()
+
+
+def test_a_sparse_member_is_refused(tmp_path: Path) -> None:
+    path = pack(tmp_path / "a.tar", samples(0, 4))
+    info = tarfile.TarInfo("n01/0009.png")
+    info.size, info.pax_headers = 3, {"GNU.sparse.map": "600,3", "GNU.sparse.size": "603"}
+    with tarfile.open(path, "a", format=tarfile.PAX_FORMAT) as tar:
+        tar.addfile(info, io.BytesIO(b"abc"))
+    with pytest.raises(DataError, match=r"a\.tar: n01/0009\.png is a sparse file; pack it again"):
+        dataset_preparation.prepare_dataset(options_of(path), tmp_path / "out")
 
 
 def test_all_damaged_shards_are_named_at_once(tmp_path: Path) -> None:

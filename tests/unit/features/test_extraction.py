@@ -55,12 +55,17 @@ def png(value: int, size: int = 4) -> bytes:
 
 
 def write_dataset(
-    directory: Path, images: Sequence[bytes], *, accepted: Sequence[list[int]] | None = None
+    directory: Path,
+    images: Sequence[bytes],
+    *,
+    accepted: Sequence[list[int]] | None = None,
+    ids: Sequence[int] | None = None,
 ) -> Path:
     """A dataset whose train split has these images, and one for testing."""
+    rows = range(len(images)) if ids is None else ids
     train = table.make_batch(
-        ids=[f"id{row}" for row in range(len(images))],
-        labels=[row % 2 for row in range(len(images))],
+        ids=[f"id{row}" for row in rows],
+        labels=[row % 2 for row in rows],
         images=images,
         paths=[None] * len(images),
         groups={"group_sex": ["fm"[row % 2] for row in range(len(images))]},

@@ -107,7 +107,8 @@ def pair(tmp_path: Path) -> Pair:
 def test_it_finds_what_brute_force_finds(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
-    monkeypatch.setattr(near_duplicate_search, "BLOCK_ROWS", rows)
+    monkeypatch.setattr(near_duplicate_search, "PRIVATE_ROWS", rows)
+    monkeypatch.setattr(near_duplicate_search, "PUBLIC_ROWS", rows + 1)
     record, matches = find_near_duplicates(*pair, threshold=0.999, device="cpu")
     for split, (exact, near) in {"train": (1, 2), "test": (1, 1)}.items():
         private = pair[0][("train", "test").index(split)]
@@ -130,11 +131,33 @@ def test_it_finds_what_brute_force_finds(
 
 def test_a_lower_threshold_finds_what_lies_above_it(pair: Pair) -> None:
     cosines = brute_force(pair[0][0], pair[1])
-    middle = float(np.median(cosines)) + 1e-5
+    middle = float(np.median(cosines))
     record, matches = find_near_duplicates(*pair, threshold=middle, device="cpu")
     assert record["train"]["near"] == np.sum(cosines > middle) > near_duplicate_search.LISTED
     listed = [row for row in matches.to_pylist() if row["split"] == "train"]
     assert len(listed) == record["train"]["near"]
+
+
+def test_a_row_is_near_by_itself(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A threshold at the very cosine of a pair: float32 would decide by the block's shape.
+    private, public = pair
+    ours = private[0].features.read().astype(np.float64)
+    theirs = np.concatenate([rows.features.read() for rows in public]).astype(np.float64)
+    cosines = np.array(
+        [[near_duplicate_search._compute_cosine(a, b) for b in theirs] for a in ours]
+    ).max(axis=1)
+    for row in (5, 17):
+        below = float(np.nextafter(cosines[row], 0))
+        for threshold, near in ((below, True), (float(cosines[row]), False)):
+            for rows in (1, 2, 5, 7, 4096):
+                monkeypatch.setattr(near_duplicate_search, "PRIVATE_ROWS", rows)
+                monkeypatch.setattr(near_duplicate_search, "PUBLIC_ROWS", 3 * rows)
+                _, matches = find_near_duplicates(*pair, threshold=threshold, device="cpu")
+                named = {
+                    m["row"] for m in matches.to_pylist() if m["near"] and m["split"] == "train"
+                }
+                assert (row in named) == near
+                assert named == set(np.flatnonzero(cosines > threshold))
 
 
 def test_at_threshold_one_only_the_same_bytes_count(pair: Pair) -> None:

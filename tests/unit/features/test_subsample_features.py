@@ -81,6 +81,15 @@ def test_rows_that_are_not_the_wholes_are_refused(tmp_path: Path) -> None:
         select(more, stored, longer, tmp_path / "e", shards=1)
 
 
+def test_rows_in_another_order_are_refused(tmp_path: Path) -> None:
+    images = [png(5 * row) for row in range(20)]
+    whole = write_dataset(tmp_path / "whole", images)
+    stored = extract(whole, tmp_path / "a")
+    later = write_dataset(tmp_path / "later", [images[2], images[1], images[0]], ids=(2, 1, 0))
+    with pytest.raises(DataError, match="its rows have another order than the rows of"):
+        select(whole, stored, later, tmp_path / "b", shards=1)
+
+
 def test_a_damaged_shard_of_the_whole_is_refused(tmp_path: Path) -> None:
     whole = write_dataset(tmp_path / "whole", [png(5 * row) for row in range(20)])
     stored = extract(whole, tmp_path / "a")

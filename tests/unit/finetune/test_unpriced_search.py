@@ -283,6 +283,13 @@ def test_options_without_a_search_are_refused(tmp_path: Path) -> None:
         run_trials(searched().make_trial({}), quality, log=tmp_path / "log.json", seed=1)
 
 
+def test_every_value_of_a_search_is_checked() -> None:
+    rates = [0.01 * number for number in range(1, 301)]
+    space = {"learning_rate": rates, "max_grad_norm": [1.0, 2.0], "backbone_rate": [1.0, -1.0]}
+    with pytest.raises(ConfigError, match=r"search.space: backbone_rate -1\.0"):
+        method_options({"head": "fine_tune", "tune": "all", "search": {"space": space}})
+
+
 def test_a_search_keeps_what_scores_are() -> None:
     with pytest.raises(ConfigError, match="loss 'sigmoid': it changes what scores"):
         method_options(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from dpprobe.privacy import accountants, calibration
 from dpprobe.privacy.calibration import calibrate, find_factor
 from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON
 from dpprobe.privacy.plan import Mechanism, Plan, Selection
+from dpprobe.progress import report_wait
 from tests.support.mechanisms import RATE, STEPS, best_of, gaussians, mixed
 
 
@@ -52,6 +55,25 @@ def test_checks_come_with_the_plan(tmp_path: Path) -> None:
     assert [name[:3] for name in plan.checks] == ["rdp", "prv"]
     assert all(value is not None and value > 1 for value in plan.checks.values())
     assert solve([relative(64 / 1437, 50)], 1.0, tmp_path).checks == plan.checks
+
+
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+def test_a_search_says_how_far_it_is(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    accountant: str,
+) -> None:
+    caplog.set_level(logging.INFO, logger="dpprobe")
+    monkeypatch.setattr(calibration, "report_wait", partial(report_wait, first=0.001))
+    solve([relative(64 / 1437, 50)], 1.0, tmp_path, accountant)
+    told = [line for line in caplog.messages if "so far" in line]
+    assert len(told) > 2
+    start = "calibration: searching the noise of epsilon 1 at delta 1e-05 (0:"
+    assert all(line.startswith(start) for line in told)
+    caplog.clear()
+    solve([relative(64 / 1437, 50)], 1.0, tmp_path, accountant)
+    assert not caplog.records, "the answer is cached"
 
 
 @pytest.mark.parametrize("accountant", ["pld", "rdp", "rdp_2017"])

@@ -527,7 +527,8 @@ def test_real_accuracy_of_no_judged_row_is_refused() -> None:
 
 
 def test_a_probability_on_an_edge_is_in_the_bin_below_it() -> None:
-    *_, edge, end = np.linspace(0.0, 1.0, metrics.CALIBRATION_BINS + 1)
-    # In one bin, the two gaps would cancel in part.
-    error = calibration_error(np.array([edge, end]), np.array([True, False]))
-    assert error == pytest.approx((1 - edge + end) / 2)
+    edges = np.linspace(0.0, 1.0, metrics.CALIBRATION_BINS + 1)[1:]
+    for edge, middle in zip(edges, edges - 0.5 / metrics.CALIBRATION_BINS, strict=True):
+        # In one bin, the two gaps cancel in part.
+        error = calibration_error(np.array([edge, middle]), np.array([True, False]))
+        assert error == pytest.approx(abs(edge - 1 + middle) / 2)

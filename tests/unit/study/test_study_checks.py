@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from dpprobe.errors import ConfigError
 from dpprobe.study.folders import folder_faults
+from dpprobe.study.study import Study
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
 from tests.support.small_study import STUDY, changed
@@ -203,6 +205,39 @@ def test_sizes_that_can_be_counted_are_held_against_what_is_expected() -> None:
     assert check_study(load_study(changed("datasets.digits.expect", right))) == []
 
 
+def test_tables_that_are_there_are_held_against_what_is_expected(tmp_path: Path) -> None:
+    """Only the tables of a download give its sizes, if they are of the same options."""
+    files = [{"url": "http://h/x.zip", "sha256": "0" * 64}]
+    layout = {"source": "imagefolder", "path": "x"}
+    scans: dict[str, Any] = {"source": "url", "files": files, "layout": layout}
+    sizes = {"train": 9_000, "test": 90}
+
+    def load(**values: Any) -> Study:
+        return load_study(
+            STUDY | {"data_dir": str(tmp_path), "datasets": {"scans": scans | values}}
+        )
+
+    path = tmp_path / "scans/dataset.json"
+    path.parent.mkdir()
+    info = {
+        "source": load().datasets["scans"].preparation_params(),
+        "splits": {"train": {"rows": 9_000}, "test": {"rows": 80}},
+        "class_names": ["a", "b"],
+    }
+    path.write_text(json.dumps(info))
+    with pytest.raises(ConfigError) as caught:
+        check_study(load(expect=sizes))
+    assert str(caught.value) == (
+        "config: datasets.scans: expect.test: 90, but there are 80 test rows; correct `expect`, "
+        f"or delete {path}, so that the tables are made again"
+    )
+    # Of other options the tables are made again.
+    other = load(expect=sizes, layout=layout | {"split_seed": 1})
+    assert all("expect" not in line for line in check_study(other))
+    path.unlink()
+    check_study(load(expect=sizes))
+
+
 @pytest.mark.parametrize("key", ["datasets", "public_datasets"])
 @pytest.mark.parametrize("linked", [False, True])
 def test_a_source_in_the_place_of_its_split_table_is_refused(
@@ -244,6 +279,11 @@ def test_a_source_in_the_place_of_its_split_table_is_refused(
         ({"data_dir": "out", "results_dir": "out/scans"}, "where the split tables of scans go"),
         ({"data_dir": "out", "results_dir": "out/downloads"}, "where downloads go"),
         ({"data_dir": "out", "results_dir": "out/results"}, None),
+        (
+            {"results_dir": "results/cells"},
+            "results_dir: .*: cells is a name that the default study writes",
+        ),
+        ({"results_dir": "results/mine/releases"}, "another, such as results/releases_study"),
         ({"results_dir": "results/mine"}, None),
         ({"results_dir": "elsewhere/cells"}, None),
         ({"data_dir": "out/data", "results_dir": "out"}, None),

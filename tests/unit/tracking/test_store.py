@@ -94,7 +94,7 @@ def test_a_long_wait_for_the_lock_is_noted(
         fcntl.flock(stream, fcntl.LOCK_EX)
         with pytest.raises(TrackingError, match="held by another process"), hold_lock(path):
             pytest.fail("two processes hold one lock")
-    assert len([text for text in caplog.messages if "waiting" in text]) == 1
+    assert 2 <= len([text for text in caplog.messages if "waiting" in text]) <= 4
     with pytest.raises(KeyError), hold_lock(path):
         raise KeyError
     with hold_lock(path):
