@@ -1,4 +1,4 @@
-"""Snakemake's messages as a run of dpprobe shows them: few while it works, then causes or results.
+"""Filters Snakemake's messages: few during a run, and at its end the causes of failures or results.
 
 A logger plugin: Snakemake finds it by its name, and `logger: dpprobe` in profiles/default selects
 it. Jobs that Snakemake starts elsewhere use no logger plugin.

@@ -144,7 +144,7 @@ def open_shard(
 ) -> Iterator[ShardWriter]:
     """Writes a shard: yields a writer for its features, then reads the file back and renames it.
 
-    On any error nothing is left behind.
+    If an error occurs, all partly written files are deleted.
 
     Args:
       probe: of `take_probe`: it shows a machine that computes other features.

@@ -32,8 +32,8 @@ def select_shard(
       output: the shard's path; it is whole or absent.
 
     Raises:
-      DataError: naming a row that the whole does not have, or has with another image or label;
-        for rows in another order; for features of another version of the whole dataset.
+      DataError: naming a row that the whole does not have, or has with another image or label. Also
+        for rows in another order, and for features of another version of the whole dataset.
       StoreError: for shards that are not those of their manifest.
       ConfigError: for more shards than rows.
     """

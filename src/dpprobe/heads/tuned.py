@@ -349,7 +349,7 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
 def _describe_best(best: _Best | None, n: int) -> dict[str, Any]:
     """Returns what is published beside the weights: the options, and the noisy score over n.
 
-    The score is in whole rows: the low bits of a count plus float32 noise would reveal the count.
+    The score is rounded to whole rows: with float32 noise, the low bits of a sum reveal the count.
     """
     return {"score": round(best.score) / n, **best.trial.values} if best else NOTHING_CHOSEN
 

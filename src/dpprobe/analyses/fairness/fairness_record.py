@@ -127,7 +127,7 @@ class Gap(Part):
 
 
 class CellAttribute(Part):
-    """The gaps of one cell by metric."""
+    """The gaps between groups of one cell, by metric."""
 
     attribute: str
     gaps: dict[str, Gap]

@@ -1,4 +1,4 @@
-"""The headline of Mehta et al. 2023: second-order heads."""
+"""The main results of Mehta et al. 2023: heads trained by second-order methods."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
     """Writes the page.
 
     Args:
-      output: the page; figures too large for it are linked relative to its folder.
+      output: path of the HTML page. Figures too large to embed are linked by paths relative to it.
 
     Raises:
       DataError: if a file is not what its name says.
