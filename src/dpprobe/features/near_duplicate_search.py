@@ -7,9 +7,9 @@ split from the public set by a model, after Kolesnikov et al. 2020. Here the pri
 both splits are compared with public datasets of the study: by the SHA-256 of the encoded image, and
 by the cosine of two images' features.
 
-A row is near by itself and the public examples alone: block sizes and devices play no part. The last
-bits of float32 cosines depend on them, so a cosine that is too close to the threshold is computed
-again in float64.
+A row is near by itself and the public examples alone: block sizes and devices play no part. They
+change the last bits of float32 cosines, so a cosine too close to the threshold is computed again in
+float64.
 
 The result is a function of the private images without noise: it is not private.
 """
