@@ -176,12 +176,14 @@ def _run_ledger(arguments: argparse.Namespace) -> int:
     # heavy, and `dpprobe --help` is to be quick
     from dpprobe.release.ledger import LEDGER_FILE, Ledger, describe_ledger
 
-    ledger = Ledger(arguments.folder / LEDGER_FILE)
-    if not any((arguments.folder / name).is_file() for name in (LEDGER_FILE, "dataset.json")):
-        raise ConfigError(
-            f"{arguments.folder}: it has neither a ledger nor split tables; name the folder of a "
-            "dataset, which is <data_dir>/<dataset>"
-        )
+    folder, names = arguments.folder, (LEDGER_FILE, "dataset.json")
+    ledger = Ledger(folder / LEDGER_FILE)
+    if not any((folder / name).is_file() for name in names):
+        inner = sorted({str(path.parent) for name in names for path in folder.glob(f"*/{name}")})
+        remedy = "name the folder of a dataset, which is <data_dir>/<dataset>"
+        if inner:
+            remedy = f"is it {' or '.join(inner)}?"
+        raise ConfigError(f"{folder}: it has neither a ledger nor split tables; {remedy}")
     if (arguments.abandon is None) != (arguments.reason is None):
         raise ConfigError("--abandon and --reason belong together; write both")
     if arguments.abandon is not None:
