@@ -96,13 +96,13 @@ class Options(CountedRows):
             file = self.open_vectors(split)
             known = file.list_vectors()
             for name, where in self.locate_vectors(split).items():
-                found = known[where].dimension
-                if found is None:  # only reading all rows tells
+                lengths = known[where].dimension
+                if lengths is None:  # only reading all rows tells
                     continue
-                if (first := dimensions.setdefault(name, found)) != found:
+                if (first := dimensions.setdefault(name, lengths)) != lengths:
                     raise ConfigError(
                         f"{file.path}: vectors {name!r} of training and test rows have {first} and "
-                        f"{found} numbers; name vectors of one model"
+                        f"{lengths} numbers; name vectors of one model"
                     )
 
     def vector_names(self) -> tuple[str, ...]:

@@ -213,7 +213,7 @@ _SPECIAL = re.compile(r"\d+\^\d+|" + "|".join(map(re.escape, _ESCAPES)))
 
 def escape_latex(text: str) -> str:
     """Escapes text for LaTeX; 2^17 becomes a power."""
-    return _SPECIAL.sub(lambda found: _escape_part(found[0]), text)
+    return _SPECIAL.sub(lambda match: _escape_part(match[0]), text)
 
 
 def _escape_part(part: str) -> str:

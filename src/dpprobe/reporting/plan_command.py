@@ -50,7 +50,7 @@ def _run_plan(arguments: argparse.Namespace) -> int:
         setting, ceiling=arguments.ceiling, majority=arguments.majority, unit=arguments.unit
     )
     if arguments.figure:
-        from dpprobe.reporting.figures.planner import write_plan_figure
+        from dpprobe.reporting.figures.planner import write_plan_figure  # heavy: matplotlib
 
         write_plan_figure(arguments.figure, setting, plan.scale)
     print(json.dumps(plan.as_json(), indent=2) if arguments.json else plan_in_words(plan))

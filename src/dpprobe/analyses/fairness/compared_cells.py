@@ -73,13 +73,13 @@ def fairness_faults(study: Study) -> Iterator[str]:
         name: set(map(group_name, dataset.group_names()))
         for name, dataset in study.datasets.items()
     }
-    for name, own in by_dataset.items():
-        if given and CLASSES not in given and not own & set(given):
+    for name, columns_of_it in by_dataset.items():
+        if given and CLASSES not in given and not columns_of_it & set(given):
             yield (
                 f"groups: datasets.{name} has none of {', '.join(fairness.groups)}; add one that "
                 f"it has, or `{CLASSES}`"
             )
-    columns = {group for own in by_dataset.values() for group in own}
+    columns = set().union(*by_dataset.values())
     pairs = [(group_name(first), group_name(second)) for first, second in fairness.pairs]
     for group in dict.fromkeys([*given, *itertools.chain(*pairs)]):
         if group not in columns and group != CLASSES:
@@ -97,7 +97,7 @@ def fairness_faults(study: Study) -> Iterator[str]:
         elif CLASSES in (first, second) and CLASSES not in columns:
             yield f"{pair}: classes are not a group column; write two group columns"
         elif {first, second} <= columns and not any(
-            {first, second} <= own for own in by_dataset.values()
+            {first, second} <= each for each in by_dataset.values()
         ):
             yield f"{pair}: no dataset has both; write two that one has"
         seen.add(frozenset((first, second)))

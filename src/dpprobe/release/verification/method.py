@@ -158,8 +158,8 @@ def check_head(
 
 
 def _check_tensors(tensors: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    found = {name: values.shape for name, values in tensors.items()}
-    require_true(found == shapes, f"tensors {found}; the options imply {shapes}")
+    given = {name: values.shape for name, values in tensors.items()}
+    require_true(given == shapes, f"tensors {given}; the options imply {shapes}")
     for name, values in tensors.items():
         require_true(values.dtype == np.float32, f"{name}: {values.dtype}, not float32")
         require_true(bool(np.isfinite(values).all()), f"{name}: holds NaN or infinity")
