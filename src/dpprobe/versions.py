@@ -39,7 +39,7 @@ VERSIONS = {
     "report": 12,
     "tsne_page": 3,
     "release": 1,
-    "fine_tuning": 1,
+    "fine_tuning": 2,
     "cuts": 1,
     "search": 1,
 } | analysis_registry.VERSIONS
