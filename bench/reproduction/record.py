@@ -102,9 +102,16 @@ class Record:
         ]
 
     def with_parts(self, other: Record) -> Record:
-        """Returns this record, its parts replaced by another's of the same name."""
+        """Returns this record, its parts replaced by another's of the same name.
+
+        Of a study whose options stayed, the cells that the other does not have are kept.
+        """
+        studies = {
+            name: _with_earlier_cells(study, self.studies.get(name, {}))
+            for name, study in other.studies.items()
+        }
         return Record(
-            studies=dict(sorted({**self.studies, **other.studies}.items())),
+            studies=dict(sorted({**self.studies, **studies}.items())),
             rates=dict(sorted({**self.rates, **other.rates}.items())),
             throughput=dict(sorted({**self.throughput, **other.throughput}.items())),
         )
@@ -114,6 +121,19 @@ class Record:
         rates = {name: vars(rate) for name, rate in self.rates.items()}
         values = {"studies": self.studies, "rates": rates, "throughput": self.throughput}
         write_json(path, {"format": FORMAT, "format_version": FORMAT_VERSION, **values})
+
+
+def _with_earlier_cells(study: Mapping[str, Any], before: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Adds the cells of an earlier record of a study, unless its options have changed since."""
+    if any(before.get(part) != study[part] for part in ("backbones", "methods")):
+        return study
+    cells = {_place(cell): cell for cell in [*before["cells"], *study["cells"]]}
+    return {**study, "cells": [cell for _, cell in sorted(cells.items())]}
+
+
+def _place(cell: Mapping[str, Any]) -> tuple[str, str, str, float]:
+    epsilon = epsilon_value(cell["epsilon"])
+    return cell["dataset"], cell["backbone"], cell["method"], epsilon
 
 
 def read_reproduced(path: Path = FILE) -> Record:

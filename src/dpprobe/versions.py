@@ -36,7 +36,7 @@ VERSIONS = {
     "tracking": 11,
     "report": 12,
     "release": 1,
-    "fine_tuning": 1,
+    "fine_tuning": 2,
     "cuts": 1,
     "search": 1,
 } | analysis_registry.VERSIONS

@@ -14,6 +14,9 @@ from dpprobe.finetune.layers import Call, Gradients, Rule, by_rows, channels_las
 
 # Row by row, convolutions of so many positions are faster than all rows' as groups of one.
 _POSITIONS_BY_ROW = 1024
+# A row's patches of up to so many numbers take less time than a call of a convolution for the row.
+_PATCH_NUMBERS = 2**15
+_PIECE_BYTES = 2**22
 
 
 class Conv2dRule(Rule):
@@ -76,6 +79,9 @@ class Conv2dRule(Rule):
         positions = outputs[0, 0].numel() * count // call.rows
         dense = groups == 1 or positions >= _POSITIONS_BY_ROW
         shape = module.weight.shape
+        is_small = groups == 1 and positions * shape[1:].numel() <= _PATCH_NUMBERS
+        if is_small and outputs.device.type == "cpu":
+            return _patch_gradients(module, inputs, outputs, padding, call.rows)
         if dense and outputs.device.type == "cpu":
             pairs = zip(inputs.chunk(call.rows), outputs.chunk(call.rows), strict=True)
             return torch.stack(
@@ -122,6 +128,31 @@ def _as_channels(maps: torch.Tensor) -> torch.Tensor:
         return maps.view(1, rows * channels, height, width)
     last = maps.permute(2, 3, 0, 1).reshape(1, height, width, rows * channels)
     return last.permute(0, 3, 1, 2)
+
+
+def _patch_gradients(
+    module: nn.Conv2d,
+    inputs: torch.Tensor,
+    outputs: torch.Tensor,
+    padding: tuple[int, int],
+    rows: int,
+) -> torch.Tensor:
+    """Returns each example's gradient of the weight, as a product with patches of its input."""
+    filters, channels, *kernel = module.weight.shape
+    gradients = inputs.new_empty(rows, *module.weight.shape)
+    views, numbers = len(inputs) // rows, outputs[0, 0].numel() * module.weight[0].numel()
+    piece = max(1, _PIECE_BYTES // (4 * views * numbers))
+    pairs = zip(inputs.split(piece * views), outputs.split(piece * views), strict=True)
+    for part, (maps, map_gradients) in zip(gradients.split(piece), pairs, strict=True):
+        windows = functional.pad(maps, (padding[1], padding[1], padding[0], padding[0]))
+        for axis, dilation in enumerate(module.dilation):
+            span = dilation * (kernel[axis] - 1) + 1
+            windows = windows.unfold(2 + axis, span, module.stride[axis])[..., ::dilation]
+        # Channels are innermost, as they lie in memory.
+        patches = windows.permute(0, 2, 3, 4, 5, 1).reshape(len(part), -1, part[0, 0].numel())
+        products = torch.bmm(channels_last(map_gradients, len(part)).transpose(1, 2), patches)
+        part.copy_(products.view(-1, filters, *kernel, channels).permute(0, 1, 4, 2, 3))
+    return gradients
 
 
 def _weight_gradient(

@@ -60,14 +60,25 @@ def test_infinity_and_areas_survive_json(tmp_path: Path) -> None:
     assert (found.epsilon, found.private, found.metric) == (math.inf, False, "auc")
 
 
-def test_a_study_replaces_itself_and_leaves_others(tmp_path: Path) -> None:
+def test_a_study_replaces_its_cells_and_leaves_others(tmp_path: Path) -> None:
     paper_cell(tmp_path / "a", epsilon="1")
+    paper_cell(tmp_path / "a", epsilon="10")
     paper_cell(tmp_path / "b", epsilon="2")
+    paper_cell(tmp_path / "b", epsilon="10", seeds=5)
     first = record.record_study(study(), tmp_path / "a", file=None)
     other = record.record_study(study(study="other"), tmp_path / "a", file=None)
     again = record.record_study(study(), tmp_path / "b", file=None)
     both = first.with_parts(other).with_parts(again)
-    assert [(r.study, r.epsilon) for r in both.results()] == [("mine", 2.0), ("other", 1.0)]
+    assert [(r.study, r.epsilon, r.seeds) for r in both.results()] == [
+        ("mine", 1.0, 3), ("mine", 2.0, 3), ("mine", 10.0, 5), ("other", 1.0, 3), ("other", 10.0, 3)
+    ]  # fmt: skip
+
+
+def test_a_study_of_other_options_replaces_all_its_cells(tmp_path: Path) -> None:
+    paper_cell(tmp_path / "a", epsilon="1", options=SGD)
+    paper_cell(tmp_path / "b", epsilon="2", options=SGD | {"epochs": 3})
+    first, again = (record.record_study(study(), tmp_path / name, file=None) for name in "ab")
+    assert [r.epsilon for r in first.with_parts(again).results()] == [2.0]
 
 
 def test_a_folder_without_cells_is_refused(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from timm.layers.layer_scale import LayerScale
 from timm.layers.std_conv import ScaledStdConv2d
 from torch import nn
 
-from dpprobe.finetune import ghost
+from dpprobe.finetune import convolutions, ghost
 from dpprobe.finetune.layer_rules import rule_of
 from dpprobe.finetune.layers import ModuleRule, row_norms, squared_norms
 from dpprobe.finetune.lora import ChannelAffine
@@ -209,6 +209,24 @@ def test_both_ways_of_a_layer_agree(name: str, monkeypatch: pytest.MonkeyPatch) 
         results.append(added(sums(network, 0.1), inputs, labels, None))
 
     assert (results[0] - results[1]).norm() < 1e-4 * results[0].norm()
+
+
+@pytest.mark.parametrize("views", [1, 3])
+@pytest.mark.parametrize("name", [name for name in LAYERS if name.startswith("conv ")])
+def test_patches_have_the_gradients_of_convolutions(
+    name: str, views: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = started(name)
+    inputs, labels = batch(network, views=views)
+    monkeypatch.setattr(ghost, "forms_gradients", lambda _: True)
+    results = []
+    for numbers, piece in ((0, 1), (10**9, 1), (10**9, 10**9)):
+        monkeypatch.setattr(convolutions, "_PATCH_NUMBERS", numbers)
+        monkeypatch.setattr(convolutions, "_PIECE_BYTES", piece)
+        results.append(added(sums(network, 0.1), inputs, labels, None))
+
+    assert (results[0] - results[1]).norm() < 1e-5 * results[0].norm()
+    assert torch.allclose(results[1], results[2], rtol=1e-6, atol=1e-8)
 
 
 def test_a_network_in_channels_last_is_the_same() -> None:
