@@ -104,7 +104,7 @@ class Record:
     def with_parts(self, other: Record) -> Record:
         """Returns this record, its parts replaced by another's of the same name.
 
-        Of a study whose options stayed, the cells that the other does not have are kept.
+        Keeps the cells that the other lacks if the study's options are the same.
         """
         studies = {
             name: _with_earlier_cells(study, self.studies.get(name, {}))
