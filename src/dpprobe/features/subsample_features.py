@@ -40,8 +40,7 @@ def select_shard(
     store, source = FeatureStore(manifest), SplitTable(table)
     if store.dataset_fingerprint != read_info(whole.with_name("dataset.json")).fingerprint:
         raise DataError(
-            f"{manifest}: these are features of other rows than those of {whole}; extract them "
-            "again"
+            f"{manifest}: these features do not belong to the rows in {whole}; extract them again"
         )
     start, stop = row_range(source.rows, shard, shards)
     rows = _find_places(store, SplitTable(whole), source, slice(start, stop))

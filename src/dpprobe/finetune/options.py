@@ -264,8 +264,8 @@ class Options(GradientOptions):
             )
         if probe.method.link != self.link:
             raise ValueError(
-                f"probe: scores of head {probe.method.head} have link {probe.method.link}, and "
-                f"loss {self.loss} needs {self.link}; write another head or loss"
+                f"probe: head {probe.method.head} gives scores for link {probe.method.link}, but "
+                f"loss {self.loss} needs link {self.link}; write another head or loss"
             )
         if "normalize" in self.model_fields_set and self.normalize != probe.method.normalize:
             raise ValueError("normalize: belongs to the probe; write it there")

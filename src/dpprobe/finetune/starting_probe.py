@@ -51,9 +51,10 @@ def fit_probe(
 
 
 def probe_plan(plan: Plan) -> Plan:
-    """Returns the probe's part of a plan, with mechanisms named as the probe's head names them.
+    """Returns the part of a plan that trains the probe, without the prefix of mechanism names.
 
-    Its epsilon is the whole's; the part alone costs less. Raises PrivacyError if there is no part.
+    The part keeps the epsilon of the whole plan, although the probe alone costs less. Raises
+    PrivacyError if the plan has no mechanism for a probe.
     """
     mechanisms = tuple(
         replace(item, name=item.name.removeprefix(PREFIX))

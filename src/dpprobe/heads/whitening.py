@@ -1,7 +1,7 @@
-"""Rows of nearly equal variance in all directions, by a released second moment.
+"""Whitens features with a released second moment: their variance becomes nearly equal everywhere.
 
 Clipping and noise treat all directions of the rows alike, but classes often differ where rows vary
-little. So heads are trained on z = A x / |A x|, of centred unit rows x, with
+little. So heads are trained on z = A x / |A x|, for centred rows x of unit length, with
 
     A = (G* + lambda I)^-w,
 

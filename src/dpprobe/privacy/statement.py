@@ -224,9 +224,10 @@ def make_statement(
     Args:
       mode: "benchmark", or "release", whose statement names no seed.
       seeds: one per head; for a release any sequence of that length.
-      public_data: of the backbone. `trained` is True if it was pretrained. `near_duplicate_check`
-        is the result of `find_near_duplicates`, or words. `subsample` has the `fraction` and the
-        `public_seed` that chose the rows of a release.
+      public_data: facts about the backbone. `trained` is True if it was pretrained.
+        `near_duplicate_check` is the result of `find_near_duplicates`, or a sentence why there
+        is none. `subsample` has the `fraction` and the `public_seed` that chose the rows of a
+        release.
       epsilon_all_heads: the price at the same delta of publishing the heads of all seeds.
       private_choices: what the head chose by looking at the private examples without a mechanism.
       priced_normalisation: True if the head's normalisation released statistics of the rows.

@@ -677,7 +677,7 @@ def _check_line(line: bytes, previous: str) -> dict[str, Any]:
         raise ValueError(f"no record of {FORMAT}")
     content = {key: value for key, value in record.items() if key != "hash"}
     if hash_value(content) != record["hash"] or _make_line(content, record["hash"]) != line:
-        raise ValueError("altered: its hash is of another text")
+        raise ValueError("altered: its hash does not match its content")
     if record["previous"] != previous:
         raise ValueError("does not follow the line before: one is missing, or came in between")
     return record

@@ -69,7 +69,7 @@ def headline_reason(record: CellRecord, metric_of: str = "the study or the catal
     """Names the metric of a cell, and the reason for it.
 
     Args:
-      metric_of: what set the metric, if something did.
+      metric_of: names who set the metric, for a cell whose metric was set explicitly.
     """
     counts = record.test_counts
     title = record.measure.title

@@ -77,7 +77,7 @@ def test_rows_that_are_not_the_wholes_are_refused(tmp_path: Path) -> None:
     longer = part_of(more, tmp_path / "longer", per_class=12)
     with pytest.raises(DataError, match="row id20 differs from the same row of"):
         select(whole, stored, longer, tmp_path / "d", shards=1)
-    with pytest.raises(DataError, match="features of other rows"):
+    with pytest.raises(DataError, match="features do not belong to the rows"):
         select(more, stored, longer, tmp_path / "e", shards=1)
 
 

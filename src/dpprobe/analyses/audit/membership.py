@@ -74,8 +74,9 @@ def attack_membership(
     Args:
       seed: of all that is drawn, at most 128 bits.
       shadows: heads that are trained.
-      targets: of these, how many are attacked; all where None. Each one's shadows are all others.
-      rows: units that are attacked at most; all others are in every head.
+      targets: number of these heads that are attacked; None attacks all. The attack on one head
+        uses all other heads as shadows.
+      rows: maximum number of attacked units; all other units are in every head's training data.
       mislabelled: the share of attacked units whose labels are changed.
 
     Raises:

@@ -146,8 +146,8 @@ def _check_inputs(
         )
     if weights.shape[1] != store.dimension:
         raise DataError(
-            f"{text}: {weights.shape[1]} numbers per class, the images have {store.dimension}: not "
-            "embeddings of one space; extract both with the same backbone"
+            f"{text}: text embeddings have {weights.shape[1]} dimensions, but image features have "
+            f"{store.dimension}; extract both with the same backbone"
         )
 
 

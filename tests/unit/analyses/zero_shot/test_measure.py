@@ -159,7 +159,7 @@ def test_what_does_not_fit_together_is_refused(tmp_path: Path) -> None:
     swapped = write_text(tmp_path / "t", np.eye(4), class_names=CLASSES[::-1])
     with pytest.raises(DataError, match="classes differ"):
         _run(tmp_path, manifest, swapped)
-    with pytest.raises(DataError, match="9 numbers per class, the images have 4"):
+    with pytest.raises(DataError, match="have 9 dimensions, but image features have 4"):
         _run(tmp_path, manifest, write_text(tmp_path / "t", np.ones((4, 9)) / 3))
     assert not (tmp_path / "metrics.json").exists()
 
