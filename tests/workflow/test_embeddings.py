@@ -107,7 +107,7 @@ def test_text_from_files_to_a_release(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vectors = write_code(workspace.directory)
-    workspace.run(STUDY, *TARGETS, "results/figures/code/overlap_hashing.png")
+    workspace.run(STUDY, *TARGETS, "results/overlap/code/hashing.json")
     results = workspace.directory / "results"
     assert read_results(results, "code")["hashing + ceiling"] > 45, "guessing: 25"
     statement = json.loads((results / "cells/code/hashing/squares/eps-8/privacy.json").read_text())

@@ -54,7 +54,7 @@ def test_what_no_network_and_no_head_can_do_stops_before_any_job(
     small["methods"]["dpfc"] = {"head": "feature_covariance"}
     result = workspace.run(small, check=False)
     assert result.returncode != 0
-    assert "backbones.net: checkpoint: photo.safetensors: no weights can be read" in result.stdout
+    assert "backbones.net: checkpoint: photo.safetensors: a JPEG image, where" in result.stdout
     assert "methods.dpfc on backbones.colour: head feature_covariance: 15552" in result.stdout
     assert "Traceback" not in result.stdout
     assert not (workspace.directory / "data").exists()

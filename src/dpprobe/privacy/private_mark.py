@@ -45,7 +45,8 @@ def check_unmarked(path: Path, *, option: str, written: str) -> None:
         return
     if not isinstance(mark, Mapping):
         return
-    if mark.get("format") == FORMAT:
+    # a checkpoint of a network in training has the options of its head alone
+    if mark.get("format") == FORMAT or "head" in mark:
         raise PrivacyError(
             f"{option} {written}: {_describe_origin(mark)}. A start from private results has "
             "no price; name a file made from public data alone"
@@ -55,7 +56,7 @@ def check_unmarked(path: Path, *, option: str, written: str) -> None:
 def _describe_origin(mark: Mapping[str, Any]) -> str:
     cell = mark.get("private_rows")
     if not isinstance(cell, Mapping):
-        return "heads that were trained on private rows"
+        return f"heads that {mark.get('head', 'a method')} trained on private rows"
     return (
         f"heads that {cell.get('method')} trained on private rows of {cell.get('dataset')} at "
         f"epsilon {cell.get('epsilon')}"
