@@ -36,9 +36,6 @@ class StudyFiles:
         names = ("train.parquet", "test.parquet", "dataset.json")
         return [f"{self.data}/{dataset}/{name}" for name in names]
 
-    def locate_table(self, dataset: str, split: str) -> str:
-        return f"{self.data}/{dataset}/{split}.parquet"
-
     def list_shard_names(self) -> list[str]:
         """Lists the names of the shards of one split."""
         shards = self.study.features.shards
