@@ -39,7 +39,7 @@ def test_it_tells_the_promise_and_every_mechanism(tmp_path: Path, release: Relea
     for fact in (
         facts.name, facts.dataset, *facts.class_names, statement["promise"], "1e-5", "1,500",
         statement["choice"]["words"], "the only release", "dpprobe verify .",
-        "sha256sum --check SHA256SUMS", "no test result is published",
+        "sha256sum --check SHA256SUMS", "No test result is published with this head.",
     ):  # fmt: skip
         assert fact in text
     for item in statement["mechanisms"]:
