@@ -3,12 +3,16 @@
 Run `snakemake --cores all` for the default study (config.yaml), with `--configfile FILE` for another.
 """
 
+import gc
 import os
 
 from snakemake.settings.types import DeploymentMethod
 from snakemake.utils import min_version
 
 min_version("9.14.8")  # earlier releases lose defaults in jobs run elsewhere
+
+# What is imported and declared up to the end of this file stays. Each job's Snakemake would look for garbage in it.
+gc.disable()
 
 
 # A study given with --configfile replaces the default one. Snakemake would merge the two
@@ -71,3 +75,7 @@ rule all:
         lambda wildcards: shown_paper_tables(),
         rules.tracking.input,
         rules.html_report.input,
+
+
+gc.freeze()
+gc.enable()

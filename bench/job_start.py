@@ -5,9 +5,10 @@ it: a Snakemake of its own, which starts the script. All heads are there by then
 finds nothing to train; what is left is its start. Seconds are the processor's, the fewest of some
 rounds, with compiled bytecode.
 
-    python bench/job_start.py [--rounds 5] [--before CHECKOUT]
+    python bench/job_start.py [--rounds 5] [--before CHECKOUT]...
 
-With `--before` the same job is measured with another checkout too, in turn.
+With `--before` the same job is measured with earlier checkouts too, in turn, and in the reverse
+order in every other round.
 """
 
 from __future__ import annotations
@@ -35,9 +36,13 @@ STUDY = {
     "seeds": 2,
 }
 CELL = "results/cells/digits/pixels/sgd/eps-2/metrics.json"
-# Every Python notes its processor's seconds when it ends, and what they went into.
+# Every Python notes its processor's seconds when it ends, and what they went into. Only the source
+# measured is on its path: Snakemake would load the plugins of an editable installation too.
 NOTE = """
 import atexit, os, sys, time
+
+sys.path[:] = [path for path in sys.path
+               if path == os.environ["SOURCE"] or not os.path.isfile(f"{path}/dpprobe/__init__.py")]
 
 def note():
     heavy = [name for name in ("torch", "numba", "pandas", "pyarrow", "dp_accounting", "mlflow")
@@ -82,6 +87,7 @@ def describe_environment(checkout: Path, folder: Path) -> dict[str, str]:
         "PYTHONPATH": f"{folder.parent}{os.pathsep}{checkout / 'src'}",
         "PYTHONPYCACHEPREFIX": str(folder.parent / "bytecode"),
         "NOTES": str(folder / "notes"),
+        "SOURCE": str(checkout / "src"),
     }
 
 
@@ -107,28 +113,40 @@ def measure_job(command: str, folder: Path, checkout: Path) -> dict[str, Part]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--before", type=Path)
+    parser.add_argument("--before", type=Path, action="append", default=[])
     arguments = parser.parse_args()
-    checkouts = {"now": ROOT}
-    if arguments.before:
-        checkouts = {"before": arguments.before.resolve(), "now": ROOT}
+    checkouts = {name_commit(path): path.resolve() for path in arguments.before} | {"now": ROOT}
     best: dict[tuple[str, str], Part] = {}
     with tempfile.TemporaryDirectory() as name:
         (Path(name) / "sitecustomize.py").write_text(NOTE)
         folders = {which: Path(name) / which for which in checkouts}
         jobs = {which: prepare_job(folders[which], path) for which, path in checkouts.items()}
-        for _ in range(arguments.rounds):
-            for which, path in checkouts.items():
+        for number in range(arguments.rounds):
+            for which in list(checkouts)[:: -1 if number % 2 else 1]:
+                path = checkouts[which]
                 for part, taken in measure_job(jobs[which], folders[which], path).items():
                     best[which, part] = min(taken, best.get((which, part), taken))
     write_results(checkouts, best, arguments.rounds)
+
+
+def name_commit(checkout: Path) -> str:
+    """Returns the short name of a checkout's commit."""
+    words = ["git", "-C", str(checkout), "rev-parse", "--short=8", "HEAD"]
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def sum_parts(best: dict[tuple[str, str], Part], which: str) -> float:
+    """Returns the seconds of both parts."""
+    return sum(best[which, part][0] for part in PARTS.values())
 
 
 def write_results(
     checkouts: dict[str, Path], best: dict[tuple[str, str], Part], rounds: int
 ) -> None:
     """Writes the table of all parts, and prints it."""
-    words = shlex.join(["python", "bench/job_start.py", *sys.argv[1:]])
+    befores = [which for which in checkouts if which != "now"]
+    options = ["--rounds", str(rounds), *(word for each in befores for word in ("--before", each))]
+    words = shlex.join(["python", "bench/job_start.py", *options])
     lines = [
         "# What a job costs before it works",
         "",
@@ -143,12 +161,12 @@ def write_results(
         for part in PARTS.values():
             seconds, modules, heavy = best[which, part]
             lines.append(f"| {which} | {part} | {seconds:.2f} | {modules} | {heavy} |")
-        total = sum(best[which, part][0] for part in PARTS.values())
-        lines.append(f"| {which} | both | {total:.2f} | | |")
-    if "before" in checkouts:
-        for part in PARTS.values():
-            ratio = best["now", part][0] / best["before", part][0]
-            lines.append(f"| now / before | {part} | {ratio:.2f} | | |")
+        lines.append(f"| {which} | both | {sum_parts(best, which):.2f} | | |")
+    for which in befores:
+        ratios = {part: best["now", part][0] / best[which, part][0] for part in PARTS.values()}
+        ratios["both"] = sum_parts(best, "now") / sum_parts(best, which)
+        for part, ratio in ratios.items():
+            lines.append(f"| now / {which} | {part} | {ratio:.2f} | | |")
     text = "\n".join(lines) + "\n"
     RESULTS.write_text(text)
     print(text)

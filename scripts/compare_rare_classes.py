@@ -2,14 +2,16 @@
 
 from pathlib import Path
 
+from dpprobe.imports import defer_collection
 from dpprobe.logs import job_log
 from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.analyses.imbalance.measure import Sources, imbalance_job
-        from dpprobe.devices import limit_threads
-        from dpprobe.results.cell_record import CellName
+        with defer_collection():
+            from dpprobe.analyses.imbalance.measure import Sources, imbalance_job
+            from dpprobe.devices import limit_threads
+            from dpprobe.results.cell_record import CellName
 
         limit_threads(snakemake.threads)
         study = run_study(snakemake.config)

@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+from dpprobe.imports import defer_collection
 from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.features.subsample_features import select_shard
+        with defer_collection():
+            from dpprobe.features.subsample_features import select_shard
 
         select_shard(
             manifest=Path(snakemake.input.manifest),

@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+from dpprobe.imports import defer_collection
 from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.reporting.report.study_report import write_study_report
-        from dpprobe.study.snapshot import run_study
+        with defer_collection():
+            from dpprobe.reporting.report.study_report import write_study_report
+            from dpprobe.study.snapshot import run_study
 
         write_study_report(
             Path(snakemake.output[0]),

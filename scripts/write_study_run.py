@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+from dpprobe.imports import defer_collection
 from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.tracking.ingest import ingest_study
-        from dpprobe.versions import clone_commit
+        with defer_collection():
+            from dpprobe.tracking.ingest import ingest_study
+            from dpprobe.versions import clone_commit
 
         params, paths = snakemake.params, snakemake.input
         results = Path(snakemake.output[0]).parent.parent
