@@ -21,7 +21,9 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
 from pathlib import Path
+from statistics import median
 
 import yaml
 
@@ -116,7 +118,7 @@ def main() -> None:
     parser.add_argument("--before", type=Path, action="append", default=[])
     arguments = parser.parse_args()
     checkouts = {name_commit(path): path.resolve() for path in arguments.before} | {"now": ROOT}
-    best: dict[tuple[str, str], Part] = {}
+    rounds: dict[tuple[str, str], list[Part]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as name:
         (Path(name) / "sitecustomize.py").write_text(NOTE)
         folders = {which: Path(name) / which for which in checkouts}
@@ -125,8 +127,8 @@ def main() -> None:
             for which in list(checkouts)[:: -1 if number % 2 else 1]:
                 path = checkouts[which]
                 for part, taken in measure_job(jobs[which], folders[which], path).items():
-                    best[which, part] = min(taken, best.get((which, part), taken))
-    write_results(checkouts, best, arguments.rounds)
+                    rounds[which, part].append(taken)
+    write_results(checkouts, rounds)
 
 
 def name_commit(checkout: Path) -> str:
@@ -135,38 +137,40 @@ def name_commit(checkout: Path) -> str:
     return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def sum_parts(best: dict[tuple[str, str], Part], which: str) -> float:
-    """Returns the seconds of both parts."""
-    return sum(best[which, part][0] for part in PARTS.values())
-
-
-def write_results(
-    checkouts: dict[str, Path], best: dict[tuple[str, str], Part], rounds: int
-) -> None:
+def write_results(checkouts: dict[str, Path], rounds: dict[tuple[str, str], list[Part]]) -> None:
     """Writes the table of all parts, and prints it."""
+    seconds = {key: [part[0] for part in parts] for key, parts in rounds.items()}
+    for which in checkouts:
+        each = zip(*(seconds[which, part] for part in PARTS.values()), strict=True)
+        seconds[which, "both"] = [sum(parts) for parts in each]
+    count = len(seconds["now", "both"])
     befores = [which for which in checkouts if which != "now"]
-    options = ["--rounds", str(rounds), *(word for each in befores for word in ("--before", each))]
+    options = ["--rounds", str(count), *(word for each in befores for word in ("--before", each))]
     words = shlex.join(["python", "bench/job_start.py", *options])
     lines = [
         "# What a job costs before it works",
         "",
         f"Measured by `{words}`, Python {platform.python_version()}: a training job of the digits "
         "that finds all heads trained, started as Slurm starts it. Processor seconds, the fewest "
-        f"of {rounds} rounds; ratios travel, seconds do not.",
+        f"of {count} rounds; ratios are medians over rounds, with the lowest and the highest. "
+        "Ratios travel, seconds do not.",
         "",
         "| | part | seconds | modules | heavy libraries |",
         "|---|---|---|---|---|",
     ]
     for which in checkouts:
         for part in PARTS.values():
-            seconds, modules, heavy = best[which, part]
-            lines.append(f"| {which} | {part} | {seconds:.2f} | {modules} | {heavy} |")
-        lines.append(f"| {which} | both | {sum_parts(best, which):.2f} | | |")
+            _, modules, heavy = rounds[which, part][0]
+            lines.append(
+                f"| {which} | {part} | {min(seconds[which, part]):.2f} | {modules} | {heavy} |"
+            )
+        lines.append(f"| {which} | both | {min(seconds[which, 'both']):.2f} | | |")
     for which in befores:
-        ratios = {part: best["now", part][0] / best[which, part][0] for part in PARTS.values()}
-        ratios["both"] = sum_parts(best, "now") / sum_parts(best, which)
-        for part, ratio in ratios.items():
-            lines.append(f"| now / {which} | {part} | {ratio:.2f} | | |")
+        for part in (*PARTS.values(), "both"):
+            pairs = zip(seconds["now", part], seconds[which, part], strict=True)
+            ratios = [now / before for now, before in pairs]
+            spread = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+            lines.append(f"| now / {which} | {part} | {spread} | | |")
     text = "\n".join(lines) + "\n"
     RESULTS.write_text(text)
     print(text)
