@@ -2,17 +2,15 @@
 
 from pathlib import Path
 
-from dpprobe.imports import defer_collection
 from dpprobe.logs import job_log
 from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        with defer_collection():
-            from dpprobe.analyses.audit.measure import audit_job
-            from dpprobe.analyses.audit.options import AuditOptions
-            from dpprobe.devices import limit_threads
-            from dpprobe.training.tasks import Job
+        from dpprobe.analyses.audit.measure import audit_job
+        from dpprobe.analyses.audit.options import AuditOptions
+        from dpprobe.devices import limit_threads
+        from dpprobe.training.tasks import Job
 
         limit_threads(snakemake.threads)
         params = snakemake.params

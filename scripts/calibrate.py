@@ -3,16 +3,14 @@
 from pathlib import Path
 
 from dpprobe.heads.registry import method_options
-from dpprobe.imports import defer_collection
 from dpprobe.logs import job_log
 from dpprobe.privacy.limits import epsilon_value
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        with defer_collection():
-            from dpprobe.data.table import read_info
-            from dpprobe.privacy.plan import Patients
-            from dpprobe.training.plan_file import write_plans
+        from dpprobe.data.table import read_info
+        from dpprobe.privacy.plan import Patients
+        from dpprobe.training.plan_file import write_plans
 
         privacy = snakemake.params.privacy
         output = Path(snakemake.output[0])

@@ -2,18 +2,16 @@
 
 from pathlib import Path
 
-from dpprobe.imports import defer_collection
 from dpprobe.logs import job_log
 from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        with defer_collection():
-            from dpprobe.data.table import SPLITS, SplitTable
-            from dpprobe.devices import limit_threads
-            from dpprobe.features.feature_store import FeatureStore
-            from dpprobe.features.near_duplicate_search import DatasetSplit
-            from dpprobe.features.overlap_record import write_near_duplicates
+        from dpprobe.data.table import SPLITS, SplitTable
+        from dpprobe.devices import limit_threads
+        from dpprobe.features.feature_store import FeatureStore
+        from dpprobe.features.near_duplicate_search import DatasetSplit
+        from dpprobe.features.overlap_record import write_near_duplicates
 
         limit_threads(snakemake.threads)
         tables, manifests = snakemake.input.tables, snakemake.input.manifests

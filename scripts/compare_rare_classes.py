@@ -2,16 +2,14 @@
 
 from pathlib import Path
 
-from dpprobe.imports import defer_collection
 from dpprobe.logs import job_log
 from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        with defer_collection():
-            from dpprobe.analyses.imbalance.measure import Sources, imbalance_job
-            from dpprobe.devices import limit_threads
-            from dpprobe.results.cell_record import CellName
+        from dpprobe.analyses.imbalance.measure import Sources, imbalance_job
+        from dpprobe.devices import limit_threads
+        from dpprobe.results.cell_record import CellName
 
         limit_threads(snakemake.threads)
         study = run_study(snakemake.config)

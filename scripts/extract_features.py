@@ -2,16 +2,14 @@
 
 from pathlib import Path
 
-from dpprobe.imports import defer_collection
 from dpprobe.logs import job_log
 from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        with defer_collection():
-            from dpprobe.devices import limit_threads
-            from dpprobe.features.extraction import extract_shard
-            from dpprobe.finetune.cut_shards import extract_cut_shard
+        from dpprobe.devices import limit_threads
+        from dpprobe.features.extraction import extract_shard
+        from dpprobe.finetune.cut_shards import extract_cut_shard
 
         study = run_study(snakemake.config)
         limit_threads(snakemake.threads)

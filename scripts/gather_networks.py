@@ -1,15 +1,13 @@
 """Makes a cell of the networks of its seeds."""
 
-from dpprobe.imports import defer_collection
 from dpprobe.logs import job_log
 from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        with defer_collection():
-            from dpprobe.training.network_cell import NetworkFiles
-            from dpprobe.training.tasks import Job
-            from dpprobe.training.tuned_networks import gather_networks
+        from dpprobe.training.network_cell import NetworkFiles
+        from dpprobe.training.tasks import Job
+        from dpprobe.training.tuned_networks import gather_networks
 
         study = run_study(snakemake.config)
         wildcards = snakemake.wildcards

@@ -1,14 +1,12 @@
 """Makes a table or a figure: the exhibit that the rule is named after."""
 
-from dpprobe.imports import defer_collection
 from dpprobe.logs import job_log
 from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        with defer_collection():
-            from dpprobe.exhibits.make import make_exhibit
-            from dpprobe.reporting.registry import find_exhibit
+        from dpprobe.exhibits.make import make_exhibit
+        from dpprobe.reporting.registry import find_exhibit
 
         def list_paths(named):
             return {

@@ -2,15 +2,13 @@
 
 from pathlib import Path
 
-from dpprobe.imports import defer_collection
 from dpprobe.logs import job_log
 from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        with defer_collection():
-            from dpprobe.devices import limit_threads
-            from dpprobe.release.make import make_release
+        from dpprobe.devices import limit_threads
+        from dpprobe.release.make import make_release
 
         limit_threads(snakemake.threads)
         make_release(

@@ -1,13 +1,11 @@
 """Runs the job of an analysis: the one that the rule is named after."""
 
-from dpprobe.imports import defer_collection
 from dpprobe.logs import job_log
 from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        with defer_collection():
-            from dpprobe.analyses.measuring import find_analysis, measure_analysis
+        from dpprobe.analyses.measuring import find_analysis, measure_analysis
 
         measure_analysis(
             find_analysis(snakemake.rule),

@@ -2,15 +2,13 @@
 
 from pathlib import Path
 
-from dpprobe.imports import defer_collection
 from dpprobe.logs import job_log
 from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        with defer_collection():
-            from dpprobe.analyses.representation_law.law_networks import TunedFiles, measure_laws
-            from dpprobe.analyses.representation_law.options import RepresentationLawOptions
+        from dpprobe.analyses.representation_law.law_networks import TunedFiles, measure_laws
+        from dpprobe.analyses.representation_law.options import RepresentationLawOptions
 
         study = run_study(snakemake.config)
         params, wildcards = snakemake.params, snakemake.wildcards

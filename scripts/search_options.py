@@ -2,18 +2,16 @@
 
 from pathlib import Path
 
-from dpprobe.imports import defer_collection
 from dpprobe.logs import job_log
 from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        with defer_collection():
-            from dpprobe.devices import limit_threads
-            from dpprobe.training.network_cell import NetworkFiles
-            from dpprobe.training.network_job import Limits
-            from dpprobe.training.search_job import search_job
-            from dpprobe.training.tasks import Job
+        from dpprobe.devices import limit_threads
+        from dpprobe.training.network_cell import NetworkFiles
+        from dpprobe.training.network_job import Limits
+        from dpprobe.training.search_job import search_job
+        from dpprobe.training.tasks import Job
 
         limit_threads(snakemake.threads)
         study = run_study(snakemake.config)

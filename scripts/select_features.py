@@ -2,13 +2,11 @@
 
 from pathlib import Path
 
-from dpprobe.imports import defer_collection
 from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        with defer_collection():
-            from dpprobe.features.subsample_features import select_shard
+        from dpprobe.features.subsample_features import select_shard
 
         select_shard(
             manifest=Path(snakemake.input.manifest),

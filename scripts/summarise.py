@@ -2,13 +2,11 @@
 
 from pathlib import Path
 
-from dpprobe.imports import defer_collection
 from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        with defer_collection():
-            from dpprobe.results.summary import summarise_cells
+        from dpprobe.results.summary import summarise_cells
 
         summarise_cells(
             [Path(path) for path in snakemake.input.metrics],

@@ -2,16 +2,14 @@
 
 from pathlib import Path
 
-from dpprobe.imports import defer_collection
 from dpprobe.logs import job_log
 from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        with defer_collection():
-            from dpprobe.results.cell_record import record_paths
-            from dpprobe.tracking.ingest import update_dataset
-            from dpprobe.versions import clone_commit
+        from dpprobe.results.cell_record import record_paths
+        from dpprobe.tracking.ingest import update_dataset
+        from dpprobe.versions import clone_commit
 
         params, paths = snakemake.params, snakemake.input
         results = Path(snakemake.output[0]).parent.parent

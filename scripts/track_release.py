@@ -2,13 +2,11 @@
 
 from pathlib import Path
 
-from dpprobe.imports import defer_collection
 from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        with defer_collection():
-            from dpprobe.tracking.release_registry import register_release
+        from dpprobe.tracking.release_registry import register_release
 
         params = snakemake.params
         results = Path(snakemake.output[0]).parents[2]

@@ -2,16 +2,14 @@
 
 from pathlib import Path
 
-from dpprobe.imports import defer_collection
 from dpprobe.logs import job_log
 from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        with defer_collection():
-            from dpprobe.devices import limit_threads
-            from dpprobe.training.head_job import train_job
-            from dpprobe.training.tasks import Job
+        from dpprobe.devices import limit_threads
+        from dpprobe.training.head_job import train_job
+        from dpprobe.training.tasks import Job
 
         limit_threads(snakemake.threads)
         params = snakemake.params

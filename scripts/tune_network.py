@@ -1,15 +1,13 @@
 """Trains the network of one seed of a (dataset, backbone, method, epsilon)."""
 
-from dpprobe.imports import defer_collection
 from dpprobe.logs import job_log
 from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        with defer_collection():
-            from dpprobe.devices import limit_threads
-            from dpprobe.training.network_cell import NetworkFiles, keep_network
-            from dpprobe.training.tasks import Job
+        from dpprobe.devices import limit_threads
+        from dpprobe.training.network_cell import NetworkFiles, keep_network
+        from dpprobe.training.tasks import Job
 
         limit_threads(snakemake.threads)
         study = run_study(snakemake.config)

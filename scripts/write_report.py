@@ -2,14 +2,12 @@
 
 from pathlib import Path
 
-from dpprobe.imports import defer_collection
 from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        with defer_collection():
-            from dpprobe.reporting.report.study_report import write_study_report
-            from dpprobe.study.snapshot import run_study
+        from dpprobe.reporting.report.study_report import write_study_report
+        from dpprobe.study.snapshot import run_study
 
         write_study_report(
             Path(snakemake.output[0]),

@@ -2,14 +2,12 @@
 
 from pathlib import Path
 
-from dpprobe.imports import defer_collection
 from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        with defer_collection():
-            from dpprobe.tracking.ingest import ingest_study
-            from dpprobe.versions import clone_commit
+        from dpprobe.tracking.ingest import ingest_study
+        from dpprobe.versions import clone_commit
 
         params, paths = snakemake.params, snakemake.input
         results = Path(snakemake.output[0]).parent.parent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import re
@@ -57,6 +58,10 @@ class _LogFile(logging.FileHandler):
             print(f"dpprobe: {explain_unwritable(error) or error}", file=sys.stderr)
 
 
+# New objects after which Python looks for garbage.
+GARBAGE_OBJECTS = 100_000
+
+
 @contextmanager
 def job_log(path: str | Path) -> Iterator[None]:
     """Sends dpprobe's log lines and Python's warnings to `path` and to standard error.
@@ -66,6 +71,8 @@ def job_log(path: str | Path) -> Iterator[None]:
     says if no other try can help. Any other exception leaves its traceback in the log and is raised
     again. A missing file is reported with the run from another folder that may have replaced it.
     """
+    # What a job imports stays. Python looks for garbage among torch's 350,000 objects too often.
+    gc.set_threshold(GARBAGE_OBJECTS)
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import gc
 import logging
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -60,6 +62,18 @@ def test_a_full_disk_is_told_in_one_line(
     assert "Traceback" not in path.read_text()
     assert not is_lasting(path.read_text())
     assert capsys.readouterr().err.endswith(f"ERROR {line}\n")
+
+
+def test_a_job_imports_with_few_passes_over_what_stays(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    request.addfinalizer(partial(gc.set_threshold, *gc.get_threshold()))
+    gc.set_threshold(700, 10, 10)
+    with job_log(tmp_path / "job.log"):
+        before = gc.get_stats()[0]["collections"]
+        kept = [[] for _ in range(50_000)]
+        assert gc.get_stats()[0]["collections"] == before
+    assert len(kept) == 50_000
 
 
 def test_a_log_without_room_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:

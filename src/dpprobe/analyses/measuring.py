@@ -10,7 +10,6 @@ from typing import Any
 from dpprobe.analyses.analysis import Analysis
 from dpprobe.analysis_registry import load_analyses
 from dpprobe.exhibits.make import find_function, read_needs
-from dpprobe.imports import defer_collection
 from dpprobe.study.study import Study
 
 
@@ -47,8 +46,7 @@ def measure_analysis(
     """
     declared = analysis.measurement
     assert declared is not None
-    with defer_collection():
-        job = find_function(declared.job)
+    job = find_function(declared.job)
     asked = inspect.signature(job).parameters
     first, pattern = Path(outputs[0]), next(iter(declared.outputs.values()))
     # <folder>/<dataset>/...

@@ -10,7 +10,6 @@ from typing import Any
 
 from dpprobe.exhibits import published
 from dpprobe.exhibits.exhibit import Exhibit, Need
-from dpprobe.imports import defer_collection
 from dpprobe.study.study import Study
 
 # Arguments that `make` may take beside the inputs, outputs, params and wildcards of its job.
@@ -49,8 +48,7 @@ def make_exhibit(
       inputs, outputs: the paths of each need and of each output.
       read_study: returns the study; called if `make` asks for it.
     """
-    with defer_collection():
-        make = find_function(exhibit.make)
+    make = find_function(exhibit.make)
     asked = inspect.signature(make).parameters
     offered = {**params, **wildcards}
     study = read_study() if STUDY in asked or callable(exhibit.files) else None
