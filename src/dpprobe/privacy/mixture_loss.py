@@ -1,7 +1,7 @@
 """The loss of a group of units in a Poisson sample, as dp-accounting computes it, but faster.
 
 dp-accounting inverts the loss of a mixture of Gaussians by one Python call per point. Here all
-points take each step of the same bisection together. The bits are the same, which a test shows.
+points take each step of the same bisection together. The result is the same up to rounding.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class _MixtureLoss(MixtureGaussianPrivacyLoss):  # type: ignore[misc]
             above = privacy_losses < self._compute_losses(middle)
             low = np.where(wide & above, middle, low)
             high = np.where(wide & ~above, middle, high)
-        found: Numbers = np.floor(high / precision) * precision
-        return found
+        inverses: Numbers = np.floor(high / precision) * precision
+        return inverses
 
     def _compute_losses(self, x: Numbers) -> Numbers:
         """Computes `privacy_loss` at every point."""
