@@ -39,6 +39,8 @@ _PIECE_BYTES = 32 * 2**20
 # A sum over many rows goes by slices, whose number depends on the rows and the head alone: so the
 # sum is the same for any number of threads. The slices' sums take at most so much memory a seed.
 _SLICE_ROWS, _MOST_SLICES, _SLICE_BYTES = 512, 8, 8 * 2**20
+# Normalised rows up to this size are kept between full-batch steps; more are normalised each time.
+_KEPT_BYTES = 64 * 2**20
 # Rows of a batch that one thread adds up in compiled steps.
 _LARGEST_BATCH = 1024
 
@@ -86,6 +88,17 @@ class ClippedGradients:
         return fused_step.Arrays.make_arrays(
             features, scale, self.rows.labels, self.bounds, self.rows.weights, sigmoid=self.sigmoid
         )
+
+    @cached_property
+    def copies(self) -> list[fused_step.Arrays] | None:
+        """Blocks of all rows after normalisation; None if they are too many to keep."""
+        if 4 * len(self.rows) * self.rows.dimension > _KEPT_BYTES:
+            return None
+        return list(self.read_copies())
+
+    def read_copies(self) -> Iterator[fused_step.Arrays]:
+        for start, stop, features in self.rows.read_blocks():
+            yield self.copy_arrays(features, slice(start, stop))
 
     def copy_arrays(self, features: torch.Tensor, index: torch.Tensor | slice) -> fused_step.Arrays:
         rows = self.rows
@@ -191,8 +204,8 @@ class NativeFullBatchSum(ClippedGradientSum):
         if self.gradients.arrays is not None:
             yield self.gradients.arrays
             return
-        for start, stop, features in self.gradients.rows.read_blocks():
-            yield self.gradients.copy_arrays(features, slice(start, stop))
+        copies = self.gradients.copies
+        yield from self.gradients.read_copies() if copies is None else copies
 
 
 class NativePoissonSum(ClippedGradientSum):

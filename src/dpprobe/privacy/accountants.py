@@ -573,8 +573,10 @@ def _compute_loss_distribution(
     """
     from dp_accounting.pld import privacy_loss_distribution
 
+    from dpprobe.privacy.mixture_loss import compute_group_loss  # imports dp-accounting
+
     losses = [
-        _group_loss(noise, rate, size, interval).self_compose(count)
+        compute_group_loss(noise, rate, size, interval or 1e-4).self_compose(count)
         if rate < 1 and size > 1
         else privacy_loss_distribution.from_gaussian_mechanism(
             standard_deviation=noise, sampling_prob=rate, value_discretization_interval=interval
@@ -592,22 +594,6 @@ def _compute_loss_distribution(
     for loss in losses[1:]:
         total = total.compose(loss)
     return total
-
-
-def _group_loss(
-    noise: float, rate: float, size: int, interval: float | None
-) -> privacy_loss_distribution.PrivacyLossDistribution:
-    """Computes the loss of one release on a Poisson sample to a group: see `group_epsilon`."""
-    from dp_accounting.pld import privacy_loss_distribution
-    from scipy.stats import binom
-
-    joined = list(range(size + 1))
-    return privacy_loss_distribution.from_mixture_gaussian_mechanism(
-        noise,
-        joined,
-        binom.pmf(joined, size, rate).tolist(),
-        value_discretization_interval=interval,
-    )
 
 
 def _rdp_epsilon(

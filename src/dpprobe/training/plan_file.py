@@ -201,14 +201,21 @@ def read_plans(path: Path) -> Plans:
         raise PrivacyError(f"{path}: unreadable ({error!r}); delete it and run again") from error
 
 
-def check_prices(path: Path, method: str, plans: Plans, seeds: int) -> None:
+def check_prices(
+    path: Path, method: str, plans: Plans, seeds: int, *, other_accountants: bool = True
+) -> None:
     """Prices a method's plan again: by all accountants, and all its heads together.
 
     The file's hash shows damage, but not an edit by someone who hashes again. So nothing that a
     statement prints is believed: PrivacyError if the plan costs more than its target, or the file
     has other epsilons. It takes a second or less, once for all methods priced alike.
+
+    Args:
+      other_accountants: False to price by the plan's own accountant alone, if no statement follows.
     """
-    for fault in _list_faults(plans.plans[method], plans.together[method], seeds):
+    for fault in _list_faults(
+        plans.plans[method], plans.together[method], seeds, other_accountants=other_accountants
+    ):
         raise PrivacyError(f"{path}: {method}: {fault}; delete it and run again")
 
 
@@ -218,7 +225,9 @@ def check_price(plan: Plan) -> None:
         raise PrivacyError(f"{fault}; delete the folder of calibrations and run again")
 
 
-def _list_faults(plan: Plan, together: float, seeds: int) -> Iterator[str]:
+def _list_faults(
+    plan: Plan, together: float, seeds: int, *, other_accountants: bool = True
+) -> Iterator[str]:
     """Yields what is wrong with a plan's prices, the cheapest check first."""
     says = f"says epsilon {{}} at delta {plan.delta:g}{{}}, but {{}}"
     cost = price_plan(plan)
@@ -232,6 +241,8 @@ def _list_faults(plan: Plan, together: float, seeds: int) -> Iterator[str]:
     ):
         if not _prices_agree(said, computed):
             yield says.format(_format_number(said), what, f"it is {_format_number(computed)}")
+    if not other_accountants:
+        return
     priced_by, checks, notes = second_opinions(plan)
     for what, noted, right in (
         ("priced by", plan.priced_by, priced_by),

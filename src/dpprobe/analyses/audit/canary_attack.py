@@ -32,7 +32,13 @@ import torch
 
 from dpprobe.analyses.audit.canaries import Worlds
 from dpprobe.analyses.audit.noise_tests import NoiseTests, Outcome
-from dpprobe.analyses.audit.transcripts import Break, Recorder, Replayer, Transcript
+from dpprobe.analyses.audit.transcripts import (
+    Break,
+    Recorder,
+    Replayer,
+    Transcript,
+    join_blocks,
+)
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.options import MethodOptions
@@ -117,9 +123,9 @@ class Attack:
         strengths = []
         for seed, transcript in recorder.transcripts.items():
             squares = 0.0
-            for release, present in zip(transcript, with_[seed], strict=True):
-                change = float((present - release.sums).double().square().sum())
-                squares += change / self._noise_deviation(release.name) ** 2
+            for block in join_blocks(transcript):
+                change = float((with_[seed][block.name] - block.sums).square().sum())
+                squares += change / self._noise_deviation(block.name) ** 2
             strengths.append(math.sqrt(squares))
         return math.fsum(strengths) / len(strengths)
 
@@ -132,9 +138,9 @@ class Attack:
             with silent_progress():
                 _, recorder = self._train_heads(self.worlds[0], [seeds[0]], present=False)
             size = sum(
-                2 * release.output.nelement() * release.output.element_size()
-                + release.sums.nelement() * release.sums.element_size()
-                for release in recorder.transcripts[seeds[0]]
+                2 * block.outputs.nelement() * block.outputs.element_size()
+                + block.sums.nelement() * block.sums.element_size()
+                for block in recorder.transcripts[seeds[0]]
             )
             most = max(1, min(most, _CHUNK_BYTES // max(size, 1)))
         turns = np.arange(len(seeds)) % len(self.worlds)
@@ -151,25 +157,25 @@ class Attack:
             heads = self._fit_heads(worlds, seeds, present, None)
             return [math.nan] * len(seeds), _compute_margins(heads, worlds)
         heads, recorder = self._train_heads(worlds, seeds, present=present)
-        transcripts = recorder.transcripts
         seen.noise.add_batches(recorder)
+        joined = {seed: join_blocks(blocks) for seed, blocks in recorder.transcripts.items()}
         sums = {}
         sampled = any(item.sample_rate < 1 for item in self.plan.mechanisms)
         for world in (False, True):
             # A run has the sums of its world, unless a sample decides if canaries are in.
             if world == present and not (sampled and present):
                 sums[world] = {
-                    seed: [release.sums for release in transcript]
-                    for seed, transcript in transcripts.items()
+                    seed: {block.name: block.sums for block in blocks}
+                    for seed, blocks in joined.items()
                 }
                 continue
-            again, sums[world] = self._replay_heads(worlds, transcripts, present=world)
+            again, sums[world] = self._replay_heads(worlds, recorder.transcripts, present=world)
             seen.head_change = max(seen.head_change, _compare_heads(heads, again))
         scores = []
         for seed in seeds:
-            seen.noise.add_run(transcripts[seed], present=present)
+            seen.noise.add_run(joined[seed], present=present)
             ratio = self._log_ratio(
-                transcripts[seed], sums[False][seed], sums[True][seed], len(worlds.canaries), seen
+                joined[seed], sums[False][seed], sums[True][seed], len(worlds.canaries), seen
             )
             scores.append(ratio)
         return scores, _compute_margins(heads, worlds)
@@ -182,9 +188,9 @@ class Attack:
 
     def _replay_heads(
         self, worlds: Worlds, transcripts: dict[int, Transcript], *, present: bool
-    ) -> tuple[Heads, dict[int, list[torch.Tensor]]]:
+    ) -> tuple[Heads, dict[int, dict[str, torch.Tensor]]]:
         replayer = Replayer(transcripts, worlds.canaries, sampled=int(present))
-        return self._fit_heads(worlds, list(transcripts), present, replayer), replayer.sums
+        return self._fit_heads(worlds, list(transcripts), present, replayer), replayer.joined_sums
 
     def _fit_heads(
         self, worlds: Worlds, seeds: Sequence[int], present: bool, observer: Observer | None
@@ -200,18 +206,16 @@ class Attack:
     def _log_ratio(
         self,
         transcript: Transcript,
-        without: Sequence[torch.Tensor],
-        with_: Sequence[torch.Tensor],
+        without: Mapping[str, torch.Tensor],
+        with_: Mapping[str, torch.Tensor],
         group: int,
         seen: _Seen,
     ) -> float:
         total = 0.0
-        for name in dict.fromkeys(release.name for release in transcript):
+        for name, _, outputs, _ in transcript:
             mechanism = self.claim.find_mechanism(name)
-            places = [place for place, release in enumerate(transcript) if release.name == name]
-            sums = _stack_places(without, places)
-            change = _stack_places(with_, places).sub_(sums)
-            noise = _stack_places([release.output for release in transcript], places).sub_(sums)
+            change = with_[name] - without[name]
+            noise = outputs - without[name]
             sampled = mechanism.sample_rate < 1
             joined = group if sampled else 1
             deviation = self._noise_deviation(name)
@@ -258,10 +262,6 @@ def _compare_heads(heads: Heads, others: Heads) -> float:
             part = float(np.abs(values - again).max() / np.abs(values).max())
             change = math.inf if math.isnan(part) else max(change, part)
     return change
-
-
-def _stack_places(tensors: Sequence[torch.Tensor], places: Sequence[int]) -> torch.Tensor:
-    return torch.stack([tensors[place] for place in places]).double().cpu()
 
 
 def _log_ratios(products: Numbers, squares: Numbers, rate: float, group: int) -> float:

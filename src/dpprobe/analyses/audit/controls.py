@@ -14,7 +14,7 @@ import torch
 
 from dpprobe.analyses.audit.canaries import Shape, alike_worlds, make_worlds
 from dpprobe.analyses.audit.canary_attack import Attack
-from dpprobe.analyses.audit.transcripts import Break, Release, Transcript
+from dpprobe.analyses.audit.transcripts import Break, Release
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.options import MethodOptions
@@ -142,7 +142,7 @@ def _make_sampling_control(attack: Attack) -> Control:
     return Control(name=name, breaks=breaks, attack=replace(attack, claim=claim))
 
 
-def share_noise(release: Release, _: Transcript) -> torch.Tensor:
+def share_noise(release: Release, _: list[Release]) -> torch.Tensor:
     """Gives every class the noise of the first; in a vector or symmetric matrix, every feature."""
     noise = release.output - release.sums
     if _has_classes(release):
@@ -153,12 +153,12 @@ def share_noise(release: Release, _: Transcript) -> torch.Tensor:
     return release.sums + shared
 
 
-def add_float_noise(release: Release, _: Transcript) -> torch.Tensor:
+def add_float_noise(release: Release, _: list[Release]) -> torch.Tensor:
     """Adds float32 numbers to float64 sums."""
     return release.sums.double() + release.noise.float().double()
 
 
-def spare_class(release: Release, _: Transcript) -> torch.Tensor:
+def spare_class(release: Release, _: list[Release]) -> torch.Tensor:
     """Leaves the last class exact; in a vector or symmetric matrix, the last feature."""
     broken = release.output.clone()
     broken[-1] = release.sums[-1]
@@ -167,7 +167,7 @@ def spare_class(release: Release, _: Transcript) -> torch.Tensor:
     return broken
 
 
-def spare_bias(release: Release, _: Transcript) -> torch.Tensor:
+def spare_bias(release: Release, _: list[Release]) -> torch.Tensor:
     """Leaves the biases exact: the last column, and in a symmetric matrix also the last row."""
     broken = release.output.clone()
     broken[..., -1] = release.sums[..., -1]
@@ -176,13 +176,13 @@ def spare_bias(release: Release, _: Transcript) -> torch.Tensor:
     return broken
 
 
-def repeat_noise(release: Release, earlier: Transcript) -> torch.Tensor:
+def repeat_noise(release: Release, earlier: list[Release]) -> torch.Tensor:
     """Gives every step the noise of the first."""
     first = _find_first(release, earlier) or release
     return release.sums + (first.output - first.sums)
 
 
-def follow_sums(release: Release, _: Transcript) -> torch.Tensor:
+def follow_sums(release: Release, _: list[Release]) -> torch.Tensor:
     """Gives the noise of every number the number's sign."""
     noise = (release.output - release.sums).abs()
     return release.sums + torch.where(release.sums < 0, -noise, noise)
@@ -194,7 +194,7 @@ class _OneNoise:
     def __init__(self) -> None:
         self._noise: dict[int, torch.Tensor] = {}
 
-    def __call__(self, release: Release, earlier: Transcript) -> torch.Tensor:
+    def __call__(self, release: Release, earlier: list[Release]) -> torch.Tensor:
         noise = self._noise.setdefault(len(earlier), release.output - release.sums)
         return release.sums + noise
 
@@ -213,5 +213,5 @@ def _has_classes(release: Release) -> bool:
     return release.sums.ndim == 2 and release.sums.shape[0] < release.sums.shape[1]
 
 
-def _find_first(release: Release, earlier: Transcript) -> Release | None:
+def _find_first(release: Release, earlier: list[Release]) -> Release | None:
     return next((item for item in earlier if item.name == release.name), None)

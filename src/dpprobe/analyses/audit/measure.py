@@ -89,7 +89,7 @@ def audit_job(
         )
     stale = [task for task in tasks if not task.is_current()]
     for task in stale:
-        check_prices(plans, task.method, calibrated, job.seeds)
+        check_prices(plans, task.method, calibrated, job.seeds, other_accountants=False)
     rows = None
     if stale and audit.membership:
         rows = inputs.read_rows(device=resolve_device(device), memory_mb=job.memory_mb)

@@ -19,14 +19,13 @@ which is below what these numbers of runs can see.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from dpprobe.analyses.audit.transcripts import Recorder, Release, Transcript
+from dpprobe.analyses.audit.transcripts import Block, Recorder, Transcript, join_blocks
 from dpprobe.privacy.plan import Plan
 
 Numbers = npt.NDArray[np.float64]
@@ -57,13 +56,12 @@ class NoiseTests:
 
     def add_run(self, transcript: Transcript, *, present: bool) -> None:
         first = []
-        for name in dict.fromkeys(release.name for release in transcript):
-            releases = [release for release in transcript if release.name == name]
-            if name not in self._tallies:
-                mechanism = self._plan.find_mechanism(name)
+        for block in join_blocks(transcript):
+            if block.name not in self._tallies:
+                mechanism = self._plan.find_mechanism(block.name)
                 deviation = mechanism.noise_multiplier * mechanism.sensitivity
-                self._tallies[name] = _Tally(releases, deviation)
-            first.append(self._tallies[name].add_releases(releases, int(present)))
+                self._tallies[block.name] = _Tally(block, deviation)
+            first.append(self._tallies[block.name].add_releases(block, int(present)))
         self._first.append(np.concatenate(first))
 
     def add_batches(self, recorder: Recorder) -> None:
@@ -109,37 +107,36 @@ class _Tally:
     """Sums a mechanism's noise over runs, by release and coordinate.
 
     Args:
-      releases: of any run.
+      block: all releases of any run.
       deviation: the noise's standard deviation by the plan.
     """
 
-    def __init__(self, releases: Sequence[Release], deviation: float) -> None:
-        sums = releases[0].sums
+    def __init__(self, block: Block, deviation: float) -> None:
+        releases, sums = len(block.sums), block.sums[0]
         square = sums.ndim == 2 and sums.shape[0] == sums.shape[1]
         self._symmetric = square and bool(torch.equal(sums, sums.T))
         self._deviation = deviation
         numbers = _to_coordinates(sums[None], symmetric=self._symmetric).shape[1]
         rows = len(sums) if sums.ndim == 2 and not self._symmetric else 1
-        self._shape = len(releases), rows, numbers // rows
+        self._shape = releases, rows, numbers // rows
         kept = min(numbers, _MOST_NUMBERS)
         self._kept = np.linspace(0, numbers - 1, kept).astype(np.int64)
         # The first axis is the world.
         self._runs = np.zeros(2, dtype=np.int64)
-        self._totals = np.zeros((2, len(releases), numbers))
-        self._squares = np.zeros((2, len(releases), numbers))
+        self._totals = np.zeros((2, releases, numbers))
+        self._squares = np.zeros((2, releases, numbers))
         self._of_runs: list[float] = []
         self._over_steps: list[float] = []
-        self._over_rows, self._over_columns = np.zeros(len(releases)), np.zeros(len(releases))
+        self._over_rows, self._over_columns = np.zeros(releases), np.zeros(releases)
         self._along: list[Numbers] = []
         self._paired: list[npt.NDArray[np.float32]] = []
         self._odd, self._whole, self._off_grid = 0, 0, False
 
-    def add_releases(self, releases: Sequence[Release], world: int) -> Numbers:
-        """Adds a run; returns kept numbers of its first release."""
-        sums = torch.stack([release.sums for release in releases]).double().cpu()
-        noise = torch.stack([release.output for release in releases]).double().cpu().sub_(sums)
+    def add_releases(self, block: Block, world: int) -> Numbers:
+        """Adds a run's joined block; returns kept numbers of its first release."""
+        noise = block.outputs - block.sums
         z = _to_coordinates(noise, symmetric=self._symmetric) / self._deviation
-        sums_ = _to_coordinates(sums, symmetric=self._symmetric)
+        sums_ = _to_coordinates(block.sums, symmetric=self._symmetric)
         squares = z * z
         self._runs[world] += 1
         self._totals[world] += z
@@ -157,8 +154,8 @@ class _Tally:
             products = min(len(z), _MOST_ROWS) ** 2 * z.shape[1]
             if len(self._paired) < max(1, min(_PAIRED_RUNS, _PAIRED_PRODUCTS // products)):
                 self._paired.append(z.astype(np.float32))
-        if (step := releases[0].step) is not None:
-            self._count_odd(noise[0], step)
+        if block.step is not None:
+            self._count_odd(noise[0], block.step)
         kept: Numbers = z[0, self._kept]
         return kept
 

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -45,9 +44,44 @@ class Release(NamedTuple):
         return self.output.double() - self.sums.double()
 
 
-Transcript = list[Release]
+class Block(NamedTuple):
+    """Consecutive releases of one mechanism by one seed.
+
+    Attributes:
+      sums: [releases, ...], before their noise.
+      outputs: of the same shape.
+      step: of the grid that both are on; None for float32 sums.
+    """
+
+    name: str
+    sums: torch.Tensor
+    outputs: torch.Tensor
+    step: float | None = None
+
+
+Transcript = list[Block]
 # From a release and the earlier ones of its seed to what is released in its place.
-Break = Callable[[Release, Transcript], torch.Tensor]
+Break = Callable[[Release, list[Release]], torch.Tensor]
+
+
+def join_blocks(transcript: Transcript) -> Transcript:
+    """Returns one block per mechanism, float64 on the CPU, in the order of their first releases."""
+    by_name: dict[str, Transcript] = {}
+    for block in transcript:
+        by_name.setdefault(block.name, []).append(block)
+    return [
+        Block(
+            name,
+            _join_tensors([block.sums for block in blocks]),
+            _join_tensors([block.outputs for block in blocks]),
+            blocks[0].step,
+        )
+        for name, blocks in by_name.items()
+    ]
+
+
+def _join_tensors(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    return (parts[0] if len(parts) == 1 else torch.cat(list(parts))).double().cpu()
 
 
 class Recorder(Observer):
@@ -68,6 +102,7 @@ class Recorder(Observer):
         self.batch_sizes: list[Index] = []
         self.unit_counts = np.zeros(0, dtype=np.int64)
         self._broken = broken
+        self._earlier: dict[int, list[Release]] = defaultdict(list)
         # A control's output may depend on all earlier releases.
         self.sees_each_step = broken is not None
         self._lock = threading.Lock()
@@ -80,18 +115,19 @@ class Recorder(Observer):
         draw: Callable[[], torch.Tensor],
         step: float | None = None,
     ) -> torch.Tensor:
-        release = Release(name, sums.clone(), draw(), step)
+        sums, output = sums.clone(), draw()
         if self._broken is not None:
-            broken = self._broken(release, self.transcripts[seed])
-            release = release._replace(output=broken)
-        self.transcripts[seed].append(release)
-        return release.output
+            earlier = self._earlier[seed]
+            output = self._broken(Release(name, sums, output, step), earlier)
+            earlier.append(Release(name, sums, output, step))
+        self.transcripts[seed].append(Block(name, sums[None], output[None], step))
+        return output
 
     def observe_steps(
         self, name: str, seed: int, steps: int, shape: tuple[int, ...]
     ) -> ObservedSteps:
         sums, outputs = torch.empty((2, steps, *shape))
-        self.transcripts[seed] += map(partial(Release, name), sums, outputs)
+        self.transcripts[seed].append(Block(name, sums, outputs))
         return ObservedSteps(sums.numpy(), outputs.numpy(), given=False)
 
     def replace_sampler(self, seed: int, sampler: Sampler) -> Sampler:  # noqa: ARG002
@@ -120,7 +156,7 @@ class Replayer(Observer):
     """Gives a head the outputs of transcripts, and keeps the sums that it would have noised.
 
     Attributes:
-      sums: of each seed, in the order of its transcript.
+      sums: of each seed, by mechanism: its releases so far, in parts [releases, ...].
 
     Args:
       transcripts: by seed.
@@ -131,10 +167,18 @@ class Replayer(Observer):
     sees_each_step = False
 
     def __init__(self, transcripts: dict[int, Transcript], canaries: range, sampled: int) -> None:
-        self.sums: dict[int, list[torch.Tensor]] = defaultdict(list)
-        self._transcripts = transcripts
+        self.sums: dict[int, dict[str, list[torch.Tensor]]] = {seed: {} for seed in transcripts}
+        self._left = {seed: list(reversed(blocks)) for seed, blocks in transcripts.items()}
         self._canaries = canaries
         self._sampled = sampled
+
+    @property
+    def joined_sums(self) -> dict[int, dict[str, torch.Tensor]]:
+        """Returns the sums of each seed and mechanism, float64 [releases, ...] on the CPU."""
+        return {
+            seed: {name: _join_tensors(parts) for name, parts in by_name.items()}
+            for seed, by_name in self.sums.items()
+        }
 
     def observe_release(
         self,
@@ -144,34 +188,40 @@ class Replayer(Observer):
         draw: Callable[[], torch.Tensor],  # noqa: ARG002
         step: float | None = None,  # noqa: ARG002
     ) -> torch.Tensor:
-        (release,) = self._take_releases(name, seed, 1)
-        self.sums[seed].append(sums.clone())
-        return release.output
+        output = self._take_outputs(name, seed, 1)[0]
+        self._keep_sums(name, seed, sums.clone()[None])
+        return output
 
     def observe_steps(
         self, name: str, seed: int, steps: int, shape: tuple[int, ...]
     ) -> ObservedSteps:
-        outputs = torch.stack(
-            [release.output for release in self._take_releases(name, seed, steps)]
-        )
+        outputs = self._take_outputs(name, seed, steps)
         sums = torch.empty((steps, *shape))
-        self.sums[seed] += sums
+        self._keep_sums(name, seed, sums)
         return ObservedSteps(sums.numpy(), outputs.numpy(), given=True)
 
-    def _take_releases(self, name: str, seed: int, count: int) -> Transcript:
-        """Returns the next releases of a seed's transcript.
+    def _keep_sums(self, name: str, seed: int, sums: torch.Tensor) -> None:
+        self.sums[seed].setdefault(name, []).append(sums)
+
+    def _take_outputs(self, name: str, seed: int, count: int) -> torch.Tensor:
+        """Returns the next outputs of a seed's transcript, [count, ...].
 
         Raises:
           PrivacyError: when the run that is replayed released something else.
         """
-        place = len(self.sums[seed])
-        releases = self._transcripts[seed][place : place + count]
-        if [release.name for release in releases] != [name] * count:
-            raise PrivacyError(
-                f"audit: release {place + 1}, {name}, was not in the run that is replayed: what "
-                "the head releases depends on more than its releases"
-            )
-        return releases
+        parts, missing, left = [], count, self._left[seed]
+        while missing:
+            if not left or left[-1].name != name:
+                raise PrivacyError(
+                    f"audit: this release of {name} was not in the run that is replayed: what "
+                    "the head releases depends on more than its releases"
+                )
+            block = left.pop()
+            parts.append(block.outputs[:missing])
+            if len(block.outputs) > missing:
+                left.append(block._replace(outputs=block.outputs[missing:]))
+            missing -= len(parts[-1])
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def replace_sampler(self, seed: int, sampler: Sampler) -> Sampler:  # noqa: ARG002
         return FixedCanaries(sampler, self._canaries, self._sampled)

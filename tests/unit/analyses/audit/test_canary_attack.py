@@ -10,6 +10,7 @@ import pytest
 from dpprobe.analyses.audit.canaries import Shape, make_worlds
 from dpprobe.analyses.audit.canary_attack import Attack, Runs, _compare_heads, _Seen
 from dpprobe.analyses.audit.noise_tests import NoiseTests
+from dpprobe.analyses.audit.transcripts import join_blocks
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.rows import Transform
@@ -86,8 +87,9 @@ def test_a_canary_that_makes_a_sum_no_number_exceeds_every_sensitivity() -> None
     attack = attack_on("least_squares")
     seed = derived_seed(2, "0")
     _, recorder = attack._train_heads(attack.worlds[0], [seed], present=False)
-    transcript = recorder.transcripts[seed]
-    without = [release.sums for release in transcript]
+    transcript = join_blocks(recorder.transcripts[seed])
+    without = {block.name: block.sums for block in transcript}
+    lost = {name: sums * math.nan for name, sums in without.items()}
     seen = _Seen(NoiseTests(attack.claim))
-    attack._log_ratio(transcript, without, [each * math.nan for each in without], GROUP, seen)
+    attack._log_ratio(transcript, without, lost, GROUP, seen)
     assert set(seen.used.values()) == {math.inf}

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from dpprobe.analyses.audit.noise_tests import NoiseTests, smallest_caught_share
-from dpprobe.analyses.audit.transcripts import Recorder, Release, Transcript
+from dpprobe.analyses.audit.transcripts import Block, Recorder, Transcript
 from dpprobe.privacy.plan import Mechanism, Plan
 
 DEVIATION, STEP = 2.0, 2.0**-20
@@ -46,7 +46,7 @@ def make_run(generator: np.random.Generator, fault: Fault | None = None) -> Tran
             sums = torch.full((2, 5), float(place), dtype=torch.float64) + noise[place - 1].sum()
             sums = (sums / STEP).round() * STEP
         rounded = (part * DEVIATION / STEP).round() * STEP
-        transcript.append(Release(name, sums, sums + rounded, STEP))
+        transcript.append(Block(name, sums[None], (sums + rounded)[None], STEP))
     return transcript
 
 
@@ -135,15 +135,15 @@ def test_noise_that_depends_on_the_data_is_seen() -> None:
         plain = make_run(generator)
         for name, test in tests.items():
             changed = []
-            for release in plain:
-                noise = release.noise
+            for block in plain:
+                noise = block.outputs - block.sums
                 if name == "scale":  # of mean square 1 over both worlds
                     noise = noise * math.sqrt(1.5 if present else 0.5)
                 elif name == "sign":
                     noise = noise.abs() if present else -noise.abs()
                 else:
-                    noise = noise.abs() * release.sums.sign()
-                changed.append(release._replace(output=release.sums + noise))
+                    noise = noise.abs() * block.sums.sign()
+                changed.append(block._replace(outputs=block.sums + noise))
             test.add_run(changed, present=present)
     values = {name: dict(test.list_results()) for name, test in tests.items()}
     assert values["scale"]["both_worlds"] < 1e-8
