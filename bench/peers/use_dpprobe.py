@@ -6,8 +6,10 @@ from peers import Fit, Predict
 
 def train(fit: Fit) -> Predict:
     budget = dpprobe.Budget(max_epsilon=fit.epsilon, delta=fit.delta)
-    unit = "row" if fit.groups is None else "group"
     head = dpprobe.PrivateClassifier(
-        fit.epsilon, head="auto", classes=range(fit.classes), unit=unit, budget=budget
+        fit.epsilon,
+        classes=range(fit.classes),
+        unit="row" if fit.groups is None else "group",
+        budget=budget,
     )
     return head.fit(fit.X, fit.y, groups=fit.groups).predict

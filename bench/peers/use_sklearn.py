@@ -1,4 +1,4 @@
-"""scikit-learn's logistic regression without privacy: the ceiling."""
+"""scikit-learn's logistic regression without privacy, for comparison."""
 
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline

@@ -240,7 +240,7 @@ class SafetensorsFile(EmbeddingFile):
                         f"{self.path}: vectors {name!r} are of type {kind}; save them as float32 "
                         "numbers"
                     )
-                vectors[name] = Shape(*shape)
+                vectors[name] = Shape(shape[0], shape[1])
         return vectors
 
     def stream_blocks(self, names: Sequence[str]) -> Blocks:
@@ -361,7 +361,7 @@ class AnnDataFile(EmbeddingFile):
                 if sparse or getattr(file.get(name), "ndim", 0) == 2:
                     part = _open_matrix(file[name])
                     check_numbers(self.path, name, part.dtype)
-                    vectors[name] = Shape(*part.shape, sparse=sparse)
+                    vectors[name] = Shape(part.shape[0], part.shape[1], sparse)
             return vectors
 
     def find_vectors(self, name: str | None) -> str:
