@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -187,6 +188,30 @@ def test_an_environment_of_snakemake_gets_the_installed_package(
     version, place = call(python, "-c", code, here=tmp_path).split()
     assert version == version_of(wheel)
     assert Path(place).is_relative_to(tmp_path / "conda")
+
+
+def test_the_quickstart_runs_as_printed_and_its_release_is_used_elsewhere(
+    scripts: Path, tmp_path: Path
+) -> None:
+    """The first block of docs/python.md and its block that saves, then the two commands."""
+    page = (REPOSITORY / "docs/python.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
+    (saving,) = (block for block in blocks if ".save_bundle(" in block)
+    asked = "import numpy\nassert dpprobe.verify('releases/digits_v1').passed\n"
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here/quickstart.py").write_text(
+        f"{blocks[0]}{saving}{asked}numpy.save('vectors.npy', X_test)\n"
+    )
+    call(scripts / "python", "quickstart.py", here=tmp_path / "here")
+    there = tmp_path / "there"
+    shutil.copytree(tmp_path / "here/releases", there / "releases")
+    shutil.copy(tmp_path / "here/vectors.npy", there)
+    verify, predict = "verify releases/digits_v1", "predict releases/digits_v1 vectors.npy"
+    assert all(f"dpprobe {each}" in " ".join(page.split()) for each in (verify, predict))
+    said = call(scripts / "dpprobe", *verify.split(), here=there)
+    assert said.splitlines()[-1] == "verified"
+    table = call(scripts / "dpprobe", *predict.split(), here=there).splitlines()
+    assert len(table) == 450 + 1
 
 
 # Prints the process that `dpprobe run` becomes.

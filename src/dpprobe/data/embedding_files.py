@@ -35,10 +35,16 @@ Blocks = Iterator[Sequence[Array]]
 
 
 class Shape(NamedTuple):
-    """The size of an array of vectors; `dimension` is None if only reading it tells."""
+    """The size of an array of vectors.
+
+    Attributes:
+      dimension: None if only reading the array tells.
+      sparse: mostly counts, not vectors of a model; read only if the study names the array.
+    """
 
     rows: int
     dimension: int | None
+    sparse: bool = False
 
 
 class EmbeddingFile(ABC):
@@ -72,8 +78,9 @@ class EmbeddingFile(ABC):
         """
         known = self.list_vectors()
         if name is None:
-            usual = [each for each in USUAL if each in known]
-            name = next(iter(known)) if len(known) == 1 else next(iter(usual), None)
+            dense = [each for each, shape in known.items() if not shape.sparse]
+            usual = [each for each in USUAL if each in dense]
+            name = dense[0] if len(dense) == 1 else next(iter(usual), None)
         if name not in known:
             there = ", ".join(filter(None, known)) or "one array without a name, or none"
             wanted = "" if name is None else f" {name!r}"
@@ -233,7 +240,7 @@ class SafetensorsFile(EmbeddingFile):
                         f"{self.path}: vectors {name!r} are of type {kind}; save them as float32 "
                         "numbers"
                     )
-                vectors[name] = Shape(*shape)
+                vectors[name] = Shape(shape[0], shape[1])
         return vectors
 
     def stream_blocks(self, names: Sequence[str]) -> Blocks:
@@ -348,17 +355,59 @@ class AnnDataFile(EmbeddingFile):
 
     def list_vectors(self) -> dict[str, Shape]:
         with self._open_file() as file:
-            places = ["X", *(f"obsm/{name}" for name in file.get("obsm", ()))]
-            # X is often sparse, with counts: no vectors of a model.
-            dense = [name for name in places if getattr(file.get(name), "ndim", 0) == 2]
-            for name in dense:
-                check_numbers(self.path, name, file[name].dtype)
-            return {name: Shape(*file[name].shape) for name in dense}
+            vectors = {}
+            for name in ("X", *(f"obsm/{name}" for name in file.get("obsm", ()))):
+                sparse = _is_sparse(file.get(name), "csr_matrix")
+                if sparse or getattr(file.get(name), "ndim", 0) == 2:
+                    part = _open_matrix(file[name])
+                    check_numbers(self.path, name, part.dtype)
+                    vectors[name] = Shape(part.shape[0], part.shape[1], sparse)
+            return vectors
+
+    def find_vectors(self, name: str | None) -> str:
+        with self._open_file() as file:
+            if name is not None and _is_sparse(file.get(name), "csc_matrix"):
+                raise ConfigError(
+                    f"{self.path}: vectors {name!r}: the matrix is stored column by column; save "
+                    "scipy.sparse.csr_matrix of it"
+                )
+        return super().find_vectors(name)
 
     def stream_blocks(self, names: Sequence[str]) -> Blocks:
         with self._open_file() as file:
-            parts = [file[name] for name in names]
-            yield from _slice_blocks(parts, len(parts[0]))
+            parts = [_open_matrix(file[name]) for name in names]
+            yield from _slice_blocks(parts, parts[0].shape[0])
+
+
+class _SparseRows:
+    """A matrix in compressed rows; a slice of rows is read as an array."""
+
+    def __init__(self, group: h5py.Group) -> None:
+        self._group = group
+        rows, dimension = group.attrs["shape"]
+        self.shape = (int(rows), int(dimension))
+        self.dtype = group["data"].dtype
+
+    def __getitem__(self, rows: slice) -> Array:
+        from scipy.sparse import csr_matrix
+
+        ends = self._group["indptr"][rows.start : rows.stop + 1].astype(np.int64)
+        entries = slice(int(ends[0]), int(ends[-1]))
+        data, places = self._group["data"][entries], self._group["indices"][entries]
+        block = csr_matrix(
+            (data, places, ends - ends[0]), shape=(rows.stop - rows.start, self.shape[1])
+        )
+        block.check_format(full_check=True)  # SciPy writes anywhere in memory otherwise
+        dense: Array = block.toarray()
+        return dense
+
+
+def _is_sparse(part: Any, kind: str) -> bool:
+    return part is not None and part.attrs.get("encoding-type") == kind
+
+
+def _open_matrix(part: Any) -> Any:
+    return _SparseRows(part) if _is_sparse(part, "csr_matrix") else part
 
 
 def _read_obs(column: Any) -> list[str]:

@@ -23,9 +23,9 @@ class ArrayError(DataError, ValueError):
 
 
 class MappedRows:
-    """A memory map whose rows are read as float32, block by block; see `RowSource`."""
+    """A memory map or a dataset of h5py whose rows are read as float32; see `RowSource`."""
 
-    def __init__(self, rows: npt.NDArray[Any]) -> None:
+    def __init__(self, rows: Any) -> None:
         self._rows = rows
         self.rows, self.dimension = rows.shape
 
@@ -36,8 +36,9 @@ class MappedRows:
 
 
 def find_source(values: Any) -> RowSource | None:
-    """Returns the reader of a feature store or a large memory map; None for other rows."""
-    if isinstance(values, np.memmap):
+    """Returns the reader of a feature store or a large array on disk; None for other rows."""
+    # h5py and zarr have `chunks`, and their rows stay on the disk until they are sliced.
+    if isinstance(values, np.memmap) or (hasattr(values, "chunks") and hasattr(values, "ndim")):
         large = values.ndim == 2 and 4 * values.size > STREAMED_BYTES
         return MappedRows(values) if large else None
     if all(hasattr(values, name) for name in ("rows", "dimension", "read_blocks")):

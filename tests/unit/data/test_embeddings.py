@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import save_file
+from scipy.sparse import csc_matrix, csr_matrix, random_array
 
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.data import dataset_preparation
@@ -88,11 +89,20 @@ def write_parquet(folder: Path, vectors: Any, columns: Any) -> dict[str, Any]:
     return {"train": "x-*.parquet", "vectors": {"small": "small", "wide": "wide"}}
 
 
+def write_sparse(file: h5py.File, name: str, matrix: Any) -> None:
+    """Writes a matrix as AnnData does."""
+    group = file.create_group(name)
+    group.attrs["encoding-type"] = f"{matrix.format}_matrix"
+    group.attrs["shape"] = matrix.shape
+    for part in ("data", "indices", "indptr"):
+        group[part] = getattr(matrix, part)
+
+
 def write_h5ad(folder: Path, vectors: Any, columns: Any) -> dict[str, Any]:
     """A sparse `X`, arrays in `obsm`, and a categorical column, as AnnData writes."""
     with h5py.File(folder / "x.h5ad", "w") as file:
         small = vectors["small"]
-        file["X/data"], file["X/indices"], file["X/indptr"] = [1.0], [0], np.ones(len(small) + 1)
+        write_sparse(file, "X", csr_matrix(small))
         file["obsm/X_small"] = small
         file["obsm/X_wide"] = vectors["wide"]
         names, codes = np.unique(columns["kind"], return_inverse=True)
@@ -370,17 +380,82 @@ def test_damaged_files_give_one_line(tmp_path: Path, suffix: str) -> None:
         prepare(tmp_path, {"train": f"x{suffix}", "table": "rows.csv"}, class_names=["a", "b"])
 
 
-def test_large_files_are_read_in_blocks(tmp_path: Path) -> None:
-    """Half a gigabyte of vectors takes far less memory than that."""
-    rows, width = 64 * BLOCK_ROWS, 2048
-    shape = (rows, width)
-    np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, shape).flush()  # a sparse file
+LARGE = (64 * BLOCK_ROWS, 256)
+
+
+def large_npy(path: Path) -> str:
+    np.lib.format.open_memmap(path, "w+", np.float32, LARGE).flush()  # a sparse file
+    return ""
+
+
+def large_npz(path: Path) -> str:
+    np.savez(path, X=np.zeros(LARGE, np.float32))
+    return "X"
+
+
+def compressed_npz(path: Path) -> str:
+    np.savez_compressed(path, X=np.zeros(LARGE, np.float32))
+    return "X"
+
+
+def large_safetensors(path: Path) -> str:
+    save_file({"X": np.zeros(LARGE, np.float32)}, path)
+    return "X"
+
+
+def large_h5ad(path: Path) -> str:
+    with h5py.File(path, "w") as file:
+        file.create_dataset("obsm/X_wide", LARGE, np.float32, chunks=True, compression="gzip")
+    return "obsm/X_wide"
+
+
+def sparse_h5ad(path: Path) -> str:
+    """Half of the entries are stored, so that reading all of these shows as well."""
+    with h5py.File(path, "w") as file:
+        write_sparse(file, "X", csr_matrix(np.tile(np.float32([1, 0]), (LARGE[0], LARGE[1] // 2))))
+    return "X"
+
+
+@pytest.mark.parametrize(
+    "write",
+    [large_npy, large_npz, compressed_npz, large_safetensors, large_h5ad, sparse_h5ad],
+)
+def test_large_files_are_read_in_blocks(tmp_path: Path, write: Callable[[Path], str]) -> None:
+    """64 MiB of vectors take far less memory than that."""
+    path = tmp_path / f"x.{write.__name__.rpartition('_')[2]}"
+    name = write(path)
     tracemalloc.start()
-    blocks = open_embeddings(tmp_path / "x.npy", option="train").read_blocks([""])
-    assert sum(len(block) for (block,) in blocks) == rows
+    file = open_embeddings(path, option="train")
+    assert file.list_vectors()[name][:2] == LARGE
+    assert sum(len(block) for (block,) in file.read_blocks([name])) == LARGE[0]
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < rows * width * 4 / 10
+    assert peak < LARGE[0] * LARGE[1] * 4 / 10
+
+
+def test_sparse_rows_of_anndata(tmp_path: Path) -> None:
+    """They are the rows of SciPy's matrix, and are read only if the study names them."""
+    matrix = random_array((ROWS, 7), density=0.2, rng=0, dtype=np.float32)
+    with h5py.File(tmp_path / "x.h5ad", "w") as file:
+        write_sparse(file, "X", csr_matrix(matrix))
+        write_sparse(file, "obsm/by_columns", csc_matrix(matrix))
+        file["obsm/X_small"] = np.zeros((ROWS, 3), np.float32)
+    found = open_embeddings(tmp_path / "x.h5ad", option="train")
+    assert found.find_vectors(None) == "obsm/X_small"
+    assert found.find_vectors("X") == "X"
+    blocks = list(found.read_blocks(["X", "obsm/X_small"]))
+    assert len(blocks) == 2
+    assert np.array_equal(np.concatenate([block for block, _ in blocks]), matrix.toarray())
+    with pytest.raises(ConfigError, match=r"column by column; save scipy\.sparse\.csr_matrix"):
+        found.find_vectors("obsm/by_columns")
+
+
+def test_a_damaged_sparse_matrix_gives_one_line(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.h5ad", "w") as file:
+        write_sparse(file, "X", csr_matrix(np.eye(4, dtype=np.float32)))
+        file["X/indices"][2] = 9
+    with pytest.raises(ConfigError, match="cannot be read .+; write it again"):
+        list(open_embeddings(tmp_path / "x.h5ad", option="train").read_blocks(["X"]))
 
 
 def study(**changes: Any) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpprobe.errors import DataError, PrivacyError
-from dpprobe.estimator import array_inputs
+from dpprobe.estimator import array_inputs, private_classifier
 from dpprobe.estimator.array_inputs import (
     ArrayError,
     MappedRows,
@@ -26,6 +27,7 @@ from dpprobe.estimator.array_inputs import (
     read_shape,
     read_source,
 )
+from tests.support.classifiers import make_benchmark, make_rows
 
 
 @pytest.fixture
@@ -54,6 +56,54 @@ def test_a_large_memory_map_is_a_source(mapped: np.memmap, monkeypatch: pytest.M
     np.testing.assert_array_equal(np.concatenate(blocks), mapped)
     monkeypatch.setattr(array_inputs, "SCORED_BYTES", 24)
     np.testing.assert_array_equal(read_source(source), mapped.astype(np.float32))
+
+
+BLOCK = 1024  # rows of as many numbers are 4 MiB
+
+
+class Stored:
+    """Rows on a disk, as h5py and zarr have them; whoever asks for all of them fails."""
+
+    chunks, ndim = (10, 10), 2
+
+    def __init__(self, rows: np.ndarray) -> None:
+        self._rows = rows
+        self.shape, self.size, self.dtype = rows.shape, rows.size, rows.dtype
+        self.slices = 0
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, part: slice) -> np.ndarray:
+        assert part.stop - part.start <= BLOCK
+        self.slices += 1
+        return self._rows[part]
+
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        raise AssertionError("all rows were asked for")
+
+
+def test_rows_on_a_disk_are_never_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, y = make_rows(rows=2 * BLOCK + 100)
+    X = np.pad(rows, ((0, 0), (0, BLOCK - rows.shape[1])))
+    stored = Stored(X)
+    for module in (array_inputs, private_classifier):
+        monkeypatch.setattr(module, "STREAMED_BYTES", 2**20)
+        monkeypatch.setattr(module, "SCORED_BYTES", BLOCK * 4 * BLOCK)
+    found = make_benchmark().fit(stored, y)
+    whole = make_benchmark().fit(X, y)
+    np.testing.assert_allclose(found.coef_, whole.coef_, rtol=1e-4, atol=1e-6)
+    assert found.predict(stored).tolist() == found.predict(X).tolist()
+    assert stored.slices >= 6
+
+
+def test_a_small_dataset_of_h5py_is_an_array(tmp_path: Path) -> None:
+    X, y = make_rows()
+    with h5py.File(tmp_path / "rows.h5", "w") as file:
+        file["X"] = X
+        assert find_source(file["X"]) is None
+        found = make_benchmark().fit(file["X"], y)
+    np.testing.assert_array_equal(found.coef_, make_benchmark().fit(X, y).coef_)
 
 
 @pytest.mark.parametrize(

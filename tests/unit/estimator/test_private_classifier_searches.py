@@ -59,6 +59,15 @@ def test_a_grid_search_stops_at_its_second_fit(error_score: Any) -> None:
     assert budget.compute_spent().epsilon <= 1
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.FitFailedWarning")
+def test_a_grid_search_in_workers_spends_no_more(tmp_path: Path) -> None:
+    budget = make_budget(tmp_path / "data/people")
+    search = GridSearchCV(make_private(budget=budget), GRID, cv=2, n_jobs=2)
+    with pytest.raises(BudgetError, match="head='tuned'"):
+        search.fit(*make_rows())
+    assert budget.compute_spent().entries == 1
+
+
 def test_cross_validation_has_one_score_and_says_why() -> None:
     budget = make_budget()
     with pytest.warns(FitFailedWarning, match=r"(?s)4 fits failed.*head='tuned'"):
