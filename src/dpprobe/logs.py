@@ -21,7 +21,7 @@ logger = logging.getLogger("dpprobe")
 
 TRACEBACK = "Traceback (most recent call last):"
 # The last line of a log, in the file alone, of an error that stays until somebody mends it.
-LASTING = "another try would end the same way"
+LASTING = "another attempt would fail the same way"
 # An error of a job's log, with all lines of its list, or a line of the scheduler that ended it.
 _OTHER_LINE = rf"\d\d:\d\d:\d\d |{LASTING}$|Traceback |\[|slurmstepd|RuleException|WorkflowError|$"
 ERROR_LINE = re.compile(
@@ -132,5 +132,5 @@ def last_error(log: str) -> str | None:
 
 
 def is_lasting(log: str) -> bool:
-    """Returns True if the log says that another try would end the same way."""
+    """Returns True if the log says that another attempt would fail the same way."""
     return log.endswith(f"\n{LASTING}\n")

@@ -58,7 +58,7 @@ class Options(BackboneOptions):
         """Checks nothing: the dataset names the files."""
 
     def choose_vectors(self, backbone: str, known: Collection[str]) -> str:
-        """Chooses a dataset's vectors: those named here, the backbone's, or the only ones.
+        """Chooses a dataset's vectors: by the option, by the backbone's name, or the only vectors.
 
         Args:
           backbone: its name in the study.
@@ -71,8 +71,8 @@ class Options(BackboneOptions):
         if self.vectors is None and list(known) == ["vectors"]:
             return "vectors"
         raise ConfigError(
-            f"vectors: the dataset has no vectors {name!r}; it has {', '.join(known)}: write one "
-            "of them"
+            f"vectors: the dataset has no vectors named {name!r}, only {', '.join(known)}; write "
+            "one of these names"
         )
 
 

@@ -81,7 +81,7 @@ def audit(
     seed: int = 0,
     controls: bool = True,
 ) -> dict[str, Any]:
-    """Attacks what a fitted classifier's method and plan release, on synthetic rows.
+    """Attacks the releases of a fitted classifier's method and plan on synthetic rows.
 
     Nothing of the private rows is used, so an audit costs no privacy.
 
@@ -198,7 +198,7 @@ def verify(
     public_key: str | Path | None = None,
     checkpoint: str | Path | None = None,
 ) -> Report:
-    """Checks all of a bundle that a person who received it can check.
+    """Runs all checks of a bundle that need no private data.
 
     Args:
       public_key: the signer's, Ed25519 in PEM, from another place than the bundle.

@@ -78,14 +78,14 @@ class Options(PreconditionedDescentOptions):
     def _check_hessian(self) -> Options:
         if self.hessian == "per_class" and self.loss == "softmax":
             raise ValueError(
-                "hessian per_class does not work with loss softmax, whose Hessian does not "
+                "hessian per_class does not work with loss softmax, because its Hessian does not "
                 "split by class; write loss: sigmoid, or hessian: shared"
             )
         return self
 
     @property
     def gradient_bound(self) -> float:
-        """The largest norm of an example's gradient as it is released."""
+        """The largest norm of an example's gradient in the released sum."""
         if self.max_grad_norm is not None:
             return self.max_grad_norm
         once = self.steps == 1 and self.init_bias in (None, 0.0)
@@ -96,7 +96,7 @@ class Options(PreconditionedDescentOptions):
     def _gradients_released(self) -> str:
         if self.max_grad_norm is not None:
             return "sum of the rows' clipped gradients, one a step"
-        total = "sum of the clipped rows' gradients, bounded by themselves"
+        total = "sum of the clipped rows' gradients, which are bounded without clipping"
         return (
             f"{total}, divided by sqrt(K), one a step" if self._divided else f"{total}, one a step"
         )
@@ -129,7 +129,7 @@ class Options(PreconditionedDescentOptions):
 
 
 def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
-    """Releases one Hessian, or one a class, and one gradient in each step for each seed."""
+    """Releases one Hessian (or one per class) and one gradient per step and seed."""
     # torch and what needs it: planning imports this module
     import torch
 
@@ -180,7 +180,7 @@ def precondition_by_mean(descent: Descent, releases: Releases) -> Precondition:
 
 
 def precondition_per_class(descent: Descent, releases: Releases) -> Precondition:
-    """Preconditions with one Hessian per class: released, used and forgotten one by one.
+    """Preconditions with one Hessian per class: releases, uses and frees them one by one.
 
     All K together, which are divided by sqrt(K), would take much memory.
     """

@@ -1,4 +1,4 @@
-"""One noisy sum of rows per class, and the class whose direction is nearest.
+"""Releases one noisy sum of rows per class, and predicts the class with the nearest direction.
 
 Released once: "class_sums" [K, d + 1], the sum of t x^T over rows x of norm at most S (see
 `clipped_row_options.RowOptions`), with t the labels as zeros and ones, clipped to norm

@@ -1,4 +1,4 @@
-"""The options of a study beside those of its datasets, backbones and methods."""
+"""The options of a study, except the options of its datasets, backbones and methods."""
 
 from __future__ import annotations
 
@@ -244,7 +244,8 @@ class ImbalanceOptions(Options):
                     raise ValueError(f"{key}: {value} appears twice in the list; remove one")
         if min(self.fractions, default=1.0) == 1:
             raise ValueError(
-                "fractions: none is below 1, so no class becomes rare; add one below 1"
+                "fractions: no fraction is below 1, so no class becomes rare; add a fraction "
+                "below 1"
             )
         return self
 
@@ -278,7 +279,7 @@ class TsneOptions(Options):
     )
 
     def embedding_params(self) -> dict[str, Any]:
-        """Returns what decides the embedding, JSON-compatible."""
+        """Returns the values that determine the embedding, JSON-compatible."""
         chosen = {"split": self.split, "points": self.points}
         return {**chosen, "perplexity": 30.0, "components": 50}
 

@@ -46,15 +46,17 @@ class PublicFiles:
         for option, path in sorted(written):
             if place := self._describe_place(path):
                 raise ConfigError(
-                    f"{option}: {path}: it lies in {place}; name a public file elsewhere, or "
-                    "features of a dataset under public_datasets"
+                    f"{option}: {path}: it is in {place}, which holds private data or results; "
+                    "name a public file in another folder, or features of a dataset under "
+                    "public_datasets"
                 )
 
     def check_weights(self, path: str) -> None:
         """Raises ConfigError for a backbone's weights among private data."""
         if place := self._describe_place(path):
             raise ConfigError(
-                f"checkpoint: {path}: it lies in {place}; name public weights elsewhere"
+                f"checkpoint: {path}: it is in {place}, which holds private data or results; name "
+                "public weights in another folder"
             )
 
     def _describe_place(self, path: str) -> str | None:

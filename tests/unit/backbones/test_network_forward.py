@@ -331,7 +331,7 @@ def test_transforms_can_be_sent_to_another_process() -> None:
         ({"preprocessing": {"size": 100}}, r"does not take images of \[100, 100\]"),
         ({"preprocessing": {"mean": [0.5, 0.5]}}, "preprocessing.mean: 2 values for 3 channels"),
         ({"model_args": {"no_such_argument": 1}}, "no_such_argument is no argument of test_vit"),
-        ({"model_args": {"global_pool": ""}}, "not a row of numbers"),
+        ({"model_args": {"global_pool": ""}}, "image instead of one vector; choose a"),
     ],
 )
 def test_wrong_timm_options(changed: dict[str, Any], message: str) -> None:

@@ -284,7 +284,7 @@ def test_groups_that_cannot_be_columns(columns: list[str], message: str) -> None
         ({"label_column": "sex"}, "labels are string; write integers"),
         ({"id_column": "who"}, "no column 'who'"),
         ({"group_columns": ["age"]}, "no column 'age'"),
-        ({"limit": {"test": 3}}, "limit.test: there is no `test` to limit"),
+        ({"limit": {"test": 3}}, "limit.test: the dataset has no `test` to limit"),
     ],
 )
 def test_wrong_parquet_options(

@@ -65,8 +65,8 @@ def test_a_receipt_that_does_not_fit_is_refused(path: Path) -> None:
     others: list[Any] = [{"format": "other", "format_version": 1}, {}, []]
     for damaged in others:
         artifacts.write_json(directory / "receipt.json", damaged)
-        with pytest.raises(DataError, match="not a download's receipt"):
+        with pytest.raises(DataError, match="not the receipt of a download"):
             read_receipt(directory)
     (directory / "receipt.json").unlink()
-    with pytest.raises(DataError, match="not a download's receipt"):
+    with pytest.raises(DataError, match="not the receipt of a download"):
         read_receipt(directory)

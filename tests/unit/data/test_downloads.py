@@ -250,8 +250,8 @@ def test_a_wrong_checksum_is_named_and_kept_apart(
     url = server.put("/data.zip", OTHER)
     text = refused(url, path, checksum=right)
     assert f": {label} " in text
-    assert f" where {CHECKSUMS[kind].upper()} was expected" in text
-    assert "if the new checksum fits, .data.zip.partial is reused" in text
+    assert f" instead of {CHECKSUMS[kind].upper()}" in text
+    assert "if the corrected checksum matches, .data.zip.partial is reused" in text
     assert files(path) == {".data.zip.partial": 300_000}
     assert len(server.visits) == 1
     server.put("/data.zip", CONTENT)
@@ -277,14 +277,14 @@ def test_a_short_file_with_its_full_length_promised(server: Server, path: Path) 
 
 def test_a_short_file_of_undeclared_size_has_a_wrong_checksum(server: Server, path: Path) -> None:
     text = refused(server.put("/data.zip", CONTENT[:1000]), path)
-    assert f"where {SHA256} was expected" in text
+    assert f"instead of {SHA256}" in text
     assert files(path) == PARTIAL
     succeeds(server, path)
 
 
 def test_a_short_file_without_a_length_has_a_wrong_checksum(server: Server, path: Path) -> None:
     text = refused(server.put("/data.zip", CONTENT[:1000], faults=[Unsized()]), path)
-    assert f"where {SHA256} was expected" in text
+    assert f"instead of {SHA256}" in text
     succeeds(server, path)
 
 
@@ -300,7 +300,7 @@ def test_a_web_page_in_place_of_a_file(server: Server, path: Path, kind: str) ->
     answer = web_page()
     page = Answer(200, b"\xef\xbb\xbf\n" + answer.body, {"Content-Type": kind})
     text = refused(server.put("/data.zip", CONTENT, faults=[page]), path)
-    assert "the address gives a web page now, not the file" in text
+    assert "the address returns a web page instead of the file" in text
     assert files(path) == {}
     succeeds(server, path)
 
@@ -434,14 +434,14 @@ def test_a_given_login_is_not_replaced_by_netrc(
 def test_endless_redirects(server: Server, path: Path) -> None:
     answer = Answer(302, headers={"Location": "/data.zip"})
     url = server.put("/data.zip", b"", faults=itertools.repeat(answer))
-    assert "redirects without end" in refused(url, path)
+    assert "redirects endlessly" in refused(url, path)
 
 
 def test_a_redirect_to_a_file_on_this_machine(server: Server, path: Path, tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(CONTENT)
     answer = Answer(302, headers={"Location": f"file://{tmp_path}/secret"})
     text = refused(server.put("/data.zip", b"", faults=[answer]), path)
-    assert "redirects to what is no http address" in text
+    assert "redirects to a non-http address" in text
 
 
 @pytest.mark.parametrize(
@@ -530,7 +530,7 @@ def test_a_wrong_checksum_is_not_fetched_for_ever(server: Server, path: Path) ->
     text = refused(
         server.put("/data.zip", CONTENT, faults=faults), path, checksum=Checksum("sha256", "0" * 64)
     )
-    assert f"where {'0' * 64} was expected" in text
+    assert f"instead of {'0' * 64}" in text
     assert server.sent("/data.zip") == [1000, 299_000] * 2
 
 

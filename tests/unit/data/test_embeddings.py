@@ -218,7 +218,9 @@ def test_own_test_split(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="test_table: missing"):
         options(tmp_path, {**written, "test_table": None})
     np.save(tmp_path / "test.npy", vectors["wide"][40:60])
-    message = f"rows have {WIDTHS['small']} and {WIDTHS['wide']} numbers; name vectors of one model"
+    message = (
+        f"rows have {WIDTHS['small']} and {WIDTHS['wide']} in test rows; use vectors of one model"
+    )
     with pytest.raises(ConfigError, match=f"test.npy: vectors 'vectors' of .* {message}"):
         options(tmp_path, written).check_files()
 

@@ -126,7 +126,7 @@ def test_several_labels_are_lists(tmp_path: Path) -> None:
     train, _ = prepare(tmp_path / "out", path, test=str(test), **given)
     assert train.multi_label
     assert train.read_labels().tolist() == labels * 2
-    with pytest.raises(DataError, match="label is 'cat', no list of 0 and 1"):
+    with pytest.raises(DataError, match="label is 'cat', not a list of 0 and 1"):
         prepare(tmp_path / "bad", path, several_labels=True, label_column="label")
 
 
@@ -261,8 +261,8 @@ def test_places_without_shards(
     [
         ({"n01/0003.cls": None}, r"train row 3 \(id n01/0003\), .*a\.tar.*no member n01/0003\.cls"),
         ({"n01/0003.png": None}, r"row 3 \(id n01/0003\): .*a\.tar: no image, only cls, json"),
-        ({"n01/0003.cls": b"7"}, r"id n01/0003.*n01/0003\.cls is '7', which is none of class_name"),
-        ({"n01/0003.cls": b"Dog"}, r"is 'Dog', which is none of class_names \(write 'dog'"),
+        ({"n01/0003.cls": b"7"}, r"id n01/0003.*n01/0003\.cls is '7', which is not in class_name"),
+        ({"n01/0003.cls": b"Dog"}, r"is 'Dog', which is not in class_names \(write 'dog'"),
         ({"n01/0003.png": b"GIF8"}, r"\(id n01/0003\), .*a\.tar.*cannot be decoded"),
         ({"n01/0003.png": png(3)[:-30]}, r"\(id n01/0003\), .*a\.tar.*cannot be decoded"),
         ({"n01/0003.jpg": png(99)}, r"images png and jpg of one key; name one in image_member"),
@@ -320,7 +320,7 @@ def test_names_of_tars_in_members_lead_nowhere(tmp_path: Path) -> None:
     ("values", "message"),
     [
         ({"several_labels": True}, "several_labels needs label_column"),
-        ({"id_column": "x", "shard_in_id": True}, "shard_in_id: id_column names the ids"),
+        ({"id_column": "x", "shard_in_id": True}, "shard_in_id: id_column already names the ids"),
         ({"class_names": ["cat", "Cat"]}, "differ only in case or spaces"),
         ({"class_names": ["cat", "cat"]}, "a name appears twice"),
     ],

@@ -158,7 +158,7 @@ def test_a_limit_on_risk_is_kept_by_copies(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("limits", [{}, {"max_epsilon": 1, "max_risk": {"advantage": 0.1}}])
 def test_a_budget_has_one_limit(limits: dict[str, Any]) -> None:
-    with pytest.raises(PrivacyError, match="budget: it needs one limit"):
+    with pytest.raises(PrivacyError, match="budget: a budget needs exactly one limit"):
         Budget(delta=DELTA, **limits)
 
 

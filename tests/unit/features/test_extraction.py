@@ -823,7 +823,9 @@ def test_table_of_another_dataset_is_refused(tmp_path: Path) -> None:
 
 def test_more_shards_than_rows_are_refused(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "data", [png(0), png(1)])
-    with pytest.raises(ConfigError, match=r"features.shards: 3 shards for a split of 2 rows"):
+    with pytest.raises(
+        ConfigError, match=r"features.shards: 3 shards, but the split has only 2 rows"
+    ):
         extract(dataset, tmp_path / "out", shards=3)
 
 

@@ -196,7 +196,7 @@ def test_a_log_of_another_search_is_not_believed(
     again = Counted()
     run_trials(options, again, log=log, **asked)
     assert again.numbers == [0, 1, 2]
-    assert "starts anew" in caplog.text
+    assert "starts again" in caplog.text
 
 
 @pytest.mark.parametrize("text", ["", "{", json.dumps({"format": "other"})])
@@ -291,7 +291,7 @@ def test_every_value_of_a_search_is_checked() -> None:
 
 
 def test_a_search_keeps_what_scores_are() -> None:
-    with pytest.raises(ConfigError, match="loss 'sigmoid': it changes what scores"):
+    with pytest.raises(ConfigError, match="loss 'sigmoid': it changes the meaning of scores"):
         method_options(
             {
                 "head": "fine_tune",

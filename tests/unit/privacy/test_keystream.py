@@ -80,7 +80,7 @@ def test_seeds_have_128_bits(seed: int) -> None:
 
 
 def test_keys_have_256_bits() -> None:
-    with pytest.raises(PrivacyError, match=r"^keystream noise: a key of 16 bytes; give 32$"):
+    with pytest.raises(PrivacyError, match=r"^keystream noise: a key of 16 bytes; pass 32$"):
         Keystream(bytes(16), "noise")
 
 

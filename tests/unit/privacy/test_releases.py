@@ -78,11 +78,15 @@ def test_a_seed_s_noise_does_not_depend_on_who_else_trains() -> None:
 
 def test_what_was_not_priced_is_not_released() -> None:
     taken = releases(mechanism("a", count=2))
-    with pytest.raises(PrivacyError, match="0 noisy releases were taken, 2 were priced"):
+    with pytest.raises(
+        PrivacyError, match="0 noisy releases were made, but epsilon covers 2 were priced"
+    ):
         taken.check_counts()
     taken.count_releases("a", 2)
     taken.check_counts()
-    with pytest.raises(PrivacyError, match="3 noisy releases were taken, 2 were priced"):
+    with pytest.raises(
+        PrivacyError, match="3 noisy releases were made, but epsilon covers 2 were priced"
+    ):
         taken.release_gaussian("a", zero(2, 3))
     with pytest.raises(PrivacyError, match="no mechanism 'b'"):
         taken.release_gaussian("b", zero(2, 3))

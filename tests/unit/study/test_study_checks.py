@@ -77,7 +77,7 @@ def test_no_option_allows_a_release_a_delta_above_one_over_n() -> None:
     (unmeasured,) = set(check_study(load_study(study))) - set(
         check_study(load_study(study | {"releases": {}}))
     )
-    assert unmeasured.startswith("releases.first: epsilon 7.5 is not in `epsilons`, so that no")
+    assert unmeasured.startswith("releases.first: epsilon 7.5 is not in `epsilons`, so no")
     study["releases"] = {"first": release | {"delta": 1e-5}}
     study["privacy"] = {"max_epsilon": 3.0}
     with pytest.raises(ConfigError, match=r"max_epsilon of digits is at its delta: delta 0\.1 is"):
@@ -92,7 +92,7 @@ def test_no_option_allows_a_release_a_delta_above_one_over_n() -> None:
     [
         ({}, "write advantage, such as"),
         ({"at": 0.01}, "or true_positives with at"),
-        ({"true_positives": 0.01, "at": 0.1}, "guessing alone reaches"),
+        ({"true_positives": 0.01, "at": 0.1}, "guessing reaches"),
         ({"advantage": 2}, "advantage"),
         ({"advantages": 0.1}, "advantages"),
     ],
@@ -229,7 +229,7 @@ def test_tables_that_are_there_are_held_against_what_is_expected(tmp_path: Path)
         check_study(load(expect=sizes))
     assert str(caught.value) == (
         "config: datasets.scans: expect.test: 90, but there are 80 test rows; correct `expect`, "
-        f"or delete {path}, so that the tables are made again"
+        f"or delete {path}to recreate the tables"
     )
     # Of other options the tables are made again.
     other = load(expect=sizes, layout=layout | {"split_seed": 1})

@@ -231,7 +231,7 @@ def test_a_current_record_is_kept(run: Run, caplog: pytest.LogCaptureFixture) ->
     before, calls = run.path.read_bytes(), len(run.trainings.calls)
     run.search()
     assert (run.path.read_bytes(), len(run.trainings.calls)) == (before, calls)
-    assert "search kept" in caplog.text
+    assert "search reused, because" in caplog.text
     run.path.write_text("{")
     run.search()
     assert (run.path.read_bytes(), len(run.trainings.calls)) == (before, calls), "from its log"

@@ -1,4 +1,4 @@
-"""Records what a fit releases, and replays it in another world: the observers of an audit.
+"""Records a fit's releases, and replays them on another training set, for audits.
 
 The attacker of a guarantee sees every release, and knows all rows but the canary's. A head's
 computation between two releases is a function of its earlier releases. So the attacker can compute
@@ -117,7 +117,7 @@ class _CountedBatches:
 
 
 class Replayer(Observer):
-    """Gives a head the outputs of transcripts, and keeps the sums that it would have noised.
+    """Gives a head the recorded outputs, and stores the sums that it would have added noise to.
 
     Attributes:
       sums: of each seed, in the order of its transcript.
@@ -168,8 +168,8 @@ class Replayer(Observer):
         releases = self._transcripts[seed][place : place + count]
         if [release.name for release in releases] != [name] * count:
             raise PrivacyError(
-                f"audit: release {place + 1}, {name}, was not in the run that is replayed: what "
-                "the head releases depends on more than its releases"
+                f"audit: release {place + 1}, {name}, did not occur in the recorded run: the "
+                "head's releases depend on more than its earlier releases"
             )
         return releases
 

@@ -1,4 +1,4 @@
-"""Classes made rare, and what private heads learn of them; not private."""
+"""Makes classes rare and measures how well private heads learn them; not private."""
 
 from __future__ import annotations
 

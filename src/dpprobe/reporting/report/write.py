@@ -41,19 +41,22 @@ NOT_PRIVATE = (
     ("This report", "its test results, t-SNE figures and fingerprints are computed from the data."),
     ("Features and their shards", "each row describes one image. Protect them like the images."),
     ("t-SNE and other figures of features", "drawn from the features, without noise."),
-    ("Test results", "computed on the test split without noise: private if that split is."),
+    ("Test results",
+        "computed on the test split without noise. Keep them private if the test images are "
+        "private."),
     ("Training losses and learning curves", "computed from the training images, without noise."),
     (
         "Results at ε = ∞ and non-private baselines",
-        "trained without noise: ∞ with the head's own optimiser, the baseline by logistic "
+        "trained without noise. Heads at ∞ use their own optimiser; the baseline is logistic "
         "regression.",
     ),
     ("Zero-shot and few-shot baselines", "few-shot heads are trained on private images without "
      "noise. Zero-shot results are test results."),
     *(analysis.reads for analysis in load_analyses() if analysis.reads is not None),
-    ("Selecting the best of several", "no promise below covers a choice of method, backbone or ε "
-     "by results on private data. The first table states what publishing the best method and "
-     "backbone by test results costs. For a choice by loss curves or t-SNE no finite ε is known."),
+    ("Selecting the best of several",
+        "no guarantee below covers a choice of method, backbone or ε by results on private data. "
+        "The first table states what publishing the best method and backbone by test results "
+        "costs. No finite ε is known for a choice by loss curves or t-SNE."),
     ("Seeds, fingerprints and logs", "in benchmark mode, anyone with the seeds can subtract the "
      "noise."),
 )  # fmt: skip
