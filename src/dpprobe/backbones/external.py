@@ -50,8 +50,9 @@ class Options(BackboneOptions):
     )
     each_by_itself: Literal[True] = Field(
         description="Write true if every vector was computed from its own item alone. The privacy "
-        "promise depends on it. Vectors that were whitened, centred, z-scored, batch-corrected, or "
-        "reduced by PCA on these data break it. A model that was fine-tuned on them breaks it too."
+        "guarantee depends on this. It does not hold for vectors that were whitened, centred, "
+        "z-scored, batch-corrected, or reduced by PCA on these data, nor for vectors of a "
+        "model that was fine-tuned on them."
     )
 
     def check_files(self) -> None:

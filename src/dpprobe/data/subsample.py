@@ -64,8 +64,9 @@ class Subsample(Options):
     seed: int = Field(
         0,
         ge=0,
-        description="Public seed of the choice. With one seed, a smaller "
-        "part is contained in a larger one.",
+        description="Public seed of the choice. With the same seed, a larger "
+        "part contains every smaller "
+        "part.",
     )
 
     @model_validator(mode="after")

@@ -120,9 +120,10 @@ class SplitOptions(DatasetOptions):
 
     split_by: SplitBy = Field(
         "class",
-        description="Choice of test images if there is no test split. class: takes the fraction "
-        "of each class. id: takes each image, or patient, by a hash of its name alone, so that "
-        "none can move another. A release needs id.",
+        description="Choice of test images if there is no test split. class: "
+        "takes the fraction of each "
+        "class. id: assigns each image, or patient, only by a hash of its name, so no image "
+        "can move another one. A release needs id.",
     )
 
     def choose_test(self, ids: Sequence[str], labels: Sequence[int]) -> list[bool]:

@@ -44,10 +44,10 @@ class Budget:
         None keeps the list in the memory of this process: it is lost with the process, and other
         processes cannot spend from it.
       max_epsilon: the limit, at `delta`, for one unit of privacy. Choose it before the first fit.
-      max_risk: the limit in its place, as what attacks on one unit may reach by all fits together:
+      max_risk: a limit on attacks on one unit, given all fits, instead of max_epsilon:
         `{"advantage": 0.1}`, or `{"true_positives": 0.01, "at": 0.001}`.
-      delta: of the limit, and of each fit that names no delta of its own.
-      column: the name of what groups are, such as "patient". All entries of one ledger must agree
+      delta: of the limit, and of each fit that names no delta of its own. column: the word for a
+      group, such as "patient". All entries of one ledger must agree
         in it: for a dataset of a study whose unit is a patient, write the study's column.
 
     Raises:

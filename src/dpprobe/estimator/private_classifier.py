@@ -98,7 +98,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
       unit: of privacy. "row": each row is a unit. "group": all rows with one value of
         `groups`, which `fit` then needs, such as a patient's images or a speaker's words. "image"
         and "patient" mean the same of images; a ledger that a study shares has one of these.
-      budget: what all private fits on these data may cost together; a private fit needs one.
+      budget: the common privacy budget of all private fits on these data; a private fit needs a
+      budget.
         Clones share it.
       benchmark: seeded noise, and no budget.
       random_state: the seed of benchmark mode: a whole number, or None for a fresh one. A private
@@ -152,7 +153,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
 
         Args:
           X: numbers [n, d]: an array, a tensor, a data frame, a memory map, an iterator of blocks
-            [m, d], or what `read_features` returns. Each row must depend on its own item alone.
+            [m, d], or a result of `read_features`. Each row must depend on its own item alone.
           y: [n] labels, one of `classes` each.
           groups: [n] names of the rows' groups, for `unit="group"`.
 
@@ -160,9 +161,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
           The estimator itself.
 
         Raises:
-          PrivacyError: before anything is booked, for what would make the promise untrue.
-          BudgetError: when the budget does not allow another fit.
-          DpprobeError, ValueError: for inputs or parameters that cannot be used.
+          PrivacyError: before the fit is recorded, if the guarantee would not hold. BudgetError:
+          when the budget does not allow another fit. DpprobeError, ValueError: for inputs or
+          parameters that cannot be used.
         """
         self._check_mode()
         if not self.benchmark:

@@ -38,8 +38,9 @@ class Options(RowOptions):
         0.5,
         ge=0,
         le=10,
-        description="Constant appended to each feature vector, as a part of max_row_norm; classes "
-        "are counted with it. Its square is added to the squared sensitivity; 0 counts nothing.",
+        description="Constant appended to each feature vector, as a part of "
+        "max_row_norm; it is also used "
+        "to count classes. Its square is added to the squared sensitivity; 0 counts nothing.",
     )
     max_labels: MaxLabels = 1
 

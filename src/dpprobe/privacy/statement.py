@@ -402,6 +402,12 @@ def of_vectors(public_data: Mapping[str, Any]) -> bool:
     return bool((public_data.get("backbone_options") or {}).get("family") == "external")
 
 
+def unit_of_statement(statement: Mapping[str, Any]) -> str:
+    """Returns the words for a statement's unit of privacy: rows if features are outside vectors."""
+    words: str = statement["unit_of_privacy"]
+    return in_words_of_rows(words) if of_vectors(statement["public_data"]) else words
+
+
 def in_words_of_rows(text: str) -> str:
     """Rewrites dpprobe's own sentence about images for rows of vectors; not for names."""
     for words, others in _IMAGE_WORDS.items():

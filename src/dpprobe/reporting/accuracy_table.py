@@ -42,7 +42,9 @@ UNPRICED = (
     f"{UNPRICED_MARK} Not private and not for release: its options were searched on the private "
     "images without a privacy budget"
 )
-LEFT_OUT = "The mean leaves out labels that all test images have, and labels that no test image has"
+LEFT_OUT = (
+    "The mean leaves out labels that all test examples have, and labels that no test example has"
+)
 
 
 def write_accuracy_table(summaries: Sequence[Path], *, csv: Path, markdown: Path) -> None:
@@ -73,7 +75,7 @@ def accuracy_table(grid: Grid) -> Table:
     texts = [cell.text for row in rows for cell in row]
     kinds = [
         "[low, high]: 95% CI over seeds and "
-        f"{grid.tested.replace('rows', 'images')} ({_row_intervals(grid)})."
+        f"{grid.tested.replace('rows', 'examples')} ({_row_intervals(grid)})."
     ]
     if any(PLUS_MINUS in text for text in texts):
         kinds.append(f"{PLUS_MINUS}: half of the 95% CI over seeds (Student's t).")

@@ -34,7 +34,7 @@ def tested_words(entry: Entry) -> str:
 
 
 def _name_units(entry: Entry) -> str:
-    return "test patients" if entry.patients else "test images"
+    return "test patients" if entry.patients else "test examples"
 
 
 def verdict(best: Best) -> str:

@@ -48,7 +48,7 @@ class FeatureOptions(Options):
 
 
 class FineTuningOptions(Options):
-    """Resources of jobs that train networks; no option here changes what they release."""
+    """Resources of jobs that train networks; no option here changes the released networks."""
 
     physical_batch: int = Field(
         64,
@@ -66,7 +66,7 @@ class FineTuningOptions(Options):
 
 
 class RiskOptions(Options):
-    """Limit on what attacks on one unit can reach: write advantage, or true_positives with at."""
+    """Limit on the best attack on one unit: write advantage, or true_positives with at."""
 
     advantage: float | None = Field(
         None,
@@ -111,8 +111,9 @@ class PrivacyOptions(Options):
     )
     max_risk: RiskOptions | None = Field(
         None,
-        description="Limit on what attacks on one unit can reach by all releases of a dataset, "
-        "such as {advantage: 0.1}. It may stand beside max_epsilon. A release beyond it is "
+        description="Limit on the best attack on one unit, given all releases of "
+        "a dataset, such as "
+        "{advantage: 0.1}. You may also set max_epsilon. A release beyond the limit is "
         "refused.",
     )
 

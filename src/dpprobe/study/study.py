@@ -123,8 +123,9 @@ class _Beginning(Options):
     )
     accountant: Literal["pld", "rdp", "rdp_2017"] = Field(
         "pld",
-        description="Privacy accountant of sampled steps; steps on all images are priced exactly "
-        "by pld. rdp_2017 has the conversion of papers until 2020, to repeat their noise.",
+        description="Privacy accountant for sampled steps; for steps on all "
+        "images pld is exact. rdp_2017 "
+        "uses the conversion of papers until 2020, to reproduce their noise.",
     )
     privacy: PrivacyOptions = PrivacyOptions()
     seeds: Annotated[int, AtMost(1000, "each seed trains every head of the study again")] = Field(
@@ -133,8 +134,8 @@ class _Beginning(Options):
     seed: int = Field(0, ge=0, description="The number from which all seeds of the study derive.")
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto",
-        description="Device of features and heads; auto takes a GPU if there is one. A GPU draws "
-        "other noise, so a job on another device trains its cells again.",
+        description="Device of features and heads; auto takes a GPU if there is one. Noise differs "
+        "between devices, so a job on another device trains its cells again.",
     )
     features: FeatureOptions = FeatureOptions()
     fine_tuning: FineTuningOptions = FineTuningOptions()
@@ -175,7 +176,7 @@ class Study(_Analysed):
 
     releases: dict[Name, ReleaseOptions] = Field(
         {},
-        description="Heads to hand out, each made once by the target release_<name>, or all by "
+        description="Heads for publication, each made once by the target release_<name>, or all by "
         "releases. Each costs its epsilon for good.",
     )
     papers: PaperOptions = PaperOptions()

@@ -25,6 +25,7 @@ from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 from mlflow.types.schema import Array
 
 from dpprobe.artifacts import hash_value
+from dpprobe.privacy.statement import unit_of_statement
 from dpprobe.release.bundle import (
     BUNDLE_FILES,
     CARD_FILE,
@@ -118,7 +119,7 @@ def release_run(bundle: Bundle, *, study: str, digest: str) -> RunContents:
         name=run_name(facts.name, "ε" + epsilon),
         note=(
             f"Release {facts.name}: {facts.head.method} on {facts.backbone.name} features of "
-            f"{facts.dataset}, {guarantee} for {statement['unit_of_privacy']}.\n\n"
+            f"{facts.dataset}, {guarantee} for {unit_of_statement(statement)}.\n\n"
             f"{statement['promise']}\n\nThe bundle is under {FOLDER}/data/{DATA} in the artifacts."
         ),
         params={**named, **option_params(facts.head.options, named)},

@@ -22,6 +22,7 @@ from dpprobe.exhibits.html_page import content_policy, relative_path
 from dpprobe.exhibits.make import find_function
 from dpprobe.exhibits.tables import mark_code
 from dpprobe.privacy.limits import INFINITE
+from dpprobe.privacy.statement import unit_of_statement
 from dpprobe.reporting.headline import best_interval, majority_words
 from dpprobe.reporting.report import sections, statements
 from dpprobe.reporting.report.exhibits import Exhibits, figure_facts
@@ -39,12 +40,12 @@ CELLS_SHOWN = 2000
 SUBGROUPS = "subgroups"  # the anchor of the section on gaps between groups
 NOT_PRIVATE = (
     ("This report", "its test results, t-SNE figures and fingerprints are computed from the data."),
-    ("Features and their shards", "each row describes one image. Protect them like the images."),
+    ("Features and their shards", "each row describes one example. Protect them like the data."),
     ("t-SNE and other figures of features", "drawn from the features, without noise."),
     ("Test results",
-        "computed on the test split without noise. Keep them private if the test images are "
+        "computed on the test split without noise. Keep them private if the test examples are "
         "private."),
-    ("Training losses and learning curves", "computed from the training images, without noise."),
+    ("Training losses and learning curves", "computed from the training examples, without noise."),
     (
         "Results at ε = ∞ and non-private baselines",
         "trained without noise. Heads at ∞ use their own optimiser; the baseline is logistic "
@@ -194,6 +195,7 @@ def _make_environment(template: Path) -> Environment:
     environment.filters["short"] = sections.one_line
     environment.filters["upper_first"] = lambda text: text[:1].upper() + text[1:]
     environment.filters["coded"] = mark_code
+    environment.filters["unit"] = unit_of_statement
     environment.filters["thousands"] = lambda value: f"{value:,}"
     environment.globals["headlines"] = HEADLINES
     return environment

@@ -70,7 +70,7 @@ def test_a_statement_of_auto_names_what_is_set_alone(made: Made) -> None:
     assert "Chosen by auto rule 7: momentum, 30 epochs, normalize centred; from n = 660" in words
     assert "None steps" not in words
     assert "Training patients 660" in words
-    assert "Training images" in words, "of the others"
+    assert "Training examples" in words, "of the others"
 
 
 def test_links_lead_to_statements_that_are_shown(
