@@ -62,9 +62,10 @@ def job_log(path: str | Path) -> Iterator[None]:
     """Sends dpprobe's log lines and Python's warnings to `path` and to standard error.
 
     Refuses a job whose code was edited after its run began. A DpprobeError ends the process with
-    status 1 and one line, which only the log has if the run prints it at its end; the last line
-    says if no other try can help. Any other exception leaves its traceback in the log and is raised
-    again. A missing file is reported with the run from another folder that may have replaced it.
+    status 1 and one line. If the run prints this line at its end, only the log has it now; the last
+    line says if a retry cannot help. Any other exception leaves its traceback in the log and is
+    raised again. A missing file is reported with the run from another folder that may have replaced
+    it.
     """
     path = Path(path)
     try:

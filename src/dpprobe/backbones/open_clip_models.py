@@ -459,7 +459,8 @@ def _weights_sha256(options: Options, part: torch.nn.Module) -> str:
 
 
 def _described_activation(model: Any) -> str:
-    """Returns the activation of the towers as built; ResNets and timm's have others."""
+    """Returns the activation of the towers as built; ResNets and timm models may have other
+    activations."""
     from open_clip.transformer import QuickGELU
 
     return _name_activation(any(isinstance(module, QuickGELU) for module in model.modules()))

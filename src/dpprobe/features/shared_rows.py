@@ -1,4 +1,5 @@
-"""Computes the share of public examples that are private examples, in any order and with any norm.
+"""Computes the share of public examples that are private examples, in any order and scaled by any
+factor.
 
 Rows are compared as vectors of unit length. With s^2 the mean square of their distances from their
 mean, two rows count as one if their squared distance is at most 0.002 s^2: for rows without a

@@ -42,7 +42,7 @@ NoiseCorrection = Annotated[
 
 
 class MomentOptions(UnitRowOptions):
-    """Options of Adam's moments, which LAMB has too."""
+    """Options of Adam's moments, which LAMB also uses."""
 
     beta1: Beta1
     beta2: Beta2

@@ -65,7 +65,7 @@ def by_channel(rows: torch.Tensor, channels: int, name: str = "channels") -> tor
 
 
 def unit_scale(lengths: torch.Tensor) -> torch.Tensor:
-    """Returns the factors that bring rows of these lengths to length 1, float32; 1 for length 0."""
+    """Returns the factors that scale rows of these norms to norm 1, float32; 1 for norm 0."""
     # No division by zero: its gradient would be NaN, also where another value is taken.
     return (1 / torch.where(lengths > 0, lengths, 1.0)).to(torch.float32)
 

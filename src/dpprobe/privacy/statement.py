@@ -645,7 +645,7 @@ def mechanisms_of(block: Mapping[str, Any]) -> tuple[Mechanism, ...]:
 
 
 def kind_of(noise: Any) -> str:
-    """Returns a mechanism's kind by a statement's word for its noise."""
+    """Returns a mechanism's kind from the name of its noise in a statement."""
     return EXPONENTIAL if noise == NOISE[EXPONENTIAL] else GAUSSIAN
 
 

@@ -1,6 +1,6 @@
 """Finds classes that a split leaves too few units of to be tested, before anything is computed.
 
-The counts are read off private labels. They go to the owner's screen, never to a file.
+The counts come from private labels. They go to the owner's screen, never to a file.
 """
 
 from __future__ import annotations

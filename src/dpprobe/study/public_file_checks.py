@@ -1,8 +1,9 @@
 """Refuses public files among the folders of a study's private data.
 
 In the results only features of public datasets, and text embeddings, which need class names alone,
-come from no private example. Nothing else there, and no private dataset's data, is public.
-Paths are compared as written and as links lead. Copies elsewhere are the training job's check.
+come from no private example. All other files there, and the data of private datasets, are not
+public. Paths are compared as written and as links lead. Copies elsewhere are the training job's
+check.
 """
 
 from __future__ import annotations
