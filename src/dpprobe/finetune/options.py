@@ -381,7 +381,7 @@ class Options(GradientOptions):
         gradients = replace(
             gradients,
             released="sum of the sampled rows' clipped gradients of all trained parameters "
-            "together, one a step",
+            "together, one per step",
         )
         if self.probe is None:
             return (gradients,)

@@ -100,7 +100,7 @@ class Options(PreconditionedDescentOptions):
     def list_releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
         gradients = full_batch(
             GRADIENTS,
-            "sum of the rows' clipped gradients, one a step",
+            "sum of the rows' clipped gradients, one per step",
             self.max_grad_norm,
             self.steps,
         )

@@ -255,7 +255,7 @@ class GradientOptions(BalanceOptions):
         return (
             Mechanism(
                 name=GRADIENTS,
-                released="sum of the sampled rows' clipped gradients, one a step",
+                released="sum of the sampled rows' clipped gradients, one per step",
                 sensitivity=self.max_grad_norm,
                 noise_multiplier=1.0,
                 sample_rate=self.expected_batch_size(n) / n,

@@ -95,10 +95,12 @@ class Options(PreconditionedDescentOptions):
 
     def _gradients_released(self) -> str:
         if self.max_grad_norm is not None:
-            return "sum of the rows' clipped gradients, one a step"
+            return "sum of the rows' clipped gradients, one per step"
         total = "sum of the clipped rows' gradients, which are bounded without clipping"
         return (
-            f"{total}, divided by sqrt(K), one a step" if self._divided else f"{total}, one a step"
+            f"{total}, divided by sqrt(K), one per step"
+            if self._divided
+            else f"{total}, one per step"
         )
 
     @property
@@ -113,7 +115,7 @@ class Options(PreconditionedDescentOptions):
         hessians = full_batch(
             HESSIANS,
             "sum of the clipped rows' outer products, weighted by their mean curvature relative to "
-            "the start's, one a step"
+            "the start's, one per step"
             if self.hessian == "shared"
             else "for each class the sum of the clipped rows' outer products, weighted by its "
             "curvature relative to the start's; all K together divided by sqrt(K), one stack a "

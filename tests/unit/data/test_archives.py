@@ -268,7 +268,7 @@ def test_room_is_looked_for_before(
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=10_000_000))
     text = refused(archive)
-    assert "it takes 30.0 MB unpacked, but only 10.0 MB are free" in text
+    assert "it needs 30.0 MB after unpacking, but only 10.0 MB are free" in text
 
 
 @pytest.mark.parametrize("suffix", [".zip", ".tar"])
@@ -302,7 +302,7 @@ def test_a_gzip_of_one_file(tmp_path: Path) -> None:
     assert target.read_bytes() == NOISE
     packed = gzip.compress(NOISE)
     for data, largest, said in (
-        (packed, len(NOISE) - 1, "larger than the 49999 bytes; replace it"),
+        (packed, len(NOISE) - 1, "larger than the expected 49999 bytes; replace it"),
         (packed[:-5], len(NOISE), "damaged or cut off"),
         (b"x" + packed, len(NOISE), "damaged or cut off"),
     ):

@@ -620,10 +620,10 @@ def test_a_patient_in_both_splits_is_a_leak(tmp_path: Path) -> None:
     ("changed", "message"),
     [
         ({"root": "no/such"}, "root: no folder no/such"),
-        ({"train": "b.csv"}, r"train: no file b.csv under root \(.*\); correct it"),
+        ({"train": "b.csv"}, r"train: no file b.csv under root \(.*\); correct the path"),
         (
             {"train": "a.xlsx"},
-            "train: a.xlsx: not a CSV file by its name; name one that ends in .csv",
+            "train: a.xlsx: its name is not that of a CSV file; name a file that ends in .csv",
         ),
         ({"path_column": "file"}, "path_column: a.csv: no column 'file'; it has path, kind, sex"),
         ({"label_column": "class"}, "label_column: a.csv: no column 'class'"),
@@ -725,7 +725,7 @@ def test_a_gzip_that_was_cut_short(tmp_path: Path) -> None:
 def test_values_that_leave_no_row(tmp_path: Path) -> None:
     write_csv(tmp_path / "a.csv", animals(tmp_path))
     values = {"root": str(tmp_path), "train": "a.csv"} | ANIMALS
-    with pytest.raises(ConfigError, match=r"filters.sex: a.csv: no train row left whose sex is x"):
+    with pytest.raises(ConfigError, match=r"filters.sex: a.csv: no train row has sex x"):
         options_of(filters={"sex": ["x"]}, **values).count_rows()
     with pytest.raises(
         ConfigError,
@@ -885,7 +885,7 @@ def test_groups_in_two_spellings_are_told(tmp_path: Path) -> None:
     rows[3]["sex"] = rows[3]["sex"].upper()
     write_csv(tmp_path / "a.csv", rows)
     given = {"root": str(tmp_path), "train": "a.csv", **ANIMALS}
-    with pytest.raises(DataError, match="sex: '[fmM]' and '[fmM]' are groups of their own; spell"):
+    with pytest.raises(DataError, match="sex: '[fmM]' and '[fmM]' are separate groups; use"):
         prepare(tmp_path / "out", **given, group_columns=["sex"])
     folded = {"sex": {"column": "sex", "ignore_case": True}}
     train, _ = prepare(tmp_path / "out", **given, group_columns=folded)
@@ -961,7 +961,10 @@ def test_copies_are_counted_by_image_and_by_patient(
         True,
         True,
     ]
-    assert "1 differ from another name only in case or spaces, such as 'P5' and 'p5'" in caplog.text
+    assert (
+        "1 names differ from another name only in case or spaces, such as 'P5' and 'p5'"
+        in caplog.text
+    )
 
 
 @pytest.mark.parametrize("name", [r"images\\003.png", "images/003.PNG", "images/ 003.png"])
@@ -969,5 +972,5 @@ def test_a_path_in_another_spelling_is_told(tmp_path: Path, name: str) -> None:
     rows = animals(tmp_path)
     rows[3]["path"] = name
     write_csv(tmp_path / "a.csv", rows)
-    with pytest.raises(DataError, match="write / in their place|there is '003.png', spelt"):
+    with pytest.raises(DataError, match="write / instead|there is '003.png', with"):
         prepare(tmp_path / "out", root=str(tmp_path), train="a.csv", **ANIMALS)

@@ -135,7 +135,7 @@ def test_what_an_earlier_process_left_is_gone_on_with(server: Server, path: Path
     url = server.put("/data.zip", CONTENT, faults=[Cut(1000), Cut(0), Cut(0)])
     text = refused(url, path)
     assert "the connection broke, after 3 tries" in text
-    assert "1000 bytes are kept and the next attempt goes on from there" in text
+    assert "1000 bytes were downloaded, and the next attempt continues from there" in text
     assert files(path) == PARTIAL
     succeeds(server, path)
     assert server.sent("/data.zip")[-1] == 299_000
@@ -150,7 +150,7 @@ def test_a_file_that_changed_in_between_is_fetched_from_the_start(
     get(url, path)
     assert path.read_bytes() == CONTENT
     assert server.sent("/data.zip")[-2:] == [299_000, 300_000]
-    assert "resumed, it has SHA-256" in caplog.text
+    assert "after resuming, it has SHA-256" in caplog.text
     assert "from the start" in caplog.text
 
 
@@ -308,7 +308,10 @@ def test_a_web_page_in_place_of_a_file(server: Server, path: Path, kind: str) ->
 @pytest.mark.parametrize(
     ("status", "said"),
     [
-        (401, "401 Unauthorized: the server asks for a login; put the host's into ~/.netrc"),
+        (
+            401,
+            "401 Unauthorized: the server asks for a login; write the login for this host into ~/.netrc",
+        ),
         (403, "403 Forbidden: access is refused; accept the licence"),
         (404, "404 Not Found: there is no such file; it was moved or removed"),
         (410, "410 Gone: correct the address"),
@@ -549,6 +552,6 @@ def test_a_disk_that_fills_under_the_receipt_is_one_line(
     monkeypatch.setattr(torchvision_datasets, "download", lambda *_: [])
     monkeypatch.setattr(artifacts, "write_record", full)
     options = dataset_options({"source": "torchvision", "name": "MNIST"})
-    with pytest.raises(DataError, match="the disk filled up while files were fetched; make room"):
+    with pytest.raises(DataError, match="the disk filled up while files were fetched; free space"):
         dataset_preparation.download_dataset(options, tmp_path / "mnist")
     assert list((tmp_path / "mnist").iterdir()) == []

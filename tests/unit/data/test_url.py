@@ -281,7 +281,9 @@ def test_what_was_downloaded_for_other_options_is_refused(server: Server, tmp_pa
     run(dataset_options(given), tmp_path)
     given["files"][0]["sha256"] = HASH
     other = dataset_options(given)
-    with pytest.raises(DataError, match=r"with other options .* delete .*receipt\.json"):
+    with pytest.raises(
+        DataError, match=r"options of this download have changed .* delete .*receipt\.json"
+    ):
         dataset_preparation.prepare_dataset(
             other, tmp_path / "again", downloaded=tmp_path / "downloads"
         )

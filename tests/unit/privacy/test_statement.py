@@ -31,7 +31,7 @@ def plan(epsilon: float = 1.0) -> Plan:
         ),
         Mechanism(
             name="gradients",
-            released="sum of the sampled rows' clipped gradients, one a step",
+            released="sum of the sampled rows' clipped gradients, one per step",
             sensitivity=1.2,
             noise_multiplier=5.0 if private else 0.0,
             sample_rate=0.02,
