@@ -92,7 +92,7 @@ def test_deep_brackets_are_one_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"deep.yaml: brackets within brackets"):
         check_yaml(tmp_path / "deep.yaml")
     with pytest.raises(
-        DataError, match=r"deep.json: unreadable \(not valid JSON \(brackets within brackets"
+        DataError, match=r"deep.json: unreadable \(not valid JSON \(brackets nested"
     ):
         read_record(tmp_path / "deep.json", kind="x", version=1)
 

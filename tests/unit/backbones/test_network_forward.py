@@ -487,7 +487,7 @@ def test_missing_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     options = backbone_options(PIXELS)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert devices.resolve_device("auto") == "cpu"
-    with pytest.raises(ConfigError, match="device: cuda .*torch sees no GPU"):
+    with pytest.raises(ConfigError, match="device: the study asks for cuda.*torch sees no GPU"):
         loading.load_backbone(options, runtime=Runtime(device="cuda"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert devices.resolve_device("auto") == "cuda"

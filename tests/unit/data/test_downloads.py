@@ -310,7 +310,7 @@ def test_a_web_page_in_place_of_a_file(server: Server, path: Path, kind: str) ->
     [
         (
             401,
-            "401 Unauthorized: the server asks for a login; write the login for this host into ~/.netrc",
+            "401 Unauthorized: the server asks for a login; write the login",
         ),
         (403, "403 Forbidden: access is refused; accept the licence"),
         (404, "404 Not Found: there is no such file; it was moved or removed"),

@@ -270,7 +270,7 @@ def test_images_as_units_of_patients_are_warned_of_with_the_price(tmp_path: Path
     assert warnings_of(study_of(tmp_path)) == []
     (bounded,) = warnings_of(study_of(tmp_path, unit="image", max_images_per_patient=5))
     assert "datasets.lesions: unit: image, and patients may have several" in bounded
-    assert "to a patient of 5 images the epsilon is" in bounded
+    assert "for a patient with 5 images the epsilon is" in bounded
     assert "in place of 0.5, " in bounded
     assert "in place of 1 " in bounded
     (open_ended,) = warnings_of(study_of(tmp_path, unit="image"))

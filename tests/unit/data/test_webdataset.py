@@ -167,11 +167,14 @@ def zeros(path: Path) -> None:
     ("fault", "message"),
     [
         (lambda p: damage(p, b"n01/0005.cls"), r"a-000\.tar: damaged after n01/0005\.png"),
-        (lambda p: cut(p, b"n01/0005.cls"), r"cut short after n01/0005\.png \(no mark of the end"),
+        (lambda p: cut(p, b"n01/0005.cls"), r"cut short after n01/0005\.png \(the end mark"),
         (lambda p: cut(p, b"n01/0005.cls", 100), r"damaged after n01/0005\.png"),
         (lambda p: cut(p, png(5), 20), r"cannot be read after n01/0005\.png \(unexpected end"),
-        (lambda p: p.write_bytes(p.read_bytes() * 2), r"after n01/0011\.json \(it goes on after"),
-        (zeros, r"damaged after n01/0005\.png \(zeros in the place of members\)"),
+        (
+            lambda p: p.write_bytes(p.read_bytes() * 2),
+            r"after n01/0011\.json \(data follows its end",
+        ),
+        (zeros, r"damaged after n01/0005\.png \(zeros instead of members\)"),
         (lambda p: p.write_bytes(b""), r"a-000\.tar: empty"),
         (lambda p: p.write_bytes(b"<html>" * 200), r"cannot be read after its start"),
     ],
@@ -289,7 +292,9 @@ def test_a_list_names_nobody(tmp_path: Path, option: str) -> None:
     """A picture of two people would be of a third, and protected for neither."""
     path = pack(tmp_path / "a.tar", samples(0, 8, who=[["p1", "p2"], *"abcdefg"]))
     written = {option: ["who"] if option == "group_columns" else "who"}
-    with pytest.raises(DataError, match=r"n00/0000.*who is \['p1', 'p2'\], no text or number"):
+    with pytest.raises(
+        DataError, match=r"n00/0000.*who is \['p1', 'p2'\], neither text nor a number"
+    ):
         prepare(tmp_path / "out", path, **written)
 
 

@@ -213,7 +213,7 @@ def test_without_privacy_the_start_is_the_head_s_own_fit() -> None:
 
 def test_a_head_of_another_shape_is_refused() -> None:
     transform = Transform(network_options().normalize)
-    with pytest.raises(ConfigError, match=r"a head of shape \[3, 7\].*\[3, 8\]"):
+    with pytest.raises(ConfigError, match=r"head has shape \[3, 7\].*\[3, 8\]"):
         start_from(head_network(transform), np.zeros((3, 7), dtype=np.float32), transform)
 
 

@@ -239,7 +239,7 @@ def test_numbers_for_other_classes_and_rows_of_several_labels() -> None:
     method = options("sgd", loss="sigmoid", class_weights=[1, 1, 1, 1])
     rows = Rows(TrainingSet(features, several, 4), Transform(NoNormalisation()))
     releases = Releases(plan_of(method, 40, 1.0), [1], torch.device("cpu"))
-    with pytest.raises(ConfigError, match="rows of one label"):
+    with pytest.raises(ConfigError, match="one label per row"):
         fit_balanced(method, rows, releases)
 
 

@@ -178,7 +178,7 @@ def test_a_trial_that_releases_otherwise_than_priced_is_refused(
     spied(monkeypatch, Spy(releases))
     method = tuned()
     with pytest.raises(
-        PrivacyError, match=f"{releases} noisy releases were made, but epsilon covers 5 were priced"
+        PrivacyError, match=f"{releases} noisy releases were made, but epsilon covers 5"
     ):
         fit_heads(method, training_set(), planned(method), SEEDS)
 

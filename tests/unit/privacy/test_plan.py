@@ -72,7 +72,7 @@ def test_mechanism_refuses_what_cannot_be_priced(attribute: str, value: Any) -> 
         ({"n": 0}, "n = 0"),
         ({"epsilon": 0.0}, "epsilon 0.0"),
         ({"delta": 1.0}, "delta 1.0"),
-        ({"mechanisms": ()}, "nothing is priced"),
+        ({"mechanisms": ()}, "no mechanism"),
         ({"mechanisms": (mechanism(noise_multiplier=0.0),)}, "adds no noise"),
         ({"mechanisms": (mechanism(), mechanism())}, "different names"),
         ({"realised_epsilon": 1.0001}, "exceeds the target"),
@@ -150,7 +150,7 @@ def test_sgd_prices_its_sampling(options: Options, n: int, rate: float, count: i
 def test_options_refuse_what_cannot_run() -> None:
     with pytest.raises(ConfigError, match="batch_size 32 is above the 31 training rows"):
         Options().list_mechanisms(31)
-    with pytest.raises(ConfigError, match="epochs 3 and steps 4: write one"):
+    with pytest.raises(ConfigError, match="epochs 3 and steps 4: write only one"):
         method_options({"head": "sgd", "epochs": 3, "steps": 4})
     for bad in (
         {"learning_rate": 0}, {"max_grad_norm": math.inf}, {"batch_size": 0},
@@ -177,9 +177,9 @@ def test_a_fit_refuses_a_plan_made_for_another() -> None:
     def planned(options: Options, n: int = 100, **changes: Any) -> Plan:
         return plan(mechanisms=options.list_mechanisms(n), n=n, **changes)
 
-    with pytest.raises(PrivacyError, match="n = 200 rows, the data has 100"):
+    with pytest.raises(PrivacyError, match="n = 200 rows, but the data has 100"):
         fit_heads(Options(), data, planned(Options(), n=200), [1])
-    with pytest.raises(PrivacyError, match=r"sensitivity 1\.2in the plan but 0\.1"):
+    with pytest.raises(PrivacyError, match=r"sensitivity 1\.2 in the plan but 0\.1"):
         fit_heads(Options(max_grad_norm=0.1), data, planned(Options()), [1])
     with pytest.raises(PrivacyError, match="count 5in the plan but 6"):
         fit_heads(Options(steps=6), data, planned(Options(steps=5)), [1])

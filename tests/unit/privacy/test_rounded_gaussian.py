@@ -590,7 +590,7 @@ def test_streams_are_different_and_the_same_ones_the_same() -> None:
 def test_a_keystream_serves_one_sampler() -> None:
     keystream = Keystream.from_seed(1, "noise")
     RoundedGaussian(keystream)
-    with pytest.raises(PrivacyError, match="given away before"):
+    with pytest.raises(PrivacyError, match="already used"):
         RoundedGaussian(keystream)
 
 

@@ -177,7 +177,7 @@ def test_units_of_two_kinds_do_not_add_up(ledger: Ledger) -> None:
     patients = booking("of_patients", unit="patient")
     ledger.book_release(booking("of_images"), FREE)
     with pytest.raises(
-        PrivacyError, match=r"'of_patients': .* patient, .* entry 1 .* image.* do not add up"
+        PrivacyError, match=r"'of_patients': .* patient, .* entry 1 .* image.* cannot be added up"
     ):
         ledger.book_release(patients, FREE)
     ledger.abandon_entry(1, "the wrong unit, never drawn")
@@ -200,7 +200,7 @@ def test_nothing_without_a_price_is_booked() -> None:
         replace(whole, delta=1e-11)
     with pytest.raises(PrivacyError, match="no mechanism 'score'that it does not have"):
         replace(whole, selection=Selection(mean=5, shape=1, repeated=("score",)))
-    with pytest.raises(PrivacyError, match="one for each side"):
+    with pytest.raises(PrivacyError, match="one part for each split"):
         booking("twice", whole, whole)
     with pytest.raises(PrivacyError, match="unit 'person'; write one of image, patient"):
         booking(unit="person")

@@ -208,7 +208,7 @@ def test_a_lost_key_or_file_is_no_way_around(folder: Path) -> None:
     with pytest.raises(DataError, match=r"units.key: not there, and ledgers hold hashes"):
         release_of(folder, "copy", "second")
     key.write_bytes(bytes(32))
-    with pytest.raises(DataError, match=r"units-.*: cannot be used \(made under another key"):
+    with pytest.raises(DataError, match=r"units-.*: cannot be used \(made with another key"):
         release_of(folder, "copy", "second")
     key.write_bytes(kept[:20])
     with pytest.raises(DataError, match=r"units.key: 20 bytes, not 32; restore it"):
@@ -218,7 +218,9 @@ def test_a_lost_key_or_file_is_no_way_around(folder: Path) -> None:
     content = bytearray(hashes.read_bytes())
     content[-1] ^= 1
     hashes.write_bytes(bytes(content))
-    with pytest.raises(DataError, match=r"cannot be used \(not as its ledger says\); restore it"):
+    with pytest.raises(
+        DataError, match=r"cannot be used \(it differs from its ledger's record\); restore it"
+    ):
         release_of(folder, "copy", "second")
     hashes.unlink()
     with pytest.raises(DataError, match=r"cannot be used \(.*No such file"):

@@ -657,8 +657,8 @@ EDITS = [
         "gradients has released 'nothing'in the plan but",
     ),
     ("full", set_mechanism("name", "other"), "no mechanism 'gradients'"),
-    ("full", set_plan("delta", 1e-3), r"\(300, 'image', 4.0, 0.001, 'pld'\), the job for"),
-    ("full", set_plan("epsilon", 5.0), r"\(300, 'image', 5.0, 0.0001, 'pld'\), the job for"),
+    ("full", set_plan("delta", 1e-3), r"\(300, 'image', 4.0, 0.001, 'pld'\), but the job needs"),
+    ("full", set_plan("epsilon", 5.0), r"\(300, 'image', 5.0, 0.0001, 'pld'\), but the job needs"),
     ("full", set_plan("realised_epsilon", 2.0), "says epsilon 2 at delta 0.0001"),
     (
         "full",

@@ -246,7 +246,7 @@ def test_a_method_without_a_plan_says_why(run: Run) -> None:
 def test_features_of_other_weights_are_refused(run: Run) -> None:
     # Only the features' content is in the identity that seeds derive from.
     write_features(run.folder, weights="0" * 64)
-    with pytest.raises(DataError, match="with other weights"):
+    with pytest.raises(DataError, match="with different weights"):
         run.tune(0)
 
 

@@ -722,7 +722,7 @@ def test_an_area_is_checked_as_far_as_it_can_be(original: Path, epsilon: float) 
 @pytest.mark.parametrize(
     ("ledger", "tested", "rate", "said"),
     [
-        ({}, 2.0, 1.0, "less than the 2 this release alone"),
+        ({}, 2.0, 1.0, "less than this release alone"),
         ({"releases": 1, "epsilon": 1.2}, None, 1.0, "only one release, which costs 1"),
         (
             {"exact": True},
