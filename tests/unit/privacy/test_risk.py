@@ -19,7 +19,7 @@ from scipy.stats import norm
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy.accountants import gaussian_mu
 from dpprobe.privacy.calibration import calibrate
-from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_EPSILON
+from dpprobe.privacy.limits import LARGEST_EPSILON
 from dpprobe.privacy.plan import EXPONENTIAL, Mechanism, Plan
 from dpprobe.privacy.risk import Risk, plan_for_risk
 from dpprobe.privacy.trade_off import bound_attacks

@@ -41,7 +41,8 @@ def test_delta_above_one_over_n_is_refused_and_one_over_n_warned_of() -> None:
 OPTION = "allow_delta_above_one_over_n"
 ABOVE = [
     "datasets.digits: delta 0.1 is above 1/n = 0.000695 (n = 1438 training rows): this delta "
-    "would allow a mechanism that publishes a random row. No result with this delta may be released."
+    "would allow a mechanism that publishes a random row. "
+    "No result with this delta may be released."
 ]
 
 

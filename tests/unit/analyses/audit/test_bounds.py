@@ -155,7 +155,7 @@ def test_unequal_numbers_alone_say_nothing() -> None:
 @pytest.mark.parametrize(
     ("scores", "message"),
     [
-        ([], "scores_in: shape \\(0,\\); give one score a run"),
+        ([], "scores_in: shape \\(0,\\); pass one score per run"),
         ([[1.0, 2.0]], "scores_in: shape \\(1, 2\\)"),
         ([1.0, math.nan, math.nan], "scores_in: 2 of 3 are NaN"),
         (["high", "low"], "scores_in: not numbers"),
