@@ -51,8 +51,8 @@ class Options(BackboneOptions):
     each_by_itself: Literal[True] = Field(
         description="Write true if every vector was computed from its own item alone. The privacy "
         "guarantee depends on this. It does not hold for vectors that were whitened, centred, "
-        "z-scored, batch-corrected, or reduced by PCA on these data, nor for vectors of a "
-        "model that was fine-tuned on them."
+        "z-scored, batch-corrected, or reduced by PCA on these data. A model that was fine-tuned "
+        "on them breaks it too."
     )
 
     def check_files(self) -> None:

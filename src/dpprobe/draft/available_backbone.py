@@ -116,8 +116,8 @@ def _model_of(path: Path) -> str:
     names = [name for name in known if stem.startswith(name.lower())]
     if not names:
         raise ConfigError(
-            f"--checkpoint {path}: its name does not begin with the name of a timm model; name "
-            "the network of these weights with --model, such as --model resnet50"
+            f"--checkpoint {path}: its name does not begin with the name of a timm model; "
+            "name the network with --model, such as --model resnet50"
         )
     return max(names, key=len)
 

@@ -46,8 +46,8 @@ class Budget:
       max_epsilon: the limit, at `delta`, for one unit of privacy. Choose it before the first fit.
       max_risk: a limit on attacks on one unit, given all fits, instead of max_epsilon:
         `{"advantage": 0.1}`, or `{"true_positives": 0.01, "at": 0.001}`.
-      delta: of the limit, and of each fit that names no delta of its own. column: the word for a
-      group, such as "patient". All entries of one ledger must agree
+      delta: of the limit, and of each fit that names no delta of its own.
+      column: the word for a group, such as "patient". All entries of one ledger must agree
         in it: for a dataset of a study whose unit is a patient, write the study's column.
 
     Raises:
@@ -171,8 +171,8 @@ class Budget:
             if (earlier.unit, earlier.column) != (booking.unit, booking.column):
                 raise PrivacyError(
                     f"unit {unit_words(booking)}: an earlier fit on this budget protects another "
-                    f"unit, {unit_words(earlier)}, and epsilons for different units cannot be "
-                    "added up; write the unit of the earlier fit"
+                    f"unit, {unit_words(earlier)}, and their epsilons cannot be added up; write "
+                    "the unit of that fit"
                 )
         refuse_excess(self._bookings, booking, self._limits, ledger=MEMORY)
 

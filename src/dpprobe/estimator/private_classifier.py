@@ -98,9 +98,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
       unit: of privacy. "row": each row is a unit. "group": all rows with one value of
         `groups`, which `fit` then needs, such as a patient's images or a speaker's words. "image"
         and "patient" mean the same of images; a ledger that a study shares has one of these.
-      budget: the common privacy budget of all private fits on these data; a private fit needs a
-      budget.
-        Clones share it.
+      budget: the common privacy budget of all private fits on these data; a private fit needs
+        a budget. Clones share it.
       benchmark: seeded noise, and no budget.
       random_state: the seed of benchmark mode: a whole number, or None for a fresh one. A private
         fit refuses it.
@@ -161,9 +160,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
           The estimator itself.
 
         Raises:
-          PrivacyError: before the fit is recorded, if the guarantee would not hold. BudgetError:
-          when the budget does not allow another fit. DpprobeError, ValueError: for inputs or
-          parameters that cannot be used.
+          PrivacyError: before the fit is recorded, if the guarantee would not hold.
+          BudgetError: when the budget does not allow another fit.
+          DpprobeError, ValueError: for inputs or parameters that cannot be used.
         """
         self._check_mode()
         if not self.benchmark:
@@ -506,8 +505,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         if not released.is_exact:
             raise PrivacyError(
                 f"head {released.head}: with these options its sums are not exact, so low bits "
-                "could reveal who was in the training data; write engine='exact', or another "
-                "head"
+                "may reveal who was in the data; write engine='exact', or another head"
             )
         return released
 

@@ -86,16 +86,17 @@ def audit(
     Nothing of the private rows is used, so an audit costs no privacy.
 
     Args:
-      runs: of training, half with and half without the attacked unit. confidence: of the lower
-      bound on epsilon. controls: True to attack deliberately broken mechanisms too; the audit
-      should detect all of them.
+      runs: of training, half with and half without the attacked unit.
+      confidence: of the lower bound on epsilon.
+      controls: True to attack deliberately broken mechanisms too, which the audit should detect.
 
     Returns:
       `white_box`, with `holds` and `epsilon_lower` among others, and `controls`; docs/audit.md
       explains each key.
 
     Raises:
-      NotFittedError: before `fit`. ConfigError: if the plan has no guarantee to test.
+      NotFittedError: before `fit`.
+      ConfigError: if the plan has no guarantee to test.
     """
     from sklearn.utils.validation import check_is_fitted  # heavy: for this function alone
 

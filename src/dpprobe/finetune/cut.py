@@ -74,8 +74,8 @@ def _trace_network(
         return trace_graph(model, blocks, (example[:1], example[:2]))
     except Exception as error:  # a trace raises whatever the model's code runs into
         raise ConfigError(
-            f"tune: blocks: the forward pass of {name} cannot be traced, so it cannot be cut into "
-            f"two parts ({one_line(error)}); write tune: all, or choose another backbone"
+            f"tune: blocks: the forward pass of {name} cannot be traced, so it cannot be "
+            f"cut ({one_line(error)}); write tune: all, or choose another backbone"
         ) from error
 
 
@@ -160,8 +160,8 @@ def _read_shape(runs: list[dict[fx.Node, Any]], crossing: fx.Node, name: str) ->
     first, second = (values[crossing] for values in runs)
     if (len(first), len(second)) != (1, 2) or first.shape[1:] != second.shape[1:]:
         raise ConfigError(
-            f"tune: blocks: the activations at the cut of {name} have shape {list(first.shape)} "
-            f"for one image but {list(second.shape)} for two; write tune: all, or choose another "
+            f"tune: blocks: activations of {name} have shape {list(first.shape)} for one image "
+            f"but {list(second.shape)} for two; write tune: all, or choose another "
             "backbone"
         )
     return tuple(first.shape[1:])

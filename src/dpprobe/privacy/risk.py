@@ -106,8 +106,8 @@ class Risk:
         if not epsilon >= SMALLEST_EPSILON:
             raise PrivacyError(
                 f"{self}: at delta {delta:g} this risk needs epsilon {epsilon:g}, below the "
-                f"smallest epsilon that can be calibrated, {SMALLEST_EPSILON:g}; permit a larger "
-                "risk or write a smaller delta"
+                f"smallest possible {SMALLEST_EPSILON:g}; permit a larger risk or write a smaller "
+                "delta"
             )
         return min(epsilon, LARGEST_EPSILON)
 
@@ -168,8 +168,8 @@ def plan_for_risk(risk: Risk, delta: float, make_plan: Callable[[float], Plan]) 
     while not risk.permits(low):
         if low.epsilon <= SMALLEST_EPSILON:
             raise PrivacyError(
-                f"{risk}: even epsilon {SMALLEST_EPSILON:g} at delta {delta:g}, the smallest "
-                "epsilon that can be calibrated, exceeds this risk; permit a larger risk or "
+                f"{risk}: even the smallest possible epsilon, {SMALLEST_EPSILON:g}, at this delta "
+                "exceeds this risk; permit a larger risk or "
                 "write a smaller delta"
             )
         low, high = make_plan(max(low.epsilon / 2, SMALLEST_EPSILON)), low

@@ -48,7 +48,7 @@ class PublicFiles:
             if place := self._describe_place(path):
                 raise ConfigError(
                     f"{option}: {path}: it is in {place}, which holds private data or results; "
-                    "name a public file in another folder, or features of a dataset under "
+                    "name a file in another folder, or features of a dataset under "
                     "public_datasets"
                 )
 

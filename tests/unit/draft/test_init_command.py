@@ -88,7 +88,8 @@ def test_a_checkpoint_of_no_use_ends_it_with_a_line(folder: Desk) -> None:
     folder.file("w.pth", "\x89PNG")
     error = folder.init("x", "--checkpoint", "w.pth")
     assert (
-        "its name does not begin with the name of a timm model; name the network of these" in error
+        "its name does not begin with the name of a timm model; name the network with --model"
+        in error
     )
     assert "--model resnet18: --model names the network of --checkpoint" in folder.init(
         "x", "--model", "resnet18"

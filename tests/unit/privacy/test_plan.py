@@ -181,16 +181,16 @@ def test_a_fit_refuses_a_plan_made_for_another() -> None:
         fit_heads(Options(), data, planned(Options(), n=200), [1])
     with pytest.raises(PrivacyError, match=r"sensitivity 1\.2 in the plan but 0\.1"):
         fit_heads(Options(max_grad_norm=0.1), data, planned(Options()), [1])
-    with pytest.raises(PrivacyError, match="count 5in the plan but 6"):
+    with pytest.raises(PrivacyError, match="count 5 in the plan but 6"):
         fit_heads(Options(steps=6), data, planned(Options(steps=5)), [1])
     steps = planned(Options(steps=5))
-    with pytest.raises(PrivacyError, match=r"sample_rate 0\.32in the plan but 0\.16"):
+    with pytest.raises(PrivacyError, match=r"sample_rate 0\.32 in the plan but 0\.16"):
         fit_heads(Options(steps=5, batch_size=16), data, steps, [1])
     extra = plan(mechanisms=(*Options().list_mechanisms(100), mechanism(name="more")), n=100)
     with pytest.raises(PrivacyError, match="belongs to another method"):
         fit_heads(Options(), data, extra, [1])
     ceiling = NonprivateOptions(penalties=(0.1,))
-    with pytest.raises(PrivacyError, match="not private, but its plan has epsilon 1 by 1"):
+    with pytest.raises(PrivacyError, match="not private, but its plan has epsilon 1"):
         fit_heads(ceiling, data, planned(Options()), [1])
     silent = tuple(item.scale_noise(0.0) for item in Options().list_mechanisms(100))
     nothing = plan(mechanisms=silent, n=100, epsilon=math.inf, realised_epsilon=math.inf)

@@ -244,7 +244,7 @@ def test_risks_that_mean_nothing_are_refused(values: dict[str, object], message:
 def test_risks_too_close_to_guessing_are_refused() -> None:
     with pytest.raises(PrivacyError, match="too close to guessing; permit a larger risk"):
         Risk(advantage=1e-7).to_mu()
-    with pytest.raises(PrivacyError, match="below the smallest epsilon that can be calibrated"):
+    with pytest.raises(PrivacyError, match="below the smallest possible"):
         Risk(advantage=1e-4).to_epsilon(1e-3)
 
 

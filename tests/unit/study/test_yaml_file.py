@@ -24,7 +24,7 @@ from dpprobe.study.yaml_file import check_yaml, written_path
         ("a: 1\n---\na: 2\n", ":2:\\d+: .*; remove the line ---, or make two files"),
         ("a:\n\tb: 1\n", ":2: a tab, .*here; write"),
         ("a: 1\nb:\t2\n", ":2: a tab"),
-        ("a: 1\nb: *rate\n", r":2: \*rate refers to a value marked &rate, and nothing above"),
+        ("a: 1\nb: *rate\n", r":2: \*rate refers to a value marked &rate, but no value above"),
         ("a: &rate 1\nb: *rat\n", r":2: \*rat refers to"),
         ("a:\n  - b: c: d\n", ":2:\\d+: .*quote a value that contains a colon"),
         ("a: 1\nseeds 3\nb: 2\n", ":3:\\d+: .* begins in line 2.*write a key, a colon, a space"),

@@ -644,13 +644,13 @@ EDITS = [
     ("small", hardly_any_noise, r"but its mechanisms cost [\d.]+ or more"),
     ("full", hardly_any_noise, r"but its mechanisms cost [\d.e+]+ or more"),
     ("tuned", hardly_any_noise, r"but its mechanisms cost [\d.e+]+ or more"),
-    ("small", set_mechanism("count", 6), "gradients has count 6in the plan but 12"),
+    ("small", set_mechanism("count", 6), "gradients has count 6 in the plan but 12"),
     (
         "small",
         set_mechanism("sample_rate", 0.05),
-        "gradients has sample_rate 0.05in the plan but 0.1",
+        "gradients has sample_rate 0.05 in the plan but 0.1",
     ),
-    ("full", set_mechanism("sensitivity", 0.5), "gradients has sensitivity 0.5in the plan but"),
+    ("full", set_mechanism("sensitivity", 0.5), "gradients has sensitivity 0.5 in the plan but"),
     (
         "full",
         set_mechanism("released", "nothing"),
