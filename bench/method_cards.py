@@ -479,7 +479,7 @@ def priced_table(method: MethodOptions, n: int, *, delta: float, accountant: str
         ]
         for item, cost in zip(plan.mechanisms, costs, strict=True)
     ]
-    columns = ["mechanism", "what is summed", "sensitivity", "releases", "budget share"]
+    columns = ["mechanism", "summed quantity", "sensitivity", "releases", "budget share"]
     return table([*columns, f"σ at ε = {EPSILON:g}"], rows)
 
 

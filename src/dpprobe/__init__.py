@@ -39,7 +39,7 @@ __all__ = [*_PLACES]
 
 
 def __getattr__(name: str) -> object:
-    """Imports a public name, or computes `__version__`: in a clone that is a call of git."""
+    """Imports a public name, or computes `__version__`, which calls git in a clone."""
     if name == "__version__":
         from dpprobe.versions import code_version  # not for every import of dpprobe
 

@@ -37,7 +37,7 @@ def main() -> None:
         help="which schema to print: study or bundle",
     )
     known = commands.add_parser("catalog", help="list the datasets and backbones known by name")
-    known.add_argument("name", nargs="?", help="print the whole entry of this dataset")
+    known.add_argument("name", nargs="?", help="print the complete entry of this dataset")
     add_commands(commands)
     add_run(commands)
     add_check(commands)
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 class _Version(argparse.Action):
-    """Prints the version only when asked: in a clone that takes a call of git."""
+    """Prints the version only on request, because a clone must call git to find it."""
 
     def __init__(self, option_strings: list[str], dest: str) -> None:
         super().__init__(option_strings, dest, nargs=0, help="print the version")
@@ -87,7 +87,8 @@ class _Version(argparse.Action):
 
 
 def _show_progress() -> None:
-    """Sends log lines, such as progress, to standard error: standard output is for results."""
+    """Sends log lines, such as progress, to standard error, because standard output is for
+    results."""
     logging.basicConfig(format="%(message)s")
     logging.getLogger("dpprobe").setLevel(logging.INFO)
 

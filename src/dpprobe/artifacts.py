@@ -1,4 +1,4 @@
-"""Writes files whole or not at all, such as records; hashes, git commits, full disks."""
+"""Writes files completely or not at all; handles hashes, git commits and full disks."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ ABSENT = "nothing"
 FILE_BYTES, FILE_HASHES, RECORD_HASH = "file_bytes", "file_sha256", "record_sha256"
 
 MEGABYTE = 1_000_000
-ROOM = "make room or have the quota raised, and run again"
-DISK_REMEDY = "make room, or choose a data_dir on another disk"
+ROOM = "free space or have the quota raised, and run again"
+DISK_REMEDY = "free space, or choose a data_dir on another disk"
 WAIT = 3600  # seconds that finished work waits for room
 PAUSE = 60  # seconds between two tries
 
@@ -102,7 +102,7 @@ def _format_json(value: Any) -> str:
 
 
 def write_record(path: Path, values: Mapping[str, Any], *beside: Path) -> None:
-    """Writes a JSON object whose damage shows: it ends with the SHA-256 of its own text.
+    """Writes a JSON object that ends with the SHA-256 of its own text, so that damage is detected.
 
     Args:
       beside: files in its folder, whose sizes it gets, and hashes unless it has a key `files`.
@@ -151,7 +151,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_whole_record(path: Path) -> Any:
-    """Reads a record and compares the sizes of the files beside it with the recorded ones.
+    """Reads a record and compares the sizes of the files beside it with the recorded sizes.
 
     Raises OSError if a file cannot be read; ValueError, in one line, if it is damaged.
     """
@@ -168,11 +168,11 @@ def parse_json(text: str | bytes) -> Any:
     try:
         return json.loads(text)
     except RecursionError:
-        raise ValueError("brackets within brackets, too deep to be read") from None
+        raise ValueError("brackets nested too deeply to be read") from None
 
 
 def require_plain_file(path: Path) -> None:
-    """Raises OSError for a device, pipe or socket: reading one may never end."""
+    """Raises OSError for a device, pipe or socket, because reading it may never end."""
     mode = path.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # to open a folder is an error of its own
         raise OSError(errno.EINVAL, "a device, a pipe or a socket, not a plain file", str(path))
@@ -202,8 +202,8 @@ def check_not_newer(
     written = record.get("format_version")
     if record.get("format") == kind and isinstance(written, Integral) and int(written) > version:
         raise DataError(
-            f"{where}: {kind} of version {written}, newer than this dpprobe's {version}; "
-            "use the newer dpprobe that wrote it, or other folders (data_dir, results_dir)"
+            f"{where}: {kind} of version {written}, newer than this dpprobe's {version}; use the "
+            "newer dpprobe that wrote it, or choose other folders (data_dir, results_dir)"
         )
 
 
@@ -282,7 +282,7 @@ def explain_unwritable(error: OSError) -> DiskError | None:
     if is_full(error):
         return DiskError(f"{place}; {ROOM}")
     if error.errno == errno.EROFS:
-        return DiskError(f"{place}; have it mounted for writing, and run again")
+        return DiskError(f"{place}; mount the disk for writing, and run again")
     return None
 
 
@@ -302,7 +302,7 @@ def when_there_is_room(folder: Path, needed: int, write: Callable[[], None]) -> 
                     raise refused from error
                 raise
             lacking = (
-                f"{folder}: no room on {file_system(folder)} ({os.strerror(error.errno or 0)}): "
+                f"{folder}: disk full on {file_system(folder)} ({os.strerror(error.errno or 0)}): "
                 f"about {format_size(needed)} are needed, "
                 f"{format_size(shutil.disk_usage(folder).free)} are free"
             )
@@ -310,7 +310,7 @@ def when_there_is_room(folder: Path, needed: int, write: Callable[[], None]) -> 
             if left <= 0:
                 raise DiskError(f"{lacking}; {ROOM}") from error
         logger.warning(
-            "%s; waiting up to %.0f minutes more; make room or have the quota raised",
+            "%s; waiting up to %.0f more minutes; free space or have the quota raised",
             lacking, left / 60,
         )  # fmt: skip
         time.sleep(min(PAUSE, left))

@@ -1,4 +1,4 @@
-"""The device, threads and Python that a process computes with, and all that differs by device.
+"""The device, threads and Python of a process, and settings that depend on the device.
 
 A scheduler shows a job its GPU alone. Where a process sees several GPUs (several jobs on one node
 without a scheduler, or a group of jobs as one Slurm job), all would take the first. Here each takes
@@ -57,7 +57,9 @@ def resolve_device(name: str) -> str:
     if name == "auto":
         return "cuda" if available else "cpu"
     if name == "cuda" and not available:
-        raise DeviceError("device: cuda was asked for, but torch sees no GPU; write auto or cpu")
+        raise DeviceError(
+            "device: the study asks for cuda, but torch sees no GPU; write device: auto or cpu"
+        )
     return name
 
 
@@ -106,7 +108,7 @@ def count_devices() -> int:
 
 
 def lacks_gpu() -> bool:
-    """Returns True if torch sees no GPU; asks another process, which takes seconds.
+    """Returns True if torch sees no GPU; runs another process for this, which takes seconds.
 
     False if this Python has no torch: jobs may run in another environment.
     """
@@ -226,7 +228,7 @@ def default_precision(device: str) -> Literal["float16", "float32"]:
 
 
 def use_precision(device: torch.device | str, precision: torch.dtype | None) -> torch.autocast:
-    """Runs products in a precision; None is that of the weights."""
+    """Runs products in a precision; None means the precision of the weights."""
     import torch  # as above
 
     kind = "cuda" if is_gpu(str(device)) else "cpu"

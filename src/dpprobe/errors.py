@@ -34,7 +34,7 @@ class DeviceError(ConfigError):
 
 
 class DataError(DpprobeError):
-    """A dataset, an image or a table is not what it should be."""
+    """A dataset, an image or a table is missing, damaged or inconsistent."""
 
 
 class DownloadError(DpprobeError):
@@ -44,17 +44,17 @@ class DownloadError(DpprobeError):
 
 
 class WrongDownloadError(DownloadError):
-    """An address gives another file than expected, or refuses."""
+    """A server refuses a download or sends an unexpected file."""
 
     passes = False
 
 
 class StoreError(DpprobeError):
-    """A feature shard or its manifest is missing, damaged or not the one that was written."""
+    """A feature shard or its manifest is missing, damaged or replaced."""
 
 
 class PrivacyError(DpprobeError):
-    """A mechanism cannot be priced or run as it was planned."""
+    """A mechanism cannot run as planned, or its epsilon cannot be computed."""
 
 
 class BudgetError(PrivacyError):

@@ -22,7 +22,7 @@ logger = logging.getLogger("dpprobe")
 
 TRACEBACK = "Traceback (most recent call last):"
 # The last line of a log, in the file alone, of an error that stays until somebody mends it.
-LASTING = "another try would end the same way"
+LASTING = "another attempt would fail the same way"
 # An error of a job's log, with all lines of its list, or a line of the scheduler that ended it.
 _OTHER_LINE = rf"\d\d:\d\d:\d\d |{LASTING}$|Traceback |\[|slurmstepd|RuleException|WorkflowError|$"
 ERROR_LINE = re.compile(
@@ -67,9 +67,10 @@ def job_log(path: str | Path) -> Iterator[None]:
     """Sends dpprobe's log lines and Python's warnings to `path` and to standard error.
 
     Refuses a job whose code was edited after its run began. A DpprobeError ends the process with
-    status 1 and one line, which only the log has if the run prints it at its end; the last line
-    says if no other try can help. Any other exception leaves its traceback in the log and is raised
-    again. A missing file is reported with the run from another folder that may have replaced it.
+    status 1 and one line. If the run prints this line at its end, only the log has it now; the last
+    line says if a retry cannot help. Any other exception leaves its traceback in the log and is
+    raised again. A missing file is reported with the run from another folder that may have replaced
+    it.
     """
     # What a job imports stays. Python looks for garbage among torch's 350,000 objects too often.
     gc.set_threshold(GARBAGE_OBJECTS)
@@ -139,5 +140,5 @@ def last_error(log: str) -> str | None:
 
 
 def is_lasting(log: str) -> bool:
-    """Returns True if the log says that another try would end the same way."""
+    """Returns True if the log says that another attempt would fail the same way."""
     return log.endswith(f"\n{LASTING}\n")

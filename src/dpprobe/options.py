@@ -63,7 +63,7 @@ class AtMost:
         return value
 
     def describe_fault(self, value: float) -> str:
-        return f"{value:,.12g}: at most {self.limit:,} can be asked for: {self.why}; write fewer"
+        return f"{value:,.12g}: at most {self.limit:,} are allowed: {self.why}; write fewer"
 
 
 class Options(BaseModel):
@@ -140,4 +140,4 @@ def resolve_path(path: str) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
-        raise ConfigError(f"{path!r}: no home folder for what stands after ~; write ./~") from error
+        raise ConfigError(f"{path!r}: no home folder for the name after ~; write ./~") from error

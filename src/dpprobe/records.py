@@ -19,10 +19,10 @@ class Part(BaseModel):
 
 
 class Record(Part):
-    """A whole record; subclasses give `format` and `format_version` defaults."""
+    """A record file; subclasses set defaults for `format` and `format_version`."""
 
     def write(self, path: Path, *beside: Path) -> None:
-        """Writes the record, whole or not at all, with the hashes of files beside it."""
+        """Writes the record completely or not at all, with the hashes of the files beside it."""
         write_record(path, self.model_dump(mode="json", by_alias=True), *beside)
 
     @classmethod

@@ -49,6 +49,6 @@ def read_yaml(*parts: str) -> Any:
             return yaml.load(stream, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except OSError as error:
         raise ConfigError(
-            f"{path}: cannot be read ({error.strerror}); install dpprobe's wheel, or its clone "
-            "with pip install --editable"
+            f"{path}: cannot be read ({error.strerror}); install the wheel of dpprobe, or its "
+            "clone with pip install --editable"
         ) from error

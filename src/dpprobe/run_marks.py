@@ -45,7 +45,7 @@ class OtherRun(NamedTuple):
 
 
 def mark_run(folders: Iterable[Path]) -> None:
-    """Marks folders as those of a run in the working directory, until this process ends.
+    """Marks folders as used by a run in the working directory, until this process ends.
 
     Folders that cannot be written or locked stay unmarked: a run does without.
     """
@@ -66,7 +66,7 @@ def mark_run(folders: Iterable[Path]) -> None:
 
 
 def _remove_mark(path: Path, *, with_folder: bool) -> None:
-    """Removes a mark, and the folders that it alone was in."""
+    """Removes a mark, and folders that contained only this mark."""
     with suppress(OSError):
         path.unlink()
         path.parent.rmdir()
@@ -75,7 +75,7 @@ def _remove_mark(path: Path, *, with_folder: bool) -> None:
 
 
 def find_other_runs(folders: Iterable[Path]) -> list[OtherRun]:
-    """Lists the runs that work on folders now, from other working directories than this one."""
+    """Lists the runs that use these folders now from other working directories."""
     here = (
         str(Path.cwd()),
         Path().stat().st_ino,
@@ -95,7 +95,7 @@ def find_other_runs(folders: Iterable[Path]) -> list[OtherRun]:
 
 
 def _is_alive(path: Path, run: OtherRun) -> bool:
-    """Returns True if a mark's run still holds it; removes a mark whose run is gone."""
+    """Returns True if a mark's run is still alive; removes the mark otherwise."""
     with path.open() as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -108,7 +108,7 @@ def _is_alive(path: Path, run: OtherRun) -> bool:
 
 
 def explain_missing_file(error: BaseException) -> str | None:
-    """Returns what a job adds to an error if another run may have replaced the file it read.
+    """Returns a hint for an error if another run may have replaced the file.
 
     None for other errors, and where no other run works on the folders of the job's run.
     """

@@ -37,7 +37,7 @@ _WANTED = {
     **dict.fromkeys(["bool_type", "bool_parsing"], "true or false"),
     **dict.fromkeys(["list_type", "tuple_type", "set_type", "frozen_set_type"], "a list"),
     **dict.fromkeys(["dict_type", "mapping_type", "model_type", "model_attributes_type"],
-                    "a mapping, that is keys and their values"),
+                    "a mapping (keys and their values)"),
     "finite_number": "a finite number",
     "none_required": "null",
     "greater_than": "a number above {gt}",
@@ -94,10 +94,10 @@ def _check_extent(values: Mapping[str, Any], where: str) -> None:
                 f"{name}: more than {_DEEPEST} levels or {_MOST_VALUES:,} values; write fewer"
             )
         if isinstance(value, int) and abs(value) >= 2**63:
-            raise ConfigError(f"{name}: a number beyond 64 bits; write a smaller one")
+            raise ConfigError(f"{name}: a number beyond 64 bits; write a smaller number")
         if isinstance(value, str) and _NO_TEXT.search(value):
             raise ConfigError(
-                f"{name}: {value!r:.60}: contains a NUL or half a character; remove it"
+                f"{name}: {value!r:.60}: contains a NUL or half of a character; remove it"
             )
         if isinstance(value, Mapping):
             pending += [((*place, key), each) for key, each in value.items()]
@@ -109,7 +109,7 @@ def _check_extent(values: Mapping[str, Any], where: str) -> None:
 def _explain_all(
     items: Sequence[Any], values: Mapping[str, Any], cls: type[BaseModel]
 ) -> list[str]:
-    """Returns one line per fault: the alternatives of a union are one fault."""
+    """Returns one line per fault; all alternatives of a union count as one fault."""
     groups: dict[tuple[Any, ...], list[tuple[tuple[Any, ...], Any]]] = {}
     for number, item in enumerate(items):
         if item["type"] == "too_short" and len(item["input"]) >= item["ctx"]["min_length"]:
@@ -173,7 +173,7 @@ def _shorten(value: Any) -> str:
 
 
 def explain_first(error: ValidationError) -> str:
-    """Explains the first fault of values that no user wrote, such as a record's."""
+    """Explains the first fault of values that dpprobe wrote, such as a record's."""
     return explain_fault(error.errors()[0])
 
 
@@ -183,7 +183,7 @@ def explain_fault(item: Any) -> str:
     if item["type"] == "value_error":
         return f"{path}: {wanted}" if path else wanted
     short = {"extra_forbidden": "unknown key", "missing": "missing"}.get(item["type"])
-    return f"{path}: " + (short or f"{_shorten(item['input'])}, where {wanted} is expected")
+    return f"{path}: " + (short or f"{_shorten(item['input'])} instead of {wanted}")
 
 
 def _unknown_key(place: Sequence[Any], values: Any, cls: type[BaseModel]) -> str:
@@ -237,7 +237,7 @@ def _explain_error(place: Sequence[Any], item: Any, values: Any, cls: type[BaseM
     if item["type"] == "extra_forbidden":
         return f"{path}: unknown key; {_unknown_key(place, values, cls)}"
     if item["type"] == "missing":
-        return f"{path}: missing; it must be given"
+        return f"{path}: missing; add this key"
     if item["type"] == "string_pattern_mismatch" and NAME_PATTERN in item["ctx"]["pattern"]:
         return f"{path}: a name has only lower-case letters, digits and underscores; rename it"
     if item["type"] == "string_pattern_mismatch" and FOLDER_PATTERN in item["ctx"]["pattern"]:

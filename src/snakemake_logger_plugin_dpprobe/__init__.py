@@ -286,7 +286,7 @@ class LogHandler(LogHandlerBase):
 
 
 class _RunningJob:
-    """A job that runs, and the logs that tell what it waits for."""
+    """A running job, and its logs, which say what it waits for."""
 
     def __init__(self, record: Any, name: str, start: float) -> None:
         self.name, self.start = name, start
@@ -318,8 +318,8 @@ def describe_full_disk(folder: Path | None) -> str | None:
             if usage.total and usage.free < FULL_BYTES:
                 return (
                     f"{folder}: the disk is full ({format_size(usage.free)} free on "
-                    f"{file_system(folder)}); jobs wait for room to write; make some, or have "
-                    "the quota raised"
+                    f"{file_system(folder)}); jobs wait for free space; free some, or have the "
+                    "quota raised"
                 )
     return None
 
@@ -342,7 +342,9 @@ def sum_up_plan(rules: Mapping[str, int], reasons: Mapping[str, int]) -> str:
         lines.append(f"  and {sum(rest)} jobs of {len(rest)} other rules")
     if reasons:
         lines.append("why: " + ", ".join(f"{count} {why}" for why, count in reasons.items()))
-    return "\n".join([*lines, "each job, with its reason: add -p; to run them: leave out -n"])
+    return "\n".join(
+        [*lines, "to print each job with its reason, add -p; to run the jobs, leave out -n"]
+    )
 
 
 def shorten_interrupt(kind: type[BaseException], error: BaseException, trace: Any) -> None:

@@ -1,4 +1,4 @@
-"""Failed jobs: what a run says of each at once, and as its last lines."""
+"""Messages about failed jobs: one at once, and one at the end of the run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from dpprobe.logs import is_lasting, last_error
 
-FAILED = "failed; why is told when this run ends"
+FAILED = "failed; the reason follows at the end of this run"
 _STATUS = re.compile(
     r"died with <Signals\.\w+: (?P<signal>\d+)>|died with unknown signal (?P<unknown>\d+)"
     r"|returned non-zero exit status (?P<status>-?\d+)"
@@ -45,13 +45,13 @@ def describe_clock(text: str) -> str | None:
     made, read, now = (found[name][:19] for name in ("made", "read", "now"))
     if read > now:
         return (
-            f"{found['input']} is dated {read}, and the clock says {now}: the clock was wrong when "
-            f"it was written, or is wrong now; correct the clock, `touch {found['input']}`, and "
-            "run again"
+            f"{found['input']} is dated {read}, but the clock says {now}: the clock was wrong "
+            f"when it was written, or is wrong now; correct the clock, `touch {found['input']}`, "
+            "and run again"
         )
     return (
-        f"{found['output']} is dated {made}, before its input {found['input']} ({read}): the "
-        "clock was set back, or those of two machines differ; correct the clocks, and run again"
+        f"{found['output']} is dated {made}, before its input {found['input']} ({read}): a clock "
+        "was set back, or the clocks of two machines differ; correct the clocks, and run again"
     )
 
 
@@ -223,7 +223,7 @@ class Failures:
         number = -status if status < 0 else status - 128
         if number <= 0:
             return None
-        memory = ": perhaps too little memory" if number == signal.SIGKILL else ""
+        memory = ": perhaps out of memory" if number == signal.SIGKILL else ""
         return f"killed by signal {number}{memory}"
 
     def _ended_by(self, job: Any, *signals: int) -> bool:

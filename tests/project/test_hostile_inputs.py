@@ -92,7 +92,7 @@ def test_deep_brackets_are_one_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"deep.yaml: brackets within brackets"):
         check_yaml(tmp_path / "deep.yaml")
     with pytest.raises(
-        DataError, match=r"deep.json: unreadable \(not valid JSON \(brackets within brackets"
+        DataError, match=r"deep.json: unreadable \(not valid JSON \(brackets nested"
     ):
         read_record(tmp_path / "deep.json", kind="x", version=1)
 
@@ -219,8 +219,8 @@ def test_doubtful_patients_and_ages_are_warned_of(
     options = write_source(tmp_path, source, patient=patients, age=ages)
     train = prepare(tmp_path / "out", options(unit_column="patient", group_columns=groups))
     for words in (
-        "patients: 'nan' is how blanks are written",
-        "differ from another by case or spaces alone, such as 'P0' and 'p0'",
+        "patients: 'nan' often stands for a blank, but",
+        "differ from another name only in case or spaces, such as 'P0' and 'p0'",
         "age: -1 may be a code for unknown, and falls into <18",
         "years: -99 may be a code for unknown, and is a group of its own",
     ):
@@ -245,7 +245,7 @@ def test_groups_are_a_list_or_a_mapping_of_every_source(tmp_path: Path, source: 
     assert {*groups["group_sex"]} == {"f"}
     wrong = write_source(tmp_path, source, age=["F"] + ["20"] * 39)
     binned = wrong(group_columns={"age": {"column": "age", "bins": [18]}})
-    with pytest.raises(DataError, match="age is 'F', which is no number"):
+    with pytest.raises(DataError, match="age is 'F', which is not a number"):
         prepare(tmp_path / "d", binned)
 
 

@@ -94,7 +94,7 @@ def test_a_dry_run_is_a_summary(
             f"why: {rules + 1} missing output files, {rules + 1} input files updated by another job"
         )
         assert told[-2] == why
-        assert told[-1].endswith("add -p; to run them: leave out -n")
+        assert told[-1].endswith("add -p; to run the jobs, leave out -n")
     assert told[-3] == "  and 140 jobs of 28 other rules"
 
 
@@ -178,7 +178,9 @@ def test_what_a_job_elsewhere_waits_for_is_told(
     began = start_job(handler, Path("results/logs/train/digits.log"))
     log = Path(place)
     log.parent.mkdir(parents=True)
-    wait = "cells: no room on / (No space left on device); waiting up to 60 minutes more; make room"
+    wait = (
+        "cells: no room on / (No space left on device); waiting up to 60 more minutes; free space"
+    )
     log.write_text(f"10:00:00 INFO begins\n10:00:01 WARNING {wait}\n")
     handler._report_wait(began + 6)
     told = capsys.readouterr().err.splitlines()
@@ -206,7 +208,7 @@ def test_a_full_disk_is_told_while_jobs_wait(
     handler._report_wait(began + 100)
     told = capsys.readouterr().err.splitlines()[1]
     assert told.startswith(f"  {tmp_path}: the disk is full (12288 bytes free on ")
-    assert told.endswith("make some, or have the quota raised")
+    assert told.endswith("free space; free some, or have the quota raised")
     handler.close()
 
 
@@ -223,12 +225,12 @@ def test_an_error_of_the_clock_has_its_remedy() -> None:
     ahead = CLOCK.format(made="2026-11-25 06:52:35.023513", read="2026-11-25 08:51:38.499620")
     told = describe_clock(ahead)
     assert told is not None
-    assert told.startswith("manifest.json is dated 2026-11-25 08:51:38, and the clock says 2026-11")
+    assert told.startswith("manifest.json is dated 2026-11-25 08:51:38but the clock says 2026-11")
     assert "`touch manifest.json`" in told
     back = CLOCK.format(made="2026-11-25 06:50:00.0", read="2026-11-25 06:51:00.0")
     assert describe_clock(back) == (
         "cells/metrics.json is dated 2026-11-25 06:50:00, before its input manifest.json "
-        "(2026-11-25 06:51:00): the clock was set back, or those of two machines differ; correct "
+        "(2026-11-25 06:51:00a clock was set back, or the clocks of two machines differ; correct "
         "the clocks, and run again"
     )
     assert describe_clock("WorkflowError: another") is None

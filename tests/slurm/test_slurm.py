@@ -806,13 +806,16 @@ def test_what_disturbs_a_run_leaves_no_trace(
         cluster.start_jobs(True)
         until(
             lambda: (
-                sum("no room on" in path.read_text() for path in logs.rglob("train_heads/**/*.log"))
+                sum(
+                    "disk full on" in path.read_text()
+                    for path in logs.rglob("train_heads/**/*.log")
+                )
                 == 2
             ),
             "both to tell of the disk",
             run,
         )
-        until(lambda: "no room on" in run.output, "the console to tell of it too", run)
+        until(lambda: "disk full on" in run.output, "the console to tell of it too", run)
         assert "the disk is full" in run.output
     finally:
         full.unlink(missing_ok=True)

@@ -133,7 +133,8 @@ def _long_lists(statement: dict[str, Any]) -> dict[str, Any]:
         "channel_deviations": "sum of the rows' channel deviations from the released means, each "
         "vector clipped",
         "covariance": "sum of the clipped rows' outer products; divided by the trial's norm",
-        "gradients": "sum of the rows' clipped gradients, one a step; divided by the trial's norm",
+        "gradients": "sum of the rows' clipped gradients, one per step; "
+        "divided by the trial's norm",
         "score": "number of training rows whose label is right",
     }
     return {

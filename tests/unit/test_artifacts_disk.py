@@ -43,7 +43,7 @@ def test_a_full_disk_is_waited_for(
     assert len(calls) == 4
     assert len(caplog.messages) == 3
     assert (
-        f"no room on {artifacts.file_system(tmp_path)} ({os.strerror(number)})"
+        f"disk full on {artifacts.file_system(tmp_path)} ({os.strerror(number)})"
         in caplog.messages[0]
     )
     assert "about 2.5 MB are needed" in caplog.messages[0]
@@ -52,14 +52,14 @@ def test_a_full_disk_is_waited_for(
 def test_the_wait_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(artifacts, "WAIT", 0)
     write, calls = failing(tmp_path / "cell", errno.ENOSPC, 10)
-    with pytest.raises(DiskError, match="make room or have the quota raised, and run again"):
+    with pytest.raises(DiskError, match="free space or have the quota raised, and run again"):
         artifacts.when_there_is_room(tmp_path, 1, write)
     assert len(calls) == 1
 
 
 def test_other_errors_are_not_waited_for(tmp_path: Path) -> None:
     write, calls = failing(tmp_path / "cell", errno.EROFS, 10)
-    with pytest.raises(DiskError, match="have it mounted for writing"):
+    with pytest.raises(DiskError, match="mount the disk for writing"):
         artifacts.when_there_is_room(tmp_path, 1, write)
     write, calls = failing(tmp_path / "cell", errno.EIO, 10)
     with pytest.raises(OSError, match="Input/output error"):

@@ -55,7 +55,7 @@ def test_a_full_disk_is_told_in_one_line(
     with pytest.raises(SystemExit), job_log(path):
         raise OSError(errno.ENOSPC, "write failed", "results/cells/metrics.json")
     line = (
-        "results/cells/metrics.json: cannot be written (No space left on device); make room or "
+        "results/cells/metrics.json: cannot be written (No space left on device); free space or "
         "have the quota raised, and run again"
     )
     assert last_error(path.read_text()) == line
@@ -83,7 +83,7 @@ def test_a_log_without_room_is_told_once(capsys: pytest.CaptureFixture[str]) -> 
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition("INFO ")[2] for line in lines if "INFO" in line] == ["first", "second"]
     assert [line for line in lines if "INFO" not in line] == [
-        "dpprobe: /dev/full: cannot be written (No space left on device); make room or have the "
+        "dpprobe: /dev/full: cannot be written (No space left on device); free space or have the "
         "quota raised, and run again"
     ]
 

@@ -52,7 +52,7 @@ from tests.support.small_study import STUDY, changed
         ("epsilons", [-1], ["epsilons", "-1"]),
         ("epsilons", ["half"], ["epsilons", "'half'"]),
         ("epsilons", [True], ["epsilons", "True"]),
-        ("epsilons", [10**400], ["epsilons.0: a number beyond 64 bits; write a smaller one"]),
+        ("epsilons", [10**400], ["epsilons.0: a number beyond 64 bits; write a smaller number"]),
         ("epsilons", [1, 1.0], ["epsilons", "twice"]),
         ("epsilons", ["inf", float("inf")], ["epsilons", "inf", "twice"]),
         ("epsilons", "0.5", ["epsilons", "list"]),

@@ -76,9 +76,7 @@ def test_a_delta_above_one_over_n_is_trained_at_where_it_is_allowed_and_stated(
 ) -> None:
     small |= {"delta": 0.01, "allow_delta_above_one_over_n": True}
     result = workspace.run(small, "heads", "tables")
-    above = (
-        "delta 0.01 is above 1/n = 0.000695 (n = 1438 training rows): a mechanism that publishes"
-    )
+    above = "delta 0.01 is above 1/n = 0.000695 (n = 1438 training rows): this delta would allow"
     assert f"datasets.digits: {above}" in result.stdout
     log = workspace.directory / "results/logs/calibrate/digits/eps-2.log"
     assert log.read_text().count(above) == 1
@@ -201,7 +199,7 @@ def test_a_disk_that_snakemake_cannot_write_is_told_in_one_line(
     assert "Traceback" not in result.stdout
     last = result.stdout.strip().splitlines()[-1]
     assert last.startswith(f"dpprobe: {notes}/")
-    assert "cannot be written (Read-only file system); have it mounted for writing" in last
+    assert "cannot be written (Read-only file system); mount the disk for writing" in last
 
 
 def test_the_same_study_is_not_done_after_a_failure(

@@ -108,8 +108,8 @@ def say(
 def test_a_killed_job_is_told_with_its_signal(tmp_path: Path, repository: Path) -> None:
     """A process that wants too much memory ends without a word in its log."""
     lines = say(tmp_path, repository, {"a": KILLED}, *QUIET)
-    assert lines[-2] == "dpprobe: making a: killed by signal 9: perhaps too little memory"
-    assert "making a: failed; why is told when this run ends; log: a.log" in lines
+    assert lines[-2] == "dpprobe: making a: killed by signal 9: perhaps out of memory"
+    assert "making a: failed; the reason follows at the end of this run; log: a.log" in lines
 
 
 def test_a_clock_that_jumped_is_told_with_the_file_and_the_remedy(
@@ -124,7 +124,7 @@ def test_a_clock_that_jumped_is_told_with_the_file_and_the_remedy(
     day = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
     assert len(told) == 1
     assert re.fullmatch(
-        rf"dpprobe: making a: in\.csv is dated {day}, and the clock says {day}: the clock was "
+        rf"dpprobe: making a: in\.csv is dated {day}, but the clock says {day}: the clock was "
         r"wrong when it was written, or is wrong now; correct the clock, `touch in\.csv`, and run "
         r"again",
         told[0],
@@ -151,14 +151,14 @@ else:
 """
     lines = say(tmp_path, repository, {"a": second}, *QUIET, "--retries", "1", code=0)
     assert "making a: failed (no room for a), tried again; log: a.log" in lines
-    assert not any("why is told" in line for line in lines)
+    assert not any("the reason follows at the end of" in line for line in lines)
 
 
 def test_a_job_without_attempts_left_is_told_at_the_end(tmp_path: Path, repository: Path) -> None:
     scripts = {"a": FAILS.format(error="DownloadError")}
     lines = say(tmp_path, repository, scripts, *QUIET, "--retries", "1")
     assert sum("making a: failed (no room for a), tried again" in line for line in lines) == 1
-    assert sum("making a: failed; why is told" in line for line in lines) == 1
+    assert sum("making a: failed; the reason follows" in line for line in lines) == 1
     assert lines[-2:] == ["dpprobe: making a: no room for a", "  log: a.log"]
 
 

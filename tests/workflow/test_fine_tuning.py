@@ -160,7 +160,9 @@ def test_only_the_seed_that_is_lost_is_trained_again(
     study["seeds"] = 3
     study["methods"]["more"] = HEAD | {"steps": 3}
     output = workspace.run(study, "heads").stdout
-    assert "seed 0 kept, nothing it depends on has changed" in output + logs(workspace)
+    assert "seed 0 reused, because nothing that it depends on has changed" in output + logs(
+        workspace
+    )
     assert contents(first) == after
     assert contents(second) == before[1]
 
@@ -199,7 +201,7 @@ def test_a_job_that_is_killed_goes_on_and_ends_with_the_same_bits(
     assert not (folder / "result.json").exists()
     workspace.run(study, "--unlock")
     workspace.run(study, "networks")
-    assert "goes on after step" in logs(workspace)
+    assert "resumes after step" in logs(workspace)
     assert not checkpoint.exists()
     for name in ("network.safetensors", "scores.npy", "history.json"):
         assert (folder / name).read_bytes() == expected[name], name

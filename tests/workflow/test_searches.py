@@ -65,4 +65,4 @@ def test_networks_are_trained_with_what_a_search_chose(
     again = SearchRecord.read(results / "searches/digits/vit/searched/eps-2.json")
     assert again.trials[:3] == record.trials
     log = results / "logs/search_options/digits/vit/searched/eps-2.log"
-    assert "3 of 4 trials were finished before" in log.read_text()
+    assert "3 of 4 trials were already finished" in log.read_text()

@@ -1,4 +1,4 @@
-"""The declaration of an analysis: its block of the study, its job, and the exhibits made of it.
+"""The declaration of an analysis: its block of the study, its job, and its tables and figures.
 
 Each subpackage of `dpprobe.analyses` declares one as `ANALYSIS`, and one line of
 `dpprobe.analysis_registry` names the subpackage. The workflow creates the rules from it. Every
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Cost(NamedTuple):
-    """Memory and time that a job asks for at its first attempt; each further one asks for more."""
+    """Memory and time that a job requests at its first attempt; each retry requests more."""
 
     memory_mb: float
     minutes: float
@@ -149,7 +149,7 @@ class Section:
 
 
 def find_wrong_names(key: str, chosen: Sequence[str], known: Sequence[str]) -> Iterator[str]:
-    """Yields the names of a block's key that are not in the study, or appear twice, a line each."""
+    """Yields one line per name of a block's key that is not in the study or appears twice."""
     for name in dict.fromkeys(chosen):
         if name not in known:
             yield f"{key}: {name} is not in this study; write some of {', '.join(known)}"
@@ -158,14 +158,14 @@ def find_wrong_names(key: str, chosen: Sequence[str], known: Sequence[str]) -> I
 
 
 def has_several_labels(study: Study, dataset: str) -> bool:
-    """Returns True for several labels per example; False if the source has a fault of its own."""
+    """Returns True if examples may have several labels; False if the source itself is faulty."""
     with suppress(DpprobeError):
         return study.datasets[dataset].multi_label()
     return False
 
 
 def of_datasets(list_files: Callable[[StudyFiles, str], Iterable[str]]) -> Paths:
-    """Makes a function that names what another one lists for each dataset of the study."""
+    """Makes a function that collects another function's items for all datasets of the study."""
     return lambda files, _place: [
         path for name in files.study.datasets for path in list_files(files, name)
     ]
@@ -216,7 +216,7 @@ class Analysis:
         return ANALYSES[self.name].version
 
     def list_files(self, study: Study, results: str, *datasets: str) -> list[str]:
-        """Lists what its jobs write for some datasets, or for all that a study measures."""
+        """Lists the files that its jobs write for given datasets, or for all measured datasets."""
         assert self.measurement is not None
         measured = self.datasets(study)
         return [

@@ -1,4 +1,5 @@
-"""A loaded backbone, the way it runs, and the fingerprint of all that decides its features."""
+"""A loaded backbone, its runtime, and the fingerprint of everything that determines its
+features."""
 
 from __future__ import annotations
 

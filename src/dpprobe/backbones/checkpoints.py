@@ -1,4 +1,4 @@
-"""Local files of weights: what they are, their tensors, and timm models filled with them."""
+"""Local weights files: their type, their tensors, and timm models that load them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PLACES = (
     "backbone", "encoder",
 )  # fmt: skip
 _WRAPPERS = ("module.", "_orig_mod.", "model.", "net.", "network.", "backbone.", "encoder.")
-_REMEDY = "name a .safetensors file, or a .pth one that holds a state_dict"
+_REMEDY = "name a .safetensors file, or a .pth file with a state_dict"
 # First bytes of files that stand in the place of weights.
 _OTHERS = {
     b"\xff\xd8\xff": "a JPEG image",
@@ -35,7 +35,7 @@ _OTHERS = {
 
 
 def check_kind(path: Path) -> None:
-    """Raises ConfigError if the first bytes are of a file that holds no weights."""
+    """Raises ConfigError if the first bytes show that a file contains no weights."""
     with path.open("rb") as stream:
         start = stream.read(32)
     kind = next((words for first, words in _OTHERS.items() if start.startswith(first)), None)
@@ -44,11 +44,11 @@ def check_kind(path: Path) -> None:
     elif kind is None and start.isascii() and start.decode().replace("\n", " ").isprintable():
         kind = "a text"  # weights begin with a length, a zip archive's or a pickle's first bytes
     if kind:
-        raise ConfigError(f"checkpoint: {path}: {kind}, where weights are expected; {_REMEDY}")
+        raise ConfigError(f"checkpoint: {path}: this is {kind}, not a file of weights; {_REMEDY}")
 
 
 def read_state(path: Path, *, shapes: bool = False) -> dict[str, torch.Tensor]:
-    """Reads a file's tensors by name; raises ConfigError if it holds none.
+    """Reads a file's tensors by name; raises ConfigError if it contains none.
 
     Args:
       shapes: True for tensors without values, on the meta device.
@@ -71,7 +71,7 @@ def read_state(path: Path, *, shapes: bool = False) -> dict[str, torch.Tensor]:
     if not tensors:
         held = ", ".join(map(str, list(state)[:5])) or "nothing"
         raise ConfigError(
-            f"checkpoint: {path}: it should hold named tensors, but holds {held}; {_REMEDY}"
+            f"checkpoint: {path}: it should contain named tensors, but contains {held}; {_REMEDY}"
         )
     return tensors
 
@@ -129,8 +129,8 @@ def load_weights(model: Any, state: Mapping[str, torch.Tensor], *, path: Path, n
     }
     if fault := _compare_tensors(given, wanted):
         raise ConfigError(
-            f"checkpoint: {path}: these are not weights of {name}: {fault}; write the model "
-            "that was trained, or the model_args or preprocessing.size of that training"
+            f"checkpoint: {path}: these are not weights of {name}: {fault}; write the name of the "
+            "trained model, or set model_args or preprocessing.size as in its training"
         )
     if not any(value.is_meta for value in given.values()):  # else these are shapes alone
         model.load_state_dict(given)
@@ -142,8 +142,8 @@ def fill_model(model: Any, state: dict[str, torch.Tensor], *, path: Path, name: 
     given = _unwrap_names(state, wanted)
     if fault := _compare_tensors(given, wanted):
         raise ConfigError(
-            f"checkpoint: {path}: these are not weights of {name}: {fault}; build the network "
-            "that was trained, or load the weights in the function"
+            f"checkpoint: {path}: these are not weights of {name}: {fault}; build the trained "
+            "network, or load the weights in the function"
         )
     model.load_state_dict(given)
 
@@ -179,4 +179,4 @@ def _shapes_fit(shape: torch.Size, wanted: torch.Size) -> bool:
 
 
 def _count_more(names: list[str]) -> str:
-    return f" (and {len(names) - 1} more such)" if len(names) > 1 else ""
+    return f" (and {len(names) - 1} more)" if len(names) > 1 else ""

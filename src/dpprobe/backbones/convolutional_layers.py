@@ -1,4 +1,5 @@
-"""The layers of `convolutional`: scattering coefficients, and convolutions with what follows."""
+"""The layers of `convolutional`: scattering coefficients, and convolutions with activation and
+pooling."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def describe_backbone(options: BackboneOptions) -> Mapping[str, Any]:
-    """Returns the numbers of features and blocks, or the fault that loading would meet.
+    """Returns the numbers of features and blocks, or the error that loading would raise.
 
     Also lists the files that loading fetches from the Hub. The meta device builds the model without
     weights; some operations lack such a form, and then the CPU does, with random weights.

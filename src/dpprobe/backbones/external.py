@@ -50,15 +50,16 @@ class Options(BackboneOptions):
     )
     each_by_itself: Literal[True] = Field(
         description="Write true if every vector was computed from its own item alone. The privacy "
-        "promise depends on it. Vectors that were whitened, centred, z-scored, batch-corrected, or "
-        "reduced by PCA on these data break it. A model that was fine-tuned on them breaks it too."
+        "guarantee depends on this. It does not hold for vectors that were whitened, centred, "
+        "z-scored, batch-corrected, or reduced by PCA on these data. A model that was fine-tuned "
+        "on them breaks it too."
     )
 
     def check_files(self) -> None:
         """Checks nothing: the dataset names the files."""
 
     def choose_vectors(self, backbone: str, known: Collection[str]) -> str:
-        """Chooses a dataset's vectors: those named here, the backbone's, or the only ones.
+        """Chooses a dataset's vectors: by the option, by the backbone's name, or the only vectors.
 
         Args:
           backbone: its name in the study.
@@ -71,8 +72,8 @@ class Options(BackboneOptions):
         if self.vectors is None and list(known) == ["vectors"]:
             return "vectors"
         raise ConfigError(
-            f"vectors: the dataset has no vectors {name!r}; it has {', '.join(known)}: write one "
-            "of them"
+            f"vectors: the dataset has no vectors named {name!r}, only {', '.join(known)}; write "
+            "one of these names"
         )
 
 

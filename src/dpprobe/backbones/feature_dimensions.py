@@ -152,9 +152,9 @@ def _ask_process(
         said = getattr(error, "stderr", None) or str(error)
         cause = said.decode(errors="replace") if isinstance(said, bytes) else said
         dimensions.warnings.append(
-            f"backbones {', '.join(backbones)}: they could not be looked at before extraction "
-            f"({cause.strip().splitlines()[-1]}), so faults in them show there; install what "
-            "requirements/ lists where Snakemake runs"
+            f"backbones {', '.join(backbones)}: they could not be checked before extraction "
+            f"({cause.strip().splitlines()[-1]}), so extraction reports their errors; install the "
+            "packages of requirements/ where Snakemake runs"
         )
         return {}
     return answers

@@ -58,7 +58,7 @@ def describe_missing(wanted: Iterable[HubFile], *, network: bool) -> str | None:
         fault, remedy = f"{offline or _OFFLINE[0]} is set", "unset it"
     elif network and (said := _find_connection_fault(constants.ENDPOINT)):
         fault = f"{urlsplit(constants.ENDPOINT).hostname} cannot be reached ({said})"
-        remedy = "load the backbone once with a network"
+        remedy = "load the backbone once with a network connection"
     else:
         return None
     files = ", ".join(f"{one.repository} ({one.part}: {one.names[0]})" for one in missing)

@@ -53,7 +53,7 @@ class Preprocessing(Views):
 
 
 class Options(NetworkOptions):
-    """A network that a function builds; the features are what the network returns."""
+    """A network that a function builds; its features are the network's output."""
 
     family: Literal["imported"] = "imported"
     module: str = Field(
@@ -83,7 +83,7 @@ class Options(NetworkOptions):
             if not known:
                 raise ConfigError(
                     f"module: {self.module}: no module {package} in the working folder or the "
-                    "environment; correct it, or install it"
+                    "environment; correct the name, or install the package"
                 )
 
     def input_files(self) -> tuple[str, ...]:
@@ -176,7 +176,7 @@ def _build_model(options: Options) -> nn.Module:
         ) from error
     if not isinstance(model, torch.nn.Module):
         raise ConfigError(
-            f"module: {options.module} returns {type(model).__name__}, not a torch.nn.Module"
+            f"module: {options.module} returns {type(model).__name__}; return a torch.nn.Module"
         )
     if options.checkpoint is not None:
         path = resolve_path(options.checkpoint)

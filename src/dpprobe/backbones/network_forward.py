@@ -82,8 +82,8 @@ def prepare_network(
         ) from error
     if features.ndim != 2:
         raise ConfigError(
-            f"model: {name} gives features of shape {list(features.shape[1:])} per image, not "
-            "a row of numbers; choose its pooling in model_args (global_pool)"
+            f"model: {name} gives features of shape {list(features.shape[1:])} per image instead "
+            "of one vector; choose a pooling in model_args (global_pool)"
         )
     return Network(
         dimension=features.shape[1],
@@ -219,7 +219,7 @@ class _Tap:
 
 
 class Tapped(torch.nn.Module):
-    """A network that gives features of some of its blocks beside its own, in one pass."""
+    """A network that returns its features and the features of some blocks in one pass."""
 
     def __init__(self, model: torch.nn.Module, taps: Sequence[_Tap], name: str) -> None:
         super().__init__()
@@ -261,9 +261,9 @@ def _find_taps(model: torch.nn.Module, options: NetworkOptions, name: str) -> li
         return []
     blocks = find_blocks(model)
     if blocks is None:
-        raise ConfigError(f"layers: {name} does not give access to its blocks; remove layers")
+        raise ConfigError(f"layers: {name} gives no access to its blocks; remove layers")
     if options.token == "class" and not blocks.class_token:
-        raise ConfigError(f"token: {name} has no class token; write pooled")
+        raise ConfigError(f"token: {name} has no class token; write token: pooled")
     depth = len(blocks.modules)
     wanted = range(depth + 1) if options.layers == "all" else options.layers
     for block in wanted:
@@ -303,7 +303,8 @@ def find_blocks(model: torch.nn.Module) -> Blocks | None:
 
 
 def list_blocks(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """Lists all blocks in order, including those of stages; none if none shows."""
+    """Lists all blocks in order, including blocks inside stages; none if they are not
+    accessible."""
     shown = find_blocks(model)
     if shown is None:
         return []
@@ -311,7 +312,7 @@ def list_blocks(model: torch.nn.Module) -> list[torch.nn.Module]:
 
 
 def _flatten_stage(stage: torch.nn.Module) -> Iterator[torch.nn.Module]:
-    """Yields the blocks of a stage; a stage that keeps none is one itself."""
+    """Yields the blocks of a stage; a stage without blocks counts as a block."""
     inner = getattr(stage, "blocks", None)
     if isinstance(stage, _SEQUENCES):
         for child in stage:

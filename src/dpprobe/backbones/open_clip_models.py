@@ -145,8 +145,8 @@ class Options(NetworkOptions):
             else f"write quick_gelu: {str(wanted == QUICK).lower()}"
         )
         raise ConfigError(
-            f"model: the weights {self.tag} of {self.architecture} were trained with {wanted}, and "
-            f"this model computes {built}: its features would be wrong; {right}"
+            f"model: the weights {self.tag} of {self.architecture} were trained with {wanted}, "
+            f"but this model computes {built}, so its features would be wrong; {right}"
         )
 
     @property
@@ -160,8 +160,8 @@ class Options(NetworkOptions):
         if self.reads_text:
             return []
         return [
-            f"{self.architecture} reads text through the package transformers, which is not "
-            "installed: there will be no text embeddings"
+            f"{self.architecture} needs the package transformers to read text, which is not "
+            "installed: text embeddings are left out"
         ]
 
     def text_params(self) -> dict[str, Any]:
@@ -212,7 +212,7 @@ def known_models() -> dict[str, KnownModel] | None:
 
 
 def list_hub_files(options: Options) -> list[HubFile]:
-    """Lists what open_clip fetches from the Hub; tokenizers only with transformers."""
+    """Lists the files that open_clip downloads from the Hub; tokenizers only with transformers."""
     import open_clip  # heavy: torch
 
     schema, _, repository = options.model.partition(":")
@@ -381,10 +381,10 @@ def _make_tokenizer(options: Options) -> Callable[[list[str]], torch.Tensor]:
     except (ImportError, OSError, RuntimeError, TypeError, ValueError) as error:
         line = " ".join(str(error).split())[:200]
         raise ConfigError(
-            f"model: the tokenizer of {options.architecture} cannot be loaded ({line}); it "
-            "needs the package transformers and files of the Hugging Face Hub: install the "
-            "package and fetch the files once on a machine with a network, or take a model "
-            "that uses OpenAI's tokenizer, such as ViT-B-32-quickgelu"
+            f"model: the tokenizer of {options.architecture} cannot be loaded ({line}); it needs "
+            "the package transformers and files of the Hugging Face Hub: install the package and "
+            "fetch the files once on a machine with a network, or choose a model that uses "
+            "OpenAI's tokenizer, such as ViT-B-32-quickgelu"
         ) from error
 
     def tokenize_sentences(sentences: list[str]) -> torch.Tensor:
@@ -404,7 +404,7 @@ def _make_tokenizer(options: Options) -> Callable[[list[str]], torch.Tensor]:
 
 
 def _create_model(options: Options, *, shapes_on: str | None = None) -> Any:
-    """Creates the whole model on the CPU; with `shapes_on` a device, only its shapes there."""
+    """Creates the complete model on the CPU; if `shapes_on` is a device, only its shapes there."""
     import open_clip
     import torch
 
@@ -459,7 +459,8 @@ def _weights_sha256(options: Options, part: torch.nn.Module) -> str:
 
 
 def _described_activation(model: Any) -> str:
-    """Returns the activation of the towers as built; ResNets and timm's have others."""
+    """Returns the activation of the towers as built; ResNets and timm models may have other
+    activations."""
     from open_clip.transformer import QuickGELU
 
     return _name_activation(any(isinstance(module, QuickGELU) for module in model.modules()))
@@ -479,7 +480,7 @@ def _split_transform(
 
 
 def _wrap_tower(visual: Any) -> torch.nn.Module:
-    """Wraps the image tower, which may give tokens beside its embeddings."""
+    """Wraps the image tower, which may return tokens and embeddings."""
     import torch
 
     class Tower(torch.nn.Module):

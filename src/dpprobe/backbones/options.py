@@ -1,4 +1,4 @@
-"""Options that every backbone has, and those that networks share: views, a checkpoint, layers."""
+"""Options of every backbone, and options of all networks: views, a checkpoint, layers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Index = Annotated[int, Field(ge=0)]
 
 # The remedy where a library could not fetch its weights.
 NO_NETWORK = (
-    "without a network, fetch the weights once where there is one (they stay in the Hugging Face "
-    "cache), or name a local checkpoint"
+    "without a network, download the weights once with a network connection (they stay in the "
+    "Hugging Face cache), or name a local checkpoint"
 )
 
 # Stored parts of an image: their names have two digits.
@@ -52,20 +52,21 @@ class BackboneOptions(Options, ABC):
 
     @property
     def computed_dimension(self) -> int | None:
-        """Features per image by the options alone; None for networks and vectors."""
+        """Features per image, computed from the options; None for networks and vectors."""
         return None
 
     @property
     def fewer_features(self) -> str | None:
-        """The option, as a study writes it, that gives fewer features; None without one."""
+        """The option, as written in a study, that reduces the number of features; None without
+        one."""
         return None
 
     def check_dimension(self, features: int | None) -> None:
         """Raises ConfigError if the features have another number than `dimension`."""
         if self.dimension not in (None, features):
             raise ConfigError(
-                f"dimension: {self.dimension} features per image are expected, but the "
-                f"backbone gives {features}; correct this number or the model's options"
+                f"dimension: {self.dimension} features per image are expected, but the backbone "
+                f"gives {features}; correct dimension or the model's options"
             )
 
     def input_files(self) -> tuple[str, ...]:
@@ -159,7 +160,7 @@ class Views(Options):
                 raise ValueError(channels_error(name, len(value), channels))
 
     def resolved_views(self) -> dict[str, Any]:
-        """Returns crop and views, to stand beside the library's own preprocessing."""
+        """Returns crop and views, which complete the library's own preprocessing."""
         seed = {"crop_seed": self.crop_seed or 0} if self.crop == "inception" else {}
         crops = {} if self.crops is None else {"crops": self.crops}
         return {"crop": self.crop, **seed, **crops, "flip": self.flip}
@@ -230,7 +231,7 @@ class NetworkOptions(BackboneOptions):
     def check_checkpoint(self) -> None:
         if self.checkpoint is not None and not resolve_path(self.checkpoint).is_file():
             raise ConfigError(
-                f"checkpoint: no file {self.checkpoint}; correct it or put the file there"
+                f"checkpoint: no file {self.checkpoint}; correct the path or put the file there"
             )
 
     def input_files(self) -> tuple[str, ...]:

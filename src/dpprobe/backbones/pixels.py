@@ -36,7 +36,7 @@ class Options(ProjectedOptions):
         return None if self.size is None else channels * self.size**2
 
     def check_files(self) -> None:
-        """Checks that there are features to project: else there is nothing to look for."""
+        """Checks that the features can be projected; pixels need no files."""
         self.check_projection()
 
 

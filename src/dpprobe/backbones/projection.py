@@ -54,17 +54,18 @@ class ProjectedOptions(BackboneOptions):
         return f"project: {USUAL_WIDTH}"
 
     def check_projection(self) -> None:
-        """Raises ConfigError if there is nothing, or nothing known, to project."""
+        """Raises ConfigError if the number of features is unknown or too small to project."""
         if self.project is None:
             return
         if self.full_dimension is None:
             raise ConfigError(
-                f"project: {self.project}: the number of features is not known; write a size"
+                f"project: {self.project}: the number of features is not known; set the "
+                "backbone's size"
             )
         if self.project >= self.full_dimension:
             raise ConfigError(
-                f"project: {self.project} is not below the {self.full_dimension} features; write "
-                "a smaller number, or remove it"
+                f"project: {self.project} must be below the number of features, "
+                f"{self.full_dimension}; write a smaller number, or remove project"
             )
 
     def extraction_params(self) -> dict[str, Any]:

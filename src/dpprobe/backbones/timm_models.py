@@ -52,7 +52,7 @@ class Preprocessing(Views):
 
 
 class Options(NetworkOptions):
-    """A timm model; the features are what enters its classifier."""
+    """A timm model; its features are the input of its classifier."""
 
     family: Literal["timm"] = "timm"
     model: str = Field(min_length=1, description="timm's name, such as resnet50.a1_in1k.")
@@ -78,7 +78,10 @@ class Options(NetworkOptions):
     def _check_arguments(cls, value: dict[str, Any]) -> dict[str, Any]:
         taken = sorted(RESERVED_ARGUMENTS & value.keys())
         if taken:
-            raise ValueError(f"{taken[0]} is an option of the backbone itself; write it there")
+            raise ValueError(
+                f"{taken[0]} is an option of the backbone, not of model_args; move it to the "
+                "backbone"
+            )
         channels = value.get("in_chans", 3)
         if type(channels) is not int or channels < 1:
             raise ValueError(f"in_chans {channels!r}: write a whole number of 1 or more")
@@ -109,7 +112,7 @@ class Options(NetworkOptions):
         if not tags:
             raise ConfigError(
                 f"model: timm has no weights of {architecture}; name a checkpoint, or write "
-                "pretrained: false for random ones"
+                "pretrained: false for random weights"
             )
         if tag and tag not in tags:
             raise ConfigError(
@@ -140,7 +143,7 @@ def known_architectures() -> dict[str, tuple[str, ...]] | None:
 
 
 def list_hub_files(options: Options) -> list[HubFile]:
-    """Lists what timm fetches from the Hub; nothing that it fetches from elsewhere."""
+    """Lists the files that timm downloads from the Hub, but not from other servers."""
     from timm.models import get_pretrained_cfg  # heavy: torch
 
     if options.model_args.keys() & {"cache_dir", "pretrained_cfg", "pretrained_cfg_overlay"}:
@@ -298,8 +301,8 @@ def _call_timm(options: Options, **arguments: Any) -> Any:
         ) from error
     if not hasattr(model, "reset_classifier"):
         raise ConfigError(
-            f"model: {options.model} has no classifier, before which features are taken; "
-            "write another model"
+            f"model: {options.model} has no classifier, but features are the input of the "
+            "classifier; write another model"
         )
     return model
 
@@ -309,7 +312,7 @@ def _explain_fault(options: Options, said: str) -> str | None:
     architecture, _, tag = options.model.partition(".")
     if tag and said.startswith("Invalid pretrained tag"):
         tags = (known_architectures() or {}).get(architecture, ())
-        has = f"it has {', '.join(tags)}" if tags else "timm has none of it"
+        has = f"it has {', '.join(tags)}" if tags else "timm has no weights of this model"
         return (
             f"model: timm has no weights {tag!r} of {architecture}; "
             f"{suggest_names(tag, tags)}: {has}"

@@ -1,4 +1,4 @@
-"""Unpacking of zip and tar archives: all of one, inside its folder, or nothing."""
+"""Unpacks zip and tar archives completely, inside one folder, or not at all."""
 
 from __future__ import annotations
 
@@ -122,7 +122,9 @@ def _lock_folder(directory: Path) -> Iterator[None]:
         try:
             lock.acquire(blocking=False)
         except Timeout:
-            logger.warning("%s: another process is unpacking; waiting for it to end", directory)
+            logger.warning(
+                "%s: another process is unpacking it; waiting for that process", directory
+            )
             lock.acquire()
     except (OSError, NotImplementedError) as error:
         if isinstance(error, OSError) and error.errno not in NO_LOCKS:
@@ -152,9 +154,7 @@ def decompress_file(archive: Path, path: Path, *, largest: int) -> None:
     ):
         while chunk := packed.read(COPY_BYTES):
             if stream.tell() + len(chunk) > largest:
-                raise DataError(
-                    f"{archive}: larger than the {largest} bytes it should have; replace it"
-                )
+                raise DataError(f"{archive}: larger than the expected {largest} bytes; replace it")
             stream.write(chunk)
 
 
@@ -192,8 +192,8 @@ def _explain_errors(archive: Path, directory: Path) -> Iterator[None]:
 def _damaged_error(archive: Path, error: Exception) -> DataError:
     line = (str(error) or type(error).__name__).splitlines()[0].rstrip(":")
     return DataError(
-        f"{archive}: damaged or cut off ({line}); nothing was unpacked. Delete it and run again; "
-        "if its checksum is the declared one, get it from another place"
+        f"{archive}: damaged or cut off ({line}); nothing was unpacked. Delete it and run again. "
+        "If its checksum equals the declared checksum, get the archive from another source"
     )
 
 
@@ -209,8 +209,8 @@ def _check_members(archive: Path, members: list[tuple[str, int]], folder: Path) 
         outside = any(place.is_absolute() or ".." in place.parts for place in places)
         if outside or PureWindowsPath(name).drive:
             raise DataError(
-                f"{archive}: member {name!r} lies outside the folder it is unpacked into; nothing "
-                "was unpacked. Do not trust this archive: get it from another place"
+                f"{archive}: member {name!r} lies outside the target folder; nothing was "
+                "unpacked. Do not trust this archive: get it from another source"
             )
         if name in files:
             raise DataError(f"{archive}: member {name!r} appears twice; replace the archive")
@@ -219,8 +219,8 @@ def _check_members(archive: Path, members: list[tuple[str, int]], folder: Path) 
     size, free = sum(size for _, size in members), shutil.disk_usage(folder).free
     if size > free:
         raise DataError(
-            f"{archive}: it takes {format_size(size)} unpacked, but only {format_size(free)} "
-            f"are free in {folder.parent}; {artifacts.DISK_REMEDY}"
+            f"{archive}: it needs {format_size(size)} after unpacking, but only  "
+            f"{format_size(free)} are free in {folder.parent}; {artifacts.DISK_REMEDY}"
         )
 
 
@@ -241,7 +241,7 @@ def _extract_zip(archive: Path, folder: Path) -> None:
             if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
                 raise DataError(
                     f"{archive}: member {member.filename!r} is a link or a device; nothing was "
-                    "unpacked. Get the archive from another place"
+                    "unpacked. Get the archive from another source"
                 )
         _check_members(archive, [(one.filename, one.file_size) for one in members], folder)
         with Progress(len(members), label=f"unpack {archive.name}", unit="files") as progress:
@@ -251,7 +251,8 @@ def _extract_zip(archive: Path, folder: Path) -> None:
 
 
 class _StrictTarInfo(tarfile.TarInfo):
-    """A member's header; one that is damaged or missing is an error, where tarfile stops."""
+    """A member's header; raises an error for a damaged or missing header, where tarfile would stop
+    silently."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _StrictTarInfo:
@@ -278,7 +279,7 @@ def _extract_tar(archive: Path, folder: Path) -> None:
                 except tarfile.FilterError as error:
                     raise DataError(
                         f"{archive}: member {member.name!r} is a device, or leads outside the "
-                        f"folder it is unpacked into ({error}); nothing was unpacked. Do not trust "
-                        "this archive: get it from another place"
+                        f"target folder ({error}); nothing was unpacked. Do not trust this "
+                        "archive: get it from another source"
                     ) from error
                 progress.advance_by(1)

@@ -7,7 +7,7 @@ from dpprobe.data.options import ClassUnits
 
 
 class CountedRows(TableOptions):
-    """Counts with `csv_rows`; a class of its own, because `csv_rows` imports the table options."""
+    """Counts with `csv_rows`; a separate class, because `csv_rows` imports the table options."""
 
     def count_rows(self) -> tuple[int, int]:
         from dpprobe.data import csv_rows  # heavy: numpy, pandas and pyarrow

@@ -34,7 +34,7 @@ _AS_UTF_8 = "save it as UTF-8 (`CSV UTF-8` in Excel, or `iconv -f {} -t UTF-8 ol
 
 
 def check_columns(options: TableOptions, split: SplitName) -> None:
-    """Checks that all columns are there, before any row is read.
+    """Checks that all columns exist, before any row is read.
 
     Raises:
       ConfigError: naming the option and the column that is missing.
@@ -48,7 +48,7 @@ def check_columns(options: TableOptions, split: SplitName) -> None:
             raise _no_column(f"extract.{name}", file, extract.column, known)
         if name in known:
             raise ConfigError(
-                f"extract.{name}: {file} already has a column of that name; write another name"
+                f"extract.{name}: {file} already has a column with this name; write another name"
             )
     known += options.extract
     for number, join in enumerate(options.joins):
@@ -64,7 +64,7 @@ def check_columns(options: TableOptions, split: SplitName) -> None:
                 raise _no_column(f"{where}.columns", join.file, column, there)
             if column in known:
                 raise ConfigError(
-                    f"{where}.columns: {column!r} is a column already; leave it out of the join"
+                    f"{where}.columns: {column!r} is already a column; leave it out of the join"
                 )
             known.append(column)
     for column, option in options.list_columns().items():
@@ -104,12 +104,13 @@ def read_header(options: TableOptions, file: str, option: str) -> tuple[str, ...
         return columns.columns
     if not file.lower().endswith(SUFFIXES):
         raise ConfigError(
-            f"{option}: {file}: not a CSV file by its name; name one that ends in "
+            f"{option}: {file}: its name is not that of a CSV file; name a file that ends in  "
             f"{', '.join(SUFFIXES)} (for a workbook, {_EXCEL})"
         )
     if not options.locate_path(file).is_file():
         raise ConfigError(
-            f"{option}: no file {file} under root ({options.root}); correct it or put it there"
+            f"{option}: no file {file} under root ({options.root}); correct the path or put the "
+            "file there"
         )
     with open_rows(options, file) as rows:
         header = tuple(name.strip() for name in next(rows, ()))
@@ -117,7 +118,9 @@ def read_header(options: TableOptions, file: str, option: str) -> tuple[str, ...
         raise ConfigError(f"{option}: {file} is empty; its first line must name the columns")
     for name in header:
         if header.count(name) > 1:
-            raise ConfigError(f"{option}: {file}: two columns are named {name!r}; rename one")
+            raise ConfigError(
+                f"{option}: {file}: two columns are named {name!r}; rename one of them"
+            )
     return header
 
 

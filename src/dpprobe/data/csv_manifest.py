@@ -26,7 +26,9 @@ class Options(CountedRows, ManifestOptions):
 
     def check_files(self) -> None:
         if not resolve_path(self.root).is_dir():
-            raise ConfigError(f"root: no folder {self.root}; correct it or put the images there")
+            raise ConfigError(
+                f"root: no folder {self.root}; correct the path or put the images there"
+            )
         for name in self.list_splits():
             csv_files.check_columns(self, name)
 

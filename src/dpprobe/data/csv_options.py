@@ -41,7 +41,7 @@ class Extract(Block):
             ) from None
         if groups != 1:
             raise ValueError(
-                f"{value!r} has {groups} groups in place of one; put exactly one part in round "
+                f"{value!r} has {groups} groups, but needs one; put exactly one part in round "
                 "brackets"
             )
         return value
@@ -180,10 +180,13 @@ class TableOptions(UnitOptions):
             if self.uncertain != "error":
                 yield "uncertain: works only with label_columns; remove it"
             if self.missing == "zeros":
-                yield "missing: zeros is for label_columns; write drop or error"
+                yield "missing: zeros works only with label_columns; write drop or error"
         else:
             if self.class_names is not None and len(self.class_names) != len(self.label_columns):
-                yield "class_names: not as many as label_columns; write one a column or remove it"
+                yield (
+                    "class_names: not as many as label_columns; write one name per column, or "
+                    "remove it"
+                )
             named = self.uncertain if isinstance(self.uncertain, dict) else {}
             for name in sorted(named.keys() - set(self.label_columns)):
                 yield f"uncertain.{name}: not one of label_columns; correct its spelling"
@@ -261,8 +264,9 @@ class TableOptions(UnitOptions):
         if not options or self.max_images_per_patient is None:
             return None
         return (
-            f"max_images_per_patient takes the first images of a patient that {options} leave, so "
-            "that one left out lets another in; write unit: patient, or a file of the rows to use"
+            f"max_images_per_patient keeps the first images of a patient after {options}, so "
+            "removing one image would let another in; write unit: patient, or a file of the "
+            "rows to use"
         )
 
     def _describe_filters(self) -> str:
@@ -336,7 +340,7 @@ class ManifestOptions(TableOptions):
     @classmethod
     def _check_template(cls, value: str | None) -> str | None:
         if value is not None and not any(column for _, column, _ in template_parts(value)):
-            raise ValueError(f"{value!r} names no column; put at least one in braces")
+            raise ValueError(f"{value!r} names no column; write at least one column in braces")
         return value
 
     def _list_faults(self) -> Iterator[str]:

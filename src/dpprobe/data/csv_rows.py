@@ -1,4 +1,5 @@
-"""The rows of a CSV manifest: read, joined, filtered, split, and given to the tables' writer.
+"""The rows of a CSV manifest: read, joined, filtered, split, and passed to the writer of split
+tables.
 
 A fault of a whole file is a `ConfigError` before any image is read. Faults of single rows are small
 codes, which the tables' report explains together with all others.
@@ -181,8 +182,8 @@ def _use_rows(
         if frame.empty:
             wanted = " or ".join(map(str, values))
             raise ConfigError(
-                f"filters.{column}: {file}: no {name} row left whose {column} is {wanted}; "
-                "correct the wanted values"
+                f"filters.{column}: {file}: no {name} row has {column} {wanted} after the earlier "
+                "filters; correct the values"
             )
     filtered = total - len(frame)
     codes = _encode_labels(options, frame)
@@ -214,8 +215,8 @@ def _choose_rows(
         if named := looks.get(fold_name(written)):
             line = frame[LINE][frame[column] == written].iloc[0]
             raise ConfigError(
-                f"{option}: {file} line {line}: {column} is {written!r}, not {named!r} as in "
-                f"the study; spell both alike, or list both: [{named}, {written}]"
+                f"{option}: {file} line {line}: {column} is {written!r}, not {named!r} as in the "
+                f"study; use one spelling in both, or list both:  [{named}, {written}]"
             )
     return frame[column].isin(wanted)
 
@@ -308,8 +309,8 @@ def _join_file(
         ours = _describe_key(frame.iloc[0], list(keys))
         known = f"has {_describe_key(other.iloc[0], theirs)}" if len(other) else "has no key at all"
         raise ConfigError(
-            f"joins: {join.file}: none of its rows matches a row of {file} ({file} has "
-            f"{ours}, {join.file} {known}); correct `by`, or make such a column with `extract`"
+            f"joins: {join.file}: none of its rows matches a row of {file} ({file} has {ours}, "
+            f"{join.file} {known}); correct `by`, or make a matching column with `extract`"
         )
     if unmatched and not quiet:
         logger.info("%s: %d of %d rows have no row in %s", file, unmatched, len(frame), join.file)
@@ -467,7 +468,7 @@ def make_batch(
 def _make_labels(
     options: TableOptions, rows: ManifestRows, faults: list[list[tuple[str, str]]]
 ) -> pa.Array:
-    """Returns the labels, None for a faulty one; adds its fault."""
+    """Returns the labels, with None and a recorded problem for a faulty label."""
     columns = options.label_columns or (options.label_column or "",)
     written = [rows.frame[name].tolist() for name in columns]
     hinted = options.label_columns is not None
@@ -477,8 +478,8 @@ def _make_labels(
         if not hinted and joined_labels([text], options.class_names_or_labels()):
             hinted = True  # once per batch
             fault += (
-                "; its parts are: for several labels per image write a column of 0 and 1 for each "
-                "class, and label_columns in place of label_column"
+                "; its parts are: if images have several labels, write one column of 0 and 1 per "
+                "class, and label_columns instead of label_column"
             )
         faults[row].append(("label", fault))
     bad = [bool(row.any()) for row in rows.codes < 0]
@@ -494,13 +495,16 @@ def _make_labels(
 def _label_fault(options: TableOptions, column: str, text: str, code: int) -> str:
     if code == BLANK:
         policies = "drop" if options.label_columns is None else "zeros or drop"
-        return f"{column} is blank, and `missing` is error ({policies} would go on)"
+        return f"{column} is blank, and `missing` is error ({policies} would accept it)"
     if code == UNCERTAIN:
-        return f"{column} is -1, uncertain, and `uncertain` is error (ones, zeros or drop go on)"
+        return (
+            f"{column} is -1, uncertain, and `uncertain` is error (ones, zeros or drop would "
+            "accept it)"
+        )
     if options.label_columns is None:
         near = [
             name for name in options.class_names_or_labels() if fold_name(name) == fold_name(text)
         ]
         hint = f" (write {near[0]!r}, or spell the class so)" if near else ""
-        return f"{column} is {text!r}, which is none of class_names{hint}"
+        return f"{column} is {text!r}, which is not in class_names{hint}"
     return f"{column} is {text!r}, which is not 1, 0, -1 or blank"

@@ -203,24 +203,24 @@ class Checks:
     def _warn_of_copies(self) -> None:
         if self._contradictions:
             logger.warning(
-                "train: %d rows repeat an image under a label that contradicts (same picture, "
-                "other label): correct the label or remove them; they stand in %s",
+                "train: %d rows repeat an image with a different label: correct the label or "
+                "remove the rows; %s lists them",
                 self._contradictions, self._problems.path,
             )  # fmt: skip
         copies = self.count_copies()
         if not copies["image"]["rows"]:
             return
         logger.warning(
-            "train: %d rows repeat an image, and one stands %d times; where the unit of privacy is "
-            "an image, one that stands k times is protected as a group of k is, at about k times "
-            "the epsilon: keep one of each. All pairs stand in %s",
+            "train: %d rows repeat an image, and one image occurs %d times. If the unit of "
+            "privacy is an image, an image that occurs k times has only the protection of a group "
+            "of k, about k times the epsilon: keep one row per image. All pairs are listed in %s",
             copies["image"]["rows"], copies["image"]["most"], self._problems.path,
         )  # fmt: skip
         if copies.get("patient", {}).get("rows"):
             logger.warning(
-                "train: %d of these rows repeat an image of another patient: if they are one "
-                "person, give them one name in unit_column, else the promise to a patient leaves "
-                "the copy out",
+                "train: %d of these rows repeat an image of another patient: if both patients are "
+                "one person, write one name in unit_column, otherwise the guarantee for a patient "
+                "does not cover the copy",
                 copies["patient"]["rows"],
             )
 
@@ -229,21 +229,21 @@ class Checks:
             for names in find_alike(values):
                 name = column.removeprefix("group_")
                 self._problems.add_problem(
-                    "group", f"{name}: {in_words(names)} are groups of their own"
+                    "group", f"{name}: {in_words(names)} are separate groups"
                 )
             for value in filter(MISSING_CODE.fullmatch, values):
-                warn_of_code(group_name(column), value, "is a group of its own")
+                warn_of_code(group_name(column), value, "is a separate group")
         if blanks := [name for name in self._units if name.lower() in BLANKS]:
             logger.warning(
-                "patients: %s is how blanks are written, and all images under such a name count "
-                "as one patient's: leave the field blank to be told the rows, or name each patient",
+                "patients: %s often stands for a blank, but all images with this name count as "
+                "one patient: leave the field blank to list these rows, or name each patient",
                 in_words(blanks),
             )
         doubtful = find_alike(self._units)
         if doubtful:
             logger.warning(
-                "patients: %d differ from another by case or spaces alone, such as %s; each name "
-                "counts as a patient: spell them alike where they are one",
+                "patients: %d names differ from another name only in case or spaces, such as %s; "
+                "each name counts as a patient: use one spelling per person",
                 len(doubtful), in_words(doubtful[0]),
             )  # fmt: skip
 
@@ -253,7 +253,7 @@ class Checks:
             self.untested = names
             if names and not self._strict_test:
                 logger.warning(
-                    "test: no row of %d of %d classes (%s): they are not tested",
+                    "test: %d of %d classes have no test row (%s), so they are not tested",
                     len(names), len(per_class), ", ".join(names[:SHOWN]),
                 )  # fmt: skip
                 return
@@ -273,8 +273,8 @@ def rare_words(class_names: Sequence[str], train: Sequence[int], test: Sequence[
         return ""
     more = f"; and {len(few) - RARE_NAMED} more" if len(few) > RARE_NAMED else ""
     return (
-        f"{'; '.join(few[:RARE_NAMED])}{more}: no number about "
-        f"{'it' if len(few) == 1 else 'them'} means anything"
+        f"{'; '.join(few[:RARE_NAMED])}{more}: numbers about {'it' if len(few) == 1 else 'them'} "
+        "are meaningless"
     )
 
 

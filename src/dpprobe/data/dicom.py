@@ -106,8 +106,7 @@ def _check_dicom(dataset: Dataset) -> None:
     frames = _read_number(dataset.get("NumberOfFrames"), 1)
     if frames != 1:
         raise ImageError(
-            f"DICOM: {frames} frames in one file; save each frame that you need as a file of "
-            "its own"
+            f"DICOM: {frames} frames in one file; save each frame that you need as a separate file"
         )
     kind, bits = str(dataset.get("PhotometricInterpretation")), dataset.get("BitsAllocated")
     if _read_number(dataset.get("SamplesPerPixel"), 1) == 3:
@@ -153,12 +152,12 @@ def _compute_shades(dataset: Dataset, stored: np.ndarray) -> np.ndarray:
 
     _drop_blanks(dataset)
     if dataset.get("RescaleSlope") == 0:
-        raise ValueError("a slope that makes all values one")
+        raise ValueError("a slope of 0, which makes all values equal")
     padding = dataset.get("PixelPaddingValue")
     shown = np.ones(stored.shape, dtype=bool) if padding is None else stored != padding
     values = np.asarray(apply_modality_lut(stored, dataset), dtype=np.float64)
     if not np.isfinite(values).all():
-        raise ValueError("values that are no numbers")
+        raise ValueError("values that are not numbers")
     if dataset.get("VOILUTSequence"):
         shades = _by_table(dataset, values)
     elif "WindowCenter" in dataset and "WindowWidth" in dataset:
@@ -166,7 +165,7 @@ def _compute_shades(dataset: Dataset, stored: np.ndarray) -> np.ndarray:
     else:
         shades = _by_range(values, values[shown])
     if not np.isfinite(shades).all():
-        raise ValueError("shades that are no numbers")
+        raise ValueError("shades that are not numbers")
     if dataset.PhotometricInterpretation == "MONOCHROME1":
         shades = 1 - shades
     return np.where(shown, np.clip(shades, 0, 1), 0)
@@ -190,7 +189,7 @@ def _by_window(dataset: Dataset, values: np.ndarray) -> np.ndarray:
         windowed = apply_windowing(np.append(values.ravel(), (-_FAR, _FAR)), dataset)
     dark, bright = windowed[-2:]
     if dark == bright:
-        raise ValueError("a window without shades")
+        raise ValueError("a window of width 0")
     return (windowed[:-2].reshape(values.shape) - dark) / (bright - dark)
 
 

@@ -70,11 +70,11 @@ def read_receipt(directory: Path) -> Receipt:
         files = tuple(Fetched(**file) for file in values["files"])
         return Receipt(files=files, params=values["params"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path}: not a download's receipt ({error}); {remedy}") from error
+        raise DataError(f"{path}: not the receipt of a download ({error}); {remedy}") from error
 
 
 def check_receipt(directory: Path, *, params: Mapping[str, Any] | None) -> Receipt:
-    """Reads `receipt.json` and checks that each file is there with its size.
+    """Reads `receipt.json` and checks that each file exists with its recorded size.
 
     Args:
       params: `DatasetOptions.download_params()` of the study.
@@ -85,9 +85,9 @@ def check_receipt(directory: Path, *, params: Mapping[str, Any] | None) -> Recei
     receipt = read_receipt(directory)
     if artifacts.canonical_json(receipt.params) != artifacts.canonical_json(params):
         raise DataError(
-            f"{directory}: was downloaded with other options than the study has now (for "
-            f"example, another checksum or revision); delete {directory / RECEIPT} and run "
-            "again; files that did not change are reused"
+            f"{directory}: the options of this download have changed since, for example a "
+            f"checksum or revision; delete {directory / RECEIPT} and run again; unchanged files "
+            "are reused"
         )
     for file in receipt.files:
         path = directory / file.name
@@ -95,7 +95,7 @@ def check_receipt(directory: Path, *, params: Mapping[str, Any] | None) -> Recei
         if size != file.bytes:
             state = "missing" if size is None else f"{size} bytes"
             raise DataError(
-                f"{path}: {state}, where {file.bytes} bytes were downloaded; "
-                f"delete {directory / RECEIPT} and run again"
+                f"{path}: {state}, but {file.bytes} bytes were downloaded; delete "
+                f"{directory / RECEIPT} and run again"
             )
     return receipt

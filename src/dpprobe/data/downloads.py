@@ -38,7 +38,8 @@ CHUNK_BYTES = 1 << 20
 MEGABYTE = 1_000_000
 RETRIED = frozenset({408, 425, 429})
 REMEDIES = {
-    401: "the server asks for a login; put the host's into ~/.netrc, or fetch the file by hand",
+    401: "the server asks for a login; write the login for this host into ~/.netrc, or download "
+    "the file by hand",
     403: "access is refused; accept the licence or ask for access on its site, and put the login "
     "or token into ~/.netrc or the environment",
     404: "there is no such file; it was moved or removed: correct the address",
@@ -47,8 +48,8 @@ REMEDIES = {
 PERMANENT = {
     requests.exceptions.SSLError: "its certificate is not accepted; correct the clock, the "
     "machine's certificates or the address",
-    requests.exceptions.TooManyRedirects: "it redirects without end; correct the address",
-    requests.exceptions.InvalidSchema: "it redirects to what is no http address; correct it",
+    requests.exceptions.TooManyRedirects: "it redirects endlessly; correct the address",
+    requests.exceptions.InvalidSchema: "it redirects to a non-http address; correct the address",
 }
 ATTEMPTS = 6
 WAIT = wait_exponential_jitter(max=60)
@@ -72,7 +73,7 @@ def fetch_file(
     name: str | None = None,
     revision: str | None = None,
 ) -> Fetched:
-    """Fetches one file; `path` is whole and verified afterwards, or as it was.
+    """Downloads one file; afterwards `path` is complete and verified, or unchanged.
 
     A file that is there already with the right checksum is kept, without a request.
 
@@ -88,7 +89,7 @@ def fetch_file(
     if path.is_file():
         sha256, fault = _verify(path, checksum)
         if fault:
-            logger.warning("%s: has another checksum than it should; fetched again", path)
+            logger.warning("%s: has a wrong checksum; downloading it again", path)
     if fault:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -123,7 +124,8 @@ class _Wanted(NamedTuple):
 
 
 class _TransientError(Exception):
-    """A fault that may be gone at the next try; `wait` is in seconds, if the server asked."""
+    """An error that a retry may solve; `wait` is the number of seconds that the server asked
+    for."""
 
     def __init__(self, text: str, *, wait: float | None = None) -> None:
         super().__init__(text)
@@ -158,7 +160,9 @@ class _Partial:
         """Part of a sentence about the bytes that the next attempt builds on."""
         if self.size == 0:
             return ""
-        return f"{format_size(self.size)} are kept and the next attempt goes on from there; "
+        return (
+            f"{format_size(self.size)} were downloaded, and the next attempt continues from there; "
+        )
 
     def clear(self) -> None:
         self._file.truncate(0)
@@ -198,7 +202,7 @@ class _Partial:
 
 
 def _verify(path: Path, checksum: Checksum) -> tuple[str, str]:
-    """Returns a file's SHA-256, and the fault of a wrong checksum; empty for the right one."""
+    """Returns a file's SHA-256, and the error text for a wrong checksum (empty if correct)."""
     digest = hashlib.new("sha1" if checksum.kind == "git" else checksum.kind, usedforsecurity=False)
     if checksum.kind == "git":
         digest.update(b"blob %d\0" % path.stat().st_size)
@@ -210,7 +214,7 @@ def _verify(path: Path, checksum: Checksum) -> tuple[str, str]:
     fault = ""
     if digest.hexdigest() != checksum.value.lower():
         label = {"sha256": "SHA-256", "md5": "MD5", "git": "git checksum"}[checksum.kind]
-        fault = f"{label} {digest.hexdigest()} where {checksum.value} was expected"
+        fault = f"{label} {digest.hexdigest()} instead of {checksum.value}"
     return sha256.hexdigest(), fault
 
 
@@ -220,7 +224,11 @@ def _fetch_verified(wanted: _Wanted, partial: _Partial) -> str:
     sha256, fault = _verify(partial.path, wanted.checksum)
     if fault and partial.resumed:
         # Once: a connection that always breaks makes parts of each attempt.
-        logger.warning("%s: resumed, it has %s; from the start", wanted.file_and_url, fault)
+        logger.warning(
+            "%s: after resuming, it has %s; downloading it again from the start",
+            wanted.file_and_url,
+            fault,
+        )
         partial.clear()
         _transfer_missing(wanted, partial)
         sha256, fault = _verify(partial.path, wanted.checksum)
@@ -229,19 +237,19 @@ def _fetch_verified(wanted: _Wanted, partial: _Partial) -> str:
     if partial.holds_web_page():
         partial.clear()
         raise WrongDownloadError(
-            f"{wanted.file_and_url}: the address gives a web page now, not the file: perhaps a "
-            "login, a licence to accept or a notice that the file has moved; open it in a browser "
-            "and correct the address"
+            f"{wanted.file_and_url}: the address returns a web page instead of the file, perhaps "
+            "a login, a licence to accept or a notice that the file has moved; open the address "
+            "in a browser and correct it"
         )
     raise WrongDownloadError(
-        f"{wanted.file_and_url}: {fault}. The file was changed or replaced: compare it with "
-        "the checksum on its site, and correct the checksum or the address in the study; if "
-        f"the new checksum fits, {partial.path.name} is reused"
+        f"{wanted.file_and_url}: {fault}. The file was changed or replaced: compare it with the "
+        "checksum on its site, and correct the checksum or the address in the study; if the "
+        f"corrected checksum matches, {partial.path.name} is reused"
     )
 
 
 def _transfer_missing(wanted: _Wanted, partial: _Partial) -> None:
-    """Requests the missing part until all is there, or too many tries failed."""
+    """Requests the missing part until the file is complete or too many attempts failed."""
 
     def choose_wait(state: RetryCallState) -> float:
         fault = state.outcome.exception() if state.outcome else None
@@ -270,7 +278,7 @@ def _transfer_missing(wanted: _Wanted, partial: _Partial) -> None:
 
 
 def _request_missing(session: requests.Session, wanted: _Wanted, partial: _Partial) -> None:
-    """Makes one request for the missing part; raises _TransientError if another try may help."""
+    """Makes one request for the missing part; raises _TransientError if a retry may help."""
     headers = {"Accept-Encoding": "identity", **wanted.headers}
     if partial.size:
         headers["Range"] = f"bytes={partial.size}-"
@@ -302,7 +310,7 @@ def _check_status(response: requests.Response, wanted: _Wanted, partial: _Partia
         if wait is not None and wait > LONGEST_REQUEST:
             raise DownloadError(
                 f"{place}: {text}: the server asks to wait for {wait:.0f} s; {partial.kept}run "
-                "again then"
+                "again after that time"
             )
         raise _TransientError(text, wait=wait)
     raise WrongDownloadError(f"{place}: {text}: {REMEDIES.get(code, 'correct the address')}")
@@ -328,7 +336,7 @@ def _receive_body(response: requests.Response, wanted: _Wanted, partial: _Partia
 
 
 def _read_chunks(response: requests.Response) -> Iterator[bytes]:
-    """Yields the body as it is sent; the bytes before a break have been given out."""
+    """Yields the body as it arrives; bytes before an interruption were already yielded."""
     while True:
         try:
             chunk = response.raw.read1(CHUNK_BYTES, decode_content=False)

@@ -28,7 +28,7 @@ BLOCK_ROWS = 1024
 NUMBERS = "fiu"  # kinds of NumPy's numbers: neither truth values nor complex ones
 # The vectors that are read if a file has several and the study names none.
 USUAL = ("X", "embedding", "embeddings")
-_FORTRAN = "is stored column by column; save numpy.ascontiguousarray of it"
+_FORTRAN = "is stored column by column; save numpy.ascontiguousarray(array) instead"
 
 Array = npt.NDArray[Any]
 Blocks = Iterator[Sequence[Array]]
@@ -38,7 +38,7 @@ class Shape(NamedTuple):
     """The size of an array of vectors.
 
     Attributes:
-      dimension: None if only reading the array tells.
+      dimension: None until the array is read.
       sparse: mostly counts, not vectors of a model; read only if the study names the array.
     """
 
@@ -48,7 +48,7 @@ class Shape(NamedTuple):
 
 
 class EmbeddingFile(ABC):
-    """A file, or several parquet files, with a vector per row under one or several names."""
+    """A file, or several parquet files, with one vector per row and name."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -71,7 +71,7 @@ class EmbeddingFile(ABC):
         """Yields blocks of rows, for each name one array [rows, dimension], in the file's order."""
 
     def find_vectors(self, name: str | None) -> str:
-        """Finds the vectors that a study names; without a name, the only or the usual ones.
+        """Finds the vectors that a study names; without a name, the only vectors or a usual name.
 
         Raises:
           ConfigError: if the file has no such vectors; lists those that it has.
@@ -82,15 +82,16 @@ class EmbeddingFile(ABC):
             usual = [each for each in USUAL if each in dense]
             name = dense[0] if len(dense) == 1 else next(iter(usual), None)
         if name not in known:
-            there = ", ".join(filter(None, known)) or "one array without a name, or none"
+            there = ", ".join(filter(None, known)) or "one unnamed array, or none"
             wanted = "" if name is None else f" {name!r}"
             raise ConfigError(
-                f"{self.path}: no vectors{wanted}; it has {there}: name them under `vectors`"
+                f"{self.path}: no vectors{wanted}, only {there}; name the right ones under "
+                "`vectors`"
             )
         return name
 
     def read_blocks(self, names: Sequence[str]) -> Blocks:
-        """Yields what `stream_blocks` does.
+        """Yields blocks as `stream_blocks` does.
 
         Raises:
           ConfigError: for a file that cannot be read.
@@ -110,7 +111,7 @@ def explain_damage(path: Path) -> Iterator[None]:
     # h5py, zipfile, NumPy, safetensors and pyarrow raise errors of many kinds.
     except Exception as error:
         line = " ".join(str(error).split())[:200] or type(error).__name__
-        raise ConfigError(f"{path}: cannot be read ({line}); write it again") from error
+        raise ConfigError(f"{path}: cannot be read ({line}); create the file again") from error
 
 
 def check_numbers(path: Path, name: str, kind: object) -> None:
@@ -317,7 +318,8 @@ class ParquetFiles(EmbeddingFile):
 
 
 def _stack_lists(lists: pa.Array, where: str, start: int) -> Array:
-    """Returns lists of one length as an array; raises DataError naming the first other one."""
+    """Returns lists of equal length as an array; raises DataError that names the first other
+    list."""
     import pyarrow.compute as pc
 
     lengths = pc.fill_null(pc.list_value_length(lists), -1).to_numpy(zero_copy_only=False)
@@ -326,8 +328,8 @@ def _stack_lists(lists: pa.Array, where: str, start: int) -> Array:
         row = int(other[0])
         described = "no list" if lengths[row] < 0 else f"a list of {lengths[row]} numbers"
         raise DataError(
-            f"{where} row {start + row}: {described}, the first row of its block has {lengths[0]}; "
-            "give every row a vector of one length"
+            f"{where} row {start + row}: {described}, but the first row of its block has "
+            f"{lengths[0]}; all vectors must have the same length"
         )
     # Not `values`: a null among the numbers becomes NaN, which is reported with its row.
     numbers = lists.flatten().to_numpy(zero_copy_only=False)
@@ -411,7 +413,8 @@ def _open_matrix(part: Any) -> Any:
 
 
 def _read_obs(column: Any) -> list[str]:
-    """Reads a column of `obs`: an array, a categorical one, or one with a mask of blanks."""
+    """Reads a column of `obs`: a plain array, a categorical array, or an array with a mask of
+    blanks."""
     if hasattr(column, "dtype"):
         return _write_texts(column[:])
     if "codes" in column:
@@ -436,9 +439,9 @@ def open_embeddings(path: Path, *, option: str) -> EmbeddingFile:
     make = FORMATS.get(path.suffix.lower())
     if make is None:
         raise ConfigError(
-            f"{option}: {path}: no file of vectors by its name; write one that ends in "
-            f"{', '.join(FORMATS)}"
+            f"{option}: {path}: its name is not that of a file of vectors; name a file that ends "
+            f"in {', '.join(FORMATS)}"
         )
     if not path.is_file() and not (make is ParquetFiles and match_files(path)):
-        raise ConfigError(f"{option}: no file {path}; correct it or put the file there")
+        raise ConfigError(f"{option}: no file {path}; correct the path or put the file there")
     return make(path)

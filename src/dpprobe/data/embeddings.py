@@ -80,13 +80,13 @@ class Options(CountedRows):
     def _check_rows(self) -> Options:
         if (self.test is None or self.table is None) != (self.test_table is None):
             raise ValueError(
-                "test_table: missing; `train` has a table, so name the one of `test` too"
+                "test_table: missing; `train` has a table, so name a table for `test` too"
                 if self.test_table is None
-                else "test_table: write it only beside test and table"
+                else "test_table: works only together with test and table; remove it"
             )
         for name in ("prompts", "prompt_names"):
             if getattr(self, name) != type(self).model_fields[name].get_default():
-                raise ValueError(f"{name}: no text encoder belongs to these vectors; remove it")
+                raise ValueError(f"{name}: vectors have no text encoder; remove {name}")
         return self
 
     def check_files(self) -> None:
@@ -101,8 +101,8 @@ class Options(CountedRows):
                     continue
                 if (first := dimensions.setdefault(name, lengths)) != lengths:
                     raise ConfigError(
-                        f"{file.path}: vectors {name!r} of training and test rows have {first} and "
-                        f"{lengths} numbers; name vectors of one model"
+                        f"{file.path}: vectors {name!r} have {first} numbers in training rows but "
+                        f"{lengths} in test rows; use vectors of one model"
                     )
 
     def vector_names(self) -> tuple[str, ...]:
@@ -142,8 +142,8 @@ class Options(CountedRows):
         for name, where in self.locate_vectors(split).items():
             if known[where].rows != rows:
                 raise ConfigError(
-                    f"{self.split_file(split)}: {rows} rows, but there are {known[where].rows} "
-                    f"vectors {name!r} in {self.open_vectors(split).path}; give each vector its row"
+                    f"{self.split_file(split)}: {rows} rows, but {known[where].rows} vectors "
+                    f"{name!r} in {self.open_vectors(split).path}; write one row per vector"
                 )
 
     def input_files(self) -> tuple[str, ...]:
@@ -202,8 +202,8 @@ def _make_batches(
                 if dimensions.setdefault(name, block.shape[1]) != block.shape[1]:
                     raise DataError(
                         f"{options.open_vectors(split).path}: vectors {name!r} have "
-                        f"{block.shape[1]} numbers from row {start} on, and {dimensions[name]} "
-                        "before; give every row a vector of one length"
+                        f"{block.shape[1]} numbers from row {start} on, but {dimensions[name]} "
+                        "before; all vectors must have the same length"
                     )
             if len(chosen):
                 yield (

@@ -78,7 +78,7 @@ class Group(Block):
                 if text.startswith("-") and self.bins[0] > 0:
                     warn_of_code(self.column, text, f"falls into {ranges[-1]}")
             except ValueError:
-                fault.append(("value", f"{self.column} is {text!r}, which is no number"))
+                fault.append(("value", f"{self.column} is {text!r}, which is not a number"))
                 ranges.append("")
         return ranges
 
@@ -121,7 +121,7 @@ def list_groups(given: Groups) -> dict[str, Group]:
 def warn_of_code(column: str, text: str, effect: str) -> None:
     """Warns of a number that may mean unknown; once for each."""
     logger.warning(
-        "%s: %s may be a code for unknown, and %s; if it is one, leave these fields blank",
+        "%s: %s may be a code for unknown, but %s; if it means unknown, leave these fields blank",
         column, text, effect,
     )  # fmt: skip
 

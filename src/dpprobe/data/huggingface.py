@@ -41,7 +41,7 @@ _SHOWN = 5
 
 
 class AcceptedLabels(Block):
-    """The labels that count as right for each test row, from a file at an address of its own."""
+    """The labels that count as right for each test row, from a file at a separate address."""
 
     url: str = Field(
         description="Address of a file in the form of real.json; without user and password.",
@@ -94,10 +94,10 @@ class Options(parquet.ColumnOptions):
         if re.fullmatch("[0-9a-f]{40}", value):
             return value
         raise ValueError(
-            f"{value!r} is not a commit; a branch or a tag can move, so that the next download "
-            "would be another dataset. Write the 40 hexadecimal digits of a commit, from the "
-            "History of the repository's Files page (https://huggingface.co/datasets/OWNER/NAME/"
-            "commits/main)"
+            f"{value!r} is not a commit. A branch or a tag can move, so the next download could "
+            "give different data. Write the 40 hexadecimal digits of a commit, from the History "
+            "of the repository's Files page "
+            "(https://huggingface.co/datasets/OWNER/NAME/commits/main)"
         )
 
     def check_files(self) -> None:
@@ -203,7 +203,7 @@ def _fetch_checked(
 
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
         raise DownloadError(
-            f"{options.repo}: file {name!r} lies outside the repository; tell its owner"
+            f"{options.repo}: file {name!r} lies outside the repository; report this to its owner"
         )
     url = hf_hub_url(options.repo, name, repo_type="dataset", revision=options.revision)
     stated = _ask_hub(
@@ -239,7 +239,7 @@ def _ask_hub(
 
     def log_retry(state: RetryCallState) -> None:
         fault = _describe_fault(state.outcome.exception() if state.outcome else None)
-        logger.warning("%s: %s; asking again in %g s", address, fault, state.upcoming_sleep)
+        logger.warning("%s: %s; retrying in %g s", address, fault, state.upcoming_sleep)
 
     attempts = len(WAITS) + 1
     retrying = Retrying(
@@ -260,8 +260,7 @@ def _ask_hub(
         if _may_pass(error):
             raise DownloadError(
                 f"{options.repo}: {address} does not answer ({_describe_fault(error)}) after "
-                f"{attempts} attempts; check the network and run again; files that are "
-                "complete are reused"
+                f"{attempts} attempts; check the network and run again; complete files are reused"
             ) from None
         if isinstance(error, errors.HfHubHTTPError):
             raise _explain_error(error, options, token=token) from None
@@ -279,7 +278,7 @@ def _may_pass(error: BaseException) -> bool:
 
 
 def _describe_fault(error: BaseException | None) -> str:
-    """Describes a fault in a few words, without the request's address."""
+    """Describes an error in a few words, without the request's address."""
     from huggingface_hub import errors
 
     if isinstance(error, errors.HfHubHTTPError):
@@ -309,17 +308,17 @@ def _explain_error(
     if isinstance(error, errors.RepositoryNotFoundError):
         remedy = "see that the token may read it" if token else "set HF_TOKEN if it is private"
         return ConfigError(
-            f"repo: no dataset {options.repo} that is open to you; correct the name, or {remedy}"
+            f"repo: no dataset {options.repo} is accessible to you; correct the name, or {remedy}"
         )
     status = error.response.status_code
     if status in (401, 403) and token:
         return ConfigError(
             f"{options.repo}: the Hub refuses the token of HF_TOKEN or `hf auth login` (status "
-            f"{status}); set a valid one that may read datasets "
+            f"{status}); set a valid token with permission to read datasets "
             "(https://huggingface.co/settings/tokens), or unset it"
         )
     return DownloadError(
-        f"{options.repo}: the Hub refuses (status {status}); see {page}, then run again"
+        f"{options.repo}: the Hub refuses access (status {status}); see {page}, then run again"
     )
 
 

@@ -106,10 +106,10 @@ def pixel_hash(picture: Image.Image) -> bytes:
 def hint_misspelling(path: str) -> str:
     """Returns a hint for a missing file if its name exists in another spelling."""
     if "\\" in path:
-        return ": the path has backslashes, as on Windows; write / in their place"
+        return ": the path has backslashes, as on Windows; write / instead"
     parent, name = os.path.split(path)
     there = _list_names(parent or ".").get(fold_name(name))
-    return f": there is {there!r}, spelt otherwise" if there is not None else ""
+    return f": there is {there!r}, with a different spelling" if there is not None else ""
 
 
 @lru_cache(maxsize=8)
@@ -124,9 +124,9 @@ def _describe_start(data: bytes) -> str:
     if not data:
         return "it is empty"
     if data[4:8] == b"ftyp":
-        return "HEIC or a film, as if it were cut short or damaged"
+        return "HEIC or a video, perhaps cut short or damaged"
     if looks_bare(data):
-        return "perhaps DICOM without its preamble: write it again, with dcmconv or pydicom"
+        return "perhaps DICOM without its preamble: rewrite the file with dcmconv or pydicom"
     return f"it begins with {data[:16]!r}"
 
 

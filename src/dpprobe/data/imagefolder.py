@@ -64,7 +64,7 @@ class Options(SplitOptions):
                     status = entry.stat()
                 except OSError as error:
                     raise ConfigError(
-                        f"path: {entry.path}: {error.strerror}; restore it or remove it"
+                        f"path: {entry.path}: {error.strerror}; restore or remove this file"
                     ) from error
                 states.append(
                     f"{(place / entry.name).as_posix()}\0{status.st_size}\0{status.st_mtime_ns}"
@@ -121,13 +121,15 @@ def list_images(options: Options) -> Listing:
     """
     root = resolve_path(options.path)
     if not root.is_dir():
-        raise ConfigError(f"path: no folder {options.path}; correct it or put the images there")
+        raise ConfigError(
+            f"path: no folder {options.path}; correct the path or put the images there"
+        )
     parts = {name for name in ("train", "test") if (root / name).is_dir()}
     if len(parts) == 1:
         missing = ({"train", "test"} - parts).pop()
         raise ConfigError(
-            f"path: {options.path} has {parts.pop()}/ but no {missing}/; make both, "
-            "or put the class folders directly under it"
+            f"path: {options.path} has {parts.pop()}/ but no {missing}/; create both, or put the "
+            f"class folders directly under {options.path}"
         )
     places = {name: root / name for name in ("train", "test")} if parts else {"train": root}
     others: list[str] = []
@@ -150,7 +152,11 @@ def list_images(options: Options) -> Listing:
             )
     if len(files["train"]) < 2:
         only = "".join(files["train"])
-        hint = f", or write path: {options.path}/{only} if the classes lie in it" if only else ""
+        hint = (
+            f", or write path: {options.path}/{only} if it contains the class folders"
+            if only
+            else ""
+        )
         raise ConfigError(
             f"path: {options.path} has fewer than two class folders ({only or 'none'}); add the "
             f"others{hint}"
@@ -233,8 +239,8 @@ def _walk_folder(folder: Path) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
                         files.append(entry)
         except OSError as error:
             raise ConfigError(
-                f"path: {current} cannot be listed ({error.strerror}); correct its permissions, or "
-                "remove the link"
+                f"path: {current} cannot be listed ({error.strerror}); correct its permissions, "
+                "or remove the link to it"
             ) from error
         yield current, files
 

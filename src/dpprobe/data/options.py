@@ -167,7 +167,8 @@ class DatasetOptions(Options, ABC):
         """Raises ConfigError if a file that the options name is missing. Reads no image."""
 
     def download_params(self) -> dict[str, Any] | None:
-        """Returns the options that decide the download, JSON-compatible; None if there is none."""
+        """Returns the options that determine the download, JSON-compatible; None without a
+        download."""
         return None
 
     def input_files(self) -> tuple[str, ...]:
@@ -233,7 +234,9 @@ class DatasetOptions(Options, ABC):
         """Explains why a release cannot use this part of the training rows, with the remedy."""
         if self.subsample is None or self.subsample.fraction is not None:
             return None
-        fault = "per_class ranks the units of a class, so one can decide whether another is kept"
+        fault = (
+            "per_class ranks the units of a class, so one unit can decide whether another is kept"
+        )
         if self.subsample.fractions:
             fault = (
                 "fractions chooses rows by class, so the public number of rows n would "
@@ -242,7 +245,7 @@ class DatasetOptions(Options, ABC):
         return f"subsample: {fault}; write fraction, one number for all classes"
 
     def public_subsample(self) -> dict[str, Any] | None:
-        """Returns the public rule that chose training rows by name alone; None without a rule."""
+        """Returns the public rule that chose training rows only by name; None without a rule."""
         if self.subsample is None or self.subsample.fraction is None:
             return None
         return {"fraction": self.subsample.fraction, "public_seed": self.subsample.seed}
@@ -310,7 +313,7 @@ class DatasetOptions(Options, ABC):
         return None
 
     def count_class_units(self) -> ClassUnits | None:
-        """Counts units by class on both sides before `subsample`. For the owner's screen alone.
+        """Counts units per class in both splits before `subsample`. Only for the owner's screen.
 
         None if counting needs a download, or reads all files: then the tables are checked.
         """
@@ -416,12 +419,12 @@ def headline_metric(
         return "auc" if num_classes == 2 else "macro_accuracy"
     if metric == "auc" and not multi_label and num_classes not in (2, None):
         raise ConfigError(
-            f"metric: auc with {num_classes} classes and one label per row is not defined; "
-            "write macro_accuracy or accuracy"
+            f"metric: auc with {num_classes} classes and one label per row is not defined; write "
+            "metric: macro_accuracy or accuracy"
         )
     if metric == "macro_accuracy" and multi_label:
         raise ConfigError(
-            "metric: macro_accuracy needs one label per row, but rows here may have several; "
+            "metric: macro_accuracy needs one label per row, but these rows may have several; "
             "write auc or accuracy"
         )
     return metric

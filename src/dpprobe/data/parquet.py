@@ -120,8 +120,8 @@ class Options(ColumnOptions):
         )
         if self.accepted_labels and not resolve_path(self.accepted_labels.file).is_file():
             raise ConfigError(
-                f"accepted_labels.file: no file {self.accepted_labels.file}; correct it or put "
-                "the file there"
+                f"accepted_labels.file: no file {self.accepted_labels.file}; correct the path or "
+                "put the file there"
             )
         headers = [
             _read_header(self, path)
@@ -216,18 +216,21 @@ class Options(ColumnOptions):
         for pattern in [written] if isinstance(written, str) else written:
             matches = match_files(resolve_path(pattern))
             if not matches:
-                raise ConfigError(f"{name}: no file {pattern}; correct it or put the file there")
+                raise ConfigError(
+                    f"{name}: no file {pattern}; correct the path or put the file there"
+                )
             files.extend(matches)
         return each_once(name, files)
 
 
 def check_splits(limit: Limit, *, test: bool, accepted: bool) -> None:
-    """Raises ConfigError for a limit or accepted labels of a test split that is not there."""
+    """Raises ConfigError if a limit or accepted labels refer to a missing test split."""
     if not test and limit.test is not None:
-        raise ConfigError("limit.test: there is no `test` to limit; remove it")
+        raise ConfigError("limit.test: the dataset has no `test` to limit; remove limit.test")
     if not test and accepted:
         raise ConfigError(
-            "accepted_labels: they belong to test rows, but there is no `test`; name the test files"
+            "accepted_labels: they apply to test rows, but the dataset has no `test`; name the "
+            "test files"
         )
 
 
@@ -252,12 +255,13 @@ def _read_header(options: Options, path: Path) -> Header:
     for column in wanted:
         if column not in schema.names:
             raise ConfigError(
-                f"{path}: no column {column!r}; it has {', '.join(schema.names)}: name one of them"
+                f"{path}: no column {column!r}; write one of its columns: {', '.join(schema.names)}"
             )
     for column in filter(None, (options.id_column, options.unit_column, *groups)):
         if pa.types.is_nested(kind := schema.field(column).type):
             raise ConfigError(
-                f"{path}: column {column!r} is {kind}; name one with a text or a number per row"
+                f"{path}: column {column!r} is {kind}; name a column with a text or a number per "
+                "row"
             )
     image = schema.field(options.image_column).type
     if not pa.types.is_struct(image) or {field.name for field in image} != {"bytes", "path"}:
@@ -273,7 +277,7 @@ def _read_header(options: Options, path: Path) -> Header:
         names = _read_metadata(ours, path).get("class_names")
     if names and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
         raise ConfigError(
-            f"{path}: its metadata should name classes, but has {names!r:.60}; replace it"
+            f"{path}: its metadata should name the classes, but has {names!r:.60}; replace the file"
         )
     return Header(path, multi_label, tuple(names) if names else None, rows)
 
@@ -291,7 +295,9 @@ def _read_metadata(written: bytes, path: Path) -> dict[str, Any]:
     try:
         values = artifacts.parse_json(written)
     except ValueError as error:
-        raise ConfigError(f"{path}: its metadata is no JSON ({error}); replace it") from error
+        raise ConfigError(
+            f"{path}: its metadata is not JSON ({error}); replace the file"
+        ) from error
     return values if isinstance(values, dict) else {}
 
 
@@ -304,11 +310,11 @@ def _is_multi_label(kind: pa.DataType, feature: dict[str, Any], path: Path) -> b
     if not (is_list or pa.types.is_fixed_size_list(kind)) or not pa.types.is_integer(
         kind.value_type
     ):
-        raise ConfigError(f"{path}: labels are {kind}; write integers, or lists of 0 and 1")
+        raise ConfigError(f"{path}: labels are {kind}; store integers, or lists of 0 and 1")
     inner = feature.get("feature")
     if isinstance(inner, dict) and inner.get("_type") == "ClassLabel":
         raise ConfigError(
-            f"{path}: labels are lists of class numbers; write lists of 0 and 1, one number "
+            f"{path}: labels are lists of class numbers; store lists of 0 and 1, with one number "
             "per class"
         )
     return True
@@ -370,7 +376,7 @@ def _read_accepted(file: str, *, num_classes: int) -> list[list[int]]:
             if type(label) is not int or not 0 <= label < num_classes:
                 raise DataError(
                     f"{where}: image {number}: label {label!r} is not a number from 0 to "
-                    f"{num_classes - 1}; name the file of this dataset"
+                    f"{num_classes - 1}; name the accepted_labels of this dataset"
                 )
     return lists
 
@@ -379,14 +385,14 @@ def _merge_accepted(lists: list[list[int]], path: str | None, *, row: str) -> li
     match = _IMAGENET_VALIDATION.search(path or "")
     if match is None:
         raise DataError(
-            f"{row}: its image's path {path!r} does not say which validation image of ImageNet it "
-            "is (ILSVRC2012_val_ and eight digits); remove accepted_labels"
+            f"{row}: its image's path {path!r} lacks the number of an ImageNet validation image "
+            "(ILSVRC2012_val_ and eight digits); remove accepted_labels"
         )
     number = int(match.group(1))
     if not 1 <= number <= len(lists):
         raise DataError(
-            f"{row}: image {number} is beyond the {len(lists)} images in accepted_labels; "
-            "name the file of this dataset"
+            f"{row}: image {number} is above the number of images in accepted_labels, "
+            f"{len(lists)}; name the accepted_labels of this dataset"
         )
     return lists[number - 1]
 

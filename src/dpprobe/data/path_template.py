@@ -25,7 +25,7 @@ def template_parts(template: str) -> list[Part]:
         for _, column, form, conversion in parts:
             if column == "" or conversion is not None or "{" in form or "}" in form:
                 raise ValueError(
-                    "write a column in braces, and if needed a colon and a format after it"
+                    "write a column in braces, with a colon and a format if needed: {column:.2}"
                 )
             format("", form)
     except ValueError as error:

@@ -48,8 +48,8 @@ class UnitOptions(SplitOptions):
             ):
                 if value is not None:
                     raise ValueError(
-                        f"{name}: {value} without unit_column; name the column that says "
-                        "which patient an image is of"
+                        f"{name}: {value} needs a unit_column; name the column with the patient "
+                        "of each image"
                     )
         return self
 

@@ -29,15 +29,15 @@ KINDS: dict[str, tuple[str, str, str]] = {
         "correct the label or leave the image out"),
     "value": ("value of no use", "values of no use", "correct the value or leave the image out"),
     "patient": (
-        "patient missing or in both splits or of two names",
-        "rows whose patient is missing or in both splits or has two names",
+        "missing patient, patient in both splits, or patient with two names",
+        "rows with a missing patient, a patient in both splits, or a patient with two names",
         "keep each patient's images in one split, under one name"),
     "duplicate": (
         "image in train and test", "images in train and test",
         "remove it from one, or write `duplicates: warn`"),
     "group": (
         "group in two spellings", "groups in two spellings",
-        "spell it alike in the file; ignore_case: true in group_columns does it"),
+        "use one spelling in the file, or write ignore_case: true in group_columns"),
     "class": (
         "class or split without rows", "classes or splits without rows",
         "add images or remove the class"),
@@ -94,7 +94,7 @@ class Problems:
         row_id: str = "",
         path: str = "",
     ) -> None:
-        """Adds a problem of a row or of a whole split, or a note, which stops nothing."""
+        """Adds a problem of a row or of a split, or a note, which does not stop the run."""
         if self._rows is None:
             self._rows = self._open_writer()
         name = NOTES.get(kind) or KINDS[kind][0]
@@ -122,7 +122,7 @@ class Problems:
             ((kind, _),) = present.items()
             return DataError(f"{self._shown[kind][0]}; {KINDS[kind][2]}")
         parts = [f"{count} {KINDS[kind][count > 1]}" for kind, count in present.items()]
-        lines = [f"{self.path.parent}: {', '.join(parts)}; all of them stand in {self.path}"]
+        lines = [f"{self.path.parent}: {', '.join(parts)}; {self.path} lists all of them"]
         for kind, count in present.items():
             lines.append(f"{count} {KINDS[kind][count > 1]} ({KINDS[kind][2]}):")
             lines += [f"  {line}" for line in self._shown[kind]]

@@ -34,7 +34,7 @@ def check_prompts(prompts: str | Sequence[str]) -> None:
 
 
 def read_templates(prompts: str | Sequence[str]) -> tuple[str, ...]:
-    """Returns the templates of a set, or given templates as they are.
+    """Returns the templates of a named set, or the given templates unchanged.
 
     Raises:
       ConfigError: as `check_prompts`.
@@ -80,7 +80,7 @@ def _imagenet_words(class_names: Sequence[str]) -> tuple[str, ...]:
     names = tuple(open_clip.IMAGENET_CLASSNAMES)
     if len(names) != len(class_names):
         raise ConfigError(
-            f"prompt_names: imagenet names {len(names)} classes, but the dataset has "
+            f"prompt_names: imagenet names {len(names)} classes, but this dataset has "
             f"{len(class_names)}; write a mapping of class names to words"
         )
     if all(map(WNID.fullmatch, class_names)) and list(class_names) != sorted(class_names):
@@ -92,7 +92,7 @@ def _imagenet_words(class_names: Sequence[str]) -> tuple[str, ...]:
 
 
 def choose_article(word: str) -> str:
-    """Returns "an" before a vowel, "a" otherwise: by letter, but for the usual exceptions."""
+    """Returns "an" before a vowel, "a" otherwise: by letter, except for the usual exceptions."""
     spoken = word.lower()
     if SILENT_H.match(spoken):
         return "an"
@@ -112,7 +112,7 @@ def _find_set(name: str) -> dict[str, Any]:
     if name in sets:
         return sets[name]
     known = ", ".join(sorted(sets))
-    written = " a template stands in a list: [...];" if "{" in name else ""
+    written = " write a template as a list, [...]; " if "{" in name else ""
     raise ConfigError(f"prompts: no set {name!r};{written} write one of: {known}")
 
 
@@ -130,7 +130,7 @@ def _check_templates(templates: Sequence[str]) -> None:
             ) from None
         if "c" not in fields:
             raise ConfigError(
-                f"prompts: {template!r} has no {{c}}; write it where the class stands"
+                f"prompts: {template!r} has no {{c}}; write {{c}} in the place of the class name"
             )
         for name in fields:
             if name not in FIELDS:

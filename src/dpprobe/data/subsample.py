@@ -28,7 +28,7 @@ _DIGEST_BITS = 256
 
 
 def _read_texts(value: Any) -> Any:
-    """Reads whole numbers that name classes, as YAML has them without quotes, as texts."""
+    """Reads unquoted numbers of YAML that name classes as text."""
     if not isinstance(value, Mapping):
         return value
     return {
@@ -64,18 +64,19 @@ class Subsample(Options):
     seed: int = Field(
         0,
         ge=0,
-        description="Public seed of the choice. With one seed, a smaller "
-        "part is contained in a larger one.",
+        description="Public seed of the choice. With the same seed, a larger "
+        "part contains every smaller "
+        "part.",
     )
 
     @model_validator(mode="after")
     def _check_one(self) -> Subsample:
         if sum(map(bool, (self.fraction, self.fractions, self.per_class))) != 1:
-            raise ValueError("write one of fraction, fractions and per_class")
+            raise ValueError("write exactly one of fraction, fractions and per_class")
         return self
 
     def list_faults(self, class_rows: Mapping[str, int]) -> list[str]:
-        """Lists what cannot be done to classes of these rows (patients if they are named)."""
+        """Lists faults: classes that these rows (or patients) do not have enough of."""
         if unknown := [name for name in self.fractions if name not in class_rows]:
             known = ", ".join([*class_rows][:10]) + (", ..." if len(class_rows) > 10 else "")
             return [
@@ -115,9 +116,9 @@ class Subsample(Options):
         for each, before, after in zip(class_names, members, kept, strict=True):
             if before and not after:
                 raise DataError(
-                    f"subsample: fraction {self.fractions[each]:g} keeps none of the "
-                    f"{len(before)} rows of class {each} with seed {self.seed}; write a "
-                    "larger fraction"
+                    f"subsample: fraction {self.fractions[each]:g} selects none of the "
+                    f"{len(before)} rows of class {each} with seed {self.seed}; write a larger "
+                    "fraction"
                 )
         return [name in kept[label] for label, name in zip(labels, names, strict=True)]
 

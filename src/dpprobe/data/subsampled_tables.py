@@ -31,7 +31,8 @@ def write_subsampled(whole: Path, directory: Path, options: DatasetOptions) -> N
     tables = {name: open_table(whole / f"{name}.parquet", info) for name in SPLITS}
     if info.multi_label and options.subsample.fraction is None:
         raise DataError(
-            "subsample: rows have several labels, so no row belongs to one class; remove it"
+            "subsample: fractions and per_class need one label per row, but these rows have "
+            "several; write fraction"
         )
     train = tables["train"]
     chosen = options.subsample.choose_rows(

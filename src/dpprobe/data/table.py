@@ -131,7 +131,9 @@ class DatasetInfo:
         if unit == "image":
             return self.train_rows
         if self.units is None:
-            raise DataError("unit: patient, but the dataset names no patients; write unit_column")
+            raise DataError(
+                "unit: patient, but the dataset names no patients; write the unit_column"
+            )
         return self.units["train"]
 
     @property
@@ -466,7 +468,7 @@ class _SplitWriter:
         self._writer.close()
 
     def write_batch(self, batch: pa.Table) -> list[CheckedImage]:
-        """Checks a batch, writes it if there was no problem so far, and returns its images."""
+        """Checks a batch, writes it unless there was a problem, and returns its images."""
         if batch.num_rows == 0:
             return []
         images = self._reader.read_images(batch, first=self.rows)
@@ -523,7 +525,7 @@ class _SplitWriter:
         classes = len(self._shape.class_names)
         if self._shape.multi_label:
             good = value is not None and len(value) == classes and {0, 1}.issuperset(value)
-            wanted = f"{classes} numbers 0 or 1, one a class"
+            wanted = f"{classes} numbers 0 or 1, one per class"
         else:
             good = value is not None and 0 <= value < classes
             wanted = f"a number from 0 to {classes - 1}"
@@ -614,8 +616,8 @@ def read_info(dataset_json: Path) -> DatasetInfo:
     if values["format_version"] != FORMAT_VERSION:
         artifacts.check_not_newer(dataset_json, values, kind=FORMAT, version=FORMAT_VERSION)
         raise DataError(
-            f"{dataset_json}: format version {values['format_version']}, "
-            f"this program reads {FORMAT_VERSION}; {remedy}"
+            f"{dataset_json}: format version {values['format_version']}, but this dpprobe reads "
+            f"{FORMAT_VERSION}; {remedy}"
         )
     splits = {
         name: SplitInfo(
@@ -640,7 +642,7 @@ def read_info(dataset_json: Path) -> DatasetInfo:
 
 
 class SplitTable:
-    """Reads one split table; images are streamed, the other columns read when asked for.
+    """Reads one split table: images are streamed, other columns are read on demand.
 
     Raises:
       DataError: if the file is missing or not a split table.
@@ -704,7 +706,7 @@ class SplitTable:
         return self._read_column("unit", start, stop).to_pylist() if self._has_units else None
 
     def read_images(self, start: int, stop: int) -> Iterator[EncodedImage]:
-        """Yields rows start..stop in order; one small batch at a time is in memory."""
+        """Yields rows start..stop in order; only one small batch is in memory."""
         wanted, base = self._row_groups(start, stop)
         with self._explain_damage(), pq.ParquetFile(self.path, buffer_size=1 << 20) as file:
             for batch in file.iter_batches(
@@ -745,12 +747,12 @@ class SplitTable:
 
 
 def open_table(path: Path, info: DatasetInfo) -> SplitTable:
-    """Opens a split table; refuses another one than its dataset.json describes."""
+    """Opens a split table; raises an error if dataset.json describes a different table."""
     table = SplitTable(path)
     if table.fingerprint != info.splits[table.split].fingerprint:
         raise DataError(
-            f"{path}: not the {table.split} table that its dataset.json describes; delete both and "
-            "prepare the dataset again"
+            f"{path}: not the {table.split} table of its dataset.json; delete both and prepare "
+            "the dataset again"
         )
     return table
 

@@ -87,7 +87,7 @@ def read_image_bytes(path: str) -> bytes:
 
 
 def read_at(shard: Path, offset: int, size: int) -> bytes:
-    """Reads bytes of a tar; threads may read the same one at once.
+    """Reads bytes of a tar file; several threads may read one file at the same time.
 
     Raises:
       OSError: if they cannot be read, or the file ends before them.
@@ -106,7 +106,7 @@ def read_at(shard: Path, offset: int, size: int) -> bytes:
 
 @lru_cache(maxsize=16)
 def _open_tar(shard: str, *_state: int) -> BinaryIO:
-    """Keeps a few tars open, by name and state: neighbouring rows are in the same one."""
+    """Keeps a few tar files open, because neighbouring rows are in the same file."""
     return Path(shard).open("rb")
 
 
@@ -171,7 +171,8 @@ def _list_members(shard: Path) -> Iterator[Member]:
 
 
 def _check_name(shard: Path, info: tarfile.TarInfo, stream: BinaryIO) -> None:
-    """Refuses a name with a NUL: tarfile ends it there, and the sample would be lost."""
+    """Refuses a name with a NUL, because tarfile cuts the name there and the sample would be
+    lost."""
     size = min(info.offset_data - info.offset, _LONGEST_END)
     blocks = os.pread(stream.fileno(), size, info.offset)
     names = [info.name, blocks[-_BLOCK:][:_NAME_BYTES].rstrip(b"\0")]
@@ -184,15 +185,15 @@ def _check_name(shard: Path, info: tarfile.TarInfo, stream: BinaryIO) -> None:
 
 
 def _end_fault(end: bytes) -> str | None:
-    """Returns the fault of the bytes after the last member."""
+    """Returns the error in the bytes after the last member, if any."""
     if end[:_BLOCK].strip(b"\0"):
-        return "damaged after {} (no header there)"
+        return "damaged after {} (no header follows)"
     if len(end) < _BLOCK:
-        return "cut short after {} (no mark of the end)"
+        return "cut short after {} (the end mark is missing)"
     if end.strip(b"\0"):
-        return "damaged after {} (it goes on after its end, as two tars in one file do)"
+        return "damaged after {} (data follows its end, as in a file that joins two tars)"
     if len(end) > _LONGEST_END:
-        return "damaged after {} (zeros in the place of members)"
+        return "damaged after {} (zeros instead of members)"
     return None
 
 

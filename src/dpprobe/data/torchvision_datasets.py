@@ -219,8 +219,8 @@ def _open_dataset(name: str, root: Path, **arguments: Any) -> Any:
     except (RuntimeError, OSError, EOFError, ValueError) as error:
         line = (str(error) or type(error).__name__).splitlines()[0].partition(" You can ")[0]
         raise DataError(
-            f"{name} under {root}: torchvision cannot read it ({line}); delete the folder, so "
-            "that it is made again, or correct path"
+            f"{name} under {root}: torchvision cannot read it ({line}); delete the folder to "
+            "download it again, or correct path"
         ) from error
 
 

@@ -71,7 +71,7 @@ def count_by_id(ids: Iterable[str], *, fraction: float, seed: int) -> tuple[int,
 
 
 def choose_by_id(ids: Iterable[str], *, fraction: float, seed: int) -> list[bool]:
-    """Chooses each row by its id alone: SHA-256 of (seed, id) is below the fraction.
+    """Chooses each row only by its id: if the SHA-256 of (seed, id) is below the fraction.
 
     Rows of equal ids are on one side.
     """
@@ -120,9 +120,10 @@ class SplitOptions(DatasetOptions):
 
     split_by: SplitBy = Field(
         "class",
-        description="Choice of test images if there is no test split. class: takes the fraction "
-        "of each class. id: takes each image, or patient, by a hash of its name alone, so that "
-        "none can move another. A release needs id.",
+        description="Choice of test images if there is no test split. class: "
+        "takes the fraction of each "
+        "class. id: assigns each image, or patient, only by a hash of its name, so no image "
+        "can move another one. A release needs id.",
     )
 
     def choose_test(self, ids: Sequence[str], labels: Sequence[int]) -> list[bool]:
@@ -139,12 +140,12 @@ class SplitOptions(DatasetOptions):
         return self.subsample_fault() or self.split_fault(own_test=self.has_test())
 
     def split_fault(self, *, own_test: bool) -> str | None:
-        """Explains why a release cannot use this split, with or without a test set of its own."""
+        """Explains why a release cannot use this split; `has_test` if the source has a test set."""
         if own_test or self.split_by == "id":
             return None
         return (
-            "split_by: class chooses test rows by their rank within their class, so one row "
-            "can move another one into the test split or out of it; write split_by: id"
+            "split_by: class chooses test rows by their rank within their class, so one row can "
+            "move another row into or out of the test split; write split_by: id"
         )
 
     def split_rule(self) -> str:

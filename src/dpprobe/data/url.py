@@ -70,8 +70,8 @@ class File(Block):
         name = self.file_name
         if not name or "/" in name or "\\" in name or name.startswith(".") or name in RESERVED:
             raise ValueError(
-                f"name: {name!r} cannot be a file's name; write another `name`, without / and "
-                "without a dot at its start"
+                f"name: {name!r} cannot be a file name; write another `name`, without / and "
+                "without a leading dot"
             )
         return self
 
@@ -120,12 +120,12 @@ class Options(DatasetOptions):
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(
-                    f"files: two of them would be saved as {name}; give one of them another `name`"
+                    f"files: two files would be saved as {name}; give one of them another `name`"
                 )
         return self
 
     def check_files(self) -> None:
-        """Passes: the files are not here before the download."""
+        """Checks nothing, because the files exist only after the download."""
 
     def download_params(self) -> dict[str, Any]:
         """Returns the files by content: their addresses may change."""
@@ -147,7 +147,8 @@ class Options(DatasetOptions):
         return {**super().image_params(), "files": files, "layout": layout}
 
     def has_test(self) -> bool:
-        """Returns the layout's answer; False for an image folder, which is not here yet."""
+        """Returns True if the layout has a test split; False for an image folder that is not yet
+        downloaded."""
         layout = self._parse_layout()
         return layout.source != "imagefolder" and layout.has_test()
 
@@ -218,7 +219,7 @@ def _check_keys(layout: dict[str, Any]) -> None:
     if source not in LAYOUTS:
         raise ConfigError(f"layout.source: {source!r}: write one of: {', '.join(sorted(LAYOUTS))}")
     for key in sorted(COMMON & layout.keys()):
-        raise ConfigError(f"layout.{key}: belongs beside `layout`, not inside it; move it")
+        raise ConfigError(f"layout.{key}: belongs next to `layout`, not inside it; move it")
 
 
 def _require_inside(path: str, key: str) -> str:

@@ -89,7 +89,7 @@ class ShardOptions(UnitOptions):
                 "labels"
             )
         if self.id_column is not None and self.shard_in_id:
-            raise ValueError("shard_in_id: id_column names the ids already; remove one")
+            raise ValueError("shard_in_id: id_column already names the ids; remove one of the two")
         return self
 
     def check_files(self) -> None:
@@ -150,7 +150,7 @@ class ShardOptions(UnitOptions):
             if not matches:
                 place = f"in the folder {pattern}" if folder else pattern
                 raise ConfigError(
-                    f"{name}: no .tar file {place}; correct it or put the shards there"
+                    f"{name}: no .tar file {place}; correct the path or put the shards there"
                 )
             if others := [path.name for path in matches if path.suffix != tar_shards.SUFFIX]:
                 raise ConfigError(

@@ -110,9 +110,9 @@ def _read_fields(
     try:
         fields = parse_json(tar_shards.read_at(shard, member.offset, member.size))
     except (OSError, ValueError) as error:
-        return {}, [("label", f"{member.name} is no JSON ({error})")]
+        return {}, [("label", f"{member.name} is not JSON ({error})")]
     if not isinstance(fields, dict):
-        return {}, [("label", f"{member.name} is no mapping of fields to values")]
+        return {}, [("label", f"{member.name} is not a mapping of fields to values")]
     return _replace_surrogates(options, fields)
 
 
@@ -128,7 +128,7 @@ def _replace_surrogates(
             continue
         clean[name] = value.encode("utf-8", "backslashreplace").decode("utf-8")
         if clean[name] != value and name in kinds:
-            faults.append((kinds[name], f"{name} is {value!r}, with half of a character"))
+            faults.append((kinds[name], f"{name} is {value!r}, which contains half of a character"))
     return clean, faults
 
 
@@ -137,7 +137,7 @@ def _several_values(options: ShardOptions, fields: Mapping[str, Any]) -> Iterato
     named = [("id", options.id_column), ("patient", options.unit_column)]
     for kind, name in [*named, *(("value", name) for name in _group_fields(options))]:
         if name is not None and isinstance(fields.get(name), list | dict):
-            yield kind, f"{name} is {fields[name]!r}, no text or number"
+            yield kind, f"{name} is {fields[name]!r}, neither text nor a number"
 
 
 def _read_label(
@@ -158,13 +158,13 @@ def _read_label(
     if options.several_labels:
         good = isinstance(value, list) and len(value) == len(options.class_names)
         if not good or any(type(each) is not int or each not in (0, 1) for each in value):
-            return None, f"{place} is {value!r}, no list of 0 and 1, one a class"
+            return None, f"{place} is {value!r}, not a list of 0 and 1 with one number per class"
         return value, None
     return _class_number(options.class_names, place, value)
 
 
 def _class_number(names: Sequence[str], place: str, value: Any) -> tuple[int | None, str | None]:
-    """Returns the number of a class, or its fault; a number among the names is a name."""
+    """Returns the number of a class, or an error text; a number in class_names is a name."""
     text = str(value)
     if text in names:
         return names.index(text), None
@@ -173,7 +173,7 @@ def _class_number(names: Sequence[str], place: str, value: Any) -> tuple[int | N
         return int(text), None
     near = [name for name in names if fold_name(name) == fold_name(text)]
     hint = f" (write {near[0]!r}, or spell the class so)" if near else ""
-    return None, f"{place} is {text!r}, which is none of class_names{hint}"
+    return None, f"{place} is {text!r}, which is not in class_names{hint}"
 
 
 def _make_id(options: ShardOptions, shard: Path, sample: Sample, fields: Mapping[str, Any]) -> str:

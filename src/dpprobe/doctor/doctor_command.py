@@ -35,18 +35,18 @@ def add_command(commands: Any) -> None:
         "results",
         nargs="?",
         type=Path,
-        help="a study's results_dir; without it that of the latest run in this folder",
+        help="a study's results_dir; default: the results_dir of the latest run in this folder",
     )
     parser.add_argument(
         "--data",
         type=Path,
-        help="the study's data_dir with split tables, downloads and ledgers; without it that of "
-        "the latest run in this folder that wrote the results",
+        help="the study's data_dir with split tables, downloads and ledgers; default: the data_dir "
+        "of the latest run in this folder that wrote the results",
     )
     parser.add_argument(
         "--fix",
         action="store_true",
-        help="delete damaged files, so that the next run makes them again; bundles, ledgers and "
+        help="delete damaged files, which the next run then recreates; bundles, ledgers and "
         "downloads stay",
     )
 
@@ -62,14 +62,14 @@ def _run_doctor(arguments: argparse.Namespace) -> int:
     if arguments.fix and _LOCKS.is_dir() and any(_LOCKS.iterdir()):
         unlock = command_line(*run_words(call=[*(run.call if run else ()), "--unlock"]))
         raise ConfigError(
-            f"--fix: a run has locked this folder ({_LOCKS}); wait for it to end, or run "
+            f"--fix: a run has locked this folder ({_LOCKS}); wait until the run ends, or run "
             f"`{unlock}` if it was killed"
         )
     started = time.monotonic()
     checked = check_files(results, data)
     seconds = max(time.monotonic() - started, 1e-3)
     if not checked:
-        raise DataError(f"{results}: no file has a recorded hash; name a study's results_dir")
+        raise DataError(f"{results}: no file here has a recorded hash; name a study's results_dir")
     damaged = sorted(each for each in checked if each.fault)
     left = 0
     for each in damaged:
@@ -134,7 +134,7 @@ def _check_releases(results: Path, data: Path | None) -> Iterator[Checked]:
             Ledger(path).read_entries()
         except DataError as error:
             fault = str(error).removeprefix(f"{path}: ").partition(";")[0]
-        remedy = "put back a copy of it: a ledger cannot be made again"
+        remedy = "restore it from a backup: dpprobe cannot recreate a ledger"
         yield Checked(path, path.stat().st_size, fault, path, remedy)
     releases: dict[str, dict[Path, list[str]]] = {}
     for folder in sorted((results / "releases").glob("*")):
@@ -147,12 +147,12 @@ def _check_releases(results: Path, data: Path | None) -> Iterator[Checked]:
                 releases.setdefault(name, {})[folder] = [SUMS_FILE]
     for copies in releases.values():
         whole = next((folder for folder, damaged in copies.items() if not damaged), None)
-        remedy = f"copy the bundle from {whole}" if whole else "put back a copy of the bundle"
+        remedy = f"copy the bundle from {whole}" if whole else "restore the bundle from a backup"
         for folder, damaged in copies.items():
             for path in sorted({*folder.glob("*"), *(folder / name for name in damaged)}):
                 there = path.is_file()
                 fault = (CHANGED if there else MISSING) if path.name in damaged else None
-                by_hand = f"{remedy}: a release cannot be made again"
+                by_hand = f"{remedy}: dpprobe cannot recreate a release"
                 yield Checked(path, path.stat().st_size if there else 0, fault, path, by_hand)
 
 
@@ -194,7 +194,7 @@ def _treat_damage(
         return False, f"delete it and {command}"
     inside = damage.path.parent.resolve().is_relative_to(root.resolve())
     if damage.path.is_symlink() or not inside:
-        return False, f"not deleted, for a symbolic link leads to it; delete it and {command}"
+        return False, f"not deleted, because it is behind a symbolic link; delete it and {command}"
     try:
         damage.path.unlink(missing_ok=True)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Records of results and split tables, and the files whose hashes they have."""
+"""Records of results and split tables, and the files whose hashes they contain."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _DOWNLOAD = "delete it and the receipt.json of its dataset, to download it again
 
 
 class Checked(NamedTuple):
-    """A file that was compared with a hash; `fault` is None if it is whole.
+    """A file that was compared with a hash; `fault` is None if it is undamaged.
 
     Snakemake makes it again if asked for `target`. If it must not be deleted, `by_hand` is a remedy
     for a person.
@@ -73,10 +73,10 @@ class RecordedFile(NamedTuple):
             status = self.path.stat()
             size = status.st_size
             if not stat.S_ISREG(status.st_mode):
-                fault, by_hand = NOT_PLAIN, "look at it, and move it away"
+                fault, by_hand = NOT_PLAIN, "inspect it, and move it elsewhere"
             elif self.size is not None and size != self.size:
                 word = "truncated" if size < self.size else "too long"
-                fault = f"{word}: {size} bytes, {self.size} were written"
+                fault = f"{word}: {size} bytes, but {self.size} were written"
             elif sha256_file(self.path) != self.sha256:
                 fault = CHANGED
         except OSError as error:
@@ -93,14 +93,14 @@ class FoundRecord(NamedTuple):
 
 
 class _KeptError(ValueError):
-    """The fault of a record that must not be deleted, and a remedy for a person."""
+    """The fault of a record that must not be deleted, and the user's remedy."""
 
 
 def _describe_error(error: OSError, by_hand: str = "") -> tuple[str, str]:
-    """Returns the fault of a file that cannot be read, and a remedy for a person."""
+    """Returns the fault of an unreadable file, and the user's remedy."""
     if isinstance(error, FileNotFoundError):
         return MISSING, by_hand
-    return f"unreadable ({error.strerror})", "make it readable, and check again"
+    return f"unreadable ({error.strerror})", "correct its permissions, and check again"
 
 
 def list_records(folder: Path, *, data: bool = False) -> list[Path]:
@@ -123,7 +123,7 @@ def read_recorded(path: Path) -> FoundRecord | None:
     size, by_hand = 0, ""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
-            raise _KeptError(NOT_PLAIN, "look at it, and move it away")
+            raise _KeptError(NOT_PLAIN, "inspect it, and move it elsewhere")
         content = path.read_bytes()
         size, placed = len(content), placed or b'"dpprobe-' in content or not content.strip(b"\0")
         values = parse_record(content)
@@ -148,7 +148,9 @@ def _check_own_hash(values: Mapping[str, Any]) -> bool:
     body = {name: value for name, value in values.items() if name != key}
     if key and values.get(key) != hash_value(body):
         if values.get("format_version") != version:
-            raise _KeptError("of another version of dpprobe, or changed", "delete it if it is not")
+            raise _KeptError(
+                "of another version of dpprobe, or changed", "delete it if you do not need it"
+            )
         raise ValueError(CHANGED)
     return key is not None
 
@@ -161,7 +163,7 @@ def _check_place(path: Path, values: Mapping[str, Any]) -> None:
     wanted = [names["dataset"], names["backbone"], names.get("method", names["dataset"])]
     wanted += [f"eps-{names['epsilon']}"] if isinstance(names.get("epsilon"), str) else []
     if other := [str(name) for name in wanted if name not in {*path.parts[-7:], path.stem}]:
-        remedy = "it is whole: move it there, or delete it and run the study"
+        remedy = "it is complete: move it there, or delete it and run the study"
         raise _KeptError(f"belongs to {', '.join(other)}", remedy)
 
 

@@ -1,1 +1,1 @@
-"""Drafts of studies, from a look at a folder or a table of images."""
+"""Drafts a study from a folder or a table of images."""

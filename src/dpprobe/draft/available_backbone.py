@@ -37,7 +37,7 @@ class Chosen:
 
 
 def choose_backbone(checkpoint: str | None, model: str | None) -> Chosen:
-    """Chooses a backbone whose weights are on this machine, or one that needs none.
+    """Chooses a backbone whose weights are on this machine, or a backbone without weights.
 
     Args:
       checkpoint: a file of weights of a timm model.
@@ -49,7 +49,10 @@ def choose_backbone(checkpoint: str | None, model: str | None) -> Chosen:
     if checkpoint is not None:
         return _of_checkpoint(checkpoint, model)
     if model is not None:
-        raise ConfigError(f"--model {model}: it is the network of --checkpoint; name its weights")
+        raise ConfigError(
+            f"--model {model}: --model names the network of --checkpoint; add --checkpoint with "
+            "its weights"
+        )
     fetched = _find_fetched()
     if fetched is None:
         return _choose_scattering()
@@ -113,8 +116,8 @@ def _model_of(path: Path) -> str:
     names = [name for name in known if stem.startswith(name.lower())]
     if not names:
         raise ConfigError(
-            f"--checkpoint {path}: its name does not begin with a model's of timm, so say of which "
-            "network the weights are: --model, such as --model resnet50"
+            f"--checkpoint {path}: its name does not begin with the name of a timm model; "
+            "name the network with --model, such as --model resnet50"
         )
     return max(names, key=len)
 

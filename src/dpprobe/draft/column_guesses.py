@@ -86,8 +86,8 @@ def guess_labels(columns: Columns) -> list[str]:
 def no_label(columns: Columns, place: str) -> ConfigError:
     """Returns the error for a table without a known column of labels."""
     return ConfigError(
-        f"{place}: no column of labels by a usual name ({', '.join(LABELS)}) with two to "
-        f"{MOST_CLASSES} values; it has {', '.join(columns)}: name it with --label"
+        f"{place}: no column has a usual name for labels ({', '.join(LABELS)}) with two to "
+        f"{MOST_CLASSES} values; name the column of labels with --label: {', '.join(columns)}"
     )
 
 
@@ -99,18 +99,18 @@ def class_names(column: Column, name: str, place: str) -> list[str]:
     """
     if column.many:
         raise ConfigError(
-            f"{place}: column {name} has more than {MOST_CLASSES} different values, so it is no "
-            "column of classes; name another with --label"
+            f"{place}: column {name} has more than {MOST_CLASSES} different values, so it cannot "
+            "hold classes; name another column with --label"
         )
     if len(column.values) < 2:
         raise ConfigError(
-            f"{place}: column {name} has {len(column.values)} classes: a classifier tells two or "
-            "more apart; add images of another or name another column with --label"
+            f"{place}: column {name} has {len(column.values)} classes, but a classifier needs two "
+            "or more; add images of another class, or name another column with --label"
         )
     for names in find_alike(sorted(column.values)):
         raise ConfigError(
-            f"{place}: column {name} has {in_words(names)}, which differ in case or spaces alone; "
-            "write one of them everywhere"
+            f"{place}: column {name} has {in_words(names)}, which differ only in case or spaces; "
+            "use one spelling everywhere"
         )
     if column.holds_numbers:
         return sorted(column.values, key=lambda value: (float(value), value))
@@ -137,8 +137,8 @@ def unit_line(column: str, *, people: bool) -> Line:
     else:
         comment = (
             "Guessed from the column's name: images that belong together. No column names people. "
-            "If a person has several of these, the guarantee covers each of them alone, not the "
-            "person. Name the column of patients if there is one."
+            "If a person has several of these, the guarantee covers each of them separately, not "
+            "the person. Name the column of patients if there is one."
         )
     return Line(value=column, comment=comment)
 
@@ -189,7 +189,7 @@ def guess_split(columns: Columns) -> tuple[str, list[str], list[str]] | None:
 
 
 def uncertain_notes(columns: Columns, labels: Sequence[str]) -> list[str]:
-    """Lists the decisions about missing or uncertain labels that a person must take."""
+    """Lists the user's decisions about missing or uncertain labels."""
     notes = []
     if blanks := sum(columns[name].blanks for name in labels):
         words = "zeros or drop" if len(labels) > 1 else "drop"

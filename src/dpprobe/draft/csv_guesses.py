@@ -1,4 +1,4 @@
-"""A look at a CSV file with one row per image."""
+"""Inspects a CSV file with one row per image."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ class Wishes:
     root: str | None = None
 
     def check_columns(self, columns: Collection[str], place: str) -> None:
-        """Raises ConfigError for a column that is not there."""
+        """Raises ConfigError for a missing column."""
         for option in ("label", "image", "patient"):
             name = getattr(self, option)
             if name is not None and name not in columns:
                 raise ConfigError(
-                    f"--{option} {name}: {place} has no such column; it has {', '.join(columns)}"
+                    f"--{option} {name}: {place} has no column with this name; write one of "
+                    f"{', '.join(columns)}"
                 )
 
 

@@ -1,4 +1,4 @@
-"""A look at a folder of images."""
+"""Inspects a folder of images."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TABLES = (*csv_files.SUFFIXES, *parquet.SUFFIXES)
 PARTS = ("train", "test")
 WRITE_SHARDS = (
     "init reads no tar files: for shards write the study by hand with `source: webdataset` "
-    "(docs/your-own-data.md), else unpack them"
+    "(docs/your-own-data.md), or unpack the tar files"
 )
 
 
@@ -62,8 +62,8 @@ def _check_layout(root: Path, place: str) -> None:
     images = [entry for entry in entries if entry.is_file() and is_image_file(entry)]
     if tables:
         raise ConfigError(
-            f"{place}: {tables[0].name} lies in it; if it lists the images, name it: "
-            f"`dpprobe init {Path(place) / tables[0].name}`; else move it elsewhere"
+            f"{place}: it contains {tables[0].name}; if this table lists the images, run `dpprobe "
+            f"init {Path(place) / tables[0].name}`; otherwise move it elsewhere"
         )
     if images and folders:
         raise ConfigError(
@@ -72,23 +72,24 @@ def _check_layout(root: Path, place: str) -> None:
         )
     if images:
         raise ConfigError(
-            f"{place}: {len(images)} images and no class folder; put each into a folder that has "
-            "the name of its class, or list them in a CSV with a column of labels and name that"
+            f"{place}: {len(images)} images but no class folder; put each image into a folder "
+            "named after its class, or list the images in a CSV with a column of labels and name "
+            "the CSV"
         )
     if next(_find_files(root, is_image_file), None) is None:
         if tar := next(_find_files(root, tar_shards.is_tar), None):
             raise ConfigError(f"{place}: no image, but {tar.relative_to(root)}; {WRITE_SHARDS}")
         kinds = ", ".join(sorted(EXTENSIONS))
         raise ConfigError(
-            f"{place}: no image ({kinds}); give the folder that has one folder per class"
+            f"{place}: no image ({kinds}); name a folder that has one folder per class"
         )
     if len(folders) == 1 and folders[0].name not in PARTS:
         inner = _list_folders(folders[0])
         if len(inner) > 1:
             deeper = Path(place) / folders[0].name
             raise ConfigError(
-                f"{place}: one folder, {folders[0].name}, which holds {len(inner)} more; if these "
-                f"are the classes, name it: `dpprobe init {deeper}`"
+                f"{place}: one folder, {folders[0].name}, which contains {len(inner)} more; if "
+                f"these are the classes, run `dpprobe init {deeper}`"
             )
 
 

@@ -43,9 +43,9 @@ def find_images(columns: Columns, *, table: Path, root: Path | None, column: str
         candidates = [name for name in columns if is_image(_first_value(columns, name))]
     if not candidates:
         raise ConfigError(
-            f"{table}: no column of images by a usual name ({', '.join(IMAGE_COLUMNS[:5])} and the "
-            f"like), nor one of names of image files; it has {', '.join(columns)}: name it with "
-            "--image"
+            f"{table}: no column has a usual name for images ({', '.join(IMAGE_COLUMNS[:5])} or "
+            "similar) or contains names of image files; name the column with --image: "
+            f"{', '.join(columns)}"
         )
     roots = [root] if root else _list_roots(table)
     for name in candidates:
@@ -57,9 +57,9 @@ def find_images(columns: Columns, *, table: Path, root: Path | None, column: str
                     return Place(root=folder, column=name, template=template)
     first = _first_value(columns, candidates[0])
     raise ConfigError(
-        f"{table}: column {candidates[0]} names {first!r}, and there is no such image under "
-        f"{' or '.join(os.path.normpath(folder) for folder in roots)}; name the folder that paths "
-        "start at with --root, or the column with --image"
+        f"{table}: column {candidates[0]} names {first!r}, but this image is not under "
+        f"{' or '.join(os.path.normpath(folder) for folder in roots)}; name the folder where "
+        "paths start with --root, or the column of images with --image"
     )
 
 

@@ -79,14 +79,17 @@ def _run_init(arguments: argparse.Namespace) -> int:
     for fault in refused:
         print(f"refused:     {fault}")
     if refused:
-        print(f"\nCorrect {output} before you run it: a run stops at what is refused.")
+        print(
+            f"\nCorrect {output} before you run it: a run stops at each line that begins with "
+            "`refused`."
+        )
     print(f"\nWrote {output}. The counts above are private; the file holds none of them.")
     print(f"Read it, then run:  {command_line(*draft.run_words)}")
     return 0
 
 
 def look_at_place(arguments: argparse.Namespace) -> Seen:
-    """Looks at the folder or table; raises ConfigError if there is none."""
+    """Inspects the folder or table; raises ConfigError if it does not exist."""
     # as above
     from dpprobe.data import csv_files, parquet, tar_shards
     from dpprobe.draft.csv_guesses import Wishes, look_at_csv
@@ -130,10 +133,13 @@ def look_at_place(arguments: argparse.Namespace) -> Seen:
 def check_output(output: Path, seen: Seen, *, force: bool) -> None:
     """Raises ConfigError if the study would replace a file, or lie in the folder of images."""
     if output.suffix not in (".yaml", ".yml"):
-        raise ConfigError(f"--output {output}: no YAML by its name; write one that ends in .yaml")
+        raise ConfigError(
+            f"--output {output}: its name is not that of a YAML file; write a name that ends in "
+            ".yaml"
+        )
     if output.exists() and not force:
         raise ConfigError(
-            f"{output}: there is such a file; name another with --output, or replace it with "
+            f"{output}: the file exists; name another file with --output, or overwrite it with "
             "--force"
         )
     folder = next(path for path in output.absolute().parents if path.exists())
@@ -144,12 +150,13 @@ def check_output(output: Path, seen: Seen, *, force: bool) -> None:
         return
     if Path.cwd().is_relative_to(images):
         raise ConfigError(
-            f"{seen.place}: you are in the folder of the images, and results would be written "
-            f"among them; change to a folder outside, such as {images.parent}"
+            f"{seen.place}: you are in the folder of the images, so results would be written "
+            f"among them; change to another folder, such as {images.parent}"
         )
     if output.resolve().is_relative_to(images):
         raise ConfigError(
-            f"--output {output}: it would lie among the images; name a file outside {seen.place}"
+            f"--output {output}: the study would be among the images; name a file outside "
+            f"{seen.place}"
         )
 
 

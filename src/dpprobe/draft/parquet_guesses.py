@@ -1,4 +1,4 @@
-"""A look at a parquet file of images, in the convention of Hugging Face."""
+"""Inspects a parquet file of images in the Hugging Face convention."""
 
 from __future__ import annotations
 
@@ -83,9 +83,9 @@ def _count_rows(place: str, keys: dict[str, Line], label: str, notes: list[str])
         highest = max(map(_highest_label, labels), default=0)
         if highest >= guesses.MOST_CLASSES:
             raise ConfigError(
-                f"{place}: column {label} has the label {highest}: labels are the numbers of "
-                f"classes, from 0, and init guesses at most {guesses.MOST_CLASSES:,}; correct "
-                "them, name another column with --label, or write class_names in a study"
+                f"{place}: column {label} has the label {highest}: init reads labels as class "
+                f"numbers from 0 and accepts at most {guesses.MOST_CLASSES:,} classes; correct the "
+                "labels, name another column with --label, or write class_names in a study"
             )
         numbers = [str(number) for number in range(highest + 1)]
         check_counts(dict.fromkeys(numbers, 0), place)

@@ -1,4 +1,4 @@
-"""A dataset that `init` looked at: its options for a study, and counts for the screen alone."""
+"""A dataset that `init` inspected: its options for a study, and counts only for the screen."""
 
 from __future__ import annotations
 
@@ -143,8 +143,8 @@ def check_counts(counts: Mapping[str, int], place: str) -> None:
     if len(counts) < 2:
         name = next(iter(counts), "none")
         raise ConfigError(
-            f"{place}: one class, {name}: a classifier needs two or more; add images of a second "
-            "class"
+            f"{place}: only one class, {name}, but a classifier needs two or more; add images of "
+            "a second class"
         )
 
 
@@ -156,5 +156,6 @@ def rare_notes(counts: Mapping[str, int], *, multi_label: bool = False) -> list[
     kind = "labels" if multi_label else "classes"
     return [
         f"{kind} of fewer than {RARE} images: {', '.join(few)}. Names are published with every "
-        "head, so that a rare one may tell of a person; merge it with another or leave it out"
+        "head, so a rare class name may identify a person; merge the class with another or leave "
+        "it out"
     ]

@@ -90,7 +90,7 @@ class Draft:
 
     @property
     def study_name(self) -> str:
-        """The name of the study and of its results folder, so that no two files share one."""
+        """The name of the study and of its results folder, different for each study file."""
         return name_of([self.output.stem])
 
     @property
@@ -209,7 +209,7 @@ def _write_rest(draft: Draft) -> Iterator[str]:
 
 
 def _choose_metric(seen: Seen) -> Headline:
-    """Chooses the metric of a drafted release from public facts alone."""
+    """Chooses the metric of a drafted release only from public facts."""
     if seen.multi_label:
         return "auc"
     return "macro_accuracy" if len(seen.counts) <= FEW_CLASSES else "accuracy"
@@ -243,5 +243,5 @@ def _write_flow(value: Any) -> str:
 
 
 def format_number(value: float) -> str:
-    """Writes a small number as YAML reads one: 1.0e-05 needs its dot."""
+    """Writes a small number so that YAML reads a number: 1.0e-05 needs its dot."""
     return f"{value:.1e}".replace("e-0", "e-")

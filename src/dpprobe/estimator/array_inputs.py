@@ -64,7 +64,8 @@ def join_blocks(values: Any) -> Any:
     blocks = [np.asarray(block, dtype=np.float32) for block in values]
     if not blocks:
         raise ArrayError(
-            "X: an iterator without blocks, or one that was read before; pass a new one"
+            "X: an iterator without blocks, or an iterator that was already read; pass a new "
+            "iterator"
         )
     shapes = {block.shape[1:] for block in blocks}
     if any(block.ndim != 2 for block in blocks) or len(shapes) > 1:
@@ -82,7 +83,7 @@ def clear_unusable(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     if usable.all():
         return rows
     warnings.warn(
-        f"X: {int(np.sum(~usable))} rows hold NaN, infinity or huge values; they are scored as "
+        f"X: {int(np.sum(~usable))} rows contain NaN, infinity or huge values; they are scored as "
         "rows of zeros",
         stacklevel=4,
     )
@@ -111,11 +112,11 @@ def read_shape(values: Any) -> tuple[int, int]:
 def check_classes(classes: Sequence[Hashable]) -> None:
     """Raises ArrayError for fewer than two classes, or a class that is listed twice."""
     if len(set(classes)) < len(classes):
-        raise ArrayError(f"classes {list(classes)}: one is listed twice; remove it")
+        raise ArrayError(f"classes {list(classes)}: a class is listed twice; remove the copy")
     if len(classes) < 2:
         raise ArrayError(
             f"The number of classes has to be greater than one; got {len(classes)} class: "
-            f"{list(classes)}; give rows of two classes or more"
+            f"{list(classes)}; pass rows of two or more classes"
         )
 
 
@@ -127,8 +128,8 @@ def number_labels(labels: npt.NDArray[Any], classes: Sequence[Hashable]) -> npt.
         codes = np.array([places[label] for label in known.tolist()], dtype=np.int64)
     except KeyError as error:
         raise ArrayError(
-            f"y: label {error.args[0]!r} is not among classes {list(classes)}; correct y, or add "
-            "it to the list before you look at the data"
+            f"y: label {error.args[0]!r} is not in classes {list(classes)}; correct y, or add the "
+            "label to classes, without looking at the data"
         ) from None
     return codes[inverse]
 
@@ -139,11 +140,11 @@ def number_groups(groups: Any, rows: int) -> Units:
 
     names = np.asarray(groups, dtype=object)  # as text, a missing name would be the name "nan"
     if names.shape != (rows,):
-        raise PrivacyError(f"groups: {names.shape}, and X has {rows} rows; give one name per row")
+        raise PrivacyError(f"groups: {names.shape}, but X has {rows} rows; pass one name per row")
     missing = pd.isna(names) | [not str(name).strip() for name in names]
     if missing.any():
         raise PrivacyError(
-            f"groups: row {missing.argmax()} has no name, so nobody knows whose it is; name its "
+            f"groups: row {missing.argmax()} has no name, so its group is unknown; name its "
             "group, or leave the row out"
         )
     return Units.number_units([str(name) for name in names])

@@ -1,4 +1,4 @@
-"""The budget that all fits on one private dataset share.
+"""The privacy budget that all fits on one private dataset share.
 
 A fit is booked before any noise is drawn, so everything that a fit made has been counted. The
 record is a ledger file, which any number of processes share, or the memory of one process.
@@ -44,10 +44,10 @@ class Budget:
         None keeps the list in the memory of this process: it is lost with the process, and other
         processes cannot spend from it.
       max_epsilon: the limit, at `delta`, for one unit of privacy. Choose it before the first fit.
-      max_risk: the limit in its place, as what attacks on one unit may reach by all fits together:
+      max_risk: a limit on attacks on one unit, given all fits, instead of max_epsilon:
         `{"advantage": 0.1}`, or `{"true_positives": 0.01, "at": 0.001}`.
       delta: of the limit, and of each fit that names no delta of its own.
-      column: the name of what groups are, such as "patient". All entries of one ledger must agree
+      column: the word for a group, such as "patient". All entries of one ledger must agree
         in it: for a dataset of a study whose unit is a patient, write the study's column.
 
     Raises:
@@ -66,7 +66,8 @@ class Budget:
     ) -> None:
         if (max_epsilon is None) == (max_risk is None):
             raise PrivacyError(
-                "budget: it needs one limit; write max_epsilon=1, or max_risk={'advantage': 0.1}"
+                "budget: a budget needs exactly one limit; write max_epsilon=1, or "
+                "max_risk={'advantage': 0.1}"
             )
         if max_epsilon is not None and not 0 < max_epsilon < math.inf:
             raise PrivacyError(f"max_epsilon {max_epsilon!r}: write a positive number")
@@ -92,7 +93,7 @@ class Budget:
         return f"max_risk={self.max_risk.to_dict()}"
 
     def compute_spent(self, delta: float | None = None) -> Spent:
-        """Computes what one unit of privacy has paid for all fits so far.
+        """Computes the total epsilon of all fits so far for one unit of privacy.
 
         Args:
           delta: of the sum; the budget's if absent.
@@ -107,7 +108,7 @@ class Budget:
             return compose_bookings(self._bookings, delta)
 
     def compute_risk(self, at: float | None = None) -> float:
-        """Bounds what attacks on one unit may reach by all fits so far.
+        """Bounds the success of attacks on one unit, given all fits so far.
 
         Args:
           at: a false positive rate.
@@ -125,7 +126,7 @@ class Budget:
         return bounds.true_positives[0] if rates else bounds.advantage
 
     def check_fit(self, booking: Booking) -> None:
-        """Checks that the budget allows a fit, before anything is read or drawn for it.
+        """Checks that the budget allows a fit, before its data is read or its noise drawn.
 
         Raises BudgetError if the limit would be exceeded; `book_fit` decides, as others may book
         first.
@@ -138,7 +139,8 @@ class Budget:
             self._refuse_excess(booking)
 
     def book_fit(self, booking: Booking) -> int:
-        """Books a fit, whose noise may be drawn once this returns; returns its entry's number.
+        """Records a fit and returns the number of its entry; the noise may be drawn after this
+        returns.
 
         The booking gets a release name that no other fit has. Raises BudgetError if the limit would
         be exceeded, and PrivacyError in another process than the one that made a budget in memory.
@@ -160,8 +162,8 @@ class Budget:
     def _check_owner(self) -> None:
         if self._owner != os.getpid():
             raise PrivacyError(
-                "budget: it was kept in the memory of another process, and this copy may not spend "
-                "from it; write Budget(FOLDER, ...), which processes share"
+                "budget: this budget is in the memory of another process, so this copy must not "
+                "spend from it; write Budget(FOLDER, ...), which processes can share"
             )
 
     def _refuse_excess(self, booking: Booking) -> None:
@@ -169,7 +171,8 @@ class Budget:
             if (earlier.unit, earlier.column) != (booking.unit, booking.column):
                 raise PrivacyError(
                     f"unit {unit_words(booking)}: an earlier fit on this budget protects another "
-                    f"unit, {unit_words(earlier)}, and their prices do not add up; write that unit"
+                    f"unit, {unit_words(earlier)}, and their epsilons cannot be added up; write "
+                    "the unit of that fit"
                 )
         refuse_excess(self._bookings, booking, self._limits, ledger=MEMORY)
 

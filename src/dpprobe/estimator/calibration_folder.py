@@ -1,4 +1,4 @@
-"""The folder in which one process keeps the noise that it has calibrated."""
+"""The folder where a process stores its calibrated noise."""
 
 from __future__ import annotations
 

@@ -65,8 +65,8 @@ def write_release(
     _check_names(folder, dataset)
     if external["each_by_itself"] is not True:
         raise PrivacyError(
-            f"each_by_itself={external['each_by_itself']!r}: the promise holds only if each row "
-            "was computed from its own item alone; declare it with True if that is so"
+            f"each_by_itself={external['each_by_itself']!r}: the guarantee holds only if each row "
+            "was computed from its own item alone; write each_by_itself=True if this is true"
         )
     options = read_options({"external": External.__module__}, "family", external, External)
     if sign_key is not None:
@@ -107,7 +107,7 @@ def write_release(
 
 def _check_names(folder: Path, dataset: str) -> None:
     if folder.exists():
-        raise ConfigError(f"{folder}: exists; name a new folder")
+        raise ConfigError(f"{folder}: the folder exists; name a new folder")
     for what, name in (("folder", folder.name), ("dataset", dataset)):
         if re.fullmatch(NAME_PATTERN, name) is None:
             raise ConfigError(

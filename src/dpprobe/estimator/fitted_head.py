@@ -1,4 +1,4 @@
-"""A fitted head and what its statement needs: all that an estimator keeps of a fit."""
+"""A fitted head and the facts of its statement, which are all that an estimator stores of a fit."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ from dpprobe.training.plan_file import check_price, plan_method
 
 _HEAD = 0  # number of the only head of a private fit; nothing derives from it
 _PROTECTS_NOTHING = (
-    "benchmark=True protects nothing: the noise follows from a seed that the statement holds. "
+    "benchmark=True protects nothing: the noise follows from a seed in the statement. "
 )
 
 
@@ -98,8 +98,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
       unit: of privacy. "row": each row is a unit. "group": all rows with one value of
         `groups`, which `fit` then needs, such as a patient's images or a speaker's words. "image"
         and "patient" mean the same of images; a ledger that a study shares has one of these.
-      budget: what all private fits on these data may cost together; a private fit needs one.
-        Clones share it.
+      budget: the common privacy budget of all private fits on these data; a private fit needs
+        a budget. Clones share it.
       benchmark: seeded noise, and no budget.
       random_state: the seed of benchmark mode: a whole number, or None for a fresh one. A private
         fit refuses it.
@@ -152,7 +152,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
 
         Args:
           X: numbers [n, d]: an array, a tensor, a data frame, a memory map, a dataset of
-            h5py, an iterator of blocks [m, d], or what `read_features` returns. Each row must
+            h5py, an iterator of blocks [m, d], or a result of `read_features`. Each row must
             depend on its own item alone.
           y: [n] labels, one of `classes` each.
           groups: [n] names of the rows' groups, for `unit="group"`.
@@ -161,7 +161,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
           The estimator itself.
 
         Raises:
-          PrivacyError: before anything is booked, for what would make the promise untrue.
+          PrivacyError: before the fit is recorded, if the guarantee would not hold.
           BudgetError: when the budget does not allow another fit.
           DpprobeError, ValueError: for inputs or parameters that cannot be used.
         """
@@ -219,7 +219,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
 
     @available_if(lambda self: self._has_probabilities())
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
-        """Returns probabilities [n, classes]; heads whose scores are no logits lack this method."""
+        """Returns probabilities [n, classes]; heads without logits lack this method."""
         scores = torch.from_numpy(self._score_rows(X)).to(torch.float64)
         chances: npt.NDArray[np.float64] = apply_link(scores, self._link).numpy()
         return chances / chances.sum(axis=1, keepdims=True)
@@ -253,7 +253,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def privacy_(self) -> dict[str, Any]:
-        """The privacy statement: the promise, its mechanisms, and what it does not cover.
+        """The privacy statement: the guarantee, its mechanisms, and its limits.
 
         Raises:
           NotFittedError: before `fit`.
@@ -294,7 +294,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         sign_key: str | Path | None = None,
         card: Mapping[str, str] | None = None,
     ) -> Path:
-        """Writes the bundle of a private head: what `dpprobe verify` accepts and others can use.
+        """Writes the bundle of a private head, which others can check with `dpprobe verify` and
+        use.
 
         Args:
           folder: a new folder; its name is the release's.
@@ -347,13 +348,14 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             raise ConfigError(f"unit {self.unit!r}: write row or group, or image or patient")
         if isinstance(self.public_steps, str):
             raise ConfigError(
-                f"public_steps {self.public_steps!r}: a text; write a list of names, "
+                f"public_steps {self.public_steps!r}: is a text; write a list of names, "
                 f"[{self.public_steps!r}]"
             )
         if self.benchmark:
             if self.budget is not None:
                 raise ConfigError(
-                    f"budget: {_PROTECTS_NOTHING}It spends from no budget; remove one of the two"
+                    f"budget: {_PROTECTS_NOTHING}It needs no budget; remove budget or "
+                    "benchmark=True"
                 )
             return
         if self.budget is None:
@@ -365,13 +367,13 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             raise ConfigError(f"budget {self.budget!r}: pass a dpprobe.Budget")
         if self.random_state is not None:
             raise PrivacyError(
-                "random_state: the noise of a private fit must not be known to anybody; remove it, "
+                "random_state: nobody may know the noise of a private fit; remove random_state, "
                 "or write benchmark=True"
             )
         if self.classes is None:
             raise PrivacyError(
                 "classes: missing. They are published with the weights, so a private fit does not "
-                "read them from y. Write the list, known beforehand: classes=[0, 1]"
+                "read them from y. Write a list that is known beforehand: classes=[0, 1]"
             )
         if self.epsilon == math.inf:
             raise PrivacyError(
@@ -387,9 +389,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             if get_tags(step).requires_fit:
                 raise PrivacyError(
                     f"pipeline step {name!r} ({type(step).__name__}) is fitted on the private "
-                    "rows: every row it returns depends on all of them, which breaks the promise. "
-                    "Take it out, use a stateless step such as Normalizer, or fit it on "
-                    f"public data beforehand and write public_steps=[{name!r}]"
+                    "rows: every row that it returns depends on all rows, so the guarantee would "
+                    "not hold. Remove the step, use a stateless step such as Normalizer, or fit "
+                    f"it on public data beforehand and write public_steps=[{name!r}]"
                 )
 
     def _check_rows(
@@ -401,7 +403,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             labels = column_or_1d(y, warn=True)
             if len(labels) != source.rows:
                 raise ArrayError(
-                    f"y: {len(labels)} labels, and X has {source.rows} rows; give one label per row"
+                    f"y: {len(labels)} labels, but X has {source.rows} rows; pass one label per row"
                 )
             rows: npt.NDArray[np.float32] | RowSource = source
         else:
@@ -445,14 +447,15 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         if self.unit in Plan.GROUPS:
             if groups is None:
                 raise PrivacyError(
-                    f"groups: the unit of privacy is a {self.unit}, and no groups are given; pass "
-                    "fit(X, y, groups=...), in cross_val_score params={'groups': ...}"
+                    f"groups: the unit of privacy is a {self.unit}, but the fit has no groups; "
+                    "pass fit(X, y, groups=...), in cross_val_score params={'groups': ...}"
                 )
             return number_groups(groups, rows)
         if groups is not None and not self.benchmark:
             raise PrivacyError(
-                f"groups: given, but the unit of privacy is one {self.unit}. People with several "
-                "rows would be protected less. Write unit='group', or pass no groups"
+                f"groups: the fit has groups, but the unit of privacy is one {self.unit}, so "
+                "people with several rows would be less protected. Write unit='group', or pass "
+                "no groups"
             )
         return None
 
@@ -488,21 +491,22 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         asked = self._read_method()
         if asked.tunes_network:
             raise ConfigError(
-                f"head {asked.head}: it trains a part of a network, which needs images; write a "
-                "study"
+                f"head {asked.head}: it trains a part of a network and needs images; use a study "
+                "instead"
             )
         method = asked.resolve_choice(facts)
         if self.benchmark:
             return method
         if not method.private:
             raise PrivacyError(
-                f"head {method.head}: it is not private; write another head, or benchmark=True"
+                f"head {method.head}: this head is not private; write another head, or "
+                "benchmark=True"
             )
         released = _make_exact(method.for_release())
         if not released.is_exact:
             raise PrivacyError(
-                f"head {released.head}: with these options its sums are not exact, and low bits "
-                "could tell who was in; write engine='exact', or another head"
+                f"head {released.head}: with these options its sums are not exact, so low bits "
+                "may reveal who was in the data; write engine='exact', or another head"
             )
         return released
 
@@ -560,8 +564,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             entry = budget.book_fit(self._make_booking(planned))
         if entry > 1:
             warnings.warn(
-                f"fit number {entry} on this budget: together they cost epsilon "
-                f"{budget.compute_spent().epsilon:g} at delta {budget.delta:g}, and it has "
+                f"fit number {entry} on this budget: all fits together cost epsilon "
+                f"{budget.compute_spent().epsilon:g} at delta {budget.delta:g}; the limit is "
                 f"{budget.describe_limit()}",
                 stacklevel=3,
             )
@@ -578,8 +582,8 @@ def _explain_searches() -> Iterator[None]:
         yield
     except BudgetError as error:
         raise BudgetError(
-            f"{error}. Every fit spends, also each of a grid search or a cross-validation; "
-            "head='tuned' searches options within one price"
+            f"{error}. Every fit spends budget, including each fit of a grid search or a "
+            "cross-validation; head='tuned' searches options within one epsilon"
         ) from None
 
 

@@ -81,15 +81,14 @@ def audit(
     seed: int = 0,
     controls: bool = True,
 ) -> dict[str, Any]:
-    """Attacks what a fitted classifier's method and plan release, on synthetic rows.
+    """Attacks the releases of a fitted classifier's method and plan on synthetic rows.
 
     Nothing of the private rows is used, so an audit costs no privacy.
 
     Args:
       runs: of training, half with and half without the attacked unit.
       confidence: of the lower bound on epsilon.
-      controls: True to attack mechanisms that are broken on purpose too, all of which should be
-        caught.
+      controls: True to attack deliberately broken mechanisms too, which the audit should detect.
 
     Returns:
       `white_box`, with `holds` and `epsilon_lower` among others, and `controls`; docs/audit.md
@@ -97,7 +96,7 @@ def audit(
 
     Raises:
       NotFittedError: before `fit`.
-      ConfigError: for a plan that promises nothing.
+      ConfigError: if the plan has no guarantee to test.
     """
     from sklearn.utils.validation import check_is_fitted  # heavy: for this function alone
 
@@ -198,7 +197,7 @@ def verify(
     public_key: str | Path | None = None,
     checkpoint: str | Path | None = None,
 ) -> Report:
-    """Checks all of a bundle that a person who received it can check.
+    """Runs all checks of a bundle that need no private data.
 
     Args:
       public_key: the signer's, Ed25519 in PEM, from another place than the bundle.

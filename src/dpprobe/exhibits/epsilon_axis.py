@@ -44,7 +44,7 @@ def draw_epsilon_axis(
     others: Sequence[float] = (),
     width: float = 1.0,
 ) -> None:
-    """Draws ticks at the epsilons shown, and at others if there is room.
+    """Draws ticks at the shown epsilons, and at other epsilons where space allows.
 
     Args:
       shown: all of the scale's finite epsilons if absent.
@@ -83,7 +83,7 @@ def _place_tick(
     texts: dict[float, str],
     taken: list[tuple[float, float]],
 ) -> None:
-    """Labels an epsilon; the label is empty if it would run into an earlier one."""
+    """Labels an epsilon; the label is empty if it would overlap an earlier label."""
     text, place = f"{epsilon:g}", scale.place_of(epsilon)
     half = character * len(text) / 2
     low, high = place - half - 0.2 * character, place + half + 0.2 * character

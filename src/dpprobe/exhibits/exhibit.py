@@ -179,7 +179,7 @@ class Exhibit:
         )  # fmt: skip
 
     def list_files(self, study: Study, results: str, places: Sequence[Place]) -> list[str]:
-        """Lists the files of jobs with these wildcards, those of each stem together."""
+        """Lists the files of jobs with these wildcards, grouped by stem."""
         stems = [
             (group, stem)
             for group, paths in self._groups(study).items()

@@ -48,7 +48,7 @@ class Citation(Options):
 
 
 class Facts(Options):
-    """Facts of a whole table, of a row or of a column; each may be absent."""
+    """Facts of a table, a row or a column; each may be absent."""
 
     citation: Key | None = None
     dataset: Key | None = None
@@ -96,7 +96,8 @@ class PrintedTable(Facts):
 
 
 class Number(Facts):
-    """One published number and its place in the papers; None for what the paper does not state.
+    """One published number and its place in the papers; None for facts that the paper does not
+    state.
 
     Attributes:
       value: percent for an accuracy or its change, a fraction for an AUC, images per second and
@@ -136,7 +137,7 @@ class Number(Facts):
 
     @property
     def model_or_column(self) -> str | None:
-        """The model, else the column, that tells a result from others of its work."""
+        """The model (or the column) that distinguishes a result from others of the same paper."""
         return self.model or (None if self.column_title == "Accuracy" else self.column_title)
 
     @property
@@ -225,7 +226,7 @@ def _is_surpassed(number: Number, others: Iterable[Number]) -> bool:
 
 
 def _make_number(table: PrintedTable, row: Row, key: str) -> Number:
-    """Makes one number; it takes each fact from its column, else its row, else its table."""
+    """Makes one number; each fact comes from its column, otherwise its row, otherwise its table."""
     column = table.columns[key]
     value = row.values[key]
     facts: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""The look that all figures share: colours and styles of series, sizes, titles, saving.
+"""The common style of all figures: colours and styles of series, sizes, titles, saving.
 
 Colours are those of Okabe and Ito, safe for colour-blind readers; lines also differ by style and
 marker.
@@ -91,7 +91,7 @@ def make_dot_handles(dots: Iterable[tuple[str, str, str]]) -> list[Line2D]:
 def panel_grid(
     panels: int, *, legend: int, columns: int | None = None
 ) -> tuple[Figure, list[Axes]]:
-    """Makes a figure of panels, up to three a row or as many as `columns`, with one y axis.
+    """Makes a figure of panels, up to three (or `columns`) per row, with a common y axis.
 
     It is at least as high as `legend` lines of a legend.
     """
@@ -116,7 +116,7 @@ def label_outer_panels(panels: Sequence[Axes], label: str) -> None:
 
 
 def title_figure(figure: Figure, title: str, caption: str, *, panels: int) -> None:
-    """Writes a figure's title and caption; above a single panel they take a line each.
+    """Writes a figure's title and caption; above a single panel each has its own line.
 
     Lines end before the figure's legends, which stand at its upper right corner and must be there.
     """

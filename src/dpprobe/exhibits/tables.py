@@ -172,7 +172,7 @@ def _html_cell(cell: TableCell) -> Markup:
 
 
 def mark_code(text: str) -> Markup:
-    """Escapes a sentence and marks as code what stands in backticks."""
+    """Escapes a sentence and marks text in backticks as code."""
     return Markup(re.sub(r"`(.+?)`", r"<code>\1</code>", str(escape_html(text))))
 
 
@@ -222,7 +222,7 @@ def _escape_part(part: str) -> str:
 
 
 def write_latex(table: Table) -> str:
-    r"""Writes a table environment of booktabs; `references.bib` beside it has what it cites."""
+    r"""Writes a table environment of booktabs; `references.bib` beside it has the cited papers."""
     spec = "".join("l" if column.align == "left" else "r" for column in table.columns)
     head = " & ".join(escape_latex(column.title) for column in table.columns)
     body = [" & ".join(_latex_cell(cell) for cell in row) + r" \\" for row in table.rows]
@@ -265,7 +265,7 @@ def _latex_prose(text: str) -> str:
 
 
 def _latex_code(text: str) -> str:
-    """Sets a command as it is typed: without ligatures, which join two hyphens and bend quotes."""
+    """Typesets a command without ligatures, which would join two hyphens and bend quotes."""
     verbatim = {'"': r"\char34{}", "'": r"\textquotesingle{}", "`": r"\textasciigrave{}"}
     escaped = "".join(verbatim.get(character) or escape_latex(character) for character in text)
     return rf"\texttt{{{escaped.replace('--', '-{}-')}}}"

@@ -148,7 +148,7 @@ def _probe_backbone(loaded: Backbone, name: str) -> dict[str, Any]:
     probe = take_probe(loaded)
     if not math.isfinite(probe["norm"]):
         raise DataError(
-            f"backbone {name}: its features of a plain image are not finite; look at its weights "
+            f"backbone {name}: its features of a plain image are not finite; check its weights "
             "and preprocessing, or write features.precision: float32"
         )
     return probe
@@ -160,7 +160,7 @@ def _check_values(values: Array, part: Features, split: str, dtype: str) -> None
         remedy = "write features.dtype: float32"
         if not np.isfinite(values[position]).all():
             remedy = (
-                "look at the image, and at the backbone's weights and preprocessing, or write "
+                "check the image and the backbone's weights and preprocessing, or write  "
                 "features.precision: float32"
             )
         raise DataError(f"{split} row {row} (id {row_id}): {reason}; {remedy}")

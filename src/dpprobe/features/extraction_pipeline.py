@@ -105,7 +105,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Piece:
-    """Decoded images of consecutive rows; `faults` are those of rows that are left out."""
+    """Decoded images of consecutive rows; `faults` has the errors of rows that are left out."""
 
     rows: tuple[Row, ...]
     images: torch.Tensor | None
@@ -202,7 +202,8 @@ class Decoder:
         if self._dimension not in (None, len(vector)):
             raise DataError(
                 f"{self.split} row {row.row} (id {row.id}): vector {name!r} has {len(vector)} "
-                f"numbers, and the backbone's `dimension` is {self._dimension}; correct it"
+                f"numbers, but the backbone's `dimension` is {self._dimension}; correct "
+                "`dimension`"
             )
         return torch.from_numpy(vector)
 
@@ -216,9 +217,8 @@ class Decoder:
         except Exception as error:  # a transform's libraries raise errors of any kind
             line = " ".join(str(error).split()) or type(error).__name__
             raise DataError(
-                f"an image of mode {picture.mode}, {picture.width} x {picture.height}, "
-                f"does not pass the backbone's preprocessing ({line}); replace the image or leave "
-                "it out"
+                f"an image of mode {picture.mode}, {picture.width} x {picture.height}, fails in "
+                f"the backbone's preprocessing ({line}); replace the image or leave it out"
             ) from error
 
     def decode_piece(self, images: list[EncodedImage]) -> Piece:
@@ -268,7 +268,7 @@ class TolerantDecoder(Decoder):
 
 
 class _Sizes:
-    """Refuses, by name, the first image of another size than those before it."""
+    """Raises an error for the first image whose size differs from earlier images."""
 
     def __init__(self, split: str) -> None:
         self._split = split
@@ -278,8 +278,8 @@ class _Sizes:
         self._first = self._first or shape
         if shape != self._first:
             raise DataError(
-                f"{self._split} row {row[0]} (id {row[1]}): an image of {list(shape)} after "
-                f"others of {list(self._first)}; give the backbone a size"
+                f"{self._split} row {row[0]} (id {row[1]}): the image has shape {list(shape)}, "
+                f"but earlier images have {list(self._first)}; set the backbone's size"
             )
 
 
@@ -379,7 +379,8 @@ def _on_accelerator(
     sizes: _Sizes,
     clock: Clock,
 ) -> Generator[Features]:
-    """Launches each batch before it fetches the one before, so that the device stays busy."""
+    """Launches each batch before it fetches the results of the previous batch, to keep the device
+    busy."""
     before: _Launched | None = None
     with closing(pieces):
         for batch in _make_batches(pieces, batch_size, sizes, clock):

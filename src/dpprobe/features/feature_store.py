@@ -153,7 +153,7 @@ class FeatureStore:
         )
 
     def read(self, dtype: str = "float32", *, layer: str | None = None) -> npt.NDArray[Any]:
-        """Reads all features [rows, dimension], or those of a layer [rows, width]."""
+        """Reads all features [rows, dimension], or the features of a layer [rows, width]."""
         features = empty_rows((self.rows, self._layer_width(layer)), dtype)
         for record in self.shards:
             for start, block in self._blocks_of(record, None, layer):
@@ -231,7 +231,7 @@ class FeatureStore:
             if (header.first_row, header.end_row) != (record.start, record.stop):
                 self._refuse_shard(record, f"holds rows {header.first_row}..{header.end_row}")
             if state is None:
-                self._refuse_shard(record, "other content under the same header")
+                self._refuse_shard(record, "its content differs, although its header is the same")
             yield file
             if _read_state(path) != state:
                 self._refuse_shard(record, "changed while it was read")
@@ -246,13 +246,13 @@ class FeatureStore:
         """
         path = self._shard_path(record)
         if not path.is_file():
-            raise StoreError(f"{path}: the shard is missing; run again to extract it")
+            raise StoreError(f"{path}: the shard is missing; run again to recreate it")
         try:
             state = _read_state(path)
             if state == self._compared.get(record.file):
                 return state
             if state.size != record.bytes:
-                self._refuse_shard(record, f"{state.size} bytes, not {record.bytes}")
+                self._refuse_shard(record, f"{state.size} bytes instead of {record.bytes}")
             if sha256_file(path) == record.sha256:
                 self._compared[record.file] = state
                 return state
@@ -267,5 +267,5 @@ class FeatureStore:
 
     def _refuse_shard(self, record: ShardRecord, why: str) -> NoReturn:
         raise StoreError(
-            f"{self._shard_path(record)}: not the shard its manifest lists ({why}); {REMEDY}"
+            f"{self._shard_path(record)}: not the shard that its manifest lists ({why}); {REMEDY}"
         )

@@ -48,8 +48,8 @@ class DatasetSplit:
     def __post_init__(self) -> None:
         if self.features.ids != self.table.read_ids():
             raise DataError(
-                f"{self.features.path}: not the features of {self.table.path}; delete them and "
-                "run again"
+                f"{self.features.path}: these are not the features of {self.table.path}; delete "
+                "them and run again"
             )
 
 
@@ -76,7 +76,7 @@ def find_near_duplicates(
     threshold: float,
     device: str,
 ) -> tuple[dict[str, Any], pa.Table]:
-    """Compares every private example with every public one.
+    """Compares every private example with every public example.
 
     Args:
       private: the train and the test split of the rows that heads are trained and tested on.
@@ -97,7 +97,7 @@ def find_near_duplicates(
     for rows in (*private[1:], *public):
         if rows.features.backbone_fingerprint != private[0].features.backbone_fingerprint:
             raise DataError(
-                f"{rows.features.path}: features of another backbone than "
+                f"{rows.features.path}: its backbone differs from the backbone of "
                 f"{private[0].features.path}; delete both and run again"
             )
     ids = [rows.table.read_ids() for rows in public]
@@ -233,13 +233,14 @@ def _largest_in_float64(
 
 
 def _compute_cosine(first: npt.NDArray[np.float64], second: npt.NDArray[np.float64]) -> float:
-    """Computes the cosine of two rows; 0 if one is all zeros."""
+    """Computes the cosine of two rows; 0 if either row is all zeros."""
     norms = np.sqrt((first * first).sum()) * np.sqrt((second * second).sum())
     return min(float((first * second).sum() / norms), 1.0) if norms > 0 else 0.0
 
 
 def _unit_blocks(store: FeatureStore, rows: int, device: str) -> Iterator[tuple[int, torch.Tensor]]:
-    """Yields rows of unit norm, float32 [m, d]; a row of zeros stays one, with cosine 0 to all."""
+    """Yields rows of unit norm, float32 [m, d]; a row of zeros is unchanged and has cosine 0 to all
+    rows."""
     for start, block in store.read_blocks(rows):
         yield start, _scale_to_unit(torch.from_numpy(block).to(device))
 
@@ -268,7 +269,7 @@ def _keep_nearest(
 def _exact_matches(
     private: DatasetSplit, public: Sequence[DatasetSplit]
 ) -> dict[int, tuple[int, int]]:
-    """Finds private images among the public ones, byte for byte: row -> (split, row)."""
+    """Finds private images that are byte for byte among the public images: row -> (split, row)."""
     hashes: dict[bytes, list[int]] = {}
     for row, digest in enumerate(private.table.image_hashes()):
         hashes.setdefault(digest, []).append(row)

@@ -35,7 +35,7 @@ def write_near_duplicates(
     counts: Path,
     matches: Path,
 ) -> None:
-    """Writes the result of `find_near_duplicates`, and logs what to do about it.
+    """Writes the result of `find_near_duplicates`, and logs a remedy.
 
     Raises:
       DataError: as `find_near_duplicates`.
@@ -47,9 +47,9 @@ def write_near_duplicates(
         part = record[split]
         if part["near"]:
             logger.warning(
-                "%s: %d of %d private %s rows have a near-duplicate among the public ones (%d byte "
-                "for byte): %s. Look at %s; leave them out of the dataset, or use a backbone "
-                "that has not seen them",
+                "%s: %d of %d private %s rows have a near-duplicate among the public rows (%d "
+                "identical byte for byte): %s. See %s; leave them out of the dataset, or use a "
+                "backbone that was not trained on them",
                 private[0].dataset, part["near"], part["rows"], split, part["exact"], consequence,
                 matches,
             )  # fmt: skip
@@ -68,11 +68,11 @@ def read_near_duplicates(path: Path, train: FeatureStore, test: FeatureStore) ->
     for store in (train, test):
         if record[store.split].get("features") != store.fingerprint:
             raise DataError(
-                f"{path}: computed for other features than {store.path}; delete it and run again"
+                f"{path}: not computed from the features {store.path}; delete it and run again"
             )
     return {name: fact for name, fact in record.items() if not name.startswith("format")}
 
 
 def read_check(path: Path) -> dict[str, Any]:
-    """Reads the whole record of a finished check; raises DataError for another file."""
+    """Reads the record of a finished check; raises DataError for any other file."""
     return artifacts.read_record(path, kind=FORMAT, version=FORMAT_VERSION)

@@ -131,7 +131,7 @@ def opened_shard(
     """
     shown = name or str(path)
     if not path.is_file():
-        raise StoreError(f"{shown}: the shard is missing; run again to extract it")
+        raise StoreError(f"{shown}: the shard is missing; run again to recreate it")
     if not compared:
         _check_seal(path, shown)
     try:
@@ -193,7 +193,7 @@ def feature_array(file: h5py.File, layer: str | None) -> h5py.Dataset:
 def stored_blocks(
     features: h5py.Dataset, rows: int | None = None
 ) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-    """Yields blocks of whole chunks, as stored; each one overwrites the one before."""
+    """Yields blocks of whole chunks, as stored; each block overwrites the previous block."""
     chunk = features.chunks[0]
     row_bytes = max(features.shape[1] * features.dtype.itemsize, 1)
     wanted = rows or READ_BYTES // row_bytes
@@ -211,7 +211,7 @@ def name_features(layer: str | None) -> str:
 
 
 def check_equal(name: str, actual: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    """Refuses a shard whose values are not the expected ones.
+    """Raises StoreError if a shard's values differ from the expected values.
 
     Raises:
       StoreError: naming the shard and the first value that differs.
@@ -219,8 +219,8 @@ def check_equal(name: str, actual: Mapping[str, Any], expected: Mapping[str, Any
     for key, value in expected.items():
         if actual.get(key) != value:
             raise StoreError(
-                f"{name}: {key} is {_shorten_value(actual.get(key))} where "
-                f"{_shorten_value(value)} is expected, so it belongs to another job: {REMEDY}"
+                f"{name}: {key} is {_shorten_value(actual.get(key))} instead of "
+                f"{_shorten_value(value)}, so the shard belongs to another job: {REMEDY}"
             )
 
 

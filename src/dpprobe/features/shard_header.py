@@ -1,4 +1,4 @@
-"""The header of a shard: one model, written into HDF5 attributes and read from them."""
+"""The header of a shard, which is written into HDF5 attributes and read from them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def row_range(rows: int, shard: int, shards: int) -> tuple[int, int]:
         raise ValueError(f"shard {shard} of {shards}")
     if shards > rows:
         raise ConfigError(
-            f"features.shards: {shards} shards for a split of {rows} rows; write at most {rows}"
+            f"features.shards: {shards} shards, but the split has only {rows} rows; write at most "
+            f"{rows}"
         )
     return rows * shard // shards, rows * (shard + 1) // shards
 
@@ -90,7 +91,7 @@ class ShardHeader:
         }
 
     def make_attributes(self) -> dict[str, Any]:
-        """Returns HDF5 attributes: numbers and strings as they are, the rest as JSON."""
+        """Returns HDF5 attributes: numbers and strings unchanged, other values as JSON."""
         values: dict[str, Any] = {
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
@@ -123,7 +124,9 @@ class ShardHeader:
             header = cls(**{one.name: _decode_field(one.name, attributes) for one in fields(cls)})
             rows = (int(attributes["start"]), int(attributes["stop"]))
             if rows != row_range(header.rows, header.shard, header.shards):
-                raise StoreError(f"{name}: holds rows {rows}, not those of its shard; {REMEDY}")
+                raise StoreError(
+                    f"{name}: it contains rows {rows}, not the rows of its shard; {REMEDY}"
+                )
         except (KeyError, TypeError, ValueError, ConfigError) as error:
             raise StoreError(f"{name}: its attributes are damaged ({error}); {REMEDY}") from error
         return header

@@ -46,7 +46,7 @@ def write_manifest(
         missing or doubled.
     """
     if not shards:
-        raise StoreError(f"{output}: a manifest of no shard")
+        raise StoreError(f"{output}: a manifest needs at least one shard")
     headers = {}
     for path in shards:
         if path.parent != output.parent:
@@ -60,9 +60,8 @@ def write_manifest(
         check_equal(str(path), header.common_part(), expected)
         if (header.shard, header.shards) != (number, len(ordered)):
             raise StoreError(
-                f"{path}: shard {header.shard} of {header.shards} was found where shard "
-                f"{number} of {len(ordered)} is needed, so rows would be missing or doubled; "
-                f"{REMEDY}"
+                f"{path}: shard {header.shard} of {header.shards} was found instead of shard "
+                f"{number} of {len(ordered)}, so rows would be missing or duplicated; {REMEDY}"
             )
     content = ContentHash()
     records = [
@@ -94,8 +93,8 @@ def _common_widths(shards: Sequence[Path]) -> dict[str | None, int]:
         common = common or widths
         if widths[None] != common[None]:
             raise StoreError(
-                f"{path}: features of length {widths[None]}, {shards[0].name} has "
-                f"{common[None]}; give the backbone a size"
+                f"{path}: features of length {widths[None]}, {shards[0].name} has {common[None]}; "
+                "set the backbone's size"
             )
         names = {str(layer): width for layer, width in common.items() if layer is not None}
         present = {str(layer): width for layer, width in widths.items() if layer is not None}
@@ -104,17 +103,18 @@ def _common_widths(shards: Sequence[Path]) -> dict[str | None, int]:
 
 
 def _compare_probes(shards: Sequence[Path], records: Sequence[ShardRecord]) -> None:
-    """Refuses a shard from a machine that computes other features than the first one's."""
+    """Raises StoreError for a shard from a machine whose features differ from the first shard's
+    machine."""
     probed = [(path, record.probe) for path, record in zip(shards, records, strict=True)]
     known = [(path, probe) for path, probe in probed if probe is not None]
     for path, probe in known[1:]:
         first, reference = known[0]
         if not probes_agree(reference, probe):
             raise StoreError(
-                f"{path}: the machine that wrote it computes other features for the same "
-                f"image than the machine of {first.name}: norm {probe['norm']:.6g} where "
-                f"{reference['norm']:.6g} is expected; look at that machine's libraries and "
-                f"drivers, then {REMEDY}"
+                f"{path}: the machine that wrote it computes different features for the same "
+                f"image than the machine of {first.name}: norm {probe['norm']:.6g} instead of "
+                f"{reference['norm']:.6g}; check the libraries and drivers of that machine, then  "
+                f"{REMEDY}"
             )
 
 
@@ -138,7 +138,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     try:
         body = artifacts.read_json(path)
     except FileNotFoundError:
-        raise StoreError(f"{path}: the manifest is missing; run again to write it") from None
+        raise StoreError(f"{path}: the manifest is missing; run again to recreate it") from None
     except (OSError, ValueError) as error:
         raise StoreError(f"{path}: the manifest cannot be read ({error}); {REMEDY}") from error
     if not isinstance(body, dict) or body.get("format") != MANIFEST_FORMAT:

@@ -1,4 +1,4 @@
-"""Reads whole shards and compares them with their headers and hashes."""
+"""Reads complete shards and compares them with their headers and hashes."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def verify_shard(
     content: ContentHash | None = None,
     compared: bool = False,
 ) -> ShardRecord:
-    """Reads a whole shard and checks it against its header and its own hashes.
+    """Reads a complete shard and checks it against its header and hashes.
 
     Args:
       expected: the header it must have; library versions may differ.
@@ -122,8 +122,8 @@ def verify_shard(
         check_equal(shown, header.common_part(), expected.common_part())
         if header.shard != expected.shard or header.shards != expected.shards:
             raise StoreError(
-                f"{shown}: holds shard {header.shard} of {header.shards} where "
-                f"{expected.shard} of {expected.shards} belongs; {REMEDY}"
+                f"{shown}: it is shard {header.shard} of {header.shards} instead of "
+                f"{expected.shard} of {expected.shards}; {REMEDY}"
             )
         digests = _verify_arrays(file, header, shown, content)
         rows = read_rows(file)

@@ -57,7 +57,7 @@ class ShardWriter:
             self._layers[name].append_block(values)
 
     def _wait_for_room(self, width: int) -> None:
-        """Waits for room for the whole shard, before more than its first rows is computed."""
+        """Waits for disk space for the complete shard, before computing more than a few rows."""
         rows = self._header.end_row - self._header.first_row
         needed = rows * width * np.dtype(self._header.dtype).itemsize
         folder = Path(self._file.filename).parent

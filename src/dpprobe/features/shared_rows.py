@@ -1,4 +1,5 @@
-"""Computes the part of public examples that are private ones, in any order and of any length.
+"""Computes the share of public examples that are private examples, in any order and scaled by any
+factor.
 
 Rows are compared as vectors of unit length. With s^2 the mean square of their distances from their
 mean, two rows count as one if their squared distance is at most 0.002 s^2: for rows without a
@@ -59,7 +60,7 @@ class RowStore(Protocol):
 
 
 class PublicRows:
-    """Rows that are declared public, to be compared with one private store after another."""
+    """Rows that are declared public and are compared with each private store in turn."""
 
     def __init__(self, store: RowStore) -> None:
         self._rows = _Forms(store)
@@ -127,7 +128,7 @@ def _unique_keys(
 
 
 class _Forms:
-    """The rows of a store in each form; only as they are if they have few numbers."""
+    """The rows of a store in each form; only the original form if rows have few numbers."""
 
     def __init__(self, store: RowStore) -> None:
         self._store = store

@@ -49,7 +49,7 @@ def with_crops(backbone: Backbone, crops: int) -> Backbone:
 
 @dataclass(frozen=True)
 class _Parts:
-    """Image and SHA-256 of its file -> its central part and its random ones, [1 + crops, ...]."""
+    """Image and SHA-256 of its file -> its central part and its random parts, [1 + crops, ...]."""
 
     central: Callable[[Image.Image], torch.Tensor]
     others: tuple[InceptionCrop, ...]

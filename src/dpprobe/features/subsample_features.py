@@ -1,4 +1,4 @@
-"""Features of a part of a dataset's rows, taken from the shards of all of them."""
+"""Features of a part of a dataset's rows, taken from the shards of all rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dpprobe.features.shard_writer import write_shard
 def select_shard(
     *, manifest: Path, whole: Path, table: Path, split: str, shard: int, shards: int, output: Path
 ) -> None:
-    """Writes one shard of a part's features: bit for bit what extraction from its images gives.
+    """Writes one shard of a part's features, bit for bit equal to an extraction from its images.
 
     A row of the part is found by its id, and must have the same image and label in the whole.
 
@@ -84,7 +84,7 @@ def _find_places(
         places.append(place)
     if np.any(np.diff(places) <= 0):
         raise DataError(
-            f"{source.path}: its rows have another order than the rows of {whole.path}; "
-            f"delete {source.path.parent} and run again"
+            f"{source.path}: its rows are not in the order of {whole.path}; delete "
+            f"{source.path.parent} and run again"
         )
     return np.array(places, dtype=np.int64)

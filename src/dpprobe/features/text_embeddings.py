@@ -67,8 +67,8 @@ def embed_text(
     module = importlib.import_module(FAMILIES[options.family])
     if not hasattr(module, "load_text"):
         raise ConfigError(
-            f"family: a backbone of {options.family} cannot read text; take a backbone of "
-            "family open_clip"
+            f"family: a backbone of {options.family} cannot read text; write a backbone of family "
+            "open_clip"
         )
     options.check_files()
     encoder = module.load_text(
@@ -117,9 +117,9 @@ def write_text_embeddings(
     for word, count in Counter(words).items():
         if count > 1:
             logger.warning(
-                "prompts: %r stands for %d classes: no text tells them apart", word, count
+                "prompts: %r stands for %d classes, so text cannot distinguish them", word, count
             )
-    logger.info("prompts: %d of each class, such as %r", len(templates), sentences[0][0])
+    logger.info("prompts: %d per class, such as %r", len(templates), sentences[0][0])
     embeddings = embed_text(options, sentences=sentences, runtime=runtime)
     metadata = {
         "format": FORMAT,

@@ -1,4 +1,4 @@
-"""The blocks of a network, in order: what `tune: {blocks: k}` counts."""
+"""The blocks of a network, in order, as `tune: {blocks: k}` counts them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from dpprobe.finetune.options import no_blocks
 
 
 def blocks_of(model: nn.Module, name: str) -> list[nn.Module]:
-    """Returns all blocks in order: of a ViT its blocks, of a convolutional net those of all stages.
+    """Returns all blocks in order: the blocks of a ViT, or the blocks of all stages of a
+    convolutional net.
 
     Raises ConfigError if the network does not show them.
     """

@@ -41,7 +41,7 @@ class State:
 
 @dataclass(kw_only=True)
 class Checkpoints:
-    """The checkpoints of one training, each replacing the one before.
+    """The checkpoints of one training; each replaces the previous checkpoint.
 
     Attributes:
       fingerprint: of all that decides the training; a checkpoint of another one is ignored.
@@ -64,7 +64,7 @@ class Checkpoints:
         return time.monotonic() - self._last >= 60 * self.minutes
 
     def save_state(self, state: State) -> None:
-        """Writes a state; a process killed on the way leaves the one before."""
+        """Writes a state; if the process is killed meanwhile, the previous state remains."""
         tensors = {
             name: tensor.detach().cpu().contiguous().clone()
             for name, tensor in state.tensors.items()
@@ -82,7 +82,7 @@ class Checkpoints:
         self._last = time.monotonic()
 
     def load_state(self) -> State | None:
-        """Returns the saved state; None, with a warning, if there is none for this training.
+        """Returns the saved state; None, with a warning, if this training has no saved state.
 
         Removes files that a killed process left half written.
         """
@@ -94,15 +94,15 @@ class Checkpoints:
         try:
             mark, tensors = _read_tensors(self.path)
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-            logger.warning("%s: not a whole checkpoint (%s); ignored", self.path, error)
+            logger.warning("%s: incomplete or damaged checkpoint (%s); ignored", self.path, error)
             return None
         if mark["fingerprint"] != self.fingerprint:
-            logger.warning("%s: a checkpoint of another training; ignored", self.path)
+            logger.warning("%s: this checkpoint belongs to another training; ignored", self.path)
             return None
         return State(tensors=tensors, values=mark["values"])
 
     def remove_checkpoint(self) -> None:
-        """Removes the checkpoint, once what was trained is published, and its folder if empty."""
+        """Removes the checkpoint after the network is published, and its folder if empty."""
         with suppress(FileNotFoundError):
             self.path.unlink()
         with suppress(OSError):
@@ -117,7 +117,7 @@ def _read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
             raise ValueError(f"{written[0]} {written[1]}, not {FORMAT} {FORMAT_VERSION}")
         tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
     if _hash_tensors(tensors) != mark["sha256"]:
-        raise ValueError("its numbers are not those that were written")
+        raise ValueError("its numbers changed after it was written")
     return mark, tensors
 
 

@@ -53,8 +53,8 @@ def cut_network(
         whole, parts = model(example[:2]), suffix(prefix(example[:2]))
     if not (whole - parts).abs().max() <= _TOLERANCE * whole.abs().max():
         raise ConfigError(
-            f"tune: blocks: {blocks}: {name} gives other features when it is cut; write augment "
-            "to train from images, or take another backbone"
+            f"tune: blocks: {blocks}: {name} gives different features when it is cut into two "
+            "parts; write augment to train from images, or choose another backbone"
         )
     return prefix, suffix, shape
 
@@ -74,8 +74,8 @@ def _trace_network(
         return trace_graph(model, blocks, (example[:1], example[:2]))
     except Exception as error:  # a trace raises whatever the model's code runs into
         raise ConfigError(
-            f"tune: blocks: the forward pass of {name} cannot be traced, so it cannot be cut "
-            f"({one_line(error)}); write tune: all, or take another backbone"
+            f"tune: blocks: the forward pass of {name} cannot be traced, so it cannot be "
+            f"cut ({one_line(error)}); write tune: all, or choose another backbone"
         ) from error
 
 
@@ -88,7 +88,7 @@ def _find_entry(whole: fx.GraphModule, model: nn.Module, block: nn.Module, name:
             break
     raise ConfigError(
         f"tune: blocks: {name} does not pass a tensor through its blocks one by one; write tune: "
-        "all, or take another backbone"
+        "all, or choose another backbone"
     )
 
 
@@ -113,7 +113,7 @@ def _copy_suffix(
     runs: list[dict[fx.Node, Any]],
     name: str,
 ) -> nn.Module:
-    """Copies what stands behind the cut, and what it needs that no image decides."""
+    """Copies the graph after the cut, and the constants that it needs."""
     graph = fx.Graph()
     copies: dict[fx.Node, Any] = {crossing: graph.placeholder("activations")}
     from_images = _from_images(whole.graph)
@@ -145,7 +145,8 @@ def _from_images(graph: fx.Graph) -> set[fx.Node]:
 
 
 def _read_constant(node: fx.Node, runs: list[dict[fx.Node, Any]], name: str) -> Any:
-    """Returns a value that images of one size all give, such as a height; no tensor is one."""
+    """Returns a value that is equal for all images of one size, such as a height; never a
+    tensor."""
     first, second = (values[node] for values in runs)
     if isinstance(first, int | float | torch.dtype | torch.device) and first == second:
         return first
@@ -159,8 +160,9 @@ def _read_shape(runs: list[dict[fx.Node, Any]], crossing: fx.Node, name: str) ->
     first, second = (values[crossing] for values in runs)
     if (len(first), len(second)) != (1, 2) or first.shape[1:] != second.shape[1:]:
         raise ConfigError(
-            f"tune: blocks: what crosses the cut of {name} is {list(first.shape)} for one image "
-            f"and {list(second.shape)} for two; write tune: all, or take another backbone"
+            f"tune: blocks: activations of {name} have shape {list(first.shape)} for one image "
+            f"but {list(second.shape)} for two; write tune: all, or choose another "
+            "backbone"
         )
     return tuple(first.shape[1:])
 

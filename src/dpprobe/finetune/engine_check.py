@@ -66,8 +66,8 @@ def check_network(
         _check_rows(network, many, precision)
         if others := Ghost(network.module, network.trained).find_other_uses(many):
             raise ConfigError(
-                f"parameter {others[0]}: it is used outside its layer, where its gradient is "
-                "missed; choose another backbone"
+                f"parameter {others[0]}: it is used outside its layer, so its gradient would be "
+                "incomplete; choose another backbone"
             )
         _check_gradients(network, inputs, labels, sigmoid, precision)
         if precision != "float32":
@@ -134,8 +134,8 @@ def _check_rows(network: Network, inputs: torch.Tensor, precision: Precision) ->
     if not most <= _TOLERANCES[precision] * scale:
         raise ConfigError(
             f"the network mixes the rows of a batch: a row's scores (of size {scale:.1e}) change "
-            f"by {most:.1e} when other rows do, so clipping cannot bound what one row adds; choose "
-            "another backbone"
+            f"by {most:.1e} when other rows change, so clipping cannot bound the contribution of "
+            "one row; choose another backbone"
         )
 
 
@@ -165,7 +165,7 @@ def _check_gradients(
             norms = sums.add_rows(total, inputs, labels, chosen)
         except (RuntimeError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise ConfigError(
-                f"this network's gradients cannot be taken by row ({error}); choose another "
+                f"this network's gradients cannot be computed per row ({error}); choose another "
                 "backbone"
             ) from error
         _compare_gradients(truth, total, float(norms[row]), precision)
@@ -209,6 +209,6 @@ def _compare_gradients(
     # Above the true norm by what is allowed for rounding, where terms cancel; never below it.
     if not -tolerance * length <= norm - length <= (tolerance + _ABOVE) * length:
         raise ConfigError(
-            f"engine ghost gives a wrong gradient norm, {norm:.6g} for {length:.6g}; choose "
-            "another backbone"
+            f"engine ghost gives a wrong gradient norm, {norm:.6g} instead of {length:.6g}; "
+            "choose another backbone"
         )

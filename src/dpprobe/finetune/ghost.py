@@ -116,7 +116,7 @@ class Ghost:
 
     @contextmanager
     def _note_calls(self, batch: BatchGradients) -> Iterator[list[Any]]:
-        """Notes the calls of layers; yields those outputs before which nothing is trained."""
+        """Records the calls of layers; yields the outputs that no trained parameter precedes."""
         starts: list[Any] = []
         calls: Counter[int] = Counter()
         handles = []
@@ -145,7 +145,7 @@ class Ghost:
                     if inputs[0]._version != version:
                         raise ConfigError(
                             f"{layer.name or 'the network'}: its input is overwritten before "
-                            "gradients are taken; take another backbone"
+                            "gradients are computed; choose another backbone"
                         )
                     # Without their graph, whose hooks lead here: no one would ever free the circle.
                     given = tuple(_detach_value(value) for value in inputs)
@@ -176,7 +176,7 @@ class BatchGradients:
         self._factors: list[tuple[str, Layer, Call]] = []
 
     def add_call(self, layer: Layer, call: Call, *, alone: bool) -> None:
-        """Takes in a call of a layer; `alone` if it is the layer's only one."""
+        """Adds a call of a layer; `alone` if it is the layer's only call."""
         names = dict(layer.names)
         weight = layer.rule.weight
         if alone and weight in names and not forms_gradients(layer.rule.measure_sizes(call)):
@@ -219,7 +219,7 @@ def _detach_value(value: Any) -> Any:
 def _find_layers(
     module: nn.Module, trained: Mapping[str, nn.Parameter]
 ) -> tuple[list[Layer], dict[str, tuple[str, nn.Parameter]]]:
-    """Returns the layers, and by inner name the parameters of which each row gets a copy.
+    """Returns the layers, and by inner name the parameters that are copied for each row.
 
     These are a network's own parameters with a first dimension of 1, such as class tokens, which
     broadcast over a batch.
@@ -253,5 +253,5 @@ def _find_layers(
     if missing or shared:
         name = min(missing) if missing else shared[0]
         fault = "no part of the network" if missing else "used by several layers"
-        raise ConfigError(f"parameter {name}: {fault}; take another backbone")
+        raise ConfigError(f"parameter {name}: {fault}; choose another backbone")
     return layers, copied

@@ -43,7 +43,7 @@ class Network(Protocol):
 
 
 def clip_factors(norms: torch.Tensor, limit: float, clipping: Clipping) -> torch.Tensor:
-    """Returns what examples' gradients are multiplied with, float64 [m]: at most limit / norm."""
+    """Returns the factors of examples' gradients, float64 [m]: at most limit / norm."""
     if math.isinf(limit):
         return torch.ones_like(norms)
     limit *= 1 - MARGIN
@@ -53,7 +53,7 @@ def clip_factors(norms: torch.Tensor, limit: float, clipping: Clipping) -> torch
 
 
 def as_float32(factors: torch.Tensor) -> torch.Tensor:
-    """Returns factors in float32; 0 for those so small that they would round up by a good part."""
+    """Returns factors in float32; 0 for tiny factors that rounding could increase noticeably."""
     rounded = factors.float()
     return torch.where(rounded < torch.finfo(torch.float32).tiny, 0.0, rounded)
 
@@ -126,7 +126,7 @@ class ClippedSums:
         return norms
 
     def lay_inputs(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Returns inputs as the network gets them: views one after another, in the best format."""
+        """Returns inputs in the network's form: views one after another, in the fastest format."""
         flat = inputs.flatten(0, 1) if inputs.ndim == self._dimensions + 2 else inputs
         if flat.ndim == 4 and (flat.device.type == "cpu" or self._precision is not None):
             # The fastest for convolutions, and what follows them takes it over.

@@ -76,7 +76,7 @@ class Inputs:
                 f"units: given for {len(units.members)} rows, but there are {self.rows} rows"
             )
         if isinstance(source, torch.Tensor) and len(source) != self.rows:
-            raise DataError(f"inputs: {len(source)} rows and {self.rows} labels")
+            raise DataError(f"inputs: {len(source)} rows but {self.rows} labels")
 
     def read_batch(self, index: Index, *, step: int | None) -> torch.Tensor:  # noqa: ARG002
         """Returns rows [m, ...] in the order of `index`; views of them if `step` is given."""
@@ -85,7 +85,7 @@ class Inputs:
         return self._source.read_rows(index)
 
     def keep_rows(self, kept: npt.NDArray[np.bool_]) -> Self:
-        """Returns the same rows, not copied, of which only some take part in training."""
+        """Returns a view of the rows in which only some take part in training."""
         other = copy.copy(self)
         other.kept = kept
         return other
@@ -100,7 +100,7 @@ class CutInputs(Inputs):
 
 
 class ImageInputs(Inputs):
-    """Images, uint8 [rows, C, H, W], as the backbone takes them; views where there are any."""
+    """Images, uint8 [rows, C, H, W], in the backbone's input form, or views of them."""
 
     def __init__(
         self,
@@ -120,8 +120,8 @@ class ImageInputs(Inputs):
         self.slow = augment is not None or not isinstance(source, torch.Tensor)
         if augment is not None and augment.pad >= min(self.shape[1:]):
             raise ConfigError(
-                f"augment.pad {augment.pad}: images are {self.shape[1]} x {self.shape[2]}; write "
-                "a smaller one"
+                f"augment.pad {augment.pad}: too large for images of {self.shape[1]} x "
+                f"{self.shape[2]}; write a smaller pad"
             )
 
     def read_batch(self, index: Index, *, step: int | None) -> torch.Tensor:
@@ -182,8 +182,8 @@ def cut_inputs(
     """
     if math.prod(shape) != store.dimension:
         raise DataError(
-            f"{store.path}: rows of {store.dimension} numbers, not of shape {list(shape)}; delete "
-            "them and run again"
+            f"{store.path}: rows have {store.dimension} numbers instead of shape {list(shape)}; "
+            "delete these features and run again"
         )
     source: torch.Tensor | _Source = _StoredRows(store)
     if 4 * store.rows * store.dimension <= memory_mb * 10**6:
@@ -250,8 +250,8 @@ class _Decoding:
         first = decoder.decode_one(next(table.read_images(0, 1)))
         if first.dtype != torch.uint8:
             raise ConfigError(
-                f"fine_tune: the backbone's preprocessing gives {first.dtype}, not bytes; name a "
-                "network of timm or open_clip"
+                f"fine_tune: the backbone's preprocessing gives {first.dtype} instead of bytes; "
+                "write a network of timm or open_clip"
             )
         self.shape = tuple(first.shape)
 
@@ -279,8 +279,8 @@ class _Decoding:
         for image, place, tensor in zip(images, out, decoded, strict=True):
             if tuple(tensor.shape) != self.shape:
                 raise DataError(
-                    f"{self._decoder.split} row {image.row} (id {image.id}): an image of "
-                    f"{list(tensor.shape)} where the first is {list(self.shape)}; give the "
-                    "backbone a size"
+                    f"{self._decoder.split} row {image.row} (id {image.id}): the image has shape "
+                    f"{list(tensor.shape)}, but the first image has {list(self.shape)}; set the "
+                    "backbone's size"
                 )
             place.copy_(tensor)

@@ -59,7 +59,7 @@ class Rule:
         raise NotImplementedError
 
     def measure_sizes(self, call: Call) -> tuple[int, int, int]:
-        """Returns the positions of a row, and the numbers of an input and of an output of one."""
+        """Returns the positions per row, and the input and output size per position."""
         raise NotImplementedError
 
     def unfold_positions(self, call: Call) -> tuple[torch.Tensor, torch.Tensor]:

@@ -36,7 +36,7 @@ class ChannelAffine(nn.Module):
 
 
 class LoraLinear(nn.Module):
-    """A frozen linear layer W with low-rank factors beside it: y = W x + scale * b(a(x))."""
+    """A frozen linear layer W plus a low-rank adapter: y = W x + scale * b(a(x))."""
 
     def __init__(self, base: nn.Linear, a: torch.Tensor, *, alpha: float) -> None:
         """Takes a's weights [rank, inputs]; b starts from zero, so at first nothing changes."""
@@ -58,7 +58,8 @@ class LoraLinear(nn.Module):
 def insert_lora(
     model: nn.Module, blocks: Sequence[nn.Module], lora: Lora, *, seed: int, name: str
 ) -> None:
-    """Puts low-rank adapters beside linear layers, in place; without targets all those of `blocks`.
+    """Adds low-rank adapters to linear layers in place; without targets, to all linear layers of
+    `blocks`.
 
     Each layer's factors a are drawn by `seed` and its name. Raises ConfigError if there is no such
     layer, or none for one of the targets.
@@ -92,7 +93,7 @@ def _ends_with(path: str, target: str) -> bool:
 
 
 def _last_parts(paths: Sequence[str] | dict[str, Any]) -> list[str]:
-    """Returns the last two parts of names, each once: what a person would write as targets."""
+    """Returns the last two parts of names, each once, as a user would write targets."""
     short = [".".join(path.split(".")[-2:]) for path in paths]
     return list(dict.fromkeys(path for path in short if not path[0].isdigit()))[:8]
 
@@ -125,7 +126,7 @@ def check_reached(model: nn.Module, run: Callable[[], T], *, name: str) -> T:
     for path, one in layers:
         if id(one) not in reached:
             raise ConfigError(
-                f"tune: {name} does not call its layer {path} as a layer, so an adapter there "
-                "does nothing; name other layers as targets, or write another tune"
+                f"tune: {name} does not call its layer {path} directly, so an adapter there has "
+                "no effect; write other layers as targets, or another tune"
             )
     return result

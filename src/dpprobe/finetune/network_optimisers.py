@@ -1,4 +1,4 @@
-"""The optimisers of networks: those of the heads, one a parameter tensor."""
+"""The optimisers of networks: the heads' optimisers, one per parameter tensor."""
 
 from __future__ import annotations
 

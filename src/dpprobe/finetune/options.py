@@ -42,13 +42,13 @@ _MOST_CORNERS = 256
 _MANY_UNITS = 10**12
 # For the privacy statement of every network.
 LIMITS = (
-    "Engine ghost is for benchmarks, not for release: gradients, their clipped sums and the "
-    "noise are float32{passes}, and low bits of what leaves may tell what was added to what. The "
-    "epsilon stated holds for real numbers."
+    "Engine ghost is for benchmarks, not for release: gradients, their clipped sums and the noise "
+    "are float32{passes}, and the low bits of released numbers may reveal which terms were added. "
+    "The stated epsilon holds for real numbers."
 )
 SEARCHED = (
-    "the options that a search chose by training on the private rows and scoring on a part of them "
-    "held out, without noise"
+    "the options, because a search chose them without noise: it trained on private rows and "
+    "scored on held-out private rows"
 )
 
 
@@ -82,7 +82,7 @@ class TuneLora(Block):
 
 
 def blocks_fault(blocks: int, shown: int, name: str) -> str | None:
-    """Returns why a network with `shown` blocks cannot train the last ones; None if it can."""
+    """Explains why a network with `shown` blocks cannot train its last blocks; None if it can."""
     if not shown:
         return no_blocks(name)
     if 1 <= blocks <= shown:
@@ -91,10 +91,10 @@ def blocks_fault(blocks: int, shown: int, name: str) -> str | None:
 
 
 def no_blocks(name: str) -> str:
-    """Returns the fault of a network that does not show its blocks."""
+    """Returns the error text for a network without accessible blocks."""
     return (
-        f"tune: {name} does not show its blocks; write tune: all, bias or norm, or take a ViT, "
-        "ResNet, ConvNeXt, MobileNet or NFNet"
+        f"tune: {name} gives no access to its blocks; write tune: all, bias or norm, or choose a "
+        "ViT, ResNet, ConvNeXt, MobileNet or NFNet"
     )
 
 
@@ -103,7 +103,7 @@ _TUNE_FORMS: dict[str, type[Block]] = {"blocks": TuneBlocks, "lora": TuneLora}
 
 
 def _read_tune(value: Any) -> Any:
-    """Reads a mapping by its key, so that what is wrong with it is said of one form alone."""
+    """Reads a mapping by its key, so that errors concern only the form that was written."""
     if isinstance(value, Mapping) and len(value) == 1:
         (key,) = value
         if key in _TUNE_FORMS:
@@ -135,7 +135,10 @@ class Augment(Block):
     @model_validator(mode="after")
     def _check_options(self) -> Self:
         if not self.flip and not self.pad:
-            raise ValueError("augment: neither flip nor pad, so all views are alike; remove it")
+            raise ValueError(
+                "augment: without flip and pad all views are equal; write flip or pad, or remove "
+                "augment"
+            )
         return self
 
 
@@ -154,7 +157,8 @@ class Probe(Block):
         method = self.method
         if not method.private or method.tunes_network or method.head in _NO_PROBES:
             raise ValueError(
-                f"head {method.head} cannot be a probe; write another, such as feature_covariance"
+                f"head {method.head} cannot be a probe; write another head, such as "
+                "feature_covariance"
             )
         return self
 
@@ -240,9 +244,9 @@ class Options(GradientOptions):
     def _check_network_options(self) -> Self:
         if isinstance(self.normalize, Priced) and self.probe is None:
             raise ValueError(
-                f"normalize: {self.normalize.kind} releases statistics, for which fine_tune "
-                "has no share of the budget; write l2, layer_norm or none, or a probe with "
-                "that normalisation"
+                f"normalize: {self.normalize.kind} releases statistics, but fine_tune has no "
+                "budget share for them; write l2, layer_norm or none, or a probe with this "
+                "normalisation"
             )
         if self.releases_priors or (self.probe and self.probe.method.releases_priors):
             raise ValueError(
@@ -268,7 +272,7 @@ class Options(GradientOptions):
                 f"loss {self.loss} needs link {self.link}; write another head or loss"
             )
         if "normalize" in self.model_fields_set and self.normalize != probe.method.normalize:
-            raise ValueError("normalize: belongs to the probe; write it there")
+            raise ValueError("normalize: is an option of the probe; move it there")
         self.__dict__["normalize"] = probe.method.normalize
 
     def _check_search(self, search: Search) -> None:
@@ -290,14 +294,14 @@ class Options(GradientOptions):
             raise ValueError(f"{place}: {explain_first(error)}") from None
         if changed.link != self.link:
             raise ValueError(
-                f"{place}: it changes what scores mean, so it cannot be searched; write it as an "
-                "option of the method"
+                f"{place}: it changes the meaning of scores, so it cannot be searched; write it "
+                "as an option of the method"
             )
         shape = [(m.name, m.sample_rate, m.count) for m in changed.list_releases(_MANY_UNITS)]
         if shape != [(m.name, m.sample_rate, m.count) for m in self.list_releases(_MANY_UNITS)]:
             raise ValueError(
-                f"{place}: it changes what is priced, so it cannot be searched; write it as an "
-                "option of the method"
+                f"{place}: it changes epsilon, so it cannot be searched; write it as an option of "
+                "the method"
             )
 
     def make_trial(self, values: Mapping[str, Any]) -> Options:
@@ -364,7 +368,8 @@ class Options(GradientOptions):
 
     @property
     def cut_blocks(self) -> int | None:
-        """The number of last blocks after the stored activations; None where there are none."""
+        """The number of last blocks after the stored activations; None without stored
+        activations."""
         return self.blocks if self.cut else None
 
     @property
@@ -376,7 +381,7 @@ class Options(GradientOptions):
         gradients = replace(
             gradients,
             released="sum of the sampled rows' clipped gradients of all trained parameters "
-            "together, one a step",
+            "together, one per step",
         )
         if self.probe is None:
             return (gradients,)

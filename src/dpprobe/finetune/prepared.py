@@ -27,12 +27,13 @@ from dpprobe.finetune.standard_form import standard_form
 
 
 def check_cut(backbone: Backbone) -> None:
-    """Raises ConfigError if a backbone crops at random or mirrors: one view would be stored."""
+    """Raises ConfigError if a backbone crops at random or mirrors, because only one view would be
+    stored."""
     name = network_name(backbone)
     if backbone.train_transform is not None:
         raise ConfigError(
-            f"tune: {name} has preprocessing.crop: inception, but one random crop would be "
-            "stored for all steps; write crop: centre, or augment to train from images"
+            f"tune: {name} has preprocessing.crop: inception, so all steps would use one stored "
+            "crop per image; write crop: centre, or augment to train from images"
         )
     if network_graph(backbone).flip:
         raise ConfigError(
@@ -42,12 +43,12 @@ def check_cut(backbone: Backbone) -> None:
 
 
 def example_images(backbone: Backbone, graph: Graph) -> torch.Tensor:
-    """Returns three public images [3, C, H, W], normalised as the graph takes them."""
+    """Returns three public images [3, C, H, W], normalised for the graph."""
     plain = backbone.transform(probe_image())
     if plain.dtype != torch.uint8:
         raise ConfigError(
-            f"tune: {network_name(backbone)} does not take images as bytes; take a network of timm "
-            "or open_clip"
+            f"tune: {network_name(backbone)} does not take images as bytes; choose a network of "
+            "timm or open_clip"
         )
     generator = torch.Generator().manual_seed(0)
     noise = torch.randint(0, 256, plain.shape, generator=generator, dtype=torch.uint8)
@@ -57,7 +58,7 @@ def example_images(backbone: Backbone, graph: Graph) -> torch.Tensor:
 
 
 def frozen_model(backbone: Backbone) -> nn.Module:
-    """Returns a copy of the backbone's network, as trained networks are made of, all frozen."""
+    """Returns a frozen copy of the backbone's network, from which trained networks are built."""
     return standard_form(network_graph(backbone), name=network_name(backbone)).requires_grad_(False)
 
 
@@ -68,8 +69,8 @@ def network_name(backbone: Backbone) -> str:
 def network_graph(backbone: Backbone) -> Graph:
     if not isinstance(backbone.graph, Graph):
         raise ConfigError(
-            "tune: the backbone is no network, so nothing of it can be trained; write head: sgd, "
-            "or take a network of timm or open_clip"
+            "tune: the backbone is not a network, so it cannot be trained; write head: sgd, "
+            "or choose a network of timm or open_clip"
         )
     return backbone.graph
 
@@ -133,13 +134,13 @@ def _try_run(run: Callable[[], torch.Tensor], name: str) -> torch.Tensor:
             return run()
     except (AssertionError, AttributeError, RuntimeError, TypeError, ValueError) as error:
         raise ConfigError(
-            f"tune: {name} cannot be run in the form that is trained ({one_line(error)}); write "
-            "another tune, or take another backbone"
+            f"tune: {name} cannot run in the form that is trained ({one_line(error)}); write "
+            "another tune, or choose another backbone"
         ) from error
 
 
 def _name_trained(model: nn.Module, options: Options, learned: set[str]) -> list[str]:
-    """Returns the names that are trained beside the head, in the model's order."""
+    """Returns the names of the trained parameters besides the head, in the model's order."""
     tune = options.tune
     if tune == "head":
         chosen = set()

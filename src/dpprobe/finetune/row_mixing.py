@@ -1,4 +1,5 @@
-"""A probe for layers that mix the rows of a batch: then no row has a gradient of its own."""
+"""Finds layers that mix the rows of a batch, because a row's gradient would then depend on other
+rows."""
 
 from __future__ import annotations
 
@@ -26,15 +27,15 @@ class RefuseBranches(TorchDispatchMode):
     ) -> Any:
         if func in _READS and not isinstance(args[0], nn.Parameter):
             raise ConfigError(
-                "tune: the network reads a number of its batch, as a branch by it does, so rows "
-                "may be apart here and mixed elsewhere; take another backbone"
+                "tune: the network reads a number from its batch, for example to choose a branch, "
+                "so it may mix rows in other batches; choose another backbone"
             )
         return func(*args, **(kwargs or {}))
 
 
 @torch.no_grad()
 def check_rows_apart(model: nn.Module, example: torch.Tensor, *, name: str) -> None:
-    """Passes a row beside two different ones and refuses a model that gives it other features.
+    """Passes a row together with two different rows, and raises an error if its features change.
 
     The row stands before them, then behind them, since a row may depend on earlier ones alone. Then
     it stands beside several of each, since small batches hide some mixing. Raises ConfigError if
@@ -63,8 +64,8 @@ def _check_row(model: nn.Module, pairs: list[torch.Tensor], row: int, name: str)
         if _rows_differ(one, other)
     )
     raise ConfigError(
-        f"tune: layer {next(culprits, '') or 'of its own'} of {name} mixes the rows of a batch, so "
-        "no row has a gradient of its own; take another backbone"
+        f"tune: layer {next(culprits, '') or 'of its own'} of {name} mixes the rows of a batch, "
+        "so a row's gradient depends on other rows; choose another backbone"
     )
 
 

@@ -1,4 +1,4 @@
-"""Copies a network into layers whose gradients can be taken row by row.
+"""Copies a network into layers whose gradients can be computed row by row.
 
 A batch norm with running statistics becomes a fixed affine map per channel: its statistics are
 public constants. A batch norm without them mixes rows and is refused. Multi-head attention, and
@@ -49,7 +49,7 @@ class SelfAttention(nn.Module):
         if key is not query or value is not query or attn_mask is not None:
             raise ValueError("attention to another sequence, or with a mask, in a block")
         if options.get("need_weights", False) or options.get("key_padding_mask") is not None:
-            raise ValueError("attention whose weights are asked for, or with a mask, in a block")
+            raise ValueError("attention that returns its weights, or has a mask, in a block")
         rows = query if self.batch_first else query.transpose(0, 1)
         batch, length, width = rows.shape
         projected = self.in_proj(rows).view(batch, length, 3, self.heads, width // self.heads)
@@ -115,7 +115,7 @@ def _drop_taps(module: nn.Module) -> None:
 
 
 def _change_module(module: nn.Module, path: str, name: str) -> nn.Module | None:
-    """Returns what stands for a module here; None where it stays."""
+    """Returns the replacement of a module; None if it stays unchanged."""
     kind = type(module).__name__
     if isinstance(module, nn.modules.batchnorm._BatchNorm) or kind.startswith("FrozenBatchNorm"):
         return _fold_norm(module, path, name)
@@ -131,11 +131,12 @@ def _fold_norm(norm: Any, path: str, name: str) -> nn.Module:
     if norm.running_mean is None or norm.running_var is None:
         raise ConfigError(
             f"tune: batch norm {path} of {name} has no running statistics: it mixes the rows of a "
-            "batch, so no row has a gradient of its own; take another backbone"
+            "batch, so a row's gradient depends on other rows; choose another backbone"
         )
     if isinstance(norm, nn.BatchNorm3d):
         raise ConfigError(
-            f"tune: batch norm {path} of {name} is of volumes, not images; take another backbone"
+            f"tune: batch norm {path} of {name} works on volumes, not images; choose another "
+            "backbone"
         )
     scale = (norm.running_var.double() + norm.eps).rsqrt()
     learned = norm.weight is not None and norm.weight.requires_grad

@@ -31,7 +31,7 @@ PREFIX = "probe "
 def fit_probe(
     options: Options, features: TrainingSet, releases: Releases, seed: int
 ) -> tuple[npt.NDArray[np.float32], Transform]:
-    """Releases the probe's head, and counts it against the plan of the whole fit.
+    """Releases the probe's head, and counts its releases in the plan of the complete fit.
 
     Args:
       features: of the rows that the network will train on, in the same units.
@@ -41,7 +41,7 @@ def fit_probe(
     PrivacyError if the plan is not for this probe and these rows, or the probe was released before.
     """
     if options.probe is None:
-        raise PrivacyError("probe: the options have none; nothing is priced for it")
+        raise PrivacyError("probe: the options have no probe, and epsilon covers none")
     plan = probe_plan(releases.plan)
     for mechanism in plan.mechanisms:
         releases.count_releases(PREFIX + mechanism.name, mechanism.count)
@@ -62,7 +62,7 @@ def probe_plan(plan: Plan) -> Plan:
         if item.name.startswith(PREFIX)
     )
     if not mechanisms:
-        raise PrivacyError("probe: the plan prices none; calibrate for these options")
+        raise PrivacyError("probe: the plan covers no probe; calibrate for these options")
     return replace(plan, mechanisms=mechanisms, selection=None)
 
 
@@ -77,8 +77,8 @@ def start_from(
     wanted = (weight.shape[0], weight.shape[1] + 1)
     if tuple(weights.shape) != wanted:
         raise ConfigError(
-            f"probe: a head of shape {list(weights.shape)} where the network's features need "
-            f"{list(wanted)}; fit it on features of the same backbone"
+            f"probe: its head has shape {list(weights.shape)}, but the network's features need "
+            f"{list(wanted)}; train it on features of the same backbone"
         )
     module: Any = network.module
     module.transform = transform

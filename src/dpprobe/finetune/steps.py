@@ -1,4 +1,4 @@
-"""The steps of a network's DP training, and the state that a checkpoint holds of it.
+"""The steps of a network's DP training, and the state that checkpoints store.
 
 Rate and divisor are the plan's, never the data's. Optimisers and averages only post-process noisy
 sums. Sums and noise are float32, for benchmarks: see the limits in `heads.gradient_options`.
@@ -83,7 +83,8 @@ class Training:
 
     @torch.no_grad()
     def take_step(self, advance: Callable[[int], None]) -> None:
-        """Takes one noisy step, of an empty batch too; tells `advance` how many rows are done."""
+        """Takes one noisy step, even with an empty batch; reports the number of finished rows to
+        `advance`."""
         self._releases.count_releases(GRADIENTS, 1)
         self._total.zero_()
         for rows, batch in self._physical_batches(self._drawn_rows()):
@@ -107,7 +108,7 @@ class Training:
             average.lerp_(self._parameters[name], float(self._mixing[self.taken]))
 
     def _drawn_rows(self) -> RowIndices:
-        """Draws the units of the next step; returns the rows of theirs that take part."""
+        """Samples the units of the next step; returns their rows that take part."""
         inputs = self._inputs
         if self._mechanism.sample_rate == 1:
             rows = np.arange(inputs.rows)
@@ -118,7 +119,7 @@ class Training:
         return rows if inputs.kept is None else rows[inputs.kept[rows]]
 
     def _physical_batches(self, rows: RowIndices) -> Iterator[tuple[RowIndices, torch.Tensor]]:
-        """Yields a step's rows in parts; where they take work, a thread makes the next one."""
+        """Yields a step's rows in parts; a thread prepares the next part if that takes time."""
         size, step = self._rows_at_once, self.taken
         parts = [rows[start : start + size] for start in range(0, len(rows), size)]
         if not self._inputs.slow or len(parts) < 2:
@@ -157,7 +158,7 @@ class Training:
 
     @torch.no_grad()
     def put_parameters(self, parameters: Mapping[str, torch.Tensor]) -> Tensors:
-        """Puts parameters into the network; returns copies of those that were there."""
+        """Puts parameters into the network; returns copies of the replaced parameters."""
         before = {name: one.clone() for name, one in self._parameters.items()}
         for name, one in self._parameters.items():
             one.copy_(parameters[name])
@@ -179,7 +180,8 @@ class Training:
         return all(bool(one.isfinite().all()) for one in self._parameters.values())
 
     def collect_state(self, values: Mapping[str, Any]) -> State:
-        """Returns all that the next steps depend on, beside `values`; tensors are not copied."""
+        """Returns everything besides `values` that the next steps depend on; tensors are not
+        copied."""
         tensors = {f"parameter/{name}": one for name, one in self._parameters.items()}
         tensors |= {f"average/{name}": one for name, one in self._average.items()}
         tensors |= {f"noise/{name}": one for name, one in self._noise.copy_state().items()}
@@ -202,7 +204,8 @@ class Training:
         shapes = {name: one.shape for name, one in saved.items()}
         if shapes != {name: one.shape for name, one in self._parameters.items()}:
             raise StoreError(
-                "checkpoint: it holds other parameters than are trained; delete it and run again"
+                "checkpoint: its parameters differ from the trained parameters; delete it and run "
+                "again"
             )
         self._releases.count_releases(GRADIENTS, state.values["taken"])
         self.taken = state.values["taken"]
@@ -245,7 +248,7 @@ def rows_at_once(network: TunedNetwork, physical_batch: int, views: int) -> int:
 def network_scores(
     network: TunedNetwork, inputs: Inputs, index: RowIndices, *, physical_batch: int
 ) -> torch.Tensor:
-    """Returns the scores of rows as they are, without views: float32 [m, K], on the CPU."""
+    """Returns the scores of unaugmented rows: float32 [m, K], on the CPU."""
     device = next(iter(network.trained.values())).device
     size = rows_at_once(network, physical_batch, 1)
     parts = []
@@ -256,7 +259,7 @@ def network_scores(
 
 
 def row_weights(options: Options, inputs: Inputs) -> torch.Tensor | None:
-    """Returns the weights of examples' clipped gradients, float32 [rows]; None for ones.
+    """Returns the weights of examples' clipped gradients, float32 [rows]; None if all are 1.
 
     The weights of a unit's rows sum to at most 1, and a class's is at most 1: see `heads.balance`.
     """

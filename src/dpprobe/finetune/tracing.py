@@ -1,4 +1,4 @@
-"""Traces the modules around a network's blocks; the blocks stay whole.
+"""Traces the modules around a network's blocks, without tracing into the blocks.
 
 A network may ask for sizes, such as its patches'. Tracing answers by running the network on two
 batches: sizes that agree are constants. It may not ask for values.
@@ -16,7 +16,7 @@ Outputs = list[dict[int, list[Any]]]
 
 
 class _Tracer(fx.Tracer):
-    """Looks into the modules that hold blocks, and into no others."""
+    """Traces into the modules that contain blocks, and into no others."""
 
     def __init__(
         self, model: nn.Module, around: set[int], batches: list[torch.Tensor], outputs: Outputs
@@ -34,7 +34,7 @@ class _Tracer(fx.Tracer):
         return id(m) not in self._around
 
     def to_bool(self, obj: fx.Proxy) -> bool:
-        """Answers a question about sizes alone, as all batches do."""
+        """Answers a question that depends only on sizes, with the answer for all batches."""
         answers = [self._find_value(obj.node, batch, {}) for batch in range(len(self._batches))]
         if answers[0] is answers[1] and isinstance(answers[0], bool):
             return answers[0]
@@ -87,7 +87,7 @@ def trace_graph(
 def _collect_outputs(
     model: nn.Module, around: set[int], batch: torch.Tensor
 ) -> dict[int, list[Any]]:
-    """Returns what each module that stays whole gives, call by call."""
+    """Returns the outputs of each untraced module, call by call."""
     outputs: dict[int, list[Any]] = {}
     hooks = [
         module.register_forward_hook(

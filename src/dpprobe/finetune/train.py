@@ -139,7 +139,7 @@ class _Run:
         self.history = list(state.values["history"])
         self._started -= state.values["seconds"]
         logger.info(
-            "%s: goes on after step %d of %d", label, self._training.taken, self._mechanism.count
+            "%s: resumes after step %d of %d", label, self._training.taken, self._mechanism.count
         )
 
     def finish_run(self, checkpoint: Checkpoints | None, progress: Progress) -> None:
@@ -156,13 +156,13 @@ class _Run:
                 checkpoint.save_state(training.collect_state(values))
         if training.taken != count:
             raise PrivacyError(
-                f"{GRADIENTS}: {training.taken} noisy steps were taken, {count} were priced; not "
-                "released"
+                f"{GRADIENTS}: {training.taken} noisy steps were taken, but epsilon covers "
+                f"{count}; nothing is released"
             )
         self._check_finite()
 
     def _add_record(self) -> None:
-        """Adds a record of the network as it would be returned now."""
+        """Adds a record of the network in its current state."""
         if self._record is None:
             return
         training = self._training
@@ -183,12 +183,12 @@ class _Run:
             raise ConfigError(
                 f"head {self._options.head}: training diverged at learning_rate "
                 f"{self._options.learning_rate:g}, by step {self._training.taken}; write a "
-                "smaller one"
+                "smaller learning_rate"
             )
 
 
 def checked_mechanism(options: Options, inputs: Inputs, releases: Releases) -> Mechanism:
-    """Returns the plan's gradient steps, after comparing them with the price of the options.
+    """Returns the plan's gradient steps, after comparing them with the steps of the options.
 
     Raises PrivacyError if the plan is for other rows or another rate, norm or number of steps.
     Releases of several seeds, or of an audit, are refused too.
@@ -196,11 +196,14 @@ def checked_mechanism(options: Options, inputs: Inputs, releases: Releases) -> M
     plan = releases.plan
     if plan.n != inputs.n:
         raise PrivacyError(
-            f"head {options.head}: the plan is for n = {plan.n} units of privacy, the data has "
-            f"{inputs.n}; calibrate for this dataset"
+            f"head {options.head}: the plan is for n = {plan.n} units of privacy, but the data "
+            f"has {inputs.n}; calibrate for this dataset"
         )
     if len(releases.seeds) != 1:
-        raise PrivacyError(f"head {options.head}: {len(releases.seeds)} seeds; it trains one")
+        raise PrivacyError(
+            f"head {options.head}: {len(releases.seeds)} seeds, but this head trains one seed at "
+            "a time"
+        )
     if releases.observer is not None:
         raise PrivacyError(f"head {options.head}: {options.audit_fault}")
     planned = plan.find_mechanism(GRADIENTS)
@@ -209,15 +212,15 @@ def checked_mechanism(options: Options, inputs: Inputs, releases: Releases) -> M
         priced, wanted = getattr(planned, attribute), getattr(expected, attribute)
         if priced != wanted:
             raise PrivacyError(
-                f"head {options.head}: the plan's {GRADIENTS} has {attribute} {priced!r}, the "
-                f"method {wanted!r}; calibrate for this method"
+                f"head {options.head}: {GRADIENTS} has {attribute} {priced!r} in the plan but "
+                f"{wanted!r} in the method; calibrate for this method"
             )
     return planned
 
 
 @contextmanager
 def _make_reproducible() -> Iterator[None]:
-    """Sets full float32 products, and convolutions of one order, whatever a caller has set."""
+    """Sets full float32 precision and deterministic convolutions, whatever the caller has set."""
     backend = torch.backends.cudnn
     flags = backend.deterministic, backend.benchmark, backend.allow_tf32
     backend.deterministic, backend.benchmark, backend.allow_tf32 = True, False, False

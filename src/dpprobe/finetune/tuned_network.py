@@ -45,7 +45,7 @@ class Network(nn.Module):
             self.register_buffer("std", graph.std.detach().clone(), persistent=False)
 
     def compute_features(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Returns float32 [m, d], normalised as the head takes them."""
+        """Returns features, float32 [m, d], normalised for the head."""
         if self.from_images:
             inputs = (inputs.to(torch.float32) / 255 - self.mean) / self.std
         rows: torch.Tensor = self.body(inputs).float()
@@ -118,7 +118,7 @@ def whole_network(
     device: str,
     transform: Transform,
 ) -> nn.Module:
-    """Returns images (uint8) -> scores, the whole network with the parameters of `tuned_state`.
+    """Returns the complete network, images (uint8) -> scores, with the parameters of `tuned_state`.
 
     Raises ConfigError if the state is of another network.
     """
@@ -160,12 +160,12 @@ def load_tuned_state(network: TunedNetwork, state: Mapping[str, torch.Tensor]) -
         if name not in state or name not in network.trained:
             where = "is missing in" if name not in state else "is only in"
             raise ConfigError(
-                f"tuned parameters: {name} {where} the state; it is of a network of other options "
-                "or of another backbone: train again"
+                f"tuned parameters: {name} {where} the state; the network has other options or "
+                "another backbone: train it again"
             )
         if state[name].shape != network.trained[name].shape:
             raise ConfigError(
-                f"tuned parameters: {name} is {list(state[name].shape)} in the state and "
+                f"tuned parameters: {name} is {list(state[name].shape)} in the saved state but "
                 f"{list(network.trained[name].shape)} in the network; train again"
             )
     with torch.no_grad():

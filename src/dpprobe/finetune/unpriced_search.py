@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dpprobe")
 
 NOT_PRICED = (
-    "Chosen on private rows without a price: neither these trials nor what is trained with the "
-    "best of their options is for release."
+    "Chosen on private rows, without any epsilon for the choice. Do not release these trials, nor "
+    "a network that was trained with their best options."
 )
 # Trials before the first that learns from others.
 _RANDOM_TRIALS = 10
@@ -58,7 +58,7 @@ class Trial(Part):
 
 
 class SearchLog(Record):
-    """The finished trials of a search, written whole after each; not private."""
+    """The finished trials of a search, saved after each trial; not private."""
 
     format: Literal["dpprobe-search-log"] = "dpprobe-search-log"
     format_version: Literal[1] = 1
@@ -91,7 +91,9 @@ def run_trials(
     """
     search = options.search
     if search is None:
-        raise ConfigError("search: missing; write its trials and space, or train without it")
+        raise ConfigError(
+            "search: missing; write search with trials and space, or train without a search"
+        )
     values = options.identity_options()
     wanted = hash_value(
         {
@@ -108,7 +110,9 @@ def run_trials(
         with lock:
             return _run_trials(options, search, objective, log, seed, wanted)
     except Timeout:
-        raise StoreError(f"{log}: another process runs this search; wait until it ends") from None
+        raise StoreError(
+            f"{log}: another process is running this search; wait until it ends"
+        ) from None
 
 
 def best_trial(trials: Sequence[Trial]) -> Trial:
@@ -126,7 +130,7 @@ def _run_trials(
 ) -> tuple[Trial, ...]:
     trials = list(_read_finished(log, wanted)[: search.trials])
     if trials:
-        logger.info("search: %d of %d trials were finished before", len(trials), search.trials)
+        logger.info("search: %d of %d trials were already finished", len(trials), search.trials)
     for number in range(len(trials), search.trials):
         values = suggest_values(search, trials, _trial_seed(seed, number))
         score = float(objective(_trial_options(options, values), number))
@@ -145,10 +149,10 @@ def _read_finished(log: Path, wanted: str) -> tuple[Trial, ...]:
     try:
         record = SearchLog.read(log)
     except DataError:
-        logger.warning("%s: unreadable; the search starts anew", log)
+        logger.warning("%s: unreadable; the search starts again", log)
         return ()
     if record.fingerprint != wanted:
-        logger.warning("%s: of other options, data or device; the search starts anew", log)
+        logger.warning("%s: its options, data or device differ; the search starts again", log)
         return ()
     return record.trials
 
@@ -167,7 +171,7 @@ def _trial_seed(seed: int, number: int) -> int:
 
 
 def suggest_values(search: Search, trials: Sequence[Trial], seed: int) -> dict[str, Any]:
-    """Returns the values of the next trial: a function of its arguments alone.
+    """Returns the values of the next trial, which depend only on the arguments.
 
     In a space of lists only, no combination comes twice before each came once.
     """

@@ -42,7 +42,7 @@ NoiseCorrection = Annotated[
 
 
 class MomentOptions(UnitRowOptions):
-    """Options of Adam's moments, which LAMB has too."""
+    """Options of Adam's moments, which LAMB also uses."""
 
     beta1: Beta1
     beta2: Beta2
@@ -107,7 +107,8 @@ class Adam(Optimiser):
 
 
 def moment_constants(options: MomentOptions, releases: Releases) -> dict[str, float]:
-    """Returns the arguments of `Adam`: the options, and the noise to take off the mean square."""
+    """Returns the arguments of `Adam`: the options, and the noise variance to subtract from the
+    mean square."""
     floor = options.noise_correction
     return {
         "beta1": options.beta1,

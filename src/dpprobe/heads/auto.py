@@ -54,19 +54,21 @@ class Options(MethodOptions):
     def _check_chosen(self) -> Self:
         if self.chosen is None:
             if self.normalize != NoNormalisation():
-                raise ValueError("normalize: auto chooses it; remove it, or write another head")
+                raise ValueError(
+                    "normalize: auto chooses it; remove normalize, or write another head"
+                )
             return self
         if self.rule is None:
-            raise ValueError("chosen: given without the rule that chose it; remove it")
+            raise ValueError("chosen: needs rule, the rule that chose it; remove chosen")
         if self.chosen.head in _NOT_CHOSEN or self.chosen.head not in HEADS:
-            raise ValueError(f"chosen: no rule chooses head {self.chosen.head}; remove it")
+            raise ValueError(f"chosen: no rule chooses head {self.chosen.head}; remove chosen")
         if self.balanced != self.chosen.releases_priors:
             raise ValueError(
                 "balanced: must be true exactly if the chosen head releases its class counts; "
                 "correct one of them"
             )
         if "normalize" in self.model_fields_set and self.normalize != self.chosen.normalize:
-            raise ValueError("normalize: belongs to the chosen head; remove it")
+            raise ValueError("normalize: is an option of the chosen head; remove it")
         self.__dict__["normalize"] = self.chosen.normalize
         return self
 
@@ -94,8 +96,7 @@ class Options(MethodOptions):
     def trained_options(self) -> MethodOptions:
         if self.chosen is None:
             raise ConfigError(
-                "head auto: nothing is chosen before the features are there; call `resolved` with "
-                "their facts"
+                "head auto: the choice needs the features; call `resolved` with their facts"
             )
         return self.chosen
 
@@ -112,7 +113,7 @@ class Options(MethodOptions):
         return {**said, **asked, **facts.to_dict()}
 
     def asked_options(self) -> dict[str, Any]:
-        """Returns the options with today's rule: another one makes jobs run again."""
+        """Returns the options with the current rule; a changed rule makes jobs run again."""
         return {**super().asked_options(), "rule": self.rule or RULE}
 
     @property
@@ -140,7 +141,7 @@ class Options(MethodOptions):
 
     def class_fault(self, classes: int, *, multi_label: bool) -> str | None:  # noqa: ARG002
         if self.balanced and multi_label:
-            return "balanced is for rows of one label, and rows here have several; remove it"
+            return "balanced needs one label per row, but these rows have several; remove it"
         return None
 
     @property

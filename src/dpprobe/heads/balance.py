@@ -95,7 +95,7 @@ PriorShare = Annotated[
 
 
 class BalanceOptions(MethodOptions):
-    """A head with class weights in its loss, or with class priors taken off its logits."""
+    """A head with class weights in its loss, or with class priors subtracted from its logits."""
 
     class_weights: ClassWeights = None
     class_priors: ClassPriors = None
@@ -110,11 +110,11 @@ class BalanceOptions(MethodOptions):
                 "weights by the largest"
             )
         if self.class_priors and self.link != "softmax":
-            raise ValueError("class_priors: they work only for loss: softmax; remove them")
+            raise ValueError("class_priors: they work only with loss: softmax; remove them")
         if self.prior_share is not None and not self.releases_priors:
             raise ValueError(
                 f"prior_share {self.prior_share:g} has an effect only with class_priors: "
-                "released; write that, or remove it"
+                "released; write class_priors: released, or remove prior_share"
             )
         if self.releases_priors and self.prior_share is None:
             self.__dict__["prior_share"] = DEFAULT_PRIOR_SHARE
@@ -144,16 +144,14 @@ class BalanceOptions(MethodOptions):
         for name, numbers in given.items():
             if numbers and len(numbers) != classes:
                 return (
-                    f"{name} has {len(numbers)} numbers, and there are {classes} classes; write "
-                    "one for each, in their order"
+                    f"{name} has {len(numbers)} numbers for {classes} classes; write one number "
+                    "per class, in the order of the classes"
                 )
         if self.class_weights and multi_label:
-            return (
-                "class_weights are for rows of one label, and rows here have several; remove them"
-            )
+            return "class_weights need one label per row, but these rows have several; remove them"
         if self.releases_priors and multi_label:
             return (
-                "class_priors: released counts rows of one label, and rows here have several; "
+                "class_priors: released needs one label per row, but these rows have several; "
                 "remove it"
             )
         return None
@@ -242,7 +240,7 @@ def count_classes(rows: Rows, releases: Releases) -> Priors:
 
 
 def weigh_classes(method: BalanceOptions, rows: Rows) -> Rows:
-    """Returns the same rows, not copied, with weights multiplied by those of their classes."""
+    """Returns a view of the rows, with weights multiplied by their classes' weights."""
     import torch  # as above
 
     of_class = torch.tensor(method.class_weights, dtype=torch.float32, device=rows.device)

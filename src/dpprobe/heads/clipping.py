@@ -57,7 +57,7 @@ def clip_bounds(norms: torch.Tensor, clip: float) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class ClippedGradients:
-    """The gradients that are summed: of which rows and loss, clipped to which norm.
+    """The rows, the loss and the clipping norm of the gradients that are summed.
 
     Attributes:
       clip: the largest norm of an example's gradient; infinite for no clipping.
@@ -81,7 +81,7 @@ class ClippedGradients:
 
     @cached_property
     def arrays(self) -> fused_step.Arrays | None:
-        """All rows where they lie; None where they do not lie in memory as they are."""
+        """All rows without a copy; None if they are not in memory in this form."""
         if self.rows.direct is None:
             return None
         features, scale = self.rows.direct
@@ -370,7 +370,7 @@ class PoissonBatchSum(ClippedGradientSum):
         return pieces
 
     def _gather_pieces(self, chosen: torch.Tensor, pieces: list[list[int]]) -> Iterator[_Piece]:
-        """Yields pieces with their features, gathered a group at a time into one buffer."""
+        """Yields pieces with their features, gathered group by group into one buffer."""
         rows, start = self.gradients.rows, 0
         for group in group_pieces(pieces, self._group):
             counts = [sum(piece) for piece in group]
@@ -416,7 +416,7 @@ class _Piece(NamedTuple):
 
 
 def group_pieces(pieces: Sequence[list[int]], most: int) -> Iterator[list[list[int]]]:
-    """Yields groups of consecutive pieces of at most so many rows together, or of one piece."""
+    """Yields groups of consecutive pieces with a maximum total of rows, or of a single piece."""
     group: list[list[int]] = []
     total = 0
     for piece in pieces:

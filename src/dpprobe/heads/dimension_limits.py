@@ -1,4 +1,4 @@
-"""Reasons why a method cannot train on so many features, known before any are extracted."""
+"""Explains, before extraction, why a method cannot train on a given number of features."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SECOND_ORDER = frozenset({"feature_covariance", "least_squares", "newton"})
 
 
 def dimension_fault(options: MethodOptions, dimension: int) -> str | None:
-    """Returns why a method cannot train on rows of so many features; None where it can."""
+    """Explains why a method cannot train on rows with this number of features; None if it can."""
     if isinstance(options, tuned.Options):
         return dimension_fault(options.base, dimension)
     if options.head in SECOND_ORDER and dimension > MOST_FEATURES:
@@ -21,14 +21,14 @@ def dimension_fault(options: MethodOptions, dimension: int) -> str | None:
             f"head {options.head}: {dimension} features are too many: it needs their second "
             f"moment, which dpprobe computes for up to {MOST_FEATURES} "
             f"({8 * dimension**2 / 1000000000.0:.1f} GB and hours to decompose); write "
-            "head: momentum or prototypes, or take a backbone of fewer features"
+            "head: momentum or prototypes, or choose a backbone with fewer features"
         )
     normalize = options.normalize
     if isinstance(normalize, Whitened) and dimension > MOST_FEATURES:
         return (
             f"normalize: whitened: {dimension} features are too many: it needs their second "
             f"moment, which dpprobe computes for up to {MOST_FEATURES}; write normalize: "
-            "centred, or take a backbone of fewer features"
+            "centred, or choose a backbone with fewer features"
         )
     parts = {}
     if isinstance(normalize, GroupNorm):
@@ -38,7 +38,7 @@ def dimension_fault(options: MethodOptions, dimension: int) -> str | None:
     for name, count in parts.items():
         if dimension % count:
             return (
-                f"normalize.{name}: {count} do not divide the {dimension} features; write a "
-                "divisor of them"
+                f"normalize.{name}: {count} does not divide {dimension}, the number of features; "
+                f"write a divisor of {dimension}"
             )
     return None

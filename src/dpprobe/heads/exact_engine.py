@@ -1,4 +1,4 @@
-"""`engine: exact`: noisy gradient steps whose every release is exact, by the same plan.
+"""`engine: exact`: noisy gradient steps with exact sums and noise, by the same plan.
 
 **Released** in each step: the sum over the batch's rows of w v u^T, plus noise. For a row x of
 weight w (1, or less if its unit of privacy has several rows) and residual r, and the head's
@@ -73,7 +73,7 @@ def train(
     """
     if not devices.has_kernels(rows.device):
         raise ConfigError(
-            f"head {options.head}: engine exact computes on the CPU, and the rows are on "
+            f"head {options.head}: engine exact computes on the CPU, but the rows are on "
             f"{rows.device.type}; train on the CPU, or write engine: closed_form"
         )
     mechanism = releases.plan.find_mechanism(GRADIENTS)
@@ -229,7 +229,7 @@ class ExactSums:
         return heads, units * (self._entry / (1 - exact_step.MARGIN))
 
     def _where_they_lie(self) -> _Data | None:
-        """Returns all rows without a copy; None where they do not lie in memory as they are."""
+        """Returns all rows without a copy; None if they are not in memory in this form."""
         features, affine = self._rows.data.features, self._rows.affine
         if affine is not None and features is not None:
             return self._make_data(features, slice(None), *affine)

@@ -100,7 +100,7 @@ class Options(PreconditionedDescentOptions):
     def list_releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
         gradients = full_batch(
             GRADIENTS,
-            "sum of the rows' clipped gradients, one a step",
+            "sum of the rows' clipped gradients, one per step",
             self.max_grad_norm,
             self.steps,
         )
@@ -149,7 +149,7 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
 
 
 def public_start(options: Options, rows: Rows) -> torch.Tensor:
-    """Returns the weights that steps start from, float32 [K, d + 1]: the file's if there is one."""
+    """Returns the initial weights, float32 [K, d + 1]: from the file, if given."""
     import torch  # as above
 
     from dpprobe.heads.initial_weights import weights_from_file

@@ -51,8 +51,8 @@ def fit_heads(
     check_inputs(method, data, plan, seeds)
     if entropy.secret and not method.is_exact:
         raise PrivacyError(
-            f"head {method.head}: it does not release exact sums, which a release needs; write "
-            "engine: exact, or another head"
+            f"head {method.head}: a release needs exact sums, but this head does not compute "
+            "them; write engine: exact, or another head"
         )
     # A priced normalisation is released again for each seed, so that each seed has other rows.
     groups = [(seed,) for seed in seeds] if method.normalize.priced else [tuple(seeds)]
@@ -105,32 +105,34 @@ def _make_recorder(record: Observe | None, rows: Rows) -> Record | None:
 def check_inputs(
     method: MethodOptions, data: TrainingSet, plan: Plan, seeds: Sequence[int]
 ) -> None:
-    """Checks what can be checked before anything is drawn; raises as `fit_heads` does."""
+    """Checks the inputs before any noise is drawn; raises as `fit_heads` does."""
     if plan.n != data.n:
         rows = "rows" if data.units is None else "units of privacy"
         raise PrivacyError(
-            f"head {method.head}: the plan is for n = {plan.n} {rows}, the data has {data.n}; "
+            f"head {method.head}: the plan is for n = {plan.n} {rows}, but the data has {data.n}; "
             "calibrate for this dataset"
         )
     if method.private:
         check_plan(method, plan)
     elif plan.private or plan.mechanisms:
         raise PrivacyError(
-            f"head {method.head}: it is not private, yet its plan promises epsilon "
-            f"{plan.epsilon:g} by {len(plan.mechanisms)} mechanisms; calibrate for this method"
+            f"head {method.head}: the head is not private, but its plan has epsilon "
+            f"{plan.epsilon:g} and {len(plan.mechanisms)} mechanisms; calibrate for this method"
         )
     if len(set(seeds)) < len(seeds) or not seeds:
-        raise PrivacyError(f"head {method.head}: seeds must be given, and differ from each other")
+        raise PrivacyError(
+            f"head {method.head}: pass one or more seeds that differ from each other"
+        )
     if fault := dimension_fault(method.trained_options, data.dimension):
         raise ConfigError(fault)
     if data.multi_label and not method.multi_label:
         raise PrivacyError(
-            f"head {method.head}: it takes one label per row, and rows here have several"
+            f"head {method.head}: it takes one label per row, but these rows have several"
         )
 
 
 def check_plan(method: MethodOptions, plan: Plan) -> None:
-    """Raises PrivacyError unless a plan holds exactly a method's releases, up to a noise factor."""
+    """Raises PrivacyError unless a plan has exactly a method's releases, up to a noise factor."""
     wanted = method.list_mechanisms(plan.n)
     factors = []
     for expected in wanted:
@@ -139,13 +141,14 @@ def check_plan(method: MethodOptions, plan: Plan) -> None:
             value = getattr(planned, attribute)
             if value != getattr(expected, attribute):
                 raise PrivacyError(
-                    f"head {method.head}: the plan's {expected.name} has {attribute} {value!r}, "
-                    f"the method {getattr(expected, attribute)!r}; calibrate for this method"
+                    f"head {method.head}: {expected.name} has {attribute} {value!r} in the plan "
+                    f"but {getattr(expected, attribute)!r} in the method; calibrate for this "
+                    "method"
                 )
         factors.append(planned.noise_multiplier / expected.noise_multiplier)
     same = all(math.isclose(factor, factors[0], rel_tol=1e-9) for factor in factors)
     searched = plan.selection == method.priced_selection(plan.n)
     if len(plan.mechanisms) != len(wanted) or not same or not searched:
         raise PrivacyError(
-            f"head {method.head}: the plan is not this method's; calibrate for this method"
+            f"head {method.head}: the plan belongs to another method; calibrate for this method"
         )

@@ -56,7 +56,7 @@ class Heads(Fitted):
     transforms: tuple[Transform, ...]
 
     def released_arrays(self) -> dict[str, npt.NDArray[np.float32]]:
-        """Returns what was released beside the weights, [seeds, ...] each, by name."""
+        """Returns further released arrays besides the weights, by name: [seeds, ...] each."""
         import numpy as np  # heavy: planning imports this module
 
         arrays = {

@@ -46,10 +46,12 @@ GRADIENTS = "gradients"
 # For the privacy statement of every cell that `gradient_steps` itself trains.
 LIMITS = (
     "Engine closed_form is for benchmarks, not for release: its sums and its noise are float32, "
-    "and low bits of what leaves may tell what was added to what. The epsilon stated holds for "
-    "real numbers. Engine exact has no such gap."
+    "and the low bits of released numbers may reveal which terms were added. The stated epsilon "
+    "holds for real numbers. Engine exact has no such gap."
 )
-MOST_EPOCHS = AtMost(100_000, "each is a pass over all rows, and noise grows with their number")
+MOST_EPOCHS = AtMost(
+    100_000, "each step is a pass over all rows, and noise grows with the number of steps"
+)
 # The standard deviation of `init: scaled` where none is given.
 INIT_DEVIATION = 0.01
 
@@ -165,8 +167,8 @@ class GradientOptions(BalanceOptions):
         named = [key for key in OTHER_BATCHES if isinstance(values, Mapping) and key in values]
         if named:
             raise ValueError(
-                f"{named[0]}: batches are Poisson samples, because no tight price is known for "
-                "shuffled batches or batches of a fixed size (docs/methods/sgd.md); remove it"
+                f"{named[0]}: not available, because batches are Poisson samples: shuffled or "
+                "fixed-size batches have no tight epsilon (docs/methods/sgd.md); remove it"
             )
         return values
 
@@ -180,7 +182,9 @@ class GradientOptions(BalanceOptions):
     @model_validator(mode="after")
     def _check_gradient_options(self) -> GradientOptions:
         if self.epochs is not None and self.steps is not None:
-            raise ValueError(f"epochs {self.epochs:g} and steps {self.steps}: write one of them")
+            raise ValueError(
+                f"epochs {self.epochs:g} and steps {self.steps}: write only one of them"
+            )
         if (self.init == "file") != (self.init_file is not None):
             raise ValueError(
                 f"init {self.init} with init_file {self.init_file}: write both init: file and "
@@ -225,7 +229,8 @@ class GradientOptions(BalanceOptions):
         return 1.0
 
     def choose_rate(self, steps: int, *, noise: float, classes: int, dimension: int) -> float:
-        """Returns a learning rate by rule; `noise` is that of each number of a mean gradient."""
+        """Returns a learning rate by rule; `noise` is the deviation of each number of a mean
+        gradient."""
         raise NotImplementedError(f"head {self.head} has no rule for its learning rate")
 
     def expected_batch_size(self, n: int) -> int:
@@ -235,7 +240,7 @@ class GradientOptions(BalanceOptions):
         if self.batch_size > n:
             raise ConfigError(
                 f"batch_size {self.batch_size} is above the {n} training rows; "
-                'write a smaller one, or "full"'
+                'write a smaller number, or "full"'
             )
         return self.batch_size
 
@@ -250,7 +255,7 @@ class GradientOptions(BalanceOptions):
         return (
             Mechanism(
                 name=GRADIENTS,
-                released="sum of the sampled rows' clipped gradients, one a step",
+                released="sum of the sampled rows' clipped gradients, one per step",
                 sensitivity=self.max_grad_norm,
                 noise_multiplier=1.0,
                 sample_rate=self.expected_batch_size(n) / n,
@@ -318,6 +323,6 @@ def finite_weights(weights: torch.Tensor, options: GradientOptions) -> npt.NDArr
         rate = options.learning_rate
         raise ConfigError(
             f"head {options.head}: training diverged at learning_rate "
-            f"{'by rule' if rate is None else f'{rate:g}'}; write a smaller one"
+            f"{'by rule' if rate is None else f'{rate:g}'}; write a smaller learning_rate"
         )
     return array

@@ -108,7 +108,7 @@ def _advance_all(trainings: Sequence[Training], steps: int, pool: Executor | Non
     list(advance_all(lambda training: training.take_steps(steps), trainings))
     taken = {training.taken - start for training, start in zip(trainings, before, strict=True)}
     if len(taken) > 1:
-        raise PrivacyError(f"seeds took {sorted(taken)} steps where {steps} are priced")
+        raise PrivacyError(f"seeds took {sorted(taken)} steps, but epsilon covers {steps}")
     return taken.pop()
 
 
@@ -223,7 +223,7 @@ class Training:
                     self._take_step(noise)
 
     def _descend_compiled(self) -> bool:
-        """Takes the next plain steps in compiled code; False where there is none."""
+        """Takes the next plain steps in compiled code; returns False without compiled code."""
         if not self._plain or not isinstance(self._sum, NativePoissonSum):
             return False
         batches = self._sum.next_batches()

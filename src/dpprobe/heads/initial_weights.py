@@ -86,16 +86,16 @@ def weights_from_file(path: str, classes: int, dimension: int) -> npt.NDArray[np
         ) from None
     if "weights" not in tensors:
         raise ConfigError(
-            f'init_file {path}: it holds {sorted(tensors)}; a tensor "weights" is needed'
+            f'init_file {path}: it contains {sorted(tensors)}; add a tensor "weights"'
         )
     weights = tensors["weights"].astype(np.float64)
     if weights.shape not in ((classes, dimension), (classes, dimension + 1)):
         raise ConfigError(
-            f"init_file {path}: weights {list(weights.shape)}; [{classes}, {dimension}] is "
-            "needed, or one column more for the biases"
+            f"init_file {path}: weights have shape {list(weights.shape)}; write [{classes}, "
+            f"{dimension}], or one more column for the biases"
         )
     if not np.isfinite(weights).all():
-        raise ConfigError(f"init_file {path}: weights that are not finite; write finite ones")
+        raise ConfigError(f"init_file {path}: some weights are not finite; write finite weights")
     if weights.shape[1] == dimension:
         weights = np.pad(weights, ((0, 0), (0, 1)))
     return weights

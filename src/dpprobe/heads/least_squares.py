@@ -65,7 +65,7 @@ class Options(RowOptions):
 
 
 def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
-    """Solves W = B (G + lambda I)^-1 for each seed; scores estimate labels of zeros and ones."""
+    """Solves W = B (G + lambda I)^-1 for each seed; scores estimate 0/1 labels."""
     # torch and what needs it: planning imports this module
     import torch
 

@@ -40,10 +40,10 @@ def _compute_losses(
 def _explain_status(status: int, max_iterations: int) -> str:
     if status == 1:
         return (
-            f"after max_iterations {max_iterations}; the ceiling is usable but may be too low, "
-            "write more of them"
+            f"after max_iterations {max_iterations}; the result is usable but may be too low: "
+            "write more iterations"
         )
-    return "no step lowered the loss beyond rounding; the ceiling is usable"
+    return "no step lowered the loss beyond rounding; the result is usable"
 
 
 class Objective:

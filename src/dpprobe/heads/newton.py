@@ -78,14 +78,14 @@ class Options(PreconditionedDescentOptions):
     def _check_hessian(self) -> Options:
         if self.hessian == "per_class" and self.loss == "softmax":
             raise ValueError(
-                "hessian per_class does not work with loss softmax, whose Hessian does not "
+                "hessian per_class does not work with loss softmax, because its Hessian does not "
                 "split by class; write loss: sigmoid, or hessian: shared"
             )
         return self
 
     @property
     def gradient_bound(self) -> float:
-        """The largest norm of an example's gradient as it is released."""
+        """The largest norm of an example's gradient in the released sum."""
         if self.max_grad_norm is not None:
             return self.max_grad_norm
         once = self.steps == 1 and self.init_bias in (None, 0.0)
@@ -95,10 +95,12 @@ class Options(PreconditionedDescentOptions):
 
     def _gradients_released(self) -> str:
         if self.max_grad_norm is not None:
-            return "sum of the rows' clipped gradients, one a step"
-        total = "sum of the clipped rows' gradients, bounded by themselves"
+            return "sum of the rows' clipped gradients, one per step"
+        total = "sum of the clipped rows' gradients, which are bounded without clipping"
         return (
-            f"{total}, divided by sqrt(K), one a step" if self._divided else f"{total}, one a step"
+            f"{total}, divided by sqrt(K), one per step"
+            if self._divided
+            else f"{total}, one per step"
         )
 
     @property
@@ -113,7 +115,7 @@ class Options(PreconditionedDescentOptions):
         hessians = full_batch(
             HESSIANS,
             "sum of the clipped rows' outer products, weighted by their mean curvature relative to "
-            "the start's, one a step"
+            "the start's, one per step"
             if self.hessian == "shared"
             else "for each class the sum of the clipped rows' outer products, weighted by its "
             "curvature relative to the start's; all K together divided by sqrt(K), one stack a "
@@ -129,7 +131,7 @@ class Options(PreconditionedDescentOptions):
 
 
 def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
-    """Releases one Hessian, or one a class, and one gradient in each step for each seed."""
+    """Releases one Hessian (or one per class) and one gradient per step and seed."""
     # torch and what needs it: planning imports this module
     import torch
 
@@ -180,7 +182,7 @@ def precondition_by_mean(descent: Descent, releases: Releases) -> Precondition:
 
 
 def precondition_per_class(descent: Descent, releases: Releases) -> Precondition:
-    """Preconditions with one Hessian per class: released, used and forgotten one by one.
+    """Preconditions with one Hessian per class: releases, uses and frees them one by one.
 
     All K together, which are divided by sqrt(K), would take much memory.
     """

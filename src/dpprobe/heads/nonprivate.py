@@ -41,14 +41,14 @@ class Options(MethodOptions):
         "squared weights, on standardised features, bias unpenalised. A single candidate skips "
         "the cross-validation.",
     )
-    folds: Annotated[int, AtMost(100, "each is a fit of every penalty")] = Field(
+    folds: Annotated[int, AtMost(100, "each fold fits every penalty")] = Field(
         3, ge=2, description="Folds of the cross-validation."
     )
     tolerance: float = Field(
         3e-5, gt=0, description="The fit has converged if no entry of the gradient is larger."
     )
-    max_iterations: Annotated[int, AtMost(1_000_000, "each is a pass over all rows")] = Field(
-        1000, ge=1, description="Maximum iterations per fit."
+    max_iterations: Annotated[int, AtMost(1_000_000, "each iteration is a pass over all rows")] = (
+        Field(1000, ge=1, description="Maximum iterations per fit.")
     )
 
     @field_validator("penalties")
@@ -77,7 +77,7 @@ class Options(MethodOptions):
 
 
 def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
-    """Fits once and repeats the head: the problem has one solution, the same for every seed."""
+    """Trains once and repeats the head, because all seeds have the same solution."""
     # NumPy, torch and SciPy: planning imports this module
     import numpy as np
     import torch

@@ -1,4 +1,4 @@
-"""Normalisations of feature rows before a head sees them, and their price.
+"""Normalisations of feature rows before training, and their privacy cost.
 
 A normalisation of each row alone costs nothing. One that looks at several private examples is a
 release: it has a mechanism, a share of the head's budget, and its values are part of the published
@@ -39,7 +39,7 @@ CENTRED_BY_DEFAULT = (
 
 
 class Normalisation(Options):
-    """A map of features; of each image by itself, unless `priced`."""
+    """A map of feature vectors; each image is mapped separately, unless `priced`."""
 
     model_config = ConfigDict(allow_inf_nan=False)
     priced: ClassVar[bool] = False
@@ -189,8 +189,9 @@ class Channels(Priced):
         1e-5,
         ge=SMALLEST_FLOOR,
         le=LARGEST_BOUND,
-        description="Added to each channel's variance; it keeps quiet channels from being blown "
-        "up.",
+        description="Added to each channel's variance, so that channels with a "
+        "tiny variance are not "
+        "amplified.",
     )
 
     def list_releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
@@ -219,7 +220,9 @@ def _spelt_out(value: Any) -> Any:
         return value
     mapping = {"kind": value} if isinstance(value, str) else value
     if not isinstance(mapping, Mapping):
-        raise ValueError(f"{value!r}: write one of {', '.join(KINDS)}, or a mapping with a kind")
+        raise ValueError(
+            f"{value!r}: write one of {', '.join(KINDS)}, or a mapping with the key kind"
+        )
     kind = mapping.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError(f"unknown kind {kind!r}; write one of: {', '.join(KINDS)}")

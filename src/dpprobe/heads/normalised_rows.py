@@ -1,4 +1,4 @@
-"""Makes the rows that heads see of a training set, and releases what their normalisation needs."""
+"""Normalises a training set for the heads, and releases the statistics that this needs."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _release_centre(data: TrainingSet, releases: Releases) -> torch.Tensor:
 def _channel_statistics(
     data: TrainingSet, spec: kinds.Channels, releases: Releases
 ) -> dict[str, torch.Tensor]:
-    """Returns the noisy means, and what distances to them are divided by: float32 [channels] each.
+    """Returns the noisy means and scales of the channels: float32 [channels] each.
 
     A row adds one clipped vector, times its weight, to each sum, and one that must not contribute
     nothing: the sensitivities are the clipping norms. n is public. See `normalisation.Channels`.

@@ -18,7 +18,7 @@ State: TypeAlias = "torch.Tensor | int"
 
 
 class Optimiser(ABC):
-    """Updates heads [seeds, classes, d + 1] in place; each seed as if it were alone."""
+    """Updates heads [seeds, classes, d + 1] in place; seeds do not affect each other."""
 
     def __init__(self) -> None:
         # All that the next steps depend on, beside the weights: empty before the first step.
@@ -29,7 +29,7 @@ class Optimiser(ABC):
         """Takes a step of length `rate` along `gradient`, of the weights' shape; may alter it."""
 
     def copy_state(self) -> dict[str, State]:
-        """Returns a copy of the state, which `restore_state` of another optimiser takes."""
+        """Returns a copy of the state for `restore_state` of another optimiser."""
         return _copy_values(self._state)
 
     def restore_state(self, state: Mapping[str, State]) -> None:
@@ -41,7 +41,7 @@ def _copy_values(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Sgd(Optimiser):
-    """w - rate g: the step that compiled code takes too."""
+    """w - rate g: the step that compiled code also implements."""
 
     def step(self, weights: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:
         weights.add_(gradient, alpha=-rate)

@@ -25,12 +25,14 @@ ClippingNorm = Annotated[float, Field(ge=SMALLEST_SENSITIVITY, le=LARGEST_SENSIT
 # A million steps at a rate of 2.5e-5 are priced within a minute, four millions in ten; a million at
 # a rate of 0.02 have no price within 0.1%.
 MOST_STEPS = AtMost(
-    1_000_000, "each is a noisy release, and pricing more takes many minutes per epsilon, or fails"
+    1_000_000,
+    "each step is a noisy release; accounting for more steps takes many minutes per epsilon, "
+    "or fails",
 )
 
 
 def check_counts(mechanisms: Sequence[Mechanism]) -> None:
-    """Raises ConfigError if a mechanism is repeated more often than can be priced."""
+    """Raises ConfigError if a mechanism has more repetitions than accountants can handle."""
     for mechanism in mechanisms:
         if mechanism.count > MOST_STEPS.limit:
             raise ConfigError(
@@ -75,24 +77,25 @@ class MethodOptions(Options, ABC):
             )
         if isinstance(self.normalize, Whitened) and (files := self.public_files()):
             raise ValueError(
-                "normalize: whitened changes rows by released statistics, but "
-                f"{next(iter(files))} is for rows without that change; write normalize: "
-                "centred"
+                "normalize: whitened transforms rows by released statistics, but "
+                f"{next(iter(files))} was computed from rows without this transformation; write "
+                "normalize: centred"
             )
         return self
 
     @property
     def is_undecided(self) -> bool:
-        """True if facts of the data decide the head: nothing is priced before `resolve_choice`."""
+        """True if facts of the data choose the head; `resolve_choice` must come before
+        calibration."""
         return False
 
     def resolve_choice(self, facts: DataFacts) -> MethodOptions:  # noqa: ARG002
-        """Returns the options that public facts of the data decide: these, but for `auto`."""
+        """Returns the options after the choice from public facts; only `auto` changes."""
         return self
 
     @property
     def trained_options(self) -> MethodOptions:
-        """The options of the head that a fit trains: what was chosen, where the head is `auto`."""
+        """The options of the trained head; for `auto`, the chosen options."""
         return self
 
     def for_release(self) -> MethodOptions:
@@ -100,11 +103,11 @@ class MethodOptions(Options, ABC):
         return self
 
     def chosen_from(self, facts: DataFacts) -> dict[str, Any] | None:  # noqa: ARG002
-        """Returns who chose the head, and from which facts, for the privacy statement."""
+        """Returns the rule that chose the head, and its facts, for the privacy statement."""
         return None
 
     def asked_options(self) -> dict[str, Any]:
-        """Returns the options as the plain values whose change makes a job run again."""
+        """Returns the options as plain values; a changed value makes a job run again."""
         return self.model_dump(mode="json")
 
     @property
@@ -114,7 +117,7 @@ class MethodOptions(Options, ABC):
 
     @property
     def link(self) -> Literal["softmax", "sigmoid", "none"]:
-        """The function from scores to probabilities; none where scores are no logits."""
+        """The function from scores to probabilities; none if scores are not logits."""
         return "softmax"
 
     def link_on(self, multi_label: bool) -> Literal["softmax", "sigmoid", "none"]:  # noqa: ARG002
@@ -123,12 +126,12 @@ class MethodOptions(Options, ABC):
 
     @property
     def private_choices(self) -> str | None:
-        """Describes further uses of private examples beside the mechanisms, for the statement."""
+        """Describes uses of private examples besides the mechanisms, for the statement."""
         return None
 
     @property
     def is_exact(self) -> bool:
-        """True if all that the head releases is exact: sums of integers, noise rounded to them."""
+        """True if all releases of the head are exact: integer sums with rounded noise."""
         return self.private
 
     @property
@@ -137,7 +140,7 @@ class MethodOptions(Options, ABC):
         return None
 
     def class_fault(self, classes: int, *, multi_label: bool) -> str | None:  # noqa: ARG002
-        """Returns why options do not fit so many classes, or rows of several labels, if so."""
+        """Explains why options do not fit the number of classes or several labels, if so."""
         return None
 
     @property
@@ -147,7 +150,7 @@ class MethodOptions(Options, ABC):
 
     @property
     def audit_fault(self) -> str | None:
-        """The reason why an audit does not see all that a fit releases; None where it does."""
+        """The reason why an audit does not see all releases of a fit; None if it does."""
         return None
 
     @property
@@ -186,7 +189,7 @@ class MethodOptions(Options, ABC):
 
     @abstractmethod
     def list_releases(self, n: int) -> tuple[Mechanism, ...]:
-        """Returns what the head itself releases of n rows, noise up to a common factor."""
+        """Returns the head's own releases for n rows, with noise up to a common factor."""
 
     def list_mechanisms(self, n: int) -> tuple[Mechanism, ...]:
         """Returns a fit's releases up to a noise factor; raises ConfigError if n is too small."""
@@ -197,5 +200,5 @@ class MethodOptions(Options, ABC):
         return split_budget([(share, self.normalize.list_releases(n)), (1 - share, released)])
 
     def priced_selection(self, n: int) -> Selection | None:  # noqa: ARG002
-        """Returns the search whose best run alone is released; None where there is none."""
+        """Returns the search of which only the best run is released; None without a search."""
         return None

@@ -27,14 +27,15 @@ Precondition: TypeAlias = (
 )
 
 MOST_FULL_STEPS = AtMost(
-    100_000, "each is a pass over all rows, and a head of this kind needs a few"
+    100_000, "each step is a pass over all rows, and this kind of head needs only a few"
 )
 # The least curvature that steps are scaled by: that of a sigmoid at a probability of 0.001.
 _LEAST_CURVATURE = 1e-3
 
 
 class PreconditionedDescentOptions(RowOptions, BalanceOptions):
-    """Steps W <- W - rate P (g + lambda h (W - W_0)), P the inverse of what was released.
+    """Steps W <- W - rate P (g + lambda h (W - W_0)), where P is the inverse of the released
+    matrix.
 
     h is the loss's curvature at the start, per unit of the second moment.
     """

@@ -1,4 +1,4 @@
-"""One noisy sum of rows per class, and the class whose direction is nearest.
+"""Releases one noisy sum of rows per class, and predicts the class with the nearest direction.
 
 Released once: "class_sums" [K, d + 1], the sum of t x^T over rows x of norm at most S (see
 `clipped_row_options.RowOptions`), with t the labels as zeros and ones, clipped to norm
@@ -38,8 +38,9 @@ class Options(RowOptions):
         0.5,
         ge=0,
         le=10,
-        description="Constant appended to each feature vector, as a part of max_row_norm; classes "
-        "are counted with it. Its square is added to the squared sensitivity; 0 counts nothing.",
+        description="Constant appended to each feature vector, as a part of "
+        "max_row_norm; it is also used "
+        "to count classes. Its square is added to the squared sensitivity; 0 counts nothing.",
     )
     max_labels: MaxLabels = 1
 

@@ -1,4 +1,5 @@
-"""Prototypes that are public examples: each class draws those nearest to its private examples.
+"""Uses public examples as prototypes: each class selects examples near its private examples, at
+random.
 
 DPPL-Public of Wahdany, Jagielski, Dziedzic and Boenisch 2025 ("Differentially private prototypes
 for imbalanced transfer learning"), with draws one after the other in place of one draw of several.
@@ -128,15 +129,15 @@ class Options(MethodOptions):
     @property
     def audit_fault(self) -> str | None:
         return (
-            "an audit scores sums with Gaussian noise, and this head releases draws; tests compute "
-            "their probabilities instead"
+            "audits test sums with Gaussian noise, but this head releases randomly selected "
+            "images; dpprobe's tests compute their probabilities instead"
         )
 
     def list_releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
         return (
             Mechanism(
                 name=CHOICES,
-                released="for each class one public row, by how near the class's rows are to it",
+                released="one public row per class, selected by its similarity to the class's rows",
                 sensitivity=float(self.max_labels),
                 noise_multiplier=1.0,
                 sample_rate=1.0,
@@ -162,7 +163,7 @@ class Candidates:
 
 
 def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
-    """Draws each seed's prototypes, whose mean directions are the weights."""
+    """Selects each seed's prototypes; the weights are their mean directions."""
     # torch and what needs it: planning imports this module
     import torch
 
@@ -190,7 +191,7 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
 
 
 def read_candidates(options: Options, rows: Rows) -> Candidates:
-    """Reads the public examples to choose among, without those that are not finite.
+    """Reads the public candidates, without rows that are not finite.
 
     Raises DataError if none is usable, and as `read_public_rows` does.
     """
@@ -203,8 +204,8 @@ def read_candidates(options: Options, rows: Rows) -> Candidates:
     usable = (public.lengths.isfinite() & (public.lengths > 0)).nonzero()[:, 0]
     if not len(usable):
         raise DataError(
-            f"public_features {options.public_features}: no row has finite values, not all 0; name "
-            "another file"
+            f"public_features {options.public_features}: no row has values that are finite and "
+            "not all 0; name another file"
         )
     count = min(options.candidates, len(usable))
     kept = usable[torch.arange(count, device=usable.device) * len(usable) // count]
@@ -277,7 +278,8 @@ def class_shares(
 
 
 def _weight_bits(rows: Rows) -> int:
-    """Returns the bits of a row's weights: none where all are 1, else what n units leave."""
+    """Returns the bits of a row's weights: 0 if all are 1, otherwise the bits that n units leave
+    free."""
     if rows.weights is None and not rows.multi_label:
         return 0
     return min(_WEIGHT_BITS, _SCORE_BITS - _SHARE_BITS - rows.n.bit_length())

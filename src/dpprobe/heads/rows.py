@@ -1,4 +1,4 @@
-"""Feature rows after a normalisation: all that a head sees of the data."""
+"""Feature rows after normalisation, the only form in which a head reads the data."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def by_channel(rows: torch.Tensor, channels: int, name: str = "channels") -> tor
 
 
 def unit_scale(lengths: torch.Tensor) -> torch.Tensor:
-    """Returns the factors that bring rows of these lengths to length 1, float32; 1 for length 0."""
+    """Returns the factors that scale rows of these norms to norm 1, float32; 1 for norm 0."""
     # No division by zero: its gradient would be NaN, also where another value is taken.
     return (1 / torch.where(lengths > 0, lengths, 1.0)).to(torch.float32)
 
@@ -75,7 +75,7 @@ def _unit_scale(rows: torch.Tensor) -> torch.Tensor:
 
 
 def crop_at(step: int, sample_rate: float, crops: int) -> tuple[int, int]:
-    """Returns which crop of the examples is taken at `step`, from 0, and for how many steps.
+    """Returns the number (from 0) of the crop used at `step`, and for how many steps.
 
     Crops take turns, one per pass over the data: 1 / `sample_rate` steps, rounded, at least one.
     All of it is public, and does not depend on the sample.
@@ -105,7 +105,7 @@ class Affine(NamedTuple):
 
 
 class Rows:
-    """The rows of a training set after one normalisation: all that a head sees of the data.
+    """The rows of a training set after one normalisation, as a head reads them.
 
     Attributes:
       units, weights: see `TrainingSet`; a row's clipped part is multiplied with its weight.
@@ -202,7 +202,7 @@ class Rows:
         if self.data.features is None:
             raise DataError(
                 f"training features: {len(self)} rows of {self.dimension} do not fit into "
-                "memory_mb, but a method that samples rows needs them in memory; write "
+                "memory_mb, but this method samples rows and needs them in memory; write "
                 'batch_size: "full", or raise memory_mb'
             )
         return self._normalise_rows(self.data.features[index], index)
@@ -222,13 +222,13 @@ class Rows:
         return targets.scatter_(1, labels.unsqueeze(1), 1.0)
 
     def make_once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Returns what `make` returned the first time: shared by the methods and seeds of a job."""
+        """Calls `make` once and returns its cached result, for all methods and seeds of a job."""
         if key not in self._cache:
             self._cache[key] = make()
         return self._cache[key]  # type: ignore[return-value]
 
     def drop_cache(self) -> None:
-        """Drops what is cached, of a copy of the rows with other weights."""
+        """Clears the cache of a copy of the rows that has other weights."""
         self._cache = {}
 
     def _row_scale(self) -> torch.Tensor | None:
@@ -272,8 +272,8 @@ def read_public_rows(option: str, manifest: str, private: Rows) -> Rows:
     store = FeatureStore(resolve_path(manifest))
     if store.dimension != private.dimension:
         raise DataError(
-            f"{option} {manifest}: features of dimension {store.dimension}, the private ones have "
-            f"{private.dimension}; write a manifest of the same backbone"
+            f"{option} {manifest}: its features have dimension {store.dimension}, but the private "
+            f"features have {private.dimension}; write a manifest of the same backbone"
         )
     labels = torch.zeros(store.rows, dtype=torch.int64)
     return Rows(TrainingSet(store, labels, 1, device=private.device), private.transform)

@@ -16,7 +16,7 @@ DEFAULT_EMA_DECAY = 0.99
 
 
 def rate_of(options: GradientOptions, rows: Rows, releases: Releases) -> float:
-    """Returns the learning rate of a fit, from public quantities alone."""
+    """Returns the learning rate of a fit, computed only from public quantities."""
     if options.learning_rate is not None:
         return options.learning_rate
     return options.choose_rate(

@@ -28,7 +28,8 @@ def score_rows(heads: Heads, features: torch.Tensor | npt.NDArray[np.float32]) -
     seeds, classes, columns = weights.shape
     if features.ndim != 2 or features.shape[1] != columns - 1:
         raise DataError(
-            f"features {tuple(features.shape)}: the heads were trained on dimension {columns - 1}"
+            f"features {tuple(features.shape)}: the heads need dimension {columns - 1}; pass "
+            "features of their backbone"
         )
     out = np.empty((seeds, len(features), classes), dtype=np.float32)
     with torch.inference_mode():

@@ -1,4 +1,4 @@
-"""The values that a search may draw an option from: a list, or a range of numbers."""
+"""The values that a search may choose for an option: a list, or a range of numbers."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ class Range(Options):
             raise ValueError(f"low {self.low:g} must be below high {self.high:g}")
         if self.log and self.low <= 0:
             raise ValueError(
-                f"low {self.low:g} has no logarithm, which log: true needs; write a positive number"
+                f"low {self.low:g} has no logarithm, but log: true needs it; write a positive "
+                "number"
             )
         return self
 
     def value_at(self, place: float) -> float:
-        """Returns the number a part of the way from one end to the other, to six digits."""
+        """Returns the number at a fraction of the way between the ends, to six digits."""
         if self.log:
             return self.round_value(self.low * (self.high / self.low) ** place)
         return self.round_value(self.low + place * (self.high - self.low))
@@ -40,12 +41,12 @@ class Range(Options):
 
 
 def _read_space(value: Any) -> Any:
-    """Reads a mapping as a range, so that what is wrong with it is said of a range."""
+    """Reads a mapping as a range, so that error messages speak of a range."""
     if isinstance(value, Mapping):
         return Range.model_validate(dict(value))
     if isinstance(value, Range) or (isinstance(value, list | tuple) and len(value) > 1):
         return value
-    raise ValueError(f"{value!r}: write a list of two values or more, or low and high")
+    raise ValueError(f"{value!r}: write a list of two or more values, or low and high")
 
 
 # A value that is not finite is refused with the option's own error.
@@ -55,12 +56,13 @@ Space = Annotated[Choices | Range, BeforeValidator(_read_space)]
 
 
 def list_probes(space: Any) -> tuple[Any, ...]:
-    """Returns all values; for a range both ends and a number between them that is not whole."""
+    """Returns all values; for a range, both ends and a number between them that is not whole."""
     return (space.low, space.value_at(0.3819), space.high) if isinstance(space, Range) else space
 
 
 def list_corners(spaces: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yields the values to try when a study is checked: each option alone, then all together."""
+    """Yields the values to try when a study is checked: each option separately, then all
+    together."""
     probes = {name: list_probes(space) for name, space in spaces.items()}
     for name, values in probes.items():
         for value in values:

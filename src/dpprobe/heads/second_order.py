@@ -241,7 +241,7 @@ class Design:
         )  # fmt: skip
 
     def row_lengths(self, piece: Piece) -> torch.Tensor:
-        """Returns the norms that `unit_rows` divides by, float64 [m]; ones without noise."""
+        """Returns the norms that `unit_rows` divides by, float64 [m]; all 1 without noise."""
         norms = self.norms[piece.start : piece.stop]
         return norms if self.private else torch.ones_like(norms)
 
@@ -606,7 +606,7 @@ def average_descent(
 def each_seed(
     releases: Releases, names: Sequence[str], fit: Callable[[Releases], torch.Tensor], *, head: str
 ) -> torch.Tensor:
-    """Fits one seed after the other, since each needs its own matrices; returns [seeds, ...].
+    """Trains one seed after the other, because each needs its own matrices; returns [seeds, ...].
 
     `names` are the mechanisms that `fit` releases. Raises ConfigError for a result that is not
     finite, PrivacyError for other releases than those priced.
@@ -620,7 +620,9 @@ def each_seed(
             seed_releases = releases.make_part(plan, (seed,))
         results.append(fit(seed_releases))
         if not bool(results[-1].isfinite().all()):
-            raise ConfigError(f"head {head}: training diverged; write a smaller learning_rate")
+            raise ConfigError(
+                f"head {head}: training diverged; write a smaller learning_rate in the method"
+            )
         if seed_releases is not releases:
             seed_releases.check_counts()
     if len(releases.seeds) > 1:

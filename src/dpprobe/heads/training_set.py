@@ -96,13 +96,13 @@ class TrainingSet:
 
     @property
     def crops(self) -> tuple[TrainingSet, ...]:
-        """The versions of the rows that gradient steps take in turn, read once; mostly none."""
+        """The crops of the rows that gradient steps use in turn, read once; usually none."""
         return self.make_once(
             "crops", lambda: tuple(self._read_crops() if self._read_crops else ())
         )
 
     def make_once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Returns what `make` returned the first time: shared by all methods and seeds of a job."""
+        """Calls `make` once and returns its cached result, for all methods and seeds of a job."""
         if key not in self._cache:
             self._cache[key] = make()
         return self._cache[key]  # type: ignore[return-value]
@@ -127,7 +127,7 @@ class TrainingSet:
 
     @cached_property
     def weights(self) -> torch.Tensor | None:
-        """Each row's weight, float32 [rows], see `units`; None for ones."""
+        """Each row's weight, float32 [rows], see `units`; None if all are 1."""
         if self.units is None:
             return None
         return torch.from_numpy(self.units.weights).to(self.device)
@@ -142,7 +142,7 @@ class TrainingSet:
         count = int(unusable.sum())
         if count:
             logger.warning(
-                "%d training rows hold NaN, infinity, huge or vanishing values: left out", count
+                "%d training rows contain NaN, infinity, huge or tiny values: left out", count
             )
             lengths[unusable] = math.inf
             if self.features is not None:

@@ -1,4 +1,4 @@
-"""Random search over a head's options, priced: the best of a random number of trials.
+"""Random search over a head's options that epsilon covers: the best of a random number of trials.
 
 A *trial* draws options from a public search space, fits the base head with them, and releases a
 noisy score on the training examples. The number of trials is random too. Only the best trial's
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from dpprobe.privacy.releases import Releases
 
 SCORE = "score"
-MOST_TRIALS = AtMost(LARGEST_MEAN_RUNS, "each is a fit, and all of them are paid for")
+MOST_TRIALS = AtMost(LARGEST_MEAN_RUNS, "each trial trains a head, and epsilon covers all of them")
 # The most combinations of a search space that are tried when a study is checked.
 _MOST_CORNERS = 4096
 _SHAPES = {"logarithmic": 0.0, "geometric": 1.0, "poisson": math.inf}
@@ -88,7 +88,8 @@ _BASE_SCHEMA = {
 
 
 class Options(MethodOptions):
-    """Any private head with searched options; releases the best trial, priced as such."""
+    """Any private head with searched options; releases the best trial, and epsilon covers the
+    search."""
 
     head: Literal["tuned"] = "tuned"
     base: Annotated[AnyMethod, WithJsonSchema(_BASE_SCHEMA)]
@@ -121,23 +122,22 @@ class Options(MethodOptions):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if not self.base.private or self.base.head == self.head:
-            raise ValueError(f"base: head {self.base.head} cannot be tuned; write another")
+            raise ValueError(f"base: head {self.base.head} cannot be tuned; write another head")
         if self.base.tunes_network:
             raise ValueError(
-                f"base: head {self.base.head} trains networks, and a priced search is over linear "
-                "heads; fix its options, or write its own `search`, which has no price"
+                f"base: head {self.base.head} trains networks, but tuned searches only linear "
+                f"heads; fix the options, or write `search` in {self.base.head}, which epsilon "
+                "does not cover"
             )
         if self.base.head == "auto":
-            raise ValueError(
-                "base: head auto chooses its options itself; write the head that is to be tuned"
-            )
+            raise ValueError("base: head auto chooses its own options; write the head to tune")
         if (self.shape is None) == (self.distribution == "negative_binomial"):
             raise ValueError(
                 f"shape {self.shape!r} with distribution {self.distribution}: only "
-                "negative_binomial has a shape, and it needs one"
+                "negative_binomial takes a shape, and it requires a shape"
             )
         if "normalize" in self.model_fields_set and self.normalize != self.base.normalize:
-            raise ValueError("normalize: belongs to the base; write it there")
+            raise ValueError("normalize: is an option of the base; move it there")
         self.__dict__["normalize"] = self.base.normalize
         if "search" not in self.model_fields_set:
             self.__dict__["search"] = self._default_space()
@@ -165,7 +165,7 @@ class Options(MethodOptions):
         corners = math.prod(len(list_probes(space)) for space in self.search.values())
         if corners > _MOST_CORNERS:
             raise ValueError(
-                f"search: {corners} combinations of values and ends of ranges, and all are "
+                f"search: {corners} combinations of values and ends of ranges, and each is "
                 f"checked beforehand; write fewer than {_MOST_CORNERS}"
             )
         for values in list_corners(self.search):
@@ -221,7 +221,7 @@ class Options(MethodOptions):
         return self.model_copy(update={"base": base})
 
     def list_releases(self, n: int) -> tuple[Mechanism, ...]:
-        """Returns one trial's releases; raises ConfigError if a searched option changes prices."""
+        """Returns one trial's releases; raises ConfigError if a searched option changes epsilon."""
         priced = self.base.list_releases(n)
         clipped_anew = set()
         for values in list_corners(self.search):
@@ -232,13 +232,14 @@ class Options(MethodOptions):
                 raise ConfigError(f"search: {spell_options(values)}: {error}") from None
             if _list_priced(released) != _list_priced(priced):
                 raise ConfigError(
-                    f"search: {spell_options(values)} changes what is priced: how rows are "
-                    "sampled, the number of steps or how noise is split; search other options"
+                    f"search: {spell_options(values)} changes epsilon, because it changes the "
+                    "sampling of rows, the number of steps or the split of noise; search other "
+                    "options"
                 )
             if (trial.link, trial.multi_label) != (self.link, self.multi_label):
                 raise ConfigError(
-                    f"search: {spell_options(values)} changes what the head's scores are; search "
-                    "other options"
+                    f"search: {spell_options(values)} changes the meaning of the head's scores; "
+                    "search other options"
                 )
             clipped_anew |= {
                 item.name
@@ -259,7 +260,7 @@ class Options(MethodOptions):
         released = (
             "sum over the rows of 1 minus the mean squared error of a trial's probabilities"
             if self.multi_label
-            else "number of rows whose label a trial's head gets right"
+            else "number of rows that a trial's head predicts correctly"
         )
         return full_batch(SCORE, released, 1.0)
 
@@ -271,7 +272,7 @@ class Options(MethodOptions):
 
 
 def _list_priced(mechanisms: tuple[Mechanism, ...]) -> list[tuple[Any, ...]]:
-    """Returns all that the price depends on, up to a common factor on the noise."""
+    """Returns everything that epsilon depends on, up to a common factor on the noise."""
     return [
         (
             item.name,
@@ -347,7 +348,7 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
 
 
 def _describe_best(best: _Best | None, n: int) -> dict[str, Any]:
-    """Returns what is published beside the weights: the options, and the noisy score over n.
+    """Returns the published results besides the weights: the options, and the noisy score over n.
 
     The score is rounded to whole rows: with float32 noise, the low bits of a sum reveal the count.
     """
@@ -357,7 +358,7 @@ def _describe_best(best: _Best | None, n: int) -> dict[str, Any]:
 def draw_trials(
     options: Options, selection: Selection, owner: int, seed: int, entropy: Entropy
 ) -> list[Trial]:
-    """Draws a seed's number of trials, and each one's options, from streams of their own."""
+    """Draws a seed's number of trials, and each trial's options, from separate random streams."""
     # NumPy, as above
     from dpprobe.privacy.random_run_count import draw_runs, runs_at
 
@@ -433,7 +434,7 @@ def with_norms(plan: Plan, norms: Mapping[str, float]) -> Plan:
 
 
 def score_heads(method: MethodOptions, rows: Rows, weights: torch.Tensor) -> GridSum:
-    """Counts the rows whose label each head gets right, by their weights: [trials, 1].
+    """Sums the weights of the rows that each head predicts correctly: [trials, 1].
 
     A unit adds a number in [0, 1] and null rows add nothing: sensitivity 1. For a multi-label row
     the number is 1 minus the mean squared error of the probabilities, rounded down to the grid.

@@ -102,7 +102,7 @@ def compute_whitener(moment: Spectrum, exponent: float, *, noise: float, n: int)
 
 
 class _MappedRows:
-    """Rows A x as a source of features; rows that must not contribute hold NaN."""
+    """Rows A x as a source of features; rows that must not contribute contain NaN."""
 
     def __init__(self, design: Design, matrix: torch.Tensor) -> None:
         self._design = design

@@ -1,4 +1,4 @@
-"""A plan for a person: what a setting keeps, and what more images or more budget would buy."""
+"""Predicts the accuracy of a setting, and the gain from more images or a larger budget."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOSSES = (5, 2)  # points
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """One n and epsilon with what is predicted of it."""
+    """One n and epsilon with its predictions."""
 
     label: str
     n: int
@@ -158,14 +158,14 @@ def make_plan(
 
 
 def _make_scale(setting: Setting, ceiling: float | None, majority: float | None) -> Scale:
-    """Checks and completes what turns shares into accuracies."""
+    """Checks and completes the values that convert shares of the lead into accuracies."""
     chance = 1 / setting.classes
     if majority is None:
         majority = chance
     elif not chance - 1e-9 <= majority < 1:
         raise ConfigError(
-            f"majority {majority:g}: the largest of {setting.classes} classes has a share from "
-            f"{chance:.3g} to below 1; write it as a fraction"
+            f"majority {majority:g}: the share of the largest of {setting.classes} classes must "
+            f"be at least {chance:.3g} and below 1; write it as a fraction"
         )
     if ceiling is not None and not majority < ceiling <= 1:
         raise ConfigError(
@@ -188,7 +188,7 @@ def make_scale(classes: int, *, ceiling: float | None, majority: float) -> Scale
 
 
 def _list_warnings(setting: Setting) -> tuple[str, ...]:
-    """Warns of a delta that promises nothing."""
+    """Warns of a delta that is too large for a guarantee."""
     warning = delta_warning(setting.delta, setting.n)
     if delta_above(setting.delta, setting.n):
         return (f"{warning} Write a smaller --delta.",)

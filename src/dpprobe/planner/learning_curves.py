@@ -135,6 +135,6 @@ def read_curves() -> Curves:
         return Curves(law=Law(**values), curves=tuple(record["curves"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
-            f"{FILE}: unreadable ({error}); restore it from the checkout, or write it again by "
+            f"{FILE}: unreadable ({error}); restore it from the checkout, or recreate it with "
             "bench/learning_curves.py"
         ) from error

@@ -77,7 +77,7 @@ def beaten_words(accuracy: Sequence[float], majority: float) -> str:
 
 
 def _name_beaten(plan: PlanForPeople) -> list[str]:
-    """Names the predictions that the majority-class baseline matches; none of equal ones."""
+    """Names the predictions that do not beat the majority-class baseline, each once."""
     scale = plan.scale
     if scale.majority <= scale.chance + 1e-9:
         return []

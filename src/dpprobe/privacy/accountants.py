@@ -1,4 +1,4 @@
-"""The price of a composition of mechanisms, by more than one library.
+"""Computes epsilon of a composition of mechanisms, with more than one library.
 
 - `pld`: privacy loss distributions (dp-accounting; Koskela et al. 2020, Doroshenko et al. 2022).
   Gaussian mechanisms without sampling are priced exactly instead, as mu-GDP; so is one exponential
@@ -70,7 +70,7 @@ _PRV_TRIES = 12
 
 
 def resolve_accountant(mechanisms: Sequence[Mechanism], accountant: str) -> str:
-    """Returns the accountant that prices these mechanisms.
+    """Returns the accountant that computes epsilon for these mechanisms.
 
     `pld` becomes exact where it can: `gaussian` without sampling, `exponential` for one exponential
     release alone.
@@ -84,16 +84,19 @@ def resolve_accountant(mechanisms: Sequence[Mechanism], accountant: str) -> str:
     drawn = [mechanism for mechanism in mechanisms if mechanism.is_exponential]
     if accountant == "gaussian" and sampled:
         raise PrivacyError(
-            f"accountant 'gaussian': mechanism {sampled[0]!r} samples its rows; write 'pld'"
+            f"accountant 'gaussian': mechanism {sampled[0]!r} samples its rows, which this "
+            "accountant does not support; write 'pld'"
         )
     if accountant == "gaussian" and drawn:
         raise PrivacyError(
-            f"accountant 'gaussian': mechanism {drawn[0].name!r} is an exponential one; write 'pld'"
+            f"accountant 'gaussian': mechanism {drawn[0].name!r} is an exponential mechanism, "
+            "which this accountant does not support; write 'pld'"
         )
     alone = len(mechanisms) == len(drawn) == 1 and drawn[0].count == 1
     if accountant == "exponential" and not alone:
         raise PrivacyError(
-            "accountant 'exponential': it prices one exponential release alone; write 'pld'"
+            "accountant 'exponential': this accountant supports a single exponential release; "
+            "write 'pld'"
         )
     if accountant != "pld":
         return accountant
@@ -101,7 +104,7 @@ def resolve_accountant(mechanisms: Sequence[Mechanism], accountant: str) -> str:
 
 
 def exactly_priced(mechanisms: Sequence[Mechanism], selection: Selection | None = None) -> bool:
-    """Returns True if `pld` prices these mechanisms exactly, without a grid."""
+    """Returns True if `pld` computes epsilon of these mechanisms exactly, without a grid."""
     return selection is None and resolve_accountant(mechanisms, "pld") != "pld"
 
 
@@ -113,7 +116,7 @@ def is_gaussian(mechanisms: Sequence[Mechanism]) -> bool:
 def describe_accountant(
     mechanisms: Sequence[Mechanism], accountant: str, selection: Selection | None = None
 ) -> str:
-    """Returns the accountant that prices these mechanisms, with library and version."""
+    """Returns the accountant for these mechanisms, with library and version."""
     return _label_accountant(resolve_accountant(mechanisms, accountant), selection)
 
 
@@ -125,7 +128,7 @@ def _label_accountant(resolved: str, selection: Selection | None) -> str:
         label = f"{resolved} ({library} {version(library)})"
     if selection is None:
         return label
-    by = "Renyi divergences" if resolved == "rdp" else "the profile of one run"
+    by = "Renyi divergences" if resolved == "rdp" else "the privacy profile of one run"
     return f"{label}, selection by {by}"
 
 
@@ -244,7 +247,7 @@ def rough_epsilon(
 def _rough_epsilon(
     mechanisms: tuple[Mechanism, ...], delta: float, selection: Selection | None
 ) -> float:
-    """Computes `rough_epsilon` once for each composition: a statement asks four times for one."""
+    """Computes `rough_epsilon` once per composition, because a statement needs it four times."""
     return _rdp_epsilon(mechanisms, delta, selection, _ROUGH_ORDERS)
 
 
@@ -278,7 +281,7 @@ def group_epsilon(
 
 
 def _to_group(mechanisms: Sequence[Mechanism], size: int) -> list[Mechanism]:
-    """Scales the noise of mechanisms on all rows to what a group of `size` units sees."""
+    """Scales the noise of mechanisms on all rows to a group of `size` units."""
     return [item.scale_noise(1 / size) if item.sample_rate == 1 else item for item in mechanisms]
 
 
@@ -374,7 +377,7 @@ def gaussian_mu(mechanisms: Sequence[Mechanism]) -> float:
     """
     for mechanism in mechanisms:
         if mechanism.is_exponential:
-            raise PrivacyError(f"mechanism {mechanism.name!r}: an exponential one has no mu")
+            raise PrivacyError(f"mechanism {mechanism.name!r}: an exponential mechanism has no mu")
     if any(mechanism.noise_multiplier == 0 for mechanism in mechanisms):
         return math.inf
     return math.sqrt(
@@ -457,7 +460,7 @@ def check_epsilons(
     accountant: str,
     selection: Selection | None = None,
 ) -> tuple[dict[str, float | None], dict[str, str]]:
-    """Computes the epsilon by every accountant but the one that prices these mechanisms.
+    """Computes epsilon with every other accountant than the main one for these mechanisms.
 
     Returns:
       Answers by accountant with library and version, None for no useful answer; and the reasons for
@@ -643,9 +646,9 @@ def _prv_check(mechanisms: Sequence[Mechanism], delta: float, selection: Selecti
 
 def _refuse_unpriceable(mechanisms: Sequence[Mechanism], selection: Selection | None) -> None:
     if any(item.is_exponential for item in mechanisms):
-        raise PrivacyError("Opacus cannot price exponential mechanisms")
+        raise PrivacyError("Opacus has no accounting for exponential mechanisms")
     if selection is not None:
-        raise PrivacyError("Opacus cannot price repeated runs of which the best is released")
+        raise PrivacyError("Opacus has no accounting for releasing the best of repeated runs")
 
 
 def _prv_error(mechanisms: Sequence[Mechanism], delta: float) -> float:

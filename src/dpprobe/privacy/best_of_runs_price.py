@@ -89,7 +89,8 @@ class Table:
 
     @classmethod
     def tabulate_profile(cls, profile: Profile, delta: float) -> Table:
-        """Tabulates a profile as far as it matters at `delta`, or as far as it is finite."""
+        """Tabulates a privacy profile over the range that matters at `delta`, or where it is
+        finite."""
         parts = (min(_NEGLIGIBLE, 1e-4 * delta), _NEGLIGIBLE)
         reaches = [profile.epsilon(part) for part in parts]
         reach = min(next((each for each in reaches if math.isfinite(each)), math.inf), 600.0)
@@ -277,8 +278,8 @@ def dominating_loss(
     )
     if reach is None:
         raise PrivacyError(
-            f"selection of a mean of {mean:g} runs: one run has no finite epsilon at "
-            f"delta {delta / mean:.3g}, below what privacy loss distributions reach; write a "
+            f"selection of a mean of {mean:g} runs: one run has no finite epsilon at delta "
+            f"{delta / mean:.3g}, which is too small for privacy loss distributions; write a "
             "larger delta, fewer trials, or accountant: rdp"
         )
     size = math.ceil((float(bound.offsets[-1]) + reach) / interval)

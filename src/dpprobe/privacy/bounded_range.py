@@ -1,4 +1,4 @@
-"""The price of the exponential mechanism: bounded range (Durfee and Rogers 2019, section 4.2).
+"""Epsilon of the exponential mechanism by bounded range (Durfee and Rogers 2019, section 4.2).
 
 **Mechanism.** Among public candidates r it draws one with a probability in proportion to
 exp(u(r) / (sigma D)), where D, its sensitivity, bounds by how much one unit's rows move the scores

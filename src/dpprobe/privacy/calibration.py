@@ -75,7 +75,7 @@ def calibrate(
     if math.isinf(epsilon) or not mechanisms:
         if math.isfinite(epsilon):
             raise PrivacyError(
-                f"epsilon {epsilon:g}: this method releases no private mechanism; write inf"
+                f"epsilon {epsilon:g}: this method has no private mechanism; write epsilon inf"
             )
         return make_plan(mechanisms=tuple(item.scale_noise(0.0) for item in mechanisms))
     _check_target(mechanisms, epsilon, delta, accountant)
@@ -125,7 +125,8 @@ def price_of_group(plan: Plan, size: int) -> float:
 
 
 def _priced_alike(plan: Plan) -> tuple[Mechanism, ...]:
-    """Keeps what prices depend on: methods that differ elsewhere share cached results."""
+    """Reduces mechanisms to the fields that epsilon depends on, so that methods share cached
+    results."""
     return tuple(replace(item, sensitivity=1.0, released="") for item in plan.mechanisms)
 
 
@@ -161,13 +162,13 @@ def _check_target(
     if not SMALLEST_EPSILON <= epsilon <= LARGEST_EPSILON:
         remedy = 'write "inf" for no privacy' if epsilon > LARGEST_EPSILON else "write a larger one"
         raise PrivacyError(
-            f"epsilon {epsilon!r}: outside {SMALLEST_EPSILON:g} to {LARGEST_EPSILON:g}, "
-            f"what can be calibrated; {remedy}"
+            f"epsilon {epsilon!r}: outside the range that can be calibrated, {SMALLEST_EPSILON:g} "
+            f"to {LARGEST_EPSILON:g}; {remedy}"
         )
     if not SMALLEST_DELTA <= delta < 1:
         raise PrivacyError(
-            f"delta {delta!r}: outside {SMALLEST_DELTA:g} to 1, what can be calibrated; "
-            "write one slightly below 1 / (training rows)"
+            f"delta {delta!r}: outside the range that can be calibrated, {SMALLEST_DELTA:g} to 1; "
+            "write a delta slightly below 1 / (training rows)"
         )
     for mechanism in mechanisms:
         if mechanism.noise_multiplier <= 0:
@@ -225,7 +226,9 @@ def _find_answer(
     relative = [replace(mechanism, sensitivity=1.0) for mechanism in mechanisms]
     what = f"epsilon {epsilon:g} at delta {delta:g} by accountant {resolved!r}"
     prices = _Prices(relative, delta, resolved, selection)
-    with report_wait(f"calibration: searching the noise of epsilon {epsilon:g} at delta {delta:g}"):
+    with report_wait(
+        f"calibration: searching for the noise of epsilon {epsilon:g} at delta {delta:g}"
+    ):
         factor, realised = _meet_target(prices, epsilon, what)
         realised = min(round_up(realised), epsilon)
         scaled = tuple(item.scale_noise(factor) for item in relative)
@@ -292,7 +295,10 @@ def _meet_target(prices: _Prices, epsilon: float, what: str) -> tuple[float, flo
         if (1 - 1e-3) * epsilon <= realised <= epsilon:
             return factor, realised
         aim *= (1 - 4e-4) * epsilon / realised
-    raise PrivacyError(f"{what}: no price within 0.1% was found; write another accountant")
+    raise PrivacyError(
+        f"{what}: found no noise whose epsilon is within 0.1% of the target; write another "
+        "accountant"
+    )
 
 
 def _rough_factor(prices: _Prices, epsilon: float, what: str) -> float:
@@ -319,7 +325,7 @@ def find_factor(
     start: float = 1.0,
     stride: float = 3.0,
 ) -> tuple[float, float]:
-    """Searches the factor at which a decreasing price is at most `tolerance` below a target.
+    """Searches for the factor at which a decreasing epsilon is at most `tolerance` below a target.
 
     A bracketed secant search in logarithms, in which prices are nearly straight lines. Returns the
     factor and its price; raises PrivacyError if there is none.
@@ -340,7 +346,7 @@ def find_factor(
         if abs(x) > 40 or (cheap and dear and cheap[0] - dear[0] < 1e-14):
             break
     raise PrivacyError(
-        f"{what}: no amount of noise reaches this target; write a larger epsilon or delta, or "
+        f"{what}: no amount of noise reaches this epsilon; write a larger epsilon or delta, or "
         "fewer steps"
     )
 
@@ -361,7 +367,7 @@ def _next_factor(
 
 
 def _read_answer(path: Path, inputs: dict[str, Any]) -> dict[str, Any]:
-    """Reads a cached answer; raises PrivacyError unless it is whole and for these inputs."""
+    """Reads a cached answer; raises PrivacyError unless it is complete and for these inputs."""
     try:
         record: dict[str, Any] = artifacts.read_json(path)
         whole = record.pop("sha256") == artifacts.hash_value(record)
@@ -369,4 +375,6 @@ def _read_answer(path: Path, inputs: dict[str, Any]) -> dict[str, Any]:
             return record
     except (ValueError, KeyError, TypeError, AttributeError):
         pass
-    raise PrivacyError(f"{path}: not the calibration that was written; delete it and run again")
+    raise PrivacyError(
+        f"{path}: this calibration was changed after it was written; delete it and run again"
+    )

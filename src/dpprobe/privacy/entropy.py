@@ -44,7 +44,7 @@ class SystemEntropy:
         self._parts: dict[tuple[int, str], int] = {}
 
     def open_keystream(self, seed: int, use: str) -> Keystream:
-        """Returns a stream of this fit; raises PrivacyError if the use was given away before."""
+        """Returns a stream of this fit; raises PrivacyError if this use already had a stream."""
         return self._root.make_part(f"{seed}: {use}")
 
     def make_generator(self, seed: int, use: str) -> np.random.Generator:
@@ -53,7 +53,7 @@ class SystemEntropy:
 
     def part_seed(self, seed: int, name: str) -> int:
         if (seed, name) in self._parts:
-            raise PrivacyError(f"release: part {name} of head {seed} was given away before")
+            raise PrivacyError(f"release: part {name} of head {seed} was already used")
         return self._parts.setdefault((seed, name), len(self._parts) + 1)
 
 

@@ -50,13 +50,13 @@ class _Bounds(NamedTuple):
 
 
 class Chooser:
-    """Draws candidates with the random words of one use of a seed."""
+    """Selects candidates at random, with the random words of one use of a seed."""
 
     def __init__(self, keystream: Keystream) -> None:
         self._keystream = keystream
 
     def choose_candidates(self, scores: Scores, count: int, rate: Fraction) -> Places:
-        """Draws `count` different candidates, each from those that are left; returns their places.
+        """Selects `count` different candidates, one after the other; returns their positions.
 
         Args:
           scores: [candidates].
@@ -109,7 +109,7 @@ class Chooser:
 
 
 def choose_largest(scores: Scores, count: int) -> Places:
-    """Returns the candidates of the largest scores, the first of equal ones: without noise."""
+    """Returns the candidates with the largest scores, without noise; the first of equal scores."""
     _check_scores(scores, count)
     return np.argsort(-scores, kind="stable")[:count]
 
@@ -117,8 +117,8 @@ def choose_largest(scores: Scores, count: int) -> Places:
 def _check_scores(scores: Scores, count: int) -> None:
     if not 0 < count <= len(scores) <= MOST_CANDIDATES:
         raise PrivacyError(
-            f"{count} draws among {len(scores)} candidates: there must be as many candidates, and "
-            f"at most {MOST_CANDIDATES}"
+            f"{count} selections from {len(scores)} candidates: there must be at least as many "
+            f"candidates as selections, and at most {MOST_CANDIDATES}"
         )
     if int(np.abs(scores).max()) > LARGEST_SCORE:
         raise PrivacyError(f"scores up to {int(np.abs(scores).max())}: they must not exceed 2^53")
@@ -144,7 +144,7 @@ def _exp_bounds(exponent: Fraction, words: int) -> _Bounds:
 
 
 def rate_of(*, step: float, noise_multiplier: float, sensitivity: float) -> Fraction:
-    """Returns the inverse temperature of scores in whole steps, exactly as these floats say."""
+    """Returns the inverse temperature of scores in whole steps, exactly equal to these floats."""
     temperature = Fraction(noise_multiplier) * Fraction(sensitivity)
     if not (temperature > 0 and math.isfinite(step)):
         raise PrivacyError(f"temperature {float(temperature):g}: it must be positive")

@@ -53,13 +53,13 @@ _CONTRACT = frozenset({"contract"})
 
 
 def _rounded_up(deviation: float) -> np.float32:
-    """Rounds a standard deviation up to float32: less noise than was priced would cost more."""
+    """Rounds a standard deviation up to float32, because less noise would have a larger epsilon."""
     nearest = np.float32(deviation)
     return nearest if float(nearest) >= deviation else np.nextafter(nearest, np.float32(np.inf))
 
 
 class GaussianNoise:
-    """Draws [seeds, steps, size] normals; a seed's numbers depend on that seed alone.
+    """Draws [seeds, steps, size] normals; a seed's numbers depend only on this seed.
 
     On the CPU this is the Box-Muller transform of one 64-bit word per pair, half for the radius and
     half for the angle. The tail must reach far: a number beyond its end would tell neighbouring
@@ -125,7 +125,7 @@ class GaussianNoise:
         return words.lanes, words.tail, _rounded_up(deviation)
 
     def copy_state(self) -> dict[str, torch.Tensor]:
-        """Returns a copy of where the streams stand: who has it can draw all numbers to come.
+        """Returns a copy of the streams' states, from which all future numbers can be drawn.
 
         Only for benchmarks, whose seeds are published anyway.
         """

@@ -55,7 +55,7 @@ class GridSum:
 
 @dataclass(frozen=True)
 class Grid:
-    """The grid of one sum over rows, each of which adds a vector once.
+    """The grid of one sum over rows, to which each row adds one vector.
 
     Attributes:
       step: a power of two; 1 where nothing is rounded.
@@ -84,7 +84,7 @@ def product_bits(rows: int) -> int:
     bits = _SUM_BITS - max(rows - 1, 0).bit_length()
     if bits < 2 * _FEWEST_BITS:
         raise PrivacyError(
-            f"n = {rows}: exact sums are for at most {2 ** (_SUM_BITS - 2 * _FEWEST_BITS)} rows"
+            f"n = {rows}: exact sums support at most {2 ** (_SUM_BITS - 2 * _FEWEST_BITS)} rows"
         )
     return bits
 
@@ -105,7 +105,7 @@ def lone_bits(rows: int) -> int:
 
 
 def grid_step(longest: float, bits: int) -> float:
-    """Returns the power of two of which numbers up to `longest` are at most 2^bits."""
+    """Returns the power of two such that `longest` is at most 2^bits steps."""
     exponent = math.frexp(longest)[1]  # longest < 2^exponent
     return math.ldexp(1.0, exponent - bits)
 

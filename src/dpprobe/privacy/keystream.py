@@ -29,14 +29,16 @@ _ZEROS = memoryview(bytes(1 << 16))
 
 
 class Keystream:
-    """A stream of random words, which do not depend on how many are drawn at a time.
+    """A stream of random words, which do not depend on the number of words per call.
 
     No two streams have a key in common: a part has its own, and a stream gives away each part once.
     """
 
     def __init__(self, key: bytes, name: str) -> None:
         if len(key) != KEY_BYTES:
-            raise PrivacyError(f"keystream {name}: a key of {len(key)} bytes; give {KEY_BYTES}")
+            raise PrivacyError(
+                f"keystream {name}: its key has {len(key)} bytes; pass {KEY_BYTES} bytes"
+            )
         self.name = name
         self._key = key
         # The counter starts at 0: no other stream has this key.
@@ -61,14 +63,14 @@ class Keystream:
         return f"Keystream({self.name!r})"
 
     def make_part(self, name: str) -> Keystream:
-        """Returns a stream of its own for one part of this stream's use.
+        """Returns a separate stream for one part of this stream's use.
 
         Raises PrivacyError if the part was given away before, or in a forked process, whose words
         would be used twice.
         """
         self._check_process()
         if name in self._parts:
-            raise PrivacyError(f"keystream {self.name}: part {name} was given away before")
+            raise PrivacyError(f"keystream {self.name}: part {name} was already used")
         self._parts.add(name)
         return Keystream(_derive_key(self._key, name), f"{self.name}, {name}")
 
@@ -97,7 +99,8 @@ class Keystream:
     def _check_process(self) -> None:
         if os.getpid() != self._process:
             raise PrivacyError(
-                f"keystream {self.name}: was started in another process; start one in this process"
+                f"keystream {self.name}: was started in another process; start a keystream in "
+                "this process"
             )
 
 

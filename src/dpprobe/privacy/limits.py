@@ -13,8 +13,8 @@ SMALLEST_DELTA = 1e-10
 # For tables, which print a delta of many cells.
 ABOVE_MARK = " (above 1/n)"
 ABOVE_NOTE = (
-    "A delta above 1/n, with n training units, would allow a mechanism that publishes one of them "
-    "at random; nothing of it may be released"
+    "A delta above 1/n, with n training units, would allow a mechanism that publishes a random "
+    "training unit, so no result of this study may be released"
 )
 
 
@@ -56,23 +56,23 @@ def delta_fault(
 def delta_warning(delta: float, n: int, *, unit: str = "image") -> str | None:
     """Returns the warning for a delta of 1 / n, or for an allowed one above; else None."""
     if delta_above(delta, n):
-        return f"{above_in_words(delta, n, unit=unit)}. Nothing of it may be released."
+        return f"{above_in_words(delta, n, unit=unit)}. No result with this delta may be released."
     if not math.isclose(delta * n, 1.0, rel_tol=1e-9):
         return None
     return (
-        f"delta {delta:g} is 1/n (n = {n}); a mechanism that publishes one row at random "
-        "satisfies it. Prefer a smaller delta."
+        f"delta {delta:g} is 1/n (n = {n}); a mechanism that publishes a random row satisfies "
+        "this delta. Prefer a smaller delta."
     )
 
 
 def above_in_words(delta: float, n: int, *, unit: str = "image") -> str:
-    """Says what a delta above 1 / n means; nothing for one that is not."""
+    """Explains a delta above 1 / n; returns nothing for other deltas."""
     if not delta_above(delta, n):
         return ""
     published = "row" if unit in ("image", "row") else f"{unit}'s rows"
     return (
-        f"{_describe_above(delta, n, unit)}: a mechanism that publishes one {published} at random "
-        "would be allowed by such a delta"
+        f"{_describe_above(delta, n, unit)}: this delta would allow a mechanism that publishes a "
+        f"random {published}"
     )
 
 

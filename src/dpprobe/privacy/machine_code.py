@@ -31,7 +31,8 @@ _DIGEST = hashlib.sha256().digest_size
 
 
 class MachineCode:
-    """The compiled functions of one module: `jit` decorates each, `keep` stands after the last.
+    """The compiled functions of one module: `jit` decorates each function, and `keep` follows the
+    last one.
 
     The file's name holds the hash of this module's source, and of the modules whose compiled
     functions it calls. It holds the processor, Numba's version and its settings as well, so
@@ -55,7 +56,8 @@ class MachineCode:
     def jit(
         self, *signatures: str, fastmath: frozenset[str] = frozenset()
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Makes a decorator that compiles a function of the module, or takes it from the file.
+        """Makes a decorator that compiles a function of the module, or loads it from the cache
+        file.
 
         Args:
           signatures: in Numba's notation; with none, the types of each call are compiled for.
@@ -79,7 +81,8 @@ class MachineCode:
         return compiled
 
     def keep(self) -> None:
-        """Writes what this process has compiled, where a folder takes it."""
+        """Writes the functions that this process compiled into a cache folder, if one is
+        writable."""
         self.ready.add(self.name)
         if self._complete or not self._parts:
             return
@@ -96,7 +99,7 @@ class MachineCode:
             else:
                 return
         logger.info(
-            "machine code of %s could not be kept (%s); set NUMBA_CACHE_DIR to compile only once",
+            "machine code of %s could not be cached (%s); set NUMBA_CACHE_DIR to compile only once",
             self._source.name,
             "; ".join(refusals),
         )
@@ -128,13 +131,13 @@ class MachineCode:
         return self._loaded.get(key)
 
     def add_code(self, key: str, result: Any) -> None:
-        """Takes a function that was just compiled; after `keep` it stays in memory only."""
+        """Adds a function that was just compiled; after `keep` it stays only in memory."""
         from numba.core.serialize import dumps  # as above
 
         if self._complete:
             return
         if result.library.has_dynamic_globals:
-            raise ValueError(f"{key}: addresses of this process cannot be kept")
+            raise ValueError(f"{key}: addresses of this process cannot be cached")
         self._parts[key] = dumps(result._reduce())
 
     def _hash_dependencies(self) -> str:

@@ -1,4 +1,5 @@
-"""The plan of a private fit: one object that a head runs, an accountant prices, a statement prints.
+"""The plan of a private fit: the same object is run by a head, read by an accountant and printed in
+a statement.
 
 Two training splits are neighbours if one is the other with one unit's rows replaced by null rows,
 which add nothing to any sum. The number of training units n is the same in both, fixed and public:
@@ -70,7 +71,7 @@ class Mechanism:
         if not 0 < self.sample_rate <= 1:
             raise self._make_error("sample_rate", "a number above 0 and at most 1")
         if self.is_exponential and self.sample_rate < 1:
-            raise self._make_error("sample_rate", "1: an exponential release is of all rows")
+            raise self._make_error("sample_rate", "1, because an exponential release uses all rows")
         if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
             raise self._make_error("count", "a whole number, one or more")
 
@@ -126,8 +127,8 @@ class Selection:
     def __post_init__(self) -> None:
         if not 1 < self.mean <= LARGEST_MEAN_RUNS:
             raise PrivacyError(
-                f"selection: a mean of {self.mean!r} runs must lie above 1 and at most at "
-                f"{LARGEST_MEAN_RUNS}"
+                f"selection: the mean number of runs is {self.mean!r}; it must be above 1 and at "
+                f"most {LARGEST_MEAN_RUNS}"
             )
         if not (0 <= self.shape <= LARGEST_SHAPE or (math.isinf(self.shape) and self.shape > 0)):
             raise PrivacyError(
@@ -135,7 +136,7 @@ class Selection:
                 "infinite"
             )
         if not self.repeated:
-            raise PrivacyError("selection: no mechanism is repeated; name one or more")
+            raise PrivacyError("selection: no mechanism is repeated; name at least one")
 
     @property
     def distribution_name(self) -> str:
@@ -155,7 +156,7 @@ class Selection:
 
 @dataclass(frozen=True, kw_only=True)
 class Patients:
-    """Patients who may have several images, while the unit is one image.
+    """Patients who may have several images although the unit is one image.
 
     Attributes:
       images: the largest number of a patient's training images, public; None for any number.
@@ -210,13 +211,13 @@ class Plan:
 
     def __post_init__(self) -> None:
         if self.n < 1:
-            raise PrivacyError(f"plan: n = {self.n} training units; at least one is needed")
+            raise PrivacyError(f"plan: n = {self.n} training units, but at least one is needed")
         if self.unit not in self.UNITS:
             raise PrivacyError(f"plan: unit {self.unit!r}; write one of {', '.join(self.UNITS)}")
         if self.unit in self.GROUPS and self.patients is not None:
             raise PrivacyError(
-                "plan: patients are priced separately although they are the unit of privacy; give "
-                "one of the two"
+                "plan: patients have a separate epsilon although they are the unit of privacy; "
+                "pass only one of the two"
             )
         if not self.epsilon > 0:
             raise PrivacyError(f"plan: epsilon {self.epsilon!r} must be positive or infinite")
@@ -228,7 +229,7 @@ class Plan:
         for name in self.selection.repeated if self.selection else ():
             self.find_mechanism(name)
         if self.private and not self.mechanisms:
-            raise PrivacyError(f"plan: epsilon {self.epsilon:g} is promised but nothing is priced")
+            raise PrivacyError(f"plan: has epsilon {self.epsilon:g} but no mechanism")
         for mechanism in self.mechanisms:
             if not self.private and mechanism.noise_multiplier != 0:
                 raise PrivacyError(
@@ -237,8 +238,8 @@ class Plan:
                 )
             if self.private and mechanism.noise_multiplier <= 0:
                 raise PrivacyError(
-                    f"plan: epsilon {self.epsilon:g} is promised but mechanism "
-                    f"{mechanism.name!r} adds no noise"
+                    f"plan: has epsilon {self.epsilon:g}, but mechanism {mechanism.name!r} adds "
+                    "no noise"
                 )
         if self.private and not self.realised_epsilon <= self.epsilon:
             raise PrivacyError(
@@ -333,7 +334,7 @@ def full_batch(name: str, released: str, sensitivity: float, count: int = 1) -> 
 
 
 def split_budget(parts: Sequence[tuple[float, Sequence[Mechanism]]]) -> tuple[Mechanism, ...]:
-    """Scales groups of mechanisms so that they cost given shares of one plan's budget.
+    """Scales the noise of groups of mechanisms so that they use given shares of a plan's budget.
 
     A group's cost is the sum of count * sample_rate^2 / noise_multiplier^2. If nothing samples,
     this is exactly its part of mu^2; for sampled mechanisms it is the limit of large noise. An

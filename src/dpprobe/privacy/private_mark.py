@@ -48,8 +48,8 @@ def check_unmarked(path: Path, *, option: str, written: str) -> None:
     # a checkpoint of a network in training has the options of its head alone
     if mark.get("format") == FORMAT or "head" in mark:
         raise PrivacyError(
-            f"{option} {written}: {_describe_origin(mark)}. A start from private results has "
-            "no price; name a file made from public data alone"
+            f"{option} {written}: {_describe_origin(mark)}. Epsilon does not cover a start from "
+            "private results; name a file that was made only from public data"
         )
 
 

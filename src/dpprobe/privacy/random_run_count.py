@@ -34,7 +34,7 @@ def _over_one_minus_power(log_gamma: float, shape: float) -> float:
 
 
 def draw_runs(selection: Selection, generator: np.random.Generator) -> int:
-    """Draws the number of runs from the distribution that is priced.
+    """Draws the number of runs from the distribution that epsilon assumes.
 
     Papernot and Steinke 2022, definition 1: a Poisson variable whose mean is Gamma distributed; a
     draw of 0 is repeated. Shapes below 1, where 0 is likely, are inverted.
@@ -64,7 +64,7 @@ def _runs_of_small_shape(gamma: float, shape: float, at: float) -> int:
 
 
 def runs_at(selection: Selection, at: float) -> int:
-    """Returns the number of runs at a quantile of the distribution that is priced."""
+    """Returns the number of runs at a quantile of the distribution that epsilon assumes."""
     from scipy import stats  # heavy: planning imports what imports this module
 
     if math.isinf(selection.shape):

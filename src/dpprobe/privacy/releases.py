@@ -57,7 +57,7 @@ NOT_OBSERVED = ObservedSteps(_NO_SUMS, _NO_SUMS, given=False)
 
 
 class Observer(Protocol):
-    """Records all that a fit releases, as an attacker sees it; only audits use it.
+    """Records all releases of a fit, as an attacker sees them; only audits use it.
 
     Attributes:
       sees_each_step: False if compiled steps may call `observe_steps` once, in place of
@@ -88,7 +88,7 @@ class Observer(Protocol):
     ) -> ObservedSteps:
         """Returns the arrays of a seed's next releases, each of a shape, of float32 sums."""
         shapes = f"{steps} of shape {shape}, seed {seed}"
-        raise PrivacyError(f"{name}: this observer sees each step by itself, not {shapes}")
+        raise PrivacyError(f"{name}: this observer needs each step separately, not {shapes}")
 
     def replace_sampler(self, seed: int, sampler: Sampler) -> Sampler: ...
 
@@ -111,7 +111,9 @@ class Releases:
         observer: Observer | None = None,
     ) -> None:
         if entropy.secret and observer is not None:
-            raise PrivacyError("an audit sees sums without their noise; never those of a release")
+            raise PrivacyError(
+                "an audit reads sums without noise, so it must not read the sums of a release"
+            )
         self.plan = plan
         self.seeds = tuple(seeds)
         self.device = device
@@ -191,7 +193,8 @@ class Releases:
         return self._add_rounded_noise(name, sums, add_noise)
 
     def release_exponential(self, name: str, scores: GridSum) -> torch.Tensor:
-        """Makes all of a mechanism's draws, each of one candidate for every group of scores.
+        """Makes all random selections of a mechanism; each selects one candidate per group of
+        scores.
 
         A group's candidates are those that it has not drawn before. Without noise they are those of
         the largest scores.
@@ -208,9 +211,13 @@ class Releases:
         """
         mechanism = self.plan.find_mechanism(name)
         if not mechanism.is_exponential:
-            raise PrivacyError(f"{name}: priced as {mechanism.kind} noise, not as draws")
+            raise PrivacyError(
+                f"{name}: the plan has {mechanism.kind} noise for it, not random selections"
+            )
         if self.observer is not None:
-            raise PrivacyError(f"{name}: an audit sees sums with noise, and draws are none")
+            raise PrivacyError(
+                f"{name}: an audit tests sums with noise, but this mechanism selects at random"
+            )
         self.count_releases(name, mechanism.count)
         self._require_whole(name, scores.units)
         groups = scores.units.cpu().numpy().astype(np.int64)
@@ -263,7 +270,7 @@ class Releases:
     def open_keystream(self, seed: int, use: str) -> Keystream:
         """Returns the random words of one use of a seed; raises PrivacyError at a second call."""
         if (use, seed) in self._streams:
-            raise PrivacyError(f"{use}: its random words were handed out before; not released")
+            raise PrivacyError(f"{use}: its random words were already used; nothing is released")
         self._streams.add((use, seed))
         return self.entropy.open_keystream(seed, use)
 
@@ -284,33 +291,34 @@ class Releases:
         """
         if self.entropy.secret:
             raise PrivacyError(
-                f"{name}: float32 noise is for benchmarks, not for release; write engine: exact"
+                f"{name}: its float32 noise is for benchmarks, not for release; write engine: exact"
             )
         self.plan.find_mechanism(name)
         chosen = self.seeds if seeds is None else tuple(seeds)
         if self._handed_out & set(chosen):
-            raise PrivacyError(f"{name}: its noise was handed out before; not released")
+            raise PrivacyError(f"{name}: its noise was already used; nothing is released")
         self._handed_out |= set(chosen)
         return GaussianNoise(chosen, size, self.device)
 
     def count_releases(self, name: str, releases: int) -> None:
-        """Counts noisy releases; raises PrivacyError if there are more than were priced."""
+        """Counts noisy releases; raises PrivacyError if there are more than epsilon covers."""
         self._taken[name] += releases
         priced = self.plan.find_mechanism(name).count
         if self._taken[name] > priced:
             raise PrivacyError(
-                f"{name}: {self._taken[name]} noisy releases were taken, {priced} were priced; "
-                "not released"
+                f"{name}: {self._taken[name]} noisy releases were made, but epsilon covers "
+                f"{priced}; nothing is released"
             )
 
     def check_counts(self) -> None:
-        """Raises PrivacyError unless each mechanism released exactly as often as was priced."""
+        """Raises PrivacyError unless each mechanism released exactly as often as the plan
+        states."""
         for mechanism in self.plan.mechanisms:
             taken = self._taken[mechanism.name]
             if taken != mechanism.count:
                 raise PrivacyError(
-                    f"{mechanism.name}: {taken} noisy releases were taken, {mechanism.count} were "
-                    "priced; not released"
+                    f"{mechanism.name}: {taken} noisy releases were made, but epsilon covers "
+                    f"{mechanism.count}; nothing is released"
                 )
 
     def _add_rounded_noise(
@@ -337,7 +345,9 @@ class Releases:
     def _deviation_in_steps(self, name: str, sums: GridSum) -> float:
         """Returns the noise's deviation in steps of the sums' grid, rounded up."""
         if self.plan.find_mechanism(name).is_exponential:
-            raise PrivacyError(f"{name}: priced as draws, not as a sum with Gaussian noise")
+            raise PrivacyError(
+                f"{name}: the plan has random selections for it, not a sum with Gaussian noise"
+            )
         deviation = self.noise_deviation(name)
         if deviation == 0:
             return 0.0
@@ -345,22 +355,23 @@ class Releases:
         steps = math.nextafter(deviation / sums.step, math.inf)
         if steps > LARGEST_DEVIATION:
             raise PrivacyError(
-                f"{name}: noise of {deviation / self.sensitivity(name):g} times the sensitivity is "
-                "more than exact sums allow; write a larger epsilon"
+                f"{name}: noise of {deviation / self.sensitivity(name):g} times the sensitivity "
+                "exceeds the limit of exact sums; write a larger epsilon"
             )
         return steps
 
     def _require_whole(self, name: str, units: torch.Tensor) -> None:
-        """Raises PrivacyError unless sums are whole numbers of steps that float64 counts."""
+        """Raises PrivacyError unless sums are whole numbers of steps that float64 represents
+        exactly."""
         if not bool((units.abs() <= LARGEST_SUM).all()):
             raise PrivacyError(
-                f"{name}: sums that are not finite or above 2^53 steps, which float64 does not "
-                "count one by one; clip rows and take the grid of their bound; not released"
+                f"{name}: sums are not finite, or above 2^53 steps, where float64 is not exact; "
+                "clip rows and use the grid of their bound; nothing is released"
             )
         if units.dtype != torch.float64 or not bool((units == units.trunc()).all()):
             raise PrivacyError(
-                f"{name}: sums that are not whole numbers of steps; round rows to the grid before "
-                "they are added; not released"
+                f"{name}: sums are not whole numbers of steps; round rows to the grid before "
+                "adding them; nothing is released"
             )
 
     def _make_rounded_gaussian(self, name: str, seed: int) -> RoundedGaussian:

@@ -1,4 +1,4 @@
-"""Budgets expressed as risk: what the best attack on one unit may reach, in place of an epsilon.
+"""Budgets as a risk: a limit on the best attack on one unit, instead of an epsilon.
 
 A privacy officer can say what risk is permitted without knowing what epsilon means. A release of
 mu-Gaussian differential privacy limits an attack (Dong, Roth and Su 2022, "Gaussian differential
@@ -37,7 +37,7 @@ _DECIMALS, _ROUND_OFF, _DIGITS = 6, 1e-11, 6
 
 @dataclass(frozen=True, kw_only=True)
 class Risk:
-    """The most that any attack on one unit may reach.
+    """A limit on every attack on one unit.
 
     Attributes:
       advantage: true positive rate minus false positive rate, from 0 to 1; None where the target is
@@ -60,8 +60,8 @@ class Risk:
             raise PrivacyError(f"advantage {self.advantage!r}: write a number between 0 and 1")
         if self.at is not None and not 0 < self.at < float(self.true_positives or 0) < 1:
             raise PrivacyError(
-                f"true_positives {self.true_positives!r} at {self.at!r}: write a rate between that "
-                "of false positives and 1; guessing alone reaches the rate of false positives"
+                f"true_positives {self.true_positives!r} at {self.at!r}: write a rate between the "
+                "false-positive rate `at` and 1; guessing reaches `at`"
             )
 
     @classmethod
@@ -105,9 +105,9 @@ class Risk:
         epsilon = _round_down(gaussian_epsilon(self.to_mu(), delta))
         if not epsilon >= SMALLEST_EPSILON:
             raise PrivacyError(
-                f"{self}: at delta {delta:g} that is epsilon {epsilon:g}, below "
-                f"{SMALLEST_EPSILON:g}, the smallest that can be calibrated; permit a larger risk "
-                "or write a smaller delta"
+                f"{self}: at delta {delta:g} this risk needs epsilon {epsilon:g}, below the "
+                f"smallest possible {SMALLEST_EPSILON:g}; permit a larger risk or write a smaller "
+                "delta"
             )
         return min(epsilon, LARGEST_EPSILON)
 
@@ -132,7 +132,7 @@ class Risk:
         return float(self.true_positives or 0) if self.advantage is None else self.advantage
 
     def measure(self, bounds: Allowed) -> float:
-        """Returns what attacks may reach, by bounds at `rates`: comparable with `target`."""
+        """Returns the best attack by bounds at `rates`, comparable with `target`."""
         return bounds.true_positives[0] if self.advantage is None else bounds.advantage
 
     def __str__(self) -> str:
@@ -152,7 +152,7 @@ def _round_down(epsilon: float) -> float:
 
 
 def plan_for_risk(risk: Risk, delta: float, make_plan: Callable[[float], Plan]) -> Plan:
-    """Returns the plan of the largest epsilon that keeps to a risk, or raises PrivacyError.
+    """Returns the plan with the largest epsilon that stays within a risk, or raises PrivacyError.
 
     Args:
       make_plan: calibrates the plan of an epsilon at `delta`.
@@ -160,7 +160,7 @@ def plan_for_risk(risk: Risk, delta: float, make_plan: Callable[[float], Plan]) 
     plan = make_plan(risk.to_epsilon(delta))
     if plan.selection is None and is_gaussian(plan.mechanisms):
         if not risk.permits(plan):
-            raise PrivacyError(f"{risk}: the plan of epsilon {plan.epsilon:g} exceeds it")
+            raise PrivacyError(f"{risk}: the plan with epsilon {plan.epsilon:g} exceeds this risk")
         return plan
     low = high = plan
     while risk.permits(high) and high.epsilon < LARGEST_EPSILON:
@@ -168,8 +168,9 @@ def plan_for_risk(risk: Risk, delta: float, make_plan: Callable[[float], Plan]) 
     while not risk.permits(low):
         if low.epsilon <= SMALLEST_EPSILON:
             raise PrivacyError(
-                f"{risk}: not reached by epsilon {SMALLEST_EPSILON:g} at delta {delta:g}, the "
-                "smallest that can be calibrated; permit a larger risk or write a smaller delta"
+                f"{risk}: even the smallest possible epsilon, {SMALLEST_EPSILON:g}, at this delta "
+                "exceeds this risk; permit a larger risk or "
+                "write a smaller delta"
             )
         low, high = make_plan(max(low.epsilon / 2, SMALLEST_EPSILON)), low
     if risk.permits(high):

@@ -189,7 +189,7 @@ def compute_table() -> Table:
 
 
 class _Scale(NamedTuple):
-    """A deviation in the forms in which the steps of a draw take it.
+    """A standard deviation in the forms that the steps of the sampler need.
 
     Attributes:
       coarse: times 2^-50, the unit of a position of 44 bits.
@@ -255,8 +255,8 @@ class RoundedGaussian:
         """
         if sums.dtype not in (np.int64, np.float64) or not sums.flags.c_contiguous:
             raise PrivacyError(
-                f"sums of type {sums.dtype}, strides {sums.strides}: noise is added to contiguous "
-                "int64 or float64"
+                f"sums of type {sums.dtype}, strides {sums.strides}: noise needs contiguous int64 "
+                "or float64 sums"
             )
         scale = _find_scale(deviation)
         if scale is None:
@@ -307,8 +307,8 @@ class RoundedGaussian:
 def _find_scale(deviation: float) -> _Scale | None:
     if not 0 <= deviation <= LARGEST_DEVIATION:
         raise PrivacyError(
-            f"deviation {deviation!r} in units of the grid: must lie between 0 and 2^48; "
-            "take a coarser grid"
+            f"deviation {deviation!r} in units of the grid: must lie between 0 and 2^48; use a "
+            "coarser grid"
         )
     return None if deviation == 0 else _Scale.make_scale(float(deviation))
 

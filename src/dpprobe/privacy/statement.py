@@ -219,7 +219,7 @@ def make_statement(
     chosen_from: Mapping[str, Any] | None = None,
     copies: Mapping[str, int | str] | None = None,
 ) -> dict[str, Any]:
-    """States what is guaranteed, to whom, by which mechanisms, and what is not; JSON-compatible.
+    """States the guarantee, its unit, its mechanisms and its limits; JSON-compatible.
 
     Args:
       mode: "benchmark", or "release", whose statement names no seed.
@@ -363,7 +363,7 @@ def _list_public(
     declared: bool,
     drawn: Mapping[str, Any] | None,
 ) -> list[str]:
-    """Lists what the promise takes for public."""
+    """Lists the facts that the guarantee assumes to be public."""
     public = [PUBLIC_N[plan.unit]]
     if drawn:
         public.append(ROWS_DRAWN.format(**drawn))
@@ -382,7 +382,7 @@ def _list_public(
 
 
 def _write_assumption(public_data: Mapping[str, Any]) -> str:
-    """States what is assumed of the backbone's public data, and what its check found."""
+    """States the assumption on the backbone's public data, and the result of its check."""
     trained, check = bool(public_data["trained"]), public_data["near_duplicate_check"]
     assumption = PUBLIC_DATA if trained else NO_PUBLIC_DATA
     if of_vectors(public_data):
@@ -400,6 +400,12 @@ def _write_assumption(public_data: Mapping[str, Any]) -> str:
 def of_vectors(public_data: Mapping[str, Any]) -> bool:
     """Returns True if the features are vectors that a model outside dpprobe computed."""
     return bool((public_data.get("backbone_options") or {}).get("family") == "external")
+
+
+def unit_of_statement(statement: Mapping[str, Any]) -> str:
+    """Returns the words for a statement's unit of privacy: rows if features are outside vectors."""
+    words: str = statement["unit_of_privacy"]
+    return in_words_of_rows(words) if of_vectors(statement["public_data"]) else words
 
 
 def in_words_of_rows(text: str) -> str:
@@ -464,7 +470,7 @@ def _write_promise(
 
 
 def _write_pure(plan: Plan) -> str:
-    """States what holds at delta 0; empty with a Gaussian mechanism."""
+    """States the guarantee at delta 0; empty with a Gaussian mechanism."""
     if plan.selection or not all(item.is_exponential for item in plan.mechanisms):
         return ""
     epsilon = round_up(math.fsum(item.count * item.bounded_range for item in plan.mechanisms))
@@ -472,7 +478,7 @@ def _write_pure(plan: Plan) -> str:
 
 
 def _clipped_without_noise(options: Mapping[str, Any]) -> str:
-    """States what is clipped at epsilon inf: mean gradients, if a method asks for it."""
+    """States the clipping at epsilon inf: of mean gradients, if a method has this option."""
     name = "max_batch_grad_norm"
     norm = (options.get("base") or options.get("chosen") or options).get(name)
     if name in (options.get("search") or {}):
@@ -485,7 +491,7 @@ def _clipped_without_noise(options: Mapping[str, Any]) -> str:
 
 
 def _worth_to_a_patient(plan: Plan) -> str:
-    """States a patient's epsilon under a promise for one image."""
+    """States a patient's epsilon if the unit is one image."""
     if plan.patients is None:
         return ""
     if plan.patients.images is None:
@@ -543,7 +549,7 @@ def _describe_attacks(plan: Plan, *, heads: int, together: float, promised: bool
 
 
 def _bound_attacks(plan: Plan, epsilon: float | None, *, times: int = 1, size: int = 1) -> Allowed:
-    """Bounds every attack on a unit, or a group, by `times` heads of this price."""
+    """Bounds every attack on a unit, or a group, that sees `times` heads of this plan."""
     rates = list(FALSE_POSITIVE_RATES.values())
     if not plan.private or epsilon is None or math.isinf(epsilon):
         return allow_everything(rates)
@@ -639,7 +645,7 @@ def mechanisms_of(block: Mapping[str, Any]) -> tuple[Mechanism, ...]:
 
 
 def kind_of(noise: Any) -> str:
-    """Returns a mechanism's kind by a statement's word for its noise."""
+    """Returns a mechanism's kind from the name of its noise in a statement."""
     return EXPONENTIAL if noise == NOISE[EXPONENTIAL] else GAUSSIAN
 
 

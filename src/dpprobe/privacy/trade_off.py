@@ -85,7 +85,7 @@ class Allowed:
 
 
 def allow_everything(false_positive_rates: Sequence[float]) -> Allowed:
-    """Returns the bounds without a promise: a test may be right about every unit."""
+    """Returns the bounds without a guarantee: a test may be right about every unit."""
     return Allowed(
         balanced_accuracy=1.0, true_positives=tuple(1.0 for _ in false_positive_rates), exact=False
     )
@@ -100,7 +100,7 @@ def bound_attacks(
     epsilon: float,
     size: int = 1,
 ) -> Allowed:
-    """Bounds what any test of "is this unit in?" can do at false positive rates from 0 to 1.
+    """Bounds every test of "is this unit in?" at false-positive rates from 0 to 1.
 
     Args:
       mechanisms: with absolute noise multipliers.
@@ -117,7 +117,7 @@ def bound_attacks(
 
     for rate in false_positive_rates:
         if not 0 <= rate <= 1:
-            raise PrivacyError(f"false positive rate {rate!r}: must lie between 0 and 1")
+            raise PrivacyError(f"false-positive rate {rate!r}: must lie between 0 and 1")
     if any(mechanism.noise_multiplier == 0 for mechanism in mechanisms):
         return allow_everything(false_positive_rates)
     if selection is None and accountants.is_gaussian(mechanisms):
@@ -158,7 +158,8 @@ def _gaussian_rate(rate: float, mu: float) -> float:
 
 
 def _merge_alike(mechanisms: Sequence[Mechanism]) -> tuple[Mechanism, ...]:
-    """Keeps what a profile depends on, so that more plans share it."""
+    """Reduces mechanisms to the fields that a privacy profile depends on, so that plans share
+    it."""
     return tuple(
         replace(item, name=str(place), released="", sensitivity=1.0)
         for place, item in enumerate(mechanisms)

@@ -1,4 +1,4 @@
-"""The evidence beside a release's promise: a white-box audit of heads with the same plan.
+"""The audit that supports a release's guarantee: a white-box audit of heads with the same plan.
 
 It holds nothing of private examples. The audit ran on synthetic rows, and used only public facts:
 n, the dimension, the number of classes and the plan, which the statement has anyway.
@@ -53,15 +53,17 @@ def read_evidence(audit: Path, plan: Plan) -> dict[str, Any] | None:
         return None
     if other := [key for key in PLAN_KEYS if record.plan.get(key) != values[key]]:
         logger.warning(
-            "%s: of another plan (%s) than the release's: no evidence", audit, ", ".join(other)
+            "%s: its plan (%s) differs from the release's plan, so it is no evidence",
+            audit,
+            ", ".join(other),
         )
         return None
     if not box.holds or box.refuted_by:
         raise PrivacyError(
-            f"{audit}: the audit refutes epsilon {plan.realised_epsilon:g} ("
-            f"{', '.join(box.refuted_by)}; lower bound {at_least(box.epsilon_lower)} at confidence "
-            f"{box.confidence:g}); nothing is released. Look for the fault: by chance this happens "
-            "in one of 1,000 audits"
+            f"{audit}: the audit refutes epsilon {plan.realised_epsilon:g} "
+            f"({', '.join(box.refuted_by)}; lower bound {at_least(box.epsilon_lower)} at "
+            f"confidence {box.confidence:g}); nothing is released. Look for an error in the code "
+            "or the plan; by chance this happens in 1 of 1,000 audits"
         )
     return Evidence(
         audited=record.evidence.date,
@@ -76,7 +78,7 @@ def read_evidence(audit: Path, plan: Plan) -> dict[str, Any] | None:
 
 
 def in_words(evidence: Mapping[str, Any] | None) -> str | None:
-    """Says in plain words what an audit showed; None without one."""
+    """Describes the result of an audit in plain words; None without an audit."""
     if evidence is None:
         return None
     return (

@@ -160,7 +160,7 @@ class BundleFacts(Facts):
     card: CardFacts = CardFacts()
 
     def hash_parts(self) -> dict[str, str]:
-        """Returns hashes by which the statement covers facts that the promise does not imply."""
+        """Returns hashes that bind facts outside the guarantee to the statement."""
         backbone = self.backbone.model_dump(mode="json")
         preprocessing, probe = backbone.pop("preprocessing"), backbone.pop("probe")
         parts = {"classes": list(self.class_names), "preprocessing": preprocessing, "probe": probe}
@@ -253,15 +253,17 @@ def damaged_files(folder: Path) -> list[str]:
 def check_files(folder: Path) -> int:
     """Counts the files of a bundle; raises DataError unless all are plain and none is unknown."""
     if not (folder / SUMS_FILE).is_file():
-        raise DataError(f"{folder}: no bundle is there; name the folder that holds {SUMS_FILE}")
+        raise DataError(
+            f"{folder}: no bundle in this folder; name the folder that contains {SUMS_FILE}"
+        )
     modes = {path.name: path.lstat() for path in folder.iterdir()}
     missing = [name for name in BUNDLE_FILES if name not in modes]
     others = sorted(set(modes) - {*BUNDLE_FILES, SIGNATURE_FILE})
     require_true(not missing, f"{folder}: missing: {', '.join(missing)}; fetch the bundle again")
     require_true(
         not others,
-        f"{folder}: {', '.join(others)}: not part of a bundle, and no promise covers it; take it "
-        "out of the folder",
+        f"{folder}: {', '.join(others)}: not part of a bundle, so no guarantee covers it; remove "
+        "it from the folder",
     )
     for name, status in modes.items():
         require_true(
@@ -280,12 +282,14 @@ def read_facts(folder: Path) -> BundleFacts:
     names, backbone = facts.class_names, facts.backbone
     require_true(0 < len(set(names)) == len(names), "class_names: none, or one appears twice")
     if not backbone.trained:
-        require_true(backbone.checkpoint is None, "backbone: not trained, yet with a checkpoint")
+        require_true(
+            backbone.checkpoint is None, "backbone: has no trained weights, but a checkpoint"
+        )
     for name in (backbone.checkpoint or "", facts.name, facts.study, facts.dataset):
-        require_true("/" not in name and "\\" not in name, f"{name}: a path where a name belongs")
+        require_true("/" not in name and "\\" not in name, f"{name}: is a path, but must be a name")
     require_true(
         backbone.options.get("checkpoint") is None,
-        "backbone.options.checkpoint: the place of a file, which no bundle knows",
+        "backbone.options.checkpoint: a file path, which a bundle must not contain",
     )
     require_true(
         is_probe(backbone.probe),
@@ -297,7 +301,7 @@ def read_facts(folder: Path) -> BundleFacts:
 
 
 def read_bundle(folder: Path) -> Bundle:
-    """Reads a stranger's bundle; raises DataError unless it is whole and has no other files."""
+    """Reads a bundle from anyone; raises DataError unless it is complete and has no other files."""
     import numpy as np
     from safetensors import SafetensorError
     from safetensors.numpy import load
@@ -305,8 +309,8 @@ def read_bundle(folder: Path) -> Bundle:
     check_files(folder)
     if damaged := damaged_files(folder):
         raise DataError(
-            f"{folder}: {', '.join(damaged)}: missing, or changed since {SUMS_FILE} was "
-            "written; fetch the bundle again"
+            f"{folder}: {', '.join(damaged)}: missing, or changed after {SUMS_FILE} was written; "
+            "fetch the bundle again"
         )
     try:
         facts = read_facts(folder)
@@ -325,8 +329,8 @@ def read_bundle(folder: Path) -> Bundle:
     wanted = (len(facts.class_names), facts.dimension + 1)
     if weights.shape != wanted:
         raise DataError(
-            f"{folder / HEAD_FILE}: weights {list(weights.shape)}, not {list(wanted)}; fetch the "
-            "bundle again"
+            f"{folder / HEAD_FILE}: weights have shape {list(weights.shape)} instead of "
+            f"{list(wanted)}; fetch the bundle again"
         )
     for name, values in {WEIGHTS: weights, **tensors}.items():
         if values.dtype != np.float32 or not np.isfinite(values).all():

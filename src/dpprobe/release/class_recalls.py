@@ -55,7 +55,7 @@ class Recalls:
 
 def recall_mechanisms() -> tuple[Mechanism, ...]:
     """Returns the mechanism that reads the test examples, its noise up to a factor."""
-    released = "numbers of test rows of each class whose answer is right, and is wrong"
+    released = "numbers of test rows of each class with a right prediction, and with a wrong one"
     return (full_batch(CLASS_COUNTS, released, 1.0),)
 
 

@@ -74,7 +74,7 @@ def add_commands(commands: Parsers) -> None:
     verify.add_argument(
         "--checkpoint",
         type=Path,
-        help="the backbone's file of weights: compute the backbone as well, on a test image",
+        help="the backbone's weights file; dpprobe then checks the backbone too, on a test image",
     )
     verify.add_argument("--public-key", type=Path, help="the signer's Ed25519 public key in PEM")
     summary = "write backbone and head into one ONNX file"
@@ -90,9 +90,14 @@ def add_commands(commands: Parsers) -> None:
     ledger.add_argument(
         "--delta", type=float, help="delta of the total; default: the largest delta of the releases"
     )
-    ledger.add_argument("--abandon", type=int, metavar="ENTRY", help="write off an open entry")
     ledger.add_argument(
-        "--reason", help="for --abandon: why nothing of the release can have been published"
+        "--abandon",
+        type=int,
+        metavar="ENTRY",
+        help="stop counting an open entry, given by its number",
+    )
+    ledger.add_argument(
+        "--reason", help="for --abandon: why no part of the release can have been published"
     )
 
 
@@ -129,7 +134,7 @@ def _read_thresholds(words: Sequence[str]) -> dict[str, float]:
     for word in words:
         name, _, value = word.rpartition("=")
         if name in thresholds:
-            raise ConfigError(f"--threshold {word}: {name} has one already; keep one of them")
+            raise ConfigError(f"--threshold {word}: {name} already has a threshold; write only one")
         try:
             thresholds[name] = float(value if name else "")
         except ValueError:
@@ -183,7 +188,7 @@ def _run_ledger(arguments: argparse.Namespace) -> int:
         remedy = "name the folder of a dataset, which is <data_dir>/<dataset>"
         if inner:
             remedy = f"is it {' or '.join(inner)}?"
-        raise ConfigError(f"{folder}: it has neither a ledger nor split tables; {remedy}")
+        raise ConfigError(f"{folder}: this folder has neither a ledger nor split tables; {remedy}")
     if (arguments.abandon is None) != (arguments.reason is None):
         raise ConfigError("--abandon and --reason belong together; write both")
     if arguments.abandon is not None:

@@ -42,15 +42,15 @@ UNITS = {
 WHO = {"image": "that", "patient": "who", "row": "that", "group": "that"}
 METRICS = {"accuracy": "Accuracy", "auc": "AUC", "macro_accuracy": "Macro accuracy"}
 INTENDED_USE = (
-    "Classifying images of the kind it was trained on, as a help to people who check its answers, "
+    "Classifying images of the kind it was trained on, to help people who check its predictions, "
     "and for research."
 )
 LIMITS = (
-    "Not a medical device, and not for decisions about people unless a person decides. If it was "
-    "tested at all, then on this dataset alone: on images from other places, devices or groups it "
-    "may do worse, and nobody has measured by how much. Differential privacy costs accuracy, and "
-    "rare classes and small groups lose more than others. It gives an answer for every image, "
-    "even for an image that shows none of its classes."
+    "Not a medical device, and not for decisions about people unless a person decides. Any test "
+    "used only this dataset: on images from other places, devices or groups it may do worse, and "
+    "nobody has measured by how much. Differential privacy costs accuracy, and rare classes and "
+    "small groups lose more than others. It predicts a class for every image, even for an image "
+    "that shows none of its classes."
 )
 
 
@@ -154,14 +154,15 @@ def in_plain_words(statement: Mapping[str, Any], table: Sequence[Attack]) -> tup
 
 
 def to_patients(statement: Mapping[str, Any]) -> str | None:
-    """Says what a promise for one image is worth to a patient with several; None without any."""
+    """Explains the guarantee for a patient with several images if the unit is one image; else
+    None."""
     patients = statement["patients"]
     if patients is None:
         return None
-    first = "The promise is for one image. It is weaker for a patient with several images."
+    first = "The guarantee is for one image. It is weaker for a patient with several images."
     most, worth = patients["images"], patients["epsilon"]
     if most is None or worth is None or math.isinf(float(worth)):
-        return f"{first} Here patients may have several, and nothing is promised to a patient."
+        return f"{first} Here patients may have several images, so patients have no guarantee."
     return (
         f"{first} For a patient with {most} training images, the most that any patient has here, "
         f"it is epsilon {format_price(worth)} at delta {format_small(statement['delta'])}."
@@ -216,12 +217,12 @@ def state_spent(ledger: Mapping[str, Any]) -> str:
     price = f"epsilon {format_price(ledger['epsilon'])} at delta {format_small(ledger['delta'])}"
     if ledger["releases"] == 1:
         return (
-            "This was the only release from this dataset when it was made. It costs one "
+            "This was the only release of this dataset when this bundle was made. It costs one "
             f"{one} {bound}{price}."
         )
     return (
-        f"There were {ledger['releases']} releases from this dataset when it was made, including "
-        f"this one. Together they cost one {one} {bound}{price}."
+        f"This dataset had {ledger['releases']} releases when this bundle was made, including "
+        f"this release. Together they cost one {one} {bound}{price}."
     )
 
 
@@ -261,7 +262,7 @@ def one_line(text: str) -> str:
 
 
 def in_markdown(text: object) -> Markup:
-    """Escapes a text for Markdown: one line that shows as it is, and starts no block."""
+    """Escapes a text for Markdown: one line that is shown unchanged and starts no block."""
     if isinstance(text, Markup):
         return text
     line = re.sub(r"([\\`*_\[\]|~$])", r"\\\1", one_line(str(text)))

@@ -1,4 +1,4 @@
-"""A noisy result of a released head on the private test units, with a price of its own.
+"""A noisy result of a released head on the private test units, with its own epsilon.
 
 **Units.** There are n test units, a public number. Two neighbouring test splits differ in one unit,
 whose rows are null rows in one of them. If the patient is the unit, a row of a patient with m test
@@ -112,7 +112,7 @@ def evaluation_mechanisms(
     if metric == "macro_accuracy":
         if multi_label:
             raise ConfigError(
-                "evaluate: metric macro_accuracy is for one label per row; write auc or accuracy"
+                "evaluate: metric macro_accuracy needs one label per row; write auc or accuracy"
             )
         return recall_mechanisms()
     if metric == "accuracy":
@@ -121,18 +121,20 @@ def evaluation_mechanisms(
     if not multi_label and classes != 2:
         raise ConfigError(
             f"evaluate: metric auc with {classes} classes and one label per row is not defined; "
-            "write macro_accuracy or accuracy"
+            "write metric: macro_accuracy or accuracy"
         )
     longest = math.sqrt(classes) if multi_label else 1.0
     each = "of each label, " if multi_label else ""
     ranges = full_batch(
-        RANGES, f"{each}numbers of test rows by the range of the score, in fixed ranges", longest
+        RANGES, f"{each}numbers of test rows per range of the score, in fixed ranges", longest
     )
     counts = full_batch(
         COUNTS,
-        f"{each}numbers of test rows with and without it, by the score, in bins that {RANGES} gave"
+        f"{each}numbers of test rows with and without the label, per bin of the score; the bins "
+        f"come from {RANGES}"
         if multi_label
-        else f"numbers of test rows of either class, by the score, in bins that {RANGES} gave",
+        else "numbers of test rows of each class, per bin of the score; the bins come from "
+        f"{RANGES}",
         longest,
     )
     return split_budget([(RANGES_SHARE, (ranges,)), (1 - RANGES_SHARE, (counts,))])
@@ -149,8 +151,8 @@ def check_evaluation_plan(plan: Plan, metric: Metric, *, classes: int, multi_lab
     )
     if not (same and plan.private and plan.selection is None):
         raise PrivacyError(
-            f"evaluate: the plan is not that of metric {metric} on {classes} classes; calibrate "
-            "for evaluation_mechanisms"
+            f"evaluate: the plan is not for metric {metric} with {classes} classes; calibrate for "
+            "evaluation_mechanisms"
         )
 
 
@@ -172,7 +174,7 @@ def evaluate_heads(
     classes = len(features.class_names)
     check_evaluation_plan(plan, metric, classes=classes, multi_label=features.multi_label)
     if len(heads.seeds) != 1:
-        raise PrivacyError(f"evaluate: {len(heads.seeds)} heads share one price; give one head")
+        raise PrivacyError(f"evaluate: {len(heads.seeds)} heads share one epsilon; pass one head")
     weights = _row_weights(features, plan)
     scores = np.concatenate([score_rows(heads, block)[0] for _, block in features.test_blocks()])
     releases = Releases(plan, heads.seeds, torch.device("cpu"), entropy=entropy)
@@ -217,16 +219,16 @@ def check_telling(plan: Plan, *, classes: int = 2) -> None:
         noise = plan.mechanisms[0].noise_multiplier / plan.n
         if noise > MOST_NOISE:
             raise PrivacyError(
-                f"evaluate.epsilon {plan.epsilon:g}: on {plan.n} test units the accuracy "
-                f"would have noise of {100 * noise:.0f} points and would be useless; write a "
-                "larger epsilon, test on more, or leave evaluate out"
+                f"evaluate.epsilon {plan.epsilon:g}: on {plan.n} test units the accuracy would "
+                f"have noise of {100 * noise:.0f} points and would be useless; write a larger "
+                "epsilon, use more test units, or remove evaluate"
             )
     elif classes * (fewest := fewest_of_a_class(plan)) > plan.n:
         name = "macro accuracy" if plan.mechanisms[0].name == CLASS_COUNTS else "AUC"
         raise PrivacyError(
-            f"evaluate.epsilon {plan.epsilon:g}: of {plan.n} test units the {name} cannot be "
-            f"measured, which needs {math.ceil(fewest)} of each class; write a larger epsilon, "
-            "test on more, or leave evaluate out"
+            f"evaluate.epsilon {plan.epsilon:g}: the {name} needs {math.ceil(fewest)} test units "
+            f"of each class, but there are {plan.n} test units in total; write a larger epsilon, "
+            "use more test units, or remove evaluate"
         )
 
 
@@ -243,12 +245,13 @@ def fewest_of_a_class(plan: Plan) -> float:
 
 
 def composition_words(head: Plan, tested: Plan, *, split: str) -> str:
-    """Says what training and test units pay; `split` is the public rule that assigns them."""
+    """States the epsilons of training and test units; `split` is the public rule that assigns
+    them."""
     units = {"image": "images", "patient": "patients"}[head.unit]
     return (
         f"No {head.unit} is both a training and a test {head.unit} (split: {split}), so nobody "
-        f"pays both prices: the head costs training {units} epsilon {head.realised_epsilon:g} and "
-        f"test {units} nothing; the test result costs test {units} epsilon "
+        f"pays both epsilons: the head costs training {units} epsilon {head.realised_epsilon:g} "
+        f"and test {units} nothing; the test result costs test {units} epsilon "
         f"{tested.realised_epsilon:g} and training {units} nothing."
     )
 
@@ -274,10 +277,10 @@ def released_words(metric: Metric, estimate: Estimate, plan: Plan, remark: str =
 
 
 def summarise_recalls(recalls: Recalls, names: Sequence[str]) -> tuple[Estimate, str]:
-    """Returns the macro accuracy, and a remark on one answer for all images."""
+    """Returns the macro accuracy, and a remark on always predicting one class."""
     estimate = Estimate(recalls.mean, recalls.low, recalls.high, recalls.standard_error)
     if recalls.worst is None:
-        return estimate, " A class has too few test units to measure it at all."
+        return estimate, " One class has too few test units for any measurement."
     constant = 100 / len(names)
     return estimate, f" A model that always predicts the same class scores {constant:.1f}%."
 
@@ -300,8 +303,8 @@ def _row_weights(features: JobFeatures, plan: Plan) -> Floats:
     units = rows if of_images else count_units(codes)
     if units != plan.n:
         raise PrivacyError(
-            f"evaluate: the plan is for n = {plan.n} test units of kind {plan.unit}, the test "
-            f"split has {units or 'none of that kind'}; calibrate for these"
+            f"evaluate: the plan is for n = {plan.n} test units of kind {plan.unit}, but the test "
+            f"split has {units or 'none of that kind'}; calibrate for the test split"
         )
     weights = None if of_images else row_weights(codes)
     return np.ones(rows) if weights is None else weights
@@ -458,7 +461,7 @@ def label_counts(
 
 
 def area_estimate(counts: Floats, deviation: float) -> tuple[Estimate, str]:
-    """Returns the mean area under the ROC curve over labels, from noisy counts alone.
+    """Returns the mean area under the ROC curve over labels, computed only from noisy counts.
 
     Counts may be negative: they are added up unchanged, so that noise cancels. A label is left out
     if the rows with it, or without it, do not clearly exceed the noise. If no label is left, the
@@ -473,9 +476,15 @@ def area_estimate(counts: Floats, deviation: float) -> tuple[Estimate, str]:
     kept = counts[enough]
     left = len(counts) - len(kept)
     of = f" of {len(counts)} labels" if len(counts) > 1 else ""
-    remark = f" Left out{of} as too rare to measure at this epsilon: {left}." if left else ""
+    remark = (
+        f" Left out{of}, because they are too rare to measure at this epsilon: {left}."
+        if left
+        else ""
+    )
     if not len(kept):
-        return Estimate(0.5, 0.0, 1.0, 0.5), " Too few rows of one kind to measure it at all."
+        return Estimate(
+            0.5, 0.0, 1.0, 0.5
+        ), " One of the two kinds has too few rows for any measurement."
     areas = _histogram_areas(kept)
     value = float(np.clip(areas.mean(), 0, 1))
     noise = _noise_of_area(kept, deviation)

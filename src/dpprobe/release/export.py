@@ -107,8 +107,8 @@ def _make_graph(predictor: Predictor) -> torch.nn.Module:
         network = torch.nn.Identity()
     if network is None:
         raise ConfigError(
-            f"backbone {facts.backbone.name}: {facts.backbone.options['family']} is no network, "
-            "and ONNX files are made of networks; use `dpprobe predict`"
+            f"backbone {facts.backbone.name}: {facts.backbone.options['family']} is not a "
+            "network, but ONNX files contain networks; use `dpprobe predict`"
         )
     return _Graph(
         network,
@@ -147,8 +147,8 @@ def _trace_model(
     name = predictor.facts.backbone.name
     if size > LARGEST_FILE:
         raise ConfigError(
-            f"backbone {name}: {size / 2**30:.1f} GiB of weights, and an ONNX file holds 2 at "
-            "most; use `dpprobe predict`"
+            f"backbone {name}: {size / 2**30:.1f} GiB of weights, but an ONNX file holds at most "
+            "2 GiB; use `dpprobe predict`"
         )
     output = SCORES if predictor.facts.head.link == "none" else OUTPUT
     try:
@@ -229,7 +229,7 @@ def _test_images(predictor: Predictor) -> npt.NDArray[Any]:
 
 
 def _run_onnx(path: Path, images: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """Runs a file in ONNX Runtime, on all images together and on one alone."""
+    """Runs a file in ONNX Runtime, on all images together and on a single image."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(

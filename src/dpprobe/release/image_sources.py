@@ -53,7 +53,7 @@ class Source:
 def find_images(
     inputs: Sequence[Path], *, image_column: str | None = None, id_column: str | None = None
 ) -> Source:
-    """Looks through the places that a user names; raises ConfigError for one without images.
+    """Searches the files and folders that a user names; raises ConfigError if one has no images.
 
     - Folder: the images in it and below, by extension, in the order of their paths, except hidden
       ones.
@@ -71,7 +71,8 @@ def find_images(
     for option, value in {"image_column": image_column, "id_column": id_column}.items():
         if value is not None and not tables:
             raise ConfigError(
-                f"{option} {value}: it needs a parquet or CSV file, and none is named; remove it"
+                f"{option} {value}: needs a parquet or CSV file, but the images name none; remove "
+                "it"
             )
     sources = [_make_source(path, image_column, id_column) for path in inputs]
     count = sum(source.count for source in sources)
@@ -105,7 +106,7 @@ def _make_source(path: Path, image_column: str | None, id_column: str | None) ->
     if path.is_dir():
         return _of_files(_images_below(path))
     if not path.exists():
-        raise ConfigError(f"images: no file or folder {path}; correct it")
+        raise ConfigError(f"images: no file or folder {path}; correct the path")
     if not path.is_file():
         raise ConfigError(f"images: {path}: a device, a pipe or a socket; name a file or a folder")
     if not _is_table(path):
@@ -129,7 +130,7 @@ def _images_below(folder: Path) -> list[Path]:
     if not images:
         kinds = ", ".join(sorted(EXTENSIONS))
         raise ConfigError(
-            f"images: {folder}: no image in this folder ({kinds}, or DICOM); name another"
+            f"images: {folder}: no image in this folder ({kinds}, or DICOM); name another folder"
         )
     return sorted(images)
 
@@ -152,16 +153,17 @@ def _find_columns(
     if image_column is None:
         usual = [name for name in known if name.strip().lower() in IMAGE_COLUMNS]
         if len(usual) != 1:
-            seen = f"{' and '.join(usual)} may be it" if usual else "no name is a usual one"
+            seen = f"{' and '.join(usual)} may be it" if usual else "no column has a usual name"
             raise ConfigError(
-                f"image_column: {path}: it has {', '.join(known)}, and {seen}; write which one "
-                "holds the images"
+                f"image_column: {path}: it has {', '.join(known)}, and {seen}; write the name of "
+                "the column with the images"
             )
         image_column = usual[0]
     for option, name in {"image_column": image_column, "id_column": id_column}.items():
         if name is not None and name not in known:
             raise ConfigError(
-                f"{option}: {path}: no column {name!r}; it has {', '.join(known)}: name one of them"
+                f"{option}: {path}: no column {name!r}; write one of its columns: "
+                f"{', '.join(known)}"
             )
     if id_column is None and ID_COLUMN in known and image_column != ID_COLUMN:
         id_column = ID_COLUMN
@@ -221,8 +223,8 @@ def _check_type(path: Path, column: str, kind: pa.DataType) -> None:
     plain = (types.is_binary, types.is_large_binary, types.is_string, types.is_large_string)
     if not struct and not any(is_one(kind) for is_one in plain):
         raise ConfigError(
-            f"image_column: {path}: column {column!r} is {kind}, neither images (a struct of bytes "
-            "and path, or bytes) nor paths; name another"
+            f"image_column: {path}: column {column!r} is {kind}, which is neither images (a "
+            "struct of bytes and path, or bytes) nor paths; name another column"
         )
 
 
@@ -248,14 +250,16 @@ def open_vectors(path: Path, facts: BundleFacts) -> npt.NDArray[Any]:
     model = facts.backbone.architecture
     if not facts.backbone.takes_vectors:
         raise ConfigError(
-            f"{path}: vectors, and {facts.name} computes its own from images; name images"
+            f"{path}: contains vectors, but {facts.name} classifies images; name images"
         )
     try:
         array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
-        raise ConfigError(f"vectors: no file {path}; correct it") from None
+        raise ConfigError(f"vectors: no file {path}; correct the path") from None
     except (OSError, ValueError, EOFError) as error:
-        raise ConfigError(f"vectors: {path}: no NumPy array ({error}); write numpy.save") from error
+        raise ConfigError(
+            f"vectors: {path}: not a NumPy array ({error}); save it with numpy.save"
+        ) from error
     if array.dtype.kind not in "fiub" or array.ndim != 2 or array.shape[1] != facts.dimension:
         raise ConfigError(
             f"vectors: {path}: {array.dtype} {array.shape}; the head takes numbers [rows, "

@@ -21,9 +21,7 @@ FORBIDDEN_TEXTS = {
         r"|\b[A-Za-z]:\\{1,2}[A-Z]|file://|(?<!\w)~/"
     ),
     "a time": re.compile(r"\b(19|20)\d\d-[01]\d-[0-3]\d[T ][0-2]\d:[0-5]\d"),
-    "a number of 128 bits, as seeds are": re.compile(
-        r"(?<![0-9A-Fa-f])[0-9a-f]{32}(?![0-9a-fA-F])"
-    ),
+    "a number of 128 bits, like a seed": re.compile(r"(?<![0-9A-Fa-f])[0-9a-f]{32}(?![0-9a-fA-F])"),
 }
 
 
@@ -38,14 +36,14 @@ def check_keys(values: Any, *, where: str) -> None:
     """Raises DataError for a forbidden key."""
     keys = {key for key in _all_keys(values) if FORBIDDEN_KEYS.search(key)} - PUBLIC_KEYS
     if keys:
-        raise DataError(f"{where}: holds {', '.join(sorted(keys))}, which is not to be published")
+        raise DataError(f"{where}: contains {', '.join(sorted(keys))}, which must not be published")
 
 
 def check_text(text: str, *, where: str) -> None:
     """Raises DataError for a forbidden text."""
     for what, pattern in FORBIDDEN_TEXTS.items():
         if match := pattern.search(text):
-            raise DataError(f"{where}: holds {what}, {match[0]!r}, which is not to be published")
+            raise DataError(f"{where}: contains {what}, {match[0]!r}, which must not be published")
 
 
 def _all_keys(value: Any) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The ledger of a dataset: every release from it, booked before its noise is drawn, and their sum.
+"""The ledger of a dataset: records every release before its noise is drawn, and adds up their cost.
 
     <data_dir>/<dataset>/ledger.jsonl    one record per line, in order of time; mode 0600
     <data_dir>/<dataset>/ledger.lock     locked by writers (POSIX locks, which NFS has too)
@@ -147,10 +147,15 @@ class Part:
             raise PrivacyError(f"{where}: epsilon {self.epsilon!r} must be positive and finite")
         check_delta(self.delta)
         if not self.mechanisms or any(item.noise_multiplier == 0 for item in self.mechanisms):
-            raise PrivacyError(f"{where}: a mechanism without noise, or none; it has no price")
+            raise PrivacyError(
+                f"{where}: has no mechanism, or a mechanism without noise; no epsilon can be "
+                "computed"
+            )
         repeated = self.selection.repeated if self.selection else ()
         if unknown := set(repeated) - {item.name for item in self.mechanisms}:
-            raise PrivacyError(f"{where}: no mechanism {min(unknown)!r}, which is repeated")
+            raise PrivacyError(
+                f"{where}: names a repeated mechanism {min(unknown)!r} that it does not have"
+            )
 
     @classmethod
     def from_plan(cls, side: Side, plan: Plan) -> Part:
@@ -186,7 +191,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Booking:
-    """All that is known of a release before its noise is drawn.
+    """The facts of a release that are known before its noise is drawn.
 
     Attributes:
       unit: of privacy, a key of `Plan.UNITS`.
@@ -217,7 +222,8 @@ class Booking:
         sides = [part.side for part in self.parts]
         if not sides or len(set(sides)) < len(sides):
             raise PrivacyError(
-                f"release {self.release!r}: parts {sides}; give one for each side that it reads"
+                f"release {self.release!r}: parts {sides}; write one part for each split that it "
+                "reads"
             )
 
     def to_dict(self) -> dict[str, Any]:
@@ -286,7 +292,7 @@ class Spent:
 
 
 class _Content(NamedTuple):
-    """The records of a file, the hash and the end of the last one, and what follows it.
+    """The records of a file, the hash and end of the last record, and the bytes after it.
 
     A file ends "torn" if a piece of a line follows, "unended" if the last newline is missing.
     """
@@ -314,7 +320,7 @@ class Ledger:
             return list(self._read_content().entries.values())
 
     def entry_of(self, release: str) -> Entry | None:
-        """Returns the entry of a release that is not abandoned; None without one."""
+        """Returns the entry of a release that is not abandoned; None if there is none."""
         return _find_named([each for each in self.read_entries() if each.is_counted], release)
 
     def book_release(
@@ -325,7 +331,7 @@ class Ledger:
         units: Units | None = None,
         other_units_than: Sequence[str] = (),
     ) -> Entry:
-        """Books a release; its noise may be drawn once this returns, not before.
+        """Records a release; its noise may be drawn only after this returns.
 
         Args:
           units: of the release; None leaves them unchecked.
@@ -362,13 +368,14 @@ class Ledger:
             return content.entries[number]
 
     def check_room(self, booking: Booking, limits: Limits) -> None:
-        """Checks what `book_release` checks of a booking's price and unit, and books nothing."""
+        """Checks a booking's cost and unit as `book_release` does, without recording it."""
         added = self._find_added(self._read_ledgers(), booking)
         self._refuse_other_unit(added, booking)
         refuse_excess(self._add_up(added), booking, limits, ledger=str(self.path))
 
     def close_entry(self, number: int, digest: str) -> None:
-        """Closes an open entry, whose bundle is whole; with the same digest again, does nothing."""
+        """Closes an open entry whose bundle is complete; does nothing if called again with the same
+        digest."""
         with self._lock_ledger() as content:
             entry = self._find_entry(content, number)
             if entry.state == "closed" and entry.digest == digest:
@@ -377,7 +384,7 @@ class Ledger:
             self._append_line(content, "close", number, digest=digest)
 
     def abandon_entry(self, number: int, reason: str) -> None:
-        """Takes an open entry out of the sum, since nobody has seen what was made under it."""
+        """Removes an open entry from the total, if nobody has seen its files."""
         if len(reason.strip()) < SHORTEST_REASON or not reason.isprintable():
             raise PrivacyError(
                 f"reason {reason!r}: write one line of {SHORTEST_REASON} characters or more"
@@ -391,7 +398,7 @@ class Ledger:
         return compose_bookings(self.list_bookings(), delta)
 
     def list_bookings(self) -> list[Booking]:
-        """Lists the bookings of all entries that count, with those of ledgers that are added up."""
+        """Lists the bookings of all entries that count, including ledgers that are added up."""
         return self._add_up(self._find_added(self._read_ledgers()))
 
     def list_added(self) -> list[str]:
@@ -419,7 +426,7 @@ class Ledger:
     def _find_added(
         self, ledgers: Mapping[str, list[Entry]], *extra: Booking
     ) -> dict[str, list[Entry]]:
-        """Returns this ledger and those that are added up with it, this one first."""
+        """Returns this ledger first, then the ledgers that are added up with it."""
         bookings = [(self._dataset, each) for each in extra]
         bookings += [(name, each.booking) for name, listed in ledgers.items() for each in listed]
         pairs = [{name, each.same_units_as} for name, each in bookings if each.same_units_as]
@@ -450,8 +457,9 @@ class Ledger:
                 raise PrivacyError(
                     f"release {booking.release!r}: images have changed sides since entry "
                     f"{entry.number} of {self.path} ({entry.booking.release}), by the same split "
-                    f"({booking.split}): their units were renamed, and the sum would count one "
-                    "side for each; write another split_seed, so that both sides count"
+                    f"({booking.split}): their units were renamed, so the total would count only "
+                    "one split for each unit; write another split_seed, so that both splits "
+                    "count"
                 )
 
     def _refuse_same_units(
@@ -477,11 +485,11 @@ class Ledger:
                 if name in unlike or not share_units(hashes, theirs, "names"):
                     continue
                 what = "names of units"
-                remedy = f", or other_units_than: [{name}] if others have the same names"
+                remedy = f", or other_units_than: [{name}] if different units have the same names"
             raise PrivacyError(
                 f"release {booking.release!r}: {what} of dataset {self._dataset} are also in "
-                f"entry {entry.number} of {folder / LEDGER_FILE} ({entry.booking.release}), "
-                f"and the two ledgers are not added up; write same_units_as: {name} under "
+                f"entry {entry.number} of {folder / LEDGER_FILE} ({entry.booking.release}), but "
+                f"the two ledgers are not added up; write same_units_as: {name} under "
                 f"datasets.{self._dataset}{remedy}"
             )
 
@@ -492,8 +500,8 @@ class Ledger:
         place = f"release {booking.release!r}: entry {entry.number} of {self.path}"
         if entry.state == "closed":
             raise PrivacyError(
-                f"{place} is closed, because its bundle was made; a rerun with fresh noise is "
-                "another release: give it another name"
+                f"{place} is closed, because its bundle is complete; a rerun with fresh noise is "
+                "a new release: give it another name"
             )
         raise PrivacyError(f"release {booking.release!r}: {self.explain_open(entry)}")
 
@@ -505,15 +513,15 @@ class Ledger:
                 raise PrivacyError(
                     f"release {booking.release!r}: its unit of privacy is {unit_words(booking)}, "
                     f"but that of entry {entry.number} of {self._data_dir / name / LEDGER_FILE} "
-                    f"({entry.booking.release}) is {unit_words(entry.booking)}, and prices to "
-                    "different units do not add up; set it to that"
+                    f"({entry.booking.release}) is {unit_words(entry.booking)}, and epsilons for "
+                    "different units cannot be added up; write the unit of the earlier entry"
                 )
 
     def _find_entry(self, content: _Content, number: int) -> Entry:
         if number not in content.entries:
             raise PrivacyError(
-                f"{self.path}: no entry {number!r}; it has {len(content.entries)}: "
-                f"`dpprobe ledger {shlex.quote(str(self.path.parent))}` lists them"
+                f"{self.path}: no entry {number!r}; the ledger has {len(content.entries)} "
+                f"entries: `dpprobe ledger {shlex.quote(str(self.path.parent))}` lists them"
             )
         return content.entries[number]
 
@@ -521,8 +529,8 @@ class Ledger:
         """Says why an open entry counts, and how to abandon it."""
         return (
             f"entry {entry.number} of {self.path} is open: its job is still running, or died "
-            "before its bundle was whole. It counts, as its noise may have been drawn. If its job "
-            "is dead and nobody has seen what it made, run `dpprobe ledger "
+            "before its bundle was complete. It counts, because its noise may have been drawn. If "
+            "its job is dead and nobody has seen its files, run `dpprobe ledger "
             f'{shlex.quote(str(self.path.parent))} --abandon {entry.number} --reason "..."`'
         )
 
@@ -530,13 +538,13 @@ class Ledger:
         place = f"{self.path}: entry {entry.number}"
         if entry.state == "closed":
             raise PrivacyError(
-                f"{place} is closed with bundle {entry.digest}, which may have been seen: it "
-                "counts for good; delete any other bundle of it"
+                f"{place} is closed with bundle {entry.digest}, which somebody may have seen, so "
+                "it counts permanently; delete any other bundle of this release"
             )
         if entry.state == "abandoned":
             raise PrivacyError(
-                f"{place} was abandoned ({entry.reason}); delete what was made under it, and run "
-                "the release again"
+                f"{place} was abandoned ({entry.reason}); delete the files that were made for it, "
+                "and run the release again"
             )
 
     def _read_content(self) -> _Content:
@@ -564,7 +572,7 @@ class Ledger:
             except (ValueError, KeyError, TypeError, AttributeError, PrivacyError) as error:
                 raise DataError(
                     f"{self.path}, line {number}: damaged ({error}); restore the file from a "
-                    "backup: nothing is released from this dataset until then"
+                    "backup: until then no release of this dataset is made"
                 ) from error
             last = record["hash"]
         return _Content(entries, last, len(written) - len(rest) * (end == "torn"), end)
@@ -593,7 +601,7 @@ class Ledger:
                 fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except (BlockingIOError, PermissionError):  # another has it; which, systems differ
                 logger.warning(
-                    "%s: another release is being booked in it; waiting for that job to end",
+                    "%s: another job is recording a release in it; waiting for that job",
                     self.path,
                 )
                 fcntl.lockf(lock, fcntl.LOCK_EX)
@@ -602,7 +610,8 @@ class Ledger:
             os.close(lock)
 
     def _mend(self, content: _Content) -> None:
-        """Removes a torn last line, and flushes what a process wrote that died before it could."""
+        """Removes an incomplete last line, and flushes data that a dead process wrote without
+        flushing."""
         if not self.path.exists():
             return
         if content.end == "torn":
@@ -662,7 +671,7 @@ def _make_line(record: Mapping[str, Any], digest: str) -> bytes:
 
 
 def _is_torn(rest: bytes) -> bool:
-    """Returns True for a piece of a line; False for a whole record, even if it is damaged."""
+    """Returns True for an incomplete line; False for a complete record, even if it is damaged."""
     try:
         json.JSONDecoder().raw_decode(rest.decode(errors="replace"))
     except ValueError:
@@ -671,15 +680,15 @@ def _is_torn(rest: bytes) -> bool:
 
 
 def _check_line(line: bytes, previous: str) -> dict[str, Any]:
-    """Reads a line; raises ValueError unless it is exactly a record that follows the one before."""
+    """Reads a line; raises ValueError unless it is a record that follows the previous record."""
     record = json.loads(line)
     if not isinstance(record, dict) or record.get("format") != FORMAT:
-        raise ValueError(f"no record of {FORMAT}")
+        raise ValueError(f"not a record of {FORMAT}")
     content = {key: value for key, value in record.items() if key != "hash"}
     if hash_value(content) != record["hash"] or _make_line(content, record["hash"]) != line:
         raise ValueError("altered: its hash does not match its content")
     if record["previous"] != previous:
-        raise ValueError("does not follow the line before: one is missing, or came in between")
+        raise ValueError("does not follow the previous line: a line is missing or was inserted")
     return record
 
 
@@ -698,11 +707,11 @@ def _enter_record(entries: dict[int, Entry], record: Mapping[str, Any]) -> None:
 
 
 def check_delta(delta: float) -> None:
-    """Raises PrivacyError for a delta at which nothing can be priced."""
+    """Raises PrivacyError for a delta at which no epsilon can be computed."""
     if not SMALLEST_DELTA <= delta < 1:
         raise PrivacyError(
-            f"delta {delta!r}: outside {SMALLEST_DELTA:g} to 1; write one slightly below "
-            "1 / (training units)"
+            f"delta {delta!r}: outside {SMALLEST_DELTA:g} to 1; write a delta slightly below 1 / "
+            "(training units)"
         )
 
 
@@ -720,18 +729,19 @@ def refuse_excess(
         if not spent.epsilon <= max_epsilon:
             before = compose_bookings(booked, delta).epsilon
             raise BudgetError(
-                f"release {booking.release!r}: with it a unit's rows would cost epsilon "
-                f"{spent.epsilon:g} at delta {delta:g} (without it {before:g}, by {ledger}), above "
-                f"max_epsilon {max_epsilon:g}; ask for a smaller epsilon, or raise max_epsilon"
+                f"release {booking.release!r}: with it, the total epsilon of a unit would be "
+                f"{spent.epsilon:g} at delta {delta:g} (without it {before:g}, by {ledger}), "
+                f"above max_epsilon {max_epsilon:g}; write a smaller epsilon, or raise "
+                "max_epsilon"
             )
     if max_risk is not None:
         reached = max_risk.measure(bound_bookings(every, max_risk.rates, delta))
         if not reached <= max_risk.target:
             before = max_risk.measure(bound_bookings(booked, max_risk.rates, delta))
             raise BudgetError(
-                f"release {booking.release!r}: with it attacks on a unit could reach "
-                f"{reached:g} (without it {before:g}, by {ledger}), above max_risk {max_risk}. "
-                "Ask for a smaller epsilon, or raise max_risk"
+                f"release {booking.release!r}: with it, attacks on a unit could reach {reached:g} "
+                f"(without it {before:g}, by {ledger}), above max_risk {max_risk}. Write a "
+                "smaller epsilon, or raise max_risk"
             )
 
 
@@ -813,7 +823,7 @@ def _price_parts(parts: Sequence[Part], delta: float) -> tuple[float, bool]:
 
 
 def _merge_mechanisms(parts: Sequence[Part]) -> list[Mechanism]:
-    """Returns the mechanisms of parts, equally priced ones merged, which saves time."""
+    """Returns the mechanisms of parts; merges equal mechanisms to save time."""
     alike: Counter[Mechanism] = Counter()
     for item in (item for part in parts for item in part.mechanisms):
         key = replace(item, name="", released="", sensitivity=1.0, count=1)
@@ -836,14 +846,14 @@ def describe_ledger(ledger: Ledger, *, delta: float | None) -> str:
     """Lists the entries of a ledger, remedies, and their sum at a delta, by default the largest."""
     entries = ledger.read_entries()
     if not entries:
-        return f"{ledger.path}: no release is booked"
+        return f"{ledger.path}: no release is recorded"
     bookings = [entry.booking for entry in entries if entry.is_counted]
     lines = [str(ledger.path), "", *_list_table(entries), ""]
     if bookings:
         largest = max(part.delta for booking in bookings for part in booking.parts)
         lines += _list_sums(bookings, largest if delta is None else delta)
     else:
-        lines += ["Nothing is spent: all entries are abandoned."]
+        lines += ["Total epsilon 0: all entries are abandoned."]
     if bookings and (others := ledger.list_added()):
         spent = ledger.compute_spent(largest if delta is None else delta)
         lines += [
@@ -885,7 +895,8 @@ def _list_sums(bookings: Sequence[Booking], delta: float) -> list[str]:
     total = compose_bookings(bookings, delta)
     units = {"train": "a training unit", "test": "a test unit"}
     lines = [
-        f"Sum at delta {delta:g} of the {total.entries} that count, for one {bookings[0].unit}:"
+        f"Total at delta {delta:g} over the {total.entries} entries that count, for one  "
+        f"{bookings[0].unit}:"
     ]
     for split, sides in _by_split(bookings).items():
         for side, parts in sides.items():

@@ -97,7 +97,8 @@ def make_release(
     audit: Path | None = None,
     benchmark: Path | None = None,
 ) -> None:
-    """Makes a release of a study, keeps the one that was made, or finishes one that was cut short.
+    """Makes a release of a study, leaves a finished release unchanged, or finishes an interrupted
+    one.
 
     `audit` is the record of an audit, and `benchmark` the `metrics.json`, of the study's cell of
     the same method and epsilon. Nothing is booked if an error shows beforehand.
@@ -261,8 +262,8 @@ class _Task:
         )
         if tables is None:
             logger.warning(
-                "release %s: the split tables in %s are gone or of other data, so its images are "
-                "not compared with those of other datasets; only names of units are",
+                "release %s: the split tables in %s are missing or belong to other data, so only "
+                "names of units are compared with other datasets, not images",
                 self.name, self.ledger.path.parent,
             )  # fmt: skip
         named = self.dataset.names_rows()
@@ -279,14 +280,16 @@ class _Task:
     # the remains of an earlier run
 
     def _drop_abandoned(self) -> None:
-        """Removes what is left of abandoned entries: nobody may see their heads."""
+        """Removes the remaining files of abandoned entries, because nobody may see their heads."""
         for entry in self.ledger.read_entries():
             if entry.state != "abandoned" or entry.booking.release != self.name:
                 continue
             for folder in (self._staged_folder(entry), self._partial_folder(entry)):
                 if folder.exists():
                     shutil.rmtree(folder)
-                    logger.info("release %s: %s removed, its entry is abandoned", self.name, folder)
+                    logger.info(
+                        "release %s: %s removed, because its entry is abandoned", self.name, folder
+                    )
 
     def finish_earlier(self) -> bool:
         """Keeps or finishes the release of an earlier run; False if there is none.
@@ -300,13 +303,17 @@ class _Task:
             return False
         self._check_same(entry)
         if entry.state == "closed" and _has_digest(self.output, entry.digest):
-            logger.info("release %s: kept, it is final (entry %d)", self.name, entry.number)
+            logger.info(
+                "release %s: unchanged, because a release is final (entry %d)",
+                self.name,
+                entry.number,
+            )
             self._touch_files()
             return True
         staged = self._staged_folder(entry)
         if _is_whole(staged) and entry.state == "open":
             self._close_entry(entry, staged)
-            logger.info("release %s: staged by an earlier run, closed", self.name)
+            logger.info("release %s: completed from the files of an earlier run", self.name)
             self._publish_bundle(staged)
             return True
         if entry.state == "closed" and _has_digest(staged, entry.digest):
@@ -325,8 +332,8 @@ class _Task:
             if of == self.options.dataset and files.bundle_digest(sums.parent) not in known:
                 raise PrivacyError(
                     f"{sums.parent}: a release from {of} that {self.ledger.path} does not list; "
-                    "put the ledger back, which has the budget that is spent; or move the bundle "
-                    "elsewhere, if it is of other data"
+                    "restore the ledger, which records the spent budget; or move the bundle "
+                    "elsewhere if it belongs to other data"
                 )
 
     def _check_telling(self, plan: Plan) -> None:
@@ -334,8 +341,8 @@ class _Task:
         check_telling(plan, classes=2 if store.multi_label else store.num_classes)
         if self.metric != "accuracy":
             logger.warning(
-                "release %s: its test result can be measured if %d of the %d test units are of "
-                "each class, and otherwise the price is paid for nothing",
+                "release %s: its test result needs %d of the %d test units in each class; "
+                "otherwise its epsilon is spent without a result",
                 self.name, math.ceil(fewest_of_a_class(plan)), plan.n,
             )  # fmt: skip
 
@@ -352,8 +359,8 @@ class _Task:
             )
         if data != self._hash_data():
             logger.warning(
-                "release %s: its data or features have changed since it was made; it is final: a "
-                "head of the data as it is now would be another release, with another name",
+                "release %s: its data or features changed after it was made, but a release is "
+                "final; for a head of the new data, make a release with another name",
                 self.name,
             )
 
@@ -362,8 +369,8 @@ class _Task:
             return (
                 f"release {self.name}: made (entry {entry.number} of {self.ledger.path}), and its "
                 f"bundle is neither at {self.output} nor in {self._staged_folder(entry)}: restore "
-                f"a copy whose {files.SUMS_FILE} has the SHA-256 {entry.digest}, or give a new "
-                "release another name: it costs anew"
+                f"a copy whose {files.SUMS_FILE} has the SHA-256 {entry.digest}, or make a new "
+                "release with another name, which spends its epsilon again"
             )
         return f"release {self.name}: {self.ledger.explain_open(entry)}, then run again"
 
@@ -386,8 +393,8 @@ class _Task:
                 path.unlink()
             elif path.name not in ready or path.read_bytes() != ready[path.name].read_bytes():
                 raise PrivacyError(
-                    f"{path}: not as release {self.name} was made; delete it and run again: the "
-                    f"bundle is restored from {staged}"
+                    f"{path}: differs from release {self.name} as it was made; delete it and run "
+                    f"again, which restores the bundle from {staged}"
                 )
         for name in sorted(ready, key=lambda name: name == files.SUMS_FILE):
             if not (self.output / name).exists():
@@ -453,7 +460,7 @@ class _Task:
             units=self.list_units(),
             other_units_than=self.dataset.other_units_than,
         )
-        logger.info("release %s: booked as entry %d", self.name, entry.number)
+        logger.info("release %s: recorded as entry %d", self.name, entry.number)
         with tell_of_entry(f"{entry.number} of {self.ledger.path}"):
             heads, evaluation = self._draw_head(features)
             staged = self._staged_folder(entry)
@@ -485,10 +492,11 @@ class _Task:
         copies = (self.stores[0].copies or {}).get(self.unit)
         if copies and copies["rows"]:
             logger.warning(
-                "release %s: %d training rows repeat the picture of another %s, one stands under "
-                "%d: the promise to such a picture is that to a group; to have the whole of it, "
-                "remove the copies that problems.csv beside the split tables lists, and release "
-                "anew under another name. The bundle does not say how many there are",
+                "release %s: %d training rows repeat the picture of another %s, and one picture "
+                "occurs under %d: the guarantee for such a picture is the weaker guarantee for a "
+                "group; for the full guarantee, remove the copies listed in problems.csv beside "
+                "the split tables, and make a release with another name. The bundle does not "
+                "state the number of copies",
                 self.name, copies["rows"], "row" if self.unit == "image" else "patient",
                 copies["most"],
             )  # fmt: skip
@@ -508,7 +516,7 @@ class _Task:
         private.check_rows(self.method)
 
     def _draw_head(self, features: JobFeatures) -> tuple[Heads, dict[str, Any] | None]:
-        """Draws the head and its test result, if any: all that is random."""
+        """Draws the head and its test result, if any: all random parts of a release."""
         entropy = SystemEntropy()
         heads = fit_heads(self.method, features.train, self.plan, [_HEAD], entropy=entropy)
         if self.test_plan is None:
@@ -575,8 +583,8 @@ class _Task:
         header = store.read_header(first)
         if header.precision is None or first.probe is None:
             raise DataError(
-                f"{store.path.with_name(first.file)}: an earlier dpprobe wrote it, without the "
-                "precision of its forward pass; delete it and run again"
+                f"{store.path.with_name(first.file)}: an earlier dpprobe wrote it, without "
+                "recording the precision of the forward pass; delete it and run again"
             )
         options = self.study.backbones[self.options.backbone]
         checkpoint = getattr(options, "checkpoint", None)

@@ -78,7 +78,7 @@ class Summary:
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """Consecutive images: probabilities [m, classes] of usable ones, and faults of the others."""
+    """Consecutive images: probabilities [m, classes] of usable images, and faults of the others."""
 
     rows: tuple[Row, ...]
     values: npt.NDArray[np.float32]
@@ -249,7 +249,7 @@ class Predictor:
         if good:
             values = self.score_features(features[good])
             finite = np.isfinite(values).all(axis=1)
-            overflow = "the head's scores of it are not finite numbers"
+            overflow = "the head's scores for it are not finite numbers"
             wrong |= {good[place]: overflow for place in np.flatnonzero(~finite)}
             good, values = [each for each in good if each not in wrong], values[finite]
         more = tuple(Fault(rows[position], reason) for position, reason in wrong.items())
@@ -298,7 +298,7 @@ def predict(
     vectors = [path for path in images if is_vector_file(path)]
     if vectors and (len(vectors) < len(images) or image_column or id_column):
         raise ConfigError(
-            f"{vectors[0]}: vectors are predicted by themselves; leave out images and columns"
+            f"{vectors[0]}: a file of vectors must be the only input; leave out images and columns"
         )
     sources = (
         None if vectors else find_images(images, image_column=image_column, id_column=id_column)
@@ -352,8 +352,8 @@ def _transform_sized(
     values = transform(image)
     if values.numel() != dimension:
         raise DataError(
-            f"an image of {image.width} x {image.height} gives {values.numel()} values, and "
-            f"the head takes {dimension}; resize it"
+            f"an image of {image.width} x {image.height} gives {values.numel()} values, but the "
+            f"head takes {dimension}; resize the image"
         )
     return values.flatten()
 
@@ -369,8 +369,8 @@ def _check_source(bundle: Bundle, *, allow_hub: bool, allow_module: bool) -> Non
     options = bundle.facts.backbone.options
     if options.get("family") == "imported" and not allow_module:
         raise ConfigError(
-            f"{bundle.folder}: the backbone is built by {options.get('module')}, a function "
-            "that the bundle names; pass --allow-module if you trust it"
+            f"{bundle.folder}: the backbone is built by {options.get('module')}, a function that "
+            "the bundle names; pass --allow-module if you trust this function"
         )
     model, tag = str(options.get("model", "")), options.get("pretrained")
     arguments = options.get("model_args") or {}
@@ -379,13 +379,13 @@ def _check_source(bundle: Bundle, *, allow_hub: bool, allow_module: bool) -> Non
     places += [model] if ":" in model and not model.startswith(("hf-hub:", "hf_hub:")) else []
     if places:
         raise DataError(
-            f"{bundle.folder}: {places[0]}: the bundle names a place from which to load "
-            "weights, which is not allowed; ask for a bundle whose weights are a checkpoint"
+            f"{bundle.folder}: {places[0]}: the bundle names a location to load weights from, "
+            "which is not allowed; ask for a bundle with a checkpoint"
         )
     if ":" in model and not allow_hub:
         raise ConfigError(
-            f"{bundle.folder}: the backbone's weights are of {model}, a repository of the Hub that "
-            "the bundle names; pass --allow-hub if you trust its owner"
+            f"{bundle.folder}: the bundle takes the backbone's weights from the Hub repository "
+            f"{model}; pass  --allow-hub if you trust its owner"
         )
 
 
@@ -415,12 +415,13 @@ def _check_weights(bundle: Bundle, sha256: str | None, named: str) -> None:
     wanted = bundle.facts.backbone.weights_sha256
     if sha256 != wanted:
         raise DataError(
-            f"{named}: weights of SHA-256 {sha256}, and {bundle.folder} is of {wanted}; use those"
+            f"{named}: its weights have SHA-256 {sha256}, but {bundle.folder} needs {wanted}; use "
+            "those weights"
         )
 
 
 def _check_backbone(bundle: Bundle, loaded: Backbone) -> None:
-    """Checks that weights, preprocessing and features are those of the release."""
+    """Checks that weights, preprocessing and features match the release."""
     facts = bundle.facts.backbone
     _check_weights(bundle, loaded.weights_sha256, f"backbone {facts.name}")
     here = json.loads(json.dumps(dict(loaded.preprocessing)))  # with lists as in the bundle
@@ -428,15 +429,15 @@ def _check_backbone(bundle: Bundle, loaded: Backbone) -> None:
     fault = None
     if loaded.dimension not in (None, bundle.facts.dimension):
         fault = (
-            f"gives {loaded.dimension} features here, and the head takes {bundle.facts.dimension}"
+            f"gives {loaded.dimension} features here, but the head takes {bundle.facts.dimension}"
         )
     elif here != there:
         key = next(key for key in {**there, **here} if there.get(key) != here.get(key))
-        fault = f"{key} of its preprocessing is {here.get(key)} here, and was {there.get(key)}"
+        fault = f"{key} of its preprocessing is {here.get(key)} here, but was {there.get(key)}"
     elif not probes_agree(probe := take_probe(loaded), facts.probe):
         fault = (
-            f"its features of a test image have norm {probe['norm']:g} here, and had "
-            f"{facts.probe['norm']:g}, or differ in their values"
+            f"its features of a test image have norm {probe['norm']:g} here instead of "
+            f"{facts.probe['norm']:g}, or different values"
         )
     if fault:
         named = ", ".join(f"{name} {version}" for name, version in facts.versions.items())

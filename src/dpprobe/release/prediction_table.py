@@ -29,7 +29,7 @@ METADATA_KEY = "dpprobe"  # of a parquet file's metadata; holds the table's orig
 
 
 class Prediction(NamedTuple):
-    """The class and its values for one image, or the reason why there are none."""
+    """The predicted class and its values for one image, or the reason for their absence."""
 
     id: str
     label: str | None
@@ -69,21 +69,21 @@ def check_thresholds(given: Mapping[str, float], facts: BundleFacts) -> dict[str
     names = facts.class_names
     if thresholds and facts.head.link == "none":
         raise ConfigError(
-            f"thresholds: the head of {facts.name} gives scores, not probabilities; leave them "
-            "out, and compare the columns score_<class> with values of your own"
+            f"thresholds: the head of {facts.name} gives scores, not probabilities; leave "
+            "thresholds out, and compare the columns score_<class> with your own limits"
         )
     for name, value in thresholds.items():
         if name not in names:
             raise ConfigError(
-                f"threshold of {name}: {facts.name} has no such class; "
+                f"threshold of {name}: {facts.name} has no class with this name; "
                 f"{suggest_names(name, names)}: it has {', '.join(names[:20])}"
             )
         if not 0 <= value <= 1:
             raise ConfigError(f"threshold of {name}: {value}; write a probability from 0 to 1")
     if not facts.multi_label and len(thresholds) == len(names):
         raise ConfigError(
-            f"thresholds: all {len(names)} classes have one, so an image that reaches none would "
-            "have no class; leave out the class that is to be named otherwise"
+            f"thresholds: all {len(names)} classes have a threshold, so an image below all of "
+            "them would have no class; leave out the threshold of the default class"
         )
     return thresholds
 
@@ -139,7 +139,7 @@ def check_output(output: Path | None, inputs: Sequence[Path]) -> None:
 def open_predictions(
     output: Path | None, columns: Sequence[str], origin: Origin
 ) -> Iterator[Write]:
-    """Opens a table that is whole or absent; yields the function that appends rows.
+    """Opens a table that will be complete or absent; yields the function that appends rows.
 
     Args:
       output: a CSV or parquet file; None for CSV on standard output.

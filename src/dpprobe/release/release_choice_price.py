@@ -1,4 +1,4 @@
-"""The price of choosing a release by looking at a study's cells of the same dataset.
+"""The privacy cost of choosing a release by looking at a study's cells of the same dataset.
 
 **Claim.** A person who names a release after a look at the benchmark publishes a function of all
 heads of its cells on the dataset, their test results, and the release. For training units that
@@ -43,30 +43,29 @@ from dpprobe.study.study import Study
 logger = logging.getLogger("dpprobe")
 
 NO_CHOICE = (
-    "The study trains no other head on this dataset, so nothing was chosen by its results. Looks "
-    "at results elsewhere are not covered."
+    "The study trains no other head on this dataset, so nothing was chosen by its results. "
+    "Choices by results of other studies are not covered."
 )
 SEEDED = (
     " The bound holds against anyone who cannot recompute the noise of these cells. That noise "
     "comes from seeds, which follow from the study and its data: against someone who knows both "
     "except for one unit, the choice is not covered."
 )
-NOT_COVERED = "No price covers choosing this release by looking at their results: some are "
+NOT_COVERED = "No epsilon covers choosing this release by looking at their results: some are  "
 WHAT_IT_MEANS = (
     "The epsilon of this head holds for the head as named. It does not cover a decision, made "
     "after a look at these results, to publish this head rather than another: that decision may "
-    "reveal something about the training data, and nothing bounds how much. A choice on public "
-    "data costs nothing; a choice in a study without these cells has a price."
+    "reveal something about the training data, and no bound on this is known. A choice on public "
+    "data costs nothing; for a choice in a study without these cells an epsilon is computed."
 )
 TEST_UNITS = (
-    " The test results of these cells are exact, without noise: nothing covers the test units "
-    "behind them."
+    " The test results of these cells are exact, without noise: no epsilon covers their test units."
 )
 LOOKED_AT = (
-    " This price covers heads and test results alone. Training-loss curves and t-SNE plots are "
-    "computed from the images without noise: no price covers a choice by them."
+    " This epsilon covers a choice by heads and test results only. Training-loss curves and t-SNE "
+    "plots are computed from the images without noise: no epsilon covers a choice by them."
 )
-MAKE_FEATURES = "Extract their features first: head auto chooses by them."
+MAKE_FEATURES = "Extract their features first, because head auto needs them for its choice."
 _NAMED = 3
 
 
@@ -109,7 +108,7 @@ def choice_words(
     unknown: Sequence[str] = (),
     delta: float = 0.0,
 ) -> str:
-    """Says what a choice among so many cells costs at `delta`, or why it has no price.
+    """States the epsilon of a choice among a number of cells at `delta`, or why none exists.
 
     `exposed` names parts of the study that are not private, `unknown` heads that `auto` has not
     chosen.

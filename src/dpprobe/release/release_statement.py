@@ -1,4 +1,5 @@
-"""The privacy statement of a release: that of a cell, without private parts, and with more."""
+"""The privacy statement of a release: a cell's statement without private parts, plus further
+facts."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def release_statement(
     chosen_from: Mapping[str, Any] | None = None,
     parts: Mapping[str, str] | None,
 ) -> dict[str, Any]:
-    """Writes what a release promises; JSON-compatible, and without anything private.
+    """Writes the privacy statement of a release: JSON-compatible, and without private facts.
 
     Args:
       options: of the method; public files by any path.

@@ -43,8 +43,8 @@ def read_private_key(path: Path) -> Ed25519PrivateKey:
         key = load_pem_private_key(path.read_bytes(), password=None)
     except TypeError as error:
         raise ConfigError(
-            f"signing key {path}: it has a passphrase, which a job cannot type; write the key "
-            "without one, readable only by you"
+            f"signing key {path}: it has a passphrase, which a job cannot enter; save the key "
+            "without a passphrase, readable only by you"
         ) from error
     except (OSError, ValueError, UnsupportedAlgorithm) as error:
         raise ConfigError(f"signing key {path}: unreadable; {PRIVATE_REMEDY}") from error

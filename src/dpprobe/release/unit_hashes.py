@@ -1,4 +1,4 @@
-"""Keyed hashes of a release's units, by which the ledgers of one data_dir recognise each other's.
+"""Keyed hashes of a release's units, by which the ledgers of one data_dir recognise common units.
 
     <data_dir>/units.key                            32 random bytes, mode 0600, made once
     <data_dir>/<dataset>/units-<hash>.safetensors   the hashes of a booking; equal ones share a file
@@ -36,7 +36,7 @@ from dpprobe.errors import DataError
 FORMAT, FORMAT_VERSION = "dpprobe-units", 1
 KEY_FILE = "units.key"
 _KEY_BYTES, _HASH_BYTES = 32, 8
-_LOST = "restore it from a backup: nothing is released from the datasets beside it until then"
+_LOST = "restore it from a backup: until then no release is made from the datasets beside it"
 _NONE = np.zeros(0, np.uint64)
 
 # By "<split>.names" and "<split>.images"; each list is sorted and without duplicates.
@@ -93,7 +93,7 @@ def count_moved(first: Hashes, second: Hashes) -> int:
 
 
 def find_tables(folder: Path, fingerprint: str | None = None) -> Path | None:
-    """Returns the folder if it holds split tables of the fingerprint, if any is given."""
+    """Returns the folder if it has split tables (with the fingerprint, if given)."""
     try:
         made = read_info(folder / "dataset.json").fingerprint
     except DataError:
@@ -103,14 +103,14 @@ def find_tables(folder: Path, fingerprint: str | None = None) -> Path | None:
 
 
 def load_key(data_dir: Path, *, used: bool) -> bytes:
-    """Reads the key of a data_dir, or makes it; the caller holds a lock.
+    """Reads the key of a data_dir, or creates it; the caller must hold a lock.
 
     Raises DataError for a damaged key, and for a missing one if hashes were made with it (`used`).
     """
     path = data_dir / KEY_FILE
     if not path.exists():
         if used:
-            raise DataError(f"{path}: not there, and ledgers hold hashes under it; {_LOST}")
+            raise DataError(f"{path}: missing, but ledgers contain hashes made with it; {_LOST}")
         _write_private(path, secrets.token_bytes(_KEY_BYTES))
     if len(key := path.read_bytes()) != _KEY_BYTES:
         raise DataError(f"{path}: {len(key)} bytes, not {_KEY_BYTES}; {_LOST}")
@@ -132,12 +132,12 @@ def read_hashes(folder: Path, digest: str, key: bytes) -> Hashes:
     path = _path_of(folder, digest)
     try:
         if hashlib.sha256(path.read_bytes()).hexdigest() != digest:
-            raise DataError("not as its ledger says")
+            raise DataError("it differs from its ledger's record")
         with safe_open(path, framework="numpy") as file:
             described = json.loads((file.metadata() or {})["dpprobe"])
             check_not_newer(path, described, kind=FORMAT, version=FORMAT_VERSION)
             if described["key"] != _mark_key(key):
-                raise DataError(f"made under another key than {KEY_FILE}")
+                raise DataError(f"made with another key than {KEY_FILE}")
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError, ValueError, KeyError, DataError) as error:
         raise DataError(f"{path}: cannot be used ({error}); {_LOST}") from error

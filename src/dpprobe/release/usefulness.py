@@ -39,8 +39,8 @@ def check_usefulness(name: str, *, benchmark: Path | None, facts: DataFacts) -> 
         source = f"its benchmark {benchmark} shows"
     if faults:
         raise PrivacyError(
-            f"release {name}: this head would be useless, {source}: {'; '.join(faults)}. Nothing "
-            "was booked. Take a larger epsilon, more images or another method, or set "
+            f"release {name}: this head would be useless, {source}: {'; '.join(faults)}. No "
+            "epsilon was spent. Use a larger epsilon, more images or another method, or set "
             "`allow_useless: true` in the release to make it anyway"
         )
 
@@ -52,13 +52,13 @@ def benchmark_faults(record: CellRecord) -> Iterator[str]:
     if constant is not None and (low is None or low <= constant):
         begins = "no interval is known" if low is None else f"its 95% CI begins at {low:.3f}"
         yield (
-            f"its {HEADLINES[record.headline]} is not better than the {constant:.3f} of one answer "
-            f"for all images ({begins})"
+            f"its {HEADLINES[record.headline]} is not better than the majority-class baseline, "
+            f"{constant:.3f} ({begins})"
         )
     if record.headline != "auc" and "auc" in summary:
         low = summary["auc"].both_low
         if low is not None and low <= 0.5:
-            yield f"the 95% CI of its AUC begins at {low:.3f}, so that it may rank by chance"
+            yield f"the 95% CI of its AUC begins at {low:.3f}, so the ranking may be chance"
     if not record.multi_label:  # one of several labels still ranks if it is below 1/2 everywhere
         yield from _never_predicted(record)
 
@@ -88,7 +88,7 @@ def _planner_faults(facts: DataFacts) -> Iterator[str]:
     )  # fmt: skip
     if too_few(setting):
         enough = n_that_would_do(setting)
-        would_do = f"; about {enough:,} would do" if enough else ""
+        would_do = f"; about {enough:,} are enough" if enough else ""
         yield (
             f"{facts.n:,} training {facts.unit}s are too few for {facts.classes} classes at "
             f"epsilon {facts.epsilon:g}{would_do}"
@@ -109,6 +109,6 @@ def check_metric(name: str, metric: Headline, labels: npt.NDArray[Any]) -> None:
         telling = "macro_accuracy" if len(counts) > 2 else "auc` or `metric: macro_accuracy"
     if ratio > IMBALANCED:
         raise PrivacyError(
-            f"release {name}: its classes are unequal, so that an accuracy would hide the rare "
-            f"one; write `metric: {telling}` in `evaluate`. Nothing was booked"
+            f"release {name}: its classes are unequal, so accuracy would hide the rare class; "
+            f"write `metric: {telling}` in `evaluate`. No epsilon was spent"
         )

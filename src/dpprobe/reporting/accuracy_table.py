@@ -27,8 +27,9 @@ NAME = "accuracy"
 # Columns of a cell, in the table for programs.
 NUMBERS = ("low", "high", "rows low", "rows high", "both low", "both high", "least of a class")
 CHOICE = (
-    "The best head was selected by test results, which its own epsilon does not cover. Publishing "
-    "the selection costs at most what publishing all private heads of the row costs"
+    "The best head was selected by test results, and its own epsilon does not cover the "
+    "selection. Publishing the selection costs at most as much as publishing all private heads of "
+    "the row"
 )
 CONSTANT = "accuracy of the most frequent answer"
 CONSTANT_METRIC = "metric of the most frequent answer"
@@ -41,7 +42,9 @@ UNPRICED = (
     f"{UNPRICED_MARK} Not private and not for release: its options were searched on the private "
     "images without a privacy budget"
 )
-LEFT_OUT = "Labels that all test images have, or none has, are left out of the mean"
+LEFT_OUT = (
+    "The mean leaves out labels that all test examples have, and labels that no test example has"
+)
 
 
 def write_accuracy_table(summaries: Sequence[Path], *, csv: Path, markdown: Path) -> None:
@@ -56,7 +59,7 @@ def write_accuracy_table(summaries: Sequence[Path], *, csv: Path, markdown: Path
 
 
 def accuracy_table(grid: Grid) -> Table:
-    """Makes the table for people: one row per (dataset, epsilon), a column per backbone + method.
+    """Makes the table for people: one row per (dataset, epsilon), one column per backbone + method.
 
     A column `metric` names the metrics unless all are accuracy. Cells that were not run are blank.
     Rows at epsilon inf have the non-private ceilings. Bold is the best private entry of a row, and
@@ -72,7 +75,7 @@ def accuracy_table(grid: Grid) -> Table:
     texts = [cell.text for row in rows for cell in row]
     kinds = [
         "[low, high]: 95% CI over seeds and "
-        f"{grid.tested.replace('rows', 'images')} ({_row_intervals(grid)})."
+        f"{grid.tested.replace('rows', 'examples')} ({_row_intervals(grid)})."
     ]
     if any(PLUS_MINUS in text for text in texts):
         kinds.append(f"{PLUS_MINUS}: half of the 95% CI over seeds (Student's t).")
@@ -121,7 +124,7 @@ def accuracy_table(grid: Grid) -> Table:
 
 
 def _show_cells(entries: Sequence[Entry | None]) -> list[TableCell]:
-    """Makes the cells of one row. The best private ones are bold if there are several."""
+    """Makes the cells of one row. The best private cells are bold if there are several."""
     private = [f"{entry.mean:.1f}" for entry in entries if entry and entry.private]
     best = max(private, key=float) if len(private) > 1 else None
     return [

@@ -17,7 +17,7 @@ SMALLEST = 4.0
 
 
 def confusion_svg(counts: np.ndarray, names: Sequence[str], *, title: str) -> str:
-    """Draws the share of each true class that is taken for each class, in shades of blue.
+    """Draws for each true class the shares of the predicted classes, in shades of blue.
 
     Args:
       counts: [true class, predicted class].

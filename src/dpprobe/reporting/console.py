@@ -37,7 +37,7 @@ def describe_study(folder: Path, summaries: Sequence[Path]) -> str:
     blocks = [
         _wrap(f"{_name(grid, best.dataset)}{' '.join([verdict(best), *list_doubts(best)])}")
         for best in chosen
-    ] or [["No head of this study is private: its methods or epsilons promise nothing."]]
+    ] or [["No head of this study is private: add a private method and a finite epsilon."]]
     notes = _list_notes(grid, bests, folder)
     commands = ["Next:", *(f"  {command}" for command in list_commands(folder, summaries, chosen))]
     room = LINES - len(notes) - len(commands) - 2 - bool(notes)  # blank lines between blocks
@@ -68,7 +68,7 @@ def _keep_blocks(blocks: Sequence[Sequence[str]], room: int, folder: Path) -> li
 
 
 def _list_notes(grid: Grid, bests: Sequence[Best], folder: Path) -> list[str]:
-    """Lists what would mislead a reader of the table."""
+    """Lists remarks without which the table would mislead."""
     notes = [
         f"{_name(grid, dataset)}{text}".replace("`", "")
         for dataset, measure in grid.measures.items()
@@ -164,7 +164,7 @@ def list_commands(folder: Path, summaries: Sequence[Path], chosen: Sequence[Best
     planned = [best for best in chosen if best.measure.is_accuracy]
     if planned:
         command = _plan_command(planned[0], summaries)
-        made.append((command, f"what more images of {planned[0].dataset} would bring"))
+        made.append((command, f"accuracy with more images of {planned[0].dataset}"))
     elif (table := folder / "tables/accuracy.md").is_file():
         made.append((f"less {shlex.quote(str(table))}", "all results with their 95% CIs"))
     return [f"{command}  # {words}" for command, words in made]

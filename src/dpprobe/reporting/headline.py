@@ -1,4 +1,4 @@
-"""The words of a headline: the verdict on the best private head, and what limits it.
+"""The words of a headline: the verdict on the best private head, and its limits.
 
 The report, the tables, the console and MLflow take them from here.
 """
@@ -28,17 +28,17 @@ def best_interval(best: Best) -> str:
 
 
 def tested_words(entry: Entry) -> str:
-    """Names what the interval is over."""
+    """Names the source of the interval's uncertainty."""
     units = _name_units(entry)
     return f"seeds and {units}" if (entry.both_interval or "").startswith(SEED_INTERVAL) else units
 
 
 def _name_units(entry: Entry) -> str:
-    return "test patients" if entry.patients else "test images"
+    return "test patients" if entry.patients else "test examples"
 
 
 def verdict(best: Best) -> str:
-    """Writes what the best private head of a dataset reaches at one epsilon."""
+    """Writes the result of a dataset's best private head at one epsilon."""
     interval = f" (95% CI {best_interval(best)})" if best_interval(best) else ""
     references = (
         (BASELINE, best.ceiling.mean if best.ceiling else None),
@@ -60,7 +60,7 @@ def _say_difference(points: float) -> str:
 
 
 def list_doubts(best: Best) -> list[str]:
-    """Lists sentences on what a verdict's numbers cannot tell."""
+    """Lists sentences on the limits of a verdict's numbers."""
     doubts = [text for text in (baseline_doubt(best), majority_doubt(best)) if text]
     if best.beside_ceiling is not None and best.beside_ceiling.one_seed:
         doubts.append("One seed: the intervals ignore training noise.")
@@ -73,7 +73,7 @@ def baseline_doubt(best: Best) -> str:
     if beside is None or beside.apart:
         return ""
     if beside.low is None or beside.high is None:
-        return f"No interval tells whether it differs from {BASELINE}."
+        return f"No interval shows whether it differs from {BASELINE}."
     interval = f"95% CI of the difference {beside.low:+.1f} to {beside.high:+.1f} points"
     if max(-beside.low, beside.high) <= TELLING:
         return f"The difference from {BASELINE} is within noise ({interval})."
@@ -83,7 +83,7 @@ def baseline_doubt(best: Best) -> str:
     if more_seeds_may_tell(best.entry):
         few = f"seeds ({best.entry.seeds}) or {few}"
         needed = f"{FEW_SEEDS} seeds or {needed}"
-    return f"Too few {few} to tell it from {BASELINE} ({interval}): {needed} needed."
+    return f"Too few {few} to distinguish it from {BASELINE} ({interval}): {needed} needed."
 
 
 def majority_doubt(best: Best) -> str:
@@ -107,7 +107,7 @@ def majority_words(entry: Entry, measure: Measure) -> str:
 
 
 def choice_words(best: Best) -> str:
-    """Describes the selection bias of the best of several heads; empty for a single one."""
+    """Describes the selection bias of the best of several heads; empty for a single head."""
     several = f"Selected from {best.choice.candidates} private heads by test results"
     if best.uncorrected:
         why = f"too few {_name_units(best.entry)}"

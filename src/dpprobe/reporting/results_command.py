@@ -1,4 +1,4 @@
-"""The command that prints a study's results, and where to look further: `dpprobe results`."""
+"""The command that prints a study's results, and where to find more: `dpprobe results`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHOWN = 10
 
 
 def add_command(commands: Any) -> None:
-    summary = "print accuracies, and where to look further"
+    summary = "print accuracies, and where to find more"
     parser: argparse.ArgumentParser = commands.add_parser("results", help=summary)
     parser.set_defaults(run=_run_results)
     parser.add_argument(
@@ -36,8 +36,8 @@ def _run_results(arguments: argparse.Namespace) -> int:
     folders = results_folders()
     if not folders:
         raise DataError(
-            f"{Path('results')}: no finished dataset here or below; run `{run_command()}` "
-            "first, or name a study's results_dir: `dpprobe results FOLDER`"
+            f"{Path('results')}: no finished dataset in this folder or its subfolders; run "
+            f"`{run_command()}` first, or name a study's results_dir: `dpprobe results FOLDER`"
         )
     latest, *others = folders
     if others:

@@ -1,4 +1,4 @@
-"""The price of choosing the best private cell of a dataset and epsilon by its test results.
+"""The privacy cost of choosing the best private cell of a dataset and epsilon by test results.
 
 **Claim.** A cell's statement is for one head of that cell. The best cell was read off the test
 results of all seeds of all M private cells of the dataset and epsilon. The best cell's heads, and

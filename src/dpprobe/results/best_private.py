@@ -160,7 +160,7 @@ def _held_out(entries: Sequence[Entry], best: Entry) -> HeldOut | None:
 def _best_zero_shot(
     dataset: str, measure: Measure, zero_shot: Mapping[tuple[str, str], tuple[str, float]]
 ) -> tuple[str, str, float] | None:
-    """Finds a dataset's best result in its own metric, else in any."""
+    """Finds a dataset's best zero-shot result in its own metric, otherwise in any metric."""
     results = [
         (backbone, metric, percent)
         for (of, backbone), (metric, percent) in zero_shot.items()

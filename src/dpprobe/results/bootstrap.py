@@ -1,4 +1,4 @@
-"""Percentile bootstraps of test metrics: rows, or units with all their rows, are drawn again.
+"""Percentile bootstraps of test metrics: resamples rows, or units with all their rows.
 
 A unit's rows, such as the images of a patient, resemble each other and are drawn together. A row
 counts by its weight, 1 / m of the m rows of its unit, so that each drawn unit counts once.
@@ -23,7 +23,7 @@ def _percentile_ends(values: np.ndarray) -> tuple[float, float]:
 
 
 class Drawable(Protocol):
-    """A metric of drawn units: its value in each resample, NaN where it has none."""
+    """A metric of resampled units: its value in each resample, NaN if undefined."""
 
     def draw_metric(self, counts: np.ndarray) -> np.ndarray:
         """Returns [resamples] of units counted [units, resamples] times."""
@@ -33,7 +33,7 @@ class Drawable(Protocol):
 def bootstrap_intervals(
     drawable: Mapping[str, Drawable], units: int, *, seed: int
 ) -> dict[str, tuple[float, float]]:
-    """Computes percentile intervals over resamples of as many units as there are.
+    """Computes percentile intervals over resamples of the original size.
 
     All metrics and labels see the same resamples, held as [units, resamples] counts in blocks.
     """
@@ -52,7 +52,7 @@ def bootstrap_intervals(
 
 
 class Share:
-    """The share of right predictions: a mean over units of each one's mean."""
+    """The share of right predictions: the mean over units of each unit's mean."""
 
     def __init__(self, right: np.ndarray, units: np.ndarray, weights: np.ndarray) -> None:
         shares = right.mean(axis=1) if right.ndim == 2 else right
@@ -63,7 +63,7 @@ class Share:
 
 
 class Recalls:
-    """The mean recall of the classes that the drawn rows have."""
+    """The mean recall of the classes that occur in a resample."""
 
     def __init__(
         self, labels: np.ndarray, correct: np.ndarray, units: np.ndarray, weights: np.ndarray
@@ -79,7 +79,7 @@ class Recalls:
 
 
 class Areas:
-    """The mean AUC of the labels for which both kinds of rows are drawn."""
+    """The mean AUC of the labels that occur with both values in a resample."""
 
     def __init__(self, runs: Sequence[Runs]) -> None:
         self._runs = runs

@@ -1,4 +1,4 @@
-"""Sentences that keep a headline from misleading.
+"""Warnings without which a headline would mislead.
 
 They tell of classes that are never predicted, results that fall as epsilon grows, and non-private
 baselines below a head without noise.
@@ -166,7 +166,7 @@ def list_cautions(
     *,
     columns: Iterable[tuple[str, str]] | None = None,
 ) -> Iterator[str]:
-    """Yields sentences on what would mislead a reader of a dataset's results.
+    """Yields warnings without which a dataset's results would mislead.
 
     Args:
       columns: each (backbone, method) to look at; by default all.

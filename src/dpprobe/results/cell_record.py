@@ -221,7 +221,8 @@ class Measure(_StrictPart):
 
     @property
     def is_partial(self) -> bool:
-        """True if labels are left out of the mean: those with one value in all test examples."""
+        """True if labels are left out of the mean: labels with the same value in all test
+        examples."""
         return self.multi_label and self.headline == "auc" and self.labels < self.num_classes
 
     @property
@@ -256,7 +257,9 @@ def read_cell(path: Path) -> CellRecord:
     try:
         return parse_cell(path.read_bytes())
     except FileNotFoundError:
-        raise DataError(f"{path}: missing; run the cell by naming this path") from None
+        raise DataError(
+            f"{path}: missing; run the cell by naming this path as the target"
+        ) from None
     except DataError as error:
         raise DataError(f"{path.parent}: {error}") from None
     except ValueError as error:
@@ -342,7 +345,7 @@ def find_disagreement(
     accountant: str | None,
     unit: str,
 ) -> Difference | None:
-    """Finds the first place where a cell's record differs from what a study asks for.
+    """Finds the first difference between a cell's record and the study.
 
     Args:
       record: the values of `metrics.json`.
@@ -375,7 +378,7 @@ def read_measures(cells: Iterable[tuple[Path, CellRecord]]) -> dict[str, Measure
         other_path, other = first.setdefault(record.cell.dataset, (path, measure))
         if other != measure:
             raise DataError(
-                f"{path}: shows {measure.headline}, {other_path} shows {other.headline}, or they "
-                "were tested on other rows; run the study again"
+                f"{path}: its metric is {measure.headline} but {other_path} has {other.headline}, "
+                "or their test rows differ; run the study again"
             )
     return {dataset: measure for dataset, (_, measure) in first.items()}

@@ -68,7 +68,7 @@ class CellResult:
 
     @property
     def base_options(self) -> Mapping[str, Any]:
-        """The options of the trained head: the base of a search, or what `auto` chose."""
+        """The options of the trained head: the base of a search, or the choice of `auto`."""
         named = self.options.get("base") or self.options.get("chosen")
         trained: Mapping[str, Any] = named or self.options
         return trained

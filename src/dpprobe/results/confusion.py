@@ -1,4 +1,4 @@
-"""Counts of the classes that are taken for others, from a cell's predictions, and their CSV.
+"""Counts of predicted classes per true class, from a cell's predictions, and their CSV.
 
 They count images, each once, also where patients are known and metrics count each patient once.
 """

@@ -79,10 +79,10 @@ def headline_reason(record: CellRecord, metric_of: str = "the study or the catal
         return f"Metric: {title} (an image may have several labels)."
     present = [count for count in counts if count]
     if len(present) < 2:
-        return f"Metric: {title}. All test images are of one class, so it says little."
-    images = f"{min(present):,} to {max(present):,} test images each"
+        return f"Metric: {title}. All test examples are of one class, so it says little."
+    images = f"{min(present):,} to {max(present):,} test examples each"
     if max(present) == min(present):
-        images = f"{max(present):,} test images each"
+        images = f"{max(present):,} test examples each"
     if record.headline == "accuracy":
         return f"Metric: {title} (classes are balanced: {images})."
     first, *_, second = record.class_names

@@ -137,7 +137,7 @@ def _accepted_accuracy(
 ) -> float:
     judged = np.array([bool(labels) for labels in accepted])
     if not judged.any():
-        raise DataError("no test row has an accepted label; give some rows theirs")
+        raise DataError("no test row has an accepted label; add accepted labels for some rows")
     right = np.array(
         [label in labels for label, labels in zip(predicted.tolist(), accepted, strict=True)]
     )
@@ -183,8 +183,8 @@ def right_predictions(
         return np.asarray(scores.argmax(axis=1) == labels)
     if link not in THRESHOLDS:
         raise DataError(
-            f"link {link}: it gives probabilities of one label per row, but these rows have "
-            "several; train with a sigmoid loss"
+            f"link {link}: this link gives probabilities for one label per row, but these rows "
+            "have several; train with loss: sigmoid"
         )
     return np.asarray((scores > THRESHOLDS[link]) == (labels != 0))
 
@@ -196,7 +196,8 @@ def training_metrics(
     link: Link = "softmax",
     units: np.ndarray | None = None,
 ) -> dict[str, float]:
-    """Computes what is cheap enough during training: test_accuracy, and test_auc if defined.
+    """Computes the metrics that are cheap enough during training: test_accuracy, and test_auc if
+    defined.
 
     Scores that are not finite give NaN.
     """
@@ -215,7 +216,7 @@ def training_metrics(
 
 
 def ranked_labels(labels: np.ndarray, num_classes: int) -> list[int]:
-    """Lists the labels that enter an AUC: those that some test examples have and others have not.
+    """Lists the labels that enter an AUC: labels that some test examples have and others lack.
 
     With one label per example, it is the second class of two that both have rows.
     """

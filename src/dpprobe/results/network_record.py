@@ -1,4 +1,4 @@
-"""The record of one tuned network: a seed of a cell, its files, and what it was trained from.
+"""The record of one tuned network: a seed of a cell, its files, and its inputs.
 
 A network is private as its cell's statement says. Everything that writes or reads one takes names
 from here. Imports nothing heavy: every start of Snakemake reads it.

@@ -52,7 +52,7 @@ class Comparison:
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
     def units_to_tell(self, units: int, *, least: float) -> int:
-        """Returns a lower bound on the test units that would tell this difference from 0.
+        """Returns a lower bound on the test units needed to distinguish this difference from 0.
 
         It takes the interval's side towards 0 to shrink with the root of the units, though the part
         over seeds does not.
@@ -123,7 +123,7 @@ def _widening_factor(entry: Entry, confidence: float) -> float:
 
 
 def _paired_half(first: Entry, second: Entry, confidence: float) -> float | None:
-    """Returns half of the paired interval; None if the halves tell nothing."""
+    """Returns half of the paired interval; None if the halves give no estimate."""
     if first.halves is None or second.halves is None:
         return None
     if (first.test_units if first.resting is None else first.resting) < FEWEST_ROWS:

@@ -1,4 +1,4 @@
-"""The cells of a dataset as one tidy table, and as the grid that tables and figures read."""
+"""The cells of a dataset as one tidy table, and as the grid for tables and figures."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The number of private cells of a dataset and epsilon, and the price of publishing the best.
+    """The number of private cells of a dataset and epsilon, and the epsilon of publishing the best.
 
     Attributes:
       epsilon: an upper bound at the cells' delta; None for one candidate.
@@ -262,7 +262,7 @@ class Grid:
 
 
 def read_grid(paths: Sequence[Path]) -> Grid:
-    """Reads the cells of summary files: datasets in the order given, epsilons rising.
+    """Reads the cells of summary files: datasets in the given order, epsilons ascending.
 
     Raises:
       DataError: if a file is not a summary.
@@ -390,7 +390,7 @@ def _class_names(record: CellRecord, indices: Sequence[int] | None) -> list[str]
 
 
 def rounded_up(loss: float) -> float:
-    """Rounds a privacy loss to four significant digits, never below what it is."""
+    """Rounds a privacy loss up to four significant digits."""
     shown = float(f"{loss:.4g}")
     if shown >= loss:
         return shown

@@ -212,7 +212,7 @@ def make_drawable(
     units: np.ndarray,
     weights: np.ndarray,
 ) -> Drawable | None:
-    """Makes a metric of drawn units; None for metrics without a bootstrap.
+    """Makes a metric of resampled units; None for metrics without a bootstrap.
 
     Args:
       units: int64 [n], numbered from 0 without gaps. weights: of the rows.

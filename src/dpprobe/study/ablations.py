@@ -87,7 +87,7 @@ def keep_unique(items: Iterable[T]) -> list[T]:
 
 
 def find_varied(options: Mapping[str, Mapping[str, Any]], option: str) -> list[tuple[str, ...]]:
-    """Groups methods, by their recorded options, that differ in one option of `VARIED` alone.
+    """Groups methods that differ only in one option of `VARIED`, by their recorded options.
 
     The learning rate may differ too. Between two optimisers, options that not all optimisers have
     count as part of the change. The option has two values or more in each group.

@@ -98,9 +98,9 @@ class DatasetEntry(Options):
         if "source" not in self.options:
             raise ValueError("options: no source; name one")
         if (self.access != "open" or self.required) and self.steps is None:
-            raise ValueError("steps: missing; say what a person has to do")
+            raise ValueError("steps: missing; describe the steps for a person")
         if self.access == "credentialed" and not self.required:
-            raise ValueError("required: empty; name the option that says where the files lie")
+            raise ValueError("required: empty; name the option with the location of the files")
         if self.class_names is not None:
             if len(self.class_names) != self.sizes.classes:
                 raise ValueError(f"class_names: {len(self.class_names)}, but {self.sizes.classes}")
@@ -110,7 +110,7 @@ class DatasetEntry(Options):
         return self
 
     def common_options(self, *, resized: bool) -> dict[str, Any]:
-        """Returns the options that hold whatever source the images come from."""
+        """Returns the options that are independent of the source of the images."""
         sizes = self.sizes.model_dump(exclude_none=True)
         return {
             **{name: self.options[name] for name in _KEPT if name in self.options},
@@ -155,7 +155,7 @@ def backbone_entries() -> dict[str, dict[str, Any]]:
 
 
 def complete_dataset(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Completes a dataset's options with those of its entry.
+    """Completes a dataset's options from its catalog entry.
 
     With another `source`, only the entry's sizes, metric, prompts and options of both splits
     remain: a copy on disk is checked against the catalog. Words for prompts do not, as classes may
@@ -170,8 +170,8 @@ def complete_dataset(values: Mapping[str, Any]) -> dict[str, Any]:
     if missing:
         steps = " ".join(str(entry.steps).split())
         raise ConfigError(
-            f"{', '.join(missing)}: missing; {entry.title} cannot be fetched for you as it stands. "
-            f"{steps}"
+            f"{', '.join(missing)}: missing; dpprobe cannot download {entry.title} with these "
+            f"options. {steps}"
         )
     return {**common, "prompt_names": entry.prompt_names, **entry.options, **values}
 

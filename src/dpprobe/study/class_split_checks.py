@@ -1,6 +1,6 @@
 """Finds classes that a split leaves too few units of to be tested, before anything is computed.
 
-The counts are read off private labels. They go to the owner's screen, never to a file.
+The counts come from private labels. They go to the owner's screen, never to a file.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ def class_split_faults(study: Study, name: str, counts: ClassUnits) -> tuple[lis
 
 
 def _find_need(study: Study, name: str) -> tuple[str | None, bool]:
-    """Returns what needs test units of every class, or None; and True if the user may waive it.
+    """Returns the metric that needs test units of every class, or None; and True if the user may
+    waive it.
 
     `missing_classes: warn` lets a mean over classes or labels leave some out. An AUC of two classes
     needs both, and in the mean of a release a class without images would be noise.

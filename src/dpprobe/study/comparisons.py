@@ -1,4 +1,4 @@
-"""The figures that compare datasets, backbones or images, where a study has what they compare."""
+"""The figures that compare datasets, backbones or images, if a study has enough of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folders that a study writes into, held against each other and against those it reads."""
+"""Compares the folders that a study writes with each other and with the folders that it reads."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _among_others(study: Study) -> Iterator[str]:
 
 
 def _among_images(study: Study) -> Iterator[str]:
-    """Yields what would stand among images at the next start, and be read as such."""
+    """Yields files that the next start would read as images."""
     written = {"results_dir": (study.results_dir, [_resolve_folder(study.results_dir)])}
     tables = [_resolve_folder(study.data_dir) / name for name in (*study.all_datasets(), DOWNLOADS)]
     written["data_dir"] = (study.data_dir, tables)

@@ -70,7 +70,8 @@ def with_rare_classes(values: Any) -> Any:
             continue  # `imbalance_faults` tells
         if rare.name in added or rare.name in values["datasets"]:
             raise ValueError(
-                f"imbalance: {rare.name} would be the name of two datasets; rename a dataset"
+                f"imbalance: {rare.name} would be the name of two datasets; rename one of your "
+                "datasets"
             )
         part = {"fractions": {rare.class_name: rare.fraction}, "seed": options.seed}
         added[rare.name] = {**whole, "subsample": part}

@@ -1,4 +1,4 @@
-"""The options of a study beside those of its datasets, backbones and methods."""
+"""The options of a study, except the options of its datasets, backbones and methods."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class FeatureOptions(Options):
 
 
 class FineTuningOptions(Options):
-    """Resources of jobs that train networks; no option here changes what they release."""
+    """Resources of jobs that train networks; no option here changes the released networks."""
 
     physical_batch: int = Field(
         64,
@@ -66,7 +66,7 @@ class FineTuningOptions(Options):
 
 
 class RiskOptions(Options):
-    """Limit on what attacks on one unit can reach: write advantage, or true_positives with at."""
+    """Limit on the best attack on one unit: write advantage, or true_positives with at."""
 
     advantage: float | None = Field(
         None,
@@ -111,8 +111,9 @@ class PrivacyOptions(Options):
     )
     max_risk: RiskOptions | None = Field(
         None,
-        description="Limit on what attacks on one unit can reach by all releases of a dataset, "
-        "such as {advantage: 0.1}. It may stand beside max_epsilon. A release beyond it is "
+        description="Limit on the best attack on one unit, given all releases of "
+        "a dataset, such as "
+        "{advantage: 0.1}. You may also set max_epsilon. A release beyond the limit is "
         "refused.",
     )
 
@@ -244,7 +245,8 @@ class ImbalanceOptions(Options):
                     raise ValueError(f"{key}: {value} appears twice in the list; remove one")
         if min(self.fractions, default=1.0) == 1:
             raise ValueError(
-                "fractions: none is below 1, so no class becomes rare; add one below 1"
+                "fractions: no fraction is below 1, so no class becomes rare; add a fraction "
+                "below 1"
             )
         return self
 
@@ -278,7 +280,7 @@ class TsneOptions(Options):
     )
 
     def embedding_params(self) -> dict[str, Any]:
-        """Returns what decides the embedding, JSON-compatible."""
+        """Returns the values that determine the embedding, JSON-compatible."""
         chosen = {"split": self.split, "points": self.points}
         return {**chosen, "perplexity": 30.0, "components": 50}
 

@@ -1,8 +1,9 @@
 """Refuses public files among the folders of a study's private data.
 
 In the results only features of public datasets, and text embeddings, which need class names alone,
-come from no private example. Nothing else there, and no private dataset's data, is public.
-Paths are compared as written and as links lead. Copies elsewhere are the training job's check.
+come from no private example. All other files there, and the data of private datasets, are not
+public. Paths are compared as written and as links lead. Copies elsewhere are the training job's
+check.
 """
 
 from __future__ import annotations
@@ -46,15 +47,17 @@ class PublicFiles:
         for option, path in sorted(written):
             if place := self._describe_place(path):
                 raise ConfigError(
-                    f"{option}: {path}: it lies in {place}; name a public file elsewhere, or "
-                    "features of a dataset under public_datasets"
+                    f"{option}: {path}: it is in {place}, which holds private data or results; "
+                    "name a file in another folder, or features of a dataset under "
+                    "public_datasets"
                 )
 
     def check_weights(self, path: str) -> None:
         """Raises ConfigError for a backbone's weights among private data."""
         if place := self._describe_place(path):
             raise ConfigError(
-                f"checkpoint: {path}: it lies in {place}; name public weights elsewhere"
+                f"checkpoint: {path}: it is in {place}, which holds private data or results; name "
+                "public weights in another folder"
             )
 
     def _describe_place(self, path: str) -> str | None:

@@ -1,4 +1,5 @@
-"""The command that runs a study: it starts Snakemake with the rules of a clone, or installed ones.
+"""The command that runs a study: it starts Snakemake with the rules of a clone or with installed
+rules.
 
 Results are written to the working directory, as Snakemake does.
 """
@@ -99,7 +100,7 @@ def snakemake_words(words: Sequence[str], root: Path, here: Path) -> list[str]:
 
 
 def _single_values(words: Sequence[str], option: re.Pattern[str]) -> list[str]:
-    """Returns the values of an option that takes one, in its word or as the next."""
+    """Returns the values of an option that takes one value, in the same word or the next word."""
     pairs = zip_longest(words, words[1:], fillvalue="")
     return [match[1] or following for word, following in pairs if (match := option.fullmatch(word))]
 

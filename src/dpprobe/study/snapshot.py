@@ -93,7 +93,7 @@ def recent_runs() -> list[Run]:
 
 
 def check_run(recorded: Mapping[str, Any], study: Study) -> None:
-    """Raises ConfigError if versions or study differ from those when the run began.
+    """Raises ConfigError if versions or study changed after the run began.
 
     Args:
       recorded: what a snapshot has under `RUN_KEY`.

@@ -81,8 +81,8 @@ def _read_epsilons(value: Any) -> Any:
         if number < SMALLEST_EPSILON or LARGEST_EPSILON < number < math.inf:
             remedy = "a larger one" if number < SMALLEST_EPSILON else "inf for no privacy"
             raise ValueError(
-                f"{token} is outside {SMALLEST_EPSILON:g} to {LARGEST_EPSILON:g}, what noise is "
-                f"calibrated for; write {remedy}"
+                f"{token} is outside {SMALLEST_EPSILON:g} to {LARGEST_EPSILON:g}, the range that "
+                f"can be calibrated; write {remedy}"
             )
     return tokens
 
@@ -123,18 +123,19 @@ class _Beginning(Options):
     )
     accountant: Literal["pld", "rdp", "rdp_2017"] = Field(
         "pld",
-        description="Privacy accountant of sampled steps; steps on all images are priced exactly "
-        "by pld. rdp_2017 has the conversion of papers until 2020, to repeat their noise.",
+        description="Privacy accountant for sampled steps; for steps on all "
+        "images pld is exact. rdp_2017 "
+        "uses the conversion of papers until 2020, to reproduce their noise.",
     )
     privacy: PrivacyOptions = PrivacyOptions()
-    seeds: Annotated[int, AtMost(1000, "each trains every head of the study again")] = Field(
+    seeds: Annotated[int, AtMost(1000, "each seed trains every head of the study again")] = Field(
         5, ge=1, description="Repetitions of each cell, with different seeds."
     )
     seed: int = Field(0, ge=0, description="The number from which all seeds of the study derive.")
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto",
-        description="Device of features and heads; auto takes a GPU if there is one. A GPU draws "
-        "other noise, so a job on another device trains its cells again.",
+        description="Device of features and heads; auto takes a GPU if there is one. Noise differs "
+        "between devices, so a job on another device trains its cells again.",
     )
     features: FeatureOptions = FeatureOptions()
     fine_tuning: FineTuningOptions = FineTuningOptions()
@@ -175,7 +176,7 @@ class Study(_Analysed):
 
     releases: dict[Name, ReleaseOptions] = Field(
         {},
-        description="Heads to hand out, each made once by the target release_<name>, or all by "
+        description="Heads for publication, each made once by the target release_<name>, or all by "
         "releases. Each costs its epsilon for good.",
     )
     papers: PaperOptions = PaperOptions()
@@ -210,8 +211,8 @@ class Study(_Analysed):
         for name, options in self.datasets.items():
             if self.dataset_unit(name) == "patient" and not options.names_units():
                 raise ValueError(
-                    f"privacy.unit: patient, but datasets.{name} does not say which patient "
-                    "an image is of; give it a unit_column, or write unit: image"
+                    f"privacy.unit: patient, but datasets.{name} does not name the patient of "
+                    "each image; give it a unit_column, or write unit: image"
                 )
         for name, method in self.methods.items():
             if isinstance(method, auto.Options) and method.rule is not None:
@@ -261,15 +262,17 @@ class Study(_Analysed):
     def _check_tracking(self) -> None:
         if self.tracking.uri and self.tracking.uri.startswith("http") and self.study == "study":
             raise ValueError(
-                "study: every study without a name is called 'study', and on a server studies "
-                "of the same name replace each other's runs; write a name"
+                "study: missing; an unnamed study is called 'study', and studies of the same name "
+                "replace each other's runs on a server; write a name"
             )
 
     @staticmethod
     def _check_names(where: str, names: Iterable[str], known: Mapping[str, Any]) -> None:
         for name in names:
             if name not in known:
-                raise ValueError(f"{where}: {name!r} is not in this study; write one that is")
+                raise ValueError(
+                    f"{where}: {name!r} is not in this study; write a name of this study"
+                )
 
     def published_names(self) -> dict[str, str]:
         """Returns each dataset's name in published results."""
@@ -286,7 +289,8 @@ class Study(_Analysed):
         return whole | self.papers.datasets
 
     def paper_names(self) -> set[str]:
-        """Returns the names in published results, for parts also those of the wholes."""
+        """Returns the names in published results; for subsampled datasets also the full dataset's
+        name."""
         return {*self.published_names().values(), *self.part_names().values()}
 
     def text_backbones(self) -> tuple[str, ...]:
@@ -303,7 +307,7 @@ class Study(_Analysed):
         return {**self.datasets, **self.public_datasets}
 
     def whole_datasets(self) -> dict[str, str]:
-        """Maps each dataset with a `subsample` to its whole, if the study has it."""
+        """Maps each dataset with a `subsample` to its full version, if the study has it."""
         datasets = self.all_datasets()
         tables = {
             name: canonical_json(options.without_subsample().preparation_params())
@@ -379,7 +383,7 @@ class Study(_Analysed):
         return {"images": options.images_per_patient()}
 
     def job_epsilons(self) -> tuple[str, ...]:
-        """Returns the epsilons with methods; non-private methods train at inf alone."""
+        """Returns the epsilons with methods; non-private methods train only at inf."""
         tokens = list(self.epsilons)
         if INFINITE not in tokens:
             tokens.append(INFINITE)

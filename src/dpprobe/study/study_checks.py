@@ -88,7 +88,8 @@ def _check_private(study: Study, name: str, dataset: DatasetOptions, report: _Re
     multi_label = dataset.multi_label()
     if dataset.subsample and multi_label and dataset.subsample.fraction is None:
         raise ConfigError(
-            "subsample: rows have several labels, so no row belongs to one class; write fraction"
+            "subsample: fractions and per_class need one label per row, but these rows have "
+            "several; write fraction"
         )
     classes = dataset.count_classes() if dataset.metric == "auc" else None
     headline_metric(dataset.metric, num_classes=classes, multi_label=multi_label)
@@ -132,8 +133,8 @@ def _check_release(study: Study, name: str) -> list[str]:
         faults.append(f"method {release.method}: it is not private; choose another")
     elif not method.is_exact and not method.tunes_network:
         faults.append(
-            f"method {release.method}: its noise is not exact, which is enough for benchmarks "
-            "but not for a release; write engine: exact in it, or choose another method"
+            f"method {release.method}: its noise is not exact, so it is only for benchmarks; "
+            "write engine: exact in the method, or choose another method for the release"
         )
     if multi_label and not method.multi_label:
         faults.append(
@@ -146,7 +147,7 @@ def _check_release(study: Study, name: str) -> list[str]:
     faults += [
         (
             f"dataset {release.dataset}: it has {shared} of {other} too, and each of the two has "
-            "its own ledger, so the costs of their releases would not be added up; keep one of "
+            "its own ledger, so the costs of their releases would not be added up; remove one of "
             f"the two, or write same_units_as: {other} under datasets.{release.dataset}"
         )
         for other, shared in _shared_images(dataset, study)
@@ -158,8 +159,8 @@ def _check_release(study: Study, name: str) -> list[str]:
     known = other in study.datasets or (Path(study.data_dir) / str(other)).is_dir()
     if other is not None and (other == release.dataset or not known):
         faults.append(
-            f"dataset {release.dataset}: same_units_as: {other}: it must be another dataset, "
-            f"of the study or in {study.data_dir}; correct the name"
+            f"dataset {release.dataset}: same_units_as: {other}: write the name of another "
+            f"dataset of the study or in {study.data_dir}"
         )
     if release.evaluate:
         classes = dataset.count_classes() if release.evaluate.metric == "auc" else None
@@ -175,7 +176,9 @@ def _check_release(study: Study, name: str) -> list[str]:
                 "is published"
             )
     if release.sign_key and not resolve_path(release.sign_key).is_file():
-        faults.append(f"sign_key: no file {release.sign_key}; correct it or put the key there")
+        faults.append(
+            f"sign_key: no file {release.sign_key}; correct the path or put the key there"
+        )
     rows = dataset.used_rows()
     n = dataset.used_units() if unit == "patient" else rows and rows[0]
     if n is not None and (fault := study.release_delta_fault(name, n)):
@@ -195,8 +198,9 @@ def _warn_of_unmeasured(study: Study, name: str) -> list[str]:
     if epsilon in measured:
         return []
     return [
-        f"releases.{name}: epsilon {epsilon:g} is not in `epsilons`, so that no cell of this study "
-        "measures such a head; add it there to see its quality before a release pays for it"
+        f"releases.{name}: epsilon {epsilon:g} is not in `epsilons`, so no cell of this study "
+        "measures a head at this epsilon; add it there to see its quality before you spend it on "
+        "a release"
     ]
 
 
@@ -215,8 +219,8 @@ def _check_other_source(study: Study, name: str, public: DatasetOptions) -> list
     return [
         (
             f"config: public_datasets.{name}: it has {shared} of the private dataset {other}, "
-            "even if it splits, limits or labels them in another way; remove one of the two, or "
-            "write a source of other, public images"
+            "even if it splits, limits or labels them differently; remove one of the two, or "
+            "write a source of different, public images"
         )
         for other, shared in _shared_images(public, study)
     ]
@@ -233,7 +237,7 @@ def _shared_images(dataset: DatasetOptions, study: Study) -> Iterator[tuple[str,
 
 
 def _image_files(dataset: DatasetOptions) -> set[str]:
-    """Returns a dataset's image files; none if one is missing, which its check reports."""
+    """Returns a dataset's image files; none if a file is missing, which another check reports."""
     with suppress(ConfigError):
         return set(dataset.image_files())
     return set()
@@ -255,7 +259,7 @@ def _check_sizes(
     else:
         table = Path(study.data_dir) / name / "dataset.json"
         sizes = dict.fromkeys(expected) | _table_sizes(table, dataset)
-        remedy = f"correct `expect`, or delete {table}, so that the tables are made again"
+        remedy = f"correct `expect`, or delete {table} to recreate the tables"
     return [
         (
             f"config: {key}.{name}: expect.{part}: {size}, but there are {sizes[part]} "
@@ -296,7 +300,7 @@ def _check_overwritten(study: Study, name: str, dataset: DatasetOptions) -> None
 
 
 def _warn_of_patients(study: Study, dataset: str) -> list[str]:
-    """Says what promises for one image are worth to a patient of several."""
+    """Warns of the epsilon of patients with several images if the unit is one image."""
     patients = study.dataset_patients(dataset)
     if patients is None:
         return []
@@ -304,8 +308,8 @@ def _warn_of_patients(study: Study, dataset: str) -> list[str]:
     start = f"datasets.{dataset}: unit: image, and patients may have several: "
     if most is None:
         return [
-            f"{start}to a patient nothing is promised; write unit: patient, or bound their images "
-            "by max_images_per_patient"
+            f"{start}patients have no guarantee; write unit: patient, or limit their images by "
+            "max_images_per_patient"
         ]
     delta = study.dataset_delta(dataset)
     prices = ", ".join(
@@ -314,8 +318,8 @@ def _warn_of_patients(study: Study, dataset: str) -> list[str]:
         if epsilon != INFINITE
     )
     return [
-        f"{start}to a patient of {most} images the epsilon is {prices} (steps on all rows; the "
-        "statements have each method's); write unit: patient to promise it to patients"
+        f"{start}for a patient with {most} images the epsilon is {prices} (for steps on all rows; "
+        "each statement has the value of its method); write unit: patient to protect patients"
     ]
 
 
@@ -328,16 +332,16 @@ def _explain_empty(study: Study, name: str, rows: tuple[int, int]) -> list[str]:
     for split, count in zip(("train", "test"), rows, strict=True):
         if count:
             continue
-        remedy = f"complete the source, or correct what says which rows are {split} rows"
+        remedy = f"complete the source, or correct the options that select the {split} rows"
         if fraction is not None:
             remedy = _propose_fraction(dataset, study.features.shards, split=split)
             remedy = f"test_fraction {fraction:g} leaves it no rows; {remedy}"
-        faults.append(f"config: {key}.{name}: its {split} part is empty: {remedy}")
+        faults.append(f"config: {key}.{name}: its {split} split is empty: {remedy}")
     return faults
 
 
 def _propose_fraction(dataset: DatasetOptions, shards: int, *, split: str) -> str:
-    """Names a fraction, near the written one, that gives both parts enough rows."""
+    """Names a fraction near the written fraction that gives both splits enough rows."""
     for fraction in FRACTIONS if split == "test" else FRACTIONS[::-1]:
         rows = dataset.model_copy(update={"test_fraction": fraction}).used_rows()
         if rows and min(rows) >= shards:
@@ -359,8 +363,8 @@ def _check_shards(study: Study, name: str, rows: tuple[int, int] | None) -> list
 
 def _check_labels(study: Study, dataset: str, *, multi_label: bool) -> list[str]:
     return [
-        f"config: methods.{name} on datasets.{dataset}: the rows have several labels, and head "
-        f"{method.head} as it is written takes one; {_several_labels(method)}"
+        f"config: methods.{name} on datasets.{dataset}: the rows have several labels, but head "
+        f"{method.head} with these options takes one; {_several_labels(method)}"
         for name, method in study.methods.items()
         if multi_label and not method.multi_label
     ]

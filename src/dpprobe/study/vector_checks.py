@@ -16,7 +16,7 @@ def vector_faults(
     *,
     probes_all: bool,
 ) -> Iterator[str]:
-    """Yields what keeps a backbone from taking a dataset.
+    """Yields reasons why a backbone cannot use a dataset.
 
     Args:
       datasets: by the key of the study, such as `datasets.lesions`.
@@ -45,8 +45,9 @@ def vector_faults(
                 continue
             if (first := taken.setdefault(vectors, name)) != name:
                 yield (
-                    f"backbones.{name}: takes the vectors {vectors!r} of {where}, as {first} does; "
-                    "remove one, or name several under the dataset's `vectors`"
+                    f"backbones.{name}: takes the vectors {vectors!r} of {where}, as {first} "
+                    "does; remove one of the two backbones, or name several vectors under the "
+                    "dataset's `vectors`"
                 )
     if probes_all:
         for name, backbone in backbones.items():

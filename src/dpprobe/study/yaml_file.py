@@ -1,4 +1,4 @@
-"""Reads the YAML of a study's file, and explains what is no YAML by its line."""
+"""Reads the YAML of a study's file, and explains YAML errors with their lines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def written_path(path: Path) -> Path:
 
 
 def check_yaml(path: Path) -> None:
-    """Checks a study's file for duplicate keys, of which YAML readers silently keep the last.
+    """Checks a study's file for duplicate keys, because YAML readers silently use the last.
 
     Raises:
       ConfigError: naming file, line and key, also if the file is missing, not YAML or no mapping.
@@ -25,7 +25,9 @@ def check_yaml(path: Path) -> None:
     root = parse_yaml(path)
     if not isinstance(root, yaml.MappingNode):
         content = "empty" if root is None else "no mapping"
-        raise ConfigError(f"{path}: {content}; write a study, that is keys and their values")
+        raise ConfigError(
+            f"{path}: {content}; write a study, which consists of keys and their values"
+        )
     pending: list[yaml.Node] = [root]
     seen: set[int] = set()
     while pending:
@@ -59,7 +61,7 @@ def parse_yaml(path: Path) -> yaml.Node | None:
     except yaml.MarkedYAMLError as error:
         raise ConfigError(f"{path}{_describe_fault(error)}") from None
     except RecursionError:
-        raise ConfigError(f"{path}: brackets within brackets, too deep to be read") from None
+        raise ConfigError(f"{path}: brackets nested too deeply to be read; remove some") from None
     except (yaml.YAMLError, ValueError) as error:  # a sign that no text has, a 13th month
         said = " ".join(str(error).split())
         raise ConfigError(f"{path}: not YAML ({said}); correct it") from None
@@ -67,11 +69,11 @@ def parse_yaml(path: Path) -> yaml.Node | None:
 
 # Cures, by words of the parser's message.
 _CURES = {
-    "mapping values are not allowed": "indent the line as those beside it, or quote a value that "
-    "has a colon",
+    "mapping values are not allowed": "indent the line like its neighbours, or "
+    "quote a value that contains a colon",
     "could not find expected ':'": "write a key, a colon, a space and the value",
     "expected ',' or": "close the bracket, or write a comma",
-    "unknown escape character": "write the value in single quotes, where \\ is a plain character",
+    "unknown escape character": "write the value in single quotes, where \\ has no special meaning",
     "cannot start any token": "put the value in quotes",
     "but found '.'": "put the value in quotes",
     "unexpected end of stream": "close the quote",
@@ -89,14 +91,14 @@ def _describe_fault(error: yaml.MarkedYAMLError) -> str:
     line = f":{mark.line + 1}"
     if r"'\t'" in problem:
         return (
-            f"{line}: a tab, where YAML takes spaces alone; write spaces, two for each level of "
-            "indentation"
+            f"{line}: a tab, but YAML accepts only spaces here; write two spaces for each level "
+            "of indentation"
         )
     if "undefined alias" in problem:
         name = problem.partition("'")[2].partition("'")[0]
         return (
-            f"{line}: *{name} stands for what is marked &{name}, and nothing above it is; mark "
-            f"it, correct the name, or quote '*{name}' where it is a text"
+            f"{line}: *{name} refers to a value marked &{name}, but no value above it has this "
+            f"mark; add the mark, correct the name, or quote '*{name}' where it is a text"
         )
     cure = next((cure for words, cure in _CURES.items() if words in problem), "correct it")
     context = f" {' '.join(error.context.split())}" if error.context else ""

@@ -93,7 +93,7 @@ def _baseline_run(
     what = (
         "zero-shot classification by the class names"
         if baseline == ZERO_SHOT
-        else f"a linear probe on {params['shots']} training images per class"
+        else f"a linear probe on {params['shots']} training examples per class"
     )
     return RunContents(
         key="/".join((study, dataset, backbone, baseline)),

@@ -186,6 +186,6 @@ def _read_cells(metrics_files: Sequence[Path], dataset: str) -> list[CellFile]:
         other = record.cell.dataset
         if other != dataset:
             raise TrackingError(
-                f"{path}: it is a cell of {other}, not of {dataset}; correct the list"
+                f"{path}: this cell belongs to {other}, not to {dataset}; correct the list"
             )
     return cell_files

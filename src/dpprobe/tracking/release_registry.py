@@ -25,6 +25,7 @@ from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 from mlflow.types.schema import Array
 
 from dpprobe.artifacts import hash_value
+from dpprobe.privacy.statement import unit_of_statement
 from dpprobe.release.bundle import (
     BUNDLE_FILES,
     CARD_FILE,
@@ -98,7 +99,7 @@ def model_name(study: str, release: str) -> str:
 
 
 def release_run(bundle: Bundle, *, study: str, digest: str) -> RunContents:
-    """Describes the run of a release from its bundle alone, so that it lasts as long."""
+    """Describes the run of a release only from its bundle, so that the run stays valid."""
     facts, statement = bundle.facts, bundle.statement
     epsilon, delta = f"{statement['epsilon_target']:g}", f"{statement['delta']:g}"
     guarantee = f"({epsilon}, {delta})-DP"
@@ -118,7 +119,7 @@ def release_run(bundle: Bundle, *, study: str, digest: str) -> RunContents:
         name=run_name(facts.name, "ε" + epsilon),
         note=(
             f"Release {facts.name}: {facts.head.method} on {facts.backbone.name} features of "
-            f"{facts.dataset}, {guarantee} for {statement['unit_of_privacy']}.\n\n"
+            f"{facts.dataset}, {guarantee} for {unit_of_statement(statement)}.\n\n"
             f"{statement['promise']}\n\nThe bundle is under {FOLDER}/data/{DATA} in the artifacts."
         ),
         params={**named, **option_params(facts.head.options, named)},
@@ -149,14 +150,16 @@ def _list_metrics(statement: Any) -> list[MetricValue]:
 def _register_bundle(
     client: MlflowClient, name: str, bundle: Bundle, run_id: str, digest: str
 ) -> str:
-    """Gives the alias to the version of a bundle, which is created if need be; returns it."""
+    """Assigns the alias to the version of a bundle, creating the version if needed; returns the
+    version."""
     facts = bundle.facts
     try:
         client.create_registered_model(
             name,
             tags={"release": facts.name},
-            description=f"Release {facts.name}, from {facts.dataset}: made to be handed out. "
-            "Each version is another release of its own noise, and what is handed out composes.",
+            description=f"Release {facts.name}, from {facts.dataset}: made for publication. Each "
+            "version is a separate release with its own noise, and the epsilons of published "
+            "versions add up.",
         )
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":

@@ -46,9 +46,11 @@ from dpprobe.versions import VERSIONS
 
 OUTSIDE = (
     "Not private: test results, learning curves, confusion counts and pictures are computed "
-    "without noise. No promise covers them, nor a choice that was made by looking at them."
+    "without noise. No guarantee covers them, nor a choice that was made by looking at them."
 )
-RELEASE = "What each head promises, and whether it may be released, stands in the run of its cell."
+RELEASE = (
+    "The run of each cell states the guarantee of its heads, and whether they may be released."
+)
 # Suffix of a summary's metric whose steps are 100 x epsilon, and the title of its chart.
 AGAINST_EPSILON = "by_100_eps"
 NAME_LENGTH = 22  # longer run names are cut in MLflow's table
@@ -288,7 +290,9 @@ def study_run(
         content_hash=hash_value([VERSIONS["tracking"], hash_files(artifacts), metrics]),
         name=run_name(study),
         note="\n".join(
-            [f"Study {study}: {len(grid.entries)} cells on {datasets}. report.html has all of it.",
+            [
+                f"Study {study}: {len(grid.entries)} cells on {datasets}. report.html has all "
+                "results.",
              "", RELEASE, "", OUTSIDE, "", "Best private results:", "", *sentences]
         ),
         params={"study": study, "datasets": datasets[:5000], "cells": str(len(grid.entries))},

@@ -100,7 +100,7 @@ def read_image(value: Any, row: int) -> Image.Image:
     if isinstance(value, bytes):
         return _decode_bytes(value, row)
     if not isinstance(value, str):
-        raise DataError(f"row {row}: {value!r}; give a path, bytes, or text in base64")
+        raise DataError(f"row {row}: {value!r}; pass a path, bytes, or text in base64")
     # Path.is_file refuses a text as long as an image in base64.
     if os.path.isfile(value):  # noqa: PTH113
         return _decode_bytes(Path(value).read_bytes(), row, path=value)

@@ -42,7 +42,8 @@ _TUNED: set[Path] = set()  # databases whose connections are set up by `_sync_at
 
 
 def create_tables(uri: str) -> None:
-    """Creates the store's tables if it has none. Not safe beside another first call."""
+    """Creates the store's tables if it has none. Two processes must not do this at the same
+    time."""
     if is_server(uri):
         reach_server(uri)
         return
@@ -61,7 +62,7 @@ def create_tables(uri: str) -> None:
 
 
 def checkpoint_log(uri: str) -> None:
-    """Moves the write-ahead log into the SQLite database, so that its file alone is whole."""
+    """Moves the write-ahead log into the SQLite database, so that one file has all data."""
     database = sqlite_file(uri)
     if database is not None:
         with closing(sqlite3.connect(database, timeout=BUSY_SECONDS)) as connection:
@@ -155,13 +156,14 @@ def hold_lock(path: Path) -> Iterator[None]:
     lock = FileLock(path, fallback_to_soft=False)
     try:
         with _warn_of_wait(
-            f"{path}: held by another run that writes to the MLflow store; waiting; end that run "
-            "if it hangs"
+            f"{path}: locked by another run that writes to the MLflow store; waiting; end that "
+            "run if it hangs"
         ):
             lock.acquire(timeout=LOCK_SECONDS, poll_interval=0.1)
     except Timeout:
         raise TrackingError(
-            f"{path}: held by another process for {LOCK_SECONDS:.0f} s; wait for it or end it"
+            f"{path}: locked by another process for {LOCK_SECONDS:.0f} s; wait for that process "
+            "or end it"
         ) from None
     try:
         yield
@@ -171,13 +173,15 @@ def hold_lock(path: Path) -> Iterator[None]:
 
 @contextmanager
 def report_database_locks(database: Path | None) -> Iterator[None]:
-    """Warns if another program keeps a SQLite database locked: statements wait without a word."""
+    """Warns if another program keeps a SQLite database locked: SQL statements would wait
+    silently."""
     if database is None:
         yield
         return
     with _warn_of_wait(
         f"{database}: another program keeps this SQLite database locked; waiting up to "
-        f"{BUSY_SECONDS:.0f} s; close whatever has it open (sqlite3, a database browser, a backup)",
+        f"{BUSY_SECONDS:.0f} s; close the program that has it open (sqlite3, a database browser, "
+        "a backup)",
         waits=partial(is_locked, database),
     ):
         yield
@@ -208,14 +212,15 @@ def readable_errors(uri: str) -> Iterator[None]:
         yield
     except (MlflowException, SQLAlchemyError, sqlite3.Error) as error:
         remedy = (
-            "mend that at the server, then run the study again; what was written stays"
+            "correct this at the server, then run the study again; data that was written is still "
+            "there"
             if is_server(uri)
-            else "close the program that has it open, and run the study again; the store is whole"
+            else "close the program that has it open, and run the study again; the store is intact"
             if _LOCKED.search(str(error))
-            else "make room, or have the disk mounted for writing, and run the study again"
+            else "free space, or mount the disk for writing, and run the study again"
             if UNWRITABLE.search(str(error))
-            else "repair the store, or delete it and run the study again, which makes its runs "
-            "again from the cells' files"
+            else "repair the store, or delete it and run the study again, which recreates its runs "
+            "from the cells' files"
         )
         raise TrackingError(
             f"{public_uri(uri)}: MLflow refused: {first_line(error)}; {remedy}"

@@ -36,7 +36,7 @@ RUNS_SHOWN = 20  # in charts, until a person asks for more
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentContents:
-    """An experiment as it should be.
+    """The intended contents of an experiment.
 
     Attributes:
       location: of its artifacts; None if a server decides that.
@@ -96,7 +96,7 @@ def cells_experiment(
     return ExperimentContents(
         name=dataset,
         location=location / "cells" if location else None,
-        note=f"Cells of {dataset}: one run a backbone, method and epsilon, all seeds together.",
+        note=f"Cells of {dataset}: one run per backbone, method and epsilon, all seeds together.",
         views=make_views,
     )
 
@@ -124,7 +124,7 @@ def summary_experiment(
         name=f"{dataset}/summary",
         location=location / "summary" if location else None,
         note=(
-            f"Summary of {dataset}: one run a backbone and method, {measure.title} at each "
+            f"Summary of {dataset}: one run per backbone and method, {measure.title} at each "
             "epsilon; steps of curves are 100 x epsilon."
         ),
         views=make_views,
@@ -143,7 +143,7 @@ def studies_experiment(location: Path | None, run: RunContents) -> ExperimentCon
     return ExperimentContents(
         name=STUDIES,
         location=location,
-        note="One run a study: its report and tables, the best private result at each epsilon.",
+        note="One run per study: its report and tables, the best private result at each epsilon.",
         views=make_views,
     )
 
@@ -155,7 +155,7 @@ def releases_experiment(location: Path | None, run: RunContents) -> ExperimentCo
     return ExperimentContents(
         name=RELEASES,
         location=location,
-        note="One run a release: its guarantee, what was measured of it under noise, its bundle.",
+        note="One run per release: its guarantee, its noisy test result, its bundle.",
         views=lambda _: {
             VIEW_KEY: _make_view(params, metrics, metrics[0], runs=[run]) | {NAME: "releases"}
         },

@@ -1,4 +1,4 @@
-"""Experiments and runs in MLflow: written, kept, replaced, retired.
+"""Writes, reuses, replaces and retires experiments and runs in MLflow.
 
 A run is never updated: MLflow's params are immutable and a corrected metric may keep showing its
 old value. So a changed result gets a new run, and the old run is deleted once the new one is
@@ -301,7 +301,7 @@ def _find_experiment(client: MlflowClient, wanted: ExperimentContents) -> Experi
         raise TrackingError(
             f"experiment {wanted.name}: its artifacts are at {experiment.artifact_location}, but "
             f"the results are now at {location}; move them back, or delete the MLflow database "
-            "and run the study again, which makes every run again"
+            "and run the study again, which recreates every run"
         )
     present = experiment.tags
     if present.get("mlflow.note.content") != wanted.note:
@@ -312,7 +312,7 @@ def _find_experiment(client: MlflowClient, wanted: ExperimentContents) -> Experi
 
 
 def _new_experiment(client: MlflowClient, name: str, location: str | None) -> Experiment:
-    """Creates an experiment, or returns the one that another writer of a server just created."""
+    """Creates an experiment, or returns the experiment that another writer has just created."""
     try:
         return client.get_experiment(client.create_experiment(name, artifact_location=location))
     except MlflowException as error:

@@ -40,7 +40,7 @@ def decide_methods(
     seeds: int,
     patients: Patients | None,
 ) -> tuple[dict[str, MethodOptions], Plans]:
-    """Resolves the methods that facts decide, and adds their plans to those of the others.
+    """Resolves `auto` methods from public facts, and adds their plans to the other plans.
 
     Args:
       methods: by name; only those that facts decide change.

@@ -1,4 +1,4 @@
-"""The contents of a cell, its seeds' weights, scores and history, and the files that hold them."""
+"""The contents of a cell, its seeds' weights, scores and history, and their files."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class CellTask:
 
     @cached_property
     def statement(self) -> dict[str, Any]:
-        """The privacy statement as it reads back from its file."""
+        """The privacy statement, as read from its file."""
         values = make_statement(
             self.plan,
             method=self.name.method,
@@ -148,7 +148,7 @@ class CellTask:
         return self.find_finished() is not None
 
     def find_finished(self) -> Path | None:
-        """Returns the folder of the current cell, staged or published; None without one."""
+        """Returns the folder of the up-to-date cell, staged or published; None if there is none."""
         for folder in (self.staged, self.published):
             record = self._read_whole(folder)
             if (
@@ -170,7 +170,7 @@ class CellTask:
         return None
 
     def _read_whole(self, folder: Path) -> CellRecord | None:
-        """Returns the record of a whole cell of this identity."""
+        """Returns the record of a complete cell with this identity."""
         record = whole_cell(folder, self.fingerprint)
         if record is None:
             return None
@@ -180,7 +180,7 @@ class CellTask:
             recorded = {}
         if difference := first_difference(recorded, self.options.identity_options()):
             logger.warning(
-                "%s: its record says %s: %s; the cell is trained again",
+                "%s: its record has %s: %s; the cell is trained again",
                 folder,
                 difference.place,
                 difference.first,
@@ -200,7 +200,8 @@ class CellTask:
         )
 
     def stage_cell(self, contents: CellContents, features: JobFeatures) -> None:
-        """Writes a whole cell to its staging folder; raises DiskError without room for an hour."""
+        """Writes a complete cell to its staging folder; raises DiskError if the disk is full for an
+        hour."""
         self.staged.parent.mkdir(parents=True, exist_ok=True)
         needed = contents.weights.nbytes + contents.scores.nbytes + RECORDS_BYTES
         when_there_is_room(
@@ -233,13 +234,15 @@ class CellTask:
         folder = self.find_finished()
         if folder is None:
             raise DiskError(
-                f"{self.staged}: its files read back other than they were written, as on a mounted "
+                f"{self.staged}: its files changed between writing and reading, as on a mounted "
                 "bucket that does not rename folders at once; write results to another file "
                 "system: docs/storage.md"
             )
         files = (*PAYLOAD_FILES, METRICS_FILE)
         if folder == self.published:
-            logger.info("%s: kept, nothing it depends on has changed", self.name.method)
+            logger.info(
+                "%s: reused, because nothing that it depends on has changed", self.name.method
+            )
             for name in files:
                 os.utime(self.published / name)
         else:

@@ -45,7 +45,7 @@ class FitInputs:
         return self.store.rows if self.units is None else self.units.count
 
     def check_patients(self, images: int | None) -> None:
-        """Raises DataError if a patient has more training images than were priced."""
+        """Raises DataError if a patient has more training images than the plan assumes."""
         if images is None:
             return
         names = self._require_names(f"max_images_per_patient: {images}")
@@ -103,7 +103,7 @@ class FitInputs:
 
 
 def read_vectors(store: FeatureStore, device: str, memory_mb: int) -> torch.Tensor | FeatureStore:
-    """Returns the features in memory, or the store if they take more than `memory_mb`.
+    """Returns the features in memory, or the store if they need more than `memory_mb`.
 
     Args:
       memory_mb: of float32, stored crops included; 0 if only labels and names are read.
@@ -112,7 +112,9 @@ def read_vectors(store: FeatureStore, device: str, memory_mb: int) -> torch.Tens
     if 4 * store.rows * store.dimension * arrays <= memory_mb * 10**6:
         return torch.from_numpy(store.read()).to(device)
     if memory_mb:
-        logger.info("%s: above features.memory_mb %d, streamed", store.path, memory_mb)
+        logger.info(
+            "%s: larger than features.memory_mb %d, so it is streamed", store.path, memory_mb
+        )
     return store
 
 

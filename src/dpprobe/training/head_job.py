@@ -89,7 +89,7 @@ def _train_all(tasks: Sequence[CellTask], features: JobFeatures) -> dict[str, Ex
         try:
             _train_cell(task, features)
         except DpprobeError as error:
-            logger.warning("%s failed; why is told when the job ends", task.name.method)
+            logger.warning("%s failed; the reason follows at the end of the job", task.name.method)
             errors[task.name.method] = error
         except Exception as error:  # also what torch or SciPy raise: the others still train
             logger.exception("%s failed", task.name.method)
@@ -107,7 +107,7 @@ def _make_failure(unplanned: Mapping[str, str], errors: Mapping[str, Exception])
 
 
 def _train_cell(task: CellTask, features: JobFeatures) -> None:
-    """Trains the seeds that a cell lacks, and stages the whole cell."""
+    """Trains the missing seeds of a cell, and stages the complete cell."""
     earlier = task.find_reusable()
     done = earlier.indices if earlier else ()
     missing = [index for index in range(task.seeds) if index not in done]
@@ -141,7 +141,7 @@ def _fit_seeds(task: CellTask, features: JobFeatures, indices: Sequence[int]) ->
 
 
 def _make_observer(features: JobFeatures, link: metrics.Link) -> Observe:
-    """Returns the function that tests heads in training: accuracy, and AUC if there is one."""
+    """Returns the function that tests heads during training: accuracy, and AUC if defined."""
     labels = torch.from_numpy(features.test_labels).to(features.train.device)
     each = row_weights(features.test_units)
     weights_of = None if each is None else torch.from_numpy(each).to(labels.device)

@@ -100,6 +100,7 @@ def _check_ranked(features: JobFeatures, test: FeatureStore, headline: str) -> N
         ]
         if names:
             logger.warning(
-                "%s: all test rows agree in %s: left out of AUC and average precision",
+                "%s: all test rows have the same value of %s, so it is left out of AUC and "
+                "average precision",
                 test.path, ", ".join(names),
             )  # fmt: skip

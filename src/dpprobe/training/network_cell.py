@@ -1,4 +1,4 @@
-"""The cell whose seeds networks are: its identity, and which of them are kept.
+"""The cell whose seeds networks are: its identity, and which seeds are reused.
 
 Nothing here imports what trains a network: jobs that find theirs current start fast.
 """
@@ -90,7 +90,7 @@ class NetworkFiles:
         return FeatureStore(train), FeatureStore(test)
 
     def network_identity(self) -> dict[str, Any]:
-        """Returns what decides a network beside features, options and plan."""
+        """Returns the facts besides features, options and plan that determine a network."""
         stores = self.cut_stores
         return {
             "version": VERSIONS["fine_tuning"],
@@ -109,7 +109,11 @@ def keep_network(job: Job, files: NetworkFiles, *, index: int, device: str) -> b
     record = whole_network_record(folder)
     if record is None or not is_of(record, task, index, folder):
         return False
-    logger.info("%s: seed %d kept, nothing it depends on has changed", task.name.method, index)
+    logger.info(
+        "%s: seed %d reused, because nothing that it depends on has changed",
+        task.name.method,
+        index,
+    )
     for name in NETWORK_FILES:
         (folder / name).touch()
     # Left by a job that was killed once it had published.

@@ -89,7 +89,7 @@ class Limits:
 
 
 def tune_network(job: Job, files: NetworkFiles, *, index: int, limits: Limits) -> None:
-    """Trains the network of one seed, whatever its folder holds; see `keep_network`.
+    """Trains the network of one seed, even if its folder has one; see `keep_network`.
 
     Raises DpprobeError if the method has no plan; PrivacyError if the plan is not the method's, or
     steps taken are not steps priced.
@@ -129,7 +129,7 @@ def tune_network(job: Job, files: NetworkFiles, *, index: int, limits: Limits) -
 
 
 def with_choice(task: CellTask, chosen: Mapping[str, Any]) -> Options:
-    """Returns the options that train a network: the cell's, with what a search chose."""
+    """Returns the options that train a network: the cell's options with a search's choices."""
     options = task.options
     assert isinstance(options, Options)
     return options.make_trial(chosen) if options.search is not None else options
@@ -194,7 +194,10 @@ def scores_of(
     index = np.arange(inputs.rows) if index is None else index
     scores = network_scores(network, inputs, index, physical_batch=rows).numpy()
     if not np.isfinite(scores).all():
-        raise DataError("the network's scores of test rows are not finite; look at these images")
+        raise DataError(
+            "the network's scores of test rows are not finite; check the test images and the "
+            "learning rate"
+        )
     return np.ascontiguousarray(scores)
 
 

@@ -89,7 +89,10 @@ class Material:
             cut = cuts[split] if cuts else store
             _check_weights(cut, self.backbone)
             if list(cut.ids) != list(store.ids):
-                raise DataError(f"{cut.path}: rows of another table than {store.path}; delete both")
+                raise DataError(
+                    f"{cut.path}: its rows and the rows of {store.path} come from different "
+                    "tables; delete both and run again"
+                )
             shape = cut_shape(cut) if cuts else (cut.dimension,)
             return cut_inputs(
                 cut, shape=shape, memory_mb=self.memory_mb, units=units, device=self.device
@@ -108,7 +111,9 @@ class Material:
             threads=self.threads,
         )
         if not np.array_equal(table.read_labels(), np.asarray(store.labels)):
-            raise DataError(f"{store.path}: rows of another table; delete it and run again")
+            raise DataError(
+                f"{store.path}: its rows belong to another table; delete it and run again"
+            )
         return inputs
 
     def check_gradients(self, network: TunedNetwork, *, physical_batch: int) -> None:
@@ -143,7 +148,7 @@ def _check_weights(store: FeatureStore, backbone: Backbone) -> None:
     """
     if store.weights_sha256 not in (None, backbone.weights_sha256):
         raise DataError(
-            f"{store.path}: computed with other weights than the backbone has now; delete it "
+            f"{store.path}: computed with different weights than the backbone has now; delete it "
             "and run again"
         )
 
@@ -154,6 +159,5 @@ def _check_table(table: SplitTable, store: FeatureStore) -> None:
     of_table = info.splits[table.split].fingerprint, info.fingerprint
     if of_table != (table.fingerprint, store.dataset_fingerprint):
         raise DataError(
-            f"{store.path}: computed from other images than those of {table.path}; delete it and "
-            "run again"
+            f"{store.path}: not computed from the images of {table.path}; delete it and run again"
         )

@@ -116,7 +116,7 @@ def make_plans(
     unit: str,
     patients: Patients | None,
 ) -> Plans:
-    """Calibrates each method, and prices all its heads together; see `write_plans`."""
+    """Calibrates each method, and computes epsilon of all its heads together; see `write_plans`."""
     plans: dict[str, Plan] = {}
     failures: dict[str, str] = {}
     together: dict[str, float] = {}
@@ -228,7 +228,7 @@ def check_price(plan: Plan) -> None:
 def _list_faults(
     plan: Plan, together: float, seeds: int, *, other_accountants: bool = True
 ) -> Iterator[str]:
-    """Yields what is wrong with a plan's prices, the cheapest check first."""
+    """Yields faults in a plan's epsilons; the cheapest check comes first."""
     says = f"says epsilon {{}} at delta {plan.delta:g}{{}}, but {{}}"
     cost = price_plan(plan)
     if plan.private and not cost <= plan.epsilon * (1 + _ROUND_OFF):

@@ -1,4 +1,4 @@
-"""Compares what a study declares public with its private data, before a job trains.
+"""Compares files that a study declares public with its private data, before a job trains.
 
 A file is refused, wherever it lies, if its content was made from private examples:
 
@@ -38,7 +38,7 @@ logger = logging.getLogger("dpprobe")
 
 # The parts of a manifest that tell whose rows it lists.
 _CONTENT = ("dataset_fingerprint", "fingerprint", "features_sha256")
-_REMEDY = "name a file made from public data alone"
+_REMEDY = "name a file that was made only from public data"
 # Two directions of weights are one where 1 - |cosine| is less: float16 has about 1e-7.
 _SAME_DIRECTION = 5e-7
 # A class with fewer weights may have the direction of another's by chance.
@@ -99,7 +99,7 @@ class PrivateData:
                 raise PrivacyError(f"{option} {written}: {origin}; {_REMEDY}")
 
     def _find_rows(self, public: FeatureStore) -> str | None:
-        """Explains whose rows public features share in large part, if anyone's."""
+        """Names the private dataset that shares many rows with public features, if any."""
         known = None
         for path, dataset in self._features_of.items():
             private = _open_store(path)
@@ -198,7 +198,7 @@ def _heads_match(heads: npt.NDArray[np.float64], weights: npt.NDArray[np.float64
 def _one_direction(
     first: npt.NDArray[np.float64], second: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.bool_]:
-    """Returns True for each pair of nonzero vectors that differ by a factor alone."""
+    """Returns True for each pair of nonzero vectors that differ only by a factor."""
     lengths = np.linalg.norm(first, axis=-1) * np.linalg.norm(second, axis=-1)
     products = np.abs((first * second).sum(axis=-1))
     return (lengths > 0) & (products >= (1 - _SAME_DIRECTION) * lengths)

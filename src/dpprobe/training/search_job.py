@@ -60,11 +60,13 @@ def search_job(job: Job, files: NetworkFiles, *, output: Path, limits: Limits) -
     task = network_task(opened, files, device=device)
     options = task.options
     if not isinstance(options, Options) or options.search is None:
-        raise ConfigError(f"{task.name.method}: no search in its options; write one")
+        raise ConfigError(f"{task.name.method}: its options have no search; write `search`")
     identity = _search_identity(task, device)
     wanted = hash_value({**identity, "options": options.identity_options()})
     if _is_current(output, wanted):
-        logger.info("%s: search kept, nothing it depends on has changed", task.name.method)
+        logger.info(
+            "%s: search reused, because nothing that it depends on has changed", task.name.method
+        )
         output.touch()
         return
     opened.check_stale(task)
@@ -113,7 +115,7 @@ def held_out_rows(store: FeatureStore, share: float, *, seed: int) -> Rows:
     if chosen.all() or not chosen.any():
         raise DataError(
             f"{store.path}: search.held_out {share:g} puts all {len(set(names))} units on one "
-            "side; write another part"
+            "side; write another share"
         )
     return chosen
 
@@ -123,7 +125,7 @@ def _unit_names(store: FeatureStore) -> list[str]:
 
 
 def _search_identity(task: CellTask, device: str) -> dict[str, Any]:
-    """Returns all that decides a trial's score except its options, which name the log."""
+    """Returns everything except its options that determines a trial's score; names the log."""
     rest = {name: value for name, value in task.identity.items() if name != "options"}
     return {**rest, "search": VERSIONS["search"], "device": device, "metric": task.headline}
 
@@ -133,7 +135,7 @@ def _is_current(path: Path, wanted: str) -> bool:
         return SearchRecord.read(path).fingerprint == wanted
     except DataError:
         if path.exists():
-            logger.warning("%s: unreadable; made again", path)
+            logger.warning("%s: unreadable; recreated", path)
         return False
 
 

@@ -1,4 +1,4 @@
-"""The methods that jobs of training are given, and what each makes of them: tasks, checked."""
+"""Turns the methods of a training job into checked tasks."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ class OpenedJob:
         )
 
     def check_stale(self, task: CellTask) -> None:
-        """Checks prices and public rows, which takes time; raises PrivacyError."""
+        """Checks epsilons and public rows, which takes time; raises PrivacyError."""
         method = task.name.method
         check_prices(self.path, method, self.calibrated, self.job.seeds)
         with _name_method(method):
@@ -264,14 +264,14 @@ def check_planned(path: Path, job: Job, method: str, calibrated: Plans, n: int) 
     wanted = (n, job.unit, epsilon_value(job.epsilon), job.delta, job.accountant)
     if planned != wanted:
         raise DataError(
-            f"{path}: {method}: the plan is for (n, unit, epsilon, delta, accountant) = {planned}, "
-            f"the job for {wanted}; delete it and run again"
+            f"{path}: {method}: the plan is for (n, unit, epsilon, delta, accountant) = "
+            f"{planned}, but the job needs {wanted}; delete it and run again"
         )
     images = None if plan.patients is None else {"images": plan.patients.images}
     if images != job.patients:
         raise DataError(
-            f"{path}: {method}: the plan is for patients {images}, the job for {job.patients}; "
-            "delete it and run again"
+            f"{path}: {method}: the plan is for patients {images}, but the job needs "
+            f"{job.patients}; delete it and run again"
         )
     if job.methods[method].private:
         try:

@@ -56,17 +56,17 @@ def gather_networks(job: Job, files: NetworkFiles) -> None:
 def _read_record(folder: Path) -> NetworkRecord:
     record = whole_network_record(folder)
     if record is None:
-        raise DataError(f"{folder}: no whole network; delete it and run again")
+        raise DataError(f"{folder}: incomplete network; delete it and run again")
     return record
 
 
 def _device_kind(folders: Sequence[Path], records: Sequence[NetworkRecord]) -> str:
-    """Returns the one kind of device of all seeds, which their noise depends on."""
+    """Returns the common kind of device of all seeds, because noise depends on it."""
     for folder, record in zip(folders, records, strict=True):
         if record.device != records[0].device:
             raise DataError(
-                f"{folder}: trained on {record.device}, {folders[0]} on {records[0].device}; "
-                "delete one of the two and run both on machines of one kind"
+                f"{folder}: trained on {record.device}, but {folders[0]} on {records[0].device}; "
+                "delete one of the two and run both on the same kind of machine"
             )
     return records[0].device
 

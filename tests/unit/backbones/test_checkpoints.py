@@ -136,7 +136,7 @@ def test_files_that_are_no_weights_are_refused_by_name(
 def test_a_file_without_named_tensors_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.pth"
     torch.save({"epoch": 3}, path)
-    with pytest.raises(ConfigError, match="it should hold named tensors"):
+    with pytest.raises(ConfigError, match="it should contain named tensors"):
         checkpoints.read_state(path)
 
 

@@ -331,7 +331,7 @@ def test_transforms_can_be_sent_to_another_process() -> None:
         ({"preprocessing": {"size": 100}}, r"does not take images of \[100, 100\]"),
         ({"preprocessing": {"mean": [0.5, 0.5]}}, "preprocessing.mean: 2 values for 3 channels"),
         ({"model_args": {"no_such_argument": 1}}, "no_such_argument is no argument of test_vit"),
-        ({"model_args": {"global_pool": ""}}, "not a row of numbers"),
+        ({"model_args": {"global_pool": ""}}, "image instead of one vector; choose a"),
     ],
 )
 def test_wrong_timm_options(changed: dict[str, Any], message: str) -> None:
@@ -487,7 +487,7 @@ def test_missing_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     options = backbone_options(PIXELS)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert devices.resolve_device("auto") == "cpu"
-    with pytest.raises(ConfigError, match="device: cuda .*torch sees no GPU"):
+    with pytest.raises(ConfigError, match="device: the study asks for cuda.*torch sees no GPU"):
         loading.load_backbone(options, runtime=Runtime(device="cuda"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert devices.resolve_device("auto") == "cuda"

@@ -77,9 +77,12 @@ def test_features_of_before_keep_their_fingerprint_and_parameters() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({**SMALL, "project": 324}, "project: 324 is not below the 324 features"),
+        ({**SMALL, "project": 324}, "project: 324 must be below the number of features"),
         ({"family": "pixels", "project": 9}, "project: 9: the number of features is not known"),
-        ({"family": "pixels", "size": 3, "project": 9}, "project: 9 is not below the 9 features"),
+        (
+            {"family": "pixels", "size": 3, "project": 9},
+            "project: 9 must be below the number of features",
+        ),
     ],
 )
 def test_projections_of_nothing_are_refused(values: dict[str, Any], message: str) -> None:

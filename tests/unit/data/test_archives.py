@@ -139,7 +139,7 @@ def _killed(*_: object) -> None:
 def test_a_member_outside_the_folder_is_refused(tmp_path: Path, suffix: str, name: str) -> None:
     archive = make(tmp_path / f"data{suffix}", {"good": b"1", name: b"evil"})
     text = refused(archive)
-    assert f"member {name!r} lies outside the folder" in text
+    assert f"member {name!r} lies outside the target folder" in text
     assert "Do not trust this archive" in text
 
 
@@ -154,7 +154,7 @@ def test_a_member_outside_the_folder_is_refused(tmp_path: Path, suffix: str, nam
 )
 def test_a_link_that_leads_out_is_refused(tmp_path: Path, link: tarfile.TarInfo) -> None:
     text = refused(make_tar(tmp_path / "data.tar", FILES, link))
-    assert "member 'link' is a device, or leads outside the folder" in text
+    assert "member 'link' is a device, or leads outside the target folder" in text
 
 
 def test_a_link_that_stays_inside_is_kept(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_room_is_looked_for_before(
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=10_000_000))
     text = refused(archive)
-    assert "it takes 30.0 MB unpacked, but only 10.0 MB are free" in text
+    assert "it needs 30.0 MB after unpacking, but only 10.0 MB are free" in text
 
 
 @pytest.mark.parametrize("suffix", [".zip", ".tar"])
@@ -302,7 +302,7 @@ def test_a_gzip_of_one_file(tmp_path: Path) -> None:
     assert target.read_bytes() == NOISE
     packed = gzip.compress(NOISE)
     for data, largest, said in (
-        (packed, len(NOISE) - 1, "larger than the 49999 bytes it should have; replace it"),
+        (packed, len(NOISE) - 1, "larger than the expected 49999 bytes; replace it"),
         (packed[:-5], len(NOISE), "damaged or cut off"),
         (b"x" + packed, len(NOISE), "damaged or cut off"),
     ):

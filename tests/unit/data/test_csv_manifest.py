@@ -173,8 +173,8 @@ def test_several_labels_in_one_are_told_the_option_for_them_once(tmp_path: Path)
     with pytest.raises(DataError) as caught:
         prepare(tmp_path / "out", root=str(tmp_path), train="a.csv", **ANIMALS)
     assert "5 labels without a class" in str(caught.value)
-    hints = str(caught.value).count("label_columns in place of label_column")
-    assert hints == str(caught.value).count("'cat|dog', which is none of class_names;")
+    hints = str(caught.value).count("label_columns instead of label_column")
+    assert hints == str(caught.value).count("'cat|dog', which is not in class_names;")
     assert 1 <= hints <= 2, "at most once per split, of the five rows"
 
 
@@ -187,7 +187,7 @@ def test_a_name_of_no_class_is_told_with_its_line(tmp_path: Path) -> None:
         prepare(tmp_path / "out", root=str(tmp_path), train="a.csv", test_fraction=0.3, **ANIMALS)
     text = str(caught.value)
     assert "2 labels without a class" in text
-    assert "a.csv line 6: kind is 'wolf', which is none of class_names" in text
+    assert "a.csv line 6: kind is 'wolf', which is not in class_names" in text
     assert "a.csv line 7: kind is blank" in text
     assert "label_columns" not in text
     rows[4]["kind"] = "cat"
@@ -379,7 +379,7 @@ def test_ranges_of_ages(tmp_path: Path) -> None:
     ]  # fmt: skip
     rows[3]["Age"] = "forty"
     write_csv(tmp_path / "a.csv", rows)
-    with pytest.raises(DataError, match=r"a.csv line 5: Age is 'forty', which is no number"):
+    with pytest.raises(DataError, match=r"a.csv line 5: Age is 'forty', which is not a number"):
         prepare(tmp_path / "out", **values)
 
 
@@ -604,7 +604,10 @@ def test_a_patient_in_both_splits_is_a_leak(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         prepare(tmp_path / "out", unit_column="who", **values)
     text = str(caught.value)
-    assert "5 rows whose patient is missing or in both splits or has two names" in text
+    assert (
+        "5 rows with a missing patient, a patient in both splits, or a patient with two names"
+        in text
+    )
     assert "a.csv line 3: no patient: who is blank" in text
     assert "a.csv line 10: patient 'p2' has images in both splits" in text
     assert "b.csv line 2: patient 'p2' has images in both splits" in text
@@ -617,10 +620,10 @@ def test_a_patient_in_both_splits_is_a_leak(tmp_path: Path) -> None:
     ("changed", "message"),
     [
         ({"root": "no/such"}, "root: no folder no/such"),
-        ({"train": "b.csv"}, r"train: no file b.csv under root \(.*\); correct it"),
+        ({"train": "b.csv"}, r"train: no file b.csv under root \(.*\); correct the path"),
         (
             {"train": "a.xlsx"},
-            "train: a.xlsx: not a CSV file by its name; name one that ends in .csv",
+            "train: a.xlsx: its name is not that of a CSV file; name a file that ends in .csv",
         ),
         ({"path_column": "file"}, "path_column: a.csv: no column 'file'; it has path, kind, sex"),
         ({"label_column": "class"}, "label_column: a.csv: no column 'class'"),
@@ -630,11 +633,11 @@ def test_a_patient_in_both_splits_is_a_leak(tmp_path: Path) -> None:
         ({"group_columns": ["age"]}, "group_columns: a.csv: no column 'age'"),
         ({"filters": {"view": ["PA"]}}, "filters: a.csv: no column 'view'"),
         ({"extract": {"x": {"column": "y", "pattern": "(a)"}}}, "extract.x: a.csv: no column 'y'"),
-        ({"extract": {"sex": {"column": "path", "pattern": "(a)"}}}, "has a column of that name"),
+        ({"extract": {"sex": {"column": "path", "pattern": "(a)"}}}, "has a column with this name"),
         ({"joins": [{"file": "j.csv", "by": "sex", "columns": ["age"]}]}, "joins.0.file: no file"),
         ({"joins": [{"file": "a.csv", "by": "x", "columns": ["sex"]}]}, "joins.0.by: a.csv: no"),
         ({"joins": [{"file": "a.csv", "by": "path", "columns": ["x"]}]}, "joins.0.columns: a.csv"),
-        ({"joins": [{"file": "a.csv", "by": "path", "columns": ["sex"]}]}, "is a column already"),
+        ({"joins": [{"file": "a.csv", "by": "path", "columns": ["sex"]}]}, "is already a column"),
     ],
 )
 def test_what_is_not_there(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
@@ -656,7 +659,7 @@ def test_what_is_not_there(tmp_path: Path, changed: dict[str, Any], message: str
         ({"test": "b.csv", "split_column": "c"}, "test, split_column: both choose"),
         ({"split_column": "c", "test_values": ["train"]}, "test_values: train: also in"),
         ({"uncertain": "ones"}, "uncertain: works only with label_columns"),
-        ({"missing": "zeros"}, "missing: zeros is for label_columns"),
+        ({"missing": "zeros"}, "missing: zeros works only with label_columns"),
         ({"label_column": None, "label_columns": ["a", "b"], "class_names": ["x", "y", "z"]},
          "class_names: not as many as label_columns"),
         ({"label_column": None, "label_columns": ["a", "b"], "uncertain": {"c": "ones"},
@@ -722,7 +725,7 @@ def test_a_gzip_that_was_cut_short(tmp_path: Path) -> None:
 def test_values_that_leave_no_row(tmp_path: Path) -> None:
     write_csv(tmp_path / "a.csv", animals(tmp_path))
     values = {"root": str(tmp_path), "train": "a.csv"} | ANIMALS
-    with pytest.raises(ConfigError, match=r"filters.sex: a.csv: no train row left whose sex is x"):
+    with pytest.raises(ConfigError, match=r"filters.sex: a.csv: no train row has sex x"):
         options_of(filters={"sex": ["x"]}, **values).count_rows()
     with pytest.raises(
         ConfigError,
@@ -882,7 +885,7 @@ def test_groups_in_two_spellings_are_told(tmp_path: Path) -> None:
     rows[3]["sex"] = rows[3]["sex"].upper()
     write_csv(tmp_path / "a.csv", rows)
     given = {"root": str(tmp_path), "train": "a.csv", **ANIMALS}
-    with pytest.raises(DataError, match="sex: '[fmM]' and '[fmM]' are groups of their own; spell"):
+    with pytest.raises(DataError, match="sex: '[fmM]' and '[fmM]' are separate groups; use"):
         prepare(tmp_path / "out", **given, group_columns=["sex"])
     folded = {"sex": {"column": "sex", "ignore_case": True}}
     train, _ = prepare(tmp_path / "out", **given, group_columns=folded)
@@ -904,7 +907,9 @@ def test_a_label_in_another_spelling_is_told_with_the_class(tmp_path: Path) -> N
     rows = animals(tmp_path)
     rows[5]["kind"] = "Cat"
     write_csv(tmp_path / "a.csv", rows)
-    with pytest.raises(DataError, match=r"kind is 'Cat', which is none .* \(write 'cat', or spell"):
+    with pytest.raises(
+        DataError, match=r"kind is 'Cat', which is not in .* \(write 'cat', or spell"
+    ):
         prepare(tmp_path / "out", root=str(tmp_path), train="a.csv", **ANIMALS)
     with pytest.raises(ConfigError, match="'cat' and 'Cat' differ only in case or spaces"):
         options_of(train="a.csv", label_column="kind", class_names=["cat", "Cat"])
@@ -917,9 +922,7 @@ def test_no_row_is_lost_by_the_spelling_of_its_split_or_filter(tmp_path: Path) -
     rows[7]["part"] = "Train"
     write_csv(tmp_path / "a.csv", rows)
     given = {"root": str(tmp_path), "train": "a.csv", **ANIMALS, "split_column": "part"}
-    message = (
-        "train_values: a.csv line 9: part is 'Train', not 'train' as in the study; spell both alike"
-    )
+    message = "a.csv line 9: part is 'Train', not 'train' as in the study; use one spelling in both"
     with pytest.raises(ConfigError, match=message):
         tables(options_of(**given))
     both = {**given, "train_values": ["train", "Train"]}
@@ -958,7 +961,10 @@ def test_copies_are_counted_by_image_and_by_patient(
         True,
         True,
     ]
-    assert "1 differ from another by case or spaces alone, such as 'P5' and 'p5'" in caplog.text
+    assert (
+        "1 names differ from another name only in case or spaces, such as 'P5' and 'p5'"
+        in caplog.text
+    )
 
 
 @pytest.mark.parametrize("name", [r"images\\003.png", "images/003.PNG", "images/ 003.png"])
@@ -966,5 +972,5 @@ def test_a_path_in_another_spelling_is_told(tmp_path: Path, name: str) -> None:
     rows = animals(tmp_path)
     rows[3]["path"] = name
     write_csv(tmp_path / "a.csv", rows)
-    with pytest.raises(DataError, match="write / in their place|there is '003.png', spelt"):
+    with pytest.raises(DataError, match="write / instead|there is '003.png', with"):
         prepare(tmp_path / "out", root=str(tmp_path), train="a.csv", **ANIMALS)

@@ -279,12 +279,15 @@ def test_groups_that_cannot_be_columns(columns: list[str], message: str) -> None
     ("changed", "message"),
     [
         ({"train": "no/such.parquet"}, "train: no file no/such.parquet"),
-        ({"label_column": "fine_label"}, "no column 'fine_label'; it has image, label, sex"),
+        (
+            {"label_column": "fine_label"},
+            "no column 'fine_label'; write one of its columns: image, label, sex",
+        ),
         ({"image_column": "label"}, "column 'label' is int64, not a struct of bytes and path"),
-        ({"label_column": "sex"}, "labels are string; write integers"),
+        ({"label_column": "sex"}, "labels are string; store integers"),
         ({"id_column": "who"}, "no column 'who'"),
         ({"group_columns": ["age"]}, "no column 'age'"),
-        ({"limit": {"test": 3}}, "limit.test: there is no `test` to limit"),
+        ({"limit": {"test": 3}}, "limit.test: the dataset has no `test` to limit"),
     ],
 )
 def test_wrong_parquet_options(

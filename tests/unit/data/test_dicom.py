@@ -229,7 +229,7 @@ UGLY = {
     "window of no width": (
         lambda: encoded(header(VALUES, WindowCenter=5, WindowWidth=0)), "window values"
     ),
-    "without preamble": (bare, "DICOM without its preamble: write it again"),
+    "without preamble": (bare, "DICOM without its preamble: rewrite the file"),
 }  # fmt: skip
 
 

@@ -47,7 +47,8 @@ def test_a_receipt_says_what_was_fetched(path: Path) -> None:
     assert receipt == Receipt(files=(fetched,), params={"name": "x"})
     assert check_receipt(directory, params={"name": "x"}) == receipt
     with pytest.raises(
-        DataError, match=r"with other options.*delete .*receipt\.json and run again"
+        DataError,
+        match=r"options of this download have changed.*delete .*receipt\.json and run again",
     ):
         check_receipt(directory, params={"name": "y"})
 
@@ -57,16 +58,16 @@ def test_a_receipt_that_does_not_fit_is_refused(path: Path) -> None:
     fetched = written(path)
     write_receipt(directory, [fetched], params=None)
     path.write_bytes(CONTENT[:-1])
-    with pytest.raises(DataError, match=r"299999 bytes, where 300000 .* delete .*receipt\.json"):
+    with pytest.raises(DataError, match=r"299999 bytes, but 300000 .* delete .*receipt\.json"):
         check_receipt(directory, params=None)
     path.unlink()
-    with pytest.raises(DataError, match=r"missing, where 300000 .* delete .*receipt\.json"):
+    with pytest.raises(DataError, match=r"missing, but 300000 .* delete .*receipt\.json"):
         check_receipt(directory, params=None)
     others: list[Any] = [{"format": "other", "format_version": 1}, {}, []]
     for damaged in others:
         artifacts.write_json(directory / "receipt.json", damaged)
-        with pytest.raises(DataError, match="not a download's receipt"):
+        with pytest.raises(DataError, match="not the receipt of a download"):
             read_receipt(directory)
     (directory / "receipt.json").unlink()
-    with pytest.raises(DataError, match="not a download's receipt"):
+    with pytest.raises(DataError, match="not the receipt of a download"):
         read_receipt(directory)

@@ -135,7 +135,7 @@ def test_what_an_earlier_process_left_is_gone_on_with(server: Server, path: Path
     url = server.put("/data.zip", CONTENT, faults=[Cut(1000), Cut(0), Cut(0)])
     text = refused(url, path)
     assert "the connection broke, after 3 tries" in text
-    assert "1000 bytes are kept and the next attempt goes on from there" in text
+    assert "1000 bytes were downloaded, and the next attempt continues from there" in text
     assert files(path) == PARTIAL
     succeeds(server, path)
     assert server.sent("/data.zip")[-1] == 299_000
@@ -150,7 +150,7 @@ def test_a_file_that_changed_in_between_is_fetched_from_the_start(
     get(url, path)
     assert path.read_bytes() == CONTENT
     assert server.sent("/data.zip")[-2:] == [299_000, 300_000]
-    assert "resumed, it has SHA-256" in caplog.text
+    assert "after resuming, it has SHA-256" in caplog.text
     assert "from the start" in caplog.text
 
 
@@ -250,8 +250,8 @@ def test_a_wrong_checksum_is_named_and_kept_apart(
     url = server.put("/data.zip", OTHER)
     text = refused(url, path, checksum=right)
     assert f": {label} " in text
-    assert f" where {CHECKSUMS[kind].upper()} was expected" in text
-    assert "if the new checksum fits, .data.zip.partial is reused" in text
+    assert f" instead of {CHECKSUMS[kind].upper()}" in text
+    assert "if the corrected checksum matches, .data.zip.partial is reused" in text
     assert files(path) == {".data.zip.partial": 300_000}
     assert len(server.visits) == 1
     server.put("/data.zip", CONTENT)
@@ -277,14 +277,14 @@ def test_a_short_file_with_its_full_length_promised(server: Server, path: Path) 
 
 def test_a_short_file_of_undeclared_size_has_a_wrong_checksum(server: Server, path: Path) -> None:
     text = refused(server.put("/data.zip", CONTENT[:1000]), path)
-    assert f"where {SHA256} was expected" in text
+    assert f"instead of {SHA256}" in text
     assert files(path) == PARTIAL
     succeeds(server, path)
 
 
 def test_a_short_file_without_a_length_has_a_wrong_checksum(server: Server, path: Path) -> None:
     text = refused(server.put("/data.zip", CONTENT[:1000], faults=[Unsized()]), path)
-    assert f"where {SHA256} was expected" in text
+    assert f"instead of {SHA256}" in text
     succeeds(server, path)
 
 
@@ -300,7 +300,7 @@ def test_a_web_page_in_place_of_a_file(server: Server, path: Path, kind: str) ->
     answer = web_page()
     page = Answer(200, b"\xef\xbb\xbf\n" + answer.body, {"Content-Type": kind})
     text = refused(server.put("/data.zip", CONTENT, faults=[page]), path)
-    assert "the address gives a web page now, not the file" in text
+    assert "the address returns a web page instead of the file" in text
     assert files(path) == {}
     succeeds(server, path)
 
@@ -308,7 +308,10 @@ def test_a_web_page_in_place_of_a_file(server: Server, path: Path, kind: str) ->
 @pytest.mark.parametrize(
     ("status", "said"),
     [
-        (401, "401 Unauthorized: the server asks for a login; put the host's into ~/.netrc"),
+        (
+            401,
+            "401 Unauthorized: the server asks for a login; write the login",
+        ),
         (403, "403 Forbidden: access is refused; accept the licence"),
         (404, "404 Not Found: there is no such file; it was moved or removed"),
         (410, "410 Gone: correct the address"),
@@ -434,14 +437,14 @@ def test_a_given_login_is_not_replaced_by_netrc(
 def test_endless_redirects(server: Server, path: Path) -> None:
     answer = Answer(302, headers={"Location": "/data.zip"})
     url = server.put("/data.zip", b"", faults=itertools.repeat(answer))
-    assert "redirects without end" in refused(url, path)
+    assert "redirects endlessly" in refused(url, path)
 
 
 def test_a_redirect_to_a_file_on_this_machine(server: Server, path: Path, tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(CONTENT)
     answer = Answer(302, headers={"Location": f"file://{tmp_path}/secret"})
     text = refused(server.put("/data.zip", b"", faults=[answer]), path)
-    assert "redirects to what is no http address" in text
+    assert "redirects to a non-http address" in text
 
 
 @pytest.mark.parametrize(
@@ -530,7 +533,7 @@ def test_a_wrong_checksum_is_not_fetched_for_ever(server: Server, path: Path) ->
     text = refused(
         server.put("/data.zip", CONTENT, faults=faults), path, checksum=Checksum("sha256", "0" * 64)
     )
-    assert f"where {'0' * 64} was expected" in text
+    assert f"instead of {'0' * 64}" in text
     assert server.sent("/data.zip") == [1000, 299_000] * 2
 
 
@@ -549,6 +552,6 @@ def test_a_disk_that_fills_under_the_receipt_is_one_line(
     monkeypatch.setattr(torchvision_datasets, "download", lambda *_: [])
     monkeypatch.setattr(artifacts, "write_record", full)
     options = dataset_options({"source": "torchvision", "name": "MNIST"})
-    with pytest.raises(DataError, match="the disk filled up while files were fetched; make room"):
+    with pytest.raises(DataError, match="the disk filled up while files were fetched; free space"):
         dataset_preparation.download_dataset(options, tmp_path / "mnist")
     assert list((tmp_path / "mnist").iterdir()) == []

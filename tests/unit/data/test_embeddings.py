@@ -228,7 +228,9 @@ def test_own_test_split(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="test_table: missing"):
         options(tmp_path, {**written, "test_table": None})
     np.save(tmp_path / "test.npy", vectors["wide"][40:60])
-    message = f"rows have {WIDTHS['small']} and {WIDTHS['wide']} numbers; name vectors of one model"
+    message = (
+        f"rows have {WIDTHS['small']} and {WIDTHS['wide']} in test rows; use vectors of one model"
+    )
     with pytest.raises(ConfigError, match=f"test.npy: vectors 'vectors' of .* {message}"):
         options(tmp_path, written).check_files()
 
@@ -358,12 +360,12 @@ def other_kind(folder: Path) -> dict[str, Any]:
         (of_texts, "vectors 'X' are of type <U1; save them as float32"),
         (of_truths, "vectors 'X' are of type bool; save them as float32"),
         (pickled, "vectors 'X' are of type object; save them as float32"),
-        (short_table, "rows.csv: 10 rows, but there are 9 vectors"),
+        (short_table, "rows.csv: 10 rows, but 9 vectors"),
         (ids_twice, "id 'one' appears twice"),
-        (several, "no vectors; it has one, two: name them under `vectors`"),
+        (several, "no vectors, only one, two; name the right ones under `vectors`"),
         (cut_short, "ends before its last row"),
         (by_columns, "stored column by column; save numpy.ascontiguousarray"),
-        (other_kind, "write one that ends in .h5ad, .npy"),
+        (other_kind, "name a file that ends in .h5ad, .npy"),
     ],
 )
 def test_faults(tmp_path: Path, write: Callable[[Path], dict[str, Any]], fault: str) -> None:
@@ -376,7 +378,7 @@ def test_faults(tmp_path: Path, write: Callable[[Path], dict[str, Any]], fault: 
 def test_damaged_files_give_one_line(tmp_path: Path, suffix: str) -> None:
     (tmp_path / f"x{suffix}").write_bytes(b"no vectors at all")
     write_table(tmp_path / "rows.csv", {"kind": ["a", "b"] * 5})
-    with pytest.raises(ConfigError, match=r"x\.\w+: cannot be read \(.+\); write it again$"):
+    with pytest.raises(ConfigError, match=r"x\.\w+: cannot be read \(.+\); create the file again$"):
         prepare(tmp_path, {"train": f"x{suffix}", "table": "rows.csv"}, class_names=["a", "b"])
 
 

@@ -406,7 +406,9 @@ def test_another_commit_is_not_prepared_from_what_is_here(tmp_path: Path) -> Non
     options = options_of()
     dataset_preparation.download_dataset(options, tmp_path / "downloads")
     other = options_of(revision="0" * 40)
-    with pytest.raises(DataError, match=r"with other options .* delete .*receipt\.json"):
+    with pytest.raises(
+        DataError, match=r"options of this download have changed .* delete .*receipt\.json"
+    ):
         dataset_preparation.prepare_dataset(
             other, tmp_path / "tables", downloaded=tmp_path / "downloads"
         )

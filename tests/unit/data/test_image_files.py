@@ -131,7 +131,10 @@ def test_odd_modes_are_refused_while_all_images_are_checked(
 
 def test_a_missing_file_is_told_of_in_another_spelling(tmp_path: Path) -> None:
     (tmp_path / "A 1.JPG").write_bytes(b"")
-    assert hint_misspelling(str(tmp_path / "a  1.jpg")) == ": there is 'A 1.JPG', spelt otherwise"
+    assert (
+        hint_misspelling(str(tmp_path / "a  1.jpg"))
+        == ": there is 'A 1.JPG'with a different spelling"
+    )
     assert hint_misspelling(str(tmp_path / "b.jpg")) == ""
-    assert "write / in their place" in hint_misspelling(r"files\a.jpg")
+    assert "write / instead" in hint_misspelling(r"files\a.jpg")
     assert hint_misspelling(str(tmp_path / "nowhere/b.jpg")) == ""

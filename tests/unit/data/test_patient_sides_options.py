@@ -139,7 +139,7 @@ def test_a_blank_patient_and_one_in_both_splits_are_refused(source: str, tmp_pat
         other["train"] if source == "parquet" else str(Path(other["root"], other["train"]))
     )
     written["duplicates"] = "warn"
-    with pytest.raises(DataError, match="patient is missing or in both splits or has two"):
+    with pytest.raises(DataError, match="patient in both splits, or a patient with two"):
         dataset_preparation.prepare_dataset(dataset_options(written), tmp_path / "out")
     told = (tmp_path / "out/problems.csv").read_text()
     assert "no patient: who is blank" in told
@@ -220,7 +220,7 @@ def test_nan_is_no_patient_and_no_group(source: str, tmp_path: Path) -> None:
     ("wrong", "message"),
     [
         ({"unit": "patient"}, "unit: patient without unit_column"),
-        ({"max_images_per_patient": 3}, "max_images_per_patient: 3 without unit_column"),
+        ({"max_images_per_patient": 3}, "max_images_per_patient: 3 needs a unit_column"),
         ({"unit_column": "nobody"}, "no column 'nobody'"),
         ({"unit_column": "who", "max_images_per_patient": 0}, "max_images_per_patient"),
         ({"unit_column": "who", "unit": "family"}, "unit"),
@@ -270,11 +270,11 @@ def test_images_as_units_of_patients_are_warned_of_with_the_price(tmp_path: Path
     assert warnings_of(study_of(tmp_path)) == []
     (bounded,) = warnings_of(study_of(tmp_path, unit="image", max_images_per_patient=5))
     assert "datasets.lesions: unit: image, and patients may have several" in bounded
-    assert "to a patient of 5 images the epsilon is" in bounded
+    assert "for a patient with 5 images the epsilon is" in bounded
     assert "in place of 0.5, " in bounded
     assert "in place of 1 " in bounded
     (open_ended,) = warnings_of(study_of(tmp_path, unit="image"))
-    assert "to a patient nothing is promised" in open_ended
+    assert "patients have no guarantee" in open_ended
 
 
 def test_delta_is_held_against_the_number_of_patients(tmp_path: Path) -> None:

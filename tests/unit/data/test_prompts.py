@@ -105,7 +105,7 @@ def test_imagenet_has_words_of_its_own() -> None:
     words = prompts.name_classes([f"n{label}" for label in range(1000)], "imagenet")
     assert len(words) == 1000
     assert (words[0], words[999]) == ("tench", "toilet paper")
-    with pytest.raises(ConfigError, match="imagenet names 1000 classes, but the dataset has 10"):
+    with pytest.raises(ConfigError, match="imagenet names 1000 classes, but this dataset has 10"):
         prompts.name_classes([str(label) for label in range(10)], "imagenet")
 
 

@@ -52,7 +52,7 @@ def test_a_fraction_keeps_the_rows_whose_number_is_below_it(
     }
     options = {"fractions": {"dog": fraction}, "seed": seed}
     if any(label for label, _ in rows) and not any(rows[row][0] for row in expected):
-        with pytest.raises(DataError, match="keeps none of the .* of class dog"):
+        with pytest.raises(DataError, match="selects none of the .* of class dog"):
             chosen(options, rows)
     else:
         assert chosen(options, rows) == expected
@@ -140,7 +140,7 @@ def test_one_fraction_takes_every_row_or_patient_alike() -> None:
     assert 0.2 < len(names) / 40 < 0.6
     assert kept == {at for at in range(400) if rows[at][1] in names}
     assert chosen({"fraction": 0.2}, rows) <= kept
-    with pytest.raises(ConfigError, match="write one of fraction, fractions and per_class"):
+    with pytest.raises(ConfigError, match="write exactly one of fraction, fractions and per_class"):
         dataset_options({**DIGITS, "subsample": {"fraction": 0.4, "per_class": 3}})
 
 
@@ -176,7 +176,7 @@ def test_the_choice_is_another_one_than_that_of_test_rows() -> None:
 @pytest.mark.parametrize(
     ("part", "message"),
     [
-        ({}, "write one of fraction, fractions and per_class"),
+        ({}, "write exactly one of fraction, fractions and per_class"),
         ({"per_class": 2, "fractions": {"3": 0.5}}, "write one of"),
         ({"fractions": {"3": 0}}, "write a number above 0"),
         ({"fractions": {"3": 1.5}}, "write a number of 1 or less"),
@@ -273,7 +273,7 @@ def several_labels(directory: Path) -> Path:
 def test_rows_of_several_labels_have_no_class_to_keep(tmp_path: Path) -> None:
     options = dataset_options({**DIGITS, "subsample": {"fractions": {"cat": 0.5}}})
     whole = several_labels(tmp_path / "both")
-    with pytest.raises(DataError, match="subsample: rows have several labels"):
+    with pytest.raises(DataError, match="subsample: fractions and per_class need one label"):
         write_subsampled(whole, tmp_path / "part", options)
     options = dataset_options({**DIGITS, "subsample": {"fraction": 0.99}})
     write_subsampled(whole, tmp_path / "part", options)

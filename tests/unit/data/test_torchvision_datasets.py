@@ -162,7 +162,7 @@ def test_a_wrong_checksum_stops_the_download(
         server.put(f"/{file.name}", file.read_bytes() + b"x")
     fetch_from(server.url(""), monkeypatch)
     first = torchvision_datasets.list_remotes(name)[0]
-    with pytest.raises(DownloadError, match=f"MD5 [0-9a-f]{{32}} where {first.md5} was expected"):
+    with pytest.raises(DownloadError, match=f"MD5 [0-9a-f]{{32}} instead of {first.md5}"):
         dataset_preparation.download_dataset(options(name), tmp_path / "downloads")
     assert not (tmp_path / "downloads" / "receipt.json").exists()
     assert not (tmp_path / "downloads" / first.file).exists()

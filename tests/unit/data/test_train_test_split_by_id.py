@@ -294,7 +294,7 @@ def test_a_class_that_chance_leaves_out_of_one_side(
     options = dataset_options(written | {"metric": "accuracy"})
     dataset_preparation.prepare_dataset(options, tmp_path / "out")
     assert read_info(tmp_path / "out/dataset.json").untested_classes == ("dog",)
-    assert "test: no row of 1 of 2 classes (dog): they are not tested" in caplog.text
+    assert "test: 1 of 2 classes have no test row (dog), so they are not tested" in caplog.text
     tested = next(f"u{n}" for n in range(99) if below(f"u{n}-0.png", fraction=0.3, seed=0))
     rows = [(f"u{n}", 0) for n in range(20) if f"u{n}" != tested]
     options = dataset_options(write(tmp_path / "other", [*rows, (tested, 1)]) | BY_ID)

@@ -126,7 +126,7 @@ def test_several_labels_are_lists(tmp_path: Path) -> None:
     train, _ = prepare(tmp_path / "out", path, test=str(test), **given)
     assert train.multi_label
     assert train.read_labels().tolist() == labels * 2
-    with pytest.raises(DataError, match="label is 'cat', no list of 0 and 1"):
+    with pytest.raises(DataError, match="label is 'cat', not a list of 0 and 1"):
         prepare(tmp_path / "bad", path, several_labels=True, label_column="label")
 
 
@@ -167,11 +167,14 @@ def zeros(path: Path) -> None:
     ("fault", "message"),
     [
         (lambda p: damage(p, b"n01/0005.cls"), r"a-000\.tar: damaged after n01/0005\.png"),
-        (lambda p: cut(p, b"n01/0005.cls"), r"cut short after n01/0005\.png \(no mark of the end"),
+        (lambda p: cut(p, b"n01/0005.cls"), r"cut short after n01/0005\.png \(the end mark"),
         (lambda p: cut(p, b"n01/0005.cls", 100), r"damaged after n01/0005\.png"),
         (lambda p: cut(p, png(5), 20), r"cannot be read after n01/0005\.png \(unexpected end"),
-        (lambda p: p.write_bytes(p.read_bytes() * 2), r"after n01/0011\.json \(it goes on after"),
-        (zeros, r"damaged after n01/0005\.png \(zeros in the place of members\)"),
+        (
+            lambda p: p.write_bytes(p.read_bytes() * 2),
+            r"after n01/0011\.json \(data follows its end",
+        ),
+        (zeros, r"damaged after n01/0005\.png \(zeros instead of members\)"),
         (lambda p: p.write_bytes(b""), r"a-000\.tar: empty"),
         (lambda p: p.write_bytes(b"<html>" * 200), r"cannot be read after its start"),
     ],
@@ -261,8 +264,8 @@ def test_places_without_shards(
     [
         ({"n01/0003.cls": None}, r"train row 3 \(id n01/0003\), .*a\.tar.*no member n01/0003\.cls"),
         ({"n01/0003.png": None}, r"row 3 \(id n01/0003\): .*a\.tar: no image, only cls, json"),
-        ({"n01/0003.cls": b"7"}, r"id n01/0003.*n01/0003\.cls is '7', which is none of class_name"),
-        ({"n01/0003.cls": b"Dog"}, r"is 'Dog', which is none of class_names \(write 'dog'"),
+        ({"n01/0003.cls": b"7"}, r"id n01/0003.*n01/0003\.cls is '7', which is not in class_name"),
+        ({"n01/0003.cls": b"Dog"}, r"is 'Dog', which is not in class_names \(write 'dog'"),
         ({"n01/0003.png": b"GIF8"}, r"\(id n01/0003\), .*a\.tar.*cannot be decoded"),
         ({"n01/0003.png": png(3)[:-30]}, r"\(id n01/0003\), .*a\.tar.*cannot be decoded"),
         ({"n01/0003.jpg": png(99)}, r"images png and jpg of one key; name one in image_member"),
@@ -289,7 +292,9 @@ def test_a_list_names_nobody(tmp_path: Path, option: str) -> None:
     """A picture of two people would be of a third, and protected for neither."""
     path = pack(tmp_path / "a.tar", samples(0, 8, who=[["p1", "p2"], *"abcdefg"]))
     written = {option: ["who"] if option == "group_columns" else "who"}
-    with pytest.raises(DataError, match=r"n00/0000.*who is \['p1', 'p2'\], no text or number"):
+    with pytest.raises(
+        DataError, match=r"n00/0000.*who is \['p1', 'p2'\], neither text nor a number"
+    ):
         prepare(tmp_path / "out", path, **written)
 
 
@@ -320,7 +325,7 @@ def test_names_of_tars_in_members_lead_nowhere(tmp_path: Path) -> None:
     ("values", "message"),
     [
         ({"several_labels": True}, "several_labels needs label_column"),
-        ({"id_column": "x", "shard_in_id": True}, "shard_in_id: id_column names the ids"),
+        ({"id_column": "x", "shard_in_id": True}, "shard_in_id: id_column already names the ids"),
         ({"class_names": ["cat", "Cat"]}, "differ only in case or spaces"),
         ({"class_names": ["cat", "cat"]}, "a name appears twice"),
     ],

@@ -288,7 +288,9 @@ def test_links_and_strangers_are_left_alone(doctor: Doctor, tmp_path: Path) -> N
     code, output = doctor("--fix")
     assert code == 1
     for path in (f"{OTHER}/heads.safetensors", f"{CELL}/heads.safetensors"):
-        assert re.search(f"{path}: truncated.*not deleted, for a symbolic link leads", output)
+        assert re.search(
+            f"{path}: truncated.*not deleted, because it is behind a symbolic link", output
+        )
         assert Path(path).exists()
     assert f"{CELL}/history.parquet: not a plain file; look at it" in output
     assert "3 damaged" in output
@@ -354,7 +356,7 @@ def test_releases_and_ledgers_are_never_deleted(doctor: Doctor) -> None:
     (bundle / "README.md").unlink()
     code, output = doctor("--fix")
     assert code == 1
-    remedy = f"copy the bundle from {staged}: a release cannot be made again"
+    remedy = f"copy the bundle from {staged}dpprobe cannot recreate a release"
     assert f"{bundle}/head.safetensors: changed after it was written; {remedy}" in output
     assert f"{bundle}/README.md: missing; {remedy}" in output
     assert (bundle / "head.safetensors").exists()

@@ -190,12 +190,24 @@ ROW = {"file": "files/0.jpg", "label": "a"}
 @pytest.mark.parametrize(
     ("rows", "arguments", "message"),
     [
-        ([{"file": "files/0.jpg", "kind": "a"}], (), "it has file, kind: name it with --label"),
-        ([{"scan": "0", "label": "a"}, {"scan": "1", "label": "b"}], (), "name it with --image"),
-        ([ROW, ROW], (), "no column of labels"),
+        (
+            [{"file": "files/0.jpg", "kind": "a"}],
+            (),
+            "name the column of labels with --label: file, kind",
+        ),
+        (
+            [{"scan": "0", "label": "a"}, {"scan": "1", "label": "b"}],
+            (),
+            "name the column with --image",
+        ),
+        ([ROW, ROW], (), "no column has"),
         ([ROW, ROW], ("--label", "label"), "column label has 1 classes"),
         ([ROW], ("--label", "labl"), "--label labl: "),
-        ([ROW, ROW | {"label": "A"}], (), "column label has 'A' and 'a', which differ in case"),
+        (
+            [ROW, ROW | {"label": "A"}],
+            (),
+            "column label has 'A' and 'a', which differ only in case",
+        ),
         ([ROW | {"file": "no/0.jpg"}, ROW | {"label": "b"}], (), "names 'no/0.jpg'"),
     ],
 )

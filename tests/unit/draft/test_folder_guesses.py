@@ -172,7 +172,7 @@ def test_the_release_that_is_commented_out_can_be_taken(desk: Desk) -> None:
     [
         ([], "x: no such folder or file; correct the path"),
         (["x/a/notes.txt", "x/b/notes.txt"], "x: no image"),
-        (["x/0.jpg", "x/1.jpg"], "x: 2 images and no class folder; put each into a folder"),
+        (["x/0.jpg", "x/1.jpg"], "x: 2 images but no class folder; put each image into a folder"),
         (
             ["x/0.jpg", "x/a/1.jpg", "x/b/2.jpg"],
             "x: 1 images beside the class folders",

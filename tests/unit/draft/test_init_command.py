@@ -35,7 +35,7 @@ def test_a_file_is_replaced_by_force_alone(folder: Desk) -> None:
 
 
 def test_nothing_is_written_among_the_images(folder: Desk) -> None:
-    assert "it would lie among the images" in folder.init("x", "--output", "x/study.yaml")
+    assert "the study would be among the images" in folder.init("x", "--output", "x/study.yaml")
     folder.monkeypatch.chdir(folder.folder / "x")
     assert "you are in the folder of the images" in folder.init(".")
     assert not list(folder.folder.rglob("*.yaml"))
@@ -87,8 +87,11 @@ def test_a_checkpoint_of_no_use_ends_it_with_a_line(folder: Desk) -> None:
     assert "--checkpoint w.pth: no such file" in folder.init("x", "--checkpoint", "w.pth")
     folder.file("w.pth", "\x89PNG")
     error = folder.init("x", "--checkpoint", "w.pth")
-    assert "its name does not begin with a model's of timm" in error
-    assert "--model resnet18: it is the network of --checkpoint" in folder.init(
+    assert (
+        "its name does not begin with the name of a timm model; name the network with --model"
+        in error
+    )
+    assert "--model resnet18: --model names the network of --checkpoint" in folder.init(
         "x", "--model", "resnet18"
     )
     (folder.folder / "resnet18.pth").write_bytes(b"\x89PNG")

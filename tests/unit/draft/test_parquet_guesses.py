@@ -69,7 +69,7 @@ def test_mistakes_end_it_with_a_line(desk: Desk) -> None:
     desk.file("skin.parquet")
     assert "skin.parquet: not a readable parquet file" in desk.init("skin.parquet")
     write(desk, "skin.parquet", label=["a", "b"] * 30)
-    assert "labels are string; write integers" in desk.init("skin.parquet")
+    assert "labels are string; store integers" in desk.init("skin.parquet")
     write(desk, "skin.parquet")
     assert "a parquet file contains its images" in desk.init("skin.parquet", "--root", "x")
     pq.write_table(pa.table({"image": ["x"], "kind": [1]}), desk.folder / "skin.parquet")

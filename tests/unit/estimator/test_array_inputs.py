@@ -144,7 +144,7 @@ def test_blocks_are_joined_in_order() -> None:
 @pytest.mark.parametrize(
     ("blocks", "message"),
     [
-        ([], "an iterator without blocks, or one that was read before"),
+        ([], "an iterator without blocks, or an iterator that was already read"),
         ([np.ones((2, 3)), np.ones((2, 4))], r"blocks of shapes \(2, 3\), \(2, 4\)"),
         ([np.ones(3)], r"blocks of shapes \(3,\)"),
     ],
@@ -159,7 +159,7 @@ def test_rows_that_training_would_clear_are_scored_as_zeros() -> None:
     assert clear_unusable(rows) is rows
     rows[1, 0], rows[2, 1], rows[3] = np.nan, np.inf, 3e38
     before = rows.copy()
-    with pytest.warns(UserWarning, match="X: 3 rows hold NaN, infinity or huge values"):
+    with pytest.warns(UserWarning, match="X: 3 rows contain NaN, infinity or huge values"):
         cleared = clear_unusable(rows)
     np.testing.assert_array_equal(cleared[1:4], 0)
     np.testing.assert_array_equal(cleared[[0, 4, 5]], 1)
@@ -181,13 +181,13 @@ def test_labels_may_be_of_any_type_that_equals(dtype: Any) -> None:
 
 
 def test_a_label_outside_the_list_is_named() -> None:
-    with pytest.raises(ArrayError, match="y: label 'd' is not among classes"):
+    with pytest.raises(ArrayError, match="y: label 'd' is not in classes"):
         number_labels(np.array(["a", "d"]), ["a", "b"])
 
 
 @pytest.mark.parametrize(
     ("classes", "message"),
-    [([0, 1, 1], "one is listed twice"), ([0], "got 1 class: "), ([], "got 0 class")],
+    [([0, 1, 1], "a class is listed twice"), ([0], "got 1 class: "), ([], "got 0 class")],
 )
 def test_lists_of_classes_are_checked(classes: list[int], message: str) -> None:
     with pytest.raises(ArrayError, match=message):
@@ -208,12 +208,12 @@ def test_groups_are_told_apart_by_their_names() -> None:
 @pytest.mark.parametrize("others", [["a", "b"], [1.0, 2.0]])
 def test_a_missing_name_is_no_name(missing: Any, others: list[Any]) -> None:
     """As text, NaN would be a person named "nan", who owns all rows without a name."""
-    with pytest.raises(PrivacyError, match="row 2 has no name, so nobody knows whose it is"):
+    with pytest.raises(PrivacyError, match="row 2 has no name, so its group is unknown"):
         number_groups([*others, missing], 3)
 
 
 def test_each_row_has_a_group() -> None:
-    with pytest.raises(PrivacyError, match=r"groups: \(2,\), and X has 3 rows"):
+    with pytest.raises(PrivacyError, match=r"groups: \(2,\), but X has 3 rows"):
         number_groups(["a", "b"], 3)
     with pytest.raises(PrivacyError, match=r"groups: \(3, 1\)"):
         number_groups([["a"], ["b"], ["c"]], 3)

@@ -84,10 +84,10 @@ def test_a_fit_beyond_the_limit_is_refused_and_not_booked(budget: Budget) -> Non
 
 @pytest.mark.parametrize(("unit", "column"), [("group", "patient"), ("image", None)])
 def test_another_unit_of_privacy_is_refused(budget: Budget, unit: str, column: str | None) -> None:
-    """Prices to a row and to a person do not add up."""
+    """Prices to a row and to a person cannot be added up."""
     budget.book_fit(make_booking(noise=60.0))
     for attempt in (budget.check_fit, budget.book_fit):
-        with pytest.raises(PrivacyError, match="do not add up") as caught:
+        with pytest.raises(PrivacyError, match="cannot be added up") as caught:
             attempt(make_booking(noise=60.0, unit=unit, column=column))
         assert not isinstance(caught.value, BudgetError)
     assert budget.compute_spent().entries == 1
@@ -158,7 +158,7 @@ def test_a_limit_on_risk_is_kept_by_copies(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("limits", [{}, {"max_epsilon": 1, "max_risk": {"advantage": 0.1}}])
 def test_a_budget_has_one_limit(limits: dict[str, Any]) -> None:
-    with pytest.raises(PrivacyError, match="budget: it needs one limit"):
+    with pytest.raises(PrivacyError, match="budget: a budget needs exactly one limit"):
         Budget(delta=DELTA, **limits)
 
 

@@ -124,7 +124,11 @@ def test_private_noise_is_secret_and_never_the_same() -> None:
     [
         ({"budget": None}, PrivacyError, "budget: a private fit needs one"),
         ({"budget": 1.0}, ConfigError, "budget 1.0: pass a dpprobe.Budget"),
-        ({"random_state": 0}, PrivacyError, "random_state: the noise of a private fit"),
+        (
+            {"random_state": 0},
+            PrivacyError,
+            "random_state: nobody may know the noise of a private fit",
+        ),
         ({"classes": None}, PrivacyError, "classes: missing. They are published"),
         ({"epsilon": math.inf}, PrivacyError, "epsilon inf: a head without noise"),
         ({"epsilon": -1.0}, PrivacyError, "epsilon"),
@@ -139,9 +143,9 @@ def test_private_noise_is_secret_and_never_the_same() -> None:
         ({"unit": "person"}, ConfigError, "unit 'person': write row or group"),
         ({"delta": 0.1}, PrivacyError, "delta 0.1 .*1/n"),
         ({"public_steps": "scaler"}, ConfigError, r"a text; write a list of names, \['scaler'\]"),
-        ({"classes": [0, 1, 2, 2]}, ValueError, "one is listed twice"),
+        ({"classes": [0, 1, 2, 2]}, ValueError, "a class is listed twice"),
         ({"classes": [0]}, ValueError, "number of classes has to be greater than one"),
-        ({"classes": [0, 1]}, ValueError, "y: label 2 is not among classes"),
+        ({"classes": [0, 1]}, ValueError, "y: label 2 is not in classes"),
         ({"epsilon": {"advantage": 2}}, PrivacyError, "advantage 2"),
     ],
 )
@@ -205,7 +209,7 @@ def test_a_second_fit_says_what_both_cost() -> None:
     budget = make_budget(max_epsilon=2.0)
     rows = make_rows()
     classifier = make_private(epsilon=0.5, budget=budget).fit(*rows)
-    with pytest.warns(UserWarning, match=r"fit number 2 on this budget: together they cost"):
+    with pytest.warns(UserWarning, match=r"fit number 2 on this budget: all fits together cost"):
         classifier.fit(*rows)
     assert classifier.fit_.entry == 2
 
@@ -216,7 +220,7 @@ def test_a_second_fit_says_what_both_cost() -> None:
 def test_groups_are_needed_where_they_are_the_unit() -> None:
     rows = make_rows()
     budget = make_budget()
-    with pytest.raises(PrivacyError, match="no groups are given; pass"):
+    with pytest.raises(PrivacyError, match="no groups; pass"):
         make_private(unit="group", budget=budget).fit(*rows)
     with pytest.raises(PrivacyError, match="groups: given, but the unit of privacy is one row"):
         make_private(budget=budget).fit(*rows, groups=GROUPS)
@@ -229,7 +233,7 @@ def test_a_row_without_a_group_is_refused(missing: Any) -> None:
     groups: list[Any] = [*GROUPS[:-1], missing]
     with pytest.raises(PrivacyError, match=f"row {ROWS - 1} has no name"):
         make_private(unit="group").fit(*make_rows(), groups=groups)
-    with pytest.raises(PrivacyError, match="give one name per row"):
+    with pytest.raises(PrivacyError, match="pass one name per row"):
         make_private(unit="group").fit(*make_rows(), groups=GROUPS[:-1])
 
 

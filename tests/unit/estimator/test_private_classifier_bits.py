@@ -151,7 +151,7 @@ def test_a_large_memory_map_is_streamed(tmp_path: Path, monkeypatch: pytest.Monk
     streamed = fit_heads(got.fit_.method, data, got.plan_, [7])
     assert got.fit_.heads.weights.tobytes() == streamed.weights.tobytes()
     np.testing.assert_allclose(got.coef_, wanted.coef_, rtol=1e-4)
-    with pytest.warns(UserWarning, match="1 rows hold NaN"):
+    with pytest.warns(UserWarning, match="1 rows contain NaN"):
         scores = got.decision_function(mapped)
     np.testing.assert_array_equal(scores, got.decision_function(np.nan_to_num(X, nan=0.0)))
 

@@ -53,7 +53,7 @@ def test_copies_of_a_classifier_share_its_budget(copied: Any) -> None:
 def test_a_grid_search_stops_at_its_second_fit(error_score: Any) -> None:
     budget = make_budget()
     search = GridSearchCV(make_private(budget=budget), GRID, error_score=error_score, cv=3)
-    with pytest.raises(BudgetError, match=r"head='tuned' searches options within one price"):
+    with pytest.raises(BudgetError, match=r"head='tuned' searches options within one epsilon"):
         search.fit(*make_rows())
     assert budget.compute_spent().entries == 1
     assert budget.compute_spent().epsilon <= 1
@@ -137,7 +137,7 @@ def test_workers_do_not_spend_from_another_process_s_memory() -> None:
     made = Parallel(n_jobs=2, backend="loky")(
         delayed(fit_once)(make_private(budget=budget), seed) for seed in range(2)
     )
-    assert all("write Budget(FOLDER, ...), which processes share" in answer for answer in made)
+    assert all("which processes can share" in answer for answer in made)
     assert budget.compute_spent().entries == 0
 
 

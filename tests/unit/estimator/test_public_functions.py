@@ -85,7 +85,7 @@ def test_an_audit_needs_a_promise() -> None:
     with pytest.raises(NotFittedError):
         dpprobe.audit(make_private())
     plain = dpprobe.PrivateClassifier(math.inf, head=FAST, benchmark=True).fit(*make_rows())
-    with pytest.raises(ConfigError, match="its plan promises nothing"):
+    with pytest.raises(ConfigError, match="its plan has no guarantee to test"):
         dpprobe.audit(plain)
 
 

@@ -218,7 +218,7 @@ def test_image_of_another_size_is_named(tmp_path: Path, odd: list[int]) -> None:
     images = [png(row, size=5 if row in odd else 4) for row in range(8)]
     dataset = write_dataset(tmp_path / "data", images)
     where = rf"train row {odd[0]} \(id id{odd[0]}\)"
-    with pytest.raises(DataError, match=rf"{where}: an image of \[1, 5, 5\] after"):
+    with pytest.raises(DataError, match=rf"{where}: the image has shape \[1, 5, 5\], but"):
         extract(dataset, tmp_path / "out")
     sized = extract(dataset, tmp_path / "sized", backbone={"family": "pixels", "size": 4})
     assert sized.dimension == 16
@@ -823,7 +823,9 @@ def test_table_of_another_dataset_is_refused(tmp_path: Path) -> None:
 
 def test_more_shards_than_rows_are_refused(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "data", [png(0), png(1)])
-    with pytest.raises(ConfigError, match=r"features.shards: 3 shards for a split of 2 rows"):
+    with pytest.raises(
+        ConfigError, match=r"features.shards: 3 shards, but the split has only 2 rows"
+    ):
         extract(dataset, tmp_path / "out", shards=3)
 
 

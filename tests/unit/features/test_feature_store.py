@@ -115,7 +115,9 @@ def test_ranges_tile_the_rows(rows: int, data: st.DataObject) -> None:
 
 
 def test_more_shards_than_rows_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"features.shards: 4 shards for a split of 3 rows"):
+    with pytest.raises(
+        ConfigError, match=r"features.shards: 4 shards, but the split has only 3 rows"
+    ):
         row_range(3, 0, 4)
 
 

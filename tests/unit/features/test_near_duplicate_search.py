@@ -193,7 +193,7 @@ def test_the_record_belongs_to_the_features_it_was_found_on(tmp_path: Path, pair
     assert (check["train"]["near"], check["test"]["near"]) == (2, 1)
     assert "not differentially private" in check["note"]
     for others in ([pair[1][0].features, stores[1]], [stores[0], pair[1][1].features]):
-        with pytest.raises(DataError, match="other features"):
+        with pytest.raises(DataError, match="not computed from"):
             read_near_duplicates(counts, *others)
     counts.write_text("{}")
     with pytest.raises(DataError, match=r"counts\.json: unreadable"):

@@ -86,7 +86,7 @@ def test_rows_in_another_order_are_refused(tmp_path: Path) -> None:
     whole = write_dataset(tmp_path / "whole", images)
     stored = extract(whole, tmp_path / "a")
     later = write_dataset(tmp_path / "later", [images[2], images[1], images[0]], ids=(2, 1, 0))
-    with pytest.raises(DataError, match="its rows have another order than the rows of"):
+    with pytest.raises(DataError, match="its rows are not in the order of"):
         select(whole, stored, later, tmp_path / "b", shards=1)
 
 
@@ -105,5 +105,5 @@ def test_more_shards_than_rows_are_refused(tmp_path: Path) -> None:
     whole = write_dataset(tmp_path / "whole", [png(5 * row) for row in range(20)])
     stored = extract(whole, tmp_path / "a")
     part = part_of(whole, tmp_path / "part", per_class=1)
-    with pytest.raises(ConfigError, match="3 shards for a split of 2 rows"):
+    with pytest.raises(ConfigError, match="3 shards, but the split has only 2 rows"):
         select(whole, stored, part, tmp_path / "b", shards=3)

@@ -110,7 +110,7 @@ def test_a_checkpoint_s_steps_are_counted_as_releases(tmp_path: Path) -> None:
     made = stopped_after(tmp_path, 4)
     releases = releases_of(options, inputs.n, 0.7)
     releases.count_releases("gradients", 3)
-    with pytest.raises(PrivacyError, match="7 noisy releases were taken, 6 were priced"):
+    with pytest.raises(PrivacyError, match="7 noisy steps were taken, but epsilon covers 6"):
         train_network(options, mlp_network(), inputs, releases, checkpoint=made)
 
 
@@ -122,7 +122,7 @@ def test_a_checkpoint_of_another_training_is_ignored(
     with caplog.at_level(logging.WARNING):
         trained = train(network_options(), other)
     assert flat(trained.state).tolist() == flat(train(network_options(), None).state).tolist()
-    assert "a checkpoint of another training; ignored" in caplog.text
+    assert "this checkpoint belongs to another training; ignored" in caplog.text
 
 
 def damaged(path: Path, how: str) -> None:
@@ -148,7 +148,7 @@ def test_a_damaged_checkpoint_is_ignored(
     with caplog.at_level(logging.WARNING):
         trained = train(network_options(), made)
     assert flat(trained.state).tolist() == flat(train(network_options(), None).state).tolist()
-    assert "not a whole checkpoint" in caplog.text
+    assert "incomplete or damaged checkpoint" in caplog.text
     assert made.load_state() is not None  # of the last step, in its place
 
 
@@ -157,7 +157,7 @@ def test_parameters_of_another_network_are_refused(tmp_path: Path) -> None:
     made.save_state(
         State(tensors={"parameter/x": torch.zeros(2)}, values={"taken": 1, "history": []})
     )
-    with pytest.raises(StoreError, match="other parameters"):
+    with pytest.raises(StoreError, match="its parameters"):
         train(network_options(), made)
 
 

@@ -165,7 +165,9 @@ def test_a_damaged_shard_is_refused(dataset: Path, tmp_path: Path) -> None:
     store = extract(dataset, tmp_path)
     with h5py.File(tmp_path / store.shards[0].file, "r+") as file:
         file["features"][3, 5] += 1
-    with pytest.raises(StoreError, match="shard-00000-of-00001.h5: not the shard its manifest"):
+    with pytest.raises(
+        StoreError, match="shard-00000-of-00001.h5: not the shard that its manifest"
+    ):
         FeatureStore(tmp_path / "manifest.json").read()
 
 

@@ -188,7 +188,7 @@ class Fails(nn.Module):
 
 
 def test_a_layer_that_cannot_be_differentiated_by_row_is_refused() -> None:
-    with pytest.raises(ConfigError, match="gradients cannot be taken by row .* choose another"):
+    with pytest.raises(ConfigError, match="gradients cannot be computed per row .* choose another"):
         check(small(Fails()))
 
 
@@ -230,9 +230,12 @@ def test_mixing_in_large_batches_is_refused() -> None:
 
 def test_a_branch_by_numbers_is_refused() -> None:
     layer = MixesSome(largest=1e6)
-    with pytest.raises(ConfigError, match="reads a number of its batch, as a branch by it does"):
+    with pytest.raises(
+        ConfigError,
+        match="reads a number from its batch, for example to choose a branch, so it may mix",
+    ):
         check(small(layer))
-    with pytest.raises(ConfigError, match="reads a number of its batch"):
+    with pytest.raises(ConfigError, match="reads a number from its batch"):
         check_rows_apart(nn.Sequential(layer), torch.randn(3, 4, 6, 6), name="net")
 
 

@@ -163,19 +163,19 @@ def test_half_of_the_views_are_mirrored_and_all_shifts_are_drawn() -> None:
 
 
 def test_views_beyond_the_images_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"augment.pad 6: images are 6 x 8"):
+    with pytest.raises(ConfigError, match=r"augment.pad 6: too large for images of 6 x 8"):
         images_of(write_images(tmp_path), augment=Augment(pad=SIZE))
 
 
 @pytest.mark.parametrize("memory_mb", [100, 0])
 def test_an_image_of_another_size_is_refused_by_name(tmp_path: Path, memory_mb: int) -> None:
     source = write_images(tmp_path, odd=True)
-    with pytest.raises(DataError, match=r"train row 7 \(id id7\): an image of \[3, 7, 9\]"):
+    with pytest.raises(DataError, match=r"train row 7 \(id id7\): the image has shape \[3, 7, 9\]"):
         images_of(source, memory_mb=memory_mb).read_batch(np.arange(ROWS), step=None)
 
 
 def test_backbones_that_take_no_bytes_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="gives torch.float32, not bytes"):
+    with pytest.raises(ConfigError, match="gives torch.float32instead of bytes"):
         image_inputs(
             write_images(tmp_path), bytes_backbone(ToTensor(mode="RGB", size=None)),
             split="train", augment=None, seed=1, memory_mb=1,
@@ -229,7 +229,7 @@ def test_a_damaged_shard_is_refused(tmp_path: Path, memory_mb: int) -> None:
 
 def test_a_shape_that_is_not_the_rows_is_refused(tmp_path: Path) -> None:
     store = FeatureStore(write_store(tmp_path, rows=30, dimension=12, classes=3))
-    with pytest.raises(DataError, match=r"rows of 12 numbers, not of shape \[3, 5\]"):
+    with pytest.raises(DataError, match=r"rows have 12 numbers instead of shape \[3, 5\]"):
         cut_inputs(store, shape=(3, 5), memory_mb=1)
 
 

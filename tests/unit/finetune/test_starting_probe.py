@@ -102,7 +102,9 @@ def test_both_parts_are_counted_in_the_plan_of_the_whole(method: dict[str, Any])
     options = probed(method)
     releases = releases_of(options, 1.0)
     weights, transform = fit_probe(options, data(), releases, SEED)
-    with pytest.raises(PrivacyError, match="gradients: 0 noisy releases were taken, 4 were"):
+    with pytest.raises(
+        PrivacyError, match="gradients: 0 noisy releases were made, but epsilon covers 4 were"
+    ):
         releases.check_counts()
     network = head_network(transform)
     start_from(network, weights, transform)
@@ -125,16 +127,18 @@ def test_a_probe_is_released_once() -> None:
     options = probed()
     releases = releases_of(options, 1.0)
     fit_probe(options, data(), releases, SEED)
-    with pytest.raises(PrivacyError, match="probe gradients: 10 noisy releases were taken, 5"):
+    with pytest.raises(
+        PrivacyError, match="probe gradients: 10 noisy releases were made, but epsilon covers 5"
+    ):
         fit_probe(options, data(), releases, SEED)
 
 
 def test_a_plan_without_a_probe_is_refused() -> None:
     options = network_options(tune="head")
     releases = releases_of(options, 1.0)
-    with pytest.raises(PrivacyError, match="the plan prices none"):
+    with pytest.raises(PrivacyError, match="the plan covers no probe"):
         fit_probe(probed(), data(), releases, SEED)
-    with pytest.raises(PrivacyError, match="the options have none"):
+    with pytest.raises(PrivacyError, match="the options have no probe, and epsilon covers none"):
         fit_probe(options, data(), releases, SEED)
 
 
@@ -209,7 +213,7 @@ def test_without_privacy_the_start_is_the_head_s_own_fit() -> None:
 
 def test_a_head_of_another_shape_is_refused() -> None:
     transform = Transform(network_options().normalize)
-    with pytest.raises(ConfigError, match=r"a head of shape \[3, 7\].*\[3, 8\]"):
+    with pytest.raises(ConfigError, match=r"head has shape \[3, 7\].*\[3, 8\]"):
         start_from(head_network(transform), np.zeros((3, 7), dtype=np.float32), transform)
 
 

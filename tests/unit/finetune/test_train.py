@@ -202,7 +202,7 @@ def test_priors_move_the_biases_of_the_result_alone() -> None:
 
 
 def test_numbers_of_classes_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ConfigError, match="class_weights has 2 numbers, and there are 3 classes"):
+    with pytest.raises(ConfigError, match="class_weights has 2 numbers for 3 classes"):
         train(network_options(class_weights=(1.0, 0.5)))
 
 
@@ -390,7 +390,7 @@ def test_a_plan_with_another_norm_or_rate_is_refused(change: dict[str, Any], sai
 
 def test_a_plan_for_another_n_is_refused() -> None:
     options, inputs = network_options(), mlp_inputs()
-    with pytest.raises(PrivacyError, match="n = 39 units of privacy, the data has 40"):
+    with pytest.raises(PrivacyError, match="n = 39 units of privacy, but the data has 40"):
         train_network(options, mlp_network(), inputs, releases_of(options, 39, 1.0))
 
 
@@ -398,7 +398,7 @@ def test_releases_serve_one_training() -> None:
     options, inputs = network_options(), mlp_inputs()
     releases = releases_of(options, inputs.n, 1.0)
     train_network(options, mlp_network(), inputs, releases)
-    with pytest.raises(PrivacyError, match="handed out before"):
+    with pytest.raises(PrivacyError, match="already used"):
         train_network(options, mlp_network(), inputs, releases)
 
 
@@ -406,7 +406,7 @@ def test_steps_that_were_released_before_are_not_released_again() -> None:
     options, inputs = network_options(), mlp_inputs()
     releases = releases_of(options, inputs.n, 1.0)
     releases.count_releases("gradients", 1)
-    with pytest.raises(PrivacyError, match="7 noisy releases were taken, 6 were priced"):
+    with pytest.raises(PrivacyError, match="7 noisy steps were taken, but epsilon covers 6"):
         train_network(options, mlp_network(), inputs, releases)
 
 

@@ -379,7 +379,7 @@ def test_a_backbone_that_is_no_network_is_refused() -> None:
     pixels = load_backbone(
         backbone_options({"family": "pixels", "size": 4}), runtime=Runtime(device="cpu")
     )
-    with pytest.raises(ConfigError, match="the backbone is no network"):
+    with pytest.raises(ConfigError, match="the backbone is not a network"):
         build(pixels, tune="all")
 
 
@@ -468,7 +468,7 @@ def test_states_of_other_networks_are_refused() -> None:
     state = tuned_state(network)
     with pytest.raises(ConfigError, match="head.bias is missing in the state"):
         load_tuned_state(network, {"head.weight": state["head.weight"]})
-    with pytest.raises(ConfigError, match=r"head.bias is \[4\] in the state and \[3\]"):
+    with pytest.raises(ConfigError, match=r"head.bias is \[4\] in the saved state but \[3\]"):
         load_tuned_state(network, {**state, "head.bias": torch.zeros(4)})
 
 

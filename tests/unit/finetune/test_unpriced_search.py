@@ -196,7 +196,7 @@ def test_a_log_of_another_search_is_not_believed(
     again = Counted()
     run_trials(options, again, log=log, **asked)
     assert again.numbers == [0, 1, 2]
-    assert "starts anew" in caplog.text
+    assert "starts again" in caplog.text
 
 
 @pytest.mark.parametrize("text", ["", "{", json.dumps({"format": "other"})])
@@ -214,7 +214,7 @@ def test_a_damaged_log_is_not_believed(
 def test_there_is_one_writer(tmp_path: Path) -> None:
     log = tmp_path / "log.json"
     lock = FileLock(tmp_path / "log.json.lock", fallback_to_soft=False)
-    with lock, pytest.raises(StoreError, match="another process runs this search"):
+    with lock, pytest.raises(StoreError, match="another process is running this search"):
         run_trials(searched(2), quality, log=log, seed=1)
     assert len(run_trials(searched(2), quality, log=log, seed=1)) == 2
 
@@ -274,7 +274,7 @@ def test_values_that_do_not_go_together_are_named(tmp_path: Path) -> None:
 
 
 def test_what_a_search_chooses_is_called_not_for_release() -> None:
-    assert "without a price" in NOT_PRICED
+    assert "without any epsilon" in NOT_PRICED
     assert "for release" in NOT_PRICED
 
 
@@ -291,7 +291,7 @@ def test_every_value_of_a_search_is_checked() -> None:
 
 
 def test_a_search_keeps_what_scores_are() -> None:
-    with pytest.raises(ConfigError, match="loss 'sigmoid': it changes what scores"):
+    with pytest.raises(ConfigError, match="loss 'sigmoid': it changes the meaning of scores"):
         method_options(
             {
                 "head": "fine_tune",

@@ -130,7 +130,7 @@ def test_a_study_s_auto_is_undecided_and_says_so_where_something_needs_the_head(
         lambda: method.engine_limits,
         lambda: method.trained_options,
     ):
-        with pytest.raises(ConfigError, match="nothing is chosen before the features are there"):
+        with pytest.raises(ConfigError, match="the choice needs the features"):
             read()
 
 
@@ -143,7 +143,7 @@ SHARE = {"class_priors": "released", "prior_share": 0.02}
 def test_balanced_is_the_same_choice_and_a_release_of_the_frequencies(facts: DataFacts) -> None:
     method = method_options(BALANCED)
     if facts.multi_label:
-        with pytest.raises(ConfigError, match="balanced is for rows of one label"):
+        with pytest.raises(ConfigError, match="balanced needs one label per row, but these rows"):
             method.resolve_choice(facts)
         return
     options, plain = method.resolve_choice(facts), method_options(AUTO).resolve_choice(facts)

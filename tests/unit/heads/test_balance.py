@@ -220,7 +220,7 @@ def test_without_them_what_is_written_is_as_before(name: str) -> None:
         ({"class_weights": [1, 0]}, "write a number above 0"),
         ({"class_weights": [1, math.inf]}, "finite"),
         ({"class_priors": []}, "write a list or mapping with 1 or more entries"),
-        ({"class_priors": [1, 1], "loss": "sigmoid"}, "for loss: softmax"),
+        ({"class_priors": [1, 1], "loss": "sigmoid"}, "with loss: softmax"),
     ],
 )
 def test_numbers_that_make_no_sense(values: dict[str, Any], message: str) -> None:
@@ -233,13 +233,13 @@ def test_numbers_for_other_classes_and_rows_of_several_labels() -> None:
     data = TrainingSet(features.clone(), labels, 4)
     for name in ("class_weights", "class_priors"):
         method = options("sgd", **{name: [1, 1, 1]})
-        with pytest.raises(ConfigError, match=f"{name} has 3 numbers, and there are 4 classes"):
+        with pytest.raises(ConfigError, match=f"{name} has 3 numbers for 4 classes"):
             fit_heads(method, data, plan_of(method, 40, 1.0), [1])
     features, several = classes_of(40, several=True)
     method = options("sgd", loss="sigmoid", class_weights=[1, 1, 1, 1])
     rows = Rows(TrainingSet(features, several, 4), Transform(NoNormalisation()))
     releases = Releases(plan_of(method, 40, 1.0), [1], torch.device("cpu"))
-    with pytest.raises(ConfigError, match="rows of one label"):
+    with pytest.raises(ConfigError, match="one label per row"):
         fit_balanced(method, rows, releases)
 
 

@@ -174,7 +174,7 @@ def test_the_counts_are_priced(name: str, tmp_path: Path) -> None:
     assert fit_heads(method, data, plan, [1, 2]).weights.shape[0] == 2
     with pytest.raises(PrivacyError, match="class_counts"):
         fit_heads(method, data, plan_of(method_options(HEADS[name]), ROWS, 1.0), [1])
-    with pytest.raises(PrivacyError, match="the plan is not this method's"):
+    with pytest.raises(PrivacyError, match="the plan belongs to another method"):
         fit_heads(method_options(HEADS[name]), data, plan, [1])
 
 

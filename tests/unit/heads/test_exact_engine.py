@@ -330,7 +330,7 @@ def test_steps_taken_are_the_steps_priced(monkeypatch: pytest.MonkeyPatch) -> No
     assert fit_heads(options, data, plan, SEEDS).steps == 50
     assert released == ["gradients"] * 50
     monkeypatch.setattr(exact_engine, "record_steps", lambda _: [25, 49])
-    with pytest.raises(PrivacyError, match="49 noisy releases were taken, 50 were priced"):
+    with pytest.raises(PrivacyError, match="49 noisy releases were made, but epsilon covers 50"):
         fit_heads(options, data, plan, SEEDS)
     monkeypatch.setattr(exact_engine, "record_steps", lambda _: [51])
     with pytest.raises((PrivacyError, IndexError)):

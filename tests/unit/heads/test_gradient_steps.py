@@ -405,7 +405,7 @@ def test_steps_taken_are_the_steps_priced(
     plan = plan_for(options, data.rows)
     assert fit_heads(options, data, plan, SEEDS).steps == plan.steps == 50
     monkeypatch.setattr(gradient_steps, "record_steps", lambda _: [25, 49])
-    with pytest.raises(PrivacyError, match="49 noisy releases were taken, 50 were priced"):
+    with pytest.raises(PrivacyError, match="49 noisy releases were made, but epsilon covers 50"):
         fit_heads(options, data, plan, SEEDS)
 
 

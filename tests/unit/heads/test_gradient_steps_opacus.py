@@ -152,7 +152,7 @@ def test_logits_that_overflow_contribute_nothing(monkeypatch: pytest.MonkeyPatch
 def test_steps_taken_are_the_steps_priced(monkeypatch: pytest.MonkeyPatch) -> None:
     data = training_set(60, 5, 3)
     monkeypatch.setattr(opacus_engine, "record_steps", lambda _: [4, 9])
-    with pytest.raises(PrivacyError, match="9 noisy releases were taken, 10 were priced"):
+    with pytest.raises(PrivacyError, match="9 noisy releases were made, but epsilon covers 10"):
         fit(data, [1], 1.0, batch_size=6, steps=10, opacus=True)
 
 

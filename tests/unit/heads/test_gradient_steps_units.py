@@ -234,5 +234,5 @@ def test_units_of_one_row_are_rows() -> None:
 def test_a_plan_is_for_the_number_of_units() -> None:
     data = with_units()
     options = Options(batch_size=12, steps=3)
-    with pytest.raises(PrivacyError, match=f"n = 120 units of privacy, the data has {data.n}"):
+    with pytest.raises(PrivacyError, match=f"n = 120 units of privacy, but the data has {data.n}"):
         fit_heads(options, data, plan_for(options, 120), SEEDS)

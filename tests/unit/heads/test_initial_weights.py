@@ -149,7 +149,7 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     path.write_bytes(b"nothing of the kind")
     refused("cannot be read")
     save_file({"other": np.zeros(3)}, path)
-    refused(re.escape("it holds ['other']; a tensor \"weights\" is needed"))
+    refused(re.escape("it contains ['other']; add a tensor \"weights\""))
     save_file({"weights": np.zeros((50, 399))}, path)
     refused(re.escape("weights [50, 399]; [50, 400] is needed"))
     save_file({"weights": np.full((50, 400), np.nan)}, path)

@@ -135,7 +135,7 @@ def test_every_seed_gets_the_one_solution() -> None:
 def test_a_fit_that_stops_early_says_so(caplog: pytest.LogCaptureFixture) -> None:
     fit(training_set(), penalties=(1e-5,), max_iterations=2)
     assert "penalty 1e-05 ended early (largest slope " in caplog.text
-    assert "after max_iterations 2; the ceiling is usable but may be too low" in caplog.text
+    assert "after max_iterations 2the result is usable but may be too low" in caplog.text
 
 
 @pytest.mark.parametrize(("status", "warned"), [(0, False), (2, True)])
@@ -154,7 +154,7 @@ def test_a_loss_that_stopped_falling_is_no_warning(
 
     monkeypatch.setattr("dpprobe.heads.logistic_regression.minimize", ended)
     fit(training_set(), penalties=(1e-2,), tolerance=1e-30)
-    assert ("no step lowered the loss beyond rounding; the ceiling is usable" in caplog.text) == (
+    assert ("no step lowered the loss beyond rounding; the result is usable" in caplog.text) == (
         warned
     )
     assert any(each.levelname == "WARNING" for each in caplog.records) == warned

@@ -340,8 +340,14 @@ def test_options_that_make_no_sense(values: dict[str, Any], message: str) -> Non
 def test_public_rows_that_do_not_fit(tmp_path: Path) -> None:
     data = TrainingSet(*random_rows(1)[:2], CLASSES)
     for name, public, values, error, message in (
-        ("wide", np.ones((5, 9)), {"top": 1}, DataError, "dimension 9, the private ones have 5"),
-        ("empty", np.zeros((5, 5)), {"top": 1}, DataError, "no row has finite values"),
+        (
+            "wide",
+            np.ones((5, 9)),
+            {"top": 1},
+            DataError,
+            "dimension 9but the private features have 5",
+        ),
+        ("empty", np.zeros((5, 5)), {"top": 1}, DataError, "no row has values that are finite and"),
         ("few", np.eye(5), {"top": 6}, ConfigError, "top 6: .* has 5 candidates"),
     ):
         manifest = store_of(tmp_path / name, np.asarray(public, dtype=np.float32))
@@ -364,12 +370,12 @@ def test_a_plan_of_another_kind_is_refused() -> None:
     check_plan(method, plan)
     as_gaussian = tuple(replace(item, kind=GAUSSIAN) for item in plan.mechanisms)
     other = replace(plan, mechanisms=as_gaussian)
-    with pytest.raises(PrivacyError, match="kind 'gaussian', the method 'exponential'"):
+    with pytest.raises(PrivacyError, match="kind 'gaussian'in the plan but 'exponential'"):
         check_plan(method, other)
     scores = GridSum(torch.zeros(1, 3, dtype=torch.float64))
-    with pytest.raises(PrivacyError, match="priced as draws"):
+    with pytest.raises(PrivacyError, match="the plan has random selections for it"):
         Releases(plan, [1], torch.device("cpu")).release_gaussian(CHOICES, scores)
-    with pytest.raises(PrivacyError, match="not as draws"):
+    with pytest.raises(PrivacyError, match="not random selections"):
         Releases(other, [1], torch.device("cpu")).release_exponential(CHOICES, scores)
     releases = Releases(plan, [1], torch.device("cpu"))
     with pytest.raises(PrivacyError, match="whole numbers"):
@@ -379,20 +385,20 @@ def test_a_plan_of_another_kind_is_refused() -> None:
         releases.release_exponential(CHOICES, GridSum(scores.units + math.nan))
     releases = Releases(plan, [1], torch.device("cpu"))
     assert releases.release_exponential(CHOICES, scores).shape == (1, 1, 2)
-    with pytest.raises(PrivacyError, match="4 noisy releases were taken, 2 were priced"):
+    with pytest.raises(PrivacyError, match="4 noisy releases were made, but epsilon covers 2"):
         releases.release_exponential(CHOICES, scores)
 
 
 def test_an_audit_is_refused_for_its_true_reason() -> None:
     assert options().audit_fault is not None
-    assert "releases draws" in str(options().audit_fault)
+    assert "releases randomly selected images; dpprobe's" in str(options().audit_fault)
 
     class Watching:
         """An observer that is never asked."""
 
     plan = plan_of(options(), 40, 1.0)
     releases = Releases(plan, [1], torch.device("cpu"), observer=Watching())  # type: ignore[arg-type]
-    with pytest.raises(PrivacyError, match="an audit sees sums"):
+    with pytest.raises(PrivacyError, match="an audit reads sums"):
         releases.release_exponential(CHOICES, GridSum(torch.zeros(1, 9, dtype=torch.float64)))
 
 

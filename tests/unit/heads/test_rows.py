@@ -222,7 +222,7 @@ def test_a_release_too_many_is_refused() -> None:
     taken = releases(value, 4)
     data = TrainingSet(features(), LABELS, 3)
     normalise_rows(data, value, taken)
-    with pytest.raises(PrivacyError, match="2 noisy releases were taken, 1 were priced"):
+    with pytest.raises(PrivacyError, match="2 noisy releases were made, but epsilon covers 1"):
         normalise_rows(data, value, taken)
 
 
@@ -248,5 +248,5 @@ def test_scores_are_those_of_normalised_rows() -> None:
         wanted = transform(rows) @ weights[seed, :, :-1].T + weights[seed, :, -1]
         np.testing.assert_allclose(actual[seed], wanted, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(heads.released_arrays()[CENTRE][:, 0], [0.1, 0.2])
-    with pytest.raises(DataError, match="trained on dimension 6"):
+    with pytest.raises(DataError, match="need dimension 6"):
         score_rows(heads, rows[:, :5])

@@ -38,7 +38,7 @@ def test_a_row_that_is_not_finite_is_zero_and_infinitely_long(
     assert data.lengths[2] == math.inf
     assert not actual[2].any()
     assert torch.equal(actual[[0, 1, 3]], features()[[0, 1, 3]])
-    assert "1 training rows hold NaN" in caplog.text
+    assert "1 training rows contain NaN" in caplog.text
 
 
 def test_labels_are_one_a_row_or_several() -> None:

@@ -70,8 +70,8 @@ def planned(method: MethodOptions, n: int = N, noise: float = 3.0) -> Plan:
 @pytest.mark.parametrize(
     ("search", "message"),
     [
-        ({"steps": [5, 6]}, "search: steps 6 changes what is priced"),
-        ({"batch_size": ["full", 40]}, "search: batch_size 40 changes what is priced"),
+        ({"steps": [5, 6]}, "search: steps 6 changes epsilon"),
+        ({"batch_size": ["full", 40]}, "search: batch_size 40 changes epsilon"),
         ({"learning_rate": [0.1, 1], "batch_size": [400, 40]}, "batch_size 40 changes"),
     ],
 )
@@ -177,7 +177,9 @@ def test_a_trial_that_releases_otherwise_than_priced_is_refused(
 ) -> None:
     spied(monkeypatch, Spy(releases))
     method = tuned()
-    with pytest.raises(PrivacyError, match=f"{releases} noisy releases were taken, 5 were priced"):
+    with pytest.raises(
+        PrivacyError, match=f"{releases} noisy releases were made, but epsilon covers 5"
+    ):
         fit_heads(method, training_set(), planned(method), SEEDS)
 
 
@@ -186,7 +188,7 @@ def test_a_plan_of_another_selection_is_refused() -> None:
     plan = planned(method)
     assert plan.selection is not None
     for other in (None, replace(plan.selection, mean=2.0)):
-        with pytest.raises(PrivacyError, match="not this method's"):
+        with pytest.raises(PrivacyError, match="belongs to another method"):
             fit_heads(method, training_set(), replace(plan, selection=other), SEEDS)
 
 

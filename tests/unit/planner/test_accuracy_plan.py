@@ -94,7 +94,7 @@ def test_a_delta_of_one_over_n_and_above_is_warned_of() -> None:
         (82.0, None, "ceiling 82: outside 0.25 .*as 0.82"),
         (0.25, None, "ceiling 0.25: outside"),
         (0.5, 0.6, "ceiling 0.5: outside 0.6"),
-        (None, 0.1, "majority 0.1: the largest of 4 classes has a share from 0.25"),
+        (None, 0.1, "majority 0.1: the share of the largest of 4 classes must be at least 0.25"),
         (None, 1.0, "majority 1: "),
     ],
 )

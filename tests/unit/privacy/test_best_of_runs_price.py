@@ -389,9 +389,9 @@ def test_checks_of_a_selection() -> None:
     assert rdp > exact
     assert prv is None
     assert list(notes.values()) == [
-        "Opacus cannot price repeated runs of which the best is released"
+        "Opacus has no accounting for releasing the best of repeated runs"
     ]
-    with pytest.raises(PrivacyError, match="cannot price"):
+    with pytest.raises(PrivacyError, match="has no accounting"):
         accountants.compute_epsilon([gaussians(4.0)], DELTA, "prv", selection=best_of(5, 1.0))
 
 

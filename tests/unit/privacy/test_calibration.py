@@ -69,7 +69,7 @@ def test_a_search_says_how_far_it_is(
     solve([relative(64 / 1437, 50)], 1.0, tmp_path, accountant)
     told = [line for line in caplog.messages if "so far" in line]
     assert len(told) > 2
-    start = "calibration: searching the noise of epsilon 1 at delta 1e-05 (0:"
+    start = "calibration: searching for the noise of epsilon 1 at delta 1e-05 (0:"
     assert all(line.startswith(start) for line in told)
     caplog.clear()
     solve([relative(64 / 1437, 50)], 1.0, tmp_path, accountant)
@@ -319,7 +319,7 @@ def test_targets_out_of_reach_are_refused(
 
 
 def test_a_method_without_mechanisms_cannot_promise(tmp_path: Path) -> None:
-    with pytest.raises(PrivacyError, match="write inf"):
+    with pytest.raises(PrivacyError, match="write epsilon inf"):
         solve([], 1.0, tmp_path)
     assert not solve([], math.inf, tmp_path).private
 

@@ -145,7 +145,7 @@ def test_what_cannot_be_drawn_is_refused() -> None:
     draw = Chooser(Keystream.from_seed(2, "draws"))
     scores = np.zeros(3, dtype=np.int64)
     for count in (0, 4):
-        with pytest.raises(PrivacyError, match=f"{count} draws among 3 candidates"):
+        with pytest.raises(PrivacyError, match=f"{count} selections from 3 candidates"):
             draw.choose_candidates(scores, count, Fraction(1))
     with pytest.raises(PrivacyError, match="2\\^53"):
         draw.choose_candidates(np.array([0, 2**53 + 1]), 1, Fraction(1))

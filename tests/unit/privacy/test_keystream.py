@@ -62,7 +62,7 @@ def test_each_part_is_given_away_once() -> None:
     stream = Keystream.from_seed(1, "noise")
     stream.make_part("words")
     stream.make_part("further words")
-    with pytest.raises(PrivacyError, match=r"^keystream noise: part words was given away before$"):
+    with pytest.raises(PrivacyError, match=r"^keystream noise: part words was already used$"):
         stream.make_part("words")
 
 
@@ -80,7 +80,9 @@ def test_seeds_have_128_bits(seed: int) -> None:
 
 
 def test_keys_have_256_bits() -> None:
-    with pytest.raises(PrivacyError, match=r"^keystream noise: a key of 16 bytes; give 32$"):
+    with pytest.raises(
+        PrivacyError, match=r"^keystream noise: its key has 16 bytes; pass 32 bytes$"
+    ):
         Keystream(bytes(16), "noise")
 
 
@@ -98,7 +100,7 @@ def test_a_forked_process_does_not_draw_the_same_words_again() -> None:
     child = context.Process(target=_draw, args=(Keystream.from_system("noise"), sender))
     child.start()
     assert receiver.recv() == (
-        "keystream noise: was started in another process; start one in this process"
+        "keystream noise: was started in another process; start a keystream in this process"
     )
     child.join()
 

@@ -72,7 +72,7 @@ def test_mechanism_refuses_what_cannot_be_priced(attribute: str, value: Any) -> 
         ({"n": 0}, "n = 0"),
         ({"epsilon": 0.0}, "epsilon 0.0"),
         ({"delta": 1.0}, "delta 1.0"),
-        ({"mechanisms": ()}, "nothing is priced"),
+        ({"mechanisms": ()}, "no mechanism"),
         ({"mechanisms": (mechanism(noise_multiplier=0.0),)}, "adds no noise"),
         ({"mechanisms": (mechanism(), mechanism())}, "different names"),
         ({"realised_epsilon": 1.0001}, "exceeds the target"),
@@ -150,7 +150,7 @@ def test_sgd_prices_its_sampling(options: Options, n: int, rate: float, count: i
 def test_options_refuse_what_cannot_run() -> None:
     with pytest.raises(ConfigError, match="batch_size 32 is above the 31 training rows"):
         Options().list_mechanisms(31)
-    with pytest.raises(ConfigError, match="epochs 3 and steps 4: write one"):
+    with pytest.raises(ConfigError, match="epochs 3 and steps 4: write only one"):
         method_options({"head": "sgd", "epochs": 3, "steps": 4})
     for bad in (
         {"learning_rate": 0}, {"max_grad_norm": math.inf}, {"batch_size": 0},
@@ -177,20 +177,20 @@ def test_a_fit_refuses_a_plan_made_for_another() -> None:
     def planned(options: Options, n: int = 100, **changes: Any) -> Plan:
         return plan(mechanisms=options.list_mechanisms(n), n=n, **changes)
 
-    with pytest.raises(PrivacyError, match="n = 200 rows, the data has 100"):
+    with pytest.raises(PrivacyError, match="n = 200 rows, but the data has 100"):
         fit_heads(Options(), data, planned(Options(), n=200), [1])
-    with pytest.raises(PrivacyError, match=r"sensitivity 1\.2, the method 0\.1"):
+    with pytest.raises(PrivacyError, match=r"sensitivity 1\.2 in the plan but 0\.1"):
         fit_heads(Options(max_grad_norm=0.1), data, planned(Options()), [1])
-    with pytest.raises(PrivacyError, match="count 5, the method 6"):
+    with pytest.raises(PrivacyError, match="count 5 in the plan but 6"):
         fit_heads(Options(steps=6), data, planned(Options(steps=5)), [1])
     steps = planned(Options(steps=5))
-    with pytest.raises(PrivacyError, match=r"sample_rate 0\.32, the method 0\.16"):
+    with pytest.raises(PrivacyError, match=r"sample_rate 0\.32 in the plan but 0\.16"):
         fit_heads(Options(steps=5, batch_size=16), data, steps, [1])
     extra = plan(mechanisms=(*Options().list_mechanisms(100), mechanism(name="more")), n=100)
-    with pytest.raises(PrivacyError, match="not this method's"):
+    with pytest.raises(PrivacyError, match="belongs to another method"):
         fit_heads(Options(), data, extra, [1])
     ceiling = NonprivateOptions(penalties=(0.1,))
-    with pytest.raises(PrivacyError, match="not private, yet its plan promises epsilon 1 by 1"):
+    with pytest.raises(PrivacyError, match="not private, but its plan has epsilon 1"):
         fit_heads(ceiling, data, planned(Options()), [1])
     silent = tuple(item.scale_noise(0.0) for item in Options().list_mechanisms(100))
     nothing = plan(mechanisms=silent, n=100, epsilon=math.inf, realised_epsilon=math.inf)
@@ -209,10 +209,10 @@ def test_a_fit_refuses_noise_split_otherwise_than_the_method_says() -> None:
     method = Options.model_validate({"steps": 2, "normalize": "centred"})
     first, second = (item.scale_noise(2.0) for item in method.list_mechanisms(100))
     assert fit_heads(method, data, plan(mechanisms=(first, second), n=100), [1]).steps == 2
-    with pytest.raises(PrivacyError, match="not this method's"):
+    with pytest.raises(PrivacyError, match="belongs to another method"):
         fit_heads(method, data, plan(mechanisms=(first, second.scale_noise(0.5)), n=100), [1])
     best = Selection(mean=3, shape=1, repeated=(second.name,))
-    with pytest.raises(PrivacyError, match="not this method's"):
+    with pytest.raises(PrivacyError, match="belongs to another method"):
         fit_heads(method, data, plan(mechanisms=(first, second), n=100, selection=best), [1])
 
 

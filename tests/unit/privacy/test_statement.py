@@ -31,7 +31,7 @@ def plan(epsilon: float = 1.0) -> Plan:
         ),
         Mechanism(
             name="gradients",
-            released="sum of the sampled rows' clipped gradients, one a step",
+            released="sum of the sampled rows' clipped gradients, one per step",
             sensitivity=1.2,
             noise_multiplier=5.0 if private else 0.0,
             sample_rate=0.02,
@@ -124,8 +124,8 @@ def test_what_is_promised_and_what_is_not() -> None:
 
 
 ABOVE = (
-    " But delta 1e-05 is above 1/n = {over:.3g} (n = {n} training {units}): a mechanism that "
-    "publishes one {published} at random would be allowed by such a delta."
+    " But delta 1e-05 is above 1/n = {over:.3g} (n = {n} training {units}): this delta "
+    "would allow a mechanism that publishes a random {published}."
 )
 
 

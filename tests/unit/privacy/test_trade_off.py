@@ -134,7 +134,7 @@ def test_without_noise_every_attack_succeeds() -> None:
 
 
 def test_a_rate_beyond_one_is_refused() -> None:
-    with pytest.raises(PrivacyError, match=r"false positive rate 1\.5: must lie between 0 and 1"):
+    with pytest.raises(PrivacyError, match=r"false-positive rate 1\.5: must lie between 0 and 1"):
         best_attack([gaussians(1.0)], [1.5], delta=DELTA, epsilon=1.0)
 
 

@@ -112,7 +112,7 @@ def test_a_release_states_its_evidence_and_verifies(
     report = verify_bundle(output)
     assert report.passed
     (check,) = [check for check in report.checks if check.name == "evidence"]
-    assert "rest on the word" in check.detail
+    assert "cannot be checked from the bundle" in check.detail
 
 
 @pytest.mark.parametrize("holds", [False, True])

@@ -25,7 +25,7 @@ def test_a_ledger_is_shown_abandoned_from_and_not_made_up(
 ) -> None:
     said = run(monkeypatch, "ledger", str(tmp_path / "nowhere"))
     assert isinstance(said, str)
-    assert "it has neither a ledger nor split tables" in said
+    assert "this folder has neither a ledger nor split tables" in said
     write_features(tmp_path)
     release(tmp_path, study(tmp_path))
     folder = str(tmp_path / "data/toy")

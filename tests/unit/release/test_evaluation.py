@@ -300,7 +300,7 @@ def test_null_rows_count_nothing(tmp_path: Path, metric: Metric) -> None:
         assert result["value"] < 0.02
     else:
         assert (result["value"], result["interval"]) == (0.5, [0.0, 1.0])
-        assert "Too few rows of one kind" in result["released"]
+        assert "One of the two kinds has too few rows for any measurement" in result["released"]
 
 
 def test_the_block_says_its_price_and_when_units_are_few(tmp_path: Path) -> None:
@@ -452,7 +452,7 @@ def test_a_plan_without_noise_and_several_heads_are_refused(tmp_path: Path) -> N
     )  # fmt: skip
     for heads, priced, said in (
         (one, silent, "not that of metric accuracy"),
-        (both, plan, "2 heads share one price"),
+        (both, plan, "2 heads share one epsilon; pass"),
     ):
         with pytest.raises(PrivacyError, match=said):
             evaluate_heads(

@@ -65,7 +65,7 @@ def test_ledgers_that_belong_together_are_added_up(folder: Path) -> None:
     release_of(folder, "toy", "first", max_epsilon=1)
     prepare(folder, "copy", images("lesion"))
     same = {"same_units_as": "toy"}
-    with pytest.raises(PrivacyError, match=r"would cost epsilon 1\.4.* above max_epsilon 1;"):
+    with pytest.raises(PrivacyError, match=r"would be 1\.4.* above max_epsilon 1;"):
         release_of(folder, "copy", "second", max_epsilon=1, more=same)
     output = release_of(folder, "copy", "second", max_epsilon=1.6, more=same)
     stated = bundle.read_bundle(output).statement["ledger"]
@@ -141,7 +141,7 @@ def test_patients_of_the_same_names_are_asked_for(folder: Path) -> None:
 def test_names_of_datasets_are_checked_before_anything_runs(folder: Path) -> None:
     for name in ("tyo", "toy"):
         with pytest.raises(
-            ConfigError, match=f"same_units_as: {name}: it must be another dataset, of"
+            ConfigError, match=f"same_units_as: {name}: write the name of another dataset of"
         ):
             check_study(study(folder, more={"same_units_as": name}))
     check_study(study(folder, called="copy", more={"same_units_as": "toy"}))
@@ -208,7 +208,7 @@ def test_a_lost_key_or_file_is_no_way_around(folder: Path) -> None:
     with pytest.raises(DataError, match=r"units.key: not there, and ledgers hold hashes"):
         release_of(folder, "copy", "second")
     key.write_bytes(bytes(32))
-    with pytest.raises(DataError, match=r"units-.*: cannot be used \(made under another key"):
+    with pytest.raises(DataError, match=r"units-.*: cannot be used \(made with another key"):
         release_of(folder, "copy", "second")
     key.write_bytes(kept[:20])
     with pytest.raises(DataError, match=r"units.key: 20 bytes, not 32; restore it"):
@@ -218,7 +218,9 @@ def test_a_lost_key_or_file_is_no_way_around(folder: Path) -> None:
     content = bytearray(hashes.read_bytes())
     content[-1] ^= 1
     hashes.write_bytes(bytes(content))
-    with pytest.raises(DataError, match=r"cannot be used \(not as its ledger says\); restore it"):
+    with pytest.raises(
+        DataError, match=r"cannot be used \(it differs from its ledger's record\); restore it"
+    ):
         release_of(folder, "copy", "second")
     hashes.unlink()
     with pytest.raises(DataError, match=r"cannot be used \(.*No such file"):
@@ -229,4 +231,4 @@ def test_a_lost_key_or_file_is_no_way_around(folder: Path) -> None:
 def test_missing_tables_are_said(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     (folder / "data/toy/train.parquet").unlink()
     release_of(folder, "toy", "first")
-    assert "its images are not compared with those of other datasets" in caplog.text
+    assert "so only names of units are compared with other datasets" in caplog.text

@@ -326,7 +326,7 @@ def test_places_that_cannot_be_are_one_error(tmp_path: Path, bundle: Path) -> No
         "gone": "no file or folder",
         "none.csv": "none.csv: no rows",
         "bad.parquet": "not a readable parquet file",
-        "numbers.parquet": "column 'image' is int64, neither images",
+        "numbers.parquet": "column 'image' is int64, which is neither images",
     }.items():
         with pytest.raises(ConfigError, match=message):
             predict(bundle, [tmp_path / "x.png", tmp_path / named][-1:], output=None)
@@ -501,7 +501,9 @@ def test_an_image_of_another_size_is_a_fault_where_nothing_is_resized(tmp_path: 
     folder = write_release(tmp_path / "bundle", {"family": "pixels"}, dimension=64)
     predictor = Predictor.load_bundle(folder, device="cpu")
     assert predictor.predict_images([picture(1, (8, 8))]).shape == (1, 3)
-    with pytest.raises(DataError, match="image 1: an image of 9 x 8 gives 72 values, .* takes 64"):
+    with pytest.raises(
+        DataError, match="image 1test: each image of 9 x 8 gives 72 values, .* takes 64"
+    ):
         predictor.predict_images([picture(1, (8, 8)), picture(1, (9, 8))])
     assert predictor.predict_images([]).shape == (0, 3)
 
@@ -589,8 +591,8 @@ def reweighted(values: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (louder, r"backbone mine: its features of a test image have norm .*, and had 99"),
-        (cropped, "backbone mine: crop_pct of its preprocessing is .* here, and was 0.5"),
+        (louder, r"backbone mine: its features of a test image have norm .*here instead of 99"),
+        (cropped, "backbone mine: crop_pct of its preprocessing is .* here, but was 0.5"),
         (reweighted, f"backbone mine: weights of SHA-256 [0-9a-f]+, and .* is of {'1' * 64}"),
     ],
 )
@@ -661,11 +663,11 @@ def timm_model(values: dict[str, Any], **options: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda v: v["backbone"]["options"].update(checkpoint="/etc/weights"), "place of a file"),
-        (lambda v: timm_model(v, checkpoint="mine.pt"), "place of a file"),
+        (lambda v: v["backbone"]["options"].update(checkpoint="/etc/weights"), "a file path"),
+        (lambda v: timm_model(v, checkpoint="mine.pt"), "a file path"),
         (
             lambda v: timm_model(v, model="local-dir:/tmp/mine"),
-            "names a place from which to load weights",
+            "names a location to load weights from",
         ),
         (
             lambda v: timm_model(v, model_args={"pretrained_cfg_overlay": {"file": "/tmp/mine"}}),
@@ -677,7 +679,7 @@ def timm_model(values: dict[str, Any], **options: Any) -> None:
             "pretrained: the bundle names a place from which to load weights",
         ),
         (lambda v: v.update(class_names=["a", "a", "b"]), "one appears twice"),
-        (lambda v: v["backbone"].update(checkpoint="../mine"), "not trained, yet with a check"),
+        (lambda v: v["backbone"].update(checkpoint="../mine"), "has no trained weights, but"),
     ],
 )  # fmt: skip
 def test_what_a_bundle_would_have_loaded_is_refused(
@@ -717,7 +719,7 @@ def test_weights_of_somebody_s_repository_need_leave(
         raise ZeroDivisionError
 
     monkeypatch.setattr(loading, "load_backbone", load)
-    with pytest.raises(ConfigError, match=rf"{model}, a repository .* pass --allow-hub if you"):
+    with pytest.raises(ConfigError, match=rf"the Hub repository {model}; pass --allow-hub if you"):
         Predictor.load_bundle(folder, device="cpu")
     with pytest.raises(ConfigError, match="pass --allow-hub"):
         export_onnx(folder, tmp_path / "out.onnx")

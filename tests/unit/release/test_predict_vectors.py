@@ -79,7 +79,7 @@ def test_vectors_that_cannot_be_used_have_a_reason(
         (np.ones(DIMENSION), "takes numbers"),
         (np.full((3, DIMENSION), "a"), "takes numbers"),
         (np.full((3, DIMENSION), 1j), "takes numbers"),
-        (np.array([{"a": 1}], dtype=object), "no NumPy array"),
+        (np.array([{"a": 1}], dtype=object), "not a NumPy array"),
     ],
 )
 def test_files_that_are_no_vectors_are_refused(
@@ -96,10 +96,10 @@ def test_missing_and_damaged_files_are_refused(bundle: Path, tmp_path: Path) -> 
     with pytest.raises(ConfigError, match="vectors: no file .*none.npy"):
         predict(bundle, [tmp_path / "none.npy"], output=None)
     (tmp_path / "cut.npy").write_bytes(b"\x93NUMPY\x01\x00")
-    with pytest.raises(ConfigError, match="no NumPy array"):
+    with pytest.raises(ConfigError, match="not a NumPy array"):
         predict(bundle, [tmp_path / "cut.npy"], output=None)
     (tmp_path / "empty.npy").write_bytes(b"")
-    with pytest.raises(ConfigError, match="no NumPy array"):
+    with pytest.raises(ConfigError, match="not a NumPy array"):
         predict(bundle, [tmp_path / "empty.npy"], output=None)
 
 
@@ -108,14 +108,14 @@ def test_vectors_and_images_are_not_mixed(bundle: Path, tmp_path: Path) -> None:
     Image.new("RGB", (8, 8)).save(tmp_path / "one.png")
     for more in ({"images": [vectors, tmp_path / "one.png"]}, {"id_column": "id"}):
         values = {"images": [vectors], "output": None, **more}
-        with pytest.raises(ConfigError, match="vectors are predicted by themselves"):
+        with pytest.raises(ConfigError, match="vectors must be the only input"):
             predict(bundle, **values)  # type: ignore[arg-type]
 
 
 def test_a_bundle_of_images_takes_no_vectors(tmp_path: Path) -> None:
     folder = write_example(tmp_path / "pixels")
     vectors = write_vectors(tmp_path / "rows.npy", np.ones((2, 64)))
-    with pytest.raises(ConfigError, match="computes its own from images; name images"):
+    with pytest.raises(ConfigError, match="classifies images; name images"):
         predict(folder, [vectors], output=None)
 
 

@@ -94,7 +94,10 @@ def test_each_of_several_labels_has_its_threshold_or_one_half(example: Path) -> 
         ({"ill": -0.1}, "threshold of ill: -0.1; write"),
         ({"ill": float("nan")}, "threshold of ill: nan; write"),
         ({"ill": float("inf")}, "threshold of ill: inf; write"),
-        ({"ill": 0.2, "well": 0.2}, "all 2 classes have one, .* leave out the class that is to be"),
+        (
+            {"ill": 0.2, "well": 0.2},
+            "all 2 classes have a threshold .* leave out the threshold of the default class",
+        ),
     ],
 )
 def test_thresholds_that_cannot_be_are_one_error(
@@ -107,7 +110,7 @@ def test_thresholds_that_cannot_be_are_one_error(
 
 def test_scores_have_no_thresholds(example: Path) -> None:
     facts = facts_of(example, "a b", link="none")
-    with pytest.raises(ConfigError, match="gives scores, not probabilities; leave them out"):
+    with pytest.raises(ConfigError, match="gives scores, not probabilities; leave thresholds out"):
         check_thresholds({"a": 0.5}, facts)
     assert check_thresholds({}, facts) == {}
 

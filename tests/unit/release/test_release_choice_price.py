@@ -60,7 +60,7 @@ def test_without_sampling_it_is_the_exact_price_of_all_heads_and_the_release(
     assert block["cells"] == 8
     assert exact <= block["epsilon"] <= exact * (1 + 1e-5)
     assert f"at most epsilon {rounded_up(block['epsilon']):g} at delta 1e-05" in block["words"]
-    assert "nothing covers the test units" in block["words"]
+    assert "no epsilon covers their test units" in block["words"]
 
 
 def test_sampled_cells_are_bounded_from_above(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_cells_that_are_not_private_leave_the_choice_without_a_price(tmp_path: P
         assert NOT_COVERED in block["words"]
         assert named in block["words"]
         assert WHAT_IT_MEANS in block["words"]
-        assert "nothing covers the test units" in block["words"]
+        assert "no epsilon covers their test units" in block["words"]
 
 
 def test_an_audit_on_made_up_rows_exposes_none(tmp_path: Path) -> None:
@@ -185,4 +185,4 @@ def test_what_auto_chooses_is_priced_by_backbone_where_features_are_there(tmp_pa
     )
     assert (unknown["cells"], unknown["epsilon"]) == (4, None)
     assert "not known yet (pixels/auto). Extract their features first" in unknown["words"]
-    assert "nothing covers the test units" in unknown["words"]
+    assert "no epsilon covers their test units" in unknown["words"]

@@ -133,7 +133,7 @@ def test_what_would_mislead_is_told_in_few_lines(tmp_path: Path) -> None:
     lines = describe(tmp_path, cells).splitlines()
     assert len(lines) <= LINES
     noted = [line for line in lines if line.startswith("Attention: ")]
-    assert "nothing of it may be released" in " ".join(lines)
+    assert "this study may be released" in " ".join(lines)
     assert noted[-1] == f"Attention: more in {tmp_path / 'report.html'}"
     assert all(
         len(line) <= WIDTH

@@ -238,7 +238,7 @@ def test_few_seeds_are_told_where_they_widen_an_interval(
     grid = _grid(tmp_path, *cells)
     lines = headline_lines(grid, best_private(grid, {}), "digits")
     assert (
-        any(line.startswith("ε = 4: Too few seeds (2) or test images to ") for line in lines)
+        any(line.startswith("ε = 4: Too few seeds (2) or test examples to ") for line in lines)
         == told
     )
 
@@ -378,8 +378,10 @@ def test_a_large_difference_on_few_images_is_not_called_none(tmp_path: Path) -> 
     words = baseline_doubt(best)
     assert "points below the non-private baseline" in verdict(best)
     needed = 12 * ((beside.high - beside.difference) / -beside.difference) ** 2
-    assert words.startswith("Too few test images to tell it from the non-private baseline (95% CI")
-    assert words.endswith(f": at least {math.ceil(needed)} test images needed.")
+    assert words.startswith(
+        "Too few test examples to distinguish it from the non-private baseline (95% CI"
+    )
+    assert words.endswith(f": at least {math.ceil(needed)} test examples needed.")
     assert "within noise" not in words
 
 
@@ -402,5 +404,7 @@ def test_too_few_test_rows_to_choose_twice_are_said(tmp_path: Path) -> None:
     cells = [write_cell(tmp_path, dataset="b", method=f"m{i}", **options) for i in range(3)]
     (best,) = best_private(_grid(tmp_path, *cells), {})
     assert best.uncorrected
-    assert "includes the selection bias, unknown here (too few test images)." in choice_words(best)
+    assert "includes the selection bias, unknown here (too few test examples)." in choice_words(
+        best
+    )
     assert np.isfinite(best.value)

@@ -38,7 +38,7 @@ def refused(method: dict[str, Any], **changes: Any) -> str:
     message = str(caught.value)
     assert message.startswith("config: methods.some: ")
     assert "\n" not in message
-    assert "name a public file elsewhere" in message
+    assert "name a file in another folder" in message
     return message
 
 

@@ -296,7 +296,9 @@ def test_what_is_no_yaml_is_told_by_its_line_before_snakemake_starts(
     here: Path, started: list[Any]
 ) -> None:
     (here / "mine.yaml").write_text("study: a\nseeds: b: 3\n")
-    with pytest.raises(ConfigError, match=r"^mine\.yaml:2:9: not YAML .* quote a value that has a"):
+    with pytest.raises(
+        ConfigError, match=r"^mine\.yaml:2:9: not YAML .* quote a value that contains a"
+    ):
         start_snakemake(["--configfile", "mine.yaml"])
     (here / "config.yaml").write_text("study: a\nstudy: b\n")
     with pytest.raises(ConfigError, match=r"^config\.yaml:2: key 'study' appears twice, first in"):

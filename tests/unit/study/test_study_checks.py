@@ -40,8 +40,9 @@ def test_delta_above_one_over_n_is_refused_and_one_over_n_warned_of() -> None:
 
 OPTION = "allow_delta_above_one_over_n"
 ABOVE = [
-    "datasets.digits: delta 0.1 is above 1/n = 0.000695 (n = 1438 training rows): a mechanism that "
-    "publishes one row at random would be allowed by such a delta. Nothing of it may be released."
+    "datasets.digits: delta 0.1 is above 1/n = 0.000695 (n = 1438 training rows): this delta "
+    "would allow a mechanism that publishes a random row. "
+    "No result with this delta may be released."
 ]
 
 
@@ -77,7 +78,7 @@ def test_no_option_allows_a_release_a_delta_above_one_over_n() -> None:
     (unmeasured,) = set(check_study(load_study(study))) - set(
         check_study(load_study(study | {"releases": {}}))
     )
-    assert unmeasured.startswith("releases.first: epsilon 7.5 is not in `epsilons`, so that no")
+    assert unmeasured.startswith("releases.first: epsilon 7.5 is not in `epsilons`, so no")
     study["releases"] = {"first": release | {"delta": 1e-5}}
     study["privacy"] = {"max_epsilon": 3.0}
     with pytest.raises(ConfigError, match=r"max_epsilon of digits is at its delta: delta 0\.1 is"):
@@ -92,7 +93,7 @@ def test_no_option_allows_a_release_a_delta_above_one_over_n() -> None:
     [
         ({}, "write advantage, such as"),
         ({"at": 0.01}, "or true_positives with at"),
-        ({"true_positives": 0.01, "at": 0.1}, "guessing alone reaches"),
+        ({"true_positives": 0.01, "at": 0.1}, "guessing reaches"),
         ({"advantage": 2}, "advantage"),
         ({"advantages": 0.1}, "advantages"),
     ],
@@ -141,7 +142,7 @@ def test_a_head_of_one_label_is_told_what_lets_it_take_several(
     monkeypatch.setattr(type(study.datasets["digits"]), "multi_label", lambda _: True)
     with pytest.raises(ConfigError) as caught:
         check_study(study)
-    start = "config: methods.sgd on datasets.digits: the rows have several labels, and head "
+    start = "config: methods.sgd on datasets.digits: the rows have several labels, but head "
     assert str(caught.value).startswith(start)
     assert str(caught.value).endswith(cure)
     assert len(str(caught.value).splitlines()) == 1
@@ -159,8 +160,8 @@ def test_balance_of_classes_is_refused_for_rows_of_several_labels(
     monkeypatch.setattr(type(study.datasets["digits"]), "multi_label", lambda _: True)
     with pytest.raises(ConfigError) as caught:
         check_study(study)
-    assert "sgd on datasets.digits: class_weights are for rows of" in str(caught.value)
-    assert "auto on datasets.digits: balanced is for rows of one label" in str(caught.value)
+    assert "sgd on datasets.digits: class_weights need one label per row" in str(caught.value)
+    assert "auto on datasets.digits: balanced needs one label per row" in str(caught.value)
 
 
 def test_planning_a_study_imports_nothing_heavy(repository: Path) -> None:
@@ -186,7 +187,7 @@ def test_a_text_encoder_that_cannot_run_is_warned_of() -> None:
     study = load_study(STUDY | {"backbones": {"siglip": siglip, "clip": clip}})
     assert [backbone.reads_text for backbone in study.backbones.values()] == [False, True]
     (warning,) = check_study(study)
-    assert warning.startswith("backbones.siglip: ViT-B-16-SigLIP reads text through the package")
+    assert warning.startswith("backbones.siglip: ViT-B-16-SigLIP needs the package")
 
 
 def test_sizes_that_can_be_counted_are_held_against_what_is_expected() -> None:
@@ -229,7 +230,7 @@ def test_tables_that_are_there_are_held_against_what_is_expected(tmp_path: Path)
         check_study(load(expect=sizes))
     assert str(caught.value) == (
         "config: datasets.scans: expect.test: 90, but there are 80 test rows; correct `expect`, "
-        f"or delete {path}, so that the tables are made again"
+        f"or delete {path} to recreate the tables"
     )
     # Of other options the tables are made again.
     other = load(expect=sizes, layout=layout | {"split_seed": 1})

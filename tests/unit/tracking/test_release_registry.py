@@ -381,8 +381,8 @@ def test_more_images_than_a_chunk_keep_their_order(
         ("/data/lost", "row 1: '/data/lost': no such file here"),
         ("QUJD" * 100, r"row 1: 'QUJD.*\.\.\.': no such file here, and no image in base64"),
         (b"no image", "image row 1 .*cannot be decoded"),
-        (None, "row 1: None; give a path, bytes, or text in base64"),
-        (7, "row 1: 7; give a path"),
+        (None, "row 1: None; pass a path, bytes, or text in base64"),
+        (7, "row 1: 7; pass a path"),
     ],
 )
 def test_what_is_no_image_is_named(

@@ -76,7 +76,7 @@ def test_a_held_lock_is_named(study: Study, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(store, "LOCK_NOTE_SECONDS", 0.1)
     with (study.root / "lock").open("w") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
-        with pytest.raises(TrackingError, match="held by another process"):
+        with pytest.raises(TrackingError, match="locked by another process"):
             study.ingest()
     study.ingest()
 
@@ -92,7 +92,7 @@ def test_a_long_wait_for_the_lock_is_noted(
         pass
     with path.open() as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
-        with pytest.raises(TrackingError, match="held by another process"), hold_lock(path):
+        with pytest.raises(TrackingError, match="locked by another process"), hold_lock(path):
             pytest.fail("two processes hold one lock")
     assert 2 <= len([text for text in caplog.messages if "waiting" in text]) <= 4
     with pytest.raises(KeyError), hold_lock(path):
@@ -117,7 +117,7 @@ def test_a_locked_database_is_told_of_and_waited_for(
     told = [text for text in caplog.messages if "keeps this SQLite database locked" in text]
     assert 2 <= len(told) <= 6, told
     assert "mlflow.db: another program" in told[0]
-    assert "waiting up to 600 s; close whatever has it open" in told[0]
+    assert "waiting up to 600 s; close the program that has it open" in told[0]
     caplog.clear()
     study.ingest()
     assert not [text for text in caplog.messages if "locked" in text]
@@ -226,7 +226,7 @@ def test_a_file_that_is_no_database_is_named(study: Study, monkeypatch: pytest.M
 
 
 def test_a_full_disk_is_no_reason_to_delete_the_store() -> None:
-    remedy = "make room, or have the disk mounted"
+    remedy = "free space, or mount the disk"
     with pytest.raises(TrackingError, match=remedy) as caught, readable_errors("sqlite:///m.db"):
         raise sqlite3.OperationalError("database or disk is full")
     assert "delete" not in str(caught.value)

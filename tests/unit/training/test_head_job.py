@@ -417,7 +417,9 @@ def test_a_cell_without_room_leaves_what_was_finished(
     before = run.contents("full")
     monkeypatch.setattr(artifacts, "WAIT", 0)
     full_disk(monkeypatch, times=2)
-    with pytest.raises(DpprobeError, match="small: .*no room on .*make room") as caught:
+    with pytest.raises(
+        DpprobeError, match="small: .*disk full on .*more minutes; free space"
+    ) as caught:
         run.train(seeds=3)
     assert may_pass(caught.value)
     assert run.contents("full") == before
@@ -453,7 +455,7 @@ def test_a_file_system_that_loses_what_was_written_is_told(
         (task.staged / "metrics.json").write_text("{")
 
     monkeypatch.setattr(CellTask, "stage_cell", stage_and_lose)
-    with pytest.raises(DiskError, match="read back other than they were written.*storage.md"):
+    with pytest.raises(DiskError, match="changed between writing and reading.*storage.md"):
         run.train()
     assert not run.cell("small").exists()
 
@@ -642,13 +644,21 @@ EDITS = [
     ("small", hardly_any_noise, r"but its mechanisms cost [\d.]+ or more"),
     ("full", hardly_any_noise, r"but its mechanisms cost [\d.e+]+ or more"),
     ("tuned", hardly_any_noise, r"but its mechanisms cost [\d.e+]+ or more"),
-    ("small", set_mechanism("count", 6), "gradients has count 6, the method 12"),
-    ("small", set_mechanism("sample_rate", 0.05), "gradients has sample_rate 0.05, the method 0.1"),
-    ("full", set_mechanism("sensitivity", 0.5), "gradients has sensitivity 0.5, the method"),
-    ("full", set_mechanism("released", "nothing"), "gradients has released 'nothing', the method"),
+    ("small", set_mechanism("count", 6), "gradients has count 6 in the plan but 12"),
+    (
+        "small",
+        set_mechanism("sample_rate", 0.05),
+        "gradients has sample_rate 0.05 in the plan but 0.1",
+    ),
+    ("full", set_mechanism("sensitivity", 0.5), "gradients has sensitivity 0.5 in the plan but"),
+    (
+        "full",
+        set_mechanism("released", "nothing"),
+        "gradients has released 'nothing'in the plan but",
+    ),
     ("full", set_mechanism("name", "other"), "no mechanism 'gradients'"),
-    ("full", set_plan("delta", 1e-3), r"\(300, 'image', 4.0, 0.001, 'pld'\), the job for"),
-    ("full", set_plan("epsilon", 5.0), r"\(300, 'image', 5.0, 0.0001, 'pld'\), the job for"),
+    ("full", set_plan("delta", 1e-3), r"\(300, 'image', 4.0, 0.001, 'pld'\), but the job needs"),
+    ("full", set_plan("epsilon", 5.0), r"\(300, 'image', 5.0, 0.0001, 'pld'\), but the job needs"),
     ("full", set_plan("realised_epsilon", 2.0), "says epsilon 2 at delta 0.0001"),
     (
         "full",
@@ -663,8 +673,8 @@ EDITS = [
     ("tuned", set_checks(None), r"says epsilon none at .* by pld \("),
     ("full", set_plan("unit", "one hospital"), "unit 'one hospital'"),
     ("full", lambda entry: entry.update(together=4.0), "says epsilon 4 .* for 2 heads together"),
-    ("tuned", fewer_runs, "the plan is not this method's"),
-    ("tuned", set_plan("selection", None), "the plan is not this method's"),
+    ("tuned", fewer_runs, "the plan belongs to another method"),
+    ("tuned", set_plan("selection", None), "the plan belongs to another method"),
 ]
 
 

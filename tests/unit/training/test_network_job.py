@@ -183,7 +183,7 @@ def test_without_a_budget_nothing_is_clipped_and_nothing_promised(run: Run) -> N
 
 def test_a_cell_is_of_whole_seeds_of_one_identity(run: Run) -> None:
     run.tune(0)
-    with pytest.raises(DataError, match="seed-1: no whole network; delete it and run again"):
+    with pytest.raises(DataError, match="seed-1incomplete network; delete it and run again"):
         run.gather()
     run.tune(1)
     path = run.network(1) / "result.json"
@@ -246,7 +246,7 @@ def test_a_method_without_a_plan_says_why(run: Run) -> None:
 def test_features_of_other_weights_are_refused(run: Run) -> None:
     # Only the features' content is in the identity that seeds derive from.
     write_features(run.folder, weights="0" * 64)
-    with pytest.raises(DataError, match="with other weights"):
+    with pytest.raises(DataError, match="with different weights"):
         run.tune(0)
 
 
@@ -258,12 +258,12 @@ def test_images_of_another_table_are_refused(tmp_path: Path) -> None:
     table = SplitTable(tmp_path / "data" / "train.parquet")
     write_features(tmp_path)
     store = FeatureStore(tmp_path / "train" / "manifest.json")
-    with pytest.raises(DataError, match="from other images"):
+    with pytest.raises(DataError, match="from the images"):
         network_material._check_table(table, store)
     store.dataset_fingerprint = info.fingerprint
     network_material._check_table(table, store)
     table.fingerprint = "another"
-    with pytest.raises(DataError, match="from other images"):
+    with pytest.raises(DataError, match="from the images"):
         network_material._check_table(table, store)
 
 

@@ -83,7 +83,7 @@ def test_the_option_leaves_the_plans_of_other_deltas_as_they_are(
 
 def test_when_all_fail_each_is_named(tmp_path: Path) -> None:
     ceiling = method_options({"head": "nonprivate"})
-    with pytest.raises(PrivacyError, match="a: batch_size 400.*\\nb: .*write inf"):
+    with pytest.raises(PrivacyError, match="a: batch_size 400.*\\nb: .*write epsilon inf"):
         written(tmp_path, {"a": IMPOSSIBLE, "b": ceiling})
     assert not (tmp_path / "plans.json").exists()
 

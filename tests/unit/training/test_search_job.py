@@ -153,7 +153,7 @@ def test_a_record_has_the_trials_and_the_best(run: Run) -> None:
     assert record.best == best_trial(record.trials)
     assert record.metric == "accuracy"
     assert record.cell.key == ("toy", "none", "net", "4")
-    assert "without a price" in record.note
+    assert "without any epsilon" in record.note
     held = held_out_rows(FeatureStore(run.folder / "train/manifest.json"), 0.25, seed=0)
     assert record.held_out.rows == record.held_out.units == held.sum()
     assert record.held_out.share == 0.25
@@ -231,7 +231,7 @@ def test_a_current_record_is_kept(run: Run, caplog: pytest.LogCaptureFixture) ->
     before, calls = run.path.read_bytes(), len(run.trainings.calls)
     run.search()
     assert (run.path.read_bytes(), len(run.trainings.calls)) == (before, calls)
-    assert "search kept" in caplog.text
+    assert "search reused, because" in caplog.text
     run.path.write_text("{")
     run.search()
     assert (run.path.read_bytes(), len(run.trainings.calls)) == (before, calls), "from its log"

@@ -124,7 +124,8 @@ ANALYSIS = Analysis(
     ),
     reads=(
         "Membership attacks",
-        "they score real training rows, without noise; audits with synthetic canaries use none.",
+        "attacks on real training rows have exact results, without noise. Audits with synthetic "
+        "canaries use no real rows.",
     ),
     options=AuditOptions,
     faults=audit_faults,

@@ -60,7 +60,7 @@ OptionalNumber = Annotated[
 
 
 class Claim(Part):
-    """The promise that is tested.
+    """The privacy guarantee that is tested.
 
     Attributes:
       epsilon: realised, of one head; infinite for a cell that promises nothing.
@@ -77,7 +77,7 @@ class Claim(Part):
 
 
 class Bundle(Part):
-    """The same test by a reader of the weights alone."""
+    """The same test by an attacker who sees only the weights."""
 
     accuracy: float
     epsilon_lower: Number
@@ -96,7 +96,7 @@ class Test(Part):
 
 
 class WhiteBox(Part):
-    """The tests of all that a fit releases: those with a canary, and those of the noise alone.
+    """The tests of all releases of a fit: tests with a canary, and tests of the noise.
 
     Attributes:
       test: the statistic, in words.
@@ -149,7 +149,7 @@ class WhiteBox(Part):
 
 
 class Control(Part):
-    """A broken mechanism, which one of the tests of an audit has to refute.
+    """A broken mechanism, which a test of the audit must refute.
 
     Attributes:
       refuted_by: the names of the tests that refute the claim.

@@ -1,4 +1,4 @@
-"""The cells that a study audits, and the reasons why it cannot."""
+"""The cells that a study audits, and reasons why cells cannot be audited."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def audit_cells(study: Study, *datasets: str) -> list[Cell]:
     """Returns the cells that a study audits, of some datasets or of all; none without `audit`.
 
-    A cell that promises nothing has no promise to test. It is attacked to compare with, where real
-    rows are.
+    A cell without a guarantee has nothing to test. It is attacked for comparison, where real rows
+    are.
     """
     if study.block("audit") is None:
         return []
@@ -31,7 +31,7 @@ def audit_cells(study: Study, *datasets: str) -> list[Cell]:
 
 
 def audit_faults(study: Study) -> Iterator[str]:
-    """Yields what is wrong with the audit of a study, a line each."""
+    """Yields one line per fault in a study's audit."""
     audit = study.block("audit")
     if audit is None:
         return
@@ -47,16 +47,16 @@ def audit_faults(study: Study) -> Iterator[str]:
         if not method.private:
             if audit.methods and not audit.membership:
                 yield (
-                    f"methods: {name} is not private and promises nothing to test; remove it, or "
-                    "write `membership: {}` to attack it too"
+                    f"methods: {name} is not private, so it has no guarantee to test; remove it, "
+                    "or write `membership: {}` to attack it too"
                 )
         elif method.audit_fault:
             others = "remove it" if audit.methods else "list others under audit.methods"
             yield f"methods: {name}: {method.audit_fault}; {others}"
     if INFINITE in (audit.epsilons or ()) and not audit.membership:
         yield (
-            "epsilons: inf promises nothing to test; remove it, or write `membership: {}` to "
-            "attack its heads too"
+            "epsilons: heads at inf have no guarantee to test; remove inf, or write `membership: "
+            "{}` to attack these heads too"
         )
     elif not audit_cells(study):
         yield "no cell of the study has these methods and epsilons; write others"

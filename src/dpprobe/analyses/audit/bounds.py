@@ -101,7 +101,9 @@ def accuracy_lower_bound(correct: int, runs: int, confidence: float) -> float:
     """
     _check_confidence(confidence)
     if not 0 <= correct <= runs or runs < 1:
-        raise DataError(f"{correct} right of {runs} runs: must be counts, with at least one run")
+        raise DataError(
+            f"{correct} of {runs} runs were right: write whole numbers, with at least one run"
+        )
     return _share_below(correct, runs, 1 - confidence)
 
 
@@ -164,9 +166,11 @@ def _read_scores(name: str, values: Sequence[float] | npt.ArrayLike) -> Scores:
     try:
         scores = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise DataError(f"{name}: not numbers ({error}); give one score a run") from None
+        raise DataError(f"{name}: not numbers ({error}); pass one score per run") from None
     if scores.ndim != 1 or not scores.size:
-        raise DataError(f"{name}: shape {scores.shape}; give one score a run, at least one")
+        raise DataError(
+            f"{name}: shape {scores.shape}; pass one score per run, and at least one run"
+        )
     if missing := int(np.count_nonzero(np.isnan(scores))):
-        raise DataError(f"{name}: {missing} of {scores.size} are NaN; give every run a number")
+        raise DataError(f"{name}: {missing} of {scores.size} are NaN; pass a number for every run")
     return scores

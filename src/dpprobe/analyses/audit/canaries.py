@@ -41,7 +41,7 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True)
 class Worlds:
-    """Two training sets that differ in the canaries' rows alone.
+    """Two training sets that differ only in the canaries' rows.
 
     Attributes:
       absent, present: with null rows in the canaries' place, and with the canaries.

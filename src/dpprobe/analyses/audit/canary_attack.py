@@ -1,4 +1,4 @@
-"""The strongest test of a plan that its mechanism allows: what was released, against the promise.
+"""The strongest test of a plan: all released values, compared with the privacy guarantee.
 
 In each run a fair coin puts the canaries in, or null rows in their place, and the head is trained
 by the cell's method and plan. The attacker sees every noisy release of the run, and knows all else.
@@ -232,7 +232,7 @@ class Attack:
 
 @dataclass
 class _Seen:
-    """Gathers what runs show beside their scores; fields as in `Runs`."""
+    """Collects further results of runs besides their scores; fields as in `Runs`."""
 
     noise: NoiseTests
     used: dict[str, float] = field(default_factory=dict)
@@ -249,7 +249,7 @@ def _compute_margins(heads: Heads, worlds: Worlds) -> Numbers:
 
 
 def _compare_heads(heads: Heads, others: Heads) -> float:
-    """Returns the largest difference of weights, or of what was released beside them.
+    """Returns the largest difference of weights or of other released values.
 
     Relative to the largest number of each kind; infinite where one is not a number.
     """

@@ -1,4 +1,4 @@
-"""Mechanisms broken on purpose: an audit that does not catch them is worth nothing.
+"""Mechanisms broken on purpose: an audit that does not detect them is useless.
 
 Each control trains what a bug would train. The tests of an audit are run on it: one of them must
 refute the claim of the correct plan.
@@ -48,7 +48,7 @@ class Control:
 
 
 def make_controls(attack: Attack, shape: Shape, *, group: int, seed: int) -> Iterator[Control]:
-    """Yields the controls of an attack on what is right.
+    """Yields the controls that belong to an attack on the correct mechanism.
 
     Args:
       group: canaries.
@@ -70,14 +70,14 @@ def make_controls(attack: Attack, shape: Shape, *, group: int, seed: int) -> Ite
     )
     yield Control(
         name="unpriced_centre",
-        breaks="rows are centred by their exact mean, for which nothing was paid",
+        breaks="rows are centred by their exact mean, which epsilon does not cover",
         attack=replace(attack, worlds=(alike_worlds(shape, group=group, seed=seed),)),
     )
-    breaks = "float32 noise is added to float64 sums, not the rounding of a real Gaussian"
+    breaks = "float32 noise is added to float64 sums instead of a rounded real Gaussian"
     if attack.method.is_exact:
         yield break_releases("float_noise", breaks, add_float_noise)
     else:
-        reason = "the noise of this engine is float32 as it is, which is why it is not for release"
+        reason = "this engine always uses float32 noise, so its heads are not for release"
         yield Control(name="float_noise", breaks=breaks, reason=reason)
     yield break_releases("exact_class", "the last class, or feature, gets no noise", spare_class)
     yield break_releases(
@@ -94,7 +94,7 @@ def make_controls(attack: Attack, shape: Shape, *, group: int, seed: int) -> Ite
     else:
         yield break_releases("repeated_noise", "all steps get the same noise", repeat_noise)
     yield break_releases("noise_of_another_run", "all runs get the same noise", _OneNoise())
-    yield break_releases("noise_by_data", "the sign of the noise is that of the sum", follow_sums)
+    yield break_releases("noise_by_data", "the noise has the same sign as the sum", follow_sums)
     yield Control(
         name="counts_in_bias",
         breaks="the exact numbers of rows of each class are added to the biases",
@@ -103,12 +103,12 @@ def make_controls(attack: Attack, shape: Shape, *, group: int, seed: int) -> Ite
 
 
 def _make_unclipped_control(attack: Attack, shape: Shape, *, group: int, seed: int) -> Control:
-    """Returns a control whose rows are clipped at several times the norm that is priced."""
-    name, breaks = "no_clipping", f"rows may add {UNCLIPPED:g} times the clipping norm"
+    """Returns a control that clips rows to several times the norm that epsilon assumes."""
+    name, breaks = "no_clipping", f"rows are clipped to {UNCLIPPED:g} times the clipping norm"
     method = attack.method
     changes = {clip: UNCLIPPED * getattr(method, clip) for clip in _CLIPS if hasattr(method, clip)}
     if not changes:
-        return Control(name=name, breaks=breaks, reason="the method has no clipping norm to lift")
+        return Control(name=name, breaks=breaks, reason="the method has no clipping norm to raise")
     if not method.normalize.priced:
         changes["normalize"] = NoNormalisation()
     loose: MethodOptions = method.model_copy(update=changes)
@@ -129,11 +129,11 @@ def _make_unclipped_control(attack: Attack, shape: Shape, *, group: int, seed: i
 
 
 def _make_sampling_control(attack: Attack) -> Control:
-    """Returns a control that samples twice as often as the plan says that is promised."""
+    """Returns a control whose sampling rate is twice the rate that its claim assumes."""
     name, breaks = "half_sample_rate", "the accountant is told half of the sampling rate"
     plan = attack.plan
     if all(item.sample_rate == 1 for item in plan.mechanisms):
-        return Control(name=name, breaks=breaks, reason="no release is of a sample")
+        return Control(name=name, breaks=breaks, reason="no release uses a sample of the rows")
     halved = tuple(
         replace(item, sample_rate=item.sample_rate / 2) if item.sample_rate < 1 else item
         for item in plan.mechanisms
@@ -209,7 +209,7 @@ def add_counts(heads: Heads, data: TrainingSet) -> Heads:
 
 
 def _has_classes(release: Release) -> bool:
-    """Returns True if a release has one row per class: rows are wider than there are classes."""
+    """Returns True if a release has one row per class, with more columns than classes."""
     return release.sums.ndim == 2 and release.sums.shape[0] < release.sums.shape[1]
 
 

@@ -98,7 +98,7 @@ def audit_job(
         try:
             task.audit_cell(rows)
         except DpprobeError as error:
-            logger.warning("%s failed; the job ends with the reason", task.method)
+            logger.warning("%s failed; the reason follows at the end of the job", task.method)
             errors[task.method] = error
     reasons: dict[str, object] = {**calibrated.failures, **errors}
     if reasons:
@@ -129,7 +129,7 @@ class _Task:
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """All that decides the audit's results: its seeds derive from it."""
+        """Everything that determines the audit's results; its seeds derive from it."""
         values = {
             "use": "audit",
             "versions": [VERSIONS["training"], VERSIONS["audit"]],
@@ -148,11 +148,12 @@ class _Task:
 
     @cached_property
     def public_identity(self) -> dict[str, Any]:
-        """The identity without the private examples: a white-box result must not tell of them."""
+        """The identity without the private examples, because a white-box result must not reveal
+        them."""
         return {key: value for key, value in self.identity.items() if key not in ("rows", "device")}
 
     def is_current(self) -> bool:
-        """Returns True if a record has today's fingerprint; one that cannot be read has not."""
+        """Returns True if a record has today's fingerprint; False if it cannot be read."""
         try:
             record = AuditRecord.read(audit_path(self.audits, self.key, RECORD_SUFFIX))
         except DataError:
@@ -196,7 +197,7 @@ class _Task:
         record.write(audit_path(self.audits, self.key, RECORD_SUFFIX), scores_file)
         if record.white_box:
             logger.info(
-                "%s: epsilon is at least %.3g at confidence %g; promised are %.3g",
+                "%s: epsilon is at least %.3g at confidence %g; the claim is %.3g",
                 label, record.white_box.epsilon_lower, record.white_box.confidence,
                 record.claim.epsilon,
             )  # fmt: skip
@@ -223,7 +224,7 @@ class _Task:
 
 
 def claim_of_plan(plan: Plan) -> Claim:
-    """Returns the promise of one head of a plan."""
+    """Returns the privacy guarantee of one head of a plan."""
     sampled = any(mechanism.sample_rate < 1 for mechanism in plan.mechanisms)
     exact = plan.private and is_gaussian(plan.mechanisms) and plan.selection is None
     return Claim(

@@ -1,4 +1,4 @@
-"""Attacks on the membership of real training examples, beside what the plan allows any attack.
+"""Membership attacks on real training examples, compared with the best attack that the plan allows.
 
 Nothing here is private: scores and rates describe real rows, and stay with them. Nothing published
 is touched: the attacked heads are trained for this (`audit.shadows`), and each is in turn the
@@ -38,7 +38,7 @@ from dpprobe.privacy.trade_off import Allowed, allow_everything, bound_attacks
 
 RATES = (0.001, 0.01)
 ATTACKS = ("loss", "lira", "rmia")
-INTERVAL = "95%, heads and units both drawn again (pigeonhole bootstrap)"
+INTERVAL = "95%, over heads and units (pigeonhole bootstrap)"
 LEAST_UNITS = 20
 # False positive rates of the curves, which end with the two that are reported.
 _CURVE = np.append(np.logspace(-4, 0, 81), RATES)
@@ -137,16 +137,18 @@ def attack_membership(
 def _check_request(data: TrainingSet) -> None:
     if data.n < LEAST_UNITS:
         raise DataError(
-            f"membership: {data.n} units of privacy to attack; {LEAST_UNITS} are needed"
+            f"membership: {data.n} units of privacy to attack, but at least {LEAST_UNITS} are "
+            "needed"
         )
     if data.num_classes == 1 and not data.multi_label:
         raise DataError(
-            "membership: there is only one class, which every head predicts; two are needed"
+            "membership: the attacked data has only one class, so every head predicts it; use "
+            "data with two or more classes"
         )
 
 
 def allowed_by(plan: Plan) -> Allowed:
-    """Computes what a plan allows any attack; everything where it promises nothing."""
+    """Computes the best attack that a plan allows; a plan without a guarantee allows everything."""
     rates = np.minimum(_CURVE, 1.0).tolist()
     if not plan.private:
         return allow_everything(rates)

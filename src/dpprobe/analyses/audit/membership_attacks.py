@@ -101,7 +101,7 @@ def _drop_head(values: npt.NDArray, head: int) -> npt.NDArray:  # type: ignore[t
 
 
 def _log_density(seen: Numbers, others: Numbers, chosen: Flags) -> Numbers:
-    """Computes the log density, less a constant, of normals fitted to each unit's chosen heads."""
+    """Computes the log density, up to a constant, of normals fitted to each unit's chosen heads."""
     count = chosen.sum(axis=0)
     mean = np.where(chosen, others, 0.0).sum(axis=0) / np.maximum(count, 1)
     squares = np.where(chosen, np.square(others - mean), 0.0).sum(axis=0)
@@ -115,7 +115,8 @@ def _log_density(seen: Numbers, others: Numbers, chosen: Flags) -> Numbers:
 
 
 def _log_mean_over_sides(others: Numbers, inside: Flags) -> Numbers:
-    """Computes the log of the mean of p with the row and of p without; of one where one is all."""
+    """Computes the log of the mean of p with the row and p without it, or of the only one that
+    exists."""
     sides = [_log_mean(others, inside), _log_mean(others, ~inside)]
     present = np.isfinite(sides).sum(axis=0)
     return np.asarray(np.logaddexp(*sides) - np.log(present))

@@ -1,4 +1,5 @@
-"""The figure of membership attacks: true against false positives, and what epsilon forbids."""
+"""The figure of membership attacks: true against false positives, and the area that epsilon
+excludes."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def plot_membership(
     svg: Path,
     png: Path,
 ) -> None:
-    """Draws the attacks on real training examples of one cell, beside those on its ceiling."""
+    """Draws membership attacks on one cell and on its non-private baseline."""
     membership_roc(
         _read_membership(audit),
         svg=svg,
@@ -99,7 +100,7 @@ def membership_roc(
 def _draw_bounds(
     axes: Axes, fpr: npt.NDArray[np.float64], allowed: npt.NDArray[np.float64]
 ) -> None:
-    """Shades what lies above the plan's best attack, and draws chance."""
+    """Shades the area above the plan's best attack, and draws the line of guessing."""
     if allowed.min() < 1:
         axes.fill_between(
             fpr, allowed, 1.0, color="#8C8C8C", alpha=0.28, linewidth=0,
@@ -141,7 +142,7 @@ def _write_caption(membership: Mapping[str, Any]) -> str:
     units = next(one["units"] for one in membership["rows"] if one["rows"] == "all")
     heads = membership["targets"]
     return (
-        f"all attacked rows: {units}, in or out of {heads} heads by fair coins; "
-        f"{membership['shadows']} shadows each\n"
-        "bands: 95% CI over heads and examples. Not private: attacks on real examples"
+        f"all attacked rows: {units}, in or out of {heads} heads with probability 1/2; "
+        f"{membership['shadows']} shadows each\nbands: 95% CI over heads and examples. Not "
+        "private: attacks on real examples"
     )

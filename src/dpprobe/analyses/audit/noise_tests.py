@@ -1,4 +1,4 @@
-"""Tests of the noise alone: of every number, in every release and run, whatever the data.
+"""Tests of the noise of every released number; they do not depend on the data.
 
 An audit knows each sum and what was released for it, so it knows the noise. Where a mechanism is
 right, its noise over the planned standard deviation, in an orthonormal basis of each release, is
@@ -69,7 +69,7 @@ class NoiseTests:
         self._joined[: len(recorder.unit_counts)] += recorder.unit_counts
 
     def list_results(self) -> list[Outcome]:
-        """Returns the tests of all that was added; some need batches, or a grid."""
+        """Returns the tests of all added runs; some tests need batches or a grid."""
         levels: dict[str, list[float]] = {
             "variance": [], "both_worlds": [], "steps": [], "runs": [], "numbers": [], "sums": [],
             "normal": [], "low_bits": [], "batches": [],
@@ -133,7 +133,7 @@ class _Tally:
         self._odd, self._whole, self._off_grid = 0, 0, False
 
     def add_releases(self, block: Block, world: int) -> Numbers:
-        """Adds a run's joined block; returns kept numbers of its first release."""
+        """Adds a run's joined block; returns the stored numbers of its first release."""
         noise = block.outputs - block.sums
         z = _to_coordinates(noise, symmetric=self._symmetric) / self._deviation
         sums_ = _to_coordinates(block.sums, symmetric=self._symmetric)
@@ -160,7 +160,7 @@ class _Tally:
         return kept
 
     def _count_odd(self, noise: torch.Tensor, step: float) -> None:
-        """Counts the odd ones among numbers that must be whole multiples of a step."""
+        """Counts odd multiples among numbers that must be whole multiples of a step."""
         values = noise.numpy()
         steps = values[np.triu_indices(len(values))] if self._symmetric else values.ravel()
         steps = steps / step
@@ -252,7 +252,7 @@ def _test_extremes(size: int, below: float, above: float) -> float:
 
 
 def _test_squares(values: Numbers, freedom: int) -> float:
-    """Tests sums of squares of so many standard normal numbers."""
+    """Tests sums of squares of a given number of standard normal values."""
     from scipy.special import chdtr, chdtrc
 
     return _test_extremes(values.size, chdtr(freedom, values.min()), chdtrc(freedom, values.max()))

@@ -83,7 +83,7 @@ class AuditOptions(Options):
         if best <= 0.5:
             fewest = math.floor(math.log(1 - self.confidence) / math.log(0.5)) + 1
             raise ValueError(
-                f"runs: {self.runs} cannot refute anything at confidence {self.confidence:g}, "
-                f"even if every test is right; write {fewest} or more"
+                f"runs: {self.runs} runs are too few to refute a claim at confidence "
+                f"{self.confidence:g}, even if every guess is right; write {fewest} or more"
             )
         return self

@@ -59,7 +59,7 @@ class PlanFamily:
 
     @property
     def has_price(self) -> bool:
-        """True if the plan has noise that a factor changes, and a price for each."""
+        """True if the plan has noise that a factor can scale, and an epsilon for each factor."""
         return self.plan.private and self.plan.selection is None
 
     @cached_property

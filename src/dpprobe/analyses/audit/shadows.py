@@ -69,7 +69,7 @@ class Attacked:
 
 
 def draw_units(data: TrainingSet, *, rows: int, mislabelled: float, seed: int) -> Attacked:
-    """Draws at most `rows` units, and those of them whose labels are changed."""
+    """Samples at most `rows` units, and chooses the units whose labels are changed."""
     members = units_of(data)
     drawn = open_stream(seed, "attacked units").permutation(members.count)[:rows]
     units = np.sort(drawn)
@@ -93,7 +93,7 @@ def draw_units(data: TrainingSet, *, rows: int, mislabelled: float, seed: int) -
 
 
 def units_of(data: TrainingSet) -> Units:
-    """Returns the units of a training set; each row is one where none are given."""
+    """Returns the units of a training set; without named units, each row is a unit."""
     if data.units is not None:
         return data.units
     return Units(
@@ -172,7 +172,7 @@ def train_and_look(
 def settle_choice(
     method: MethodOptions, plan: Plan, data: TrainingSet, *, seed: int
 ) -> MethodOptions:
-    """Returns a method whose choice by cross-validation is made, once, with all units in.
+    """Returns a method whose cross-validation was done once, with all units.
 
     Each head's choice for itself would take ten times a fit, and hardly tell of any one unit.
     """

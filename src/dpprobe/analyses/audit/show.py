@@ -45,7 +45,7 @@ def plot_audit(*, audits: Sequence[Path], dataset: str, svg: Path, png: Path) ->
 
 
 def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
-    """Reads records, a part per dataset: white-box audits, then membership attacks."""
+    """Reads records into one part per dataset: white-box audits, then membership attacks."""
     records = sorted(
         map(AuditRecord.read, paths),
         key=lambda item: (item.backbone, item.method, epsilon_value(item.epsilon)),
@@ -59,7 +59,7 @@ def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
 
 
 def audit_figure(records: Iterable[AuditRecord], *, dataset: str, svg: Path, png: Path) -> None:
-    """Draws the bounds of white-box audits against the claims, a panel per backbone.
+    """Draws the bounds of white-box audits against the claims, one panel per backbone.
 
     Methods of one claim stand side by side, below a step of the line of claims. A bound of 0, or
     near it, stands at the foot of the axis, where a triangle points down. A bound of a refuted
@@ -124,7 +124,8 @@ def _draw_bounds(
 
 
 def _claim_line(axes: Axes, claims: Sequence[float], highest: float, foot: float) -> None:
-    """Draws a step of the line at each claim, and shades what no correct mechanism shows."""
+    """Draws a step of the line at each claim, and shades the area that no correct mechanism
+    reaches."""
     between = [math.sqrt(low * high) for low, high in pairwise(claims)]
     ends = [claims[0] / 1.5, claims[-1] * 1.5]
     edges, top = [ends[0], *between, ends[1]], highest * 1.5
@@ -160,7 +161,7 @@ def _describe_power(boxes: Sequence[WhiteBox]) -> str:
     factors = [box.caught_factor for box in boxes if box.caught_factor is not None]
     text = f"{spread} runs per cell, {100 * confidence:g}% confidence"
     if len(factors) < len(boxes):
-        return f"{text};\nsome too weak to catch any error in the noise"
+        return f"{text};\nsome audits are too weak to catch any error in the noise"
     low, high = (f"{factor:.3g}" for factor in (min(factors), max(factors)))
     between = low if low == high else f"{low} to {high}"
     return f"{text};\nwould catch noise too small by {between}"

@@ -1,4 +1,4 @@
-"""Records what a fit releases, and replays it in another world: the observers of an audit.
+"""Records a fit's releases, and replays them on another training set, for audits.
 
 The attacker of a guarantee sees every release, and knows all rows but the canary's. A head's
 computation between two releases is a function of its earlier releases. So the attacker can compute
@@ -153,7 +153,7 @@ class _CountedBatches:
 
 
 class Replayer(Observer):
-    """Gives a head the outputs of transcripts, and keeps the sums that it would have noised.
+    """Gives a head the recorded outputs, and stores the sums that it would have added noise to.
 
     Attributes:
       sums: of each seed, by mechanism: its releases so far, in parts [releases, ...].
@@ -213,8 +213,8 @@ class Replayer(Observer):
         while missing:
             if not left or left[-1].name != name:
                 raise PrivacyError(
-                    f"audit: this release of {name} was not in the run that is replayed: what "
-                    "the head releases depends on more than its releases"
+                    f"audit: this release of {name} did not occur in the recorded run: the "
+                    "head's releases depend on more than its earlier releases"
                 )
             block = left.pop()
             parts.append(block.outputs[:missing])

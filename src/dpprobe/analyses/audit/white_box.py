@@ -1,4 +1,4 @@
-"""The audit of one cell's promise: what its method and plan release, attacked on synthetic rows.
+"""The audit of one cell's guarantee: attacks the releases of its method and plan on synthetic rows.
 
 `attack` has the test, `canaries` the rows, `controls` the mechanisms that must be caught, `bounds`
 and `power` turn right guesses into a bound. Power does not depend on a head's size, so rows are as
@@ -60,7 +60,7 @@ JOINT, SAMPLED, HEADS = (
 
 @dataclass(frozen=True, kw_only=True)
 class WhiteBoxResult:
-    """Bounds on what a plan promises, and those on mechanisms broken on purpose.
+    """Lower bounds on a plan's epsilon, and on the epsilon of mechanisms broken on purpose.
 
     Attributes:
       scores: of every run: columns attack, member, score.
@@ -99,9 +99,13 @@ def audit_plan(
       ConfigError: for a plan that promises nothing, or an engine whose releases are not seen.
     """
     if not plan.private:
-        raise ConfigError(f"audit of head {method.head}: its plan promises nothing; leave it out")
+        raise ConfigError(
+            f"audit of head {method.head}: its plan has no guarantee to test; leave the method out"
+        )
     if plan.n < 2:
-        raise ConfigError(f"audit of head {method.head}: n = {plan.n}; two units are needed")
+        raise ConfigError(
+            f"audit of head {method.head}: n = {plan.n}, but an audit needs at least 2 units"
+        )
     if method.audit_fault:
         raise ConfigError(
             f"audit of head {method.head}: {method.audit_fault}; audit another method or engine"
@@ -116,7 +120,7 @@ def audit_plan(
         tables.insert(0, ("releases", test.members, test.releases))
     records: list[Mapping[str, Any]] = []
     if controls and plan.selection is not None:
-        reason = "of a search the best head alone is seen, and no release to break"
+        reason = "a search publishes only its best head, so there is no release to break"
         records = [{"name": name, "not_applicable": reason} for name in CONTROLS]
     elif controls:
         for control in make_controls(cell.attack, shape, group=cell.canary_count, seed=seed):
@@ -180,7 +184,7 @@ class _Cell:
 
     @property
     def _canary_labels(self) -> range:
-        """Every class, or as many as audited heads have; one where canaries have all labels."""
+        """Every class, up to the number of audited heads; one class if canaries have all labels."""
         if self.shape.multi_label:
             return range(1)
         return range(min(self.shape.num_classes, LARGEST.num_classes))
@@ -347,14 +351,18 @@ class _Cell:
             else f"{self.canary_count} equal synthetic rows"
         )
         if self.plan.selection is not None:
-            return f"{rows}, with another label than those in its direction"
-        return f"{rows} at the clipping norm, with another label than those in its direction"
+            return f"{rows}, with a label that differs from the labels of similar rows"
+        return (
+            f"{rows} at the clipping norm, with a label that differs from the labels of similar "
+            "rows"
+        )
 
     def _describe_rows(self) -> str:
         others = min(OTHERS, self.plan.n - self.canary_count)
         return (
             f"{others} synthetic rows of {self.shape.dimension} features in "
-            f"{self.shape.num_classes} classes; the others of n = {self.plan.n} are null rows"
+            f"{self.shape.num_classes} classes; the remaining rows of n = {self.plan.n} are null "
+            "rows"
         )
 
 

@@ -68,7 +68,7 @@ def estimate_cost(study: Study, place: Place, size: JobSize) -> Cost:
 def list_fairness_files(
     files: StudyFiles, dataset: str, suffixes: Sequence[str] = FAIRNESS_SUFFIXES
 ) -> list[str]:
-    """Lists what is written of the groups of a dataset, if the study compares groups."""
+    """Lists the files about a dataset's groups, if the study compares groups."""
     cells = [cell for cell in fairness_cells(files.study) if cell.dataset == dataset]
     return [
         str(fairness_path(f"{files.results}/{FAIRNESS}", dataset, backbone, suffix))
@@ -130,8 +130,8 @@ ANALYSIS = Analysis(
     ),
     reads=(
         "Results of subgroups",
-        "computed from labels and groups of test rows, without noise; those of a small "
-        "group tell of few people.",
+        "computed from labels and groups of test rows, without noise; results of a small group "
+        "describe few people.",
     ),
     options=FairnessOptions,
     faults=fairness_faults,
@@ -185,7 +185,7 @@ ANALYSIS = Analysis(
         tables=("_fairness",),
         not_covered=(
             "labels and subgroups of test rows: results of groups are computed from them without "
-            "noise, and of a small group they tell of few people"
+            "noise, and results of a small group describe few people"
         ),
     ),
 )

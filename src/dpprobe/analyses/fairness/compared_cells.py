@@ -1,4 +1,5 @@
-"""The cells whose subgroups a study compares, their references, and the reasons why it cannot."""
+"""The cells whose subgroups a study compares, their references, and reasons why cells cannot be
+compared."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def fairness_cells(study: Study, *datasets: str) -> list[Cell]:
 
 
 def reference_of(study: Study, method: str, epsilon: str) -> tuple[str, str] | None:
-    """Returns the method and epsilon that a cell's gaps are compared with; None without one.
+    """Returns the method and epsilon that a cell's gaps are compared with; None without a
+    reference.
 
     None too for a cell that is itself the reference.
     """
@@ -52,7 +54,7 @@ def reference_of(study: Study, method: str, epsilon: str) -> tuple[str, str] | N
 
 
 def fairness_faults(study: Study) -> Iterator[str]:
-    """Yields what is wrong with a study's comparison of subgroups, a line each."""
+    """Yields one line per fault in a study's comparison of subgroups."""
     fairness = study.block("fairness")
     if fairness is None:
         return
@@ -65,7 +67,7 @@ def fairness_faults(study: Study) -> Iterator[str]:
         few = ", ".join(at_infinity) or "none"
         yield (
             f"reference: no cell trains {fairness.reference} without privacy; add inf to "
-            f"epsilons, or write one of the methods that have such a cell: {few}"
+            f"epsilons, or write a method that has such a cell: {few}"
         )
     if not fairness_cells(study):
         yield "no cell of the study has these methods and epsilons; write others"
@@ -76,8 +78,8 @@ def fairness_faults(study: Study) -> Iterator[str]:
     for name, columns_of_it in by_dataset.items():
         if given and CLASSES not in given and not columns_of_it & set(given):
             yield (
-                f"groups: datasets.{name} has none of {', '.join(fairness.groups)}; add one that "
-                f"it has, or `{CLASSES}`"
+                f"groups: datasets.{name} has none of the groups {', '.join(fairness.groups)}; "
+                f"add a group of this dataset, or `{CLASSES}`"
             )
     columns = set().union(*by_dataset.values())
     pairs = [(group_name(first), group_name(second)) for first, second in fairness.pairs]
@@ -95,9 +97,9 @@ def fairness_faults(study: Study) -> Iterator[str]:
         elif frozenset((first, second)) in seen:
             yield f"{pair} appears twice; remove one"
         elif CLASSES in (first, second) and CLASSES not in columns:
-            yield f"{pair}: classes are not a group column; write two group columns"
+            yield f"{pair}: `class` is not a group column; write two group columns"
         elif {first, second} <= columns and not any(
             {first, second} <= each for each in by_dataset.values()
         ):
-            yield f"{pair}: no dataset has both; write two that one has"
+            yield f"{pair}: no dataset has both columns; write two columns of one dataset"
         seen.add(frozenset((first, second)))

@@ -203,7 +203,8 @@ def measure_comparison(
 def _compute_chance(
     comparison: Comparison, head: Head, once: Resamples
 ) -> tuple[float | None, Values, Values]:
-    """Returns the gap between random groups, and each group's mean above the whole and spread.
+    """Returns the gap between random groups, and each group's mean excess over all rows with its
+    spread.
 
     The second is 0 except for a calibration error, which depends on a group's size.
     """

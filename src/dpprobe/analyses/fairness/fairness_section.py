@@ -1,4 +1,4 @@
-"""The report's section on subgroups: gaps between groups, private beside non-private."""
+"""The report's section on subgroups: gaps between groups, for private and non-private heads."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ GAPS_SHOWN = 2000
 
 
 def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
-    """Reads records and their tables, a part per dataset; none for a dataset without."""
+    """Reads records and their tables into one part per dataset that has them."""
     read = [(path, read_subgroups(path)) for path in sorted(paths)]
     parts = []
     for dataset in page.datasets:
@@ -110,7 +110,7 @@ def _count_gaps(record: FairnessRecord, attribute: Attribute, metric: str) -> di
 def _gap_rows(
     record: FairnessRecord, attribute: Attribute, metric: str
 ) -> Iterator[dict[str, Any]]:
-    """Yields a row per cell, epsilons rising."""
+    """Yields one row per cell, in the order of epsilon."""
     for cell in sorted(record.cells, key=lambda one: (one.method, epsilon_value(one.epsilon))):
         gap = cell.find_gap(attribute.attribute, metric)
         if gap is None or gap.gap is None:
@@ -154,7 +154,7 @@ def _left_out(records: Sequence[FairnessRecord]) -> Iterator[str]:
 
 
 def _count_countable(record: FairnessRecord) -> int:
-    """Counts the labels that have a recall; of two classes only the second has one."""
+    """Counts the labels that have a recall; with two classes only the second class has one."""
     classes = len(record.class_names)
     return 1 if classes == 2 and not record.multi_label else classes
 

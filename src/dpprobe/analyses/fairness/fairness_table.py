@@ -1,4 +1,5 @@
-"""The table of subgroups: a row per group, a column per epsilon, and below each attribute its gap.
+"""The table of subgroups: one row per group, one column per epsilon, and a gap below each
+attribute.
 
 Not private: computed from labels, groups and scores of test examples, without noise.
 """
@@ -38,9 +39,9 @@ METRIC_TITLES = {
     "calibration_error": "calibration error",
 }
 BY_ACCURACY = (
-    "The headline of these cells is macro accuracy. Groups are compared by accuracy all the same, "
-    "the share of a group's rows that are right, since a group may lack classes: a rare class "
-    "counts little in it, and groups with other shares of the classes differ by that alone."
+    "The headline metric of these cells is macro accuracy. Groups are compared by accuracy "
+    "instead, because a group may lack classes. A rare class has little weight in accuracy. "
+    "Groups may differ in accuracy only because their classes have different shares."
 )
 _COLUMNS = ("backbone", "method", "attribute", "metric", "group", "test units")
 
@@ -177,7 +178,7 @@ def _gap_rows(
     named = keep_unique((one.method, one.epsilon) for one in references if one)
     if named:
         others = " or ".join(reference_in_words(*each) for each in named)
-        yield make_row(*names, f"gap less that of {others}", "", *map(_difference_cell, gaps))
+        yield make_row(*names, f"gap minus the gap of {others}", "", *map(_difference_cell, gaps))
 
 
 def _make_cell(
@@ -201,7 +202,7 @@ def _difference_cell(gap: Gap | None) -> TableCell:
 
 
 def beyond_chance(gap: Gap) -> bool:
-    """Returns True if a gap's interval begins above 0, and few random splits show as large a one.
+    """Returns True if a gap's interval is above 0, and few random splits have such a large gap.
 
     A small group widens the gap that chance shows, but not a sure difference between two large
     groups. Only a gap that passes both tests is beyond chance.
@@ -212,7 +213,7 @@ def beyond_chance(gap: Gap) -> bool:
 
 
 def stands_apart(gap: Gap) -> bool:
-    """Returns True if the interval of a gap's difference does not hold 0."""
+    """Returns True if the interval of a gap's difference excludes 0."""
     low, high = gap.difference_low, gap.difference_high
     return low is not None and high is not None and (low > 0 or high < 0)
 
@@ -225,12 +226,12 @@ def _write_notes(parts: Sequence[Subgroups]) -> list[str]:
     notes = [
         "Not private: computed from labels, groups and scores of test rows, without noise. "
         f"Percent; means over seeds, with {100 * first.confidence:g}% intervals over test {units} "
-        f"({first.resamples:,} resamples, every cell on the same ones). The gap is that of each "
-        "seed's head, then the mean. Bold: a gap whose interval begins above 0 and that is larger "
-        "than chance alone shows, and a difference whose interval does not hold 0. The largest "
-        "less the smallest of several groups is above 0 by chance too: one in twenty random splits "
-        "into groups of these sizes exceeds the gap by chance alone. Of many intervals some miss: "
-        "of 100 at 95%, five.",
+        f"({first.resamples:,} resamples, every cell on the same ones). The gap is the difference "
+        "between the best and the worst group. It is computed for each seed's head and then "
+        "averaged. Bold gaps exceed the gap by chance alone, and their interval lies above 0. "
+        "Bold differences have an interval that excludes 0. Chance alone makes gaps too: one in "
+        "twenty random splits into groups of these sizes has a gap above the gap by chance "
+        "alone. Some of many intervals miss the true value: about 5 of 100 at 95%.",
         f"A group is compared with {need.units} test {units}, {need.positives} with and "
         f"{need.negatives} without a label, or more.",
     ]

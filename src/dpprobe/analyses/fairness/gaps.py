@@ -1,4 +1,4 @@
-"""Gaps between the best and the worst group, and intervals that hold where groups are alike.
+"""Gaps between the best and the worst group, and intervals that are valid even if groups are equal.
 
 The largest of several estimates less the smallest is too large by chance, and resamples are larger
 still: a percentile interval of the gap leaves out a true gap of 0 nearly always. So the intervals
@@ -105,7 +105,7 @@ class Groups:
         return distance, self.deviations[best].astype(np.float64) - self.deviations[worst]
 
     def lower_bound(self, shift: float, moved: Values, level: float) -> float:
-        """Returns a bound that the gap less a shift is above with a probability.
+        """Returns a lower bound, at a probability, on the gap minus a shift.
 
         Args:
           moved: [resamples], the deviations of the shift.
@@ -126,7 +126,7 @@ class Groups:
         return float(bounds.max())
 
     def _errors_with(self, moved: Values) -> Values:
-        """Returns the standard deviations of differences of two groups, less a shift."""
+        """Returns the standard deviations of differences of two groups, minus a shift."""
         there = np.isfinite(moved)
         shift = np.where(there, moved, 0.0)
         numbers = np.nan_to_num(self.deviations)
@@ -149,7 +149,7 @@ def mean_gap_interval(heads: Sequence[Groups], confidence: float) -> tuple[float
 def gap_difference(
     heads: Sequence[Groups], others: Sequence[Groups], confidence: float
 ) -> tuple[float, float, float]:
-    """Returns the mean gap of heads minus that of others, in the same resamples, low and high."""
+    """Returns the mean gap of heads minus the mean gap of other heads, with low and high ends."""
     between = float(np.mean([head.gap for head in heads]) - np.mean([head.gap for head in others]))
     level = (1 + confidence) / 2
     low, high = _mean_bound(heads, others, level), -_mean_bound(others, heads, level)
@@ -157,7 +157,7 @@ def gap_difference(
 
 
 def _mean_bound(heads: Sequence[Groups], others: Sequence[Groups], level: float) -> float:
-    """Returns a lower bound of the mean gap of heads less that of others."""
+    """Returns a lower bound on the mean gap of heads minus the mean gap of other heads."""
     shifts, moves = zip(*(other.gap_spread for other in others), strict=True)
     shift, moved = float(np.mean(shifts)), np.mean(moves, axis=0)
     return float(np.mean([head.lower_bound(shift, moved, level) for head in heads]))

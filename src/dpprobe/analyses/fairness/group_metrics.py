@@ -1,4 +1,4 @@
-"""Metrics of groups, of the test examples as they are, of resamples, and of groups made at random.
+"""Metrics of groups, for the test examples, for bootstrap samples, and for random groups.
 
 The definitions are those of `dpprobe.results.metrics`, with rows weighted 1 / m of their unit:
 
@@ -37,7 +37,7 @@ PERMUTATIONS = 500
 
 
 class Resamples:
-    """Draws of as many units as there are, with replacement; the first block begins with all once.
+    """Bootstrap samples of all units, with replacement; the first block begins with all units once.
 
     A block draws from a stream of its own, so that no number of threads changes a draw.
     """

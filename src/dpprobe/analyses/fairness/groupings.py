@@ -150,7 +150,7 @@ def _is_blank(name: str | None) -> bool:
 def _of_column(
     rows: TestRows, attribute: str, values: Sequence[str | None], minimum: Minimum
 ) -> Grouping:
-    """Returns the groups of a column, in the order of their names; the blank one last."""
+    """Returns the groups of a column, in the order of their names, with the blank group last."""
     given = [NO_NAME if _is_blank(value) else str(value) for value in values]
     names = sorted(set(given) - {NO_NAME}, key=natural_key)
     place = {name: code for code, name in enumerate(names)} | {NO_NAME: NO_GROUP}

@@ -149,8 +149,8 @@ def read_heads(cell: CellRecord, predictions: Path, rows: TestRows) -> list[Head
     scores = table["scores"].combine_chunks().flatten().to_numpy()
     if not np.array_equal(labels, np.concatenate([rows.labels] * heads)):
         raise DataError(
-            f"{predictions}: tested on other rows than the first cell of this dataset and "
-            "backbone; run the study again"
+            f"{predictions}: its test rows differ from the test rows of the first cell of this "
+            "dataset and backbone; run the study again"
         )
     if not np.isfinite(scores).all():
         raise DataError(f"{predictions}: a score is not finite; delete it and run the cell again")
@@ -186,7 +186,7 @@ class _Work:
         self.once = Resamples(rows.count, 0, seed=seed)
 
     def measure_cell(self, heads: Sequence[Head], reference: Heads) -> _Measured:
-        """Compares the groups of one cell's heads, and their gaps with those of the reference."""
+        """Compares the groups of one cell's heads, and their gaps with the reference's gaps."""
         gaps, lines, groups = [], [], {}
         for grouping, comparisons in self.attributes:
             title = grouping.attribute

@@ -105,7 +105,7 @@ def gap_figure(records: Sequence[FairnessRecord], *, svg: Path, png: Path) -> No
 
 
 def quality_figure(records: Sequence[FairnessRecord], *, svg: Path, png: Path) -> None:
-    """Draws gaps against the metric on all test examples, a panel as in `gap_figure`.
+    """Draws gaps against the metric on all test examples, with panels as in `gap_figure`.
 
     A line joins a method's epsilons, written beside the marks. Hollow squares are heads without
     privacy. Where private heads as good as those have no larger gaps, privacy widens gaps only as

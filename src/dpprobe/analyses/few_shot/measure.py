@@ -39,14 +39,15 @@ BLOCK_ROWS = 4096
 FEWEST_TO_CHOOSE = 4
 FEW_PENALTY = 0.1
 NOTE = (
-    "Not private: logistic regression on the training rows themselves, which also centre and scale "
-    "its features. Where rows have several labels, as many rows without any are drawn as of each "
-    "label. Intervals: Student's t over draws of the rows; over test rows for full."
+    "Not private: logistic regression is trained on the exact training rows, which also centre "
+    "and scale its features. If rows may have several labels, the sample has as many rows without "
+    "any label as rows of each label. Intervals: Student's t over random samples of the rows; for "
+    "full, over test rows."
 )
 PATIENTS_NOTE = (
-    " N are patients, of each one image a class or label, drawn at random. Each patient counts "
-    "once in a fit and in a test: an image of one with m images has weight 1 / m. Intervals over "
-    "test rows are over patients."
+    " N counts patients. One random image per class or label is used of each patient. Each "
+    "patient counts once in training and test: each image of a patient with m images has weight 1 "
+    "/ m. Intervals over test rows are over patients."
 )
 Shots = int | Literal["full"]
 METRIC_COLUMNS = (  # the scalar metrics, in the order of the file's columns
@@ -88,7 +89,7 @@ def probe_few_shot(
     threads: int,
     study: Study,
 ) -> None:
-    """Trains a probe for each N and draw, and tests it.
+    """Trains and tests a probe for each N and each random sample.
 
     The draws of one seed are nested: its 2 images of a class are its 1 image and another. A class
     with fewer images gives all of them. If rows have several labels, N rows of each label are drawn
@@ -226,7 +227,8 @@ class _Probe:
         return {"train": count_units(self._train_units), "test": count_units(self._test_units)}
 
     def run_draws(self, count: Shots) -> list[dict[str, Any]]:
-        """Returns each draw's metrics, rows and penalty. The whole split is drawn once."""
+        """Returns the metrics, rows and penalty of each random sample. The whole split is used
+        once."""
         records: list[dict[str, Any]] = []
         for seed in self._seeds if count != "full" else self._seeds[:1]:
             rows = self._choose_rows(count, seed)
@@ -259,7 +261,8 @@ class _Probe:
         )
 
     def _choose_rows(self, count: Shots, seed: int) -> np.ndarray:
-        """Returns a draw's rows by class: each fold (every third row) then holds all classes."""
+        """Returns a sample's rows sorted by class, so that each fold (every third row) has all
+        classes."""
         if count == "full":
             return np.arange(self._train.rows)
         rows = draw_shots(self._train_labels, count, seed, self._train_units)
@@ -285,7 +288,7 @@ class _Probe:
         )
 
     def _units_of(self, rows: np.ndarray) -> Units | None:
-        """Returns the units of rows that are trained on; None if each row is one."""
+        """Returns the units of the training rows; None if each row is a unit."""
         if self._train_units is None:
             return None
         return Units.number_units([str(unit) for unit in self._train_units[rows]])

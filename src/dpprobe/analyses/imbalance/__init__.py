@@ -1,4 +1,4 @@
-"""Classes made rare, and what private heads learn of them; not private."""
+"""Makes classes rare and measures how well private heads learn them; not private."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ IMBALANCE_TABLES = Exhibit(
 ANALYSIS = Analysis(
     name="imbalance",
     describe=(
-        "Make one class after another rare and compare how well private heads learn it; "
-        "skipped if absent."
+        "Makes each class rare in turn and compares how well private heads learn it; skipped if "
+        "absent."
     ),
     reads=(
         "Results of rare classes",

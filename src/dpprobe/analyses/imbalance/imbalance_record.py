@@ -46,7 +46,7 @@ class Estimate(Part):
 
 
 class TrainingSet(Part):
-    """A dataset of the study: the whole one, or a copy in which one class is rare.
+    """A dataset of the study: the complete dataset, or a copy in which one class is rare.
 
     Attributes:
       class_name, fraction: of the rare class; None and 1 for the whole dataset.

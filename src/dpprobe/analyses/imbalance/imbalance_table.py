@@ -19,11 +19,12 @@ from dpprobe.privacy.limits import epsilon_value
 from dpprobe.study.ablations import keep_unique
 
 NOTE = (
-    "Recall of the class in percent, the mean over seeds, of the private method with the largest "
-    "one; with it the macro accuracy, since a head that gives the class to many rows has recall "
-    "too, and in brackets the seeds that never predict the class. The best of several reads too "
-    "high, and choosing it by these results is not covered by any epsilon. Reference: without "
-    "privacy, on the same rows. Not private: test labels are read without noise."
+    "Recall of the class in percent, mean over seeds, for the private method with the highest "
+    "recall. The macro accuracy follows, because a head that predicts the class too often also "
+    "has a high recall. The number of seeds that never predict the class follows in brackets. The "
+    "best of several methods looks better than it is, and no epsilon covers selecting it by these "
+    "results. Reference: trained without privacy on the same rows. Not private: test labels are "
+    "read without noise."
 )
 
 
@@ -150,8 +151,8 @@ def in_words(records: Sequence[ImbalanceRecord]) -> list[str]:
         parts = [f"{each.class_name} by {each.method} {break_down_words(each)}"
                  for each in record.break_downs]  # fmt: skip
         lines.append(
-            f"{record.backbone}: images of the class times epsilon at which half of the "
-            f"reference's recall is kept: {'; '.join(parts)}."
+            f"{record.backbone}: smallest product of images and epsilon at which the method keeps "
+            f"half of the reference's recall: {'; '.join(parts)}."
         )
     return lines
 

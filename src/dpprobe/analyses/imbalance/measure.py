@@ -134,7 +134,10 @@ def _training_set(name: str, dataset_json: Path, class_names: Sequence[str]) -> 
     """Describes the training examples of a dataset, by its dataset.json."""
     info = read_info(dataset_json)
     if info.class_names != tuple(class_names) or info.multi_label:
-        raise DataError(f"{dataset_json}: other classes, or several labels per row; run again")
+        raise DataError(
+            f"{dataset_json}: its classes differ from the features' classes, or rows have several "
+            "labels; run again"
+        )
     part = (info.source.get("subsample") or {}).get("fractions") or {}
     ((rare, fraction),) = part.items() or ((None, 1.0),)
     return TrainingSet(
@@ -179,7 +182,8 @@ def _test_cell(folder: Path, classes: Sequence[str]) -> Tested:
 
 
 def one_against_rest(scores: np.ndarray, k: int, link: Link) -> np.ndarray:
-    """Returns what ranks rows [n, K] by class k: its log odds, or its lead over the next class.
+    """Returns the score that ranks rows [n, K] by class k: its log odds, or its lead over the next
+    class.
 
     Scores that are no logits may share a part that says nothing of the class: the lead drops it.
     """
@@ -202,7 +206,9 @@ def _list_cells(
     reference = _find_reference(key, tested)
     for k, recall in mine.recall.items():
         if np.isnan(recall).any():
-            logger.warning("%s: no test row of class %s: left out", key[0], class_names[k])
+            logger.warning(
+                "%s: no test row has class %s, so the class is left out", key[0], class_names[k]
+            )
             continue
         base = tested[reference].recall[k] if reference else None
         auc = mine.auc[k]

@@ -47,7 +47,7 @@ def estimate_share(values: Sequence[float], counted: float) -> Estimate:
 
 
 def least_reference(classes: int) -> float:
-    """Returns the recall above which a reference has learnt a class of so many.
+    """Returns the recall above which a reference has learnt a class, by the number of classes.
 
     A head of noise alone keeps one in so many of a class's rows: a half must be more than that.
     With two classes no half is more, so nothing is compared.

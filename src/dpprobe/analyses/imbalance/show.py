@@ -31,7 +31,7 @@ def plot_imbalance(*, record: Path, svg: Path, png: Path) -> None:
 
 
 def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
-    """Reads records, a part per dataset; none for a dataset without."""
+    """Reads records into one part per dataset that has them."""
     records = [ImbalanceRecord.read(path) for path in paths]
     return [
         _make_part(dataset, mine)
@@ -141,7 +141,7 @@ def _choose_ink(share: float) -> str:
 
 
 def _draw_outline(axes: Axes, held: np.ndarray) -> None:
-    """Draws a line between the cells that hold and those that do not."""
+    """Draws a line between cells that keep the class and cells that do not."""
     padded = np.pad(held, 1)
     for row, column in zip(*np.nonzero(held), strict=True):
         ends = {

@@ -59,7 +59,7 @@ def list_datasets(study: Study) -> list[str]:
 
 
 def list_faults(study: Study) -> Iterator[str]:
-    """Yields what is wrong with the long tails of a study, a line each."""
+    """Yields one line per fault in a study's block `long_tail`."""
     options = read_block(study)
     if options is None:
         return
@@ -67,9 +67,15 @@ def list_faults(study: Study) -> Iterator[str]:
     yield from find_wrong_names("datasets", chosen, list(study.datasets))
     for name in dict.fromkeys(chosen):
         if name in study.datasets and has_several_labels(study, name):
-            yield f"datasets: {name}: its rows have several labels, and sub-classes are of one"
+            yield (
+                f"datasets: {name}: its rows have several labels, but sub-classes need one label "
+                "per row"
+            )
     if not chosen and not list_datasets(study):
-        yield "the rows of all datasets have several labels, and sub-classes are of one; remove it"
+        yield (
+            "the rows of all datasets have several labels, but sub-classes need one label per "
+            "row; remove long_tail"
+        )
 
 
 def estimate_cost(study: Study, _place: Place, size: JobSize) -> Cost:

@@ -1,4 +1,5 @@
-"""The tables of long tails: sub-classes, and memorisation beside the price of privacy.
+"""The tables of long tails: sub-classes, and memorisation compared with the accuracy lost to
+privacy.
 
 All of it is made from private examples without noise, and says so.
 """
@@ -24,24 +25,25 @@ from dpprobe.privacy.limits import epsilon_token, epsilon_value
 from dpprobe.results.best_private import best_result
 from dpprobe.results.summary import Entry, Grid, read_grid
 
-NOT_PRIVATE = "Not private: from training rows, and test rows, without noise."
+NOT_PRIVATE = "Not private: computed from training and test rows without noise."
 NO_BOUND = (
-    "M ln N is a reading of the foundation-features paper's informal theorem 3.1: training well on "
-    "M long-tailed sub-classes of N rows would take an epsilon of so much. It is no proved bound "
-    "for this data set: the theorem's assumptions are not known to hold, and M depends on the "
+    "M ln N interprets the informal theorem 3.1 of the foundation-features paper: training well "
+    "on M long-tailed sub-classes of N rows would need an epsilon of about M ln N. It is not a "
+    "proved bound for this data set: the theorem's assumptions may not hold, and M depends on the "
     "clustering."
 )
 FEWEST = 4  # points of a correlation: with three, any order is likely by chance
 NEAR = 2.0  # points below the ceiling within which a private result counts as near it
 
 _REFERENCE = (
-    "Reference: as many rows per class, drawn from one normal distribution with the variances of "
-    "its principal components, clustered alike. Values close to the reference are no evidence of "
-    "sub-classes."
+    "Reference: the same number of rows per class, drawn from one normal distribution with the "
+    "variances of the class's principal components, and clustered in the same way. Values close "
+    "to the reference are no evidence of sub-classes."
 )
 _GAP = (
-    "Gap: percentage points of test results between the non-private ceiling and the best private "
-    "head on the same features, which was chosen by its test result."
+    "Gap: the test result of the non-private baseline minus the test result of the best private "
+    "head on the same features, in percentage points. The best head was selected by its test "
+    "result."
 )
 
 
@@ -136,10 +138,11 @@ def sub_class_table(records: Sequence[LongTailRecord]) -> Table:
         ),
         rows=rows,
         notes=[
-            f"{NOT_PRIVATE} Tail index: the r-th most frequent sub-class of a class has a share in "
-            "proportion to r^-index, 0 where all are equally frequent; the interval (95%) is over "
-            "rows, not over clusterings. ≤ 1, 2, 5 rows: the share of sub-classes with so few. M: "
-            f"the effective number of sub-classes, exp(entropy). {_REFERENCE} {NO_BOUND}",
+            f"{NOT_PRIVATE} Tail index: the share of the r-th most frequent sub-class is "
+            "proportional to r^-index; an index of 0 means equally frequent sub-classes. The 95% "
+            "interval is over rows, not over clusterings. ≤ 1, 2, 5 rows: the share of "
+            "sub-classes with at most this many rows. M: the effective number of sub-classes, "
+            f"exp(entropy). {_REFERENCE} {NO_BOUND}",
         ],
     )
 
@@ -177,10 +180,11 @@ def gap_table(records: Sequence[LongTailRecord], gaps: Sequence[Gap]) -> Table:
         ),
         rows=rows,
         notes=[
-            f"{NOT_PRIVATE} Memorised: training rows that a ridge head is right about more often "
-            "with them than without, by over 0.25 (Feldman and Zhang 2020); by chance: the share "
-            "that as many heads show where no row is memorised. "
-            f"{_GAP} {NO_BOUND}{describe_correlations(records, gaps)}",
+            f"{NOT_PRIVATE} Memorised: the share of training rows whose label a ridge head "
+            "predicts more often when it was trained on the row; the probability must rise by "
+            "more than 0.25 (Feldman and Zhang 2020). By chance: the share that the same number "
+            f"of heads would show if no row were memorised. {_GAP} "
+            f"{NO_BOUND}{describe_correlations(records, gaps)}",
         ],
     )
 
@@ -201,8 +205,9 @@ def describe_correlations(records: Sequence[LongTailRecord], gaps: Sequence[Gap]
     if not parts:
         return ""
     return (
-        f" Rank correlation (Spearman) of memorised rows with the gap: {', '.join(parts)}. A point "
-        "is a (dataset, backbone). Harder datasets have more of both, so it shows no cause."
+        f" Rank correlation (Spearman) of memorised rows with the gap: {', '.join(parts)}. Each "
+        "point is one dataset with one backbone. A harder dataset tends to have more memorised "
+        "rows and a larger gap, so the correlation does not prove a cause."
     )
 
 

@@ -87,7 +87,9 @@ def long_tail_job(
         if options.memorisation:
             scored = rows.draw_units(options.memorisation.rows, derived_seed(seed, "scored units"))
             if scored.count < FEWEST_UNITS:
-                notes.append(f"no memorisation: {scored.count} units; {FEWEST_UNITS} are needed")
+                notes.append(
+                    f"no memorisation: {scored.count} units, but at least {FEWEST_UNITS} are needed"
+                )
             else:
                 scores, table = measure_memorisation(
                     scored, store.num_classes, options.memorisation, seed

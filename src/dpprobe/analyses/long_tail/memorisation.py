@@ -146,7 +146,7 @@ def measure_memorisation(
     """
     count = int(units.max()) + 1 if len(units) else 0
     if count < FEWEST_UNITS:
-        raise DataError(f"memorisation: {count} units; {FEWEST_UNITS} are needed")
+        raise DataError(f"memorisation: {count} units, but at least {FEWEST_UNITS} are needed")
     targets = np.eye(num_classes)[labels]
     ridge = choose_ridge(rows, targets, units, seed=seed)
     family = Heads(rows, targets, ridge)

@@ -1,4 +1,5 @@
-"""Figure and report section of long tails: sub-classes, memorised rows, the price of privacy."""
+"""Figure and report section of long tails: sub-classes, memorised rows, and the accuracy lost to
+privacy."""
 
 from __future__ import annotations
 
@@ -85,7 +86,9 @@ def _label_sub_classes(axes: Axes, records: Sequence[LongTailRecord]) -> None:
     clusters = max(record.finest.clusters for record in records)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.set_xlabel(f"rank of the sub-class, at most {clusters} a class (log scale)", fontsize=8.5)
+    axes.set_xlabel(
+        f"rank of the sub-class, at most {clusters} per class (log scale)", fontsize=8.5
+    )
     axes.set_ylabel("share of the class's rows (%, log scale)", fontsize=8.5)
     axes.set_title("Sub-classes", fontsize=9)
     _plain_logarithm(axes, x=True)

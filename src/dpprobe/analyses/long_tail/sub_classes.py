@@ -40,7 +40,7 @@ _DRAWS = 200
 
 @dataclass(frozen=True)
 class Coordinates:
-    """A class's rows in at most 64 principal components; their variance, and that of all."""
+    """A class's rows in at most 64 principal components, their variance, and the total variance."""
 
     rows: Numbers
     kept: float
@@ -69,7 +69,7 @@ def compute_coordinates(features: npt.NDArray[np.floating], *, seed: int) -> Coo
 
 
 def draw_reference(rows: Numbers, *, seed: int) -> Numbers:
-    """Draws as many rows from a normal distribution with the variances of these [n, q]."""
+    """Samples n rows from a normal distribution with the variances of the given rows [n, q]."""
     return np.asarray(
         open_stream(seed, "reference rows").normal(size=rows.shape) * rows.std(axis=0)
     )
@@ -131,7 +131,8 @@ def tail_index(sizes: Sizes, *, seed: int) -> long_tail_record.Index | None:
 
 
 def _draw_sizes(sizes: Index, index: float, random: np.random.Generator) -> Index:
-    """Draws sizes of as many rows and sub-classes with this tail index: [draws, k], falling."""
+    """Samples sub-class sizes with this tail index, for the same rows and sub-classes: [samples,
+    k], falling."""
     shares = np.arange(1, len(sizes) + 1) ** -index
     drawn = random.multinomial(int(sizes.sum()), shares / shares.sum(), size=_DRAWS)
     return np.asarray(np.sort(drawn, axis=1)[:, ::-1])

@@ -64,8 +64,8 @@ class Tap:
         missing = [layer for layer in range(len(self.blocks) + 1) if layer not in self.taken]
         if missing:
             raise ConfigError(
-                f"representation_law: block {max(1, missing[0])} is not called in a forward "
-                "pass; this backbone has no laws"
+                f"representation_law: block {max(1, missing[0])} is not called in a forward pass, "
+                "so this backbone has no laws; remove the backbone"
             )
         values = [
             torch.stack(self.taken[layer]).mean(dim=0) for layer in range(len(self.blocks) + 1)
@@ -76,8 +76,8 @@ class Tap:
     def _take_features(self, layer: int, value: Any) -> None:
         if not isinstance(value, torch.Tensor) or value.ndim not in (3, 4):
             raise ConfigError(
-                f"representation_law: block {layer} gives neither tokens nor maps; this backbone "
-                "has no laws"
+                f"representation_law: block {layer} gives neither tokens nor maps, so this "
+                "backbone has no laws; remove the backbone"
             )
         if value.ndim == 4:  # [batch, channels, height, width]
             rows = value.float().mean((2, 3))
@@ -106,7 +106,7 @@ def tap_blocks(network: torch.nn.Module, name: str, *, token: Token) -> Tap:
 
 
 def read_images(table: SplitTable, backbone: Backbone, rows: npt.NDArray[np.int64]) -> torch.Tensor:
-    """Decodes some rows of a split as the backbone takes them: [n, channels, height, width].
+    """Decodes some rows of a split in the backbone's input form: [n, channels, height, width].
 
     Training examples are cropped as test examples are: no random crop.
 
@@ -122,8 +122,9 @@ def read_images(table: SplitTable, backbone: Backbone, rows: npt.NDArray[np.int6
         tensor = backbone.transform(decode_image(image, split=table.split))
         if images and tensor.shape != images[0].shape:
             raise DataError(
-                f"{table.split} row {image.row} (id {image.id}): an image of {list(tensor.shape)} "
-                f"after others of {list(images[0].shape)}; give the backbone a size"
+                f"{table.split} row {image.row} (id {image.id}): the image has shape "
+                f"{list(tensor.shape)}, but earlier images have {list(images[0].shape)}; set the "
+                "backbone's size"
             )
         images.append(tensor)
     return torch.stack(images)

@@ -35,7 +35,7 @@ FEWEST_LAYERS = 3  # for an interval of rho
 CONFIDENCE = 0.95
 # Reasons for layers without a value.
 NOT_FINITE = "not finite in some rows"
-CONSTANT_ROWS = "the same for all rows, so that nothing is predicted"
+CONSTANT_ROWS = "the same for all rows, so there is nothing to predict"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +96,7 @@ def measure_scatter(features: npt.ArrayLike, labels: npt.ArrayLike) -> Scatter:
     along = ((centred @ v[kept].T) ** 2).mean(axis=0)
     fuzziness = float((along / s[kept] ** 2).sum()) if kept.any() else None
     if _root_mean_square(centred) <= CONSTANT * _root_mean_square(x):
-        return _no_scatter("no scatter within classes but rounding")
+        return _no_scatter("no scatter within classes except rounding")
     values, vectors = _decompose_moment(centred)
     inverse = (means - x.mean(axis=0)) @ vectors / np.sqrt(values)
     separability = float(((sizes / len(x))[:, None] * inverse**2).sum())

@@ -84,7 +84,7 @@ def measure_laws(
     device: str,
     threads: int,
 ) -> None:
-    """Measures the laws of the frozen network of one (dataset, backbone) and of tuned ones.
+    """Measures the laws of the frozen and the tuned networks of one (dataset, backbone).
 
     Raises:
       ConfigError: for a backbone whose blocks cannot be told apart.
@@ -105,8 +105,8 @@ def measure_laws(
     )
     if loaded.graph is None:
         raise ConfigError(
-            f"backbones.{backbone_name}: not a network, and laws are measured at the blocks of a "
-            "network; remove it"
+            f"backbones.{backbone_name}: not a network, but laws are measured at the blocks of a "
+            "network; remove the backbone from this list"
         )
     identity = {"use": "rows of laws", "dataset": dataset, "study_seed": seed}
     opened = {split: SplitTable(tables[split]) for split in SPLITS}
@@ -153,7 +153,9 @@ def keep_laws(folder: Path, *, dataset: str, backbone: str, wanted: str) -> bool
         return False
     if record.fingerprint != wanted:
         return False
-    logger.info("laws of %s, %s: kept, nothing they depend on has changed", dataset, backbone)
+    logger.info(
+        "laws of %s, %s: reused, because nothing that they depend on has changed", dataset, backbone
+    )
     path.touch()
     return True
 
@@ -169,7 +171,7 @@ def _hash_inputs(
     seed: int,
     device: str,
 ) -> str:
-    """Returns the fingerprint of all that decides the laws."""
+    """Returns the fingerprint of everything that determines the laws."""
     name, backbone_options = backbone
     networks = [
         {
@@ -244,7 +246,8 @@ def _make_tuned_network(
 
 
 def trained_options(method: MethodOptions, chosen: Mapping[str, Any]) -> FineTune:
-    """Returns the options that a network was trained with; `chosen` is what a search chose."""
+    """Returns the options that a network was trained with; `chosen` has the options that a search
+    chose."""
     options = network_options(method)
     assert options is not None, "list_law_networks names methods that tune networks"
     return options.make_trial(chosen)

@@ -26,7 +26,7 @@ from dpprobe.privacy.limits import INFINITE, epsilon_value
 from dpprobe.results.summary import Entry, Grid, read_grid
 from dpprobe.study.ablations import keep_unique
 
-NOT_PRIVATE = "Not private: from training rows, and test rows, without noise."
+NOT_PRIVATE = "Not private: computed from training and test rows without noise."
 SETTINGS: dict[Setting, str] = {
     "frozen": "frozen",
     "constant": "constant",
@@ -40,26 +40,28 @@ TITLES = {
 }
 SPLITS: dict[Split, str] = {"train": "training", "test": "test"}
 INVERTED = (
-    "Separability is Tr[SS_b SS_w^+], the order in which the paper on representation laws prints "
-    "its D; it grows as classes come apart, against the paper's words. Fuzziness is "
-    "Tr[SS_w SS_b^+], that of He and Su (2023), which falls by a factor a layer: the law is of it."
+    "Separability is Tr[SS_b SS_w^+], which the paper on representation laws prints as D. It "
+    "grows as classes move apart, although the paper's text says that D falls. Fuzziness is "
+    "Tr[SS_w SS_b^+], as He and Su (2023) define D. It falls by a factor per layer; this is the "
+    "law."
 )
 UNPRICED = (
-    "Tuned, unpriced: options were chosen by a search on the private rows that no epsilon pays "
-    "for, as in the paper; not for release."
+    "Tuned, unpriced: as in the paper, a search on the private rows chose the options, and no "
+    "epsilon covers this search. Not for release."
 )
 PUBLISHED = (
-    "Published: the representation-law paper, δ 1e-3; of tuned blocks it prints the lowest and the "
-    "highest result over 1 to 12, and not which number of blocks has which. Which end of the "
-    "network is tuned and the searched options are not stated there."
+    "Published: the representation-law paper, δ 1e-3; for 1 to 12 tuned blocks the paper prints "
+    "only the lowest and the highest result, without their numbers of blocks. It does not state "
+    "which end of the network is tuned, nor which options were searched."
 )
 _LAWS = (
-    "ρ: factor a layer by least squares of logarithms over blocks 1 to L, with a 95% interval "
-    "that takes layers for independent, which they are not. Shuffled: ρ of the same measure with "
-    "shuffled labels, which widths and ranks alone make; a ρ near it says nothing of the classes. "
-    "Residual: of the class number as an integer, as printed; training rows are those that were "
-    "fitted, where most of it is degrees of freedom, test rows are held out. One-hot: the mean "
-    "over classes of a target each."
+    "ρ: factor per layer, fitted to the logarithms of blocks 1 to L by least squares. Its 95% "
+    "interval assumes independent layers, although layers depend on each other. Shuffled: ρ with "
+    "shuffled labels, which depends only on widths and ranks. A ρ close to the shuffled ρ shows "
+    "nothing about the classes. Residual: error of a linear prediction of the class number, as in "
+    "the paper. On training rows it mostly reflects degrees of freedom, because the prediction "
+    "was fitted to them; test rows are held out. One-hot: one target per class; mean over "
+    "classes."
 )
 
 
@@ -102,7 +104,8 @@ def law_tables(
 
 
 def published_laws(published: Published, name: str, records: Sequence[LawRecord]) -> list[Number]:
-    """Returns the published results of tuned blocks on as many training examples of a dataset."""
+    """Returns the published results of tuned blocks for a dataset with this number of training
+    examples."""
     rows = {record.train_rows for record in records}
     return [
         number
@@ -202,7 +205,7 @@ def accuracy_by_blocks(
     dataset: str,
     published: Sequence[Number] = (),
 ) -> Table:
-    """Makes the table of test results by what was tuned: a row per method, a column per epsilon.
+    """Makes the table of test results by tuned part: one row per method, one column per epsilon.
 
     Published results stand first, networks without a law and linear heads on the same features
     last.
@@ -263,7 +266,7 @@ def _published_rows(
 
 
 def _range_cell(values: Sequence[float]) -> TableCell:
-    """Makes the cell of one number, or of the two ends that a paper gives."""
+    """Makes the table cell of one number, or of the two ends of a range in a paper."""
     if not values:
         return BLANK
     if values[0] == values[-1]:
@@ -309,7 +312,7 @@ def shown_epsilon(token: str | None) -> str:
 
 
 def sort_networks(networks: Iterable[NetworkLaws]) -> list[NetworkLaws]:
-    """Sorts networks: the frozen one, then by setting, epsilon and tuned blocks."""
+    """Sorts networks: the frozen network first, then by setting, epsilon and tuned blocks."""
     settings = list(SETTINGS)
 
     def sort_key(network: NetworkLaws) -> tuple[int, float, bool, int, str]:

@@ -50,7 +50,7 @@ _RESIDUALS: tuple[Measure, Measure] = ("residual", "residual_one_hot")
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """A network to measure: the frozen one, or a cell's, whose method `tuning` describes.
+    """A network to measure: the frozen network, or a cell's network, described by `tuning`.
 
     Attributes:
       make: the network on its device and the tap of its blocks; called when its turn comes.
@@ -72,7 +72,8 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """The measures of one layer, the mean of those with shuffled labels, and what has no value."""
+    """The measures of one layer, their means with shuffled labels, and the measures without a
+    value."""
 
     width: int
     noise: float
@@ -93,7 +94,7 @@ def law_job(
     device: str,
     fingerprint: str,
 ) -> LawRecord:
-    """Measures the laws of all networks of one (dataset, backbone), the frozen one first."""
+    """Measures the laws of all networks of one (dataset, backbone), the frozen network first."""
     started = time.monotonic()
     labels = {split: rows[split].labels for split in SPLITS}
     identity = {"use": "representation law", "dataset": dataset, "study_seed": seed}

@@ -1,4 +1,5 @@
-"""The networks whose representation laws a study measures, and the reasons why it cannot."""
+"""The networks whose representation laws a study measures, and reasons why it cannot measure
+them."""
 
 from __future__ import annotations
 
@@ -80,7 +81,7 @@ def list_law_networks(study: Study) -> list[tuple[str, str]]:
 
 
 def law_faults(study: Study) -> Iterator[str]:
-    """Yields what is wrong with the laws of a study, a line each."""
+    """Yields one line per fault in a study's block `representation_law`."""
     options = study.block("representation_law")
     if options is None:
         return
@@ -88,9 +89,18 @@ def law_faults(study: Study) -> Iterator[str]:
     yield from find_wrong_names("methods", methods, list(study.methods))
     for name in methods:
         if name in study.methods and describe_tuning(study.methods[name]) is None:
-            yield f"methods: {name}: head {study.methods[name].head} tunes no network; remove it"
+            yield (
+                f"methods: {name}: head {study.methods[name].head} tunes no network; remove the "
+                "method from this list"
+            )
     yield from find_wrong_names("epsilons", options.epsilons or (), study.job_epsilons())
     if not law_backbones(study):
-        yield "no backbone is a network with blocks; add one, such as of family timm"
+        yield (
+            "no backbone is a network with blocks; add a backbone with blocks, such as one of "
+            "family timm"
+        )
     if not law_datasets(study):
-        yield "the rows of all datasets have several labels, and laws are of one; remove it"
+        yield (
+            "the rows of all datasets have several labels, but laws need one label per row; "
+            "remove representation_law"
+        )

@@ -42,7 +42,7 @@ from dpprobe.privacy.limits import epsilon_value
 from dpprobe.study.ablations import keep_unique
 
 _TITLES: dict[Measure, str] = {
-    "separability": "separability Tr[SS_b SS_w⁺], as printed: it grows",
+    "separability": "separability Tr[SS_b SS_w⁺], as in the paper: it grows",
     "fuzziness": "fuzziness Tr[SS_w SS_b⁺], He and Su's order: it falls",
     "residual": "prediction residual of the class number",
     "residual_one_hot": "prediction residual of one-hot classes",
@@ -85,7 +85,7 @@ def _make_tables(records: Sequence[LawRecord], dataset: str, page: Page) -> list
 
 
 def law_figure(record: LawRecord, measure: Measure, *, svg: Path, png: Path) -> None:
-    """Draws one measure by block: a column of panels per epsilon, rows are options and splits.
+    """Draws one measure by block: one column of panels per epsilon, one row per option and split.
 
     One curve per number of tuned blocks, the frozen network dashed in black, and in gray the frozen
     network with shuffled labels. In the fitted rows residuals also have what pure noise leaves.
@@ -122,8 +122,8 @@ def law_figure(record: LawRecord, measure: Measure, *, svg: Path, png: Path) -> 
         style.title_figure(
             figure,
             f"{record.dataset}, {record.backbone}: {_TITLES[measure]} (not private)",
-            f"{record.train_rows:,} training and {record.test_rows:,} test rows; {token}; "
-            "0 is what enters the first block",
+            f"{record.train_rows:,} training and {record.test_rows:,} test rows; {token}; block 0 "
+            "is the input of the first block",
             panels=1,
         )
         style.save_figure(figure, svg, png)
@@ -182,7 +182,7 @@ def _draw_line(axes: Axes, values: Sequence[float | None], **look: Any) -> None:
 
 
 def _law_text(laws: Sequence[FittedLaw | None]) -> str:
-    """Writes rho of the frozen network, and the range of the tuned ones."""
+    """Writes rho of the frozen network, and its range over the tuned networks."""
     frozen, tuned = laws[0], [law.rho for law in laws[1:] if law is not None]
     text = "no law" if frozen is None else f"ρ: frozen {frozen.rho:.2f}"
     if not tuned:

@@ -1,4 +1,4 @@
-"""t-SNE of features, and the share of neighbours that its plane keeps; not private."""
+"""t-SNE of features, and the share of neighbours that stay neighbours in the plane; not private."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FEWEST_ROWS = 10  # fewer have no picture
 def embed_tsne(
     manifest: Path, output: Path, *, options: Mapping[str, Any], seed: int, threads: int
 ) -> None:
-    """Embeds the features of a split in the plane and measures what the plane keeps.
+    """Embeds the features of a split in the plane and measures how many neighbours stay neighbours.
 
     PCA, then openTSNE (Policar, Strazar and Zupan, 2024) from a PCA start. The principal components
     are doubled, up to three times, while they keep less than 90% of each point's 15 nearest
@@ -100,7 +100,9 @@ def read_embedding(path: Path) -> tuple[pa.Table, dict[str, Any]]:
     check_not_newer(path, facts, kind=EMBEDDING_FORMAT, version=EMBEDDING_FORMAT_VERSION)
     written = facts.get("format"), facts.get("format_version")
     if written != (EMBEDDING_FORMAT, EMBEDDING_FORMAT_VERSION):
-        raise DataError(f"{path}: not an embedding of this version; delete it and run again")
+        raise DataError(
+            f"{path}: not a t-SNE embedding of this dpprobe version; delete it and run again"
+        )
     return table, facts
 
 
@@ -172,7 +174,8 @@ def measure_agreement(first: np.ndarray, second: np.ndarray) -> float:
 def _reduce_dimension(
     features: np.ndarray, anchors: np.ndarray, truth: np.ndarray, *, components: int, seed: int
 ) -> tuple[np.ndarray, float]:
-    """Returns principal components, doubled while they lose neighbours, and the share they keep."""
+    """Returns principal components, doubled until few neighbours are lost, and the share of kept
+    neighbours."""
     from sklearn.decomposition import PCA
 
     most = min(len(features) - 1, features.shape[1])
@@ -199,7 +202,7 @@ def _choose_colours(store: FeatureStore) -> tuple[np.ndarray, list[str], str]:
 
 
 def _at_least_two_columns(reduced: np.ndarray) -> np.ndarray:
-    """Adds a column of zeros to a single one: t-SNE starts from two."""
+    """Adds a column of zeros to a single column, because t-SNE starts from two."""
     return np.pad(reduced, ((0, 0), (0, max(0, 2 - reduced.shape[1]))))
 
 

@@ -1,4 +1,4 @@
-"""Figures of t-SNE embeddings: one plane, and all of a study side by side."""
+"""Figures of t-SNE embeddings: one plot, or all plots of a study side by side."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def plot_tsne(
 def tsne_grid(
     embeddings: Mapping[tuple[str, str], Path], *, split: str, svg: Path, png: Path
 ) -> None:
-    """Draws embeddings side by side: a row per dataset, a column per backbone.
+    """Draws embeddings side by side: one row per dataset, one column per backbone.
 
     Each panel's title has the share of nearest neighbours that t-SNE keeps. Each row has the
     colours of its labels and the number of points; of a sample also its seed.
@@ -62,8 +62,9 @@ def tsne_grid(
             shown = embeddings[next(key for key in embeddings if key[0] == dataset)]
             _describe_row(line, dataset, split, shown)
         figure.suptitle(
-            "t-SNE; percentages: the share of a point's 15 nearest neighbours in feature space\n"
-            "that it keeps. Not private: drawn from the features.",
+            "t-SNE; percentages: the share of a point's 15 nearest neighbours in feature "
+            "space\nthat are also its neighbours in the plot. Not private: drawn from the "
+            "features.",
             fontsize=8, x=0.01, ha="left", color=style.SUBTLE,
         )  # fmt: skip
         style.save_figure(figure, svg, png)

@@ -1,4 +1,4 @@
-"""Classifiers from the class names alone, not private."""
+"""Classifiers from class names without training; not private."""
 
 from __future__ import annotations
 

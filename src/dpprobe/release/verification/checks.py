@@ -58,7 +58,9 @@ class Checks:
         The function returns a detail and a result; its inputs are results of other checks.
         """
         if any(item is None for item in inputs):
-            self.note_check(name, None, "not checked: it rests on what failed above")
+            self.note_check(
+                name, None, "not checked, because it depends on a check that failed above"
+            )
             return None
         try:
             detail, result = function(*inputs)
@@ -73,7 +75,8 @@ class Checks:
 
 
 def _one_line(text: str) -> str:
-    """Returns one printable line of bounded length: a file may hold control characters."""
+    """Returns one printable line of bounded length, because a file may contain control
+    characters."""
     clean = "".join(
         letter if letter.isprintable() else " " if letter.isspace() else "?"
         for letter in text[: 2 * _LONGEST_DETAIL]

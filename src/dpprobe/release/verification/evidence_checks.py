@@ -1,4 +1,4 @@
-"""Checks the blocks beside a promise: evaluation, choice, ledger and audit."""
+"""Checks the parts of a statement besides the guarantee: evaluation, choice, ledger and audit."""
 
 from __future__ import annotations
 
@@ -49,23 +49,25 @@ LEDGER_KEYS = {"entry", "releases", "unit", "delta", "epsilon", "exact"}
 
 
 def check_evidence(values: Values, plan: Plan) -> tuple[str, bool]:
-    """Checks that a stated audit does not refute the promise."""
+    """Checks that a stated audit does not refute the guarantee."""
     if values["evidence"] is None:
         return "no audit is stated", True
     evidence = Evidence.model_validate(values["evidence"])
     require_true(
         evidence.epsilon_lower <= plan.realised_epsilon,
-        f"epsilon_lower {evidence.epsilon_lower:g} is above the promise",
+        f"epsilon_lower {evidence.epsilon_lower:g} is above the stated epsilon",
     )
-    return "an audit is stated, whose numbers rest on the word of who made it", True
+    return "the bundle states an audit, whose numbers cannot be checked from the bundle", True
 
 
 def check_evaluation(values: Values, plan: Plan, facts: BundleFacts) -> tuple[str, bool]:
-    """Checks a published test result, its words and its price."""
+    """Checks a published test result, its words and its epsilon."""
     if values["evaluation"] is None:
         return "no test result is published", True
     metric = values["evaluation"]["metric"]
-    require_true(metric in documents.METRICS, f"metric {metric!r}: not one of a release")
+    require_true(
+        metric in documents.METRICS, f"metric {metric!r}: releases do not have this metric"
+    )
     more = RECALL_KEYS if metric == "macro_accuracy" else set()
     block = read_block("evaluation", values["evaluation"], EVALUATION_KEYS | more)
     tested = _make_tested_plan(block, plan)
@@ -80,7 +82,7 @@ def check_evaluation(values: Values, plan: Plan, facts: BundleFacts) -> tuple[st
     require_true(
         re.fullmatch(words.replace(re.escape(_ANY), SPLIT_WORDS), str(block["composition"]))
         is not None,
-        "composition: not what head and test result cost",
+        "composition: differs from the costs of head and test result",
     )
     return f"{documents.state_measured(block)}, epsilon {cost:.6g} on {tested.n} test units", True
 
@@ -104,16 +106,16 @@ def _test_price(tested: Plan) -> float:
     cost = price_plan(tested)
     require_true(
         math.isclose(tested.realised_epsilon, cost, rel_tol=PRICE_TOLERANCE),
-        f"epsilon {tested.realised_epsilon:g} is stated, and it is {cost:.6g}",
+        f"epsilon {tested.realised_epsilon:g} is stated, but {cost:.6g} is computed",
     )
     require_true(
         math.isclose(tested.epsilon, cost, rel_tol=CHECK_TOLERANCE),
-        f"epsilon_target {tested.epsilon:g}, and it is {cost:.6g}",
+        f"epsilon_target {tested.epsilon:g} is stated, but epsilon {cost:.6g} is computed",
     )
     _, others, _ = second_opinions(replace(tested, realised_epsilon=min(cost, tested.epsilon)))
     require_true(
         all(value is None or value >= 0.99 * cost for value in others.values()),
-        f"epsilon {cost:.6g}, and other libraries say {others}",
+        f"epsilon {cost:.6g}, but other libraries compute {others}",
     )
     return cost
 
@@ -151,7 +153,7 @@ def _check_recalls(
     """Computes a macro accuracy and the worst class's recall again from the noisy counts."""
     counts = [[read_real(CLASS_COUNTS, each) for each in row] for row in block[CLASS_COUNTS]]
     shape = np.shape(counts)
-    require_true(shape == (len(class_names), 2), f"{CLASS_COUNTS}: not two for each class")
+    require_true(shape == (len(class_names), 2), f"{CLASS_COUNTS}: not two numbers for each class")
     recalls = estimate_recalls(counts, deviation)
     computed, remark = evaluations.summarise_recalls(recalls, class_names)
     name, numbers = _name_and_numbers(block["worst_class"])
@@ -159,7 +161,8 @@ def _check_recalls(
     stated = [block["value"], *block["interval"], block["standard_error"], *numbers]
     require_true(
         name == wanted_name and np.allclose(stated, [*computed, *wanted], rtol=1e-6, atol=1e-6),
-        f"value {block['value']:g}: it and the worst class do not follow from {CLASS_COUNTS}",
+        f"value {block['value']:g}: the value and the worst class do not follow from "
+        f"{CLASS_COUNTS}",
     )
     words = evaluations.released_words(block["metric"], computed, tested, remark)
     require_same("released", words, block["released"])
@@ -175,15 +178,15 @@ def _name_and_numbers(worst: Values | None) -> tuple[str | None, list[float]]:
 
 
 def check_choice(values: Values, plan: Plan) -> tuple[str, bool]:
-    """Checks the words and the price of choosing this head among others."""
+    """Checks the words and the epsilon of choosing this head among others."""
     block = read_block("choice", values["choice"], CHOICE_KEYS)
     cells, epsilon, words = block["cells"], block["epsilon"], str(block["words"])
     require_true(cells == 0 or read_whole("cells", cells) > 0, "cells: not a number")
     if epsilon is not None:
-        require_true(cells > 0, "an epsilon, and no cells")
+        require_true(cells > 0, "has an epsilon but no cells")
         require_true(
             read_real("epsilon", epsilon) > plan.realised_epsilon,
-            f"epsilon {epsilon:g}: no more than the release alone costs",
+            f"epsilon {epsilon:g}: must be above the cost of the release alone",
         )
     if epsilon is not None or (cells == 0 and choices.NOT_COVERED not in words):
         require_same(
@@ -197,20 +200,23 @@ def check_choice(values: Values, plan: Plan) -> tuple[str, bool]:
         begins = tuple(text.partition(_ANY)[0] for text in without_price)
         require_true(
             words.startswith(begins) and words.endswith(choices.TEST_UNITS),
-            "words: do not say that the choice is not covered",
+            "words: must say that the choice is not covered",
         )
     return words, True
 
 
 def check_ledger(values: Values, plan: Plan) -> tuple[str, bool]:
-    """Checks that the sum of all releases is no less than this release alone."""
+    """Checks that the total of all releases is at least the cost of this release."""
     block = read_block("ledger", values["ledger"], LEDGER_KEYS)
     entry, count = (read_whole(name, block[name]) for name in ("entry", "releases"))
     require_same("unit", plan.unit, block["unit"])
     require_same("delta", plan.delta, block["delta"])
     require_true(isinstance(block["exact"], bool), "exact: neither true nor false")
     known = exactly_priced(plan.mechanisms, plan.selection)
-    require_true(known or not block["exact"], "exact: of what samples or repeats it is a bound")
+    require_true(
+        known or not block["exact"],
+        "exact: true, but with samples or repeats epsilon is only a bound",
+    )
     total = read_real("epsilon", block["epsilon"])
     tested = values["evaluation"]
     sides = [plan.realised_epsilon]
@@ -219,12 +225,12 @@ def check_ledger(values: Values, plan: Plan) -> tuple[str, bool]:
     least = max(sides)
     require_true(
         total >= least * (1 - LEDGER_TOLERANCE),
-        f"epsilon {total:g}: less than the {least:g} of this release alone",
+        f"epsilon {total:g}: less than this release alone costs, {least:g}",
     )
     if count == 1 and block["exact"]:
         require_true(
             total <= least * (1 + LEDGER_TOLERANCE),
-            f"epsilon {total:g}: of one release, which costs {least:g}",
+            f"epsilon {total:g}: only one release, which costs {least:g}",
         )
     more = "exactly" if block["exact"] else "at most"
     releases = "1 release costs" if count == 1 else f"{count} releases together cost"

@@ -26,33 +26,38 @@ _SIZES = range(1, 513)
 
 
 def check_files(folder: Path) -> tuple[str, Path]:
-    """Checks that the folder holds a bundle's files, plain ones, and no others."""
-    return f"{bundle.check_files(folder)}, all of a bundle and no others", folder
+    """Checks that the folder contains the files of a bundle and no others."""
+    return f"{bundle.check_files(folder)}, all files of a bundle and no others", folder
 
 
 def check_hashes(folder: Path) -> tuple[str, bool]:
     damaged = damaged_files(folder)
     require_true(
-        not damaged, f"not as {SUMS_FILE} says: {', '.join(damaged)}; fetch the bundle again"
+        not damaged,
+        f"these files differ from {SUMS_FILE}: {', '.join(damaged)}; fetch the bundle again",
     )
     lines = "".join(f"{sha256_file(folder / name)}  {name}\n" for name in LISTED_FILES)
     require_true(
         (folder / SUMS_FILE).read_bytes() == lines.encode(),
-        f"{SUMS_FILE}: not as dpprobe writes it; fetch the bundle again",
+        f"{SUMS_FILE}: its form differs from dpprobe's; fetch the bundle again",
     )
-    return f"all files are as {SUMS_FILE} says", True
+    return f"all files match {SUMS_FILE}", True
 
 
 def check_signature(checks: Checks, folder: Path | None, public_key: Path | None) -> None:
     """Checks the signature if there is one and a key is given."""
     if folder is None:
-        checks.note_check("signature", None, "not checked: it rests on what failed above")
+        checks.note_check(
+            "signature", None, "not checked, because it depends on a check that failed above"
+        )
     elif not (folder / SIGNATURE_FILE).is_file():
         asked = public_key is not None
         checks.note_check(
             "signature",
             False if asked else None,
-            "none, and a public key was given" if asked else "none: anyone can have made this",
+            "no signature, although you passed a public key"
+            if asked
+            else "no signature: anyone may have made this bundle",
         )
     elif public_key is None:
         checks.note_check("signature", None, "not checked: give --public-key")
@@ -74,7 +79,7 @@ def check_leaks(folder: Path) -> tuple[str, bool]:
     for name in LISTED_FILES:
         if name != HEAD_FILE:
             check_text((folder / name).read_text(encoding="utf-8"), where=name)
-    return "no seeds, fingerprints, paths or times by their names or looks", True
+    return "no names or values that look like seeds, fingerprints, paths or times", True
 
 
 def check_backbone(
@@ -92,7 +97,7 @@ def check_backbone(
         return
     cheap = options.get("family") == "pixels" and options.get("size") in _SIZES
     if checkpoint is None and not cheap:
-        detail = "not computed: give --checkpoint, or let dpprobe predict compare it"
+        detail = "not computed: pass --checkpoint, or run dpprobe predict, which compares it"
         checks.note_check("backbone", None, detail)
         return
 
@@ -105,7 +110,7 @@ def check_backbone(
         values = predictor.predict_images([probe_image()])[0]
         first = values.argmax()
         return (
-            "preprocessing and features of the test image are the release's; the head gives it "
+            "preprocessing and features of the test image match the release; the head predicts  "
             f"{predictor.classes[first]}, {values[first]:.6g}"
         ), True
 

@@ -44,19 +44,22 @@ def read_options(facts: BundleFacts) -> tuple[str, MethodOptions]:
     options = method_options(head.options)
     require_same("head.options", published_options(options), head.options)
     link = options.link_on(facts.multi_label)
-    require_true(head.link == link, f"head.link: {head.link}, and these options have {link}")
+    require_true(head.link == link, f"head.link: {head.link}, and but these options have {link}")
     require_true(
         options.multi_label or not facts.multi_label,
         f"multi_label: head {options.head} with these options takes one label per row",
     )
     require_true(
         (head.class_priors is not None) == options.releases_priors,
-        f"head.{CLASS_PRIORS}: there are some, or none, against what the options release",
+        f"head.{CLASS_PRIORS}: present or absent, contrary to the options",
     )
     if isinstance(options, Tuned):
         _check_chosen(options, head.chosen)
     else:
-        require_true(head.chosen is None, "head.chosen: a search's, and these options have none")
+        require_true(
+            head.chosen is None,
+            "head.chosen: belongs to a search, but these options have no search",
+        )
     return f"head {options.head}, normalize {options.normalize.kind}", options
 
 
@@ -68,9 +71,7 @@ def _check_chosen(options: Tuned, chosen: Values | None) -> None:
     if not values and (chosen or {})["score"] is None:
         return  # no trial was drawn
     read_real("head.chosen.score", (chosen or {})["score"])
-    require_true(
-        set(values) == set(options.search), "head.chosen: not the options that are searched"
-    )
+    require_true(set(values) == set(options.search), "head.chosen: not the options of the search")
     for name, value in values.items():
         space = options.search[name]
         inside = (
@@ -78,17 +79,17 @@ def _check_chosen(options: Tuned, chosen: Values | None) -> None:
             if isinstance(space, Range)
             else canonical_json(value) in {canonical_json(item) for item in space}
         )
-        require_true(inside, f"head.chosen.{name}: {value!r} is not in the space searched")
+        require_true(inside, f"head.chosen.{name}: {value!r} is not in the search space")
     options.make_trial(values)
 
 
 def check_engine(options: MethodOptions) -> tuple[str, bool]:
     require_true(
         options.is_exact,
-        f"head {options.head}: its releases are not exact, low bits may tell what was added; "
-        "train it with engine: exact",
+        f"head {options.head}: its releases are not exact, so low bits may reveal which terms "
+        "were added; train it with engine: exact",
     )
-    return "sums are whole numbers, and noise is rounded to them: no low bit tells", True
+    return "sums are whole numbers and noise is rounded, so low bits reveal nothing", True
 
 
 def check_mechanisms(options: MethodOptions, plan: Plan) -> tuple[str, bool]:
@@ -97,10 +98,10 @@ def check_mechanisms(options: MethodOptions, plan: Plan) -> tuple[str, bool]:
     require_true(
         [item.name for item in plan.mechanisms]
         == [i.name for i in options.list_mechanisms(plan.n)],
-        "mechanisms: in another order than the method's",
+        "mechanisms: not in the order of the method",
     )
     each = ", ".join(f"{item.count} of {item.name}" for item in plan.mechanisms)
-    return f"sensitivities, rates and counts are those of the options: {each}", True
+    return f"sensitivities, rates and counts match the options: {each}", True
 
 
 def check_rule(checks: Checks, options: Auto, plan: Plan | None, facts: BundleFacts | None) -> None:
@@ -109,7 +110,7 @@ def check_rule(checks: Checks, options: Auto, plan: Plan | None, facts: BundleFa
         checks.note_check(
             "rule of auto",
             None,
-            f"rule {options.rule} chose head {options.trained_options.head}; not computed again: "
+            f"rule {options.rule} chose head {options.trained_options.head}; not checked, because "
             f"this dpprobe has rule {RULE}",
         )
     else:
@@ -120,7 +121,7 @@ def _check_rule(options: Auto, plan: Plan, bundle: BundleFacts) -> tuple[str, bo
     facts = data_facts(plan, bundle)
     expected = Auto(balanced=options.balanced).resolve_choice(facts).for_release()
     require_same("head.options", expected.model_dump(mode="json"), options.model_dump(mode="json"))
-    return f"rule {RULE} chooses these options, from public facts alone", True
+    return f"rule {RULE} chooses these options from public facts only", True
 
 
 def data_facts(plan: Plan, facts: BundleFacts) -> DataFacts:
@@ -146,7 +147,7 @@ def check_head(
     path = folder / HEAD_FILE
     require_true(
         size < path.stat().st_size <= size + HEADER_BYTES,
-        f"{path.stat().st_size} bytes, and the tensors of these options have {size}",
+        f"{path.stat().st_size} bytes, but the tensors of these options need {size}",
     )
     content = path.read_bytes()
     tensors = load(content)
@@ -168,7 +169,7 @@ def _check_tensors(tensors: Mapping[str, Array], shapes: Mapping[str, tuple[int,
 def _check_priors(priors: Array, stated: Sequence[float]) -> None:
     require_true(
         bool((priors > 0).all()) and math.isclose(float(priors.sum()), 1, rel_tol=1e-4),
-        f"{CLASS_PRIORS}: not frequencies of classes, above 0 and of sum 1",
+        f"{CLASS_PRIORS}: not class frequencies above 0 with sum 1",
     )
     require_same(f"head.{CLASS_PRIORS}", priors.tolist(), list(stated))
 

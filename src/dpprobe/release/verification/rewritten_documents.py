@@ -33,7 +33,7 @@ def check_words(
     require_true(
         set(hashes) == {Path(name).name for name in options.public_files().values()}
         and all(map(is_hash, hashes.values())),
-        "public_files: not a SHA-256 of each public file of the options",
+        "public_files: the SHA-256 of a public file of the options is missing",
     )
     expected = release_statement(
         plan,
@@ -57,18 +57,16 @@ def check_words(
             require_same(name, value, values[name])
         except DataError as error:
             raise DataError(f"{error}{_other_version(facts)}") from None
-    return "the statement is what options, facts and noise give, word for word", True
+    return "the statement follows from options, facts and noise, word for word", True
 
 
 def check_parts(values: Values, facts: BundleFacts) -> tuple[str, bool]:
-    """Compares classes, preprocessing, probe and backbone with what the statement says of them."""
+    """Compares classes, preprocessing, probe and backbone with the statement."""
     computed = facts.hash_parts()
     block = read_block("parts", values["parts"], set(computed))
     for name, expected in computed.items():
-        require_true(
-            block[name] == expected, f"{name}: {FACTS_FILE} has other than {STATEMENT_FILE} covers"
-        )
-    return f"{', '.join(computed)} are those that {STATEMENT_FILE} covers", True
+        require_true(block[name] == expected, f"{name}: {FACTS_FILE} and {STATEMENT_FILE} differ")
+    return f"{', '.join(computed)} match {STATEMENT_FILE}", True
 
 
 def _subsample(values: Values) -> Values | None:
@@ -83,7 +81,11 @@ def _subsample(values: Values) -> Values | None:
 
 def _other_version(facts: BundleFacts) -> str:
     made, here = facts.dpprobe, code_version()
-    return "" if made == here else f" by dpprobe {here}; verify with {made}, which made it"
+    return (
+        ""
+        if made == here
+        else f" checked by dpprobe {here}; verify with {made}, which made the bundle"
+    )
 
 
 def check_documents(
@@ -97,6 +99,7 @@ def check_documents(
         for name in (CARD_FILE, PAGE_FILE):
             require_true(
                 (again / name).read_bytes() == (folder / name).read_bytes(),
-                f"{name}: not what {FACTS_FILE} and {STATEMENT_FILE} give{_other_version(facts)}",
+                f"{name}: does not follow from {FACTS_FILE} and "
+                f"{STATEMENT_FILE}{_other_version(facts)}",
             )
-    return f"{CARD_FILE} and {PAGE_FILE} say what {FACTS_FILE} and {STATEMENT_FILE} do", True
+    return f"{CARD_FILE} and {PAGE_FILE} follow from {FACTS_FILE} and {STATEMENT_FILE}", True

@@ -22,7 +22,7 @@ LARGEST_N = 10**10
 
 
 def require_true(holds: bool, fault: str) -> None:
-    """Raises DataError with the fault unless something holds."""
+    """Raises DataError with the fault unless a condition is true."""
     if not holds:
         raise DataError(fault)
 
@@ -33,7 +33,8 @@ def is_hash(text: Any) -> bool:
 
 
 def read_json(path: Path) -> Any:
-    """Reads JSON that every reader reads alike: no NaN, infinity, repeated key or deep nesting."""
+    """Reads JSON that all readers understand in the same way: no NaN, infinity, repeated key or
+    deep nesting."""
 
     def read_number(text: str) -> float:
         value = float(text)
@@ -80,7 +81,7 @@ def require_same(name: str, expected: Any, stated: Any) -> None:
     """Raises DataError unless two JSON values are the same, numbers' types included."""
     require_true(
         canonical_json(expected) == canonical_json(stated),
-        f"{name}: {_shorten_value(stated)} is stated, and {_shorten_value(expected)} follows",
+        f"{name}: {_shorten_value(stated)} is stated, but {_shorten_value(expected)} is computed",
     )
 
 

@@ -1,4 +1,4 @@
-"""Reads the plan that a statement states, and prices it again."""
+"""Reads the plan from a statement, and computes its epsilon again."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def read_statement(folder: Path) -> tuple[str, Values]:
     values = read_json(folder / STATEMENT_FILE)
     require_true(isinstance(values, dict), "not a JSON object")
     require_true(values["mode"] == "release", f"mode {values['mode']!r}, not release")
-    require_true(values["private"] is True, "private: not true, nothing is promised")
+    require_true(values["private"] is True, "private: not true, so there is no guarantee")
     return str(values["promise"]), values
 
 
@@ -81,16 +81,17 @@ def read_plan(values: Values) -> tuple[str, Plan]:
 
 
 def _accountant_name(label: Any) -> str:
-    """Returns the accountant that a study names, by the one that priced."""
+    """Returns a study's name for the accountant that computed epsilon."""
     name = str(label).split(" ")[0]
     return "pld" if name in ("gaussian", "exponential") else name
 
 
 def require_bounded(plan: Plan) -> Plan:
-    """Returns a plan that can be priced in bounded time."""
+    """Returns a plan whose epsilon can be computed in bounded time."""
     require_true(
         SMALLEST_EPSILON <= plan.epsilon <= LARGEST_EPSILON and plan.delta >= SMALLEST_DELTA,
-        f"epsilon {plan.epsilon:g}, delta {plan.delta:g}: outside what is calibrated",
+        f"epsilon {plan.epsilon:g}, delta {plan.delta:g}: outside the range that dpprobe "
+        "calibrates",
     )
     fault = delta_fault(plan.delta, plan.n, unit=plan.unit)
     require_true(fault is None, fault or "")
@@ -98,7 +99,8 @@ def require_bounded(plan: Plan) -> Plan:
 
 
 def check_price(plan: Plan, _matched: bool) -> tuple[str, bool]:
-    """Prices a plan again, by all accountants; raises PrivacyError if prices differ."""
+    """Computes a plan's epsilon again by all accountants; raises PrivacyError if the results
+    differ."""
     cost = price_plan(plan)
     if not cost <= plan.epsilon * (1 + 1e-9):
         raise _other_price(plan, f"{plan.epsilon:g}", f"{cost:.6g} or more")
@@ -111,11 +113,14 @@ def check_price(plan: Plan, _matched: bool) -> tuple[str, bool]:
 
 
 def _other_price(plan: Plan, stated: str, computed: str) -> PrivacyError:
-    return PrivacyError(f"epsilon {stated} at delta {plan.delta:g} is stated, and it is {computed}")
+    return PrivacyError(
+        f"epsilon {stated} at delta {plan.delta:g} is stated, but {computed} is computed"
+    )
 
 
 def _check_opinions(plan: Plan) -> tuple[str, Mapping[str, float | None]]:
-    """Checks the prices of other accountants; returns the plan's accountant, and these prices."""
+    """Checks the epsilons of other accountants; returns the plan's accountant and these
+    epsilons."""
     by, computed, notes = second_opinions(plan)
     stated = _key_by_name(plan.checks)
     same = _drop_versions(by) == _drop_versions(plan.priced_by)

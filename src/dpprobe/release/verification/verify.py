@@ -67,13 +67,13 @@ from dpprobe.release.verification.stated_plan import check_price, read_plan, rea
 def verify_bundle(
     bundle: Path, *, public_key: Path | None = None, checkpoint: Path | None = None
 ) -> Report:
-    """Checks everything in a bundle that a person who received it can check.
+    """Runs all checks of a bundle that need no private data.
 
     `public_key` is the signer's, and `checkpoint` the file of the backbone's weights, to compute
     the backbone too. Raises DataError without such a folder, ConfigError for an unusable key.
     """
     if not bundle.is_dir():
-        raise DataError(f"{bundle}: not a folder; name the folder that holds {FACTS_FILE}")
+        raise DataError(f"{bundle}: not a folder; name the folder that contains {FACTS_FILE}")
     checks = Checks()
     folder = checks.run_check("files", check_files, bundle)
     checks.run_check("hashes", check_hashes, folder)

@@ -55,7 +55,8 @@ def relative_error(percent: float, constant: float | None) -> float | None:
 
 
 def find_losses(grid: Grid) -> list[Loss]:
-    """Finds what privacy costs on each dataset and backbone with a ceiling, at each epsilon."""
+    """Finds the accuracy lost to privacy per epsilon, dataset and backbone with a non-private
+    baseline."""
     losses = []
     for backbone in keep_unique(name for name, _ in grid.columns):
         of_backbone = replace(
@@ -135,8 +136,8 @@ def plot_distribution_shift(
     datasets = keep_unique(loss.dataset for _, loss in probe)
     if len(datasets) < 2:
         raise DataError(
-            f"{len(datasets)} datasets with private cells, a non-private ceiling and a known "
-            "majority-class baseline; the figure compares two or more"
+            f"{len(datasets)} datasets have private cells, a non-private baseline and a known "
+            "majority-class baseline, but the figure needs two or more"
         )
     measured = zero_shot_results(zero_shot)
     zero = []
@@ -191,7 +192,7 @@ def _draw_losses(axes: Axes, points: Sequence[tuple[float, Loss]], look: style.L
 
 
 def _label_axes(axes: Axes, label: str) -> None:
-    """Labels the x axis, and draws the line where privacy costs nothing."""
+    """Labels the x axis, and draws the line of no loss."""
     axes.set_xlabel(label, fontsize=8.5)
     axes.axhline(0, color="#BBBBBB", linewidth=0.8, zorder=0.5)
     axes.grid(axis="y")

@@ -236,7 +236,8 @@ def resolution_figure(
         )
     if not panels:
         raise DataError(
-            f"{dataset}: no two backbones differ in preprocessing.size alone; add one to the study"
+            f"{dataset}: no two backbones differ only in preprocessing.size; add a backbone with "
+            "another size"
         )
     draw_panels(
         panels, title=f"{dataset}: size of images", label="pixels per side (log scale)",

@@ -84,7 +84,7 @@ def plot_datasets(
 
 
 def datasets_figure(cells: Sequence[CellResult], *, svg: Path, png: Path) -> None:
-    """Draws all datasets against epsilon: a panel per backbone, a line per dataset.
+    """Draws all datasets against epsilon: one panel per backbone, one line per dataset.
 
     Lines are of DP-FC where the study has it, as in figure 2 of Mehta et al. 2023, else of the best
     private method at each epsilon. Dashed lines are non-private ceilings.

@@ -1,4 +1,4 @@
-"""Panels of test results against an option: an axis of its values, a line per epsilon."""
+"""Panels of test results against the values of an option, with one line per epsilon."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class Panel:
 
     @property
     def most_at_place(self) -> int:
-        """The largest number of cells of one place and epsilon; if above 1, one is selected."""
+        """The largest number of cells at one position and epsilon; if above 1, the best is
+        selected."""
         keys = [(place, cell.epsilon) for place, cell in self.cells]
         return max(map(keys.count, keys))
 
@@ -120,7 +121,7 @@ def draw_bars(
 
 
 def spread_offsets(count: int, step: float) -> list[float]:
-    """Returns offsets about 0, so that bars at one name do not hide each other."""
+    """Returns offsets around 0, so that bars at the same name do not overlap."""
     step = min(step, 0.6 / count)
     return [step * (index - (count - 1) / 2) for index in range(count)]
 

@@ -34,7 +34,7 @@ def plot_option(
 def option_figure(
     cells: Sequence[CellResult], option: str, *, dataset: str, svg: Path, png: Path
 ) -> None:
-    """Draws test results against an option, from methods that differ in it alone.
+    """Draws test results against an option, from methods that differ only in this option.
 
     A panel per backbone and family of such methods, a line per epsilon. Methods that differ in the
     learning rate as well share a panel: of several at one value the best is drawn, chosen by its

@@ -1,4 +1,4 @@
-"""The figure of the planner: predicted accuracy against images, a line per epsilon."""
+"""The figure of the planner: predicted accuracy against images, one line per epsilon."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _LESS, _MORE = 10, 30  # times n, where the axis ends
 
 
 def write_plan_figure(path: Path, setting: Setting, scale: Scale) -> None:
-    """Writes the figure of a plan: its epsilon and the usual ones, as SVG or PNG.
+    """Writes the figure of a plan, for its epsilon and the usual epsilons, as SVG or PNG.
 
     Raises:
       ConfigError: if the path has another ending.
     """
     kind = path.suffix[1:]
     if kind not in ("svg", "png"):
-        raise ConfigError(f"figure {path}: ends neither in .svg nor in .png; write one of the two")
+        raise ConfigError(f"figure {path}: write a name that ends in .svg or .png")
     epsilons = sorted({*EPSILONS, setting.epsilon})
     with mpl.rc_context(style.SETTINGS):
         figure = _plan_figure(setting, scale, epsilons, title="", measured={})

@@ -64,7 +64,7 @@ def _format_epsilons(point: Number) -> str:
 
 
 def draw_marks(axes: Axes, scale: EpsilonScale, marks: Sequence[Mark]) -> None:
-    """Draws numbered circles; those that would hide each other stand side by side.
+    """Draws numbered circles, side by side where they would overlap.
 
     A bar joins the ends of a range of epsilons; an inferred epsilon has a dashed circle.
     """
@@ -125,7 +125,8 @@ def _free_place(
     *,
     top: float,
 ) -> tuple[float, float]:
-    """Finds the place nearest to the true one at which a circle of this size hides no other."""
+    """Finds the position nearest to the true position where a circle of this size overlaps no
+    other."""
     for across, up in _STEPS:
         x, y = true[0] + across * size[0], true[1] + up * size[1]
         free = all(

@@ -1,4 +1,4 @@
-"""Results against the seconds that they take, with the front that nothing beats in both."""
+"""Results against the seconds that they take, with the front of results that none beats in both."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Point = tuple[float, CellResult]  # seconds per model
 
 
 def plot_time_cost(*, study: Study, results: Path, dataset: str, svg: Path, png: Path) -> None:
-    """Draws test results against the wall-clock seconds of a model, a panel for each epsilon.
+    """Draws test results against the wall-clock seconds of a model, one panel per epsilon.
 
     Seconds are those of training all seeds, by the number of seeds. If Snakemake's benchmarks have
     the extraction of the training features on all backbones, a second row of panels adds them.
@@ -47,8 +47,8 @@ def plot_time_cost(*, study: Study, results: Path, dataset: str, svg: Path, png:
     epsilons = spread_values(sorted({cell.epsilon for _, cell in timed}), MOST_EPSILONS)
     if max((len(_at_epsilon(timed, epsilon)) for epsilon in epsilons), default=0) < 2:
         raise DataError(
-            f"{dataset}: fewer than two private heads of one epsilon have a recorded time; "
-            "nothing to compare"
+            f"{dataset}: fewer than two private heads with the same epsilon have a recorded time, "
+            "so there is nothing to compare"
         )
     extraction = read_extraction_seconds(study, results, dataset)
     rows = [("", timed)]

@@ -57,7 +57,8 @@ class _BatchRow:
 
 
 def batch_sizes(run: Run, published: Published, table: str) -> Table:
-    """Makes the table of one optimiser: one row per model and epsilon, a column per batch size."""
+    """Makes the table of one optimiser: one row per model and epsilon, one column per batch
+    size."""
     printed = published.of_table(TRANSFER, table)
     assert printed.optimiser is not None
     rows = [*_printed_batches(published, table), *_measured_batches(run, printed.optimiser)]
@@ -88,15 +89,15 @@ def batch_sizes(run: Run, published: Published, table: str) -> Table:
 
 def _batch_notes(run: Run, rows: Sequence[_BatchRow], sizes: Sequence[int]) -> list[str]:
     notes = [
-        "Test accuracy in percent (AUC as a fraction where that is the dataset's metric) by "
-        "expected batch size; ∞ is without privacy. Published: δ 1e-6, fixed-size batches, top-1. "
-        f"Measured: Poisson batches, frozen features, {INTERVALS}"
-        f"{deltas_text(run.cells)}. Blank: not run at that batch size."
+        "Test accuracy in percent by expected batch size; AUC as a fraction if AUC is the "
+        "dataset's metric. ∞ is without privacy. Published: δ 1e-6, fixed-size batches, top-1. "
+        f"Measured: Poisson batches, frozen features, {INTERVALS}{deltas_text(run.cells)}. Blank: "
+        "not run at that batch size."
     ]
     measured_rows = [row for row in rows if not row.source.citation]
     if any(size not in row.cells for row in measured_rows for size in sizes):
         notes.append(
-            "A measured row has the batch sizes of its methods' `batch_size:`; "
+            "The measured batch sizes come from `batch_size:` of the methods; "
             f"{study_command(TRANSFER)} runs a sweep."
         )
     if any(row.best.text for row in rows):
@@ -129,7 +130,7 @@ def _printed_batches(published: Published, table: str) -> list[_BatchRow]:
 
 
 def _measured_batches(run: Run, head: str) -> list[_BatchRow]:
-    """Makes the measured rows; methods that differ in batch size and learning rate share one.
+    """Makes the measured rows; methods that differ in batch size and learning rate share a row.
 
     If some methods differ in batch size, others have no rows: they are about something else. Below
     each row stands the row of methods with head `tuned` on the same base: they choose the learning
@@ -179,7 +180,7 @@ def _group_rows(run: Run, group: Sequence[str]) -> list[_BatchRow]:
 
 
 def _priced_groups(run: Run, options: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Groups methods of head `tuned` whose base equals a method, but for the varying options."""
+    """Groups methods of head `tuned` whose base equals a method, except for the varying options."""
     like = {}
     for cell in run.cells:
         if cell.head != PRICED:
@@ -200,8 +201,8 @@ def _note_choices(rows: Sequence[_BatchRow]) -> list[str]:
         notes.append(CHOICE_NOTE)
     if any(row.source.text.endswith("priced choice") for row in rows):
         notes.append(
-            "Priced choice: head tuned searches the learning rate within its own ε, without the "
-            "test rows."
+            "Priced choice: the head `tuned` searches the learning rate without the test rows, "
+            "and its ε covers the search."
         )
     return notes
 
@@ -232,8 +233,8 @@ def model_sizes(run: Run, published: Published) -> Table:
     measured_rows = _measured_batches(run, "lamb")
     ours = _largest_batches(measured_rows)
     notes = [
-        "Test accuracy in percent (AUC as a fraction) at the largest batch of DP-LAMB; Best as in "
-        "table 2. The published models were trained on JFT, which is not public."
+        "Test accuracy in percent (AUC as a fraction) at the largest batch of DP-LAMB; Best is "
+        "defined as in table 2. The published models were trained on JFT, which is not public."
     ]
     notes += _note_choices(measured_rows)
     return make_table(

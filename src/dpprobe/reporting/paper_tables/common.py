@@ -40,14 +40,15 @@ TITLES = {
 OURS = "dpprobe"
 INFINITY = "∞"
 CHOICE_NOTE = (
-    "(of 8), or another number: the best of so many methods that differ in the learning rate "
-    "alone, chosen by its test result at each ε on its own, as the paper chooses. ε does not cover "
-    "that choice."
+    "(of 8), or another number: the best of this many methods that differ only in the learning "
+    "rate. As in the paper, it was chosen at each ε by test results. ε does not cover this "
+    "choice."
 )
 INTERVALS = (
-    "mean over seeds with its 95% interval, ± half of it or its ends (Student's t over seeds, cut "
-    "at 0 and 100%; where seeds do not vary Wilson or a bootstrap over test rows, or "
-    "over patients where the dataset names them: there each patient counts once)"
+    "mean over seeds with its 95% interval: ± half of its width, or its ends. Intervals are "
+    "Student's t over seeds, cut at 0 and 100%. If all seeds agree, they are Wilson or a "
+    "bootstrap over test rows. If the dataset names patients, each patient counts once and "
+    "intervals are over patients"
 )
 
 

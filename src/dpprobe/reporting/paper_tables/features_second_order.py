@@ -47,12 +47,12 @@ def second_order_heads(run: Run, published: Published) -> Table:
         for place in places
     ]  # fmt: skip
     notes = [
-        "Accuracy in percent, or AUC as a fraction where that is the dataset's metric. Published: "
-        f"δ 8e-7. Measured: {INTERVALS}"
-        f"{deltas_text(private)}; of several methods with one head the best, chosen by its test "
-        "result. Logistic: noisy gradient steps of any optimiser. The paper says that least "
-        "squares is better than logistic regression for ε from 1 to 10 and more so below 1; the "
-        "copy that was read has no number for it. Blank: not run."
+        "Accuracy in percent, or AUC as a fraction if AUC is the dataset's metric. Published: δ "
+        f"8e-7. Measured: {INTERVALS}{deltas_text(private)}; if several methods have the same "
+        "head, the best one by test results. Logistic: noisy gradient steps of any optimiser. "
+        "The paper says that least squares is better than logistic regression for ε from 1 to "
+        "10, and by more below 1. The copy that we read gives no number for this. Blank: not "
+        "run."
     ]
     if any(BLANK in row for row in rows[-len(places) :]):
         notes.append(f"{study_command(FEATURES)} runs these heads.")

@@ -34,7 +34,7 @@ _Place = tuple[str, float, str]  # dataset, epsilon and metric as a row writes i
 
 
 def private_results(run: Run, published: Published) -> Table:
-    """Makes table 2: datasets by epsilon and source, a column for each backbone + method."""
+    """Makes table 2: one row per dataset, epsilon and source, one column per backbone + method."""
     printed = published.of_table(FOUNDATION, "2")
     table = _PrivateResults(run, published, printed)
     rows = []
@@ -47,12 +47,12 @@ def private_results(run: Run, published: Published) -> Table:
     notes = [
         "Accuracy in percent, AUC as a fraction. Published columns as printed: CNN is the row's "
         f"source, SN+LC and SN+CNN are {cited['tramer_boneh_2021']}, the next three the "
-        f"{cited[FOUNDATION]}, which prints them once a dataset. {INFERRED_MARK} The paper states "
-        "no ε for this number; the row's, which is another source's, is inferred. Measured: "
-        f"{INTERVALS}{deltas_text(table.cells)}, in the published row of the same epsilon "
-        "and metric, else in a row of their own.",
+        f"{cited[FOUNDATION]}, which prints them once per dataset. {INFERRED_MARK} The paper "
+        "states no ε for this number. The row's ε comes from another source and is inferred. "
+        f"Measured: {INTERVALS}{deltas_text(table.cells)}, in the published row of the same "
+        "epsilon and metric, otherwise in a separate row.",
         f"Blank measured cells: not run. {study_command(FOUNDATION)} runs the paper's datasets; "
-        "write an epsilon that a study lacks under its `epsilons:`.",
+        "add a missing epsilon under `epsilons:` of the study.",
     ]
     return make_table(
         "foundation_features_table2",
@@ -78,7 +78,7 @@ class _PrivateResults:
         self._results = {(*_cell_place(c), c.backbone, c.method): c for c in self.cells}
 
     def make_rows(self, name: str, printed: Sequence[Row]) -> list[tuple[TableCell, ...]]:
-        """Makes a dataset's published rows, then the rows of measured results beside none of them.
+        """Makes a dataset's published rows, then rows for measured results without a published row.
 
         A measured result stands in the first published row of its epsilon and metric.
         """
@@ -177,11 +177,11 @@ def few_shot_results(run: Run, published: Published) -> Table:
             )
         )  # fmt: skip
     notes = [
-        "Zero-shot and N examples a class (a linear probe on the same features): not private. DP: "
-        "the best method of the study at that epsilon, chosen by its test result. The paper's own "
-        "N-shot numbers could not be read and are not here; its private ones are of CLIP+LC. Two "
-        "metrics: accuracy is in percent, AUC a fraction; zero-shot is AUC where a row has several "
-        "labels and the model no threshold."
+        "Zero-shot and N examples per class (a linear probe on the same features) are not "
+        "private. DP: the best method of the study at that epsilon, chosen by its test result. "
+        "The paper's N-shot numbers were not legible and are left out. Its private numbers are "
+        "for CLIP+LC. Accuracy is in percent, AUC a fraction. Zero-shot is AUC if rows have "
+        "several labels, because the model then has no threshold."
     ]
     if any(BLANK in row[3:-2] for row in rows):
         notes.append(

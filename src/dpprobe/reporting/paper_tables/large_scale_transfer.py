@@ -30,10 +30,10 @@ from dpprobe.study.ablations import LEARNING_RATE, OPTIMISERS, best_base, find_c
 
 NO_CHANGE = "no change"
 RATE_NOTE = (
-    "What is compared: the published rates are images per second on one TPUv4 core, each visit a "
-    "pass through the whole network (images are augmented); the measured ones are rows per second "
-    "of the training job on this machine, all seeds together, from features that were extracted "
-    "once. Extraction is not in them."
+    "Published rates are images per second on one TPUv4 core. Each image passes through the whole "
+    "network at every step, because images are augmented. Measured rates are rows per second of "
+    "the training job on this machine, for all seeds together, from features that were extracted "
+    "once. They do not include the extraction."
 )
 
 
@@ -54,22 +54,22 @@ def ablation_table(run: Run, published: Published) -> Table:
     base = run.base or best_base(gradient)
     ours = [] if base is None else _changed_rows(run, base)
     notes = [
-        "Accuracy in percent (AUC as a fraction); a difference is to the row above it in which "
-        "nothing changes. Published differences as printed, rounded on their own; measured ones ± "
-        "half of the 95% interval of the difference (Welch's t), where seeds vary."
+        "Accuracy in percent (AUC as a fraction); each difference is from the closest row above "
+        "without a change. Published differences are as printed, rounded separately. Measured "
+        "differences have ± half of their 95% interval (Welch's t) if seeds differ."
     ]
     if ours:
         notes.append(
-            f"Measured: methods of study {run.study} whose options differ from those of {base} in "
-            "one, and backbones whose options differ from the first one's in one. Each comes "
-            "with its own learning rate."
+            f"Measured: methods of study {run.study} that differ from {base} in one option, and "
+            "backbones that differ from the first backbone in one option. Each has its own "
+            "learning rate."
         )
         if any(" (of " in row[-2].text for row in ours):
             notes.append(CHOICE_NOTE)
     else:
         notes.append(
-            f"Study {run.study} has no two gradient methods that differ in one option, so nothing "
-            f"measured stands here; {study_command(TRANSFER)} runs some."
+            f"Study {run.study} has no two gradient methods that differ in one option, so there "
+            f"are no measured rows; {study_command(TRANSFER)} runs some."
         )
     return make_table(
         "large_scale_transfer_table4",
@@ -193,10 +193,10 @@ def throughput_table(run: Run, published: Published) -> Table:
     ours = _make_rate_rows(run)
     notes = [
         RATE_NOTE,
-        "The measured rate is the median over a method's private cells of seeds × steps × batch "
-        "size by the seconds of fitting, with what is recorded on the way, to two digits. Jobs of "
-        "networks are killed and go on, so steps of those are timed by bench/fine_tune.py alone: "
-        "the measured column of full fine-tuning stays blank here.",
+        "The measured rate is seeds × steps × batch size, divided by the seconds of fitting and "
+        "recording: the median over a method's private cells, to two digits. Jobs that train "
+        "networks may be interrupted and resumed, so only bench/fine_tune.py times their steps. "
+        "The measured column of full fine-tuning is therefore blank here.",
     ]
     return make_table(
         "large_scale_transfer_table8",
@@ -253,10 +253,10 @@ def passes_table(run: Run, published: Published) -> Table:
             )
         )  # fmt: skip
     notes = [
-        "Passes over the data: published as stated, measured in expectation over Poisson batches. "
-        f"Measured: {INTERVALS}; of the study's gradient heads the best at each ε, chosen by its "
-        "test result. AUC as a fraction where that is the dataset's metric. The paper's curve over "
-        "other ε stands in a picture and is not here."
+        "Passes over the data: published as stated, measured in expectation over Poisson "
+        f"batches. Measured: {INTERVALS}; the best gradient head of the study at each ε, chosen "
+        "by its test result. AUC as a fraction if AUC is the dataset's metric. The paper shows "
+        "other ε only in a figure, so they are left out."
     ]
     return make_table(
         "large_scale_transfer_figure1b",

@@ -1,4 +1,5 @@
-"""The AUCs of Berrada et al. 2023 on chest radiographs, beside networks and heads of a study."""
+"""The AUCs of Berrada et al. 2023 on chest radiographs, compared with networks and heads of a
+study."""
 
 from __future__ import annotations
 
@@ -43,11 +44,11 @@ def radiographs_table(run: Run, published: Published) -> Table:
         for tuning in (FULL, BLOCKS, HEADS):
             ours += _make_rows(run, [cell for cell in same if _tuned_part(cell) == tuning], tuning)
     notes = [
-        "AUC as a fraction, over several labels their mean. Published: δ is 1/N, the "
-        "summary that was read does not say which of ImageNet-21K and JFT-4B the networks were "
-        "trained on before, nor whose the state of the art is; it has no AUC for MIMIC-CXR. "
-        "Measured: the best method of each tuned part at each ε, chosen by its test result; ∞ is "
-        f"without privacy. {INTERVALS[0].upper()}{INTERVALS[1:]}{deltas_text(cells)}."
+        "AUC as a fraction, the mean over several labels. Published: δ is 1/N. The summary that "
+        "we read does not say whether the networks were pretrained on ImageNet-21K or JFT-4B, "
+        "nor who holds the state of the art. It has no AUC for MIMIC-CXR. Measured: the best "
+        "method of each tuned part at each ε, chosen by its test result; ∞ is without privacy. "
+        f"{INTERVALS[0].upper()}{INTERVALS[1:]}{deltas_text(cells)}."
     ]
     return make_table(
         "medical_fine_tuning_auc",

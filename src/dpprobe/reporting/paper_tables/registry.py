@@ -1,4 +1,5 @@
-"""The papers' tables by name: whether a study measures a row of each, and what makes it.
+"""The papers' tables by name: checks whether a study measures any of their rows, and names the
+function that makes each.
 
 Every start of Snakemake reads this module: it imports nothing heavy.
 """

@@ -50,7 +50,7 @@ class Exhibits:
     def list_figures(
         self, dataset: str | None, facts: Mapping[str, str], *, section: Section | None = None
     ) -> list[dict[str, Any]]:
-        """Returns the figures of a dataset (None: of all), of one section or of none."""
+        """Returns the figures of a dataset (None: of all), of one section or outside sections."""
         groups: dict[str, dict[str, Path]] = {}
         for path in self.sources.figures:
             if find_section(path.stem) is not section:

@@ -1,4 +1,4 @@
-"""The report's section on what more images or budget would buy."""
+"""The report's section on the gain from more images or a larger budget."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ class _Part:
         return format_span(predict(at).predict_accuracy(chance=scale.chance, ceiling=scale.middle))
 
     def draw_figure(self, has_room: Callable[[int], bool]) -> str | None:
-        """Draws the figure as a data address; None if the page has no room."""
+        """Draws the figure as a data address; None if the page would become too large."""
         from dpprobe.reporting.figures.planner import plan_svg  # Matplotlib, for figures alone
 
         svg = plan_svg(

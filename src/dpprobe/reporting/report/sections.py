@@ -215,11 +215,11 @@ def what_was_run(
 
 
 def _method_options(options: Mapping[str, Any]) -> str:
-    """Writes a method's options; a cell's statement has what `auto` chooses."""
+    """Writes a method's options; a cell's statement has the choices of `auto`."""
     if options["head"] != "auto":
         return one_line(options, skip=("head",))
     asked = one_line(options, skip=("head", "normalize"))
-    chosen = "all else chosen by its rule for each cell, see the privacy statements"
+    chosen = "its rule chooses all other options for each cell; see the privacy statements"
     return f"{asked}; {chosen}" if asked else chosen
 
 

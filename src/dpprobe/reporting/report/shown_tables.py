@@ -65,7 +65,7 @@ def study_tables(
             continue
         known = papers if path.parent.name == "papers" else results
         if path.stem not in known:
-            raise DataError(f"{path}: not one of the tables of these results")
+            raise DataError(f"{path}: not a table of these results")
         table, dataset = known[path.stem]
         beside = [file for file in files if file.with_suffix(".md") == path]
         made.append(ReportTable(table=table, files=beside, dataset=dataset))

@@ -1,4 +1,4 @@
-"""Privacy statements on the page: those that say the same of several backbones once."""
+"""Privacy statements on the page; equal statements of several backbones appear once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Statement:
 
 
 def read_statements(paths: Iterable[Path], *, order: Sequence[str]) -> list[Statement]:
-    """Reads the statements of cells, with equal ones of several backbones as one.
+    """Reads the statements of cells; merges equal statements of several backbones.
 
     The paths end in <dataset>/<backbone>/<method>/eps-<epsilon>/privacy.json. Seeds are left out:
     they differ in every cell.
@@ -88,13 +88,13 @@ def common_limits(statements: Sequence[Statement]) -> list[str]:
 
 
 def _shared_items(lists: Sequence[Sequence[str]]) -> list[str]:
-    """Lists the items that all lists hold, in the order of the first."""
+    """Lists the items that all lists contain, in the order of the first list."""
     shared = set.intersection(*map(set, lists)) if lists else set()
     return [text for text in lists[0] if text in shared] if lists else []
 
 
 def public_data(statements: Sequence[Statement]) -> list[dict[str, str]]:
-    """Lists what is assumed of each backbone's pretraining, and the check for near-duplicates."""
+    """Lists the assumptions on each backbone's pretraining, and the check for near-duplicates."""
     assumed: dict[tuple[str, str], dict[str, str]] = {}
     for item in statements:
         for backbone, path in item.cells:

@@ -22,6 +22,7 @@ from dpprobe.exhibits.html_page import content_policy, relative_path
 from dpprobe.exhibits.make import find_function
 from dpprobe.exhibits.tables import mark_code
 from dpprobe.privacy.limits import INFINITE
+from dpprobe.privacy.statement import unit_of_statement
 from dpprobe.reporting.headline import best_interval, majority_words
 from dpprobe.reporting.report import sections, statements
 from dpprobe.reporting.report.exhibits import Exhibits, figure_facts
@@ -39,21 +40,24 @@ CELLS_SHOWN = 2000
 SUBGROUPS = "subgroups"  # the anchor of the section on gaps between groups
 NOT_PRIVATE = (
     ("This report", "its test results, t-SNE figures and fingerprints are computed from the data."),
-    ("Features and their shards", "each row describes one image. Protect them like the images."),
+    ("Features and their shards", "each row describes one example. Protect them like the data."),
     ("t-SNE and other figures of features", "drawn from the features, without noise."),
-    ("Test results", "computed on the test split without noise: private if that split is."),
-    ("Training losses and learning curves", "computed from the training images, without noise."),
+    ("Test results",
+        "computed on the test split without noise. Keep them private if the test examples are "
+        "private."),
+    ("Training losses and learning curves", "computed from the training examples, without noise."),
     (
         "Results at ε = ∞ and non-private baselines",
-        "trained without noise: ∞ with the head's own optimiser, the baseline by logistic "
+        "trained without noise. Heads at ∞ use their own optimiser; the baseline is logistic "
         "regression.",
     ),
     ("Zero-shot and few-shot baselines", "few-shot heads are trained on private images without "
      "noise. Zero-shot results are test results."),
     *(analysis.reads for analysis in load_analyses() if analysis.reads is not None),
-    ("Selecting the best of several", "no promise below covers a choice of method, backbone or ε "
-     "by results on private data. The first table states what publishing the best method and "
-     "backbone by test results costs. For a choice by loss curves or t-SNE no finite ε is known."),
+    ("Selecting the best of several",
+        "no guarantee below covers a choice of method, backbone or ε by results on private data. "
+        "The first table states what publishing the best method and backbone by test results "
+        "costs. No finite ε is known for a choice by loss curves or t-SNE."),
     ("Seeds, fingerprints and logs", "in benchmark mode, anyone with the seeds can subtract the "
      "noise."),
 )  # fmt: skip
@@ -191,6 +195,7 @@ def _make_environment(template: Path) -> Environment:
     environment.filters["short"] = sections.one_line
     environment.filters["upper_first"] = lambda text: text[:1].upper() + text[1:]
     environment.filters["coded"] = mark_code
+    environment.filters["unit"] = unit_of_statement
     environment.filters["thousands"] = lambda value: f"{value:,}"
     environment.globals["headlines"] = HEADLINES
     return environment

@@ -155,7 +155,7 @@ def test_unequal_numbers_alone_say_nothing() -> None:
 @pytest.mark.parametrize(
     ("scores", "message"),
     [
-        ([], "scores_in: shape \\(0,\\); give one score a run"),
+        ([], "scores_in: shape \\(0,\\); pass one score per run"),
         ([[1.0, 2.0]], "scores_in: shape \\(1, 2\\)"),
         ([1.0, math.nan, math.nan], "scores_in: 2 of 3 are NaN"),
         (["high", "low"], "scores_in: not numbers"),
@@ -180,7 +180,7 @@ def test_options_that_cannot_be_are_refused() -> None:
     with pytest.raises(ConfigError, match="group 0 of an audit: write 1 or more"):
         epsilon_lower_bound(*scores, DELTA, group=0)
     for counts in ((3, 2), (-1, 2), (0, 0)):
-        with pytest.raises(DataError, match="right of .* at least one run"):
+        with pytest.raises(DataError, match="runs were right: .* at least one run"):
             accuracy_lower_bound(*counts, 0.95)
 
 

@@ -132,7 +132,7 @@ def test_attacks_on_real_rows_stand_beside_what_epsilon_allows(made: Made) -> No
     ]
     page = made.page(records={"audit": audits})
     assert "membership-digits" in {part.get("id") for part in page.all("table")}
-    assert "4 membership attacks on real training rows: private" in page.words
+    assert "4 membership attacks on real training rows; keep them private" in page.words
     rows = make_section(audits, section_page("digits"))[0]["attacks"]
     assert [row["method"] for row in rows] == ["nonprivate"] * 2 + ["sgd"] * 2
     assert rows[2]["rates"][0] == {"reached": "0.23", "allowed": "0.4"}

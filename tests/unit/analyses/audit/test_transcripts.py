@@ -164,11 +164,11 @@ def test_a_batch_holds_the_fixed_canaries_and_no_others() -> None:
 
 def test_a_head_that_goes_another_way_in_a_replay_is_refused() -> None:
     replayer = Replayer({7: []}, range(2), sampled=0)
-    with pytest.raises(PrivacyError, match="was not in the run that is replayed"):
+    with pytest.raises(PrivacyError, match="did not occur in the recorded run"):
         replayer.observe_release("gradients", 7, torch.zeros(2), lambda: torch.zeros(2))
 
 
 def test_nobody_observes_a_release() -> None:
     plan = plan_of(METHODS["least_squares"], SHAPE.n)
-    with pytest.raises(PrivacyError, match="never those of a release"):
+    with pytest.raises(PrivacyError, match="noise, so it must not read the sums of a release"):
         Releases(plan, (0,), torch.device("cpu"), entropy=SystemEntropy(), observer=Recorder())

@@ -83,7 +83,7 @@ def test_every_table_says_that_it_is_not_private_and_none_prints_a_bound(grid: G
         assert "not private" in table.title
         assert "Not private" in text
         if "M ln N" in text:
-            assert "no proved bound for this data set" in text, name
+            assert "not a proved bound for this data set" in text, name
 
 
 def _points(values: dict[str, tuple[float, float]]) -> tuple[list[LongTailRecord], list[Gap]]:
@@ -177,8 +177,8 @@ def test_long_tails_stand_in_a_section_that_says_they_are_not_private(made: Made
     assert "long-tail" in {part.get("id") for part in page.all("section")}
     for words in (
         "Not private",
-        "None of these numbers bounds ε for a data set",
-        "no proved bound for this data set",
+        "None of these numbers bounds ε for a dataset",
+        "not a proved bound for this data set",
         "Digits, scattering: no memorisation: 8 units; 20 are needed",
         "0.82 (0.75 to 0.90)",
     ):

@@ -56,7 +56,7 @@ def test_both_tables_are_written(tmp_path: Path) -> None:
     assert float(last["ρ shuffled fuzziness"]) == 1
     text = (tmp_path / "digits_representation_law.md").read_text()
     assert "Not private" in text
-    assert "against the paper's words" in text
+    assert "although the paper's text says that D falls" in text
     assert (tmp_path / "digits_accuracy_by_blocks.md").exists()
 
 

@@ -52,7 +52,7 @@ def test_the_printed_order_is_said_to_be_inverted(monkeypatch: pytest.MonkeyPatc
     figure = drawn_figure(
         monkeypatch, lambda files: law_figure(law_record(), "separability", **files)
     )
-    assert "Tr[SS_b SS_w⁺], as printed: it grows" in figure.get_suptitle()
+    assert "Tr[SS_b SS_w⁺], as in the paper: it grows" in figure.get_suptitle()
 
 
 def test_residuals_of_fitted_rows_have_the_line_of_pure_noise(
@@ -101,7 +101,7 @@ def test_laws_stand_in_a_section_that_says_they_are_not_private(made: Made) -> N
     assert "laws" in {part.get("id") for part in page.all("section")}
     for words in (
         "not private",
-        "A law near that of shuffled labels says nothing of the classes",
+        "A law close to the law of shuffled labels shows nothing about the classes",
         "Representation laws of digits, not private",
         "Test results of digits by tuned blocks",
         "Fuzziness by block, pixels, digits",

@@ -172,5 +172,5 @@ def test_odd_features_are_embedded(features: np.ndarray) -> None:
 
 def test_another_file_is_no_embedding(tmp_path: Path) -> None:
     write_table(tmp_path / "x.parquet", SCHEMA.empty_table())
-    with pytest.raises(DataError, match="not an embedding"):
+    with pytest.raises(DataError, match="not a t-SNE embedding"):
         read_embedding(tmp_path / "x.parquet")

@@ -341,7 +341,7 @@ def test_a_part_that_the_statement_covers_is_named(bundle: Path, part: str) -> N
     report = verify_bundle(edited(bundle, FACTS_FILE, PARTS[part]))
     (check,) = [check for check in report.checks if check.name == "parts"]
     assert check.passed is False
-    assert check.detail == f"{part}: {FACTS_FILE} has other than {STATEMENT_FILE} covers"
+    assert check.detail == f"{part}: {FACTS_FILE} and {STATEMENT_FILE} differ"
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -368,7 +368,7 @@ def test_a_backbone_with_a_file_is_computed_where_the_file_is_named(
     edited(bundle, FACTS_FILE, name_file)
     details = {check.name: check for check in verify_bundle(bundle).checks}
     assert details["backbone"].passed is None
-    assert details["backbone"].detail.startswith("not computed: give --checkpoint")
+    assert details["backbone"].detail.startswith("not computed: pass --checkpoint")
     (tmp_path / "a.safetensors").write_bytes(b"x")
     report = verify_bundle(bundle, checkpoint=tmp_path / "a.safetensors")
     assert "backbone" in failed(report)
@@ -722,9 +722,14 @@ def test_an_area_is_checked_as_far_as_it_can_be(original: Path, epsilon: float) 
 @pytest.mark.parametrize(
     ("ledger", "tested", "rate", "said"),
     [
-        ({}, 2.0, 1.0, "less than the 2 of this release alone"),
-        ({"releases": 1, "epsilon": 1.2}, None, 1.0, "of one release, which costs 1"),
-        ({"exact": True}, None, 0.1, "exact: of what samples or repeats it is a bound"),
+        ({}, 2.0, 1.0, "less than this release alone"),
+        ({"releases": 1, "epsilon": 1.2}, None, 1.0, "only one release, which costs 1"),
+        (
+            {"exact": True},
+            None,
+            0.1,
+            "exact: true, but with samples or repeats epsilon is only a bound",
+        ),
         ({"delta": 1e-6}, None, 1.0, "delta: "),
     ],
 )
@@ -749,7 +754,7 @@ def test_a_choice_that_costs_no_more_than_its_head_fails(original: Path) -> None
         if fits:
             check_choice(values, plan)
             continue
-        with pytest.raises(DataError, match="no more than the release alone costs"):
+        with pytest.raises(DataError, match="must be above the cost of the release alone"):
             check_choice(values, plan)
 
 
@@ -759,8 +764,8 @@ def test_a_choice_without_a_price_passes_if_it_says_so(original: Path) -> None:
     for names in (["pixels/nonprivate at epsilon inf"], ["x", "a/b", "c (d)", "e"]):
         for words in (choice_words(4, None, names), choice_words(4, None, unknown=names)):
             check_choice({"choice": {"cells": 4, "epsilon": None, "words": words}}, plan)
-            silent = words.replace("No price covers", "The price covers")
-            with pytest.raises(DataError, match="do not say that the choice is not covered"):
+            silent = words.replace("No epsilon covers", "The price covers")
+            with pytest.raises(DataError, match="must say that the choice is not covered"):
                 check_choice({"choice": {"cells": 4, "epsilon": None, "words": silent}}, plan)
 
 
@@ -772,7 +777,7 @@ def test_an_audit_that_refutes_the_promise_fails(original: Path) -> None:
         "tests": 3,
     }  # fmt: skip
     check_evidence({"evidence": evidence}, plan)
-    with pytest.raises(DataError, match="epsilon_lower 1.1 is above the promise"):
+    with pytest.raises(DataError, match="epsilon_lower 1.1 is above the stated epsilon"):
         check_evidence({"evidence": {**evidence, "epsilon_lower": 1.1}}, plan)
 
 
@@ -784,7 +789,7 @@ def test_a_plan_that_costs_a_little_more_than_its_target_fails(original: Path) -
     assert 1 + 1e-6 < price_plan(costly) < 1 + 2e-5
     _, checks, notes = second_opinions(costly)
     costly = replace(costly, realised_epsilon=1.0, checks=checks, check_notes=notes)
-    with pytest.raises(DpprobeError, match="epsilon 1 at delta 1e-05 is stated, and it is 1.0000"):
+    with pytest.raises(DpprobeError, match="epsilon 1 at delta 1e-05 is stated, but 1.0000"):
         check_price(costly, True)
 
 
@@ -797,5 +802,5 @@ def test_a_choice_outside_of_the_space_searched_fails() -> None:
     inside = {"score": 0.5, "learning_rate": 0.7, "max_grad_norm": 1.0}
     checking._check_chosen(options, inside)
     for change in ({"learning_rate": 0.09}, {"learning_rate": 1.1}, {"max_grad_norm": 0.7}):
-        with pytest.raises(DataError, match="is not in the space searched"):
+        with pytest.raises(DataError, match="is not in the search space"):
             checking._check_chosen(options, {**inside, **change})

@@ -149,7 +149,7 @@ def test_pairs_of_one_class_are_counted_and_without_text_there_is_one_panel(
     assert "pairs left out (the majority class is always right): 1" in " ".join(
         figure.get_suptitle().split()
     )
-    with pytest.raises(DataError, match="1 datasets with private cells"):
+    with pytest.raises(DataError, match="1 datasets have private cells"):
         plot_distribution_shift(
             summaries=summaries[::2], zero_shot=[], svg=tmp_path / "a.svg", png=tmp_path / "a.png"
         )

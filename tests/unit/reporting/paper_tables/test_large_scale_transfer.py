@@ -99,7 +99,7 @@ def test_the_rate_is_rows_by_the_recorded_seconds(tmp_path: Path) -> None:
     (row,) = [row for row in rows_as_text(table) if row["Method"] == "sgd"]
     assert row["Last layer, rows/s of a job"] == f"{3 * 40 * 50 / 1.5:,.0f}"  # 3 seeds, 1.5 s
     assert row["Full, images/s/core"] == row["Speed-up"] == ""
-    assert any("Extraction is not in them" in note for note in table.notes)
+    assert any("They do not include the extraction" in note for note in table.notes)
 
 
 def test_a_sweep_that_lacks_a_batch_size_says_how_to_run_one(tmp_path: Path) -> None:
@@ -121,9 +121,9 @@ def test_a_sweep_of_learning_rates_shows_its_best_and_says_so(tmp_path: Path) ->
         (row,) = [row for row in rows_as_text(table) if row["Data"] == "digits"]
         assert row[column].startswith(f"{best:.1f} ")
         assert row[column].endswith(" (of 3)")
-        assert any("chosen by its test result at each ε" in note for note in table.notes)
+        assert any("chosen at each ε" in note for note in table.notes)
         alone = table_of(paper_run(cells[:1]), f"large_scale_transfer_{name}")
-        assert not any("chosen by its test result at each ε" in note for note in alone.notes)
+        assert not any("chosen at each ε" in note for note in alone.notes)
 
 
 def test_the_priced_choice_stands_below_the_sweep_that_it_is_like(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_change_has_the_best_of_its_learning_rates(tmp_path: Path) -> None:
         ("max grad norm default → 10", "dpprobe, clip_0.2"),
     ]
     assert all(row["Accuracy"].endswith(" (of 2)") for row in ours)
-    assert any("of so many methods" in note for note in table.notes)
+    assert any("of this many methods" in note for note in table.notes)
 
 
 def test_passes_over_the_data_are_stated_with_accuracy(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_large_figures_become_links(made: Made, monkeypatch: pytest.MonkeyPatch)
     page = made.page()
     assert len(page.all("img")) == 1
     assert "Left out to keep this page small" in page.words
-    assert "Figures left out of this page" in page.words
+    assert "Figures left out to keep this page" in page.words
     assert 'href="figures/digits/tsne_pixels.png"' in page.text
 
 

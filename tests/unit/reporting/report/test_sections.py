@@ -23,7 +23,7 @@ def test_results_at_infinity_are_no_private_headline(tmp_path: Path) -> None:
     summarise_cells(cells, summary, study="small")
     statements = sorted((tmp_path / "r").rglob("privacy.json"))
     page = made.page(summaries=[summary], statements=statements, tables=[], figures=[])
-    assert "No cell of this study is private" in page.words
+    assert "No head of this study is private" in page.words
 
 
 def test_the_best_zero_shot_result_stands_beside_the_private_one(made: Made) -> None:

@@ -26,7 +26,7 @@ def test_a_check_is_of_one_dataset_and_backbone(tmp_path: Path) -> None:
         record["public_data"]["near_duplicate_check"] = check
         write_json(path, record)
     words = re.sub(r"<[^>]+>", " ", made.page().text)
-    _, _, shown = " ".join(words.split()).partition("not covered by any guarantee")
+    _, _, shown = " ".join(words.split()).partition("near-duplicate check. No guarantee")
     words = "no data went into them. 12 of 345 train rows and 3 of 67 test rows look"
     assert re.search(f"letters pixels The backbone[^.]*{words} like public ones", shown)
     for pair in ("digits pixels", "digits scattering", "letters scattering"):
@@ -70,7 +70,7 @@ def test_a_statement_of_auto_names_what_is_set_alone(made: Made) -> None:
     assert "Chosen by auto rule 7: momentum, 30 epochs, normalize centred; from n = 660" in words
     assert "None steps" not in words
     assert "Training patients 660" in words
-    assert "Training images" in words, "of the others"
+    assert "Training examples" in words, "of the others"
 
 
 def test_links_lead_to_statements_that_are_shown(
