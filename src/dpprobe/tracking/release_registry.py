@@ -25,6 +25,7 @@ from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 from mlflow.types.schema import Array
 
 from dpprobe.artifacts import hash_value
+from dpprobe.privacy.risk import target_words
 from dpprobe.release.bundle import (
     BUNDLE_FILES,
     CARD_FILE,
@@ -101,7 +102,7 @@ def release_run(bundle: Bundle, *, study: str, digest: str) -> RunContents:
     """Describes the run of a release from its bundle alone, so that it lasts as long."""
     facts, statement = bundle.facts, bundle.statement
     epsilon, delta = f"{statement['epsilon_target']:g}", f"{statement['delta']:g}"
-    guarantee = f"({epsilon}, {delta})-DP"
+    guarantee = f"({epsilon}, {delta})-DP{target_words(statement)}"
     named = {
         "study": study,
         "release": facts.name,

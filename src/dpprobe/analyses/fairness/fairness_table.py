@@ -27,7 +27,8 @@ from dpprobe.artifacts import write_text
 from dpprobe.errors import DataError
 from dpprobe.exhibits import tables
 from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, make_row, mean_cell
-from dpprobe.privacy.limits import INFINITE, epsilon_value
+from dpprobe.privacy.limits import INFINITE
+from dpprobe.privacy.risk import budget_order, budget_words
 from dpprobe.study.ablations import keep_unique
 
 NAME = "fairness"
@@ -98,14 +99,14 @@ def fairness_table(parts: Sequence[Subgroups]) -> Table:
     run is blank.
     """
     epsilons = keep_unique(cell.epsilon for part in parts for cell in part.record.cells)
-    epsilons.sort(key=epsilon_value)
+    epsilons.sort(key=budget_order)
     rows = [row for part in parts for row in _make_rows(part, epsilons)]
     return Table(
         name=NAME,
         columns=(
             *(Column(title=title, align="left") for title in _COLUMNS[:-1]),
             Column(title=_COLUMNS[-1]),
-            *(Column(title=f"ε = {epsilon}", interval=True) for epsilon in epsilons),
+            *(Column(title=f"ε = {budget_words(epsilon)}", interval=True) for epsilon in epsilons),
         ),
         rows=rows,
         notes=_write_notes(parts),
@@ -131,7 +132,7 @@ def metric_title(record: FairnessRecord, metric: str) -> str:
 
 
 def reference_in_words(method: str, epsilon: str) -> str:
-    return f"{method} at {'∞' if epsilon == INFINITE else f'ε = {epsilon}'}"
+    return f"{method} at {'∞' if epsilon == INFINITE else f'ε = {budget_words(epsilon)}'}"
 
 
 def _make_rows(part: Subgroups, epsilons: Sequence[str]) -> Iterator[tuple[TableCell, ...]]:

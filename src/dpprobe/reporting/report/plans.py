@@ -19,6 +19,7 @@ from dpprobe.planner.predicted_accuracy import (
     too_few,
 )
 from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_EPSILON
+from dpprobe.privacy.risk import budget_words
 from dpprobe.results.best_private import best_ceiling, best_result
 from dpprobe.results.summary import Entry, Grid
 
@@ -143,7 +144,7 @@ class _Part:
         few = too_few(at, floor=self.scale.floor)
         would_do = n_that_would_do(at, floor=self.scale.floor) if few else None
         return {
-            "epsilon": f"{epsilon:g}",
+            "epsilon": budget_words(epsilon),
             "measured": None if entry is None else entry.mean,
             "here": self._predict(at),
             "images": [self._predict(at.with_n(times * at.n)) for times in (2, 10)],

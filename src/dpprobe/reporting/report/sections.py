@@ -10,6 +10,7 @@ from typing import Any
 from dpprobe.artifacts import read_json
 from dpprobe.data.table import DatasetInfo
 from dpprobe.errors import DataError
+from dpprobe.privacy.risk import budget_words
 from dpprobe.privacy.trade_off import per_hundred
 from dpprobe.reporting.headline import choice_words, list_doubts, tested_words, verdict
 from dpprobe.reporting.report import statements
@@ -88,7 +89,7 @@ def _list_facts(
     if plan is None:
         facts.append(("More images or budget", unplanned, None))
     else:
-        row = next(row for row in plan["rows"] if row["epsilon"] == f"{float(best.epsilon):g}")
+        row = next(row for row in plan["rows"] if row["epsilon"] == budget_words(best.at))
         words = f"public learning curves predict {row['images'][0]} with twice the {plan['unit']}s"
         if row["budget"]:
             words += f", {row['budget']} with twice the budget"
@@ -210,7 +211,7 @@ def what_was_run(
         "backbones": backbones,
         "public_data": public_data(shown),
         "methods": methods,
-        "epsilons": ", ".join(map(str, study["epsilons"])),
+        "epsilons": ", ".join(budget_words(str(each)) for each in study["epsilons"]),
     }
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from dpprobe.artifacts import canonical_json
 from dpprobe.exhibits.html_page import relative_path
-from dpprobe.privacy.limits import INFINITE, epsilon_value
+from dpprobe.privacy.limits import INFINITE
+from dpprobe.privacy.risk import budget_order
 from dpprobe.results.cell_record import read_statement
 
 STATEMENTS_SHOWN = 400
@@ -47,7 +48,7 @@ def read_statements(paths: Iterable[Path], *, order: Sequence[str]) -> list[Stat
         key=lambda item: (
             order.index(item[0]["dataset"]),
             item[0].get("method", ""),
-            epsilon_value(item[0]["epsilon"]),
+            budget_order(item[0]["epsilon"]),
         ),
     )  # fmt: skip
     common = set(_shared_items([content.get("not_covered", ()) for content, _ in ordered]))
