@@ -237,7 +237,7 @@ def budget_order(token: str) -> float:
 def budget_words(budget: float | str) -> str:
     """Writes an epsilon with the risk it follows from, or a token: "0.93 (advantage 0.1)"."""
     if isinstance(budget, str):
-        return str(find_risk(budget) or budget)
+        return risk.short if (risk := find_risk(budget)) else budget
     risk = find_risk(budget.token) if isinstance(budget, RiskEpsilon) else None
     return epsilon_token(budget) if risk is None else f"{budget:g} ({risk.short})"
 
@@ -252,6 +252,19 @@ def list_risk_faults(plan: Plan) -> list[str]:
 def plan_budget(plan: Plan) -> float | Risk:
     """Returns what a plan was calibrated to."""
     return plan.epsilon if plan.risk is None else Risk.from_dict(plan.risk)
+
+
+def budget_title(token: str, before: str = "ε = ") -> str:
+    """Writes a token for a heading: "ε = 0.5", or "advantage 0.1"."""
+    return f"{'' if find_risk(token) else before}{budget_words(token)}"
+
+
+def budget_in_full(epsilon: float) -> str:
+    """Writes an epsilon, the risk it follows from, and what an advantage allows at 0.1% FPR."""
+    if not isinstance(epsilon, RiskEpsilon) or Risk.from_token(epsilon.token).advantage is None:
+        return budget_words(epsilon)
+    rate = per_hundred(_limit_rate(epsilon))
+    return f"{budget_words(epsilon)[:-1]}, TPR at most {rate}% at 0.1% FPR)"
 
 
 def explain_risks(epsilons: Iterable[float]) -> str:

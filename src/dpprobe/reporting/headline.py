@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dpprobe.planner.plan_text import round_count
+from dpprobe.privacy.risk import budget_in_full
 from dpprobe.results.best_private import Best
 from dpprobe.results.cautions import list_cautions
 from dpprobe.results.cell_record import Measure
@@ -50,7 +51,7 @@ def verdict(best: Best) -> str:
         if value is not None
     ]
     return (
-        f"At ε = {best.budget} the best private head reaches {best.value:.1f}% "
+        f"At ε = {budget_in_full(best.at)} the best private head reaches {best.value:.1f}% "
         f"{best.measure.title}{interval}{', ' if beside else ''}{' and '.join(beside)}."
     )
 

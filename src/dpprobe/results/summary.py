@@ -344,7 +344,7 @@ def read_grid(paths: Sequence[Path]) -> Grid:
             ceiling=first["head"] == CEILING_HEAD,
             network=bool(first.network),
             balanced=bool(first.balanced),
-            epsilon=_own_epsilon(first),
+            epsilon=own_epsilon(first),
             unpriced=math.isfinite(key[1]) and not first.private and first["head"] != CEILING_HEAD,
         )
     order = {name: index for index, name in enumerate(dict.fromkeys(table.dataset))}
@@ -378,7 +378,8 @@ def _row_epsilon(row: Any) -> float:
     return RiskEpsilon(row.epsilon, row.epsilon_token, row.delta)
 
 
-def _own_epsilon(row: Any) -> float | None:
+def own_epsilon(row: Any) -> float | None:
+    """Returns the epsilon of a cell, by its row of a summary; None unless a risk led to it."""
     if find_risk(row.epsilon_token) is None:
         return None
     return RiskEpsilon(rounded_up(row.realised_epsilon), row.epsilon_token, row.delta)

@@ -25,7 +25,7 @@ from dpprobe.errors import TrackingError
 from dpprobe.exhibits.class_colours import CLASS_COLOURS
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.limits import INFINITE, delta_above
-from dpprobe.privacy.risk import RiskEpsilon, budget_words
+from dpprobe.privacy.risk import RiskEpsilon, budget_title, budget_words
 from dpprobe.reporting.confusion_matrix import confusion_svg
 from dpprobe.reporting.headline import choice_words, list_doubts, verdict
 from dpprobe.results import confusion
@@ -490,7 +490,7 @@ def _confusion_files(path: Path, record: CellRecord) -> dict[str, Callable[[], s
 
     if record.multi_label:
         return {"confusion/counts.csv": lambda: confusion.label_confusion_csv(count(), names)}
-    title = f"{cell.dataset}, {cell.method} on {cell.backbone}, ε = {budget_words(cell.epsilon)}"
+    title = f"{cell.dataset}, {cell.method} on {cell.backbone}, {budget_title(cell.epsilon)}"
     return {
         "confusion/counts.csv": lambda: confusion.confusion_csv(count(), names),
         "confusion/matrix.svg": lambda: confusion_svg(count(), names, title=title),

@@ -26,7 +26,9 @@ from dpprobe.privacy.plan import EXPONENTIAL, Mechanism, Plan
 from dpprobe.privacy.risk import (
     Risk,
     RiskEpsilon,
+    budget_in_full,
     budget_order,
+    budget_title,
     budget_token,
     budget_words,
     describe_target,
@@ -313,8 +315,10 @@ def test_an_epsilon_of_a_risk_names_it_also_as_a_copy() -> None:
         assert budget_words(each) == "0.9318 (advantage 0.1)"
         assert budget_token(each) == "advantage-0.1"
         assert each.delta == DELTA
-    assert budget_words(0.5) == "0.5"
-    assert budget_words("tpr-0.01-at-0.001") == str(Risk(true_positives=0.01, at=0.001))
+    assert budget_in_full(epsilon) == "0.9318 (advantage 0.1, TPR at most 0.26% at 0.1% FPR)"
+    assert budget_in_full(0.5) == budget_words(0.5) == "0.5"
+    assert [budget_title(token) for token in ("2", "advantage-0.1")] == ["ε = 2", "advantage 0.1"]
+    assert budget_words("tpr-0.01-at-0.001") == "TPR 0.01 at FPR 0.001"
 
 
 def test_true_positives_stand_beside_each_advantage() -> None:

@@ -15,7 +15,7 @@ from dpprobe.analyses.imbalance.rare_classes import best_methods
 from dpprobe.artifacts import write_text
 from dpprobe.exhibits import tables
 from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, make_row
-from dpprobe.privacy.risk import budget_order, budget_words
+from dpprobe.privacy.risk import budget_order, budget_title
 from dpprobe.study.ablations import keep_unique
 
 NOTE = (
@@ -73,7 +73,7 @@ def best_table(records: Sequence[ImbalanceRecord], *, notes: Iterable[str] = ())
             Column(title="class", align="left"),
             Column(title="images"),
             Column(title="% kept"),
-            *(Column(title=f"epsilon {budget_words(epsilon)}") for epsilon in epsilons),
+            *(Column(title=budget_title(epsilon, "epsilon ")) for epsilon in epsilons),
             Column(title="reference"),
         ),
         rows=rows,

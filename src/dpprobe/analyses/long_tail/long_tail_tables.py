@@ -20,7 +20,7 @@ from dpprobe.analyses.long_tail.sub_classes import FEW
 from dpprobe.artifacts import write_text
 from dpprobe.exhibits import tables
 from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, make_row, mean_cell
-from dpprobe.privacy.risk import budget_order, budget_token, budget_words
+from dpprobe.privacy.risk import budget_order, budget_title, budget_token, budget_words
 from dpprobe.results.best_private import best_result
 from dpprobe.results.summary import Entry, Grid, read_grid
 
@@ -168,7 +168,7 @@ def gap_table(records: Sequence[LongTailRecord], gaps: Sequence[Gap]) -> Table:
         )
     titles = ["memorised %", "by chance %", "rows scored", "M ln N"]
     titles += [f"within {NEAR:g} points at ε"] + [
-        f"gap at ε {budget_words(epsilon)}" for epsilon in epsilons
+        f"gap at {budget_title(epsilon, 'ε ')}" for epsilon in epsilons
     ]
     return Table(
         name="long_tail_gap",
@@ -199,7 +199,7 @@ def describe_correlations(records: Sequence[LongTailRecord], gaps: Sequence[Gap]
         points = [gap.points for gap in here]
         if len(here) >= FEWEST and len(set(memorised)) > 1 and len(set(points)) > 1:
             value = float(spearmanr(memorised, points).statistic)
-            parts.append(f"{value:.2f} at ε {budget_words(epsilon)} ({len(here)} points)")
+            parts.append(f"{value:.2f} at {budget_title(epsilon, 'ε ')} ({len(here)} points)")
     if not parts:
         return ""
     return (

@@ -10,7 +10,7 @@ from typing import Any
 from dpprobe.artifacts import read_json
 from dpprobe.data.table import DatasetInfo
 from dpprobe.errors import DataError
-from dpprobe.privacy.risk import budget_words
+from dpprobe.privacy.risk import budget_words, explain_risks
 from dpprobe.privacy.trade_off import per_hundred
 from dpprobe.reporting.headline import choice_words, list_doubts, tested_words, verdict
 from dpprobe.reporting.report import statements
@@ -20,7 +20,7 @@ from dpprobe.reporting.report.sources import Origin
 from dpprobe.reporting.report.statements import Statement, public_data
 from dpprobe.results.best_private import Best
 from dpprobe.results.cell_record import HEADLINES
-from dpprobe.results.summary import Grid, rounded_up
+from dpprobe.results.summary import Grid, own_epsilon, rounded_up
 from dpprobe.results.uncertainty import SEED_INTERVAL
 
 
@@ -151,6 +151,7 @@ def list_cells(summary: Any, shown: Sequence[Statement], origin: Origin) -> list
         cells.append(
             {
                 **dict(zip(("dataset", "backbone", "method", "epsilon"), key, strict=True)),
+                **({"epsilon": budget_words(own)} if (own := own_epsilon(first)) else {}),
                 "value": 100 * float(rows[name].mean()),
                 **values,
                 "over_seeds": first[f"{name}_interval"] == SEED_INTERVAL,
@@ -212,6 +213,7 @@ def what_was_run(
         "public_data": public_data(shown),
         "methods": methods,
         "epsilons": ", ".join(budget_words(str(each)) for each in study["epsilons"]),
+        "risks": explain_risks(grid.risks),
     }
 
 

@@ -10,8 +10,9 @@ from typing import Any
 from dpprobe.artifacts import canonical_json
 from dpprobe.exhibits.html_page import relative_path
 from dpprobe.privacy.limits import INFINITE
-from dpprobe.privacy.risk import budget_order
+from dpprobe.privacy.risk import RiskEpsilon, budget_order, budget_words, find_risk
 from dpprobe.results.cell_record import read_statement
+from dpprobe.results.summary import rounded_up
 
 STATEMENTS_SHOWN = 400
 
@@ -26,6 +27,13 @@ class Statement:
     content: Mapping[str, Any]
     cells: Sequence[tuple[str, Path]]  # backbone, privacy.json
     extra_not_covered: Sequence[str] = ()
+
+    @property
+    def budget(self) -> str:
+        """The epsilon in words, with the risk that it follows from."""
+        if find_risk(self.epsilon) is None:
+            return self.epsilon
+        return budget_words(RiskEpsilon(rounded_up(self.content["epsilon_realised"]), self.epsilon))
 
 
 def read_statements(paths: Iterable[Path], *, order: Sequence[str]) -> list[Statement]:
