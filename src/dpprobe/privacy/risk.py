@@ -254,6 +254,13 @@ def plan_budget(plan: Plan) -> float | Risk:
     return plan.epsilon if plan.risk is None else Risk.from_dict(plan.risk)
 
 
+def row_words(epsilon: float, before: str = "") -> str:
+    """Writes the budget of a row of several heads: "0.5", or "advantage 0.1 (ε ≤ 1.2)"."""
+    if isinstance(epsilon, RiskEpsilon):
+        return f"{budget_words(epsilon.token)} (ε ≤ {epsilon:g})"
+    return f"{before}{budget_words(epsilon)}"
+
+
 def budget_title(token: str, before: str = "ε = ") -> str:
     """Writes a token for a heading: "ε = 0.5", or "advantage 0.1"."""
     return f"{'' if find_risk(token) else before}{budget_words(token)}"
@@ -280,10 +287,8 @@ def explain_risks(epsilons: Iterable[float]) -> str:
 
 
 def _explain_risk(token: str, epsilons: Sequence[RiskEpsilon]) -> str:
-    risk, ends = (
-        Risk.from_token(token),
-        dict.fromkeys(f"{e:g}" for e in (min(epsilons), max(epsilons))),
-    )
+    risk = Risk.from_token(token)
+    ends = dict.fromkeys(f"{end:g}" for end in (min(epsilons), max(epsilons)))
     words = f"{risk.short} is ε {' to '.join(ends)}"
     if risk.advantage is None:
         return words

@@ -18,7 +18,7 @@ from dpprobe.exhibits.tables import (
     make_row,
 )
 from dpprobe.privacy.limits import ABOVE_NOTE
-from dpprobe.privacy.risk import RiskEpsilon, budget_words, explain_risks
+from dpprobe.privacy.risk import RiskEpsilon, explain_risks, row_words
 from dpprobe.reporting.headline import headline_lines
 from dpprobe.results.best_private import best_private
 from dpprobe.results.cell_record import ACCURACY
@@ -43,7 +43,7 @@ UNPRICED = (
     "images without a privacy budget"
 )
 RISK_COLUMN = "risk"
-RISKS = "Epsilons of permitted risks are at the dataset's delta, the largest of a row's heads"
+RISKS = "At a permitted risk heads differ in epsilon, and a row names the largest"
 LEFT_OUT = "Labels that all test images have, or none has, are left out of the mean"
 
 
@@ -71,7 +71,7 @@ def accuracy_table(grid: Grid) -> Table:
     for row in grid.rows:
         metric = [grid.measures[row[0]].title] if named else []
         entries = [grid.get(row, column) for column in grid.columns]
-        rows.append(make_row(row[0], *metric, budget_words(row[1]), *_show_cells(entries)))
+        rows.append(make_row(row[0], *metric, row_words(row[1]), *_show_cells(entries)))
     texts = [cell.text for row in rows for cell in row]
     kinds = [
         "[low, high]: 95% CI over seeds and "
@@ -93,7 +93,7 @@ def accuracy_table(grid: Grid) -> Table:
     if grid.above:
         note += f" {ABOVE_NOTE}."
     prices = [
-        f"{row[0]} at {budget_words(row[1])}, {choice.candidates} cells, "
+        f"{row[0]} at {row_words(row[1])}, {choice.candidates} cells, "
         f"{rounded_up(choice.epsilon):g}"
         for row in grid.rows
         if (choice := grid.choices.get(row)) and choice.epsilon is not None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dpprobe.artifacts import read_json
 from dpprobe.privacy.limits import ABOVE_NOTE
-from dpprobe.privacy.risk import budget_words, explain_risks
+from dpprobe.privacy.risk import explain_risks, row_words
 from dpprobe.reporting.accuracy_table import LEFT_OUT, UNPRICED, format_mean
 from dpprobe.reporting.headline import list_doubts, verdict
 from dpprobe.results.best_private import (
@@ -93,7 +93,7 @@ def _make_table(
     """Lists the means of one dataset's cells, or of several datasets' best private heads."""
     several = len(grid.measures) > 1
     epsilons = sorted({epsilon for _, epsilon in grid.rows if math.isfinite(epsilon)})
-    columns = [f"ε = {budget_words(epsilon)}" for epsilon in epsilons] + ["no privacy"]
+    columns = [row_words(epsilon, "ε = ") for epsilon in epsilons] + ["no privacy"]
     if several:
         title = "Best private head of each dataset: test result in percent"
         heads = ["dataset", "metric", *columns, "majority class"]
@@ -192,7 +192,7 @@ def _plan_command(best: Best, summaries: Sequence[Path]) -> str:
     cell = table[(table[list(names)] == wanted).all(axis=1)].iloc[0]
     majority = max(cell.constant_accuracy, 1 / cell.num_classes)
     words = f"--n {cell.n} --classes {cell.num_classes} --d {cell.dimension} "
-    words += f"--epsilon {best.at:.12g} --delta {cell.delta:g} --majority {majority:.3f}"
+    words += f"--epsilon {best.own:.12g} --delta {cell.delta:g} --majority {majority:.3f}"
     if best.ceiling is not None and best.ceiling.mean > 100 * majority:
         words += f" --ceiling {best.ceiling.mean / 100:.3f}"
     if cell.n == cell.train_units:

@@ -39,8 +39,13 @@ class Best:
 
     @property
     def budget(self) -> str:
-        """The epsilon in words, with the risk that it follows from."""
-        return budget_words(self.at)
+        """The head's epsilon in words, with the risk that it follows from."""
+        return budget_words(self.own)
+
+    @property
+    def own(self) -> float:
+        """The head's epsilon: at a permitted risk, those of a row differ."""
+        return self.at if self.entry.epsilon is None else self.entry.epsilon
 
     @property
     def value(self) -> float:

@@ -50,7 +50,9 @@ def never_predicted_lines(
             if row[0] != dataset or entry is None or entry.balanced != balanced:
                 continue
             if entry.never:
-                told.setdefault(never_predicted(entry), []).append(budget_words(row[1]))
+                told.setdefault(never_predicted(entry), []).append(
+                    budget_words(entry.epsilon or row[1])
+                )
         lines += [
             f"{what} by {column[1]} on {column[0]} (ε = {', '.join(epsilons)})"
             for what, epsilons in told.items()
@@ -105,7 +107,7 @@ def describe_falls(
         lines.append(f"The best private result falls {pair}")
     for backbone, method in columns:
         curve = [
-            (budget_words(row[1]), entry, 0.0)
+            (budget_words(entry.epsilon or row[1]), entry, 0.0)
             for row in grid.rows
             if row[0] == dataset
             and (entry := grid.get(row, (backbone, method))) is not None

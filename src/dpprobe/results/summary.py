@@ -272,9 +272,9 @@ class Grid:
     reasons: dict[str, str]  # of each dataset: its headline metric, and why
 
     @property
-    def risks(self) -> list[RiskEpsilon]:
-        """The epsilons of the rows whose budget is a permitted risk."""
-        return [epsilon for _, epsilon in self.rows if isinstance(epsilon, RiskEpsilon)]
+    def risks(self) -> list[float]:
+        """The epsilons of all cells whose budget is a permitted risk."""
+        return [e.epsilon for e in self.entries.values() if e.epsilon is not None]
 
     @property
     def patients(self) -> bool:

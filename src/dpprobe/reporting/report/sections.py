@@ -10,7 +10,7 @@ from typing import Any
 from dpprobe.artifacts import read_json
 from dpprobe.data.table import DatasetInfo
 from dpprobe.errors import DataError
-from dpprobe.privacy.risk import budget_words, explain_risks
+from dpprobe.privacy.risk import budget_words, explain_risks, row_words
 from dpprobe.privacy.trade_off import per_hundred
 from dpprobe.reporting.headline import choice_words, list_doubts, tested_words, verdict
 from dpprobe.reporting.report import statements
@@ -89,7 +89,7 @@ def _list_facts(
     if plan is None:
         facts.append(("More images or budget", unplanned, None))
     else:
-        row = next(row for row in plan["rows"] if row["epsilon"] == budget_words(best.at))
+        row = next(row for row in plan["rows"] if row["epsilon"] == row_words(best.at))
         words = f"public learning curves predict {row['images'][0]} with twice the {plan['unit']}s"
         if row["budget"]:
             words += f", {row['budget']} with twice the budget"
