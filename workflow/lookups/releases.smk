@@ -23,9 +23,7 @@ def released_audit(wildcards):
 def benchmark_cells(release):
     """The cell that has a release's method and epsilon, where the study has it."""
     options = STUDY.releases[release]
-    cell = Cell(
-        *released_features(release), options.method, options.token
-    )
+    cell = Cell(*released_features(release), options.method, options.token)
     return [cell] if cell in FILES.list_study_cells(cell.dataset) else []
 
 
