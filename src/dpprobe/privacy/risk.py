@@ -283,7 +283,7 @@ def explain_risks(epsilons: Iterable[float]) -> str:
     for epsilon in epsilons:
         if isinstance(epsilon, RiskEpsilon):
             by_token.setdefault(epsilon.token, []).append(epsilon)
-    return "; ".join(_explain_risk(token, found) for token, found in by_token.items())
+    return "; ".join(_explain_risk(token, group) for token, group in by_token.items())
 
 
 def _explain_risk(token: str, epsilons: Sequence[RiskEpsilon]) -> str:

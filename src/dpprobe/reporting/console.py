@@ -192,7 +192,7 @@ def _plan_command(best: Best, summaries: Sequence[Path]) -> str:
     cell = table[(table[list(names)] == wanted).all(axis=1)].iloc[0]
     majority = max(cell.constant_accuracy, 1 / cell.num_classes)
     words = f"--n {cell.n} --classes {cell.num_classes} --d {cell.dimension} "
-    words += f"--epsilon {best.own:.12g} --delta {cell.delta:g} --majority {majority:.3f}"
+    words += f"--epsilon {best.head_epsilon:.12g} --delta {cell.delta:g} --majority {majority:.3f}"
     if best.ceiling is not None and best.ceiling.mean > 100 * majority:
         words += f" --ceiling {best.ceiling.mean / 100:.3f}"
     if cell.n == cell.train_units:

@@ -40,10 +40,10 @@ class Best:
     @property
     def budget(self) -> str:
         """The head's epsilon in words, with the risk that it follows from."""
-        return budget_words(self.own)
+        return budget_words(self.head_epsilon)
 
     @property
-    def own(self) -> float:
+    def head_epsilon(self) -> float:
         """The head's epsilon: at a permitted risk, those of a row differ."""
         return self.at if self.entry.epsilon is None else self.entry.epsilon
 

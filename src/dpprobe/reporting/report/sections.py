@@ -151,7 +151,11 @@ def list_cells(summary: Any, shown: Sequence[Statement], origin: Origin) -> list
         cells.append(
             {
                 **dict(zip(("dataset", "backbone", "method", "epsilon"), key, strict=True)),
-                **({"epsilon": budget_words(own)} if (own := own_epsilon(first)) else {}),
+                **(
+                    {"epsilon": budget_words(cell_epsilon)}
+                    if (cell_epsilon := own_epsilon(first))
+                    else {}
+                ),
                 "value": 100 * float(rows[name].mean()),
                 **values,
                 "over_seeds": first[f"{name}_interval"] == SEED_INTERVAL,
