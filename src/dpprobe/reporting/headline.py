@@ -51,7 +51,8 @@ def verdict(best: Best) -> str:
         if value is not None
     ]
     return (
-        f"At ε = {budget_in_full(best.head_epsilon)} the best private head reaches {best.value:.1f}% "
+        f"At ε = {budget_in_full(best.head_epsilon)} the best private head reaches "
+        f"{best.value:.1f}% "
         f"{best.measure.title}{interval}{', ' if beside else ''}{' and '.join(beside)}."
     )
 
