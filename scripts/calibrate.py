@@ -4,7 +4,7 @@ from pathlib import Path
 
 from dpprobe.heads.registry import method_options
 from dpprobe.logs import job_log
-from dpprobe.privacy.limits import epsilon_value
+from dpprobe.privacy.risk import read_budget
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
@@ -22,7 +22,7 @@ if __name__ == "__main__":
             n=read_info(Path(snakemake.input.info)).train_units(privacy["unit"]),
             unit=privacy["unit"],
             patients=Patients(**privacy["patients"]) if privacy["patients"] else None,
-            epsilon=epsilon_value(snakemake.wildcards.epsilon),
+            epsilon=read_budget(snakemake.wildcards.epsilon),
             delta=privacy["delta"],
             accountant=privacy["accountant"],
             seeds=snakemake.params.seeds,

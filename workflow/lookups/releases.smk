@@ -14,7 +14,7 @@ def released_audit(wildcards):
         options.dataset,
         options.backbone,
         options.method,
-        epsilon_token(options.epsilon),
+        options.token,
     )
     record = str(audit_path(f"<results>/{AUDITS}", cell, RECORD_SUFFIX))
     return record if cell in AUDITED_CELLS else []
@@ -23,9 +23,7 @@ def released_audit(wildcards):
 def benchmark_cells(release):
     """The cell that has a release's method and epsilon, where the study has it."""
     options = STUDY.releases[release]
-    cell = Cell(
-        *released_features(release), options.method, epsilon_token(options.epsilon)
-    )
+    cell = Cell(*released_features(release), options.method, options.token)
     return [cell] if cell in FILES.list_study_cells(cell.dataset) else []
 
 

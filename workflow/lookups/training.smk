@@ -122,7 +122,7 @@ def record_difference(record, cell):
     promised, delta = cell.epsilon != INFINITE, STUDY.dataset_delta(cell.dataset)
     try:
         if options.is_undecided:
-            epsilon = cell.epsilon_value
+            epsilon = nominal_epsilon(cell.epsilon, delta)
             options = options.resolve_choice(
                 recorded_facts(record, epsilon=epsilon, delta=delta)
             )

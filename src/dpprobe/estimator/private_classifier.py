@@ -13,7 +13,7 @@ import secrets
 import warnings
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -57,7 +57,7 @@ from dpprobe.heads.training_set import RowSource, TrainingSet
 from dpprobe.privacy.entropy import SEEDED, SystemEntropy
 from dpprobe.privacy.limits import delta_fault
 from dpprobe.privacy.plan import Plan
-from dpprobe.privacy.risk import Risk, plan_for_risk
+from dpprobe.privacy.risk import Risk
 from dpprobe.privacy.statement import make_statement
 from dpprobe.release.ledger import Booking, Part, Spent, tell_of_entry
 from dpprobe.training.plan_file import check_price, plan_method
@@ -438,7 +438,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         return _PlannedFit(
             classes=classes.tolist(),
             units=units,
-            facts=replace(facts, epsilon=plan.epsilon),  # of a risk, the epsilon that was found
+            facts=facts,
             method=method,
             plan=plan,
         )
@@ -511,23 +511,18 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         return released
 
     def _make_plan(self, method: MethodOptions, facts: DataFacts) -> Plan:
-        def make_plan(epsilon: float) -> Plan:
-            return plan_method(
-                method,
-                n=facts.n,
-                epsilon=epsilon,
-                delta=facts.delta,
-                accountant="pld",
-                cache=calibration_folder(),
-                unit=facts.unit,
-                patients=None,
-            )
-
-        if not method.private:
-            return make_plan(math.inf)
-        risk = self._read_risk()
-        plan = plan_for_risk(risk, facts.delta, make_plan) if risk else make_plan(facts.epsilon)
-        check_price(plan)
+        plan = plan_method(
+            method,
+            n=facts.n,
+            epsilon=(self._read_risk() or facts.epsilon) if method.private else math.inf,
+            delta=facts.delta,
+            accountant="pld",
+            cache=calibration_folder(),
+            unit=facts.unit,
+            patients=None,
+        )
+        if method.private:
+            check_price(plan)
         return plan
 
     def _read_risk(self) -> Risk | None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 
+from dpprobe.privacy.risk import RiskEpsilon, explain_risks
+
 
 @dataclass(frozen=True, kw_only=True)
 class EpsilonScale:
@@ -54,7 +56,9 @@ def draw_epsilon_axis(
     taken: list[tuple[float, float]] = []
     # A label that would run into an earlier one is left out; the ticks of `shown` stay.
     character = 0.0175 * (scale.end_place - scale.start_place + scale.gap) / width
-    for epsilon in scale.finite if shown is None else shown:
+    at = scale.finite if shown is None else shown
+    # Budgets that were written as an epsilon have their labels first.
+    for epsilon in sorted(at, key=lambda each: isinstance(each, RiskEpsilon)):
         _place_tick(epsilon, scale, character, texts, taken)
     for epsilon in sorted(set(others) - texts.keys()):
         _place_tick(epsilon, scale, character, texts, taken)
@@ -72,7 +76,8 @@ def draw_epsilon_axis(
     axes.set_xticks(ticks, labels)
     margin = 0.4 * scale.gap
     axes.set_xlim(scale.start_place - margin, max(ticks) + margin)
-    axes.set_xlabel("privacy budget ε (log scale)")
+    risks = filter(None, explain_risks(at).split("; "))
+    axes.set_xlabel("\n".join(["privacy budget ε (log scale)", *risks]))
     axes.grid(axis="y")
 
 

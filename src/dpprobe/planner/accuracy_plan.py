@@ -17,6 +17,7 @@ from dpprobe.planner.predicted_accuracy import (
     too_few,
 )
 from dpprobe.privacy.limits import LARGEST_EPSILON, delta_above, delta_warning
+from dpprobe.privacy.risk import Risk, RiskEpsilon
 
 UNITS = (2, 4, 10)
 BUDGETS = (2, 4)
@@ -86,7 +87,8 @@ class PlanForPeople:
 
     def as_json(self) -> dict[str, Any]:
         """Returns JSON values; accuracies are fractions, low, expected and high."""
-        law = read_curves().law
+        law, epsilon = read_curves().law, self.setting.epsilon
+        risk = Risk.from_token(epsilon.token) if isinstance(epsilon, RiskEpsilon) else None
         choices = []
         for choice in self.choices:
             accuracies = []
@@ -100,6 +102,7 @@ class PlanForPeople:
             choices.append({**asdict(choice), "accuracy": accuracies})
         return {
             "setting": asdict(self.setting),
+            **({"risk_target": risk.to_dict()} if risk else {}),
             "unit": self.unit,
             "chance": self.scale.chance,
             "majority": self.scale.majority,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dpprobe.planner.accuracy_plan import Choice, PlanForPeople
 from dpprobe.planner.learning_curves import read_curves
 from dpprobe.planner.predicted_accuracy import Setting, n_that_would_do, too_few
+from dpprobe.privacy.risk import Risk, RiskEpsilon, explain_risks
 
 
 def plan_in_words(plan: PlanForPeople) -> str:
@@ -17,6 +18,7 @@ def plan_in_words(plan: PlanForPeople) -> str:
     lines = [
         f"{setting.n:,} {plan.unit}s, {setting.classes} classes, {features}, epsilon "
         f"{setting.epsilon:g}, delta {setting.delta:g}",
+        *_explain_target(setting.epsilon),
         "",
     ]
     lines += [f"warning: {warning}" for warning in plan.warnings]
@@ -39,6 +41,17 @@ def plan_in_words(plan: PlanForPeople) -> str:
     return "\n".join(
         [*lines, "", *write_notes(plan.choices, classes=setting.classes, unit=plan.unit)]
     )
+
+
+def _explain_target(epsilon: float) -> list[str]:
+    """Says what risk an epsilon follows from; empty without one."""
+    if not isinstance(epsilon, RiskEpsilon):
+        return []
+    mu = Risk.from_token(epsilon.token).to_mu()
+    return [
+        f"{explain_risks([epsilon])}; mu {mu:.4g}, for Gaussian noise on all examples. Batches and "
+        "searches have another epsilon at this risk."
+    ]
 
 
 def _write_table(plan: PlanForPeople) -> list[str]:

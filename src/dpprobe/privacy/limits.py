@@ -79,7 +79,3 @@ def above_in_words(delta: float, n: int, *, unit: str = "image") -> str:
 def _describe_above(delta: float, n: int, unit: str) -> str:
     units = "rows" if unit == "image" else f"{unit}s"
     return f"delta {delta:g} is above 1/n = {1 / n:.3g} (n = {n} training {units})"
-
-
-def to_tokens(value: Any) -> Any:
-    return list(map(epsilon_token, value)) if isinstance(value, list | tuple) else value

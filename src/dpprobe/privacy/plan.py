@@ -182,6 +182,7 @@ class Plan:
       priced_by: the accountant that computed it, with library and version.
       checks: the epsilon by other accountants, by name; None if one cannot tell.
       check_notes: the reason for each that cannot.
+      risk: the permitted risk that led to `epsilon`, as `Risk.to_dict`; None without one.
     """
 
     NEIGHBOURING: ClassVar[str] = (
@@ -208,6 +209,7 @@ class Plan:
     priced_by: str = "none"
     checks: Mapping[str, float | None] = field(default_factory=dict)
     check_notes: Mapping[str, str] = field(default_factory=dict)
+    risk: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
         if self.n < 1:
@@ -285,6 +287,7 @@ class Plan:
             "priced_by": self.priced_by,
             "checks": {name: _to_json(value) for name, value in self.checks.items()},
             "check_notes": dict(self.check_notes),
+            **({"risk": dict(self.risk)} if self.risk else {}),
         }
 
     @classmethod
@@ -310,6 +313,7 @@ class Plan:
             priced_by=values["priced_by"],
             checks={name: _from_json(value) for name, value in values["checks"].items()},
             check_notes=dict(values["check_notes"]),
+            risk=values.get("risk"),
         )
 
 

@@ -18,19 +18,30 @@ A delta is therefore always needed beside it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from decimal import ROUND_FLOOR, Context
-from typing import Any
+from typing import Any, Self
 
 from dpprobe.errors import PrivacyError
-from dpprobe.privacy.accountants import gaussian_epsilon, is_gaussian
-from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_EPSILON
+from dpprobe.privacy.accountants import gaussian_epsilon, gaussian_mu, is_gaussian
+from dpprobe.privacy.calibration import round_up
+from dpprobe.privacy.limits import (
+    LARGEST_EPSILON,
+    SMALLEST_EPSILON,
+    epsilon_token,
+    epsilon_value,
+)
 from dpprobe.privacy.plan import Plan
-from dpprobe.privacy.trade_off import Allowed, bound_attacks
+from dpprobe.privacy.trade_off import Allowed, bound_attacks, per_hundred
 
 # The searched epsilon is below the largest one by this share at most.
 _TOLERANCE = 0.005
+_FEW = 0.001  # the false-positive rate that stands beside an advantage
+# The delta at which risks are sorted among epsilons, whatever the study's.
+_ORDER_DELTA = 1e-5
+_TOKEN = re.compile(r"advantage-(?P<advantage>.+)|tpr-(?P<true_positives>.+)-at-(?P<at>.+)")
 # Rates are printed with six decimals, rounded up; a target is met where what is printed meets it.
 _DECIMALS, _ROUND_OFF, _DIGITS = 6, 1e-11, 6
 
@@ -77,8 +88,21 @@ class Risk:
         except (TypeError, ValueError):
             raise PrivacyError(f"risk {dict(values)!r}: write numbers between 0 and 1") from None
 
+    @classmethod
+    def from_token(cls, token: str) -> Risk:
+        """Reads `token`; raises PrivacyError."""
+        match = _TOKEN.fullmatch(token)
+        return cls.from_dict({k: v for k, v in match.groupdict().items() if v} if match else {})
+
     def to_dict(self) -> dict[str, float]:
         return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @property
+    def token(self) -> str:
+        """Its one spelling in paths, such as "advantage-0.1" or "tpr-0.01-at-0.001"."""
+        if self.advantage is not None:
+            return f"advantage-{self.advantage:.12g}"
+        return f"tpr-{self.true_positives:.12g}-at-{self.at:.12g}"
 
     def to_mu(self) -> float:
         """Returns the mu of Gaussian differential privacy whose printed rates attain the target.
@@ -135,6 +159,13 @@ class Risk:
         """Returns the best attack by bounds at `rates`, comparable with `target`."""
         return bounds.true_positives[0] if self.advantage is None else bounds.advantage
 
+    @property
+    def short(self) -> str:
+        """The words for a table's cell or a legend."""
+        if self.advantage is not None:
+            return str(self)
+        return f"TPR {self.true_positives:g} at FPR {self.at:g}"
+
     def __str__(self) -> str:
         if self.advantage is not None:
             return f"advantage {self.advantage:g}"
@@ -151,12 +182,166 @@ def _round_down(epsilon: float) -> float:
     return float(Context(prec=_DIGITS, rounding=ROUND_FLOOR).create_decimal(repr(epsilon)))
 
 
+class RiskEpsilon(float):
+    """An epsilon at `delta` that follows from a permitted risk, whose token it knows.
+
+    Tables and figures sort, place and group cells by epsilon; this number also names its target.
+    """
+
+    token: str
+    delta: float | None
+
+    def __new__(cls, value: float, token: str = "", delta: float | None = None) -> Self:
+        number = super().__new__(cls, value)
+        number.token, number.delta = token, delta
+        return number
+
+
+def find_risk(token: str) -> Risk | None:
+    """Returns the risk that a budget's token names; None for an epsilon."""
+    return Risk.from_token(token) if _TOKEN.fullmatch(token) else None
+
+
+def budget_token(value: Any) -> str:
+    """Returns a budget's one spelling in paths, of an epsilon or a risk; raises ValueError."""
+    if isinstance(value, RiskEpsilon):
+        return value.token
+    try:
+        risk = Risk.from_dict(value) if isinstance(value, Mapping) else find_risk(str(value))
+    except PrivacyError as error:
+        raise ValueError(str(error)) from None
+    return epsilon_token(value) if risk is None else risk.token
+
+
+def to_tokens(value: Any) -> Any:
+    return list(map(budget_token, value)) if isinstance(value, list | tuple) else value
+
+
+def read_budget(token: str) -> float | Risk:
+    """Returns the epsilon or the risk that a token names."""
+    return find_risk(token) or epsilon_value(token)
+
+
+def nominal_epsilon(token: str, delta: float) -> float:
+    """Returns a budget's epsilon before there is a plan: of a risk, that of Gaussian mechanisms."""
+    risk = find_risk(token)
+    return epsilon_value(token) if risk is None else risk.to_epsilon(delta)
+
+
+def budget_order(token: str) -> float:
+    """Returns a number to sort budgets by; a risk's is no epsilon of any cell."""
+    risk = find_risk(token)
+    return epsilon_value(token) if risk is None else gaussian_epsilon(risk.to_mu(), _ORDER_DELTA)
+
+
+def budget_words(budget: float | str) -> str:
+    """Writes an epsilon with the risk it follows from, or a token: "0.93 (advantage 0.1)"."""
+    if isinstance(budget, str):
+        return risk.short if (risk := find_risk(budget)) else budget
+    risk = find_risk(budget.token) if isinstance(budget, RiskEpsilon) else None
+    return epsilon_token(budget) if risk is None else f"{budget:g} ({risk.short})"
+
+
+def list_risk_faults(plan: Plan) -> list[str]:
+    """Lists what is wrong with the risk that a plan says it keeps to."""
+    if plan.risk is None or (risk := Risk.from_dict(plan.risk)).permits(plan):
+        return []
+    return [f"says {risk}, but its mechanisms allow attacks more"]
+
+
+def plan_budget(plan: Plan) -> float | Risk:
+    """Returns what a plan was calibrated to."""
+    return plan.epsilon if plan.risk is None else Risk.from_dict(plan.risk)
+
+
+def row_words(epsilon: float, before: str = "") -> str:
+    """Writes the budget of a row of several heads: "0.5", or "advantage 0.1 (ε ≤ 1.2)"."""
+    if isinstance(epsilon, RiskEpsilon):
+        return f"{budget_words(epsilon.token)} (ε ≤ {epsilon:g})"
+    return f"{before}{budget_words(epsilon)}"
+
+
+def budget_title(token: str, before: str = "ε = ") -> str:
+    """Writes a token for a heading: "ε = 0.5", or "advantage 0.1"."""
+    return f"{'' if find_risk(token) else before}{budget_words(token)}"
+
+
+def budget_in_full(epsilon: float) -> str:
+    """Writes an epsilon, the risk it follows from, and what an advantage allows at 0.1% FPR."""
+    if not isinstance(epsilon, RiskEpsilon) or Risk.from_token(epsilon.token).advantage is None:
+        return budget_words(epsilon)
+    rate = per_hundred(_limit_rate(epsilon))
+    return f"{budget_words(epsilon)[:-1]}, TPR at most {rate}% at 0.1% FPR)"
+
+
+def explain_risks(epsilons: Iterable[float]) -> str:
+    """Writes a clause per permitted risk among these: its epsilons, and what an advantage allows.
+
+    An advantage alone permits rare, certain leaks, so the true-positive rate at 0.1% stands by it.
+    """
+    by_token: dict[str, list[RiskEpsilon]] = {}
+    for epsilon in epsilons:
+        if isinstance(epsilon, RiskEpsilon):
+            by_token.setdefault(epsilon.token, []).append(epsilon)
+    return "; ".join(_explain_risk(token, group) for token, group in by_token.items())
+
+
+def _explain_risk(token: str, epsilons: Sequence[RiskEpsilon]) -> str:
+    risk = Risk.from_token(token)
+    ends = dict.fromkeys(f"{end:g}" for end in (min(epsilons), max(epsilons)))
+    words = f"{risk.short} is ε {' to '.join(ends)}"
+    if risk.advantage is None:
+        return words
+    return f"{words} (TPR at most {per_hundred(max(map(_limit_rate, epsilons)))}% at 0.1% FPR)"
+
+
+def _limit_rate(epsilon: RiskEpsilon) -> float:
+    """Bounds the true-positive rate at 0.1% of whatever has this epsilon and advantage."""
+    rate = _FEW + (Risk.from_token(epsilon.token).advantage or 1.0)
+    if epsilon.delta is not None:
+        rate = min(rate, math.exp(epsilon) * _FEW + epsilon.delta)
+    return min(rate, 1.0)
+
+
+def describe_target(plan: Plan) -> dict[str, Any]:
+    """Returns the risk that a plan was calibrated to, with its mu if it is Gaussian; else empty."""
+    if plan.risk is None:
+        return {}
+    exact = plan.selection is None and is_gaussian(plan.mechanisms)
+    mu = {"mu": round_up(gaussian_mu(plan.mechanisms))} if exact else {}
+    return {"risk_target": dict(plan.risk), **mu}
+
+
+def target_words(statement: Mapping[str, Any]) -> str:
+    """Writes a statement's risk target, as ", advantage 0.1 (mu 0.25)"; empty without one."""
+    if "risk_target" not in statement:
+        return ""
+    mu = f" (mu {statement['mu']:.4g})" if "mu" in statement else ""
+    return f", {Risk.from_dict(statement['risk_target']).short}{mu}"
+
+
+def explain_target(plan: Plan) -> str:
+    """Says in a statement which risk the noise was set for; empty without one."""
+    if plan.risk is None:
+        return ""
+    mu = describe_target(plan).get("mu")
+    gaussian = "" if mu is None else f" They are {mu:.6g}-Gaussian differentially private."
+    return (
+        f" The noise was set for a permitted risk of any attack on {plan.unit_in_words}: "
+        f"{Risk.from_dict(plan.risk)}; epsilon follows from it.{gaussian}"
+    )
+
+
 def plan_for_risk(risk: Risk, delta: float, make_plan: Callable[[float], Plan]) -> Plan:
     """Returns the plan with the largest epsilon that stays within a risk, or raises PrivacyError.
 
     Args:
       make_plan: calibrates the plan of an epsilon at `delta`.
     """
+    return replace(_search_plan(risk, delta, make_plan), risk=risk.to_dict())
+
+
+def _search_plan(risk: Risk, delta: float, make_plan: Callable[[float], Plan]) -> Plan:
     plan = make_plan(risk.to_epsilon(delta))
     if plan.selection is None and is_gaussian(plan.mechanisms):
         if not risk.permits(plan):

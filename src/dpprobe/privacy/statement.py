@@ -12,6 +12,7 @@ from dpprobe.privacy.accountants import exactly_priced
 from dpprobe.privacy.calibration import round_up
 from dpprobe.privacy.limits import above_in_words
 from dpprobe.privacy.plan import EXPONENTIAL, GAUSSIAN, Mechanism, Plan, Selection
+from dpprobe.privacy.risk import describe_target, explain_target
 from dpprobe.privacy.trade_off import Allowed, allow_everything, bound_attacks, per_hundred
 
 FORMAT = "dpprobe-privacy"
@@ -297,6 +298,7 @@ def make_statement(
         "patients": _describe_patients(plan, promised=promised),
         "neighbouring_relation": plan.NEIGHBOURING,
         "epsilon_target": _number_or_text(plan.epsilon),
+        **describe_target(plan),
         "epsilon_realised": _number_or_text(plan.realised_epsilon if promised else math.inf),
         "epsilon_all_heads": _number_or_text(epsilon_all_heads if promised else math.inf),
         "delta": plan.delta if promised else None,
@@ -454,7 +456,7 @@ def _write_promise(
         f"{released} are ({plan.epsilon:g}, {plan.delta:g})-differentially private with respect "
         f"to replacing the rows of {plan.unit_in_words} by null rows that contribute nothing, "
         f"with n fixed and public.{_write_pure(plan)} "
-        f"{_write_composition(plan)}{_worth_to_a_patient(plan)}"
+        f"{_write_composition(plan)}{explain_target(plan)}{_worth_to_a_patient(plan)}"
     )
     if heads == 1:
         return one

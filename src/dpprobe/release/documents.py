@@ -17,6 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from dpprobe.privacy.plan import Plan, Selection
+from dpprobe.privacy.risk import target_words
 from dpprobe.privacy.statement import in_words_of_rows, mechanisms_of, of_vectors
 from dpprobe.privacy.trade_off import Allowed, bound_attacks, per_hundred
 from dpprobe.release import audit_evidence
@@ -176,6 +177,7 @@ def state_formally(statement: Mapping[str, Any]) -> str:
         f"epsilon {format_price(statement['epsilon_realised'])} at delta "
         f"{format_small(statement['delta'])} for "
         f"{statement['unit_of_privacy']}, with n = {statement['n']:,} training {many}"
+        f"{target_words(statement)}"
     )
 
 
@@ -313,6 +315,7 @@ def html_environment() -> Environment:
     )
     environment.filters.update(
         price=format_price,
+        target=lambda statement: target_words(statement).removeprefix(", "),
         small=format_small,
         percent_up=percent_up,
         per_hundred=per_hundred,

@@ -50,6 +50,7 @@ from dpprobe.options import resolve_path
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.entropy import SystemEntropy
 from dpprobe.privacy.plan import Patients, Plan
+from dpprobe.privacy.risk import nominal_epsilon, read_budget
 from dpprobe.release import bundle as files
 from dpprobe.release.audit_evidence import read_evidence
 from dpprobe.release.bundle import BackboneFacts, BundleFacts, CardFacts
@@ -140,7 +141,9 @@ class _Task:
 
     @cached_property
     def facts(self) -> DataFacts:
-        return self.inputs.read_facts(epsilon=self.options.epsilon, delta=self.delta)
+        return self.inputs.read_facts(
+            epsilon=nominal_epsilon(self.options.token, self.delta), delta=self.delta
+        )
 
     def _facts_by_backbone(self) -> dict[str, DataFacts]:
         """Returns the facts of each backbone for which the dataset has features."""
@@ -187,7 +190,7 @@ class _Task:
         plan = plan_method(
             self.method,
             n=self.inputs.n,
-            epsilon=self.options.epsilon,
+            epsilon=read_budget(self.options.token),
             delta=self.delta,
             accountant=self.study.accountant,
             cache=self.cache,

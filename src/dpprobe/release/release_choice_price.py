@@ -33,12 +33,14 @@ from dpprobe.errors import DpprobeError
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.accountants import Fits, all_together
-from dpprobe.privacy.calibration import calibrate, round_up
-from dpprobe.privacy.limits import INFINITE, epsilon_value
+from dpprobe.privacy.calibration import round_up
+from dpprobe.privacy.limits import INFINITE
 from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.risk import budget_words, nominal_epsilon, read_budget
 from dpprobe.progress import Progress
 from dpprobe.results.summary import rounded_up
 from dpprobe.study.study import Study
+from dpprobe.training.plan_file import plan_method
 
 logger = logging.getLogger("dpprobe")
 
@@ -152,7 +154,7 @@ def _not_known(study: Study, facts: Mapping[str, DataFacts]) -> list[str]:
 def _not_private(study: Study, dataset: str) -> list[str]:
     """Names what the study computes from a dataset's training examples without privacy."""
     cells = (
-        f"{cell.backbone}/{cell.method} at epsilon {cell.epsilon}"
+        f"{cell.backbone}/{cell.method} at epsilon {budget_words(cell.epsilon)}"
         for cell in study.list_cells(dataset)
         if cell.epsilon == INFINITE
         or not (method := study.methods[cell.method]).private
@@ -168,7 +170,8 @@ def _not_private(study: Study, dataset: str) -> list[str]:
     lawful = law_backbones(study) if dataset in law_datasets(study) else ()
     laws = (f"{backbone}/representation law" for backbone in lawful)
     attacks = (
-        f"{cell.backbone}/{cell.method} at epsilon {cell.epsilon}, attacks on membership"
+        f"{cell.backbone}/{cell.method} at epsilon {budget_words(cell.epsilon)}, attacks on "
+        "membership"
         for cell in audit_cells(study, dataset)
         if study.block("audit") and study.block("audit").membership
     )
@@ -188,19 +191,19 @@ def _list_fits(
     delta, fits = study.dataset_delta(dataset), []
     with Progress(len(pairs), label="price of the choice", unit="plans") as progress:
         for method, epsilon in pairs:
-            value = epsilon_value(epsilon)
+            value = nominal_epsilon(epsilon, delta)
             target = {name: replace(f, epsilon=value, delta=delta) for name, f in facts.items()}
             for options, backbones in _decide_methods(study.methods[method], study, target):
                 try:
-                    plan = calibrate(
-                        options.list_mechanisms(n),
+                    plan = plan_method(
+                        options,
                         n=n,
-                        epsilon=value,
+                        epsilon=read_budget(epsilon),
                         delta=delta,
                         accountant=study.accountant,
                         cache=cache,
-                        selection=options.priced_selection(n),
                         unit=unit,
+                        patients=None,
                     )
                 except DpprobeError as error:
                     logger.info("%s at epsilon %s trains no head: %s", method, epsilon, error)

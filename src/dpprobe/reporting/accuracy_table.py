@@ -18,6 +18,7 @@ from dpprobe.exhibits.tables import (
     make_row,
 )
 from dpprobe.privacy.limits import ABOVE_NOTE
+from dpprobe.privacy.risk import RiskEpsilon, explain_risks, row_words
 from dpprobe.reporting.headline import headline_lines
 from dpprobe.results.best_private import best_private
 from dpprobe.results.cell_record import ACCURACY
@@ -42,6 +43,8 @@ UNPRICED = (
     f"{UNPRICED_MARK} Not private and not for release: its options were searched on the private "
     "images without a privacy budget"
 )
+RISK_COLUMN = "risk"
+RISKS = "At a permitted risk heads differ in epsilon, and a row names the largest"
 LEFT_OUT = (
     "The mean leaves out labels that all test examples have, and labels that no test example has"
 )
@@ -71,7 +74,7 @@ def accuracy_table(grid: Grid) -> Table:
     for row in grid.rows:
         metric = [grid.measures[row[0]].title] if named else []
         entries = [grid.get(row, column) for column in grid.columns]
-        rows.append(make_row(row[0], *metric, f"{row[1]:g}", *_show_cells(entries)))
+        rows.append(make_row(row[0], *metric, row_words(row[1]), *_show_cells(entries)))
     texts = [cell.text for row in rows for cell in row]
     kinds = [
         "[low, high]: 95% CI over seeds and "
@@ -93,12 +96,15 @@ def accuracy_table(grid: Grid) -> Table:
     if grid.above:
         note += f" {ABOVE_NOTE}."
     prices = [
-        f"{row[0]} at {row[1]:g}, {choice.candidates} cells, {rounded_up(choice.epsilon):g}"
+        f"{row[0]} at {row_words(row[1])}, {choice.candidates} cells, "
+        f"{rounded_up(choice.epsilon):g}"
         for row in grid.rows
         if (choice := grid.choices.get(row)) and choice.epsilon is not None
     ]
     if prices:
         note += f" {CHOICE}. That epsilon: {'; '.join(prices)}."
+    if grid.risks:
+        note += f" {RISKS}: {explain_risks(grid.risks)}."
     if grid.patients:
         note += f" {PATIENTS}."
     if any(measure.is_partial for measure in grid.measures.values()):
@@ -146,7 +152,8 @@ def numbers_table(grid: Grid) -> Table:
     """
     named, unpriced = _names_metrics(grid), grid.unpriced
     marked = ["delta above 1/n"] if grid.above else []
-    titles = ["dataset", "epsilon", "delta", *marked]
+    risky = [RISK_COLUMN] if grid.risks else []
+    titles = ["dataset", "epsilon", *risky, "delta", *marked]
     titles += ["metric", CONSTANT_METRIC, CONSTANT] if named else [CONSTANT]
     for column in grid.columns:
         name = " + ".join(column)
@@ -166,7 +173,8 @@ def numbers_table(grid: Grid) -> Table:
                 numbers.append("" if entry is None else str(entry.unpriced).lower())
         delta_text = "" if delta is None else f"{delta:g}"
         above = [str(delta is not None and row[0] in grid.above).lower()] if marked else []
-        head = [row[0], f"{row[1]:g}", delta_text, *above, *metric]
+        risk = [row[1].token if isinstance(row[1], RiskEpsilon) else ""] if risky else []
+        head = [row[0], f"{row[1]:g}", *risk, delta_text, *above, *metric]
         head.append(_first_known(entry.constant_accuracy for entry in entries))
         rows.append(make_row(*head, *numbers))
     return Table(name=NAME, columns=tuple(Column(title=title) for title in titles), rows=rows)

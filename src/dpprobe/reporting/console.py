@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dpprobe.artifacts import read_json
-from dpprobe.privacy.limits import ABOVE_NOTE, epsilon_token, epsilon_value
+from dpprobe.privacy.limits import ABOVE_NOTE
+from dpprobe.privacy.risk import explain_risks, row_words
 from dpprobe.reporting.accuracy_table import LEFT_OUT, UNPRICED, format_mean
 from dpprobe.reporting.headline import list_doubts, verdict
 from dpprobe.results.best_private import (
@@ -92,7 +93,7 @@ def _make_table(
     """Lists the means of one dataset's cells, or of several datasets' best private heads."""
     several = len(grid.measures) > 1
     epsilons = sorted({epsilon for _, epsilon in grid.rows if math.isfinite(epsilon)})
-    columns = [f"ε = {epsilon:g}" for epsilon in epsilons] + ["no privacy"]
+    columns = [row_words(epsilon, "ε = ") for epsilon in epsilons] + ["no privacy"]
     if several:
         title = "Best private head of each dataset: test result in percent"
         heads = ["dataset", "metric", *columns, "majority class"]
@@ -111,14 +112,14 @@ def _make_table(
     widths = [max(len(line[i]) for line in table) for i in range(len(heads))]
     lines = [_join_row(line, widths) for line in table]
     more = [f"{left_out} more rows: {folder / 'tables/accuracy.md'}"] if left_out else []
-    return [title, *lines, *more]
+    return [title, *_wrap(explain_risks(grid.risks)), *lines, *more]
 
 
 def _cell_rows(
     grid: Grid, dataset: str, epsilons: Sequence[float], chosen: Sequence[Best]
 ) -> list[list[str]]:
     """Makes one row per backbone and method, the best at the verdict's epsilon first."""
-    at = epsilon_value(chosen[0].epsilon) if chosen else math.inf
+    at = chosen[0].at if chosen else math.inf
 
     def result(column: tuple[str, str]) -> tuple[bool, float]:
         entry = grid.get((dataset, at), column)
@@ -133,8 +134,8 @@ def _cell_rows(
 def _dataset_row(
     grid: Grid, bests: Sequence[Best], dataset: str, epsilons: Sequence[float]
 ) -> list[str]:
-    by_epsilon = {best.epsilon: best for best in bests if best.dataset == dataset}
-    private = [by_epsilon.get(epsilon_token(epsilon)) for epsilon in epsilons]
+    by_epsilon = {best.at: best for best in bests if best.dataset == dataset}
+    private = [by_epsilon.get(epsilon) for epsilon in epsilons]
     entries = [entry for key, entry in grid.entries.items() if key[0] == dataset]
     ceiling = best_ceiling(entries)
     constant = next((entry.constant for entry in entries if entry.constant is not None), None)
@@ -191,7 +192,7 @@ def _plan_command(best: Best, summaries: Sequence[Path]) -> str:
     cell = table[(table[list(names)] == wanted).all(axis=1)].iloc[0]
     majority = max(cell.constant_accuracy, 1 / cell.num_classes)
     words = f"--n {cell.n} --classes {cell.num_classes} --d {cell.dimension} "
-    words += f"--epsilon {best.epsilon} --delta {cell.delta:g} --majority {majority:.3f}"
+    words += f"--epsilon {best.head_epsilon:.12g} --delta {cell.delta:g} --majority {majority:.3f}"
     if best.ceiling is not None and best.ceiling.mean > 100 * majority:
         words += f" --ceiling {best.ceiling.mean / 100:.3f}"
     if cell.n == cell.train_units:

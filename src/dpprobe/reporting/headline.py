@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dpprobe.planner.plan_text import round_count
+from dpprobe.privacy.risk import budget_in_full
 from dpprobe.results.best_private import Best
 from dpprobe.results.cautions import list_cautions
 from dpprobe.results.cell_record import Measure
@@ -50,7 +51,8 @@ def verdict(best: Best) -> str:
         if value is not None
     ]
     return (
-        f"At ε = {best.epsilon} the best private head reaches {best.value:.1f}% "
+        f"At ε = {budget_in_full(best.head_epsilon)} the best private head reaches "
+        f"{best.value:.1f}% "
         f"{best.measure.title}{interval}{', ' if beside else ''}{' and '.join(beside)}."
     )
 
@@ -143,14 +145,14 @@ def headline_lines(grid: Grid, bests: Sequence[Best], dataset: str) -> list[str]
     doubts: dict[str, list[str]] = {}
     for best in bests:
         for doubt in list_doubts(best):
-            doubts.setdefault(doubt, []).append(best.epsilon)
+            doubts.setdefault(doubt, []).append(best.budget)
     lines += [f"ε = {', '.join(at)}: {doubt}" for doubt, at in doubts.items()]
     return lines + list(list_cautions(grid, bests, dataset))
 
 
 def _by_epsilon(bests: Sequence[Best], values: Sequence[str]) -> str:
     return ", ".join(
-        f"{value} at ε = {best.epsilon}" for best, value in zip(bests, values, strict=True)
+        f"{value} at ε = {best.budget}" for best, value in zip(bests, values, strict=True)
     )
 
 

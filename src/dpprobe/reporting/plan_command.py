@@ -17,7 +17,14 @@ def add_command(commands: Any) -> None:
     words = "unit of privacy that --n counts; default %(default)s"
     parser.add_argument("--unit", choices=("image", "patient"), default="image", help=words)
     parser.add_argument("--classes", type=int, required=True, help="number of classes")
-    parser.add_argument("--epsilon", type=float, required=True)
+    budget = parser.add_mutually_exclusive_group(required=True)
+    budget.add_argument("--epsilon", type=float)
+    words = "permitted risk in place of epsilon: advantage of any attack on one unit, such as 0.1"
+    budget.add_argument("--advantage", type=float, help=words)
+    words = "permitted risk: true-positive rate at the false-positive rate --at, such as 0.01"
+    budget.add_argument("--true-positives", type=float, help=words)
+    words = "false-positive rate of --true-positives, such as 0.001"
+    parser.add_argument("--at", type=float, help=words)
     parser.add_argument("--delta", type=float, default=1e-5, help="default %(default)s")
     parser.add_argument(
         "--d", type=int, help="number of features of the backbone, such as 1280 for MobileNetV2"
@@ -42,7 +49,7 @@ def _run_plan(arguments: argparse.Namespace) -> int:
     setting = Setting(
         n=arguments.n,
         classes=arguments.classes,
-        epsilon=arguments.epsilon,
+        epsilon=_read_epsilon(arguments),
         delta=arguments.delta,
         dimension=arguments.d,
     )
@@ -55,3 +62,19 @@ def _run_plan(arguments: argparse.Namespace) -> int:
         write_plan_figure(arguments.figure, setting, plan.scale)
     print(json.dumps(plan.as_json(), indent=2) if arguments.json else plan_in_words(plan))
     return 0
+
+
+def _read_epsilon(arguments: argparse.Namespace) -> float:
+    """Returns epsilon, or what a permitted risk is with Gaussian noise on all examples.
+
+    Raises:
+      PrivacyError: for an incomplete risk, or one that cannot be calibrated.
+    """
+    names = ("advantage", "true_positives", "at")
+    values = {name: value for name in names if (value := getattr(arguments, name)) is not None}
+    if arguments.epsilon is not None and not values:
+        return float(arguments.epsilon)
+    from dpprobe.privacy.risk import Risk, RiskEpsilon  # heavy: SciPy
+
+    risk = Risk.from_dict(values)
+    return RiskEpsilon(risk.to_epsilon(arguments.delta), risk.token, arguments.delta)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from dpprobe.privacy.limits import epsilon_token, epsilon_value
+from dpprobe.privacy.risk import budget_order, budget_token, budget_words
 from dpprobe.results.cell_record import Measure
 from dpprobe.results.held_out import HeldOut, held_out
 from dpprobe.results.paired_difference import Comparison, compare_entries
@@ -19,14 +19,15 @@ from dpprobe.results.summary import Choice, Entry, Grid
 
 @dataclass(frozen=True, kw_only=True)
 class Best:
-    """The best private result of a dataset at one epsilon, selected by its test result.
+    """The best private result of a dataset at one budget, selected by its test result.
 
     Its own epsilon does not cover the selection; `choice` has the price. Its mean has a selection
     bias; `held_out` corrects it, and is None if nothing was selected or too little is known.
     """
 
     dataset: str
-    epsilon: str
+    epsilon: str  # the budget's token
+    at: float  # the epsilon of its row
     measure: Measure
     backbone: str
     method: str
@@ -35,6 +36,16 @@ class Best:
     zero_shot: tuple[str, str, float] | None  # backbone, metric, percent: the dataset's best
     choice: Choice
     held_out: HeldOut | None = None
+
+    @property
+    def budget(self) -> str:
+        """The head's epsilon in words, with the risk that it follows from."""
+        return budget_words(self.head_epsilon)
+
+    @property
+    def head_epsilon(self) -> float:
+        """The head's epsilon: at a permitted risk, those of a row differ."""
+        return self.at if self.entry.epsilon is None else self.entry.epsilon
 
     @property
     def value(self) -> float:
@@ -130,7 +141,8 @@ def best_private(grid: Grid, zero_shot: Mapping[tuple[str, str], tuple[str, floa
     return [
         Best(
             dataset=dataset,
-            epsilon=epsilon_token(epsilon),
+            epsilon=budget_token(epsilon),
+            at=epsilon,
             measure=grid.measures[dataset],
             backbone=backbone,
             method=method,
@@ -181,10 +193,10 @@ def choose_highlights(bests: Sequence[Best]) -> list[Best]:
     chosen: dict[str, Best] = {}
     for best in bests:
         other = chosen.get(best.dataset)
-        if other is None or from_one(best.epsilon) < from_one(other.epsilon):
+        if other is None or abs(math.log(best.at)) < abs(math.log(other.at)):
             chosen[best.dataset] = best
     return list(chosen.values())
 
 
 def from_one(epsilon: str) -> float:
-    return abs(math.log(epsilon_value(epsilon)))
+    return abs(math.log(budget_order(epsilon)))

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 
-from dpprobe.privacy.limits import epsilon_token
+from dpprobe.privacy.risk import budget_words
 from dpprobe.results.best_private import Best, best_ceiling, best_result
 from dpprobe.results.bootstrap import CONFIDENCE
 from dpprobe.results.paired_difference import compare_entries
@@ -50,7 +50,9 @@ def never_predicted_lines(
             if row[0] != dataset or entry is None or entry.balanced != balanced:
                 continue
             if entry.never:
-                told.setdefault(never_predicted(entry), []).append(epsilon_token(row[1]))
+                told.setdefault(never_predicted(entry), []).append(
+                    budget_words(entry.epsilon or row[1])
+                )
         lines += [
             f"{what} by {column[1]} on {column[0]} (ε = {', '.join(epsilons)})"
             for what, epsilons in told.items()
@@ -100,12 +102,12 @@ def describe_falls(
     of_dataset = [best for best in bests if best.dataset == dataset]
     lines = []
     if (
-        pair := _describe_steepest([(each.epsilon, each.entry, each.luck) for each in of_dataset])
+        pair := _describe_steepest([(each.budget, each.entry, each.luck) for each in of_dataset])
     ) and (len({(best.backbone, best.method) for best in of_dataset}) > 1):
         lines.append(f"The best private result falls {pair}")
     for backbone, method in columns:
         curve = [
-            (epsilon_token(row[1]), entry, 0.0)
+            (budget_words(entry.epsilon or row[1]), entry, 0.0)
             for row in grid.rows
             if row[0] == dataset
             and (entry := grid.get(row, (backbone, method))) is not None

@@ -6,7 +6,6 @@ since every start of Snakemake reads it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -25,7 +24,8 @@ from dpprobe.data.options import Headline
 from dpprobe.errors import DataError
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.registry import NETWORKS
-from dpprobe.privacy.limits import epsilon_value
+from dpprobe.privacy.limits import INFINITE
+from dpprobe.privacy.risk import budget_order
 from dpprobe.records import Part, Record
 from dpprobe.wrong_keys_and_values import explain_first
 
@@ -66,7 +66,7 @@ class _StrictPart(Part):
 
 
 class CellName(_StrictPart):
-    """The four names of a cell; epsilon is its token, such as "0.5" or "inf"."""
+    """The four names of a cell; epsilon is its token, such as "0.5", "inf" or "advantage-0.1"."""
 
     dataset: str
     backbone: str
@@ -78,8 +78,14 @@ class CellName(_StrictPart):
         return self.dataset, self.backbone, self.method, self.epsilon
 
     @property
-    def epsilon_value(self) -> float:
-        return epsilon_value(self.epsilon)
+    def order(self) -> float:
+        """A number to sort cells by budget."""
+        return budget_order(self.epsilon)
+
+    @property
+    def promises(self) -> bool:
+        """True for a budget that is not infinite."""
+        return self.epsilon != INFINITE
 
     def folder(self, cells: Path | str) -> Path:
         """Returns the cell's folder below the folder of all cells."""
@@ -179,7 +185,7 @@ class CellRecord(Record):
     def guaranteed(self) -> bool:
         """True for a private method at a finite epsilon, without an unpriced search."""
         searched = self.head in NETWORKS and self.options.get("search") is not None
-        return self.private and math.isfinite(self.cell.epsilon_value) and not searched
+        return self.private and self.cell.promises and not searched
 
     @property
     def tunes_network(self) -> bool:

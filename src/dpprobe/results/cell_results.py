@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from dpprobe.heads.registry import method_options
 from dpprobe.privacy.limits import delta_above
 from dpprobe.results.bootstrap import CONFIDENCE
 from dpprobe.results.cell_record import REAL_ACCURACY, CellRecord, Measure, MetricSummary, read_cell
+from dpprobe.results.summary import number_budgets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,16 +105,21 @@ def read_cell_results(paths: Iterable[Path]) -> list[CellResult]:
     Raises:
       DataError: if one is missing or is not a cell's record.
     """
-    return [_cell_result(read_cell(path)) for path in paths]
+    records = [read_cell(path) for path in paths]
+    epsilons = number_budgets(records)
+    return [
+        _cell_result(record, epsilons[record.cell.dataset, record.cell.epsilon])
+        for record in records
+    ]
 
 
-def _cell_result(record: CellRecord) -> CellResult:
+def _cell_result(record: CellRecord, epsilon: float) -> CellResult:
     cell, summary = record.cell, record.summary[record.headline]
     return CellResult(
         dataset=cell.dataset,
         backbone=cell.backbone,
         method=cell.method,
-        epsilon=cell.epsilon_value,
+        epsilon=epsilon,
         head=record.head,
         private=record.guaranteed,
         ceiling=record.is_ceiling,
@@ -131,7 +136,7 @@ def _cell_result(record: CellRecord) -> CellResult:
         seconds=record.seconds,
         real=record.summary.get(REAL_ACCURACY),
         network=record.tunes_network,
-        unpriced=record.private and math.isfinite(cell.epsilon_value) and not record.guaranteed,
+        unpriced=record.private and cell.promises and not record.guaranteed,
     )
 
 

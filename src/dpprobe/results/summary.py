@@ -15,6 +15,7 @@ import pyarrow as pa
 from dpprobe.artifacts import read_table, write_table
 from dpprobe.errors import DataError
 from dpprobe.privacy.limits import ABOVE_MARK, delta_above
+from dpprobe.privacy.risk import RiskEpsilon, find_risk, read_budget
 from dpprobe.results.best_head_price import choice_price
 from dpprobe.results.cell_record import (
     CEILING_HEAD,
@@ -118,8 +119,9 @@ def summarise_cells(
     read_measures(cells)  # cells that differ in it must not share a column
     records = sorted(
         (record for _, record in cells),
-        key=lambda record: (*record.cell.key[:3], record.cell.epsilon_value),
+        key=lambda record: (*record.cell.key[:3], record.cell.order),
     )
+    epsilons = number_budgets(records)
     candidates: dict[tuple[str, str], list[Path]] = {}
     for path, record in cells:
         if record.guaranteed:
@@ -132,9 +134,40 @@ def summarise_cells(
     rows = [
         row | (choices[record.cell.dataset, record.cell.epsilon] if record.guaranteed else {})
         for record in records
-        for row in _make_rows(record, study, metric_of)
+        for row in _make_rows(record, study, metric_of, epsilons)
     ]
     write_table(output, pa.Table.from_pylist(rows, schema=SCHEMA))
+
+
+def number_budgets(records: Sequence[CellRecord]) -> dict[tuple[str, str], float]:
+    """Returns the epsilon of each dataset's budgets: of a risk, the largest that a cell has.
+
+    Each is rounded up to four digits, and no two budgets of a dataset have the same: rows of tables
+    are named by it.
+    """
+    epsilons: dict[tuple[str, str], float] = {}
+    largest: dict[tuple[str, str], float] = {}
+    deltas = {record.cell.dataset: record.delta for record in records if record.delta}
+    for record in records:
+        key, epsilon = (record.cell.dataset, record.cell.epsilon), epsilon_of(record)
+        if isinstance(epsilon, RiskEpsilon):
+            largest[key] = max(largest.get(key, 0.0), epsilon)
+        else:
+            epsilons[key] = epsilon
+    for key in sorted(largest):
+        value = float(largest[key])
+        while value in {other for (of, _), other in epsilons.items() if of == key[0]}:
+            value = rounded_up(value * 1.0001)
+        epsilons[key] = RiskEpsilon(value, key[1], deltas.get(key[0]))
+    return epsilons
+
+
+def epsilon_of(record: CellRecord) -> float:
+    """Returns a cell's epsilon: its target, or what a permitted risk led to."""
+    budget = read_budget(record.cell.epsilon)
+    if isinstance(budget, float):
+        return budget
+    return RiskEpsilon(rounded_up(record.realised_epsilon or 0.0), budget.token, record.delta)
 
 
 def read_summaries(paths: Sequence[Path]) -> pa.Table:
@@ -169,6 +202,7 @@ class Entry:
       network: True if a part of the backbone was trained.
       balanced: True if the head's options balance classes of different frequencies.
       unpriced: True at a finite epsilon if an unpriced search chose options: nothing is promised.
+      epsilon: of the cell itself, where its row's is the largest that a risk led to; else None.
     """
 
     mean: float
@@ -198,6 +232,7 @@ class Entry:
     network: bool = False
     balanced: bool = False
     unpriced: bool = False
+    epsilon: float | None = None
 
     @property
     def over_seeds(self) -> bool:
@@ -237,6 +272,11 @@ class Grid:
     reasons: dict[str, str]  # of each dataset: its headline metric, and why
 
     @property
+    def risks(self) -> list[float]:
+        """The epsilons of all cells whose budget is a permitted risk."""
+        return [e.epsilon for e in self.entries.values() if e.epsilon is not None]
+
+    @property
     def patients(self) -> bool:
         return any(entry.patients for entry in self.entries.values())
 
@@ -273,6 +313,7 @@ def read_grid(paths: Sequence[Path]) -> Grid:
     shown: dict[str, Measure] = {}
     for key, rows in table.groupby(["dataset", "epsilon", "backbone", "method"], sort=False):
         first = rows.iloc[0]
+        key = key[0], _row_epsilon(first), *key[2:]
         name = first.headline
         if first.headline_reason:
             reasons[key[0]] = first.headline_reason
@@ -303,6 +344,7 @@ def read_grid(paths: Sequence[Path]) -> Grid:
             ceiling=first["head"] == CEILING_HEAD,
             network=bool(first.network),
             balanced=bool(first.balanced),
+            epsilon=own_epsilon(first),
             unpriced=math.isfinite(key[1]) and not first.private and first["head"] != CEILING_HEAD,
         )
     order = {name: index for index, name in enumerate(dict.fromkeys(table.dataset))}
@@ -320,13 +362,27 @@ def read_grid(paths: Sequence[Path]) -> Grid:
         measures=shown,
         reasons=reasons,
         choices={
-            (row.dataset, row.epsilon): Choice(
+            (row.dataset, _row_epsilon(row)): Choice(
                 candidates=int(row.candidates),
                 epsilon=None if math.isnan(row.choice_epsilon) else row.choice_epsilon,
             )
             for row in table[table.private].drop_duplicates(["dataset", "epsilon"]).itertuples()
         },
     )
+
+
+def _row_epsilon(row: Any) -> float:
+    """Returns the epsilon of a summary's row, which knows the risk that it follows from."""
+    if find_risk(row.epsilon_token) is None:
+        return float(row.epsilon)
+    return RiskEpsilon(row.epsilon, row.epsilon_token, row.delta)
+
+
+def own_epsilon(row: Any) -> float | None:
+    """Returns the epsilon of a cell, by its row of a summary; None unless a risk led to it."""
+    if find_risk(row.epsilon_token) is None:
+        return None
+    return RiskEpsilon(rounded_up(row.realised_epsilon), row.epsilon_token, row.delta)
 
 
 def _to_percent(value: Any) -> Any:
@@ -344,7 +400,9 @@ def _halves_in_percent(values: Iterable[np.ndarray | None]) -> np.ndarray | None
     return 100 * np.stack(known).astype(np.float64).reshape(len(known), -1, 2)
 
 
-def _make_rows(record: CellRecord, study: str, metric_of: str) -> list[dict[str, Any]]:
+def _make_rows(
+    record: CellRecord, study: str, metric_of: str, epsilons: Mapping[tuple[str, str], float]
+) -> list[dict[str, Any]]:
     cell = record.cell
     least = least_class(record)
     shared = {
@@ -353,7 +411,7 @@ def _make_rows(record: CellRecord, study: str, metric_of: str) -> list[dict[str,
         **record.model_dump(include=SAME_NAMES),
         "network": record.tunes_network,
         "balanced": record.balanced,
-        "epsilon": cell.epsilon_value,
+        "epsilon": epsilons[cell.dataset, cell.epsilon],
         "epsilon_token": cell.epsilon,
         "private": record.guaranteed,
         "train_rows": record.rows.train,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from dpprobe.planner.plan_text import too_few_warning
-from dpprobe.privacy.limits import INFINITE, LARGEST_EPSILON, SMALLEST_EPSILON
+from dpprobe.privacy.limits import INFINITE
+from dpprobe.privacy.risk import nominal_epsilon
 from dpprobe.study.study import Study
 
 
@@ -16,12 +17,8 @@ def few_rows_warnings(study: Study, dimensions: Collection[int | None]) -> list[
       dimensions: features of each backbone, None if unknown. The fewest stand for all: the most
         favourable.
     """
-    epsilons = [
-        float(epsilon)
-        for epsilon in study.job_epsilons()
-        if epsilon != INFINITE and SMALLEST_EPSILON <= float(epsilon) <= LARGEST_EPSILON
-    ]
-    if not epsilons or not any(method.private for method in study.methods.values()):
+    budgets = [token for token in study.job_epsilons() if token != INFINITE]
+    if not budgets or not any(method.private for method in study.methods.values()):
         return []
     known = [dimension for dimension in dimensions if dimension is not None]
     fewest = min(known) if known and len(known) == len(dimensions) else None
@@ -35,7 +32,7 @@ def few_rows_warnings(study: Study, dimensions: Collection[int | None]) -> list[
             n=n,
             classes=classes,
             dimension=fewest,
-            epsilons=epsilons,
+            epsilons=[nominal_epsilon(token, study.dataset_delta(name)) for token in budgets],
             delta=study.dataset_delta(name),
             unit=study.dataset_unit(name),
         )

@@ -11,7 +11,12 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from dpprobe.data.options import Headline
 from dpprobe.errors import PrivacyError
 from dpprobe.options import AtMost, Name, Options
-from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON
+from dpprobe.privacy.limits import (
+    LARGEST_EPSILON,
+    SMALLEST_DELTA,
+    SMALLEST_EPSILON,
+    epsilon_token,
+)
 from dpprobe.privacy.risk import Risk
 
 Budget = Annotated[float, Field(ge=SMALLEST_EPSILON, le=LARGEST_EPSILON, allow_inf_nan=False)]
@@ -163,7 +168,10 @@ class ReleaseOptions(Options):
     method: Name = Field(
         description="A method with all its options fixed, or a priced search (tuned)."
     )
-    epsilon: Budget = Field(description="Price of the head, spent for good.")
+    epsilon: Budget | RiskOptions = Field(
+        description="Price of the head, spent for good; or the permitted risk, such as "
+        "{advantage: 0.1}."
+    )
     delta: float | None = Field(
         None, ge=SMALLEST_DELTA, lt=1, description="The dataset's delta if absent."
     )
@@ -181,6 +189,12 @@ class ReleaseOptions(Options):
     sign_key: str | None = Field(
         None, min_length=1, description="An Ed25519 private key in PEM, which signs the bundle."
     )
+
+    @property
+    def token(self) -> str:
+        """The spelling of its budget in paths."""
+        budget = self.epsilon
+        return budget.to_risk().token if isinstance(budget, RiskOptions) else epsilon_token(budget)
 
 
 class OverlapOptions(Options):

@@ -33,7 +33,8 @@ def study_schema() -> dict[str, Any]:
         schema["properties"][field].pop("patternProperties", None)
         schema["properties"][field]["propertyNames"] = {"pattern": f"^{NAME_PATTERN}$"}
     limits = {"minimum": SMALLEST_EPSILON, "maximum": LARGEST_EPSILON}
-    epsilon = {"anyOf": [{"type": "number", **limits}, {"const": INFINITE}]}
+    risk = {"$ref": "#/$defs/RiskOptions"}
+    epsilon = {"anyOf": [{"type": "number", **limits}, {"const": INFINITE}, risk]}
     epsilons = {"items": epsilon, "uniqueItems": True}
     schema["properties"]["epsilons"].update(epsilons)
     audited = definitions["AuditOptions"]["properties"]["epsilons"]

@@ -16,7 +16,7 @@ from dpprobe.backbones.registry import FAMILIES
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.patient_sides import Unit
 from dpprobe.data.registry import SOURCES
-from dpprobe.errors import ConfigError
+from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.heads import auto
 from dpprobe.heads.registry import AnyMethod
 from dpprobe.options import AtMost, Folder, Name, Options, by_registry
@@ -26,10 +26,9 @@ from dpprobe.privacy.limits import (
     SMALLEST_DELTA,
     SMALLEST_EPSILON,
     delta_fault,
-    epsilon_token,
     epsilon_value,
 )
-from dpprobe.privacy.risk import Risk
+from dpprobe.privacy.risk import Risk, budget_token, budget_words, find_risk
 from dpprobe.study import catalog
 from dpprobe.study.imbalance import imbalance_faults, with_rare_classes
 from dpprobe.study.options import (
@@ -73,10 +72,12 @@ def _read_epsilons(value: Any) -> Any:
         raise ValueError(f"{value!r}: write a list, such as [0.5, 1, 2, inf]")
     if not value:
         raise ValueError("empty: write at least one, such as [0.5, 1, 2, inf]")
-    tokens = [epsilon_token(item) for item in value]
+    tokens = [budget_token(item) for item in value]
     for token in tokens:
         if tokens.count(token) > 1:
-            raise ValueError(f"{token} appears twice in the list; remove one")
+            raise ValueError(f"{budget_words(token)} appears twice in the list; remove one")
+        if find_risk(token) is not None:
+            continue
         number = epsilon_value(token)
         if number < SMALLEST_EPSILON or LARGEST_EPSILON < number < math.inf:
             remedy = "a larger one" if number < SMALLEST_EPSILON else "inf for no privacy"
@@ -108,7 +109,8 @@ class _Beginning(Options):
     epsilons: Annotated[tuple[str, ...], BeforeValidator(_read_epsilons)] = Field(
         min_length=1,
         description=f"Privacy budgets: numbers from {SMALLEST_EPSILON:g} to {LARGEST_EPSILON:g}, "
-        'or "inf" for no privacy.',
+        'or "inf" for no privacy; or permitted risks, such as {advantage: 0.1} or {true_positives: '
+        "0.01, at: 0.001}.",
     )
     delta: float = Field(
         1e-5,
@@ -234,9 +236,26 @@ class Study(_Analysed):
             raise ValueError(
                 "no cell to train: the methods are all non-private, or epsilons is empty"
             )
+        self._check_risks()
         self._check_releases()
         self._check_tracking()
         return self
+
+    def _check_risks(self) -> None:
+        """Checks that each permitted risk has an epsilon, and that the methods can keep to it."""
+        risks = [risk for token in self.epsilons if (risk := find_risk(token)) is not None]
+        for risk in risks:
+            for name in self.datasets:
+                try:
+                    risk.to_epsilon(self.dataset_delta(name))
+                except PrivacyError as error:
+                    raise ValueError(f"epsilons: {error}") from None
+        for name, method in self.methods.items():
+            if risks and method.private and method.private_choices is not None:
+                raise ValueError(
+                    f"methods.{name}: nothing prices {method.private_choices}, so no risk can be "
+                    f"promised, and epsilons has {risks[0]}; remove one of the two"
+                )
 
     def _check_releases(self) -> None:
         for name, release in self.releases.items():

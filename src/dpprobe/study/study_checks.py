@@ -17,6 +17,7 @@ from dpprobe.heads.options import MethodOptions, check_counts
 from dpprobe.options import resolve_path
 from dpprobe.privacy.accountants import worth_to_group
 from dpprobe.privacy.limits import INFINITE, delta_fault, delta_warning
+from dpprobe.privacy.risk import budget_words, nominal_epsilon, read_budget
 from dpprobe.study.class_split_checks import class_split_faults
 from dpprobe.study.folders import folder_faults
 from dpprobe.study.network_methods import network_faults
@@ -184,23 +185,23 @@ def _check_release(study: Study, name: str) -> list[str]:
     if n is not None and (fault := study.release_delta_fault(name, n)):
         faults.append(fault)
     limit = study.max_epsilon(release.dataset)
-    if limit is not None and release.epsilon > limit:
+    epsilon = read_budget(release.token)
+    if limit is not None and isinstance(epsilon, float) and epsilon > limit:
         faults.append(
-            f"epsilon {release.epsilon:g} is above privacy.max_epsilon {limit:g} of "
+            f"epsilon {epsilon:g} is above privacy.max_epsilon {limit:g} of "
             f"{release.dataset}; write a smaller one"
         )
     return [f"config: releases.{name}: {fault}" for fault in faults]
 
 
 def _warn_of_unmeasured(study: Study, name: str) -> list[str]:
-    epsilon = study.releases[name].epsilon
-    measured = [float(token) for token in study.epsilons]
-    if epsilon in measured:
+    token = study.releases[name].token
+    if token in study.epsilons:
         return []
     return [
-        f"releases.{name}: epsilon {epsilon:g} is not in `epsilons`, so no cell of this study "
-        "measures a head at this epsilon; add it there to see its quality before you spend it on "
-        "a release"
+        f"releases.{name}: epsilon {budget_words(token)} is not in `epsilons`, so no cell of this "
+        "study measures a head at this epsilon; add it there to see its quality before you spend "
+        "it on a release"
     ]
 
 
@@ -313,9 +314,10 @@ def _warn_of_patients(study: Study, dataset: str) -> list[str]:
         ]
     delta = study.dataset_delta(dataset)
     prices = ", ".join(
-        f"{worth_to_group(float(epsilon), delta, most):.4g} in place of {epsilon}"
-        for epsilon in study.job_epsilons()
-        if epsilon != INFINITE
+        f"{worth_to_group(nominal_epsilon(token, delta), delta, most):.4g} in place of "
+        f"{budget_words(token)}"
+        for token in study.job_epsilons()
+        if token != INFINITE
     )
     return [
         f"{start}for a patient with {most} images the epsilon is {prices} (for steps on all rows; "

@@ -25,6 +25,7 @@ from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 from mlflow.types.schema import Array
 
 from dpprobe.artifacts import hash_value
+from dpprobe.privacy.risk import target_words
 from dpprobe.privacy.statement import unit_of_statement
 from dpprobe.release.bundle import (
     BUNDLE_FILES,
@@ -102,7 +103,7 @@ def release_run(bundle: Bundle, *, study: str, digest: str) -> RunContents:
     """Describes the run of a release only from its bundle, so that the run stays valid."""
     facts, statement = bundle.facts, bundle.statement
     epsilon, delta = f"{statement['epsilon_target']:g}", f"{statement['delta']:g}"
-    guarantee = f"({epsilon}, {delta})-DP"
+    guarantee = f"({epsilon}, {delta})-DP{target_words(statement)}"
     named = {
         "study": study,
         "release": facts.name,

@@ -25,6 +25,7 @@ from dpprobe.errors import TrackingError
 from dpprobe.exhibits.class_colours import CLASS_COLOURS
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.limits import INFINITE, delta_above
+from dpprobe.privacy.risk import RiskEpsilon, budget_title, budget_words
 from dpprobe.reporting.confusion_matrix import confusion_svg
 from dpprobe.reporting.headline import choice_words, list_doubts, verdict
 from dpprobe.results import confusion
@@ -40,7 +41,7 @@ from dpprobe.results.cell_record import (
 )
 from dpprobe.results.headline_metric import least_class
 from dpprobe.results.metrics import THRESHOLDS
-from dpprobe.results.summary import Grid, rounded_up
+from dpprobe.results.summary import Grid, epsilon_of, rounded_up
 from dpprobe.tracking.store import first_line
 from dpprobe.versions import VERSIONS
 
@@ -131,8 +132,10 @@ def cell_run(
     guarantee = "not private"
     above = record.delta is not None and delta_above(record.delta, record.n)
     if record.guaranteed:
-        guarantee = f"({cell.epsilon}, {record.delta:g})-DP{', delta above 1/n' if above else ''}"
-    epsilon = cell.epsilon.replace(INFINITE, "∞")
+        at = epsilon_of(record)
+        risk = f", {budget_words(cell.epsilon)}" if isinstance(at, RiskEpsilon) else ""
+        guarantee = f"({at:.12g}, {record.delta:g})-DP{risk}{', delta above 1/n' if above else ''}"
+    epsilon = budget_words(cell.epsilon).replace(INFINITE, "∞")
     percent = 100 * record.summary[record.headline].mean
     params = {
         **cell.model_dump(),
@@ -217,10 +220,10 @@ def summary_run(
     source: DatasetInput,
 ) -> RunContents:
     """Describes the run of a (backbone, method), from its cells at all epsilons."""
-    ordered = sorted((record for _, record in cells), key=lambda each: each.cell.epsilon_value)
+    ordered = sorted((record for _, record in cells), key=epsilon_of)
     first, cell = ordered[0], ordered[0].cell
     named = {**cell.model_dump(exclude={"epsilon"}), "head": first.head}
-    steps = curve_steps([record.cell.epsilon_value for record in ordered])
+    steps = curve_steps([epsilon_of(record) for record in ordered])
     metrics: list[MetricValue] = []
     for record in ordered:
         for name in CURVES[record.headline]:
@@ -228,10 +231,10 @@ def summary_run(
                 continue
             value = _round_value(record.summary[name].mean)
             metrics.append((f"{name}/eps_{record.cell.epsilon}", value, 0))
-            if (step := steps.get(record.cell.epsilon_value)) is not None:
+            if (step := steps.get(epsilon_of(record))) is not None:
                 metrics.append((f"{name}/{AGAINST_EPSILON}", value, step))
     hashes = [[record.cell.epsilon, record.content_hash] for record in ordered]
-    epsilons = ", ".join(record.cell.epsilon for record in ordered)
+    epsilons = ", ".join(budget_words(record.cell.epsilon) for record in ordered)
     return RunContents(
         key="/".join((study, *cell.key[:3])),
         content_hash=hash_value(
@@ -419,7 +422,7 @@ def _cell_metrics(record: CellRecord) -> list[MetricValue]:
     values["test/constant_accuracy"] = record.constant_accuracy
     if (least := least_class(record)) is not None:
         values["test/least_label_auc" if record.multi_label else "test/least_recall"] = least.value
-    values["privacy/epsilon_target"] = record.cell.epsilon_value
+    values["privacy/epsilon_target"] = epsilon_of(record)
     realised = record.realised_epsilon
     values["privacy/epsilon_realised"] = None if realised is None else rounded_up(realised)
     values["privacy/noise_multiplier"] = record.noise_multiplier
@@ -491,7 +494,7 @@ def _confusion_files(path: Path, record: CellRecord) -> dict[str, Callable[[], s
 
     if record.multi_label:
         return {"confusion/counts.csv": lambda: confusion.label_confusion_csv(count(), names)}
-    title = f"{cell.dataset}, {cell.method} on {cell.backbone}, ε = {cell.epsilon}"
+    title = f"{cell.dataset}, {cell.method} on {cell.backbone}, {budget_title(cell.epsilon)}"
     return {
         "confusion/counts.csv": lambda: confusion.confusion_csv(count(), names),
         "confusion/matrix.svg": lambda: confusion_svg(count(), names, title=title),

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpprobe.privacy.limits import INFINITE, epsilon_value
+from dpprobe.privacy.limits import INFINITE
+from dpprobe.privacy.risk import budget_order
 from dpprobe.results.best_private import from_one
 from dpprobe.results.cell_record import Measure
 from dpprobe.tracking.runs import AGAINST_EPSILON, BEST, CURVES, RunContents
@@ -111,7 +112,7 @@ def summary_experiment(
         logged = _logged_metrics(summaries) | other_metrics
         columns = sorted(
             (name for name in logged if name.startswith(prefix)),
-            key=lambda name: epsilon_value(name.removeprefix(prefix)),
+            key=lambda name: budget_order(name.removeprefix(prefix)),
         )
         order = prefix + nearest_to_one(name.removeprefix(prefix) for name in columns)
         view = _make_view(["method", "backbone"], columns, order, runs=summaries)
@@ -164,9 +165,7 @@ def releases_experiment(location: Path | None, run: RunContents) -> ExperimentCo
 
 def nearest_to_one(epsilons: Iterable[str]) -> str:
     """Returns the epsilon nearest to 1, a finite one if there is any."""
-    return min(
-        epsilons, key=lambda token: (from_one(token), epsilon_value(token)), default=INFINITE
-    )
+    return min(epsilons, key=lambda token: (from_one(token), budget_order(token)), default=INFINITE)
 
 
 def best_columns(metrics: Iterable[str]) -> list[str]:
@@ -177,7 +176,7 @@ def best_columns(metrics: Iterable[str]) -> list[str]:
         if best:
             epsilons.setdefault(dataset, []).append(epsilon)
     ranked = [
-        (rank, dataset, epsilon_value(epsilon), f"{dataset}{BEST}{epsilon}")
+        (rank, dataset, budget_order(epsilon), f"{dataset}{BEST}{epsilon}")
         for dataset, tokens in epsilons.items()
         for rank, epsilon in enumerate(sorted(sorted(tokens), key=from_one))
     ]

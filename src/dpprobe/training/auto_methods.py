@@ -13,18 +13,21 @@ from pathlib import Path
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.plan import Patients, Plan
+from dpprobe.privacy.risk import Risk, plan_budget
 from dpprobe.training.plan_file import Plans, make_plans
 
 logger = logging.getLogger("dpprobe")
 
 
 def facts_of_plan(plan: Plan, *, dimension: int, classes: int, multi_label: bool) -> DataFacts:
+    """Returns the facts that a plan's method was chosen from."""
+    budget = plan_budget(plan)  # of a risk, the plan's epsilon follows from the choice
     return DataFacts(
         n=plan.n,
         dimension=dimension,
         classes=classes,
         multi_label=multi_label,
-        epsilon=plan.epsilon,
+        epsilon=budget.to_epsilon(plan.delta) if isinstance(budget, Risk) else budget,
         delta=plan.delta,
         unit=plan.unit,
     )
@@ -35,6 +38,7 @@ def decide_methods(
     calibrated: Plans,
     facts: DataFacts,
     *,
+    epsilon: float | Risk,
     accountant: str,
     cache: Path,
     seeds: int,
@@ -45,6 +49,7 @@ def decide_methods(
     Args:
       methods: by name; only those that facts decide change.
       calibrated: the file's plans, without methods that facts decide.
+      epsilon: the budget that plans are calibrated to.
       patients: if the dataset names them and the unit is one image.
     """
     decided = {
@@ -59,7 +64,7 @@ def decide_methods(
     made = make_plans(
         decided,
         n=facts.n,
-        epsilon=facts.epsilon,
+        epsilon=epsilon,
         delta=facts.delta,
         accountant=accountant,
         cache=cache,

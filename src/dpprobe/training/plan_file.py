@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from dpprobe.privacy.calibration import (
 )
 from dpprobe.privacy.limits import delta_fault, delta_warning
 from dpprobe.privacy.plan import Patients, Plan
+from dpprobe.privacy.risk import Risk, list_risk_faults, plan_for_risk
 from dpprobe.progress import Progress
 
 logger = logging.getLogger("dpprobe")
@@ -56,7 +58,7 @@ def write_plans(
     output: Path,
     cache: Path,
     n: int,
-    epsilon: float,
+    epsilon: float | Risk,
     delta: float,
     accountant: str,
     seeds: int,
@@ -64,7 +66,7 @@ def write_plans(
     patients: Patients | None = None,
     allow_delta_above_one_over_n: bool = False,
 ) -> None:
-    """Calibrates each method's mechanisms to (epsilon, delta) on n units.
+    """Calibrates each method's mechanisms to (epsilon, delta) on n units, or to a risk.
 
     A method that misses the target does not stop the others: the file says why. Methods that facts
     of the features decide are left to the jobs that read them (`auto_methods`).
@@ -108,7 +110,7 @@ def make_plans(
     methods: Mapping[str, MethodOptions],
     *,
     n: int,
-    epsilon: float,
+    epsilon: float | Risk,
     delta: float,
     accountant: str,
     cache: Path,
@@ -120,9 +122,8 @@ def make_plans(
     plans: dict[str, Plan] = {}
     failures: dict[str, str] = {}
     together: dict[str, float] = {}
-    progress = Progress(
-        len(methods), label=f"noise at epsilon {epsilon:g}", unit="methods", last_line=False
-    )
+    target = str(epsilon) if isinstance(epsilon, Risk) else f"epsilon {epsilon:g}"
+    progress = Progress(len(methods), label=f"noise at {target}", unit="methods", last_line=False)
     for name, options in methods.items():
         try:
             plan = plan_method(
@@ -155,7 +156,7 @@ def plan_method(
     options: MethodOptions,
     *,
     n: int,
-    epsilon: float,
+    epsilon: float | Risk,
     delta: float,
     accountant: str,
     cache: Path,
@@ -165,16 +166,20 @@ def plan_method(
     """Calibrates one method's mechanisms; raises DpprobeError if it cannot meet the target."""
     mechanisms = options.list_mechanisms(n)
     check_counts(mechanisms)
-    plan = calibrate(
+    make_plan = partial(
+        calibrate,
         mechanisms,
         n=n,
-        epsilon=epsilon,
         delta=delta,
         accountant=accountant,
         cache=cache,
         selection=options.priced_selection(n),
         unit=unit,
     )
+    if isinstance(epsilon, Risk):
+        plan = plan_for_risk(epsilon, delta, lambda each: make_plan(epsilon=each))
+    else:
+        plan = make_plan(epsilon=epsilon)
     return replace(plan, patients=_price_patients(plan, patients))
 
 
@@ -233,6 +238,7 @@ def _list_faults(
     cost = price_plan(plan)
     if plan.private and not cost <= plan.epsilon * (1 + _ROUND_OFF):
         yield says.format(f"{plan.epsilon:g}", "", f"its mechanisms cost {cost:.9g} or more")
+    yield from list_risk_faults(plan)
     patients, priced = plan.patients or _NOBODY, _price_patients(plan, plan.patients) or _NOBODY
     for what, said, computed in (
         ("", plan.realised_epsilon, cost),

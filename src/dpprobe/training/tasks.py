@@ -17,8 +17,8 @@ from dpprobe.features.text_embeddings import check_classes
 from dpprobe.heads.fit import check_plan
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import method_options
-from dpprobe.privacy.limits import epsilon_value
 from dpprobe.privacy.plan import Patients, Plan
+from dpprobe.privacy.risk import nominal_epsilon, plan_budget, read_budget
 from dpprobe.results.cell_record import CellName
 from dpprobe.results.unit_counts import class_counts
 from dpprobe.study.study import Study
@@ -224,7 +224,8 @@ def read_job_plans(job: Job, path: Path, inputs: FitInputs) -> tuple[Job, Plans]
     methods, plans = decide_methods(
         job.methods,
         calibrated,
-        inputs.read_facts(epsilon=epsilon_value(job.epsilon), delta=job.delta),
+        inputs.read_facts(epsilon=nominal_epsilon(job.epsilon, job.delta), delta=job.delta),
+        epsilon=read_budget(job.epsilon),
         accountant=job.accountant,
         # <calibration>/<dataset>/eps-<epsilon>.json
         cache=path.parent.parent,
@@ -260,8 +261,8 @@ def check_planned(path: Path, job: Job, method: str, calibrated: Plans, n: int) 
     if method not in calibrated.plans:
         raise DataError(f"{path}: {method}: no plan; delete it and run again")
     plan = calibrated.plans[method]
-    planned = (plan.n, plan.unit, plan.epsilon, plan.delta, plan.accountant)
-    wanted = (n, job.unit, epsilon_value(job.epsilon), job.delta, job.accountant)
+    planned = (plan.n, plan.unit, plan_budget(plan), plan.delta, plan.accountant)
+    wanted = (n, job.unit, read_budget(job.epsilon), job.delta, job.accountant)
     if planned != wanted:
         raise DataError(
             f"{path}: {method}: the plan is for (n, unit, epsilon, delta, accountant) = "

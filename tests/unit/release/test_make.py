@@ -26,6 +26,7 @@ from dpprobe.privacy.keystream import Keystream
 from dpprobe.release import bundle, make, packing
 from dpprobe.release.ledger import Ledger
 from dpprobe.release.verification import method as checking
+from dpprobe.release.verification.stated_plan import check_price, read_plan
 from dpprobe.release.verification.verify import verify_bundle
 from tests.support.cell_files import write_cell
 from tests.support.release_study import METHODS, release, study, write_features
@@ -275,6 +276,31 @@ def test_releases_together_keep_to_a_permitted_risk(folder: Path, risk: dict[str
     assert len(ledger(folder).read_entries()) == 1
     assert not (folder / "results/releases/second").exists()
     release(folder, study(folder, name="second"), "second")
+
+
+@pytest.mark.parametrize("method", ["covariance", "steps"])
+def test_a_release_keeps_to_a_permitted_risk_of_its_own(folder: Path, method: str) -> None:
+    """It is booked as any other, and its statement names target, mu and epsilon."""
+    limit = {"max_risk": {"advantage": 0.3}}
+    asked = study(folder, method=method, epsilon={"advantage": 0.3}, **limit)
+    output = release(folder, asked)
+    statement = bundle.read_bundle(output).statement
+    assert statement["risk_target"] == {"advantage": 0.3}
+    assert "permitted risk of any attack" in statement["promise"]
+    assert 2 * statement["allows"]["balanced_accuracy"] - 1 <= 0.3 + 1e-9
+    exact = method == "covariance"
+    assert ("mu" in statement) == exact
+    if exact:
+        assert statement["mu"] == pytest.approx(0.7706, abs=1e-3)
+        assert "advantage 0.3 (mu 0.7706)" in (output / "README.md").read_text("utf-8")
+    assert "<dt>Permitted risk</dt>" in (output / bundle.PAGE_FILE).read_text("utf-8")
+    assert verify_bundle(output).passed
+    asked = study(folder, name="second", method=method, epsilon={"advantage": 0.15}, **limit)
+    with pytest.raises(BudgetError, match="above max_risk"):
+        release(folder, asked, "second")
+    _, smaller = read_plan(statement | {"risk_target": {"advantage": 0.2}})
+    with pytest.raises(PrivacyError, match="says advantage 0.2, but its mechanisms allow"):
+        check_price(smaller, True)
 
 
 def test_the_limit_is_at_the_dataset_s_delta(folder: Path) -> None:

@@ -63,9 +63,24 @@ def test_it_prints_json_and_draws(
     assert svg.read_text(encoding="utf-8").startswith("<?xml")
 
 
+def test_it_plans_with_a_permitted_risk(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = [*CALL[:-2], "--advantage", "0.1"]
+    assert _run(monkeypatch, *call) == 0
+    printed = capsys.readouterr().out
+    assert "epsilon 0.931718, delta 1e-05" in printed
+    assert "advantage 0.1 is ε 0.931718 (TPR at most 0.26% at 0.1% FPR); mu 0.2513" in printed
+    assert _run(monkeypatch, *CALL[:-2], "--true-positives", "0.01", "--at", "0.001", "--json") == 0
+    values = json.loads(capsys.readouterr().out)
+    assert values["risk_target"] == {"true_positives": 0.01, "at": 0.001}
+    assert values["setting"]["epsilon"] == pytest.approx(3.213, abs=1e-3)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (("--at", "0.1"), "risk: write advantage, such as"),
         (("--epsilon", "-1"), "epsilon -1: outside"),
         (("--n", "2"), "n 2: fewer than the 4 classes"),
         (("--figure", "plan.pdf"), "plan.pdf: ends neither in .svg nor in .png"),

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from dpprobe.artifacts import read_json, sha256_file, write_json, write_text
 from dpprobe.errors import DataError
+from dpprobe.privacy.risk import budget_words, explain_risks, row_words
 from dpprobe.results.best_head_price import choice_price
+from dpprobe.results.best_private import best_private
 from dpprobe.results.cell_record import read_cell
 from dpprobe.results.cell_results import read_cell_results
 from dpprobe.results.summary import (
@@ -257,3 +259,51 @@ def test_a_summary_counts_the_patients_that_a_dataset_names(tmp_path: Path) -> N
     assert set(rows["test_units"].to_pylist()) == {None}
     assert read_grid([tmp_path / "named.parquet"]).tested == "test patients"
     assert not read_grid([tmp_path / "rows.parquet"]).patients
+
+
+def _write_risk(folder: Path, *realised: float, token: str = "advantage-0.1") -> list[Path]:
+    """Writes a cell per realised epsilon, each of a method, whose budget is a risk."""
+    paths = []
+    for index, epsilon in enumerate(realised):
+        path = write_cell(folder, method=f"sgd{index}", epsilon=f"{epsilon:g}", seeds=1)
+        target = path.parents[1] / f"eps-{token}"
+        path.parent.rename(target)
+        record = read_json(target / "metrics.json")
+        record["cell"]["epsilon"], record["realised_epsilon"] = token, epsilon
+        write_json(target / "metrics.json", record)
+        paths.append(target / "metrics.json")
+    return paths
+
+
+def test_a_permitted_risk_has_one_row_with_the_largest_epsilon_of_its_cells(tmp_path: Path) -> None:
+    cells = [
+        *_write_risk(tmp_path, 0.93171, 1.4),
+        write_cell(tmp_path, method="sgd0", epsilon="1", seeds=1),
+    ]
+    summarise_cells(cells, tmp_path / "summary.parquet", study="study")
+    grid = read_grid([tmp_path / "summary.parquet"])
+    assert grid.rows == (("digits", 1.0), ("digits", 1.4))
+    assert row_words(grid.rows[1][1]) == "advantage 0.1 (ε ≤ 1.4)"
+    told = "advantage 0.1 is ε 0.9318 to 1.4 (TPR at most 0.41% at 0.1% FPR)"
+    assert explain_risks(grid.risks) == told
+    own = [grid.get(("digits", 1.4), ("pixels", name)) for name in ("sgd0", "sgd1")]
+    assert [entry and entry.epsilon for entry in own] == [0.9318, 1.4]
+    assert own[0] is not None
+    assert own[0].private
+    assert {cell.epsilon for cell in read_cell_results(cells)} == {1.0, 1.4}
+    best = [each for each in best_private(grid, {}) if each.epsilon == "advantage-0.1"]
+    (own_words,) = [each.budget for each in best]
+    assert own_words in ("0.9318 (advantage 0.1)", "1.4 (advantage 0.1)")
+    assert own_words == budget_words(best[0].entry.epsilon or 0.0)
+
+
+def test_a_risk_and_an_epsilon_that_agree_have_rows_of_their_own(tmp_path: Path) -> None:
+    cells = [
+        *_write_risk(tmp_path, 1.0),
+        *_write_risk(tmp_path, 1.0, token="tpr-0.1-at-0.01"),
+        write_cell(tmp_path, method="sgd0", epsilon="1", seeds=1),
+    ]
+    summarise_cells(cells, tmp_path / "summary.parquet", study="study")
+    grid = read_grid([tmp_path / "summary.parquet"])
+    assert [epsilon for _, epsilon in grid.rows] == [1.0, 1.001, 1.002]
+    assert len(grid.entries) == 3

@@ -103,6 +103,37 @@ def test_a_limit_on_risk_is_one_that_means_something(risk: Any, message: str) ->
         load_study(changed("privacy", {"max_risk": risk}))
 
 
+@pytest.mark.parametrize(
+    ("epsilons", "message"),
+    [
+        ([{"advantage": 0.1}, 1, {"advantage": 0.10}], "epsilons: advantage 0.1 appears twice"),
+        ([{"advantage": 1}], "epsilons: advantage 1.0: write a number between 0 and 1"),
+        ([{"true_positives": 0.01, "at": 0.1}], "epsilons: true_positives .* guessing alone"),
+        ([{"advantages": 0.1}], "epsilons: risk: no key 'advantages'"),
+        ([{"advantage": 0.001}], "epsilons: advantage 0.001: at delta .* permit a larger risk"),
+    ],
+)
+def test_permitted_risks_of_a_study_mean_something(epsilons: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_study(changed("epsilons", epsilons))
+
+
+def test_a_method_that_promises_nothing_cannot_keep_to_a_risk() -> None:
+    search = {"space": {"learning_rate": [0.1, 1.0]}, "trials": 2}
+    study = changed("methods", {"net": {"head": "fine_tune", "tune": "head", "search": search}})
+    assert load_study(study | {"epsilons": [1]}).epsilons == ("1",)
+    message = "methods.net: nothing prices the options that a search chose"
+    with pytest.raises(ConfigError, match=message):
+        load_study(study | {"epsilons": [1, {"advantage": 0.1}]})
+
+
+def test_permitted_risks_are_cells_like_epsilons() -> None:
+    risks = [{"advantage": 0.1}, {"true_positives": 0.01, "at": 0.001}]
+    study = load_study(changed("epsilons", [1, *risks, "inf"]))
+    assert study.epsilons == ("1", "advantage-0.1", "tpr-0.01-at-0.001", "inf")
+    assert {cell.epsilon for cell in study.list_cells()} == set(study.epsilons)
+
+
 @pytest.mark.parametrize("metric", ["auc", "macro_accuracy"])
 def test_a_release_never_takes_the_metric_of_its_dataset(
     metric: str, monkeypatch: pytest.MonkeyPatch

@@ -169,11 +169,12 @@ def test_methods_that_all_fail_are_no_failure_of_auto(tmp_path: Path) -> None:
 def test_deciding_prices_all_seeds_together_as_for_any_method(tmp_path: Path) -> None:
     path = tmp_path / "plans.json"
     chosen = method_options(auto_rule.choose_head(FACTS))
-    target: dict[str, Any] = {"accountant": "pld", "cache": tmp_path, "seeds": 3}
+    target: dict[str, Any] = {
+        "epsilon": FACTS.epsilon, "accountant": "pld", "cache": tmp_path, "seeds": 3
+    }  # fmt: skip
     write_plans(
-        {"auto": AUTO, "alone": chosen}, output=path, n=FACTS.n, epsilon=FACTS.epsilon,
-        delta=FACTS.delta, **target,
-    )  # fmt: skip
+        {"auto": AUTO, "alone": chosen}, output=path, n=FACTS.n, delta=FACTS.delta, **target
+    )
     calibrated = read_plans(path)
     methods, plans = decide_methods(
         {"auto": AUTO, "alone": chosen}, calibrated, FACTS, patients=None, **target

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from dpprobe.errors import PrivacyError
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy import accountants
-from dpprobe.training.plan_file import Plans, read_plans, write_plans
+from dpprobe.privacy.risk import Risk
+from dpprobe.training.plan_file import Plans, check_prices, read_plans, write_plans
 
 
 def method(**own: Any) -> MethodOptions:
@@ -26,7 +28,7 @@ IMPOSSIBLE = method(batch_size=400, steps=3)
 
 
 def written(
-    folder: Path, methods: dict[str, MethodOptions], epsilon: float = 1.0, seeds: int = 5
+    folder: Path, methods: dict[str, MethodOptions], epsilon: float | Risk = 1.0, seeds: int = 5
 ) -> Path:
     path = folder / "plans.json"
     write_plans(
@@ -135,3 +137,19 @@ def test_an_edited_file_is_refused_by_name(tmp_path: Path, damage: str) -> None:
     path.write_text(text[:-20] if damage == "truncate" else text)
     with pytest.raises(PrivacyError, match="plans.json: unreadable.*delete it and run again"):
         read_plans(path)
+
+
+def test_methods_are_calibrated_to_a_risk_and_checked_against_it(tmp_path: Path) -> None:
+    """A head that samples has an epsilon of its own at the same risk."""
+    risk = Risk(advantage=0.2)
+    found = read(tmp_path, {"full": FULL, "small": SMALL}, epsilon=risk)
+    full, small = found.plans["full"], found.plans["small"]
+    assert full.epsilon == risk.to_epsilon(1e-5)
+    assert abs(small.epsilon - full.epsilon) > 0.01
+    for name, plan in found.plans.items():
+        assert plan.risk == {"advantage": 0.2}
+        assert risk.permits(plan)
+        check_prices(Path("plans.json"), name, found, 5)
+    smaller = replace(found, plans={"full": replace(full, risk={"advantage": 0.1})})
+    with pytest.raises(PrivacyError, match="says advantage 0.1, but its mechanisms allow attacks"):
+        check_prices(Path("plans.json"), "full", smaller, 5)

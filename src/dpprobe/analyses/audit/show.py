@@ -24,7 +24,7 @@ from dpprobe.analyses.audit.audit_record import (
 )
 from dpprobe.errors import DataError
 from dpprobe.exhibits import style
-from dpprobe.privacy.limits import epsilon_value
+from dpprobe.privacy.risk import budget_order
 from dpprobe.results.summary import rounded_up
 from dpprobe.study.ablations import keep_unique
 
@@ -48,7 +48,7 @@ def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
     """Reads records into one part per dataset: white-box audits, then membership attacks."""
     records = sorted(
         map(AuditRecord.read, paths),
-        key=lambda item: (item.backbone, item.method, epsilon_value(item.epsilon)),
+        key=lambda item: (item.backbone, item.method, budget_order(item.epsilon)),
     )
     audited = {record.dataset for record in records}
     return [

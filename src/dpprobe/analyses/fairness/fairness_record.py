@@ -11,10 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
+
+from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from dpprobe.data.group_columns import CLASSES as CLASSES
 from dpprobe.data.options import Headline
+from dpprobe.privacy.limits import epsilon_value
+from dpprobe.privacy.risk import RiskEpsilon
 from dpprobe.records import Part, Record
 
 FAIRNESS_FORMAT: Final = "dpprobe-fairness"
@@ -140,6 +144,7 @@ class FairnessCell(Part):
       private: True if the cell carries a guarantee.
       reference: the cell to compare with; None without one, and for that cell itself.
       overall: each metric that is defined, of all test examples.
+      epsilon_at_delta: of a permitted risk, and otherwise absent, the epsilon that it led to.
     """
 
     method: str
@@ -149,6 +154,21 @@ class FairnessCell(Part):
     reference: Reference | None
     overall: dict[str, float]
     attributes: tuple[CellAttribute, ...]
+    epsilon_at_delta: float | None = None
+
+    @model_serializer(mode="wrap")
+    def _leave_out(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = serialise(self)
+        if self.epsilon_at_delta is None:
+            del values["epsilon_at_delta"]
+        return values
+
+    @property
+    def place(self) -> float:
+        """The epsilon that figures draw."""
+        if self.epsilon_at_delta is not None:
+            return RiskEpsilon(self.epsilon_at_delta, self.epsilon)
+        return epsilon_value(self.epsilon)
 
     def find_gap(self, attribute: str, metric: str) -> Gap | None:
         named = (item for item in self.attributes if item.attribute == attribute)

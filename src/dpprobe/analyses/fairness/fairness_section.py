@@ -26,7 +26,7 @@ from dpprobe.analyses.fairness.fairness_table import (
 )
 from dpprobe.exhibits.html_page import relative_path
 from dpprobe.exhibits.tables import TABLE_BYTES, write_html, write_markdown
-from dpprobe.privacy.limits import epsilon_value
+from dpprobe.privacy.risk import budget_order
 
 GAPS_SHOWN = 2000
 
@@ -111,7 +111,7 @@ def _gap_rows(
     record: FairnessRecord, attribute: Attribute, metric: str
 ) -> Iterator[dict[str, Any]]:
     """Yields one row per cell, in the order of epsilon."""
-    for cell in sorted(record.cells, key=lambda one: (one.method, epsilon_value(one.epsilon))):
+    for cell in sorted(record.cells, key=lambda one: (one.method, budget_order(one.epsilon))):
         gap = cell.find_gap(attribute.attribute, metric)
         if gap is None or gap.gap is None:
             continue

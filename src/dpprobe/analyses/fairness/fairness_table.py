@@ -28,7 +28,8 @@ from dpprobe.artifacts import write_text
 from dpprobe.errors import DataError
 from dpprobe.exhibits import tables
 from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, make_row, mean_cell
-from dpprobe.privacy.limits import INFINITE, epsilon_value
+from dpprobe.privacy.limits import INFINITE
+from dpprobe.privacy.risk import budget_order, budget_title, explain_risks
 from dpprobe.study.ablations import keep_unique
 
 NAME = "fairness"
@@ -99,14 +100,14 @@ def fairness_table(parts: Sequence[Subgroups]) -> Table:
     run is blank.
     """
     epsilons = keep_unique(cell.epsilon for part in parts for cell in part.record.cells)
-    epsilons.sort(key=epsilon_value)
+    epsilons.sort(key=budget_order)
     rows = [row for part in parts for row in _make_rows(part, epsilons)]
     return Table(
         name=NAME,
         columns=(
             *(Column(title=title, align="left") for title in _COLUMNS[:-1]),
             Column(title=_COLUMNS[-1]),
-            *(Column(title=f"ε = {epsilon}", interval=True) for epsilon in epsilons),
+            *(Column(title=budget_title(epsilon), interval=True) for epsilon in epsilons),
         ),
         rows=rows,
         notes=_write_notes(parts),
@@ -132,7 +133,7 @@ def metric_title(record: FairnessRecord, metric: str) -> str:
 
 
 def reference_in_words(method: str, epsilon: str) -> str:
-    return f"{method} at {'∞' if epsilon == INFINITE else f'ε = {epsilon}'}"
+    return f"{method} at {'∞' if epsilon == INFINITE else budget_title(epsilon)}"
 
 
 def _make_rows(part: Subgroups, epsilons: Sequence[str]) -> Iterator[tuple[TableCell, ...]]:
@@ -235,6 +236,8 @@ def _write_notes(parts: Sequence[Subgroups]) -> list[str]:
         f"A group is compared with {need.units} test {units}, {need.positives} with and "
         f"{need.negatives} without a label, or more.",
     ]
+    if risks := explain_risks(cell.place for part in parts for cell in part.record.cells):
+        notes.append(f"{risks}.")
     if any(part.record.cell_headline == "macro_accuracy" for part in parts):
         notes.append(BY_ACCURACY)
     left = dict.fromkeys(

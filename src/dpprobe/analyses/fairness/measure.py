@@ -45,6 +45,7 @@ from dpprobe.artifacts import write_table
 from dpprobe.data.group_columns import GROUP_PREFIX
 from dpprobe.errors import DataError
 from dpprobe.heads.registry import method_options
+from dpprobe.privacy.risk import find_risk
 from dpprobe.progress import Progress
 from dpprobe.results.cell_record import PREDICTIONS_FILE, CellRecord, check_file, read_cell
 from dpprobe.results.metrics import ranked_labels
@@ -240,6 +241,7 @@ class _Work:
         return FairnessCell(
             method=cell.cell.method,
             epsilon=cell.cell.epsilon,
+            epsilon_at_delta=cell.realised_epsilon if find_risk(cell.cell.epsilon) else None,
             private=cell.guaranteed,
             seeds=len(cell.seeds),
             reference=Reference(method=reference[0], epsilon=reference[1]) if reference else None,

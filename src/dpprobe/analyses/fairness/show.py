@@ -20,7 +20,8 @@ from dpprobe.analyses.fairness.fairness_record import FairnessCell, FairnessReco
 from dpprobe.analyses.fairness.fairness_table import beyond_chance, metric_title, shown_metric
 from dpprobe.exhibits import style
 from dpprobe.exhibits.epsilon_axis import EpsilonScale, draw_epsilon_axis
-from dpprobe.privacy.limits import INFINITE, epsilon_value
+from dpprobe.privacy.limits import INFINITE
+from dpprobe.privacy.risk import budget_words
 from dpprobe.study.ablations import keep_unique
 
 Point = tuple[FairnessCell, Gap]  # a cell, and its gap by the metric of the panel
@@ -65,7 +66,7 @@ def gap_figure(records: Sequence[FairnessRecord], *, svg: Path, png: Path) -> No
       records: of the backbones of one dataset.
     """
     panels, looks = _make_panels(records)
-    epsilons = {epsilon_value(c.epsilon) for panel in panels for c, _ in panel.points}
+    epsilons = {c.place for panel in panels for c, _ in panel.points}
     finite = tuple(sorted(filter(math.isfinite, epsilons)))
     # curves at infinity stand side by side and need room
     scale = EpsilonScale(
@@ -86,7 +87,7 @@ def gap_figure(records: Sequence[FairnessRecord], *, svg: Path, png: Path) -> No
         for place, (method, look) in enumerate(looks.items()):
             aside = step * (place - (len(looks) - 1) / 2)
             mine = panel.points_of(method)
-            x = [scale.place_of(epsilon_value(cell.epsilon)) + aside for cell, _ in mine]
+            x = [scale.place_of(cell.place) + aside for cell, _ in mine]
             _draw_method(axes, x, mine, look, joined=len(mine) - _count_infinite(mine))
             chance = [_to_percent(gap.chance_gap) for _, gap in mine]
             axes.plot(x, chance, color=look[0], marker="_", linestyle="none", **_TICK)
@@ -118,7 +119,7 @@ def quality_figure(records: Sequence[FairnessRecord], *, svg: Path, png: Path) -
         for method, look in looks.items():
             mine = [point for point in panel.points_of(method) if point[1].overall is not None]
             _draw_method(axes, [_to_percent(gap.overall) for _, gap in mine], mine, look)
-            ends = sorted(mine, key=lambda point: epsilon_value(point[0].epsilon))
+            ends = sorted(mine, key=lambda point: point[0].place)
             named += ends[:1] + ends[1:][-1:]
         for cell, gap in panel.references:
             look = (_choose_colour(looks, cell), ("-", "s"))
@@ -127,7 +128,7 @@ def quality_figure(records: Sequence[FairnessRecord], *, svg: Path, png: Path) -
         axes.margins(x=0.12)
         axes.grid(axis="both")
         for cell, gap in named:  # those between would stand on each other
-            text = "∞" if cell.epsilon == INFINITE else cell.epsilon
+            text = "∞" if cell.epsilon == INFINITE else budget_words(cell.epsilon)
             axes.annotate(
                 text, (_to_percent(gap.overall), _to_percent(gap.gap)), xytext=(3, 3),
                 textcoords="offset points", fontsize=6.5, color=style.SUBTLE,
@@ -151,7 +152,7 @@ def _make_panels(records: Sequence[FairnessRecord]) -> tuple[list[_Panel], Looks
                 continue
             points = [
                 (cell, gap)
-                for cell in sorted(record.cells, key=lambda cell: epsilon_value(cell.epsilon))
+                for cell in sorted(record.cells, key=lambda cell: cell.place)
                 if (gap := cell.find_gap(attribute, metric)) is not None and gap.gap is not None
             ]
             named = {(c.reference.method, c.reference.epsilon) for c in record.cells if c.reference}

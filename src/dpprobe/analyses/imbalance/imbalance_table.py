@@ -15,7 +15,7 @@ from dpprobe.analyses.imbalance.rare_classes import best_methods
 from dpprobe.artifacts import write_text
 from dpprobe.exhibits import tables
 from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, make_row
-from dpprobe.privacy.limits import epsilon_value
+from dpprobe.privacy.risk import budget_order, budget_title
 from dpprobe.study.ablations import keep_unique
 
 NOTE = (
@@ -45,7 +45,7 @@ def best_table(records: Sequence[ImbalanceRecord], *, notes: Iterable[str] = ())
         cell.epsilon
         for cell in sorted(
             (cell for record in records for cell in record.cells if cell.private),
-            key=lambda cell: epsilon_value(cell.epsilon),
+            key=lambda cell: budget_order(cell.epsilon),
         )
     )
     rows = []
@@ -74,7 +74,7 @@ def best_table(records: Sequence[ImbalanceRecord], *, notes: Iterable[str] = ())
             Column(title="class", align="left"),
             Column(title="images"),
             Column(title="% kept"),
-            *(Column(title=f"epsilon {epsilon}") for epsilon in epsilons),
+            *(Column(title=budget_title(epsilon, "epsilon ")) for epsilon in epsilons),
             Column(title="reference"),
         ),
         rows=rows,

@@ -14,6 +14,7 @@ import numpy as np
 
 from dpprobe.analyses.imbalance.imbalance_record import BreakDown, Estimate, RareCell
 from dpprobe.privacy.limits import epsilon_value
+from dpprobe.privacy.risk import find_risk
 from dpprobe.results.bootstrap import CONFIDENCE
 from dpprobe.results.intervals import wilson_interval
 from dpprobe.results.metrics import SAME
@@ -76,7 +77,14 @@ def break_down(cells: Sequence[RareCell], *, class_name: str, method: str) -> Br
     Args:
       cells: of one backbone; other classes and methods, and cells without privacy, are ignored.
     """
-    mine = [c for c in cells if c.private and (c.class_name, c.method) == (class_name, method)]
+    # A record does not say what epsilon a permitted risk led to, so there is no product of it.
+    mine = [
+        c
+        for c in cells
+        if c.private
+        and (c.class_name, c.method) == (class_name, method)
+        and find_risk(c.epsilon) is None
+    ]
     compared = sorted(_keep_promised(mine), key=_rows_times_epsilon)
     held = [retained_recall(cell) >= 0.5 for cell in compared]
     products = [_rows_times_epsilon(cell) for cell in compared]

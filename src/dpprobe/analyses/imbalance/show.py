@@ -18,7 +18,8 @@ from dpprobe.analyses.imbalance.rare_classes import retained_recall
 from dpprobe.errors import DataError
 from dpprobe.exhibits import style
 from dpprobe.exhibits.tables import write_html
-from dpprobe.privacy.limits import INFINITE, epsilon_value
+from dpprobe.privacy.limits import INFINITE
+from dpprobe.privacy.risk import budget_order, budget_words
 from dpprobe.study.ablations import keep_unique
 
 _COLOURS = "cividis"  # readable without colours too
@@ -53,7 +54,7 @@ def imbalance_figure(record: ImbalanceRecord, *, svg: Path, png: Path) -> None:
     """
     methods = _list_methods(record)
     epsilons = sorted(
-        {cell.epsilon for cell in record.cells if cell.method in methods}, key=epsilon_value
+        {cell.epsilon for cell in record.cells if cell.method in methods}, key=budget_order
     )
     levels = 1 + max(
         len({c.fraction for c in record.cells if c.class_name == name}) for name in record.classes
@@ -126,7 +127,7 @@ def _heat_map(
             va="center", color=_choose_ink(recall[row, column] / 100),
         )  # fmt: skip
     _draw_outline(axes, held)
-    names = [each.replace(INFINITE, "∞") for each in epsilons]
+    names = [budget_words(each).replace(INFINITE, "∞") for each in epsilons]
     axes.set_xticks(range(shape[1]), [*names, "ref."], fontsize=7.5)
     axes.set_yticks(range(shape[0]), [f"{count:,}" for _, count in rows], fontsize=7.5)
     axes.axvline(shape[1] - 1.5, color="white", linewidth=2.5)

@@ -21,7 +21,7 @@ from dpprobe.analyses.long_tail.sub_classes import FEW
 from dpprobe.artifacts import write_text
 from dpprobe.exhibits import tables
 from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, make_row, mean_cell
-from dpprobe.privacy.limits import epsilon_token, epsilon_value
+from dpprobe.privacy.risk import budget_order, budget_title, budget_token, budget_words
 from dpprobe.results.best_private import best_result
 from dpprobe.results.summary import Entry, Grid, read_grid
 
@@ -91,7 +91,7 @@ def private_gaps(grid: Grid) -> list[Gap]:
         ceiling = best_result(ceilings.get((dataset, backbone), []))
         if ceiling is not None:
             points = ceiling.mean - max(means)
-            gaps.append(Gap(dataset, backbone, epsilon_token(epsilon), points))
+            gaps.append(Gap(dataset, backbone, budget_token(epsilon), points))
     return gaps
 
 
@@ -149,7 +149,7 @@ def sub_class_table(records: Sequence[LongTailRecord]) -> Table:
 
 def gap_table(records: Sequence[LongTailRecord], gaps: Sequence[Gap]) -> Table:
     """Makes the table of memorisation and of gaps: one row per (dataset, backbone)."""
-    epsilons = sorted({gap.epsilon for gap in gaps}, key=epsilon_value)
+    epsilons = sorted({gap.epsilon for gap in gaps}, key=budget_order)
     by_place = {(gap.dataset, gap.backbone, gap.epsilon): gap.points for gap in gaps}
     rows = []
     for record in records:
@@ -165,12 +165,14 @@ def gap_table(records: Sequence[LongTailRecord], gaps: Sequence[Gap]) -> Table:
                 *place,
                 *_memorisation_cells(record),
                 _number_cell(record.finest.m_ln_n, digits=0),
-                near[0] if near else BLANK,
+                budget_words(near[0]) if near else BLANK,
                 *(BLANK if value is None else _number_cell(value) for value in points),
             )
         )
     titles = ["memorised %", "by chance %", "rows scored", "M ln N"]
-    titles += [f"within {NEAR:g} points at ε"] + [f"gap at ε {epsilon}" for epsilon in epsilons]
+    titles += [f"within {NEAR:g} points at ε"] + [
+        f"gap at {budget_title(epsilon, 'ε ')}" for epsilon in epsilons
+    ]
     return Table(
         name="long_tail_gap",
         title="Memorised rows and the price of privacy, not private",
@@ -195,13 +197,13 @@ def describe_correlations(records: Sequence[LongTailRecord], gaps: Sequence[Gap]
 
     shares = {(r.dataset, r.backbone): r.memorisation.share for r in records if r.memorisation}
     parts = []
-    for epsilon in sorted({gap.epsilon for gap in gaps}, key=epsilon_value):
+    for epsilon in sorted({gap.epsilon for gap in gaps}, key=budget_order):
         here = [g for g in gaps if g.epsilon == epsilon and (g.dataset, g.backbone) in shares]
         memorised = [shares[gap.dataset, gap.backbone] for gap in here]
         points = [gap.points for gap in here]
         if len(here) >= FEWEST and len(set(memorised)) > 1 and len(set(points)) > 1:
             value = float(spearmanr(memorised, points).statistic)
-            parts.append(f"{value:.2f} at ε {epsilon} ({len(here)} points)")
+            parts.append(f"{value:.2f} at {budget_title(epsilon, 'ε ')} ({len(here)} points)")
     if not parts:
         return ""
     return (

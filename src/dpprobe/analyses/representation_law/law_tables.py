@@ -22,7 +22,8 @@ from dpprobe.artifacts import write_text
 from dpprobe.exhibits import tables
 from dpprobe.exhibits.published import Number, Published
 from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, make_row, mean_cell
-from dpprobe.privacy.limits import INFINITE, epsilon_value
+from dpprobe.privacy.limits import INFINITE
+from dpprobe.privacy.risk import budget_order, budget_words
 from dpprobe.results.summary import Entry, Grid, read_grid
 from dpprobe.study.ablations import keep_unique
 
@@ -304,11 +305,11 @@ def _result_cell(entry: Entry | None) -> TableCell:
 
 
 def _epsilon_title(epsilon: float) -> str:
-    return f"ε = {'∞' if epsilon == float('inf') else format(epsilon, 'g')}"
+    return f"ε = {'∞' if epsilon == float('inf') else budget_words(epsilon)}"
 
 
 def shown_epsilon(token: str | None) -> str:
-    return "" if token is None else "∞" if token == INFINITE else token
+    return "" if token is None else "∞" if token == INFINITE else budget_words(token)
 
 
 def sort_networks(networks: Iterable[NetworkLaws]) -> list[NetworkLaws]:
@@ -318,7 +319,7 @@ def sort_networks(networks: Iterable[NetworkLaws]) -> list[NetworkLaws]:
     def sort_key(network: NetworkLaws) -> tuple[int, float, bool, int, str]:
         return (
             settings.index(network.setting),
-            0.0 if network.epsilon is None else epsilon_value(network.epsilon),
+            0.0 if network.epsilon is None else budget_order(network.epsilon),
             network.blocks is None,
             network.blocks or 0,
             network.method or "",

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from dpprobe.options import Name, Options
-from dpprobe.privacy.limits import to_tokens
+from dpprobe.privacy.risk import to_tokens
 
 
 class RepresentationLawOptions(Options):

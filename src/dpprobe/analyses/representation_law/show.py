@@ -38,7 +38,7 @@ from dpprobe.analyses.representation_law.law_tables import (
 from dpprobe.exhibits import style
 from dpprobe.exhibits.published import read_published
 from dpprobe.exhibits.tables import write_html
-from dpprobe.privacy.limits import epsilon_value
+from dpprobe.privacy.risk import budget_order
 from dpprobe.study.ablations import keep_unique
 
 _TITLES: dict[Measure, str] = {
@@ -91,7 +91,7 @@ def law_figure(record: LawRecord, measure: Measure, *, svg: Path, png: Path) -> 
     network with shuffled labels. In the fitted rows residuals also have what pure noise leaves.
     """
     tuned = [network for network in record.networks if network.setting != "frozen"]
-    epsilons = sorted(keep_unique(network.epsilon or "" for network in tuned), key=epsilon_value)
+    epsilons = sorted(keep_unique(network.epsilon or "" for network in tuned), key=budget_order)
     settings = [setting for setting in SETTINGS if setting in {n.setting for n in tuned}]
     # the frozen network alone has a column of panels
     rows = [(setting, split) for setting in settings or _NOTHING for split in SPLITS]

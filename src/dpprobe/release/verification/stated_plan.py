@@ -12,6 +12,7 @@ from dpprobe.errors import PrivacyError
 from dpprobe.privacy.calibration import price_of_group, price_plan, round_up, second_opinions
 from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON, delta_fault
 from dpprobe.privacy.plan import Mechanism, Patients, Plan, Selection
+from dpprobe.privacy.risk import list_risk_faults
 from dpprobe.privacy.statement import kind_of
 from dpprobe.release.bundle import STATEMENT_FILE
 from dpprobe.release.verification.stated import (
@@ -75,6 +76,7 @@ def read_plan(values: Values) -> tuple[str, Plan]:
             priced_by=values["accountant"],
             checks=dict(values["checks"]),
             check_notes=dict(values["check_notes"]),
+            risk=values.get("risk_target"),
         )
     )
     return f"n = {plan.n}, unit {plan.unit}, {plan.steps} noisy releases", plan
@@ -108,6 +110,8 @@ def check_price(plan: Plan, _matched: bool) -> tuple[str, bool]:
         raise _other_price(plan, f"{plan.realised_epsilon:.6g}", f"{cost:.6g}")
     by, computed = _check_opinions(plan)
     _check_patients(plan)
+    for fault in list_risk_faults(plan):
+        raise PrivacyError(fault)
     others = [f"{value:.6g} by {name}" for name, value in computed.items() if value is not None]
     return f"epsilon {cost:.6g} at delta {plan.delta:g} by {by}; {', '.join(others)}", True
 

@@ -71,7 +71,7 @@ def find_losses(grid: Grid) -> list[Loss]:
             low, high = beside.low, beside.high
             losses.append(
                 Loss(
-                    dataset=best.dataset, backbone=backbone, epsilon=float(best.epsilon),
+                    dataset=best.dataset, backbone=backbone, epsilon=best.at,
                     ceiling=best.ceiling, points=-beside.difference,
                     low=None if high is None else -high, high=None if low is None else -low,
                 )

@@ -122,12 +122,11 @@ def _draw_ceiling(axes: Axes, ceiling: float, *, labelled: bool) -> None:
 
 
 def _draw_curves(axes: Axes, grid: Grid, dataset: str, marks: Sequence[Mark] = ()) -> None:
-    epsilons = [row[1] for row in grid.rows]
-    finite = tuple(value for value in epsilons if math.isfinite(value))
-    ends = [end for mark in marks for end in mark.reach]
-    reach = tuple(sorted({*finite, *([min(ends), max(ends)] if ends else [])}))
     backbones = keep_unique(backbone for backbone, _ in grid.columns)
     lines = {column: _make_curve(grid, dataset, column) for column in grid.columns}
+    finite = tuple(sorted({e for line in lines.values() for e in line if math.isfinite(e)}))
+    ends = [end for mark in marks for end in mark.reach]
+    reach = tuple(sorted({*finite, *([min(ends), max(ends)] if ends else [])}))
     ceilings = {c: line for c, line in lines.items() if any(e.ceiling for e in line.values())}
     methods = keep_unique(m for b, m in grid.columns if (b, m) not in ceilings)
     method_looks = style.choose_looks(len(methods))
@@ -161,11 +160,12 @@ def _draw_curves(axes: Axes, grid: Grid, dataset: str, marks: Sequence[Mark] = (
 
 
 def _make_curve(grid: Grid, dataset: str, column: tuple[str, str]) -> Curve:
-    return {
-        row[1]: entry
+    line = {
+        row[1] if entry.epsilon is None else entry.epsilon: entry
         for row in grid.rows
         if row[0] == dataset and (entry := grid.get(row, column)) is not None
     }
+    return dict(sorted(line.items()))
 
 
 def _draw_line(

@@ -12,6 +12,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 
 from dpprobe.exhibits import style
+from dpprobe.privacy.risk import RiskEpsilon, explain_risks, row_words
 from dpprobe.results.cell_results import CellResult
 
 BEST_OF = "best of up to {} at each point, by test result"
@@ -128,4 +129,6 @@ def spread_offsets(count: int, step: float) -> list[float]:
 
 def format_budget(epsilon: float) -> str:
     """Writes an epsilon for a legend."""
+    if isinstance(epsilon, RiskEpsilon):
+        return "\n(TPR".join([row_words(epsilon), *explain_risks([epsilon]).split(" (TPR")[1:]])
     return f"ε = {epsilon:g}" if math.isfinite(epsilon) else "ε = ∞"

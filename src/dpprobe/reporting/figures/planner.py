@@ -15,6 +15,7 @@ from dpprobe.errors import ConfigError
 from dpprobe.exhibits import style
 from dpprobe.planner.accuracy_plan import Scale
 from dpprobe.planner.predicted_accuracy import Kept, Setting, predict
+from dpprobe.privacy.risk import budget_in_full
 
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
 _POINTS = 60
@@ -97,7 +98,8 @@ def _draw_line(
     )
     if banded:
         axes.fill_between(sizes, low, high, color=colour, alpha=0.16, linewidth=0)
-    axes.plot(sizes, expected, color=colour, linestyle=dashes, label=f"ε = {setting.epsilon:g}")
+    label = f"ε = {budget_in_full(setting.epsilon)}".replace(", TPR", ",\nTPR")
+    axes.plot(sizes, expected, color=colour, linestyle=dashes, label=label)
 
 
 def _label_axes(axes: Axes, setting: Setting, scale: Scale, title: str, *, measured: bool) -> None:

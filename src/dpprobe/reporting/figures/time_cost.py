@@ -12,6 +12,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from dpprobe.errors import DataError
 from dpprobe.exhibits import style
+from dpprobe.privacy.risk import RiskEpsilon
 from dpprobe.reporting.figures.backbones import spread_values
 from dpprobe.reporting.figures.option_panels import format_budget
 from dpprobe.results.benchmark_times import read_benchmark
@@ -72,6 +73,7 @@ def plot_time_cost(*, study: Study, results: Path, dataset: str, svg: Path, png:
         for axes, front, (words, points, epsilon) in zip(grid, fronts, panels, strict=True):
             _draw_points(axes, _at_epsilon(points, epsilon))
             _draw_front(axes, front, {id(cell): looks[name(cell)] for _, cell in front})
+            words = words.replace(", ", "\n") if isinstance(epsilon, RiskEpsilon) else words
             axes.set_title(f"{format_budget(epsilon)}{words}", fontsize=9)
             axes.set_xlabel("seconds per model (log scale)", fontsize=8.5)
         style.label_outer_panels(grid, f"test {cells[0].measure.title} (%)")

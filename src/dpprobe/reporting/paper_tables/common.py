@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from dpprobe.analyses.zero_shot.zero_shot_record import read_zero_shot
 from dpprobe.exhibits.published import Number, Published
 from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, mean_cell
 from dpprobe.privacy.limits import ABOVE_MARK
+from dpprobe.privacy.risk import budget_words, explain_risks
 from dpprobe.results.best_private import best_result
 from dpprobe.results.cell_record import HEADLINES, record_paths
 from dpprobe.results.cell_results import CellResult, read_cell_results
@@ -186,14 +187,15 @@ def epsilon_cell(value: Any) -> TableCell:
         return TableCell(text=f"[{value[0]:g}, {value[1]:g}]")
     if math.isinf(value):
         return TableCell(text=INFINITY)
-    return TableCell(text=f"{value:g}", value=value)
+    return TableCell(text=budget_words(value), value=value)
 
 
-def deltas_text(cells: Iterable[CellResult]) -> str:
+def deltas_text(cells: Collection[CellResult]) -> str:
     """Writes ", δ 1e-05" for a note, marked if above 1/n."""
     deltas = keep_unique(
         f"{cell.delta:g}{ABOVE_MARK if cell.delta_above else ''}"
         for cell in cells
         if cell.delta is not None
     )
-    return f", δ {' or '.join(deltas)}" if deltas else ""
+    risks = explain_risks(cell.epsilon for cell in cells)
+    return f", δ {' or '.join(deltas)}{risks and f'; {risks}'}" if deltas else ""

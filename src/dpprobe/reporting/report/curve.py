@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from dpprobe.privacy.limits import epsilon_value
 from dpprobe.results.best_private import Best
 
 WIDTH, HEIGHT = 480, 270  # of the drawing, in its own units
@@ -32,7 +31,7 @@ def draw_curve(bests: Sequence[Best]) -> Markup:
     step = next((each for each in _STEPS if high - low <= (_TICKS - 1) * each), _STEPS[-1])
     bottom, top = step * math.floor(low / step), step * math.ceil(high / step)
     top = max(top, bottom + step)
-    places = [math.log(epsilon_value(best.epsilon)) for best in bests]
+    places = [math.log(best.head_epsilon) for best in bests]
     span = max(places) - min(places)
 
     def x_of(place: float) -> float:
@@ -79,8 +78,8 @@ def draw_curve(bests: Sequence[Best]) -> Markup:
     parts.append(f'<polyline class="curve" points="{points}"/>')
     for x, best in zip(xs, bests, strict=True):
         parts.append(f'<circle class="point" cx="{x}" cy="{y_of(best.value)}" r="4"/>')
-        parts.append(text(x, HEIGHT - _BOTTOM + 16, "middle", best.epsilon))
-    told = "; ".join(f"ε = {best.epsilon}: {best.value:.1f}%" for best in bests)
+        parts.append(text(x, HEIGHT - _BOTTOM + 16, "middle", f"{best.head_epsilon:g}"))
+    told = "; ".join(f"ε = {best.budget}: {best.value:.1f}%" for best in bests)
     title = bests[0].measure.title
     return Markup(
         '<svg class="curve-figure" viewBox="0 0 {0} {1}" role="img" aria-label="{2}">{3}'

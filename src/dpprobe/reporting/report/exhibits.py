@@ -169,7 +169,7 @@ def figure_facts(bests: Sequence[Best], dataset: str) -> dict[str, str]:
     if not results:
         return {}
     points = "; ".join(
-        f"epsilon {best.epsilon}: {best.entry.mean:.1f}% by {best.method} on {best.backbone}"
+        f"epsilon {best.budget}: {best.entry.mean:.1f}% by {best.method} on {best.backbone}"
         for best in results
     )
     return {"accuracy": f"Best private results: {points}.", "tsne": "A scatter plot by class."}

@@ -19,6 +19,7 @@ from dpprobe.planner.predicted_accuracy import (
     too_few,
 )
 from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_EPSILON
+from dpprobe.privacy.risk import RiskEpsilon, nominal_epsilon, row_words
 from dpprobe.results.best_private import best_ceiling, best_result
 from dpprobe.results.summary import Entry, Grid
 
@@ -96,7 +97,7 @@ class _Part:
             n=int(private.n),
             classes=int(private.num_classes),
             dimension=int(private.dimension),
-            epsilon=min(self.epsilons, key=lambda epsilon: abs(math.log(epsilon))),
+            epsilon=_plannable(min(self.epsilons, key=lambda epsilon: abs(math.log(epsilon)))),
             delta=float(private.delta),
         )
         patients = (info.units or {}).get("train")
@@ -136,14 +137,14 @@ class _Part:
         }
 
     def _make_row(self, epsilon: float) -> dict[str, Any]:
-        at = self.setting.with_epsilon(epsilon)
+        at = self.setting.with_epsilon(_plannable(epsilon))
         lead = 100 * (self.scale.middle - self.scale.chance)
         entry = self.measured.get(epsilon)
-        larger = 2 * epsilon
+        larger = 2 * at.epsilon
         few = too_few(at, floor=self.scale.floor)
         would_do = n_that_would_do(at, floor=self.scale.floor) if few else None
         return {
-            "epsilon": f"{epsilon:g}",
+            "epsilon": row_words(epsilon),
             "measured": None if entry is None else entry.mean,
             "here": self._predict(at),
             "images": [self._predict(at.with_n(times * at.n)) for times in (2, 10)],
@@ -164,13 +165,20 @@ class _Part:
         svg = plan_svg(
             self.setting,
             self.scale,
-            self.epsilons,
+            sorted(map(_plannable, self.epsilons)),
             title=f"{self.title}: more images, more budget",
-            measured={epsilon: entry.mean / 100 for epsilon, entry in self.measured.items()},
+            measured={_plannable(e): entry.mean / 100 for e, entry in self.measured.items()},
         )
         if not has_room(len(svg)):
             return None
         return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
+
+
+def _plannable(epsilon: float) -> float:
+    """Returns the epsilon that the planner knows: of a risk, that of noise on all examples."""
+    if not isinstance(epsilon, RiskEpsilon) or epsilon.delta is None:
+        return epsilon
+    return RiskEpsilon(nominal_epsilon(epsilon.token, epsilon.delta), epsilon.token, epsilon.delta)
 
 
 def _format_count(n: int | None) -> str:

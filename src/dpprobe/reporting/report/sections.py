@@ -10,6 +10,7 @@ from typing import Any
 from dpprobe.artifacts import read_json
 from dpprobe.data.table import DatasetInfo
 from dpprobe.errors import DataError
+from dpprobe.privacy.risk import budget_words, explain_risks, row_words
 from dpprobe.privacy.trade_off import per_hundred
 from dpprobe.reporting.headline import choice_words, list_doubts, tested_words, verdict
 from dpprobe.reporting.report import statements
@@ -19,7 +20,7 @@ from dpprobe.reporting.report.sources import Origin
 from dpprobe.reporting.report.statements import Statement, public_data
 from dpprobe.results.best_private import Best
 from dpprobe.results.cell_record import HEADLINES
-from dpprobe.results.summary import Grid, rounded_up
+from dpprobe.results.summary import Grid, own_epsilon, rounded_up
 from dpprobe.results.uncertainty import SEED_INTERVAL
 
 
@@ -88,7 +89,7 @@ def _list_facts(
     if plan is None:
         facts.append(("More images or budget", unplanned, None))
     else:
-        row = next(row for row in plan["rows"] if row["epsilon"] == f"{float(best.epsilon):g}")
+        row = next(row for row in plan["rows"] if row["epsilon"] == row_words(best.at))
         words = f"public learning curves predict {row['images'][0]} with twice the {plan['unit']}s"
         if row["budget"]:
             words += f", {row['budget']} with twice the budget"
@@ -150,6 +151,11 @@ def list_cells(summary: Any, shown: Sequence[Statement], origin: Origin) -> list
         cells.append(
             {
                 **dict(zip(("dataset", "backbone", "method", "epsilon"), key, strict=True)),
+                **(
+                    {"epsilon": budget_words(cell_epsilon)}
+                    if (cell_epsilon := own_epsilon(first))
+                    else {}
+                ),
                 "value": 100 * float(rows[name].mean()),
                 **values,
                 "over_seeds": first[f"{name}_interval"] == SEED_INTERVAL,
@@ -210,7 +216,8 @@ def what_was_run(
         "backbones": backbones,
         "public_data": public_data(shown),
         "methods": methods,
-        "epsilons": ", ".join(map(str, study["epsilons"])),
+        "epsilons": ", ".join(budget_words(str(each)) for each in study["epsilons"]),
+        "risks": explain_risks(grid.risks),
     }
 
 

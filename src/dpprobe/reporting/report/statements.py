@@ -9,8 +9,10 @@ from typing import Any
 
 from dpprobe.artifacts import canonical_json
 from dpprobe.exhibits.html_page import relative_path
-from dpprobe.privacy.limits import INFINITE, epsilon_value
+from dpprobe.privacy.limits import INFINITE
+from dpprobe.privacy.risk import RiskEpsilon, budget_order, budget_words, find_risk
 from dpprobe.results.cell_record import read_statement
+from dpprobe.results.summary import rounded_up
 
 STATEMENTS_SHOWN = 400
 
@@ -25,6 +27,13 @@ class Statement:
     content: Mapping[str, Any]
     cells: Sequence[tuple[str, Path]]  # backbone, privacy.json
     extra_not_covered: Sequence[str] = ()
+
+    @property
+    def budget(self) -> str:
+        """The epsilon in words, with the risk that it follows from."""
+        if find_risk(self.epsilon) is None:
+            return self.epsilon
+        return budget_words(RiskEpsilon(rounded_up(self.content["epsilon_realised"]), self.epsilon))
 
 
 def read_statements(paths: Iterable[Path], *, order: Sequence[str]) -> list[Statement]:
@@ -47,7 +56,7 @@ def read_statements(paths: Iterable[Path], *, order: Sequence[str]) -> list[Stat
         key=lambda item: (
             order.index(item[0]["dataset"]),
             item[0].get("method", ""),
-            epsilon_value(item[0]["epsilon"]),
+            budget_order(item[0]["epsilon"]),
         ),
     )  # fmt: skip
     common = set(_shared_items([content.get("not_covered", ()) for content, _ in ordered]))

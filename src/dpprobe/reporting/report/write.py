@@ -22,6 +22,7 @@ from dpprobe.exhibits.html_page import content_policy, relative_path
 from dpprobe.exhibits.make import find_function
 from dpprobe.exhibits.tables import mark_code
 from dpprobe.privacy.limits import INFINITE
+from dpprobe.privacy.risk import budget_words
 from dpprobe.privacy.statement import unit_of_statement
 from dpprobe.reporting.headline import best_interval, majority_words
 from dpprobe.reporting.report import sections, statements
@@ -191,7 +192,7 @@ def _make_environment(template: Path) -> Environment:
     environment.filters["percent"] = lambda value: f"{value:.1f}"
     environment.filters["loss"] = lambda value: f"{rounded_up(value):g}"
     environment.filters["best_interval"] = best_interval
-    environment.filters["epsilon"] = lambda token: "∞" if token == INFINITE else token
+    environment.filters["epsilon"] = lambda token: "∞" if token == INFINITE else budget_words(token)
     environment.filters["short"] = sections.one_line
     environment.filters["upper_first"] = lambda text: text[:1].upper() + text[1:]
     environment.filters["coded"] = mark_code

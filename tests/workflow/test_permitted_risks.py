@@ -1,0 +1,101 @@
+"""A study whose budgets are an epsilon and two permitted risks: cells, audit, tables, release."""
+
+from __future__ import annotations
+
+import copy
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from dpprobe.privacy.risk import Risk
+
+from .conftest import SMALL, WarmPython, Workspace
+
+ADVANTAGE = {"advantage": 0.2}
+RATE = {"true_positives": 0.02, "at": 0.001}
+TOKENS = {"advantage-0.2": ADVANTAGE, "tpr-0.02-at-0.001": RATE}
+STUDY: dict[str, Any] = copy.deepcopy(SMALL) | {
+    "datasets": {"digits": {"source": "sklearn", "name": "digits", "split_by": "id"}},
+    "methods": {
+        "sampled": {"head": "sgd", "batch_size": 256, "epochs": 1},
+        "auto": {"head": "auto"},
+        "ceiling": {"head": "nonprivate"},
+    },
+    "epsilons": [1, ADVANTAGE, RATE],
+    "audit": {"methods": ["auto"], "epsilons": [ADVANTAGE], "runs": 200},
+    "releases": {
+        "first": {
+            "dataset": "digits", "backbone": "pixels", "method": "auto", "epsilon": ADVANTAGE,
+            "evaluate": {"epsilon": 2},
+        },
+    },
+}  # fmt: skip
+
+
+def dpprobe(workspace: Workspace, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        WarmPython.asked([sys.executable, "-m", "dpprobe", *arguments]),
+        cwd=workspace.directory, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return values
+
+
+def test_risks_are_budgets_of_cells_audits_tables_and_releases(workspace: Workspace) -> None:
+    workspace.run(STUDY, "results/report.html", "audits", "releases", "tracking")
+    results = workspace.directory / "results"
+    cells = results / "cells/digits/pixels"
+    realised = {}
+    for token, risk in TOKENS.items():
+        for method in ("sampled", "auto"):
+            folder = cells / method / f"eps-{token}"
+            statement = read_json(folder / "privacy.json")
+            assert statement["risk_target"] == risk
+            allows = statement["allows"]
+            if risk is ADVANTAGE:
+                assert 2 * allows["balanced_accuracy"] - 1 <= 0.2 + 1e-9
+            else:
+                assert allows["true_positives"]["0.001"] <= 0.02
+            realised[token, method] = statement["epsilon_realised"]
+            assert ("mu" in statement) == (method == "auto")
+        exact = Risk.from_dict(risk).to_epsilon(1e-5)
+        assert realised[token, "auto"] <= exact <= realised[token, "auto"] * 1.0001
+        assert abs(realised[token, "sampled"] - exact) > 0.02
+    assert "risk_target" not in read_json(cells / "auto/eps-1/privacy.json")
+
+    with (results / "tables/accuracy.csv").open(encoding="utf-8", newline="") as stream:
+        rows = {line["risk"]: line for line in csv.DictReader(stream)}
+    assert set(rows) == {"", *TOKENS}
+    for token in TOKENS:
+        largest = max(realised[token, "sampled"], realised[token, "auto"])
+        assert largest <= float(rows[token]["epsilon"]) <= largest * 1.002
+    table = (results / "tables/accuracy.md").read_text(encoding="utf-8")
+    assert "| advantage 0.2 (ε ≤ " in table
+    assert "| TPR 0.02 at FPR 0.001 (ε ≤ " in table
+    assert "advantage 0.2 is ε" in table
+    assert "at 0.1% FPR)" in table
+    page = (results / "report.html").read_text(encoding="utf-8")
+    assert "(advantage 0.2)" in page
+    assert "at 0.1% FPR)" in page
+
+    audited = read_json(results / "audit/digits/pixels/auto/eps-advantage-0.2.json")
+    assert audited["claim"]["epsilon"] == realised["advantage-0.2", "auto"]
+    assert audited["white_box"]["holds"]
+
+    bundle = results / "releases/first"
+    assert read_json(bundle / "privacy.json")["risk_target"] == ADVANTAGE
+    assert "advantage 0.2 (mu 0.506" in (bundle / "README.md").read_text(encoding="utf-8")
+    checked = dpprobe(workspace, "verify", str(bundle))
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    ledger = dpprobe(workspace, "ledger", "data/digits")
+    assert ledger.returncode == 0, ledger.stderr
+    told = dpprobe(workspace, "results")
+    assert "advantage 0.2 (ε ≤ " in told.stdout
+    again = workspace.run(STUDY, "results/report.html", "audits", "releases", "tracking")
+    assert "Nothing to be done" in again.stdout
