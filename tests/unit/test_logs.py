@@ -71,7 +71,7 @@ def test_a_job_imports_with_few_passes_over_what_stays(
     gc.set_threshold(700, 10, 10)
     with job_log(tmp_path / "job.log"):
         before = gc.get_stats()[0]["collections"]
-        kept = [[] for _ in range(50_000)]
+        kept: list[list[int]] = [[] for _ in range(50_000)]
         assert gc.get_stats()[0]["collections"] == before
     assert len(kept) == 50_000
 

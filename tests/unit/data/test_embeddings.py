@@ -414,7 +414,9 @@ def large_h5ad(path: Path) -> str:
 def sparse_h5ad(path: Path) -> str:
     """Half of the entries are stored, so that reading all of these shows as well."""
     with h5py.File(path, "w") as file:
-        write_sparse(file, "X", csr_matrix(np.tile(np.float32([1, 0]), (LARGE[0], LARGE[1] // 2))))
+        write_sparse(
+            file, "X", csr_matrix(np.tile(np.array([1, 0], np.float32), (LARGE[0], LARGE[1] // 2)))
+        )
     return "X"
 
 

@@ -298,7 +298,7 @@ def test_a_release_keeps_to_a_permitted_risk_of_its_own(folder: Path, method: st
     asked = study(folder, name="second", method=method, epsilon={"advantage": 0.15}, **limit)
     with pytest.raises(BudgetError, match="above max_risk"):
         release(folder, asked, "second")
-    _, smaller = read_plan(statement | {"risk_target": {"advantage": 0.2}})
+    _, smaller = read_plan({**statement, "risk_target": {"advantage": 0.2}})
     with pytest.raises(PrivacyError, match="says advantage 0.2, but its mechanisms allow"):
         check_price(smaller, True)
 
