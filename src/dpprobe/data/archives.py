@@ -219,7 +219,7 @@ def _check_members(archive: Path, members: list[tuple[str, int]], folder: Path) 
     size, free = sum(size for _, size in members), shutil.disk_usage(folder).free
     if size > free:
         raise DataError(
-            f"{archive}: it needs {format_size(size)} after unpacking, but only  "
+            f"{archive}: it needs {format_size(size)} after unpacking, but only "
             f"{format_size(free)} are free in {folder.parent}; {artifacts.DISK_REMEDY}"
         )
 

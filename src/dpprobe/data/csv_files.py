@@ -104,7 +104,7 @@ def read_header(options: TableOptions, file: str, option: str) -> tuple[str, ...
         return columns.columns
     if not file.lower().endswith(SUFFIXES):
         raise ConfigError(
-            f"{option}: {file}: its name is not that of a CSV file; name a file that ends in  "
+            f"{option}: {file}: its name is not that of a CSV file; name a file that ends in "
             f"{', '.join(SUFFIXES)} (for a workbook, {_EXCEL})"
         )
     if not options.locate_path(file).is_file():

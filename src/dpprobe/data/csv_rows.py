@@ -216,7 +216,7 @@ def _choose_rows(
             line = frame[LINE][frame[column] == written].iloc[0]
             raise ConfigError(
                 f"{option}: {file} line {line}: {column} is {written!r}, not {named!r} as in the "
-                f"study; use one spelling in both, or list both:  [{named}, {written}]"
+                f"study; use one spelling in both, or list both: [{named}, {written}]"
             )
     return frame[column].isin(wanted)
 

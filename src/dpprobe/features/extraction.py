@@ -160,7 +160,7 @@ def _check_values(values: Array, part: Features, split: str, dtype: str) -> None
         remedy = "write features.dtype: float32"
         if not np.isfinite(values[position]).all():
             remedy = (
-                "check the image and the backbone's weights and preprocessing, or write  "
+                "check the image and the backbone's weights and preprocessing, or write "
                 "features.precision: float32"
             )
         raise DataError(f"{split} row {row} (id {row_id}): {reason}; {remedy}")

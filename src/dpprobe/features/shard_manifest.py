@@ -113,7 +113,7 @@ def _compare_probes(shards: Sequence[Path], records: Sequence[ShardRecord]) -> N
             raise StoreError(
                 f"{path}: the machine that wrote it computes different features for the same "
                 f"image than the machine of {first.name}: norm {probe['norm']:.6g} instead of "
-                f"{reference['norm']:.6g}; check the libraries and drivers of that machine, then  "
+                f"{reference['norm']:.6g}; check the libraries and drivers of that machine, then "
                 f"{REMEDY}"
             )
 

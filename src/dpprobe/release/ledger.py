@@ -895,7 +895,7 @@ def _list_sums(bookings: Sequence[Booking], delta: float) -> list[str]:
     total = compose_bookings(bookings, delta)
     units = {"train": "a training unit", "test": "a test unit"}
     lines = [
-        f"Total at delta {delta:g} over the {total.entries} entries that count, for one  "
+        f"Total at delta {delta:g} over the {total.entries} entries that count, for one "
         f"{bookings[0].unit}:"
     ]
     for split, sides in _by_split(bookings).items():

@@ -385,7 +385,7 @@ def _check_source(bundle: Bundle, *, allow_hub: bool, allow_module: bool) -> Non
     if ":" in model and not allow_hub:
         raise ConfigError(
             f"{bundle.folder}: the bundle takes the backbone's weights from the Hub repository "
-            f"{model}; pass  --allow-hub if you trust its owner"
+            f"{model}; pass --allow-hub if you trust its owner"
         )
 
 

@@ -228,10 +228,9 @@ def test_own_test_split(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="test_table: missing"):
         options(tmp_path, {**written, "test_table": None})
     np.save(tmp_path / "test.npy", vectors["wide"][40:60])
-    message = (
-        f"rows have {WIDTHS['small']} and {WIDTHS['wide']} in test rows; use vectors of one model"
-    )
-    with pytest.raises(ConfigError, match=f"test.npy: vectors 'vectors' of .* {message}"):
+    message = f"have {WIDTHS['small']} numbers in training rows but "
+        f"{WIDTHS['wide']} in test rows; use vectors of one model"
+    with pytest.raises(ConfigError, match=f"test.npy: vectors 'vectors' {message}"):
         options(tmp_path, written).check_files()
 
 
@@ -482,7 +481,7 @@ def study(**changes: Any) -> dict[str, Any]:
     [
         ({"backbones": {"pixels": {"family": "pixels"}}}, "family pixels takes images"),
         ({"datasets": {"digits": {"source": "sklearn", "name": "digits"}}}, "takes vectors, and"),
-        ({"backbones": {"other": EXTERNAL}}, "no vectors 'other'; it has small, wide"),
+        ({"backbones": {"other": EXTERNAL}}, "no vectors named 'other', only small, wide"),
         (
             {"backbones": {"small": EXTERNAL, "again": {**EXTERNAL, "vectors": "small"}}},
             "again: takes the vectors 'small' of datasets.notes, as small does",
@@ -503,7 +502,7 @@ def test_studies_that_are_refused(changes: dict[str, Any], fault: str) -> None:
 
 
 def test_prompts_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="prompts: no text encoder"):
+    with pytest.raises(ConfigError, match="prompts: vectors have no text encoder"):
         options(tmp_path, {"train": "x.npz"}, prompts="imagenet")
 
 

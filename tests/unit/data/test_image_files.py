@@ -133,7 +133,7 @@ def test_a_missing_file_is_told_of_in_another_spelling(tmp_path: Path) -> None:
     (tmp_path / "A 1.JPG").write_bytes(b"")
     assert (
         hint_misspelling(str(tmp_path / "a  1.jpg"))
-        == ": there is 'A 1.JPG'with a different spelling"
+        == ": there is 'A 1.JPG', with a different spelling"
     )
     assert hint_misspelling(str(tmp_path / "b.jpg")) == ""
     assert "write / instead" in hint_misspelling(r"files\a.jpg")

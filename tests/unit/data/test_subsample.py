@@ -177,7 +177,7 @@ def test_the_choice_is_another_one_than_that_of_test_rows() -> None:
     ("part", "message"),
     [
         ({}, "write exactly one of fraction, fractions and per_class"),
-        ({"per_class": 2, "fractions": {"3": 0.5}}, "write one of"),
+        ({"per_class": 2, "fractions": {"3": 0.5}}, "write exactly one of"),
         ({"fractions": {"3": 0}}, "write a number above 0"),
         ({"fractions": {"3": 1.5}}, "write a number of 1 or less"),
         ({"per_class": 0}, "write a number of 1 or more"),

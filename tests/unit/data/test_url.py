@@ -167,7 +167,7 @@ def test_an_interrupted_download_goes_on_and_a_finished_one_is_kept(
     content = zipped(images())
     options = dataset_options(values(server, content))
     server.put("/v1/chest.zip", content, faults=[Cut(100), Cut(0)])
-    with pytest.raises(DownloadError, match="100 bytes are kept"):
+    with pytest.raises(DownloadError, match="100 bytes were downloaded"):
         dataset_preparation.download_dataset(options, tmp_path / "downloads")
     assert not (tmp_path / "downloads" / "receipt.json").exists()
     run(options, tmp_path)
@@ -254,8 +254,8 @@ FOLDER = {"source": "imagefolder", "path": "x"}
         ),
         ({}, {**FOLDER, "pth": "x"}, "layout: source: pth: unknown key"),
         ({}, {"source": "imagefolder"}, "layout: source: path: missing"),
-        ({}, {**FOLDER, "delta": 1e-5}, "layout.delta: belongs beside `layout`"),
-        ({}, {**FOLDER, "expect": {}}, "layout.expect: belongs beside `layout`"),
+        ({}, {**FOLDER, "delta": 1e-5}, "layout.delta: belongs next to `layout`"),
+        ({}, {**FOLDER, "expect": {}}, "layout.expect: belongs next to `layout`"),
     ],
 )
 def test_mistakes_are_named_before_any_download(
@@ -272,7 +272,7 @@ def test_two_files_of_one_name_are_refused() -> None:
     one = {"url": "http://h/a/x.zip", "sha256": HASH}
     for other in ("http://h/b/x.zip", "http://h/x.tar.gz", "http://h/x"):
         files = [one, {"url": other, "sha256": HASH}]
-        with pytest.raises(ConfigError, match="two of them would be saved as x"):
+        with pytest.raises(ConfigError, match="two files would be saved as x"):
             dataset_options({"source": "url", "files": files, "layout": FOLDER})
 
 

@@ -234,7 +234,7 @@ def test_a_compressed_shard_is_one_line_at_the_start(tmp_path: Path, mode: str) 
 @pytest.mark.parametrize(
     ("written", "message"),
     [
-        ("none", r"train: no \.tar file none; correct it"),
+        ("none", r"train: no \.tar file none; correct the path"),
         ("empty", r"no \.tar file in the folder empty"),
         ("a.tar.gz", r"a\.tar\.gz is not a plain \.tar file; unpack"),
         ("mixed", r"mixed: b\.tgz is not a plain \.tar file; unpack"),
@@ -269,8 +269,8 @@ def test_places_without_shards(
         ({"n01/0003.png": b"GIF8"}, r"\(id n01/0003\), .*a\.tar.*cannot be decoded"),
         ({"n01/0003.png": png(3)[:-30]}, r"\(id n01/0003\), .*a\.tar.*cannot be decoded"),
         ({"n01/0003.jpg": png(99)}, r"images png and jpg of one key; name one in image_member"),
-        ({"n01/0003.json": b"{"}, r"n01/0003\.json is no JSON"),
-        ({"n01/0003.json": b"[]"}, r"n01/0003\.json is no mapping"),
+        ({"n01/0003.json": b"{"}, r"n01/0003\.json is not JSON"),
+        ({"n01/0003.json": b"[]"}, r"n01/0003\.json is not a mapping"),
         ({"n01/0003.json": b"{}"}, r"no field label in n01/0003\.json"),
     ],
 )

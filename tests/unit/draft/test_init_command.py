@@ -28,7 +28,7 @@ def folder(desk: Desk) -> Desk:
 
 def test_a_file_is_replaced_by_force_alone(folder: Desk) -> None:
     folder.file("x.yaml", "mine")
-    assert "x.yaml: there is such a file" in folder.init("x")
+    assert "x.yaml: the file exists" in folder.init("x")
     assert (folder.folder / "x.yaml").read_text() == "mine"
     folder.init("x", "--force")
     assert folder.study("x.yaml").study == "x"
@@ -95,9 +95,7 @@ def test_a_checkpoint_of_no_use_ends_it_with_a_line(folder: Desk) -> None:
         "x", "--model", "resnet18"
     )
     (folder.folder / "resnet18.pth").write_bytes(b"\x89PNG")
-    assert "a PNG image, where weights are expected" in folder.init(
-        "x", "--checkpoint", "resnet18.pth"
-    )
+    assert "a PNG image, not a file of weights" in folder.init("x", "--checkpoint", "resnet18.pth")
     assert not (folder.folder / "x.yaml").exists()
 
 
@@ -151,7 +149,10 @@ def test_units_of_each_class_are_shown_on_both_sides_and_a_study_is_written_anyw
     assert f"99 images:{99 - tested:>9} train, {tested} test patients\n" in printed
     assert f"20 images:{20:>9} train, 0 test patients  (the smallest)" in printed
     assert "refused:     1 class has no test patient, which `metric: auc` needs: malig" in printed
-    assert "Correct lesions.yaml before you run it: a run stops at what is refused." in printed
+    assert (
+        "Correct lesions.yaml before you run it: a run stops at each line that begins with `refused`."
+        in printed
+    )
     text = (desk.folder / "lesions.yaml").read_text()
     assert "test_fraction: 0.2" in text
     with pytest.raises(ConfigError, match="no test patient"):

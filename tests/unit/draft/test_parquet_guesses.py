@@ -73,4 +73,4 @@ def test_mistakes_end_it_with_a_line(desk: Desk) -> None:
     write(desk, "skin.parquet")
     assert "a parquet file contains its images" in desk.init("skin.parquet", "--root", "x")
     pq.write_table(pa.table({"image": ["x"], "kind": [1]}), desk.folder / "skin.parquet")
-    assert "it has image, kind: name it with --label" in desk.init("skin.parquet")
+    assert "name the column of labels with --label: image, kind" in desk.init("skin.parquet")

@@ -157,7 +157,7 @@ def test_another_metric_is_named_beside_each_dataset(tmp_path: Path, summary: Pa
         line for line in (tmp_path / "t.md").read_text().splitlines() if line.startswith("Test")
     ]
     assert note.startswith("Test accuracy or mean AUC over 2 of 3 labels in percent")
-    assert note.endswith("Labels that all test images have, or none has, are left out of the mean.")
+    assert note.endswith("labels that all test examples have, and labels that no test example has.")
 
 
 def test_accuracies_alone_need_no_column_for_the_metric(tmp_path: Path, summary: Path) -> None:

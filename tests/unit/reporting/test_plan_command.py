@@ -83,7 +83,7 @@ def test_it_plans_with_a_permitted_risk(
         (("--at", "0.1"), "risk: write advantage, such as"),
         (("--epsilon", "-1"), "epsilon -1: outside"),
         (("--n", "2"), "n 2: fewer than the 4 classes"),
-        (("--figure", "plan.pdf"), "plan.pdf: ends neither in .svg nor in .png"),
+        (("--figure", "plan.pdf"), "plan.pdf: write a name that ends in .svg or .png"),
     ],
 )
 def test_faults_end_it_with_a_line(

@@ -110,7 +110,7 @@ def check_backbone(
         values = predictor.predict_images([probe_image()])[0]
         first = values.argmax()
         return (
-            "preprocessing and features of the test image match the release; the head predicts  "
+            "preprocessing and features of the test image match the release; the head predicts "
             f"{predictor.classes[first]}, {values[first]:.6g}"
         ), True
 

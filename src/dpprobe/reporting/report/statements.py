@@ -11,6 +11,7 @@ from dpprobe.artifacts import canonical_json
 from dpprobe.exhibits.html_page import relative_path
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.privacy.risk import RiskEpsilon, budget_order, budget_words, find_risk
+from dpprobe.privacy.statement import unit_of_statement
 from dpprobe.results.cell_record import read_statement
 from dpprobe.results.summary import rounded_up
 
@@ -49,6 +50,7 @@ def read_statements(paths: Iterable[Path], *, order: Sequence[str]) -> list[Stat
         content = {k: v for k, v in record.items() if k not in ("seeds", "public_data")}
         content["dataset"], content["epsilon"] = dataset, epsilon.removeprefix("eps-")
         content["assumption"] = record.get("public_data", {}).get("assumption")
+        content["unit_of_privacy"] = unit_of_statement(record)
         key = canonical_json(content)
         groups.setdefault(key, (content, []))[1].append((backbone, path))
     ordered = sorted(

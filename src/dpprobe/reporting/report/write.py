@@ -23,7 +23,6 @@ from dpprobe.exhibits.make import find_function
 from dpprobe.exhibits.tables import mark_code
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.privacy.risk import budget_words
-from dpprobe.privacy.statement import unit_of_statement
 from dpprobe.reporting.headline import best_interval, majority_words
 from dpprobe.reporting.report import sections, statements
 from dpprobe.reporting.report.exhibits import Exhibits, figure_facts
@@ -196,7 +195,6 @@ def _make_environment(template: Path) -> Environment:
     environment.filters["short"] = sections.one_line
     environment.filters["upper_first"] = lambda text: text[:1].upper() + text[1:]
     environment.filters["coded"] = mark_code
-    environment.filters["unit"] = unit_of_statement
     environment.filters["thousands"] = lambda value: f"{value:,}"
     environment.globals["headlines"] = HEADLINES
     return environment

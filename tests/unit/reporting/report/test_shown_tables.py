@@ -29,5 +29,5 @@ def test_the_tables_are_those_of_the_files(made: Made) -> None:
 
 
 def test_a_file_of_another_table_is_refused(made: Made) -> None:
-    with pytest.raises(DataError, match="papers/other.md: not one of the tables of these results"):
+    with pytest.raises(DataError, match="papers/other.md: not a table of these results"):
         study_tables([made.results / "tables/papers/other.md"], made.sources.summaries, None)
