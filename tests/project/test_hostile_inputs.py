@@ -78,7 +78,7 @@ def test_an_image_whose_scores_overflow_has_no_class(tmp_path: Path) -> None:
     tensors[WEIGHTS][:] = np.finfo(np.float32).max
     save_file(tensors, folder / HEAD_FILE)
     write_sums(folder)
-    with pytest.raises(DataError, match="image 0: the head's scores of it are not finite"):
+    with pytest.raises(DataError, match="image 0: the head's scores for it are not finite numbers"):
         Predictor.load_bundle(folder).predict_images([Image.new("RGB", (8, 8), "white")])
 
 
@@ -89,7 +89,7 @@ def test_deep_brackets_are_one_error(tmp_path: Path) -> None:
     deep = "[" * 100_000
     for name in ("deep.yaml", "deep.json"):
         (tmp_path / name).write_text(f"a: {deep}" if name.endswith("yaml") else deep)
-    with pytest.raises(ConfigError, match=r"deep.yaml: brackets within brackets"):
+    with pytest.raises(ConfigError, match=r"deep.yaml: brackets nested too deeply"):
         check_yaml(tmp_path / "deep.yaml")
     with pytest.raises(
         DataError, match=r"deep.json: unreadable \(not valid JSON \(brackets nested"
@@ -110,7 +110,7 @@ def test_texts_that_no_path_can_have_are_one_error(place: str, text: str) -> Non
     study = changed("datasets.rows", rows)
     value = {text: ["x"]} if place.endswith("filters") else text
     with pytest.raises(
-        ConfigError, match=r"^config: .*: contains a NUL or half a character; remove it$"
+        ConfigError, match=r"^config: .*: contains a NUL or half of a character; remove it$"
     ):
         load_study(change_values(study, {place: value}))
 
@@ -221,7 +221,7 @@ def test_doubtful_patients_and_ages_are_warned_of(
     for words in (
         "patients: 'nan' often stands for a blank, but",
         "differ from another name only in case or spaces, such as 'P0' and 'p0'",
-        "age: -1 may be a code for unknown, and falls into <18",
+        "age: -1 may be a code for unknown, but falls into <18",
         "years: -99 may be a code for unknown, and is a group of its own",
     ):
         assert caplog.text.count(words) == 1, words

@@ -225,13 +225,13 @@ def test_an_error_of_the_clock_has_its_remedy() -> None:
     ahead = CLOCK.format(made="2026-11-25 06:52:35.023513", read="2026-11-25 08:51:38.499620")
     told = describe_clock(ahead)
     assert told is not None
-    assert told.startswith("manifest.json is dated 2026-11-25 08:51:38but the clock says 2026-11")
+    assert told.startswith("manifest.json is dated 2026-11-25 08:51:38, but the clock says 2026-11")
     assert "`touch manifest.json`" in told
     back = CLOCK.format(made="2026-11-25 06:50:00.0", read="2026-11-25 06:51:00.0")
     assert describe_clock(back) == (
         "cells/metrics.json is dated 2026-11-25 06:50:00, before its input manifest.json "
-        "(2026-11-25 06:51:00a clock was set back, or the clocks of two machines differ; correct "
-        "the clocks, and run again"
+        "(2026-11-25 06:51:00): a clock was set back, or the clocks of two machines differ; "
+        "correct the clocks, and run again"
     )
     assert describe_clock("WorkflowError: another") is None
 

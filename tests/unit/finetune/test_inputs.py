@@ -175,7 +175,7 @@ def test_an_image_of_another_size_is_refused_by_name(tmp_path: Path, memory_mb: 
 
 
 def test_backbones_that_take_no_bytes_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="gives torch.float32instead of bytes"):
+    with pytest.raises(ConfigError, match="gives torch.float32 instead of bytes"):
         image_inputs(
             write_images(tmp_path), bytes_backbone(ToTensor(mode="RGB", size=None)),
             split="train", augment=None, seed=1, memory_mb=1,

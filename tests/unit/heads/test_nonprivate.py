@@ -135,7 +135,7 @@ def test_every_seed_gets_the_one_solution() -> None:
 def test_a_fit_that_stops_early_says_so(caplog: pytest.LogCaptureFixture) -> None:
     fit(training_set(), penalties=(1e-5,), max_iterations=2)
     assert "penalty 1e-05 ended early (largest slope " in caplog.text
-    assert "after max_iterations 2the result is usable but may be too low" in caplog.text
+    assert "after max_iterations 2; the result is usable but may be too low" in caplog.text
 
 
 @pytest.mark.parametrize(("status", "warned"), [(0, False), (2, True)])

@@ -345,7 +345,7 @@ def test_public_rows_that_do_not_fit(tmp_path: Path) -> None:
             np.ones((5, 9)),
             {"top": 1},
             DataError,
-            "dimension 9but the private features have 5",
+            "dimension 9, but the private features have 5",
         ),
         ("empty", np.zeros((5, 5)), {"top": 1}, DataError, "no row has values that are finite and"),
         ("few", np.eye(5), {"top": 6}, ConfigError, "top 6: .* has 5 candidates"),
@@ -370,7 +370,7 @@ def test_a_plan_of_another_kind_is_refused() -> None:
     check_plan(method, plan)
     as_gaussian = tuple(replace(item, kind=GAUSSIAN) for item in plan.mechanisms)
     other = replace(plan, mechanisms=as_gaussian)
-    with pytest.raises(PrivacyError, match="kind 'gaussian'in the plan but 'exponential'"):
+    with pytest.raises(PrivacyError, match="kind 'gaussian' in the plan but 'exponential'"):
         check_plan(method, other)
     scores = GridSum(torch.zeros(1, 3, dtype=torch.float64))
     with pytest.raises(PrivacyError, match="the plan has random selections for it"):

@@ -198,7 +198,7 @@ def test_nothing_without_a_price_is_booked() -> None:
         replace(whole, epsilon=math.inf)
     with pytest.raises(PrivacyError, match="delta 1e-11"):
         replace(whole, delta=1e-11)
-    with pytest.raises(PrivacyError, match="no mechanism 'score'that it does not have"):
+    with pytest.raises(PrivacyError, match="no mechanism 'score' that it does not have"):
         replace(whole, selection=Selection(mean=5, shape=1, repeated=("score",)))
     with pytest.raises(PrivacyError, match="one part for each split"):
         booking("twice", whole, whole)

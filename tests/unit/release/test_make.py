@@ -162,7 +162,10 @@ def test_a_release_of_copies_warns_and_does_not_count_them(
 ) -> None:
     write_features(folder, copies={"image": {"rows": 37, "most": 5}})
     output = release(folder, study(folder))
-    assert "37 training rows repeat the picture of another row, one stands under 5" in caplog.text
+    assert (
+        "37 training rows repeat the picture of another row, and one picture occurs under 5"
+        in caplog.text
+    )
     stated = json.loads((output / bundle.STATEMENT_FILE).read_text())
     assert "copies" not in stated
     assert any("a picture that occurs in several" in text for text in stated["not_covered"])
@@ -190,7 +193,9 @@ def test_a_bundle_that_is_gone_or_altered_is_not_made_again(folder: Path) -> Non
     before = contents(output)
     *most, last = before[bundle.HEAD_FILE]
     (output / bundle.HEAD_FILE).write_bytes(bytes([*most, last ^ 1]))
-    with pytest.raises(PrivacyError, match=r"head.safetensors: not as .* delete it and run again"):
+    with pytest.raises(
+        PrivacyError, match=r"head.safetensors: differs from .* delete it and run again"
+    ):
         release(folder, study(folder))
     (output / bundle.HEAD_FILE).unlink()
     (output / ".privacy.json.0123abcd.partial").touch()
@@ -338,7 +343,7 @@ def test_a_head_abandoned_while_its_job_was_at_work_is_removed(
 
 def test_what_looks_private_is_refused_before_booking(folder: Path) -> None:
     made = study(folder, card={"contact": "see /home/someone/notes"})
-    with pytest.raises(DataError, match="card: holds a path, '/home/'"):
+    with pytest.raises(DataError, match="card: contains a path, '/home/'"):
         release(folder, made)
     assert not ledger(folder).path.exists()
 

@@ -501,9 +501,7 @@ def test_an_image_of_another_size_is_a_fault_where_nothing_is_resized(tmp_path: 
     folder = write_release(tmp_path / "bundle", {"family": "pixels"}, dimension=64)
     predictor = Predictor.load_bundle(folder, device="cpu")
     assert predictor.predict_images([picture(1, (8, 8))]).shape == (1, 3)
-    with pytest.raises(
-        DataError, match="image 1test: each image of 9 x 8 gives 72 values, .* takes 64"
-    ):
+    with pytest.raises(DataError, match="image 1: an image of 9 x 8 gives 72 values, .* takes 64"):
         predictor.predict_images([picture(1, (8, 8)), picture(1, (9, 8))])
     assert predictor.predict_images([]).shape == (0, 3)
 

@@ -654,7 +654,7 @@ EDITS = [
     (
         "full",
         set_mechanism("released", "nothing"),
-        "gradients has released 'nothing'in the plan but",
+        "gradients has released 'nothing' in the plan but",
     ),
     ("full", set_mechanism("name", "other"), "no mechanism 'gradients'"),
     ("full", set_plan("delta", 1e-3), r"\(300, 'image', 4.0, 0.001, 'pld'\), but the job needs"),

@@ -183,7 +183,7 @@ def test_without_a_budget_nothing_is_clipped_and_nothing_promised(run: Run) -> N
 
 def test_a_cell_is_of_whole_seeds_of_one_identity(run: Run) -> None:
     run.tune(0)
-    with pytest.raises(DataError, match="seed-1incomplete network; delete it and run again"):
+    with pytest.raises(DataError, match="seed-1: incomplete network; delete it and run again"):
         run.gather()
     run.tune(1)
     path = run.network(1) / "result.json"
