@@ -228,8 +228,7 @@ def test_own_test_split(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="test_table: missing"):
         options(tmp_path, {**written, "test_table": None})
     np.save(tmp_path / "test.npy", vectors["wide"][40:60])
-    message = f"have {WIDTHS['small']} numbers in training rows but "
-        f"{WIDTHS['wide']} in test rows; use vectors of one model"
+    message = f"have {WIDTHS['small']} numbers in training rows but {WIDTHS['wide']} in test rows"
     with pytest.raises(ConfigError, match=f"test.npy: vectors 'vectors' {message}"):
         options(tmp_path, written).check_files()
 

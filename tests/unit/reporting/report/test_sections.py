@@ -105,7 +105,7 @@ def test_what_epsilon_allows_stands_in_each_statement_and_beside_each_cell(made:
 def test_patients_are_counted_and_named_beside_their_interval(tmp_path: Path) -> None:
     made = Made(tmp_path)
     told = "95% CI over seeds and test"
-    assert f"{told} images" in made.page().words
+    assert f"{told} examples" in made.page().words
     cells = [write_cell(tmp_path / "r", patients=40)]
     summarise_cells(cells, tmp_path / "patients.parquet", study="small")
     path = made.sources.datasets["digits"]

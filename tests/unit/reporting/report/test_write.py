@@ -118,7 +118,7 @@ def test_rare_classes_and_such_as_are_never_predicted_are_warned_of(made: Made) 
     write_summaries(made.results)
     page = made.page(tables=study_tables(made.table_files, made.sources.summaries, None))
     words = page.words
-    assert "Class zero: 2 training images, 1 test image: no number about it means" in words
+    assert "Class zero: 2 training images, 1 test image: numbers about it are" in words
     remedy = never_remedy(balanced=False).replace("`", "")
     assert "Never predicted: zero in all 3 seeds by sgd_full on scattering" in words
     assert f"{remedy}." in words
