@@ -222,7 +222,7 @@ def test_doubtful_patients_and_ages_are_warned_of(
         "patients: 'nan' often stands for a blank, but",
         "differ from another name only in case or spaces, such as 'P0' and 'p0'",
         "age: -1 may be a code for unknown, but falls into <18",
-        "years: -99 may be a code for unknown, and is a group of its own",
+        "years: -99 may be a code for unknown, but is a separate group",
     ):
         assert caplog.text.count(words) == 1, words
     assert {*train.read_groups()["group_age_group"]} <= {"<18", "18-39", ">=40"}

@@ -102,7 +102,7 @@ def test_a_wrong_checksum_leaves_no_dataset(
     study = study_of(small, server.put("/scans.zip", content), archive(1))
     result = workspace.run(study, "data", check=False)
     assert result.returncode != 0
-    assert "if the new checksum fits, .scans.zip.partial is reused" in result.stdout
+    assert "if the corrected checksum matches, .scans.zip.partial is reused" in result.stdout
     assert not (workspace.directory / "data/downloads/scans/receipt.json").exists()
     assert not (workspace.directory / "data/scans").exists()
 

@@ -81,9 +81,7 @@ def test_a_delta_above_one_over_n_is_trained_at_where_it_is_allowed_and_stated(
     log = workspace.directory / "results/logs/calibrate/digits/eps-2.log"
     assert log.read_text().count(above) == 1
     statement = json.loads((workspace.cell("sgd", "2") / "privacy.json").read_text())
-    assert statement["promise"].endswith(
-        f"{above} one row at random would be allowed by such a delta."
-    )
+    assert statement["promise"].endswith(f"{above} a mechanism that publishes a random row.")
     assert (statement["delta"], statement["delta_above_one_over_n"]) == (0.01, True)
     table = (workspace.directory / "results/tables/accuracy.md").read_text()
     assert "delta: digits 0.01 (above 1/n)." in table

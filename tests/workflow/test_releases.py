@@ -124,7 +124,7 @@ def test_releases(workspace: Workspace) -> None:
     assert dpprobe(workspace, "verify", "results/releases/first").returncode == 1
     output = workspace.run(STUDY, "releases", "--forcerun", "make_release", check=False)
     assert output.returncode
-    assert "bundle.json: not as release first was made; delete it" in output.stdout
+    assert "bundle.json: differs from release first as it was made; delete it" in output.stdout
     altered.unlink()
     workspace.run(STUDY, "releases")
     assert {name: contents(releases / name) for name in made} == made

@@ -23,7 +23,7 @@ def test_gaps_are_made_and_shown(workspace: Workspace, small: dict[str, Any]) ->
             assert (results / f"figures/digits/{name}.{kind}").is_file()
     table = (results / "tables/digits_fairness.md").read_text(encoding="utf-8")
     assert "**gap, best to worst**" in table
-    assert "gap less that of nonprivate at ∞" in table
+    assert "gap minus the gap of nonprivate at ∞" in table
     page = (results / "report.html").read_text(encoding="utf-8")
     for part in ("subgroups", "gaps-digits"):
         assert f'id="{part}"' in page

@@ -110,7 +110,7 @@ def jpeg(path: Path) -> None:
 @pytest.mark.parametrize(
     ("write", "message"),
     [
-        (jpeg, "a JPEG image, where weights are expected"),
+        (jpeg, "this is a JPEG image, not a file of weights"),
         (lambda path: path.write_text("<!DOCTYPE html><title>Log in"), "a web page"),
         (
             lambda path: path.write_text("version https://git-lfs.github.com/spec/v1\n"),

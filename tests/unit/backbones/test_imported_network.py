@@ -94,7 +94,7 @@ def test_a_change_of_the_code_makes_features_stale() -> None:
         ({"module": "no_such_package.nets:build"}, "no module no_such_package in the working"),
         ({"module": "my_nets.tiny:missing"}, "cannot be called with .* no attribute"),
         ({"arguments": {"depth": 3}}, r"cannot be called with .*TypeError"),
-        ({"module": "my_nets.tiny:build_nothing"}, "returns int, not a torch.nn.Module"),
+        ({"module": "my_nets.tiny:build_nothing"}, "returns int; return a torch.nn.Module"),
         ({"module": "my_nets.tiny:build_maps"}, "image instead of one vector; choose a"),
         ({"module": "my_nets.tiny"}, "module: "),
         ({"preprocessing": {"size": 16, "resize": 8}}, "resize 8 is below size 16"),

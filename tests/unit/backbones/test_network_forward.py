@@ -357,7 +357,10 @@ def test_checkpoint_of_another_model_is_refused(checkpoint: Path) -> None:
     ("values", "message"),
     [
         ({"pretrained": True, "checkpoint": "x"}, "pretrained: true beside a checkpoint"),
-        ({"model_args": {"pretrained": True}}, "pretrained is an option of the backbone itself"),
+        (
+            {"model_args": {"pretrained": True}},
+            "pretrained is an option of the backbone, not of model_args",
+        ),
         ({"preprocessing": {"crop_pct": 1.5}}, "crop_pct"),
         ({"preprocessing": {"mean": [0.5, 0.5]}}, "preprocessing.mean: 2 values for 3 channels"),
         ({"preprocessing": {"std": [1] * 4}}, "preprocessing.std: 4 values for 3 channels"),

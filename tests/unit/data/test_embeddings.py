@@ -456,7 +456,7 @@ def test_a_damaged_sparse_matrix_gives_one_line(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "x.h5ad", "w") as file:
         write_sparse(file, "X", csr_matrix(np.eye(4, dtype=np.float32)))
         file["X/indices"][2] = 9
-    with pytest.raises(ConfigError, match="cannot be read .+; write it again"):
+    with pytest.raises(ConfigError, match="cannot be read .+; create the file again"):
         list(open_embeddings(tmp_path / "x.h5ad", option="train").read_blocks(["X"]))
 
 

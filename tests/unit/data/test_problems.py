@@ -204,7 +204,7 @@ def test_all_faults_in_one_report(rows: Rows) -> None:
     assert text.splitlines()[0] == (
         f"{rows.directory / 'out'}: 1 missing image, 2 unreadable images, 1 id missing or twice, "
         "1 label without a class, 1 image in train and test, 1 class without test rows, "
-        f"2 unexpected sizes; all of them stand in {rows.directory / 'out/problems.csv'}"
+        f"2 unexpected sizes; {rows.directory / 'out/problems.csv'} lists all of them"
     )
     for line in (
         "2 unreadable images (replace the file or leave the image out):",
@@ -340,9 +340,9 @@ def test_a_class_of_few_images_is_warned_of(rows: Rows, caplog: pytest.LogCaptur
     info = read_info(rows.directory / "out/dataset.json")
     assert info.rare_classes_note in caplog.text
     assert "class cat: 3 training images, " in info.rare_classes_note
-    assert info.rare_classes_note.endswith(": no number about them means anything")
+    assert info.rare_classes_note.endswith(": numbers about them are meaningless")
     assert rare_words(("a", "b"), (2, 900), (1, 100)) == (
-        "class a: 2 training images, 1 test image: no number about it means anything"
+        "class a: 2 training images, 1 test image: numbers about it are meaningless"
     )
     assert rare_words(("a", "b"), (5, 900), (5, 100)) == ""
 
@@ -558,8 +558,8 @@ def test_a_manifest_tells_all_at_once(tmp_path: Path) -> None:
     text = str(caught.value)
     for part in (
         "1 missing image, 1 unreadable image, 1 id missing or twice, 1 label without a class, "
-        "1 value of no use, 2 rows whose patient is missing or in both splits or has two names, "
-        "1 image in train and test; all of them",
+        "1 value of no use, 2 rows with a missing patient, a patient in both splits, or a patient "
+        "with two names, 1 image in train and test; ",
         "(id 8.jpg)",
         "a.csv line 11: id '8.jpg' appears twice",
         "a.csv line 9: kind is 'wolf'",

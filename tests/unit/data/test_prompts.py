@@ -83,7 +83,7 @@ def test_words_replace_names() -> None:
     ("chosen", "message"),
     [
         ("simpel", "prompts: no set 'simpel'; write one of: .*simple"),
-        ("a photo of {c}", "no set 'a photo of {c}'; a template stands in a list"),
+        ("a photo of {c}", "no set 'a photo of {c}'; write a template as a list"),
         ((), "an empty list"),
         (("a photo",), "'a photo' has no {c}"),
         (("{c} in {place}",), "{place} is unknown"),

@@ -398,7 +398,7 @@ def test_the_first_images_of_what_values_leave_are_no_units_of_a_release(tmp_pat
         return ""
 
     chosen = bounded | {"filters": {"kind": CLASSES}}
-    assert "max_images_per_patient takes the first images of a patient that filters leave" in (
+    assert "max_images_per_patient keeps the first images of a patient after filters" in (
         faults(chosen, "image")
     )
     assert faults(chosen | {"unit": "image"}, None) == faults(chosen, "image")

@@ -219,7 +219,7 @@ def test_files_of_two_cells_that_changed_places(doctor: Doctor) -> None:
         assert "2 damaged" in output
         if name == "metrics.json":
             # both are whole records, and agree with no file beside them
-            assert f"{first}: belongs to eps-2; it is whole: move it there" in output
+            assert f"{first}: belongs to eps-2; it is complete: move it there" in output
             doctor("--fix")
             assert first.exists()
         else:
@@ -365,7 +365,7 @@ def test_releases_and_ledgers_are_never_deleted(doctor: Doctor) -> None:
     code, output = doctor("--fix")
     assert code == 1
     assert f"{staged}/" in output
-    assert "put back a copy of the bundle: a release cannot be made again" in output
+    assert "restore the bundle from a backup" in output
     assert "data/digits/ledger.jsonl: " in output
     assert Path("data/digits/ledger.jsonl").exists()
 
@@ -413,7 +413,10 @@ def test_what_cannot_be_read_or_deleted_stays(
     code, output = doctor("--fix")
     assert code == 1
     for path in (heads, record):
-        assert f"{path}: unreadable (Permission denied); make it readable" in output
+        assert (
+            f"{path}: unreadable (Permission denied); correct its permissions, and check again"
+            in output
+        )
     assert "history.parquet: truncated" in output
     assert "; not deleted (Permission denied); delete it and run" in output
 
@@ -430,7 +433,7 @@ def test_a_cached_noise_multiplier_is_no_target(doctor: Doctor) -> None:
 
 def test_folders_without_results(doctor: Doctor) -> None:
     Path("empty").mkdir()
-    assert "empty: no file has a recorded hash; name a study's results_dir" in str(
+    assert "empty: no file here has a recorded hash; name a study's results_dir" in str(
         doctor("empty")[0]
     )
     assert "gone: no such folder" in str(doctor("gone")[0])

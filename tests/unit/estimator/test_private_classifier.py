@@ -222,7 +222,9 @@ def test_groups_are_needed_where_they_are_the_unit() -> None:
     budget = make_budget()
     with pytest.raises(PrivacyError, match="no groups; pass"):
         make_private(unit="group", budget=budget).fit(*rows)
-    with pytest.raises(PrivacyError, match="groups: given, but the unit of privacy is one row"):
+    with pytest.raises(
+        PrivacyError, match="groups: the fit has groups, but the unit of privacy is one row"
+    ):
         make_private(budget=budget).fit(*rows, groups=GROUPS)
     assert budget.compute_spent().entries == 0
     make_benchmark().fit(*rows, groups=GROUPS)  # nothing is promised to anybody

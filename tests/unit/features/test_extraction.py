@@ -817,7 +817,7 @@ def test_table_of_another_dataset_is_refused(tmp_path: Path) -> None:
     one = write_dataset(tmp_path / "one", [png(0), png(1)])
     two = write_dataset(tmp_path / "two", [png(0), png(2)])
     (one / "train.parquet").write_bytes((two / "train.parquet").read_bytes())
-    with pytest.raises(DataError, match="not the train table that its dataset.json describes"):
+    with pytest.raises(DataError, match="not the train table of its dataset.json"):
         extract(one, tmp_path / "out")
 
 

@@ -174,7 +174,7 @@ def test_questions_about_sizes_are_answered() -> None:
         (Skipping(), "more than one tensor of net would cross the cut"),
         (Branching(), "the forward pass of net cannot be traced"),
         (Counting(), "the forward pass of net cannot be traced"),
-        (Transposed(), r"what crosses the cut of net is \[3, 1, 6\] for one image"),
+        (Transposed(), r"activations of net have shape \[3, 1, 6\] for one image"),
     ],
 )
 def test_networks_that_cannot_be_cut_are_refused(model: nn.Module, reason: str) -> None:

@@ -133,5 +133,5 @@ def test_an_adapter_that_is_never_called_is_refused_by_name() -> None:
             return y
 
     model = Bypassing()
-    with pytest.raises(ConfigError, match="small does not call its layer bypassed as a layer"):
+    with pytest.raises(ConfigError, match="small does not call its layer bypassed directly"):
         check_reached(model, lambda: model(filled(3, 2)), name="small")

@@ -274,7 +274,12 @@ def test_too_many_features_are_refused_at_planning_and_in_a_fit() -> None:
 
 
 def test_public_weights_and_covariances_are_for_rows_as_they_are() -> None:
-    with pytest.raises(ValidationError, match="public_covariance is for rows without that change"):
+    with pytest.raises(
+        ValidationError,
+        match="public_covariance was computed from rows without this transformation",
+    ):
         feature_covariance.Options(normalize="whitened", public_covariance="m.json")
-    with pytest.raises(ValidationError, match="init_file is for rows without that change"):
+    with pytest.raises(
+        ValidationError, match="init_file was computed from rows without this transformation"
+    ):
         momentum.Options(normalize="whitened", init="file", init_file="w.safetensors")

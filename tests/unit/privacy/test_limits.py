@@ -41,13 +41,12 @@ def test_delta_of_one_over_n_is_warned_of() -> None:
 def test_an_allowed_delta_above_one_over_n_is_warned_of() -> None:
     assert delta_fault(1e-6, 1_281_167, allowed=True) is None
     assert delta_warning(1e-6, 1_281_167) == (
-        "delta 1e-06 is above 1/n = 7.81e-07 (n = 1281167 training rows): a mechanism that "
-        "publishes one row at random would be allowed by such a delta. Nothing of it may be "
-        "released."
+        "delta 1e-06 is above 1/n = 7.81e-07 (n = 1281167 training rows): this delta would allow "
+        "a mechanism that publishes a random row. No result with this delta may be released."
     )
     of_patients = delta_warning(0.02, 100, unit="patient")
     assert of_patients is not None
-    assert "(n = 100 training patients): a mechanism that publishes one patient's" in of_patients
+    assert "a mechanism that publishes a random patient's rows" in of_patients
 
 
 def test_a_refusal_names_the_option_where_there_is_one() -> None:

@@ -194,7 +194,9 @@ def test_a_fit_refuses_a_plan_made_for_another() -> None:
         fit_heads(ceiling, data, planned(Options()), [1])
     silent = tuple(item.scale_noise(0.0) for item in Options().list_mechanisms(100))
     nothing = plan(mechanisms=silent, n=100, epsilon=math.inf, realised_epsilon=math.inf)
-    with pytest.raises(PrivacyError, match="not private, yet its plan promises epsilon inf by 1"):
+    with pytest.raises(
+        PrivacyError, match="the head is not private, but its plan has epsilon inf and 1"
+    ):
         fit_heads(ceiling, data, nothing, [1])
     with pytest.raises(PrivacyError, match="differ from each other"):
         fit_heads(Options(), data, planned(Options()), [1, 1])

@@ -21,7 +21,7 @@ def test_a_file_of_which_a_byte_is_altered_is_refused(tmp_path: Path, name: str)
     path.write_bytes(content)
     assert damaged_files(folder) == [name]
     with pytest.raises(
-        DataError, match=f"{name}: missing, or changed since SHA256SUMS was written; fetch"
+        DataError, match=f"{name}: missing, or changed after SHA256SUMS was written; fetch"
     ):
         read_bundle(folder)
 

@@ -38,11 +38,11 @@ def test_markdown_shows_a_text_as_it_is(text: str, escaped: str) -> None:
         (
             1,
             True,
-            "This was the only release from this dataset when it was made. It costs one patient "
-            "epsilon 2.001 at",
+            "This was the only release of this dataset when this bundle was made. It costs one "
+            "patient epsilon 2.001 at",
         ),
-        (3, False, "This dataset had 3 releases from this dataset when it was made, including "
-                   "this one. Together they cost one patient at most epsilon 2.001 at"),
+        (3, False, "This dataset had 3 releases when this bundle was made, including this "
+                   "release. Together they cost one patient at most epsilon 2.001 at"),
     ],
 )  # fmt: skip
 def test_the_ledgers_sum_is_said_rounded_up(count: int, exact: bool, words: str) -> None:

@@ -351,7 +351,7 @@ def test_another_plan_is_refused(tmp_path: Path) -> None:
     scores, labels, _ = two_classes(100, np.random.default_rng(0))
     features = of_test_rows(scores, labels)
     auc, short = planned(tmp_path, "auc", 100, 1.0), planned(tmp_path, "accuracy", 99, 1.0)
-    for plan, message in ((auc, "not that of metric accuracy"), (short, "n = 99 test units")):
+    for plan, message in ((auc, "not for metric accuracy"), (short, "n = 99 test units")):
         with pytest.raises(PrivacyError, match=message):
             evaluate_heads(
                 head(2), features, plan, SEEDED, metric="accuracy", link="softmax", composition=""
@@ -451,7 +451,7 @@ def test_a_plan_without_noise_and_several_heads_are_refused(tmp_path: Path) -> N
         steps=0,
     )  # fmt: skip
     for heads, priced, said in (
-        (one, silent, "not that of metric accuracy"),
+        (one, silent, "not for metric accuracy"),
         (both, plan, "2 heads share one epsilon; pass"),
     ):
         with pytest.raises(PrivacyError, match=said):

@@ -432,7 +432,7 @@ def test_a_record_that_does_not_fit_is_refused_though_its_hashes_are_right(
     three_lines.close_entry(2, DIGEST)
     whole = three_lines.path.read_bytes()
     last = json.loads(whole.splitlines()[-1])
-    append(event="abandon", reason="what was made may have been seen")
+    append(event="abandon", reason="which somebody may have seen")
     with pytest.raises(DataError, match="line 5: damaged .*'abandon' of entry 2"):
         three_lines.read_entries()
     append(event="book", number=3, format_version=2)

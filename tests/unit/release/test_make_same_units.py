@@ -205,7 +205,7 @@ def test_a_lost_key_or_file_is_no_way_around(folder: Path) -> None:
     key = folder / "data" / KEY_FILE
     kept = key.read_bytes()
     key.unlink()
-    with pytest.raises(DataError, match=r"units.key: not there, and ledgers hold hashes"):
+    with pytest.raises(DataError, match=r"units.key: missing, but ledgers contain hashes"):
         release_of(folder, "copy", "second")
     key.write_bytes(bytes(32))
     with pytest.raises(DataError, match=r"units-.*: cannot be used \(made with another key"):

@@ -299,7 +299,7 @@ def test_missing_values_of_a_table_are_faults_of_their_rows(tmp_path: Path, bund
     ("columns", "given", "message"),
     [
         ("path,file", {}, "image_column: .*path and file may be it"),
-        ("x,y", {}, "image_column: .*it has x, y, and no name is a usual one"),
+        ("x,y", {}, "image_column: .*it has x, y, and no column has a usual name"),
         ("path", {"image_column": "z"}, "image_column: .*no column 'z'; it has path"),
         ("path", {"id_column": "z"}, "id_column: .*no column 'z'"),
     ],
@@ -330,7 +330,7 @@ def test_places_that_cannot_be_are_one_error(tmp_path: Path, bundle: Path) -> No
     }.items():
         with pytest.raises(ConfigError, match=message):
             predict(bundle, [tmp_path / "x.png", tmp_path / named][-1:], output=None)
-    with pytest.raises(ConfigError, match="image_column path: it needs a parquet or CSV file"):
+    with pytest.raises(ConfigError, match="image_column path: needs a parquet or CSV file"):
         predict(bundle, [tmp_path / "x.png"], output=None, image_column="path")
 
 
@@ -565,7 +565,7 @@ def test_a_checkpoint_is_the_one_of_the_release(networks: Path) -> None:
         Predictor.load_bundle(bundle)
     with pytest.raises(ConfigError, match="checkpoint: no file .*gone.pth; name"):
         Predictor.load_bundle(bundle, checkpoint=networks / "gone.pth")
-    with pytest.raises(DataError, match=rf"wrong.pth: weights of SHA-256 .* is of {sha256}"):
+    with pytest.raises(DataError, match=rf"wrong.pth: its weights have SHA-256 .* needs {sha256}"):
         Predictor.load_bundle(bundle, checkpoint=networks / "wrong.pth")
 
 
@@ -591,7 +591,7 @@ def reweighted(values: dict[str, Any]) -> None:
     [
         (louder, r"backbone mine: its features of a test image have norm .*here instead of 99"),
         (cropped, "backbone mine: crop_pct of its preprocessing is .* here, but was 0.5"),
-        (reweighted, f"backbone mine: weights of SHA-256 [0-9a-f]+, and .* is of {'1' * 64}"),
+        (reweighted, f"backbone mine: its weights have SHA-256 [0-9a-f]+, but .* needs {'1' * 64}"),
     ],
 )
 def test_a_backbone_that_computes_something_else_is_refused(
@@ -669,12 +669,12 @@ def timm_model(values: dict[str, Any], **options: Any) -> None:
         ),
         (
             lambda v: timm_model(v, model_args={"pretrained_cfg_overlay": {"file": "/tmp/mine"}}),
-            "pretrained_cfg_overlay: the bundle names a place from which to load weights",
+            "pretrained_cfg_overlay: the bundle names a location to load weights from",
         ),
         (lambda v: timm_model(v, model_args={"cache_dir": "/tmp"}), "cache_dir: the bundle names"),
         (
             lambda v: timm_model(v, family="open_clip", pretrained="/tmp/mine.pt"),
-            "pretrained: the bundle names a place from which to load weights",
+            "pretrained: the bundle names a location to load weights from",
         ),
         (lambda v: v.update(class_names=["a", "a", "b"]), "one appears twice"),
         (lambda v: v["backbone"].update(checkpoint="../mine"), "has no trained weights, but"),

@@ -173,7 +173,10 @@ def test_a_table_states_its_bundle_and_thresholds(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["ill=0.1", "ill=0.2"], "--threshold ill=0.2: ill has one already; keep one of them"),
+        (
+            ["ill=0.1", "ill=0.2"],
+            "--threshold ill=0.2: ill already has a threshold; write only one",
+        ),
         (["ill"], "--threshold ill: write CLASS=VALUE, such as lesion=0.3"),
         (["0.3"], "--threshold 0.3: write CLASS=VALUE"),
         (["ill="], "--threshold ill=: write CLASS=VALUE"),

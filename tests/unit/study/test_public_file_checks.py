@@ -72,8 +72,8 @@ def test_private_features_are_no_public_covariance(path: str) -> None:
 
 def test_the_line_names_method_option_path_and_remedy() -> None:
     assert refused(lent("results/features/{dataset}/{backbone}/train/manifest.json")) == (
-        f"config: methods.some: public_covariance: {OF_DIGITS}: it lies in results, among the "
-        "results of this study; name a public file elsewhere, or features of a dataset under "
+        f"config: methods.some: public_covariance: {OF_DIGITS}: it is in results, which holds "
+        "private data or results; name a file in another folder, or features of a dataset under "
         "public_datasets"
     )
 
@@ -207,8 +207,8 @@ def test_a_public_dataset_of_private_images_is_refused(
 ) -> None:
     assert (
         "config: public_datasets.lender: it has the images of the private dataset digits, even if "
-        "it splits, limits or labels them in another way; remove one of the two, or write a source "
-        "of other, public images"
+        "it splits, limits or labels them differently; remove one of the two, or write a source of "
+        "different, public images"
     ) in errors(private, private | differing).splitlines()
 
 

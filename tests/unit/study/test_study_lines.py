@@ -60,7 +60,7 @@ audit:
         ("datasets.scans: path images/scans is no folder", 7),
         ("datasets.scans.subsample.fractions.Class A.1: 7: write a number", 10),
         ("datasets.scans.subsample.fractions.3: 7: write a number", 11),
-        ("datasets.scans.root: missing; it must be given", 5),
+        ("datasets.scans.root: missing; add this key", 5),
         ("methods.sgd.steps: 0: write a number above 0", 15),
         ("methods.sgd.search.0.steps: 0: write a number above 0", 18),
         ("methods.sgd.search.1.epochs: 0: write a number above 0", 20),
@@ -86,7 +86,7 @@ def test_the_line_of_a_key_is_found(tmp_path: Path, text: str, line: int) -> Non
     assert StudyLines(files=[path]).find_place(text) == f"{path}:{line}"
 
 
-@pytest.mark.parametrize("text", ["backbones: missing; it must be given", "no cell to train: ..."])
+@pytest.mark.parametrize("text", ["backbones: missing; add this key", "no cell to train: ..."])
 def test_a_key_that_is_not_written_has_the_file_alone(tmp_path: Path, text: str) -> None:
     path = tmp_path / "study.yaml"
     path.write_text(STUDY_TEXT)

@@ -135,7 +135,7 @@ def test_a_label_that_no_test_row_has_is_left_out_and_named(
     for seed in record["seeds"]:
         assert seed["per_label_auc"][2] is None
         assert seed["auc"] == pytest.approx(np.mean(seed["per_label_auc"][:2]))
-    assert "all test rows agree in c: left out of AUC" in caplog.text
+    assert "all test rows have the same value of c, so it is left out of AUC" in caplog.text
 
 
 def test_another_metric_needs_no_training(

@@ -322,7 +322,7 @@ def test_a_part_that_leaves_one_side_empty_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_method_without_a_search_is_refused(run: Run) -> None:
-    with pytest.raises(ConfigError, match="net: no search in its options"):
+    with pytest.raises(ConfigError, match="net: its options have no search"):
         run.search(searched().make_trial({}))
 
 

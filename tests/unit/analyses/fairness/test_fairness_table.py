@@ -61,7 +61,7 @@ def test_a_gap_stands_with_chance_and_with_the_gap_without_privacy(tmp_path: Pat
     names = ("pixels", "sgd", "ink", "AUC")
     assert row(table, *names, "gap, best to worst") == ["6.0 (2.5 to 9.0)"] * 2 + [""]
     assert row(table, *names, "gap by chance alone (95%)") == ["3.0", "7.0", ""]
-    less = row(table, *names, "gap less that of nonprivate at ∞")
+    less = row(table, *names, "gap minus the gap of nonprivate at ∞")
     assert less == ["+3.0 ± 2.0", "+3.0 ± 4.0", ""]
     bold = {
         cells[4].text: [cell.bold for cell in cells[6:]]
@@ -69,7 +69,7 @@ def test_a_gap_stands_with_chance_and_with_the_gap_without_privacy(tmp_path: Pat
         if [cell.text for cell in cells[:3]] == ["pixels", "sgd", "ink"]
     }
     assert bold["gap, best to worst"] == [True, False, False]
-    assert bold["gap less that of nonprivate at ∞"] == [True, False, False]
+    assert bold["gap minus the gap of nonprivate at ∞"] == [True, False, False]
 
 
 def test_a_gap_that_random_groups_show_too_is_not_bold(tmp_path: Path) -> None:
