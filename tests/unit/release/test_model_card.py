@@ -120,8 +120,8 @@ def test_people_read_promise_attack_limits_and_ledger(tmp_path: Path, release: R
         "training data guesses right at most 55.4% of the time",
         "Accuracy 81.2% (95% CI 77.2 to 85.2%)",
         "the head costs training images epsilon 1 and test images nothing",
-        "the only release of this dataset when this bundle was made. It costs one image epsilon 1 at "
-        "delta 1e-5",
+        "the only release of this dataset when this bundle was made. It costs one image epsilon 1 "
+        "at delta 1e-5",
     ):
         assert fact in text
     for item in [*statement["not_covered"], *statement["public"]]:
