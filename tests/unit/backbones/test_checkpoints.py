@@ -111,13 +111,13 @@ def jpeg(path: Path) -> None:
     ("write", "message"),
     [
         (jpeg, "this is a JPEG image, not a file of weights"),
-        (lambda path: path.write_text("<!DOCTYPE html><title>Log in"), "a web page"),
+        (lambda path: path.write_text("<!DOCTYPE html><title>Log in"), "this is a web page"),
         (
             lambda path: path.write_text("version https://git-lfs.github.com/spec/v1\n"),
-            "a pointer of Git",
+            "this is a pointer of Git",
         ),
-        (lambda path: path.write_bytes(b""), "empty, where"),
-        (lambda path: path.write_text("the weights are on the other disk\n"), "a text, where"),
+        (lambda path: path.write_bytes(b""), "this is empty, not"),
+        (lambda path: path.write_text("the weights are on the other disk\n"), "this is a text, not"),
         (lambda path: path.write_bytes(bytes(range(200))), "no weights can be read from it"),
     ],
 )

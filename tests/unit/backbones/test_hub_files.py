@@ -104,8 +104,8 @@ def test_a_hub_that_cannot_be_reached_is_told(cache: Path) -> None:
     assert said == (
         f"model: {REPOSITORY} (weights: model.safetensors) is not in the Hugging Face cache "
         f"{cache}, and 127.0.0.1 cannot be reached ([Errno 111] Connection refused); load the "
-        "backbone once with a network, copy the cache from a machine that has the files, or name "
-        "a local checkpoint"
+        "backbone once with a network connection, copy the cache from a machine that has the "
+        "files, or name a local checkpoint"
     )
     other = HubFile("config", "somebody/else", ("config.json",))
     assert "model.safetensors), somebody/else (config: config.json) are not in" in str(

@@ -363,7 +363,7 @@ def test_accepted_labels_of_local_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("labels", "words"),
     [
-        ([[0]] * (ROWS - 1), f"test row {ROWS - 1}: image {ROWS} is beyond"),
+        ([[0]] * (ROWS - 1), f"test row {ROWS - 1}: image {ROWS} is above the number"),
         ([[0]] * 3 + [[7]] * ROWS, "image 4: label 7"),
         ([0] * ROWS, "not a list of lists"),
         ("no json", "cannot be read"),

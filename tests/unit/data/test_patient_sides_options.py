@@ -219,7 +219,7 @@ def test_nan_is_no_patient_and_no_group(source: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"unit": "patient"}, "unit: patient without unit_column"),
+        ({"unit": "patient"}, "unit: patient needs a unit_column"),
         ({"max_images_per_patient": 3}, "max_images_per_patient: 3 needs a unit_column"),
         ({"unit_column": "nobody"}, "no column 'nobody'"),
         ({"unit_column": "who", "max_images_per_patient": 0}, "max_images_per_patient"),

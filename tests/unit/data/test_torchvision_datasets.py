@@ -178,7 +178,7 @@ def test_an_interrupted_download_goes_on(
     server.put(path, content, faults=[Cut(1000), Cut(0)])
     fetch_from(server.url("/"), monkeypatch)
     chosen = options("CIFAR10")
-    with pytest.raises(DownloadError, match="1000 bytes are kept"):
+    with pytest.raises(DownloadError, match="1000 bytes were downloaded"):
         dataset_preparation.download_dataset(chosen, tmp_path / "downloads")
     dataset_preparation.download_dataset(chosen, tmp_path / "downloads")
     assert server.sent(path) == [1000, 0, len(content) - 1000]

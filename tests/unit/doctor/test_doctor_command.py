@@ -192,9 +192,9 @@ def test_sizes_are_told_of_a_truncated_file(doctor: Doctor) -> None:
     path = Path(CELL, "heads.safetensors")
     size = path.stat().st_size
     truncate(path)
-    assert f"{path}: truncated: {size - 3} bytes, {size} were written; " in doctor()[1]
+    assert f"{path}: truncated: {size - 3} bytes, but {size} were written; " in doctor()[1]
     path.write_bytes(path.read_bytes() + b"0000")
-    assert f"{path}: too long: {size + 1} bytes, {size} were written; " in doctor()[1]
+    assert f"{path}: too long: {size + 1} bytes, but {size} were written; " in doctor()[1]
 
 
 @pytest.mark.usefixtures("doctor")
@@ -292,7 +292,7 @@ def test_links_and_strangers_are_left_alone(doctor: Doctor, tmp_path: Path) -> N
             f"{path}: truncated.*not deleted, because it is behind a symbolic link", output
         )
         assert Path(path).exists()
-    assert f"{CELL}/history.parquet: not a plain file; look at it" in output
+    assert f"{CELL}/history.parquet: not a plain file; inspect it, and move it elsewhere" in output
     assert "3 damaged" in output
     assert all(Path("results/few_shot/digits", name).exists() for name in mine)
 
@@ -356,7 +356,7 @@ def test_releases_and_ledgers_are_never_deleted(doctor: Doctor) -> None:
     (bundle / "README.md").unlink()
     code, output = doctor("--fix")
     assert code == 1
-    remedy = f"copy the bundle from {staged}dpprobe cannot recreate a release"
+    remedy = f"copy the bundle from {staged}: dpprobe cannot recreate a release"
     assert f"{bundle}/head.safetensors: changed after it was written; {remedy}" in output
     assert f"{bundle}/README.md: missing; {remedy}" in output
     assert (bundle / "head.safetensors").exists()

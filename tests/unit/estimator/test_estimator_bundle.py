@@ -150,16 +150,16 @@ def test_a_benchmark_cannot_be_saved(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "values", "error", "message"),
     [
-        ("v1", {"each_by_itself": False}, PrivacyError, "each_by_itself=False: the promise holds"),
+        ("v1", {"each_by_itself": False}, PrivacyError, "each_by_itself=False: the guarantee holds"),
         ("v1", {"each_by_itself": 1}, PrivacyError, "each_by_itself=1"),
         ("v1", {"dataset": "My Data"}, ConfigError, "dataset 'My Data': write lower-case"),
         ("V 1", {}, ConfigError, "folder 'V 1': write lower-case"),
         ("v1", {"weights_sha256": "abc"}, ConfigError, "weights_sha256"),
         ("v1", {"model": ""}, ConfigError, "model"),
-        ("v1", {"model": "/home/me/model.pt"}, DataError, "holds a path"),
+        ("v1", {"model": "/home/me/model.pt"}, DataError, "contains a path"),
         ("v1", {"sign_key": "none.pem"}, ConfigError, "none.pem"),
         ("v1", {"card": {"colour": "red"}}, DpprobeError, "colour"),
-        ("v1", {"card": {"contact": "/home/me"}}, DataError, "holds a path"),
+        ("v1", {"card": {"contact": "/home/me"}}, DataError, "contains a path"),
     ],
 )
 def test_what_cannot_be_published_is_refused(

@@ -132,7 +132,7 @@ def test_private_noise_is_secret_and_never_the_same() -> None:
         ({"classes": None}, PrivacyError, "classes: missing. They are published"),
         ({"epsilon": math.inf}, PrivacyError, "epsilon inf: a head without noise"),
         ({"epsilon": -1.0}, PrivacyError, "epsilon"),
-        ({"head": "nonprivate"}, PrivacyError, "head nonprivate: it is not private"),
+        ({"head": "nonprivate"}, PrivacyError, "head nonprivate: this head is not private"),
         ({"head": "gradient"}, ConfigError, "gradient"),
         (
             {"head": {"head": "sgd", "engine": "closed_form"}},

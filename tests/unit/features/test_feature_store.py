@@ -538,11 +538,11 @@ def test_manifest_refuses_missing_and_doubled_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"backbone_fingerprint": "x"}, "backbone_fingerprint is x where bbb"),
-        ({"weights_sha256": "x"}, "weights_sha256 is x where None"),
-        ({"dtype": "float16"}, "dtype is float16 where float32"),
-        ({"split": "test"}, "split is test where train"),
-        ({"rows": ROWS + 3}, "rows is 26 where 23"),
+        ({"backbone_fingerprint": "x"}, "backbone_fingerprint is x instead of bbb"),
+        ({"weights_sha256": "x"}, "weights_sha256 is x instead of None"),
+        ({"dtype": "float16"}, "dtype is float16 instead of float32"),
+        ({"split": "test"}, "split is test instead of train"),
+        ({"rows": ROWS + 3}, "rows is 26 instead of 23"),
         ({"class_names": ("a", "b")}, "class_names"),
         ({"dataset_fingerprint": "old"}, "dataset_fingerprint is old"),
         ({"preprocessing": {}}, "preprocessing"),
@@ -571,7 +571,7 @@ def test_manifest_refuses_shards_of_an_older_dataset(tmp_path: Path) -> None:
     shards = [write(tmp_path, make_header(shard)) for shard in range(SHARDS)]
     with pytest.raises(StoreError, match="shard-00000.*dataset_fingerprint"):
         manifest_of(tmp_path, shards, dataset_fingerprint="new")
-    with pytest.raises(StoreError, match="shard-00000.*rows is 23 where 24"):
+    with pytest.raises(StoreError, match="shard-00000.*rows is 23 instead of 24"):
         manifest_of(tmp_path, shards, rows=24)
 
 
@@ -808,7 +808,7 @@ def test_blocks_of_different_layers_are_refused(tmp_path: Path) -> None:
         ({"layers": {"2": FEATURES}}, "layers is"),
         ({"layers": {**LAYERS, "10": FEATURES}}, "layers is"),
         ({"layers": None}, "layers is"),
-        ({"layers": LAYERS, "accepted": ACCEPTED}, "accepted is True where None"),
+        ({"layers": LAYERS, "accepted": ACCEPTED}, "accepted is True instead of None"),
     ],
 )
 def test_manifest_refuses_shards_of_other_columns(
@@ -833,7 +833,7 @@ def test_a_machine_that_computes_something_else_is_refused(tmp_path: Path) -> No
         write(tmp_path, make_header(1), probe=probe_of(1)),
         write(tmp_path, make_header(2), probe=probe_of(1.1, digest="b")),
     ]
-    with pytest.raises(StoreError, match=r"shard-00002-of-00003\.h5: .*norm 7.15 where 6.5 is"):
+    with pytest.raises(StoreError, match=r"shard-00002-of-00003\.h5: .*norm 7.15 instead of 6.5"):
         manifest_of(tmp_path, shards)
     assert not (tmp_path / "manifest.json").exists()
 

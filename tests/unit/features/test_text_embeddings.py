@@ -153,7 +153,7 @@ def test_a_head_starts_from_the_artifact(tmp_path: Path, info: Path) -> None:
     first = weights_from_file(str(path), len(CLASSES), dimension)
     np.testing.assert_array_equal(first[:, :-1], weights.astype(np.float64))
     assert not first[:, -1].any()
-    with pytest.raises(ConfigError, match=r"weights \[3, 24\]; \[3, 25\] is needed"):
+    with pytest.raises(ConfigError, match=r"weights have shape \[3, 24\]; write \[3, 25\]"):
         weights_from_file(str(path), len(CLASSES), 25)
     method = method_options(
         {"head": "momentum", "learning_rate": 1, "init": "file", "init_file": str(path)}

@@ -110,7 +110,7 @@ def test_a_checkpoint_s_steps_are_counted_as_releases(tmp_path: Path) -> None:
     made = stopped_after(tmp_path, 4)
     releases = releases_of(options, inputs.n, 0.7)
     releases.count_releases("gradients", 3)
-    with pytest.raises(PrivacyError, match="7 noisy steps were taken, but epsilon covers 6"):
+    with pytest.raises(PrivacyError, match="7 noisy releases were made, but epsilon covers 6"):
         train_network(options, mlp_network(), inputs, releases, checkpoint=made)
 
 

@@ -97,7 +97,7 @@ def test_claim_and_bound_stand_with_attack_and_power(made: Made) -> None:
     assert "audits" in {part.get("id") for part in page.all("section")}
     words = page.words
     for part in (
-        "a low bound is no certificate",
+        "A low bound does not prove the claim",
         "Paired likelihood ratio of all releases, right in 61.4% of 1,000 runs",
         "canary: a row at the clip bound, of another label",
         "would have caught noise too small by a factor of 1.52 with probability 0.95",

@@ -197,7 +197,7 @@ def test_cells_of_other_rows_are_refused_by_name(tmp_path: Path) -> None:
         tmp_path, method="nonprivate", epsilon="inf", scores=np.zeros((1, ROWS, 3)), labels=labels,
         groups={}, class_names=NAMES,
     )  # fmt: skip
-    with pytest.raises(DataError, match=r"nonprivate.*tested on other rows"):
+    with pytest.raises(DataError, match=r"nonprivate.*its test rows differ"):
         _run(tmp_path, cells)
 
 

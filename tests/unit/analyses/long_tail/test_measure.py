@@ -326,7 +326,7 @@ def test_rows_that_all_heads_have_are_left_out() -> None:
 
 def test_too_few_units_are_refused() -> None:
     features, labels = _clouds(19, 4)
-    with pytest.raises(DataError, match="19 units; 20 are needed"):
+    with pytest.raises(DataError, match="19 units, but at least 20 are needed"):
         _scores(features, labels)
 
 
@@ -445,7 +445,7 @@ def test_ugly_features_have_a_record(
 def test_too_few_units_have_sub_classes_and_a_note(tmp_path: Path) -> None:
     record = _measured(tmp_path, np.eye(8), np.arange(8) % 2)
     assert record.memorisation is None
-    assert record.notes == ("no memorisation: 8 units; 20 are needed",)
+    assert record.notes == ("no memorisation: 8 units, but at least 20 are needed",)
     assert record.finest.measured.index is None
 
 

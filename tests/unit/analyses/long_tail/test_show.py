@@ -170,7 +170,7 @@ def test_long_tails_stand_in_a_section_that_says_they_are_not_private(made: Made
             made.results,
             backbone="scattering",
             memorisation=None,
-            notes=["no memorisation: 8 units; 20 are needed"],
+            notes=["no memorisation: 8 units, but at least 20 are needed"],
         ),
     ]
     page = made.page(records={"long_tail": paths})
@@ -179,7 +179,7 @@ def test_long_tails_stand_in_a_section_that_says_they_are_not_private(made: Made
         "Not private",
         "None of these numbers bounds ε for a dataset",
         "not a proved bound for this data set",
-        "Digits, scattering: no memorisation: 8 units; 20 are needed",
+        "Digits, scattering: no memorisation: 8 units, but at least 20 are needed",
         "0.82 (0.75 to 0.90)",
     ):
         assert words in page.words, words

@@ -32,7 +32,7 @@ def test_a_column_is_an_epsilon_and_rows_are_options_and_splits(
     ]
     assert len(figure.axes) == 8
     assert all(axes.get_yscale() == "log" for axes in figure.axes)
-    assert "not private" in figure.get_suptitle()
+    assert "not private" in " ".join(figure.get_suptitle().split())
 
 
 def test_a_curve_is_a_number_of_tuned_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
