@@ -117,7 +117,10 @@ def jpeg(path: Path) -> None:
             "this is a pointer of Git",
         ),
         (lambda path: path.write_bytes(b""), "this is empty, not"),
-        (lambda path: path.write_text("the weights are on the other disk\n"), "this is a text, not"),
+        (
+            lambda path: path.write_text("the weights are on the other disk\n"),
+            "this is a text, not",
+        ),
         (lambda path: path.write_bytes(bytes(range(200))), "no weights can be read from it"),
     ],
 )

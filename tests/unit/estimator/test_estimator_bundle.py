@@ -150,7 +150,12 @@ def test_a_benchmark_cannot_be_saved(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "values", "error", "message"),
     [
-        ("v1", {"each_by_itself": False}, PrivacyError, "each_by_itself=False: the guarantee holds"),
+        (
+            "v1",
+            {"each_by_itself": False},
+            PrivacyError,
+            "each_by_itself=False: the guarantee holds",
+        ),
         ("v1", {"each_by_itself": 1}, PrivacyError, "each_by_itself=1"),
         ("v1", {"dataset": "My Data"}, ConfigError, "dataset 'My Data': write lower-case"),
         ("V 1", {}, ConfigError, "folder 'V 1': write lower-case"),

@@ -319,7 +319,7 @@ def test_scoring_afterwards_is_as_before() -> None:
 def test_shared_parameters_are_refused() -> None:
     module = nn.Sequential(nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 3))
     module[2].weight = module[0].weight
-    with pytest.raises(ConfigError, match=r"0\.weight: used by several layers; take another"):
+    with pytest.raises(ConfigError, match=r"0\.weight: used by several layers; choose another"):
         sums(Small.of(module, (5,)))
 
 

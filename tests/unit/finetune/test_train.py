@@ -406,7 +406,7 @@ def test_steps_that_were_released_before_are_not_released_again() -> None:
     options, inputs = network_options(), mlp_inputs()
     releases = releases_of(options, inputs.n, 1.0)
     releases.count_releases("gradients", 1)
-    with pytest.raises(PrivacyError, match="7 noisy steps were taken, but epsilon covers 6"):
+    with pytest.raises(PrivacyError, match="7 noisy releases were made, but epsilon covers 6"):
         train_network(options, mlp_network(), inputs, releases)
 
 

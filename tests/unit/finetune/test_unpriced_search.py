@@ -275,7 +275,7 @@ def test_values_that_do_not_go_together_are_named(tmp_path: Path) -> None:
 
 def test_what_a_search_chooses_is_called_not_for_release() -> None:
     assert "without any epsilon" in NOT_PRICED
-    assert "for release" in NOT_PRICED
+    assert "Do not release" in NOT_PRICED
 
 
 def test_options_without_a_search_are_refused(tmp_path: Path) -> None:

@@ -91,9 +91,9 @@ def test_parts_of_a_row_must_divide_it() -> None:
     options = method_options({"head": "momentum", "learning_rate": 1, "normalize": groups})
     assert dimension_fault(options, 15_552) is None
     assert dimension_fault(options, 1280) == (
-        "normalize.groups: 27 do not divide the 1280 features; write a divisor of"
+        "normalize.groups: 27 does not divide 1280, the number of features; write a divisor of 1280"
     )
     channels = {"kind": "channels", "channels": 243, "max_mean_norm": 1, "max_deviation_norm": 1}
     options = method_options({"head": "momentum", "learning_rate": 1, "normalize": channels})
     assert dimension_fault(options, 15_552) is None
-    assert str(dimension_fault(options, 1280)).startswith("normalize.channels: 243 do not divide")
+    assert str(dimension_fault(options, 1280)).startswith("normalize.channels: 243 does not divide")

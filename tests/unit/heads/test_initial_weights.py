@@ -151,6 +151,6 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     save_file({"other": np.zeros(3)}, path)
     refused(re.escape("it contains ['other']; add a tensor \"weights\""))
     save_file({"weights": np.zeros((50, 399))}, path)
-    refused(re.escape("weights [50, 399]; [50, 400] is needed"))
+    refused(re.escape("weights have shape [50, 399]; write [50, 400]"))
     save_file({"weights": np.full((50, 400), np.nan)}, path)
     refused("not finite")

@@ -398,7 +398,7 @@ def test_an_audit_is_refused_for_its_true_reason() -> None:
 
     plan = plan_of(options(), 40, 1.0)
     releases = Releases(plan, [1], torch.device("cpu"), observer=Watching())  # type: ignore[arg-type]
-    with pytest.raises(PrivacyError, match="an audit reads sums"):
+    with pytest.raises(PrivacyError, match="an audit tests sums"):
         releases.release_exponential(CHOICES, GridSum(torch.zeros(1, 9, dtype=torch.float64)))
 
 

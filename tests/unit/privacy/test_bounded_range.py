@@ -193,7 +193,7 @@ def test_draws_are_no_gaussian_mechanism() -> None:
     assert accountants.resolve_accountant([draws(1.0, 2)], "pld") == "pld"
     assert accountants.exactly_priced([draws(1.0)])
     assert not accountants.exactly_priced([draws(1.0, 2)])
-    with pytest.raises(PrivacyError, match="of all rows"):
+    with pytest.raises(PrivacyError, match="uses all rows"):
         Mechanism(
             name="choices", released="", sensitivity=1.0, noise_multiplier=1.0, sample_rate=0.5,
             count=1, kind=EXPONENTIAL,

@@ -123,7 +123,10 @@ def test_a_search_is_audited_by_the_head_that_it_releases(calibrations: Path) ->
     result = audited(method, plan, runs=60, controls=True)
     assert result.white_box["test"] == white_box.HEADS
     assert result.white_box["holds"]
-    assert all("a search publishes only its best head" in control["not_applicable"] for control in result.controls)
+    assert all(
+        "a search publishes only its best head" in control["not_applicable"]
+        for control in result.controls
+    )
     box = result.white_box
     assert box["in"] + box["out"] == box["runs"] == 45
     assert set(result.scores["attack"]) == {"bundle"}
