@@ -310,11 +310,11 @@ def test_deleting_one_shard_redoes_only_what_descends_from_it(
     assert "scattering" not in "".join(
         line for line in output.splitlines() if line.strip().startswith(("Finished", "Job "))
     )
-    # the same rows give the same features, so no head is trained again: its cells are kept
+    # the same rows give the same features, so no head is trained again: its cells are reused
     assert jobs["train_heads"] + jobs["train_heads_without_privacy"] == 3
     folder = workspace.directory / "results/logs/train_heads/digits/pixels"
     logs = [path.read_text() for path in folder.glob("*.log")]
     assert len(logs) == 3
-    assert all("kept" in log and "training seeds" not in log for log in logs)
+    assert all("reused" in log and "training seeds" not in log for log in logs)
     assert len(shard.read_bytes()) == len(kept)
     assert "Nothing to be done" in workspace.run(study, "features", "heads").stdout

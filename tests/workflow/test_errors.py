@@ -54,7 +54,9 @@ def test_what_no_network_and_no_head_can_do_stops_before_any_job(
     small["methods"]["dpfc"] = {"head": "feature_covariance"}
     result = workspace.run(small, check=False)
     assert result.returncode != 0
-    assert "backbones.net: checkpoint: photo.safetensors: a JPEG image, where" in result.stdout
+    assert (
+        "backbones.net: checkpoint: photo.safetensors: this is a JPEG image, not" in result.stdout
+    )
     assert "methods.dpfc on backbones.colour: head feature_covariance: 15552" in result.stdout
     assert "Traceback" not in result.stdout
     assert not (workspace.directory / "data").exists()
@@ -133,7 +135,7 @@ def test_a_failure_ends_with_its_cause(
     template(workspace, small, *PREPARED)
     result = workspace.run(small, "heads", check=False)
     assert result.returncode != 0
-    cause = "sgd: head sgd: training diverged at learning_rate 1e+38; write a smaller one"
+    cause = "sgd: head sgd: training diverged at learning_rate 1e+38; write a smaller learning_rate"
     log = "results/logs/train_heads/digits/pixels/eps-2.log"
     lines = result.stdout.splitlines()
     assert lines[-2:] == [

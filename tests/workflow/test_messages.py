@@ -104,5 +104,5 @@ def test_a_failure_is_told_once_and_its_cause_last(workspace: Workspace, tmp_pat
     assert lines[-1] == "  log: results/logs/prepare_data/scans.log"
     assert lines[-2].startswith("dpprobe: split tables of scans: ")
     assert sum("3.png" in line for line in lines) == 1
-    assert sum("split tables of scans: failed; why" in line for line in lines) == 1
+    assert sum("split tables of scans: failed; the" in line for line in lines) == 1
     assert not [line for line in lines if "Traceback" in line or "WorkflowError" in line]

@@ -366,7 +366,7 @@ def _make_ids(options: TableOptions, rows: ManifestRows) -> list[str]:
 
 
 def _make_paths(options: ManifestOptions, rows: ManifestRows) -> list[str]:
-    """Returns each row's path as the manifest has it; empty if a column of it is blank."""
+    """Returns each row's path in the manifest; it is empty if a column that it needs is blank."""
     columns = {name: rows.frame[name].tolist() for name in options.path_columns()}
     if options.path_template is None:
         return next(iter(columns.values()))

@@ -97,8 +97,8 @@ def find_near_duplicates(
     for rows in (*private[1:], *public):
         if rows.features.backbone_fingerprint != private[0].features.backbone_fingerprint:
             raise DataError(
-                f"{rows.features.path}: its backbone differs from the backbone of "
-                f"{private[0].features.path}; delete both and run again"
+                f"{rows.features.path}: these features come from another backbone than those in "
+                f"{private[0].features.path}; delete both files and run again"
             )
     ids = [rows.table.read_ids() for rows in public]
     counts: dict[str, Any] = {}

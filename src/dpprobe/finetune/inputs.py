@@ -100,7 +100,7 @@ class CutInputs(Inputs):
 
 
 class ImageInputs(Inputs):
-    """Images, uint8 [rows, C, H, W], in the backbone's input form, or views of them."""
+    """Images or augmented views of images: uint8 [rows, C, H, W], in the backbone's input form."""
 
     def __init__(
         self,

@@ -250,8 +250,8 @@ class Options(GradientOptions):
             )
         if self.releases_priors or (self.probe and self.probe.method.releases_priors):
             raise ValueError(
-                "class_priors: released works only for linear heads; write public numbers, or "
-                "remove it"
+                "class_priors: released is possible only for linear heads; write public numbers, "
+                "or remove class_priors"
             )
         if self.tune == "head" and self.backbone_rate != 1:
             raise ValueError("backbone_rate has no effect with tune: head; remove it")

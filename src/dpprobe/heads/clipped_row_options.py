@@ -46,9 +46,9 @@ MaxLabels = Annotated[
     int,
     Field(
         ge=1,
-        description="For several labels per image: this many count in full; if an image has more, "
-        "all are scaled down together. The sensitivity of sums by label grows with the square "
-        "root of this number.",
+        description="For several labels per image: with up to this many labels, each counts in "
+        "full; with more, all labels of the image are scaled down equally. The sensitivity of "
+        "sums by label grows with the square root of this number.",
     ),
 ]
 

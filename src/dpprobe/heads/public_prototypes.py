@@ -100,8 +100,9 @@ class Options(MethodOptions):
     max_labels: int = Field(
         1,
         ge=1,
-        description="For several labels per image: this many count in full; if an image has more, "
-        "all are scaled down together. The sensitivity grows with this number.",
+        description="For several labels per image: with up to this many labels, each counts in "
+        "full; with more, all labels of the image are scaled down equally. The sensitivity grows "
+        "with this number.",
     )
 
     @model_validator(mode="after")

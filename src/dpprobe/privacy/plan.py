@@ -24,6 +24,16 @@ SMALLEST_DEVIATION, LARGEST_DEVIATION = 1e-20, 1e20
 GAUSSIAN, EXPONENTIAL = "gaussian", "exponential"
 # Up to these the number of runs is drawn, and priced, without loss of digits.
 LARGEST_MEAN_RUNS, LARGEST_SHAPE = 1000, 100
+# Descriptions of releases, and their words in identities.
+_FIRST_WORDS = {
+    "one per step": "one a step",
+    "number of rows that a trial's head predicts correctly": (
+        "number of rows whose label a trial's head gets right"
+    ),
+    "one public row per class, selected by its similarity to the class's rows": (
+        "for each class one public row, by how near the class's rows are to it"
+    ),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +154,7 @@ class Selection:
         return known.get(self.shape, "truncated negative binomial")
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns a JSON-compatible dictionary; an infinite shape is "inf"."""
+        """Returns a JSON-compatible dictionary, with an infinite `shape` as "inf"."""
         return {"mean": self.mean, "shape": _to_json(self.shape), "repeated": list(self.repeated)}
 
     @classmethod
@@ -323,6 +333,26 @@ def _to_json(value: float | None) -> float | str | None:
 
 def _from_json(value: float | str | None) -> float | None:
     return None if value is None else float(value)
+
+
+def plan_identity(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the parts of a plan, as `Plan.to_dict`, that decide training and guarantee.
+
+    Seeds derive from them. A description counts in its first words, so that other words for the
+    same release train nothing again.
+    """
+    keys = ("mechanisms", "n", "unit", "epsilon", "delta", "accountant", "selection")
+    return {key: values.get(key) for key in keys} | {
+        "mechanisms": [
+            item | {"released": _first_words(item["released"])} for item in values["mechanisms"]
+        ]
+    }
+
+
+def _first_words(description: str) -> str:
+    for words, first in _FIRST_WORDS.items():
+        description = description.replace(words, first)
+    return description
 
 
 def full_batch(name: str, released: str, sensitivity: float, count: int = 1) -> Mechanism:

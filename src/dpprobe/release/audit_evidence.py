@@ -15,12 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from dpprobe.analyses.audit.audit_record import AuditRecord, at_least, power_in_words
 from dpprobe.errors import PrivacyError
-from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.plan import Plan, plan_identity
 
 logger = logging.getLogger("dpprobe")
-
-# An audit must share these with a release's plan; release mode draws other noise of the same size.
-PLAN_KEYS = ("mechanisms", "selection", "n", "unit", "epsilon", "delta")
 
 
 class Evidence(BaseModel):
@@ -48,10 +45,12 @@ def read_evidence(audit: Path, plan: Plan) -> dict[str, Any] | None:
     Raises PrivacyError if one of the audit's tests refutes the promise.
     """
     record = AuditRecord.read(audit)
-    box, values = record.white_box, plan.to_dict()
+    box = record.white_box
     if box is None:
         return None
-    if other := [key for key in PLAN_KEYS if record.plan.get(key) != values[key]]:
+    # Release mode draws other noise of the same size.
+    audited, wanted = plan_identity(record.plan), plan_identity(plan.to_dict())
+    if other := [key for key in wanted if key != "accountant" and audited[key] != wanted[key]]:
         logger.warning(
             "%s: its plan (%s) differs from the release's plan, so it is no evidence",
             audit,

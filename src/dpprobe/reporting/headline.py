@@ -62,7 +62,7 @@ def _say_difference(points: float) -> str:
 
 
 def list_doubts(best: Best) -> list[str]:
-    """Lists sentences on the limits of a verdict's numbers."""
+    """Lists the caveats on the numbers of a verdict, one sentence each."""
     doubts = [text for text in (baseline_doubt(best), majority_doubt(best)) if text]
     if best.beside_ceiling is not None and best.beside_ceiling.one_seed:
         doubts.append("One seed: the intervals ignore training noise.")

@@ -17,7 +17,7 @@ from dpprobe.features.text_embeddings import check_classes
 from dpprobe.heads.fit import check_plan
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import method_options
-from dpprobe.privacy.plan import Patients, Plan
+from dpprobe.privacy.plan import Patients, plan_identity
 from dpprobe.privacy.risk import nominal_epsilon, plan_budget, read_budget
 from dpprobe.results.cell_record import CellName
 from dpprobe.results.unit_counts import class_counts
@@ -126,7 +126,7 @@ class OpenedJob:
             "test": test.fingerprint,
             "options": options.identity_options(),
             "public": [sha256_file(Path(path)) for path in options.input_files()],
-            "plan": plan_identity(plan),
+            "plan": plan_identity(plan.to_dict()),
             "study_seed": job.study_seed,
             "mode": job.mode,
             **(more or {}),
@@ -279,10 +279,3 @@ def check_planned(path: Path, job: Job, method: str, calibrated: Plans, n: int) 
             check_plan(job.methods[method], plan)
         except PrivacyError as error:
             raise PrivacyError(f"{path}: {method}: {error}; delete it and run again") from None
-
-
-def plan_identity(plan: Plan) -> dict[str, Any]:
-    """Returns the parts of a plan that decide training and guarantee."""
-    values = plan.to_dict()
-    keys = ("mechanisms", "n", "unit", "epsilon", "delta", "accountant", "selection")
-    return {key: values[key] for key in keys}

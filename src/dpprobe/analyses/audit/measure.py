@@ -41,11 +41,11 @@ from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.accountants import gaussian_mu, is_gaussian
-from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.plan import Plan, plan_identity
 from dpprobe.privacy.randomness import cell_seed
 from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.plan_file import check_prices
-from dpprobe.training.tasks import Job, plan_identity, read_job_plans
+from dpprobe.training.tasks import Job, read_job_plans
 from dpprobe.versions import VERSIONS, code_version
 
 logger = logging.getLogger("dpprobe")
@@ -136,7 +136,7 @@ class _Task:
             "cell": list(self.key),
             "options": self.options.identity_options(),
             "public": [sha256_file(Path(path)) for path in self.options.input_files()],
-            "plan": plan_identity(self.plan),
+            "plan": plan_identity(self.plan.to_dict()),
             "audit": self.audit.model_dump(mode="json", exclude={"methods", "epsilons"}),
             "study_seed": self.job.study_seed,
             "shape": [self.train.dimension, self.train.num_classes, self.train.multi_label],

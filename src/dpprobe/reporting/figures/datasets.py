@@ -26,7 +26,7 @@ _NAME = 28  # characters of a name on a line of a legend
 
 @dataclass(frozen=True, kw_only=True)
 class _Line:
-    """The best cell of each finite epsilon of a dataset on a backbone."""
+    """The best cell at each finite epsilon, for one dataset and backbone."""
 
     name: str
     dataset: str
