@@ -52,6 +52,29 @@ def allowed(mu: float, rate: float = 0.5) -> tuple[float, float]:
     return 2 * bounds.balanced_accuracy - 1, bounds.true_positives[0]
 
 
+# a second library
+
+
+@pytest.mark.parametrize(
+    ("noise", "rate", "steps", "expected"),
+    # riskcal 1.5.1: get_advantage_for_dpsgd, and get_beta_for_dpsgd at 0.1%, 1% and 10%
+    [
+        (1.0, 0.02, 200, (0.1414953, 0.0038670, 0.0273682, 0.1835110)),
+        (0.8, 0.05, 100, (0.3212680, 0.0205942, 0.0889645, 0.3480962)),
+        (2.0, 0.1, 300, (0.3488476, 0.0156932, 0.0810295, 0.3568777)),
+        (5.0, 1.0, 20, (0.3452792, 0.0140529, 0.0760832, 0.3493320)),
+    ],
+)
+def test_risks_of_sampled_plans_are_those_of_riskcal(
+    noise: float, rate: float, steps: int, expected: tuple[float, ...]
+) -> None:
+    mechanism = gaussians(noise, rate, steps)
+    bounds = bound_attacks([mechanism], [0.001, 0.01, 0.1], delta=DELTA, epsilon=1.0)
+    ours = np.array([2 * bounds.balanced_accuracy - 1, *bounds.true_positives])
+    assert (ours >= np.array(expected) - 1e-7).all(), "a bound, never below"
+    assert ours == pytest.approx(expected, abs=5e-5)
+
+
 # the closed form
 
 
