@@ -54,7 +54,7 @@ def test_adding_a_method_trains_that_method_alone(
     assert contents(trained.cell("sgd", "2")) == before
     assert record(trained.cell("full", "2"))["cell"]["method"] == "full"
     log = train_log(trained, "2")
-    assert "sgd: kept" in log
+    assert "sgd: reused" in log
     assert "full: training seeds 0, 1" in log
     assert "Nothing to be done" in trained.run(small, "heads").stdout
 

@@ -520,8 +520,8 @@ class Ledger:
     def _find_entry(self, content: _Content, number: int) -> Entry:
         if number not in content.entries:
             raise PrivacyError(
-                f"{self.path}: no entry {number!r}; the ledger has {len(content.entries)} "
-                f"entries: `dpprobe ledger {shlex.quote(str(self.path.parent))}` lists them"
+                f"{self.path}: no entry {number!r}; `dpprobe ledger "
+                f"{shlex.quote(str(self.path.parent))}` lists all entries"
             )
         return content.entries[number]
 

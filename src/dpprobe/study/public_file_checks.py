@@ -47,16 +47,15 @@ class PublicFiles:
         for option, path in sorted(written):
             if place := self._describe_place(path):
                 raise ConfigError(
-                    f"{option}: {path}: it is in {place}, which holds private data or results; "
-                    "name a file in another folder, or features of a dataset under "
-                    "public_datasets"
+                    f"{option}: {path}: it is in {place}, so it may hold private data; name "
+                    "a file in another folder, or features of a dataset under public_datasets"
                 )
 
     def check_weights(self, path: str) -> None:
         """Raises ConfigError for a backbone's weights among private data."""
         if place := self._describe_place(path):
             raise ConfigError(
-                f"checkpoint: {path}: it is in {place}, which holds private data or results; name "
+                f"checkpoint: {path}: it is in {place}, so it may hold private data; name "
                 "public weights in another folder"
             )
 
@@ -74,7 +73,7 @@ class PublicFiles:
     @cached_property
     def _private_folders(self) -> list[tuple[Path, str]]:
         study, results, data = self._study, self._results_folder, Path(self._study.data_dir)
-        folders = {results: f"{results}, among the results of this study"}
+        folders = {results: "the results of this study"}
         for name in study.datasets:
             features = results / "features" / name
             of_one = [features, *(features / backbone for backbone in study.backbones)]

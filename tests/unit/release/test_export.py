@@ -174,7 +174,7 @@ def test_what_cannot_be_a_file_is_refused(tmp_path: Path) -> None:
     bundle = write_example(tmp_path / "pixels")
     # the model card names the export of backbones with weights alone
     assert read_json(bundle / "bundle.json")["backbone"]["weights_sha256"] is None
-    with pytest.raises(ConfigError, match="backbone pixels: pixels is no network"):
+    with pytest.raises(ConfigError, match="backbone pixels: pixels is not a network"):
         export_onnx(bundle, tmp_path / "model.onnx")
     with pytest.raises(ConfigError, match=r"model.pb: write the name of a file that ends in .onnx"):
         export_onnx(bundle, tmp_path / "model.pb")

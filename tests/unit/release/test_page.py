@@ -116,7 +116,7 @@ def test_long_lists_and_texts_are_cut(tmp_path: Path, release: Release) -> None:
         ({"images": 5, "epsilon": 6.2003}, "For a patient with 5 training images, the most that "
                                            "any patient has here, it is epsilon 6.201 at delta "
                                            "1e-5."),
-        ({"images": None, "epsilon": None}, "nothing is promised to a patient."),
+        ({"images": None, "epsilon": None}, "so patients have no guarantee."),
     ],
 )  # fmt: skip
 def test_people_with_several_images_are_told(

@@ -88,7 +88,7 @@ def test_each_of_several_labels_has_its_threshold_or_one_half(example: Path) -> 
 @pytest.mark.parametrize(
     ("thresholds", "message"),
     [
-        ({"ill ": 0.2}, r"^threshold of ill : pixels has no such class; write ill: it has well, i"),
+        ({"ill ": 0.2}, "^threshold of ill : pixels has no class with this name; write ill: it"),
         ({"x": 0.2}, "threshold of x: .*; correct it: it has well, ill$"),
         ({"ill": 1.01}, "threshold of ill: 1.01; write a probability from 0 to 1"),
         ({"ill": -0.1}, "threshold of ill: -0.1; write"),
@@ -96,7 +96,7 @@ def test_each_of_several_labels_has_its_threshold_or_one_half(example: Path) -> 
         ({"ill": float("inf")}, "threshold of ill: inf; write"),
         (
             {"ill": 0.2, "well": 0.2},
-            "all 2 classes have a threshold .* leave out the threshold of the default class",
+            "all 2 classes have a threshold, .* leave out the threshold of the default class",
         ),
     ],
 )
@@ -181,7 +181,7 @@ def test_a_table_states_its_bundle_and_thresholds(
         (["0.3"], "--threshold 0.3: write CLASS=VALUE"),
         (["ill="], "--threshold ill=: write CLASS=VALUE"),
         (["ill=0,3"], "--threshold ill=0,3: write CLASS=VALUE"),
-        (["nevus=0.3"], "threshold of nevus: lesions_v1 has no such class; write naevus: it has"),
+        (["nevus=0.3"], "threshold of nevus: lesions_v1 has no class with this name; write naevus"),
         (["naevus=nan"], "threshold of naevus: nan; write a probability"),
     ],
 )

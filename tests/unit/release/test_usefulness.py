@@ -54,7 +54,7 @@ def test_a_head_that_never_finds_the_disease_is_useless(tmp_path: Path) -> None:
 
 def test_an_auc_that_may_be_chance_is_told(tmp_path: Path) -> None:
     path = write_cell(tmp_path, class_names=DISEASE, quality=0.0, headline="auc")
-    assert "its AUC is not better than the 0.500" in faults_of(path)
+    assert "its AUC is not better than the majority-class baseline, 0.500" in faults_of(path)
     named = write_cell(tmp_path, class_names=DISEASE, quality=0.0, headline="accuracy")
     assert "may be chance" in faults_of(named)
 
@@ -83,7 +83,7 @@ def test_without_a_benchmark_the_planner_tells() -> None:
     few = DataFacts(
         n=40, dimension=768, classes=2, multi_label=False, epsilon=0.1, delta=1e-3, unit="patient"
     )
-    with pytest.raises(PrivacyError, match=r"planner says: 40 training patients are too few .*do"):
+    with pytest.raises(PrivacyError, match=r"planner says: 40 training patients are too few .*enough"):
         check_usefulness("first", benchmark=None, facts=few)
 
 

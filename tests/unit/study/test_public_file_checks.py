@@ -72,9 +72,9 @@ def test_private_features_are_no_public_covariance(path: str) -> None:
 
 def test_the_line_names_method_option_path_and_remedy() -> None:
     assert refused(lent("results/features/{dataset}/{backbone}/train/manifest.json")) == (
-        f"config: methods.some: public_covariance: {OF_DIGITS}: it is in results, which holds "
-        "private data or results; name a file in another folder, or features of a dataset under "
-        "public_datasets"
+        f"config: methods.some: public_covariance: {OF_DIGITS}: it is in the results of "
+        "this study, so it may hold private data; name a file in another folder, or features of a "
+        "dataset under public_datasets"
     )
 
 

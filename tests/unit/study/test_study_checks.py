@@ -108,7 +108,7 @@ def test_a_limit_on_risk_is_one_that_means_something(risk: Any, message: str) ->
     [
         ([{"advantage": 0.1}, 1, {"advantage": 0.10}], "epsilons: advantage 0.1 appears twice"),
         ([{"advantage": 1}], "epsilons: advantage 1.0: write a number between 0 and 1"),
-        ([{"true_positives": 0.01, "at": 0.1}], "epsilons: true_positives .* guessing alone"),
+        ([{"true_positives": 0.01, "at": 0.1}], "epsilons: true_positives .* guessing reaches"),
         ([{"advantages": 0.1}], "epsilons: risk: no key 'advantages'"),
         ([{"advantage": 0.001}], "epsilons: advantage 0.001: at delta .* permit a larger risk"),
     ],
@@ -122,7 +122,7 @@ def test_a_method_that_promises_nothing_cannot_keep_to_a_risk() -> None:
     search = {"space": {"learning_rate": [0.1, 1.0]}, "trials": 2}
     study = changed("methods", {"net": {"head": "fine_tune", "tune": "head", "search": search}})
     assert load_study(study | {"epsilons": [1]}).epsilons == ("1",)
-    message = "methods.net: nothing prices the options that a search chose"
+    message = "methods.net: nothing prices the options, because a search chose"
     with pytest.raises(ConfigError, match=message):
         load_study(study | {"epsilons": [1, {"advantage": 0.1}]})
 

@@ -14,7 +14,7 @@ from tests.support.tracked_study import Study
 
 def test_a_cell_of_another_dataset_or_without_history_is_refused(study: Study) -> None:
     other = write_cell(study.root, dataset="another")
-    with pytest.raises(TrackingError, match="a cell of another"):
+    with pytest.raises(TrackingError, match="this cell belongs to another, not to digits"):
         study.ingest(metrics_files=[*study.cells, other])
     study.cells[0].with_name("history.parquet").unlink()
     with pytest.raises(TrackingError, match=r"history\.parquet: unreadable"):
