@@ -394,7 +394,9 @@ def test_an_area_that_no_labels_could_tell_is_refused(tmp_path: Path) -> None:
     fewest = fewest_of_a_class(plan)
     check_telling(plan)
     assert 0 < 140 / 2 - fewest < 10
-    with pytest.raises(PrivacyError, match=r"AUC needs \d+ test units of each class, but there are 100"):
+    with pytest.raises(
+        PrivacyError, match=r"AUC needs \d+ test units of each class, but there are 100"
+    ):
         check_telling(planned(tmp_path, "auc", 100, 1.0))
     deviation = plan.mechanisms[-1].noise_multiplier * plan.mechanisms[-1].sensitivity
     for units, measured in ((fewest + 1, True), (fewest - 1, False)):

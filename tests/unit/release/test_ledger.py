@@ -505,9 +505,7 @@ def test_a_full_disk_books_nothing(ledger: Ledger, monkeypatch: pytest.MonkeyPat
     write = os.write
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", lambda descriptor, text: write(descriptor, text[:40]))
-        with pytest.raises(
-            DiskError, match=r"ledger\.jsonl: cannot be written .*; free space or"
-        ):
+        with pytest.raises(DiskError, match=r"ledger\.jsonl: cannot be written .*; free space or"):
             ledger.book_release(booking("second"), FREE)
     assert [entry.booking.release for entry in ledger.read_entries()] == ["first"]
     assert ledger.book_release(booking("second"), FREE).number == 2

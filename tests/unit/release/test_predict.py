@@ -300,7 +300,11 @@ def test_missing_values_of_a_table_are_faults_of_their_rows(tmp_path: Path, bund
     [
         ("path,file", {}, "image_column: .*path and file may be it"),
         ("x,y", {}, "image_column: .*it has x, y, and no column has a usual name"),
-        ("path", {"image_column": "z"}, "image_column: .*no column 'z'; write one of its columns: path"),
+        (
+            "path",
+            {"image_column": "z"},
+            "image_column: .*no column 'z'; write one of its columns: path",
+        ),
         ("path", {"id_column": "z"}, "id_column: .*no column 'z'"),
     ],
 )

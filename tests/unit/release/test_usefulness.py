@@ -83,7 +83,7 @@ def test_without_a_benchmark_the_planner_tells() -> None:
     few = DataFacts(
         n=40, dimension=768, classes=2, multi_label=False, epsilon=0.1, delta=1e-3, unit="patient"
     )
-    with pytest.raises(PrivacyError, match=r"planner says: 40 training patients are too few .*enough"):
+    with pytest.raises(PrivacyError, match=r"says: 40 training patients are too few .*enough"):
         check_usefulness("first", benchmark=None, facts=few)
 
 

@@ -417,9 +417,7 @@ def test_a_cell_without_room_leaves_what_was_finished(
     before = run.contents("full")
     monkeypatch.setattr(artifacts, "WAIT", 0)
     full_disk(monkeypatch, times=2)
-    with pytest.raises(
-        DpprobeError, match="small: .*disk full on .*more minutes; free space"
-    ) as caught:
+    with pytest.raises(DpprobeError, match="small: .*disk full on .*; free space or") as caught:
         run.train(seeds=3)
     assert may_pass(caught.value)
     assert run.contents("full") == before
@@ -437,7 +435,7 @@ def test_a_staged_cell_outlives_a_full_disk(
         run.cell(method).rename(run.staged(method))
     monkeypatch.setattr(artifacts, "WAIT", 0)
     full_disk(monkeypatch, times=2)
-    with pytest.raises(DpprobeError, match="no room"):
+    with pytest.raises(DpprobeError, match="disk full"):
         run.train(seeds=3)
     fits.clear()
     run.train(seeds=3)

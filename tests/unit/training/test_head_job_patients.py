@@ -215,7 +215,7 @@ def test_a_plan_for_another_unit_is_refused(run: Run, other: dict[str, Any]) -> 
 
 def test_a_plan_for_patients_of_fewer_images_is_refused(run: Run) -> None:
     run.plan(unit="image", patients={"images": 5})
-    with pytest.raises(DataError, match="the plan is for patients {'images': 5}but the job needs"):
+    with pytest.raises(DataError, match="is for patients {'images': 5}, but the job needs"):
         run.train(unit="image", patients={"images": 20})
 
 

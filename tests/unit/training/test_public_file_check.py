@@ -334,5 +334,5 @@ def test_weights_of_other_shapes_are_left_to_who_reads_them(
 ) -> None:
     study.train(sgd=SGD)
     save_file({"weights": np.ones(shape, np.float32)}, tmp_path / "start")
-    with pytest.raises(DpprobeError, match="is needed"):
+    with pytest.raises(DpprobeError, match="weights have shape .*; write"):
         study.train(some=started(tmp_path / "start"))
