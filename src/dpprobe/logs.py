@@ -67,12 +67,12 @@ def job_log(path: str | Path) -> Iterator[None]:
     """Sends dpprobe's log lines and Python's warnings to `path` and to standard error.
 
     Refuses a job whose code was edited after its run began. A DpprobeError ends the process with
-    status 1 and one line. If the run prints this line at its end, only the log has it now; the last
+    status 1 and one line. This line goes only to the log if the run prints it at its end; the last
     line says if a retry cannot help. Any other exception leaves its traceback in the log and is
     raised again. A missing file is reported with the run from another folder that may have replaced
     it.
     """
-    # What a job imports stays. Python looks for garbage among torch's 350,000 objects too often.
+    # Imported modules stay. Python searches torch's 350,000 objects for garbage too often.
     gc.set_threshold(GARBAGE_OBJECTS)
     path = Path(path)
     try:

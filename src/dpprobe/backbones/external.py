@@ -50,9 +50,9 @@ class Options(BackboneOptions):
     )
     each_by_itself: Literal[True] = Field(
         description="Write true if every vector was computed from its own item alone. The privacy "
-        "guarantee depends on this. Never write it for vectors that were whitened, "
-        "centred, z-scored, batch-corrected or reduced by PCA with statistics of these data, or "
-        "whose model was fine-tuned on these data."
+        "guarantee depends on this. It fails if vectors were whitened, "
+        "centred, z-scored, batch-corrected or reduced by PCA with statistics of these data. It "
+        "also fails if the model was fine-tuned on these data."
     )
 
     def check_files(self) -> None:

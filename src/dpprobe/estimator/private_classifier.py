@@ -151,9 +151,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         """Trains a head; a private fit always spends from the budget.
 
         Args:
-          X: numbers [n, d]: an array, a tensor, a data frame, a memory map, a dataset of
-            h5py, an iterator of blocks [m, d], or a result of `read_features`. Each row must
-            depend on its own item alone.
+          X: numbers [n, d]: an array, a tensor, a data frame, a memory map or a dataset of
+            h5py. Also an iterator of blocks [m, d], or a result of `read_features`. Each row
+            must depend on its own item alone.
           y: [n] labels, one of `classes` each.
           groups: [n] names of the rows' groups, for `unit="group"`.
 

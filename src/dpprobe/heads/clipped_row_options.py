@@ -46,8 +46,8 @@ MaxLabels = Annotated[
     int,
     Field(
         ge=1,
-        description="For several labels per image: with up to this many labels, each counts in "
-        "full; with more, all labels of the image are scaled down equally. The sensitivity of "
+        description="Number of labels of an image that count in full. If an image has more "
+        "labels, all of them are scaled down equally. The sensitivity of "
         "sums by label grows with the square root of this number.",
     ),
 ]

@@ -100,8 +100,8 @@ class Options(MethodOptions):
     max_labels: int = Field(
         1,
         ge=1,
-        description="For several labels per image: with up to this many labels, each counts in "
-        "full; with more, all labels of the image are scaled down equally. The sensitivity grows "
+        description="Number of labels of an image that count in full. If an image has more "
+        "labels, all of them are scaled down equally. The sensitivity grows "
         "with this number.",
     )
 
