@@ -1,6 +1,6 @@
 """Pythons that start with heavy libraries imported, which most of a small run's time went into.
 
-    python tests/support/warm_python.py serve SOCKET    forks a process for each request
+    python tests/support/warm_python.py serve SOCKET KEPT    forks a process for each request
     python -IS tests/support/warm_python.py SOCKET -m snakemake ARGUMENTS...    asks for one
 
 A run asks for Snakemake, and Snakemake for each script of a job and for what its plan says of
@@ -60,8 +60,12 @@ START = 900  # seconds: a busy machine is slow
 
 
 @contextlib.contextmanager
-def serving(python: str, variables: Mapping[str, str]) -> Iterator[str]:
-    """Runs a server with this Python and environment; yields its socket."""
+def serving(python: str, variables: Mapping[str, str], kept: Path | None = None) -> Iterator[str]:
+    """Runs a server with this Python and environment; yields its socket.
+
+    Args:
+      kept: a folder of results that servers of equal code share; the server's own if absent.
+    """
     import subprocess
     import tempfile
 
@@ -71,7 +75,7 @@ def serving(python: str, variables: Mapping[str, str]) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="dpprobe-") as folder:
         path = f"{folder}/socket"
         with subprocess.Popen(
-            [python, __file__, "serve", path],
+            [python, __file__, "serve", path, str(kept or folder)],
             stdin=subprocess.PIPE,  # it ends with this process
             env={**variables, **quiet},
         ) as server:
@@ -288,6 +292,39 @@ def describe_networks_once(folder: Path) -> None:
     known._ask_process = ask_for_new
 
 
+def keep_prices(folder: Path) -> None:
+    """Computes each price once for all processes, under a hash of all arguments.
+
+    Each job prices its plans again, most of them those of other tests' jobs.
+    """
+    from dpprobe.privacy import calibration, trade_off
+
+    calibration._cached_price = keep_answers(calibration._cached_price, folder)
+    calibration._cached_checks = keep_answers(calibration._cached_checks, folder)
+    calibration._fits_price = keep_answers(calibration._fits_price, folder)
+    calibration._group_price = keep_answers(calibration._group_price, folder)
+    trade_off._cached_profile = keep_answers(trade_off._cached_profile, folder)
+
+
+def keep_answers(function: Any, folder: Path) -> Any:
+    """Returns a function that keeps its answers in files; its arguments' texts must tell all."""
+    import functools
+    import hashlib
+    import pickle
+
+    @functools.lru_cache
+    def ask_once(*words: Any, **options: Any) -> Any:
+        text = repr((function.__qualname__, words, sorted(options.items())))
+        kept = folder / f"price-{hashlib.sha256(text.encode()).hexdigest()}"
+        if not kept.exists():
+            part = kept.with_suffix(f".{os.getpid()}")
+            part.write_bytes(pickle.dumps(function(*words, **options)))
+            part.rename(kept)
+        return pickle.loads(kept.read_bytes())
+
+    return ask_once
+
+
 def python_path() -> list[str]:
     """Returns the folders that PYTHONPATH names."""
     return [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
@@ -354,12 +391,13 @@ def end_with(action: Callable[[], None]) -> NoReturn:
 def main() -> None:
     if sys.argv[1] != "serve":
         sys.exit(ask(sys.argv[1], sys.argv[2:]))
-    path = sys.argv[2]
+    path, kept = sys.argv[2], Path(sys.argv[3])
     server = Server(path)
     prepare(["-m", "snakemake"])
     let_runs_ask(path)
-    begin_snakemake(Path(path).parent)
-    describe_networks_once(Path(path).parent)
+    begin_snakemake(kept)
+    describe_networks_once(kept)
+    keep_prices(kept)
     request = server.serve()
     if request:
         end_with(lambda: become(request))

@@ -91,8 +91,8 @@ class WarmPython:
 
     @classmethod
     @contextmanager
-    def serving(cls) -> Iterator[None]:
-        with serving(sys.executable, os.environ) as cls.socket:
+    def serving(cls, kept: Path | None = None) -> Iterator[None]:
+        with serving(sys.executable, os.environ, kept) as cls.socket:
             yield
         cls.socket = None
 
@@ -110,8 +110,10 @@ class WarmPython:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _warm_python() -> Iterator[None]:
-    with WarmPython.serving():
+def _warm_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    kept = session_folder(tmp_path_factory.getbasetemp()) / "kept"
+    kept.mkdir(exist_ok=True)
+    with WarmPython.serving(kept):
         yield
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from dpprobe.results.cell_record import HISTORY_FILE, METRICS_FILE, PREDICTIONS_FILE, WEIGHTS_FILE
 
-from .conftest import SMALL, Template, Workspace, count_rules
+from .conftest import SMALL, Template, WarmPython, Workspace, count_rules
 
 # All that a run reads of the repository.
 CODE = ("Snakefile", "workflow", "scripts", "profiles", "envs", "resources", "src")
@@ -247,7 +247,7 @@ def test_what_doctor_deletes_is_made_again_byte_by_byte(
 
 def doctor(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "dpprobe", "doctor", *words],
+        WarmPython.asked([sys.executable, "-m", "dpprobe", "doctor", *words]),
         cwd=folder, stdout=subprocess.PIPE, text=True, check=False,
     )  # fmt: skip
 

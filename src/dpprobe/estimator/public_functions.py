@@ -44,6 +44,7 @@ def calibrate(*, epsilon: float, delta: float, steps: int = 1, sample_rate: floa
         delta=delta,
         accountant="pld",
         cache=calibration_folder(),
+        checked=False,
     )
     return plan.mechanisms[0].noise_multiplier
 

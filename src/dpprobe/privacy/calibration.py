@@ -47,6 +47,7 @@ def calibrate(
     cache: Path,
     selection: Selection | None = None,
     unit: str = "image",
+    checked: bool = True,
 ) -> Plan:
     """Finds the common factor on the noise multipliers that meets (epsilon, delta).
 
@@ -55,6 +56,7 @@ def calibrate(
       epsilon: the target; infinity asks for no noise.
       cache: a folder of answers, which is read and written.
       selection: names the mechanisms that are repeated, with only the best run released.
+      checked: False for a plan without epsilons by other accountants, which take most of the time.
 
     Returns:
       A plan whose realised epsilon is at most the target and at least 0.99 of it.
@@ -79,19 +81,13 @@ def calibrate(
             )
         return make_plan(mechanisms=tuple(item.scale_noise(0.0) for item in mechanisms))
     _check_target(mechanisms, epsilon, delta, accountant)
-    inputs = _collect_inputs(mechanisms, epsilon, delta, accountant, selection)
-    path = _answer_path(cache, inputs)
-    answer = _read_answer(path, inputs) if path.exists() else None
-    if answer is None:
-        answer = _find_answer(mechanisms, epsilon, delta, accountant, selection)
-        record = {"format": FORMAT, "inputs": inputs, **answer}
-        artifacts.write_json(path, {**record, "sha256": artifacts.hash_value(record)})
+    answer = _recall_answer(mechanisms, epsilon, delta, accountant, selection, cache, checked)
     return make_plan(
         mechanisms=tuple(mechanism.scale_noise(answer["factor"]) for mechanism in mechanisms),
         realised_epsilon=answer["realised_epsilon"],
         priced_by=accountants.describe_accountant(mechanisms, accountant, selection),
-        checks=answer["checks"],
-        check_notes=answer["check_notes"],
+        checks=answer.get("checks", {}),
+        check_notes=answer.get("check_notes", {}),
     )
 
 
@@ -103,7 +99,7 @@ def price_plan(plan: Plan) -> float:
     """
     if not plan.private:
         return math.inf
-    shared = _priced_alike(plan)
+    shared = _priced_alike(plan.mechanisms)
     resolved = accountants.resolve_accountant(shared, plan.accountant)
     return _cached_price(_Prices(shared, plan.delta, resolved, plan.selection), plan.epsilon)
 
@@ -114,20 +110,28 @@ def second_opinions(plan: Plan) -> tuple[str, dict[str, float | None], dict[str,
         return "none", {}, {}
     resolved = accountants.resolve_accountant(plan.mechanisms, plan.accountant)
     by = accountants.describe_accountant(plan.mechanisms, plan.accountant, plan.selection)
-    return (by, *_cached_checks(_priced_alike(plan), plan.delta, resolved, plan.selection))
+    shared = _priced_alike(plan.mechanisms)
+    return (by, *_cached_checks(shared, plan.delta, resolved, plan.selection))
 
 
 def price_of_group(plan: Plan, size: int) -> float:
     """Computes the epsilon of a plan, at its delta, to a group of `size` units."""
     if not plan.private:
         return math.inf
-    return _group_price(_priced_alike(plan), plan.delta, size, selection=plan.selection)
+    return _group_price(_priced_alike(plan.mechanisms), plan.delta, size, selection=plan.selection)
 
 
-def _priced_alike(plan: Plan) -> tuple[Mechanism, ...]:
+def price_of_fits(plan: Plan, times: int) -> float:
+    """Bounds the epsilon of publishing `times` independent fits of a plan, at its delta."""
+    if not plan.private:
+        return math.inf
+    return _fits_price(_priced_alike(plan.mechanisms), plan.delta, times, plan.selection)
+
+
+def _priced_alike(mechanisms: Sequence[Mechanism]) -> tuple[Mechanism, ...]:
     """Reduces mechanisms to the fields that epsilon depends on, so that methods share cached
-    results."""
-    return tuple(replace(item, sensitivity=1.0, released="") for item in plan.mechanisms)
+    results. At sensitivity 1 a search may scale the noise furthest."""
+    return tuple(replace(item, sensitivity=1.0, released="") for item in mechanisms)
 
 
 @lru_cache
@@ -141,6 +145,7 @@ def _cached_checks(
 
 
 _group_price = lru_cache(accountants.group_epsilon)
+_fits_price = lru_cache(accountants.price_together)
 
 
 @lru_cache
@@ -209,6 +214,34 @@ def _collect_inputs(
     return inputs
 
 
+def _recall_answer(
+    mechanisms: tuple[Mechanism, ...],
+    epsilon: float,
+    delta: float,
+    accountant: str,
+    selection: Selection | None,
+    cache: Path,
+    checked: bool,
+) -> dict[str, Any]:
+    """Reads an answer from the cache, or finds and writes it; of an unchecked one adds checks."""
+    inputs = _collect_inputs(mechanisms, epsilon, delta, accountant, selection)
+    unchecked = {**inputs, "checked": False}
+    answer = _read_answer(cache, inputs) or _read_answer(cache, unchecked)
+    if answer is not None and (not checked or "checks" in answer):
+        return answer
+    with report_wait(
+        f"calibration: searching for the noise of epsilon {epsilon:g} at delta {delta:g}"
+    ):
+        answer = answer or _find_answer(mechanisms, epsilon, delta, accountant, selection)
+        if checked:
+            resolved = accountants.resolve_accountant(mechanisms, accountant)
+            scaled = tuple(item.scale_noise(answer["factor"]) for item in _priced_alike(mechanisms))
+            checks, notes = _cached_checks(scaled, delta, resolved, selection)
+            answer = {**answer, "checks": checks, "check_notes": notes}
+    _write_answer(cache, inputs if checked else unchecked, answer)
+    return answer
+
+
 def _answer_path(cache: Path, inputs: dict[str, Any]) -> Path:
     return cache / f"{artifacts.hash_value(inputs)}.json"
 
@@ -222,22 +255,15 @@ def _find_answer(
 ) -> dict[str, Any]:
     started = time.monotonic()
     resolved = accountants.resolve_accountant(mechanisms, accountant)
-    # The epsilon does not depend on sensitivities; at 1 the search may scale the noise furthest.
-    relative = [replace(mechanism, sensitivity=1.0) for mechanism in mechanisms]
     what = f"epsilon {epsilon:g} at delta {delta:g} by accountant {resolved!r}"
-    prices = _Prices(relative, delta, resolved, selection)
-    with report_wait(
-        f"calibration: searching for the noise of epsilon {epsilon:g} at delta {delta:g}"
-    ):
-        factor, realised = _meet_target(prices, epsilon, what)
-        realised = min(round_up(realised), epsilon)
-        scaled = tuple(item.scale_noise(factor) for item in relative)
-        checks, notes = _cached_checks(scaled, delta, resolved, selection)
+    prices = _Prices(_priced_alike(mechanisms), delta, resolved, selection)
+    factor, realised = _meet_target(prices, epsilon, what)
+    realised = min(round_up(realised), epsilon)
     logger.info(
         "calibration: epsilon %g at delta %g: noise factor %.6g, realised epsilon %.6g, in %.1f s",
         epsilon, delta, factor, realised, time.monotonic() - started,
     )  # fmt: skip
-    return {"factor": factor, "realised_epsilon": realised, "checks": checks, "check_notes": notes}
+    return {"factor": factor, "realised_epsilon": realised}
 
 
 @dataclass(frozen=True)
@@ -366,15 +392,24 @@ def _next_factor(
     return min(max(crossing, dear[0] + 0.02 * width), cheap[0] - 0.02 * width)
 
 
-def _read_answer(path: Path, inputs: dict[str, Any]) -> dict[str, Any]:
+def _read_answer(cache: Path, inputs: dict[str, Any]) -> dict[str, Any] | None:
     """Reads a cached answer; raises PrivacyError unless it is complete and for these inputs."""
+    path = _answer_path(cache, inputs)
+    if not path.exists():
+        return None
     try:
         record: dict[str, Any] = artifacts.read_json(path)
         whole = record.pop("sha256") == artifacts.hash_value(record)
-        if whole and record["inputs"] == inputs and record["format"] == FORMAT:
+        if whole and record.pop("inputs") == inputs and record.pop("format") == FORMAT:
             return record
     except (ValueError, KeyError, TypeError, AttributeError):
         pass
     raise PrivacyError(
         f"{path}: this calibration was changed after it was written; delete it and run again"
     )
+
+
+def _write_answer(cache: Path, inputs: dict[str, Any], answer: dict[str, Any]) -> None:
+    record = {"format": FORMAT, "inputs": inputs, **answer}
+    path = _answer_path(cache, inputs)
+    artifacts.write_json(path, {**record, "sha256": artifacts.hash_value(record)})

@@ -22,7 +22,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from decimal import ROUND_FLOOR, Context
-from typing import Any, Self
+from functools import partial
+from typing import Any, Protocol, Self
 
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy.accountants import gaussian_epsilon, gaussian_mu, is_gaussian
@@ -332,13 +333,20 @@ def explain_target(plan: Plan) -> str:
     )
 
 
-def plan_for_risk(risk: Risk, delta: float, make_plan: Callable[[float], Plan]) -> Plan:
+class MakePlan(Protocol):
+    """Calibrates the plan of an epsilon; unless `checked`, no other accountant prices it."""
+
+    def __call__(self, epsilon: float, /, *, checked: bool = True) -> Plan: ...
+
+
+def plan_for_risk(risk: Risk, delta: float, make_plan: MakePlan) -> Plan:
     """Returns the plan with the largest epsilon that stays within a risk, or raises PrivacyError.
 
     Args:
-      make_plan: calibrates the plan of an epsilon at `delta`.
+      make_plan: calibrates at `delta`; only the last plan needs other accountants.
     """
-    return replace(_search_plan(risk, delta, make_plan), risk=risk.to_dict())
+    found = _search_plan(risk, delta, partial(make_plan, checked=False))
+    return replace(make_plan(found.epsilon), risk=risk.to_dict())
 
 
 def _search_plan(risk: Risk, delta: float, make_plan: Callable[[float], Plan]) -> Plan:

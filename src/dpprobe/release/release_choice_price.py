@@ -204,6 +204,7 @@ def _list_fits(
                         cache=cache,
                         unit=unit,
                         patients=None,
+                        checked=False,
                     )
                 except DpprobeError as error:
                     logger.info("%s at epsilon %s trains no head: %s", method, epsilon, error)

@@ -6,16 +6,15 @@ import logging
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dpprobe.artifacts import check_not_newer, hash_value, read_json, write_json
 from dpprobe.errors import DpprobeError, PrivacyError
 from dpprobe.heads.options import MethodOptions, check_counts
-from dpprobe.privacy import accountants
 from dpprobe.privacy.calibration import (
     calibrate,
+    price_of_fits,
     price_of_group,
     price_plan,
     round_up,
@@ -162,24 +161,34 @@ def plan_method(
     cache: Path,
     unit: str,
     patients: Patients | None,
+    checked: bool = True,
 ) -> Plan:
-    """Calibrates one method's mechanisms; raises DpprobeError if it cannot meet the target."""
+    """Calibrates one method's mechanisms; raises DpprobeError if it cannot meet the target.
+
+    Args:
+      checked: False for a plan without epsilons by other accountants, which no statement prints.
+    """
     mechanisms = options.list_mechanisms(n)
     check_counts(mechanisms)
-    make_plan = partial(
-        calibrate,
-        mechanisms,
-        n=n,
-        delta=delta,
-        accountant=accountant,
-        cache=cache,
-        selection=options.priced_selection(n),
-        unit=unit,
-    )
+    selection = options.priced_selection(n)
+
+    def make_plan(budget: float, *, checked: bool = checked) -> Plan:
+        return calibrate(
+            mechanisms,
+            n=n,
+            epsilon=budget,
+            delta=delta,
+            accountant=accountant,
+            cache=cache,
+            selection=selection,
+            unit=unit,
+            checked=checked,
+        )
+
     if isinstance(epsilon, Risk):
-        plan = plan_for_risk(epsilon, delta, lambda each: make_plan(epsilon=each))
+        plan = plan_for_risk(epsilon, delta, make_plan)
     else:
-        plan = make_plan(epsilon=epsilon)
+        plan = make_plan(epsilon)
     return replace(plan, patients=_price_patients(plan, patients))
 
 
@@ -289,4 +298,4 @@ def _price_together(plan: Plan, seeds: int) -> float:
         return math.inf
     if seeds == 1:
         return plan.realised_epsilon
-    return round_up(accountants.price_together(plan.mechanisms, plan.delta, seeds, plan.selection))
+    return round_up(price_of_fits(plan, seeds))

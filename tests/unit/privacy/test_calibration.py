@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ def answer_path(cache: Path, mechanisms: list[Mechanism], *target: Any) -> Path:
 def _quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Second opinions cost more than prices: one test asks for them."""
     if "checks" not in request.node.name:
-        monkeypatch.setattr(accountants, "check_epsilons", lambda *_: ({}, {}))
+        monkeypatch.setattr(calibration, "_cached_checks", lambda *_: ({}, {}))
 
 
 def test_checks_come_with_the_plan(tmp_path: Path) -> None:
@@ -55,6 +56,35 @@ def test_checks_come_with_the_plan(tmp_path: Path) -> None:
     assert [name[:3] for name in plan.checks] == ["rdp", "prv"]
     assert all(value is not None and value > 1 for value in plan.checks.values())
     assert solve([relative(64 / 1437, 50)], 1.0, tmp_path).checks == plan.checks
+
+
+def test_checks_are_added_to_an_answer_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = [relative(64 / 1437, 50)]
+    find = partial(
+        calibrate, parts, n=1437, epsilon=1.0, delta=1e-5, accountant="pld", cache=tmp_path
+    )
+    unchecked = find(checked=False)
+    assert not unchecked.checks
+
+    def never(*_: Any) -> None:
+        raise AssertionError("calibrated twice")
+
+    monkeypatch.setattr(calibration, "_find_answer", never)
+    assert find(checked=False) == unchecked
+    plan = find()
+    assert len(plan.checks) == 2
+    assert plan == replace(unchecked, checks=plan.checks)
+    assert find(checked=False) == plan, "what is known is not left out"
+    monkeypatch.undo()
+    file = answer_path(tmp_path, parts, 1.0, 1e-5, "pld", None)
+    assert file.is_file(), "as of an answer that was found with its checks"
+    assert (
+        calibrate(parts, n=1437, epsilon=1.0, delta=1e-5, accountant="pld", cache=tmp_path / "anew")
+        == plan
+    )
+    assert (tmp_path / "anew" / file.name).read_bytes() == file.read_bytes()
 
 
 @pytest.mark.parametrize("accountant", ["pld", "rdp"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,13 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from dpprobe.errors import PrivacyError
+from dpprobe.privacy import accountants, calibration
 from dpprobe.privacy.accountants import gaussian_mu
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.limits import LARGEST_EPSILON
 from dpprobe.privacy.plan import EXPONENTIAL, Mechanism, Plan
 from dpprobe.privacy.risk import (
+    MakePlan,
     Risk,
     RiskEpsilon,
     budget_in_full,
@@ -153,11 +155,11 @@ def test_epsilon_is_rounded_down_to_six_digits(advantage: float, delta: float) -
 # plans
 
 
-def make_plans(*mechanisms: Mechanism, folder: Path, **values: Any) -> Callable[[float], Plan]:
-    def make_plan(epsilon: float) -> Plan:
+def make_plans(*mechanisms: Mechanism, folder: Path, **values: Any) -> MakePlan:
+    def make_plan(epsilon: float, *, checked: bool = True) -> Plan:
         return calibrate(
             mechanisms, n=1000, epsilon=epsilon, delta=DELTA, accountant="pld", cache=folder,
-            **values,
+            checked=checked, **values,
         )  # fmt: skip
 
     return make_plan
@@ -178,18 +180,31 @@ def test_a_plan_on_all_rows_attains_the_risk(risk: Risk, tmp_path: Path) -> None
     assert risk.permits(plan)
     assert gaussian_mu(plan.mechanisms) <= risk.to_mu()
     assert gaussian_mu(plan.mechanisms) == pytest.approx(risk.to_mu(), rel=2e-5)
-    more = make_plans(*parts, folder=tmp_path)(plan.epsilon * 1.001)
+    more = make_plans(*parts, folder=tmp_path)(plan.epsilon * 1.001, checked=False)
     assert not risk.permits(more)
 
 
 @pytest.mark.parametrize("risk", RISKS[1:3], ids=str)
 def test_a_plan_that_samples_keeps_to_the_risk_and_nearly_attains_it(
-    risk: Risk, tmp_path: Path
+    risk: Risk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    calibration._cached_checks.cache_clear()
+    asked: list[float] = []
+    check = accountants.check_epsilons
+
+    def counted(mechanisms: Sequence[Mechanism], *rest: Any) -> Any:
+        asked.append(mechanisms[0].noise_multiplier)
+        return check(mechanisms, *rest)
+
+    monkeypatch.setattr(accountants, "check_epsilons", counted)
     make_plan = make_plans(gaussians(1.0, 0.2, count=4), folder=tmp_path)
     plan = plan_for_risk(risk, DELTA, make_plan)
+    assert asked == [plan.mechanisms[0].noise_multiplier], "only the last plan needs checks"
+    assert len(plan.checks) == 2
+    alone = make_plans(gaussians(1.0, 0.2, count=4), folder=tmp_path / "alone")
+    assert plan == replace(alone(plan.epsilon), risk=risk.to_dict())
     assert risk.permits(plan)
-    assert not risk.permits(make_plan(plan.epsilon * 1.006))
+    assert not risk.permits(make_plan(plan.epsilon * 1.006, checked=False))
     # the same by another library: advantage is delta at epsilon 0
     if risk.advantage is not None:
         noise = plan.mechanisms[0].noise_multiplier
@@ -220,9 +235,9 @@ def test_a_risk_that_no_noise_reaches_is_refused(tmp_path: Path) -> None:
     """A plan that releases more than the smallest epsilon allows."""
     made: list[float] = []
 
-    def make_plan(epsilon: float) -> Plan:
+    def make_plan(epsilon: float, *, checked: bool = True) -> Plan:
         made.append(epsilon)
-        return make_plans(gaussians(1.0, 0.5, count=3), folder=tmp_path)(epsilon)
+        return make_plans(gaussians(1.0, 0.5, count=3), folder=tmp_path)(epsilon, checked=checked)
 
     tiny = Risk(true_positives=0.0010011, at=0.001)
     with pytest.raises(PrivacyError, match="permit a larger risk or write a smaller delta"):
