@@ -11,6 +11,7 @@ from typing import Any
 from dpprobe.errors import ConfigError
 
 SOME_UNREADABLE = 3  # exit status of `predict`
+SHOWN_UNREADABLE = 20
 
 Parsers = Any  # argparse has no public type for it
 
@@ -117,12 +118,15 @@ def _run_predict(arguments: argparse.Namespace) -> int:
         id_column=arguments.id_column,
         thresholds=_read_thresholds(arguments.threshold),
     )
-    for name, reason in summary.unreadable:
+    for name, reason in summary.unreadable[:SHOWN_UNREADABLE]:
         print(f"dpprobe: {name}: {reason}", file=sys.stderr)
     if not summary.unreadable:
         return 0
+    unread = len(summary.unreadable)
+    which = f" (the predictions list all, not only {SHOWN_UNREADABLE})"
     print(
-        f"dpprobe: {len(summary.unreadable)} of {summary.rows} images cannot be read",
+        f"dpprobe: {unread} of {summary.rows} images cannot be read"
+        f"{which if unread > SHOWN_UNREADABLE else ''}",
         file=sys.stderr,
     )
     return SOME_UNREADABLE

@@ -344,9 +344,10 @@ class _Task:
         check_telling(plan, classes=2 if store.multi_label else store.num_classes)
         if self.metric != "accuracy":
             logger.warning(
-                "release %s: its test result needs %d of the %d test units in each class; "
-                "otherwise its epsilon is spent without a result",
-                self.name, math.ceil(fewest_of_a_class(plan)), plan.n,
+                "release %s: its test result needs at least %d of the %d test %s in each class. "
+                "With fewer, its epsilon is spent without a result. Your counts are private, so "
+                "dpprobe does not look at them here; `dpprobe init` prints them",
+                self.name, math.ceil(fewest_of_a_class(plan)), plan.n, f"{plan.unit}s",
             )  # fmt: skip
 
     def _check_same(self, entry: Entry) -> None:

@@ -402,10 +402,11 @@ def _backbone_options(bundle: Bundle, checkpoint: Path | None) -> BackboneOption
     if facts.checkpoint is None:
         return backbone_options({**facts.options, **inner})
     if checkpoint is None or not checkpoint.is_file():
-        given = "name" if checkpoint is None else f"no file {checkpoint}; name"
+        absent = "" if checkpoint is None else f"{checkpoint} is not a file; "
         raise ConfigError(
-            f"checkpoint: {given} the file of weights {facts.checkpoint} of backbone {facts.name} "
-            f"(SHA-256 {facts.weights_sha256})"
+            f"--checkpoint: {absent}the bundle has no weights of its backbone {facts.name}; write "
+            f"--checkpoint FILE, where FILE is {facts.checkpoint} (SHA-256 {facts.weights_sha256}) "
+            "from whoever published the bundle"
         )
     _check_weights(bundle, sha256_file(checkpoint), str(checkpoint))
     return backbone_options({**facts.options, **inner, "checkpoint": str(checkpoint)})

@@ -53,7 +53,7 @@ SEEDED = (
     "comes from seeds, which follow from the study and its data: against someone who knows both "
     "except for one unit, the choice is not covered."
 )
-NOT_COVERED = "No epsilon covers choosing this release by looking at their results: some are  "
+NOT_COVERED = "No epsilon covers choosing this release by looking at their results: some are "
 WHAT_IT_MEANS = (
     "The epsilon of this head holds for the head as named. It does not cover a decision, made "
     "after a look at these results, to publish this head rather than another: that decision may "

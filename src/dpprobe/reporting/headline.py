@@ -54,7 +54,18 @@ def verdict(best: Best) -> str:
         f"At ε = {budget_in_full(best.head_epsilon)} the best private head reaches "
         f"{best.value:.1f}% "
         f"{best.measure.title}{interval}{', ' if beside else ''}{' and '.join(beside)}."
+        f"{_say_accuracy(best)}"
     )
+
+
+def _say_accuracy(best: Best) -> str:
+    """Writes the accuracy of a result in another metric, beside that of the references."""
+    accuracy, constant = best.entry.accuracy, best.entry.constant_accuracy
+    if best.measure.is_accuracy or best.measure.multi_label or None in (accuracy, constant):
+        return ""
+    ceiling = best.ceiling.accuracy if best.ceiling else None
+    baseline = "" if ceiling is None else f"{BASELINE}: {ceiling:.1f}%; "
+    return f" Its accuracy is {accuracy:.1f}% ({baseline}{MAJORITY}: {constant:.1f}%)."
 
 
 def _say_difference(points: float) -> str:

@@ -193,6 +193,7 @@ class Entry:
       low, high, rows_low, ...: the intervals of `cell_record.MetricSummary`.
       values: of each seed.
       halves: of each seed on each half of each split, [seeds, splits, 2], NaN if not defined.
+      accuracy: mean over seeds, also if another metric is the headline.
       constant, constant_accuracy: headline and accuracy of the majority-class baseline.
       least, least_class: worst-class recall (or AUC of a label, see least_title), mean over seeds.
       never: for each class that seeds never predict, the number of these seeds.
@@ -217,6 +218,7 @@ class Entry:
     both_interval: str | None = None
     values: tuple[float, ...] = ()
     halves: np.ndarray | None = field(default=None, compare=False, repr=False)
+    accuracy: float | None = None
     constant: float | None = None
     constant_accuracy: float | None = None
     least: float | None = None
@@ -328,6 +330,7 @@ def read_grid(paths: Sequence[Path]) -> Grid:
             **{part: _to_percent(first[f"{name}_{part}"]) for part in ENDS},
             values=tuple(100 * rows[name]),
             halves=_halves_in_percent(rows.half_values),
+            accuracy=_to_percent(rows.accuracy.mean()),
             constant=_to_percent(first.constant),
             constant_accuracy=_to_percent(first.constant_accuracy),
             least=_to_percent(first.least),

@@ -565,9 +565,9 @@ def test_a_checkpoint_is_the_one_of_the_release(networks: Path) -> None:
     sha256 = json.loads(text)["backbone"]["weights_sha256"]
     predictor = Predictor.load_bundle(bundle, checkpoint=networks / "right.pth", device="cpu")
     assert predictor.backbone.layers == {}  # a head takes none of them
-    with pytest.raises(ConfigError, match=rf"checkpoint: name .* right.pth .*{sha256}"):
+    with pytest.raises(ConfigError, match=rf"write --checkpoint FILE, .* right.pth .*{sha256}"):
         Predictor.load_bundle(bundle)
-    with pytest.raises(ConfigError, match="checkpoint: no file .*gone.pth; name"):
+    with pytest.raises(ConfigError, match="checkpoint: .*gone.pth is not a file; "):
         Predictor.load_bundle(bundle, checkpoint=networks / "gone.pth")
     with pytest.raises(DataError, match=rf"wrong.pth: its weights have SHA-256 .* needs {sha256}"):
         Predictor.load_bundle(bundle, checkpoint=networks / "wrong.pth")
