@@ -137,17 +137,17 @@ def add_gradients(
     for start in range(0, features.shape[0], chunk):
         stop = min(start + chunk, features.shape[0])
         rows, logits = block[: stop - start], products[: stop - start]
-        few = digits.shape[0] > 0 and integer_products.fill_rows(
+        fits = digits.shape[0] > 0 and integer_products.fill_rows(
             features[start:stop], scale[start:stop], shift[start:stop], centre, integers
         )
-        if not few:
+        if not fits:
             fill_rows(
                 features[start:stop], scale[start:stop], shift[start:stop], centre,
                 constant[start:stop], whole, rows,
             )  # fmt: skip
         if not weighted:
             logits[:] = 0.0
-        elif few:
+        elif fits:
             integer_products.multiply_weights(integers, digits, by_class)
             logits[:] = by_class[:classes, : stop - start].T
         else:
@@ -160,7 +160,7 @@ def add_gradients(
             logits, targets[start:stop], norms[start:stop], lengths[start:stop],
             weights[start:stop], clip, sigmoid, step, residuals,
         )  # fmt: skip
-        if few:
+        if fits:
             integer_products.add_products(residuals, integers, sums)
             total[:, -1] += np.dot(residuals, constant[start:stop])
         else:

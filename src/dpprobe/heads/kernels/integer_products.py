@@ -249,16 +249,16 @@ def fill_rows(features, scale, shift, centre, out):
 def multiply_weights(rows, digits, out):
     """Fills [K, CHUNK] with the products of rows and the weights of `split_weights`."""
     out[:] = 0.0
-    pairs, size = digits.shape[1:]
-    panel = np.empty((pairs, PANEL), np.int32)
-    for low in range(0, CHUNK, PANEL):
-        panel[:] = rows.view(np.int32)[low : low + PANEL].T
-        for tile in range(digits.shape[0]):
-            for pair in range(0, pairs, _SEGMENT // 2):
+    tiles, pairs, size = digits.shape
+    panel, columns = np.empty((_SEGMENT // 2, PANEL), np.int32), rows.view(np.int32)
+    for start in range(0, pairs, _SEGMENT // 2):
+        stop = min(start + _SEGMENT // 2, pairs)
+        for low in range(0, CHUNK, PANEL):
+            panel[: stop - start] = columns[low : low + PANEL, start:stop].T
+            for tile in range(tiles):
                 _add_logits_tile(
-                    digits, (tile * pairs + pair) * size, size, panel, pair * PANEL,
-                    min(_SEGMENT // 2, pairs - pair), 2.0**DIGIT_BITS, out,
-                    2 * tile * CHUNK + low, CHUNK,
+                    digits, (tile * pairs + start) * size, size, panel, 0, stop - start,
+                    2.0**DIGIT_BITS, out, 2 * tile * CHUNK + low, CHUNK,
                 )  # fmt: skip
 
 
