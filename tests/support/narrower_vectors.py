@@ -76,7 +76,7 @@ def compare_integers(n: int, dimension: int, classes: int) -> bool:
     """Returns True if products of 16-bit integers are those of 64 bits."""
     from dpprobe.heads.kernels import integer_products as products
 
-    generator = np.random.default_rng(n)
+    n, generator = min(n, products.CHUNK), np.random.default_rng(n)
     rows = generator.integers(-9000, 9000, (products.CHUNK, products.padded(dimension)))
     rows[:, dimension:] = 0
     weights = generator.integers(-(2**28), 2**28, (dimension + 1, classes))

@@ -17,7 +17,7 @@ are exact (`privacy.grid`). So the results have the bits of float64 products. Th
 Compiled functions take arrays, not addresses, so that no array is freed while it is read.
 """
 
-# mypy: allow-untyped-defs, disable-error-code="call-arg"
+# mypy: allow-untyped-defs, disable-error-code="call-arg, assignment"
 # ruff: noqa: ARG001  (of an intrinsic Numba reads the signature, LLVM gets the values)
 
 from __future__ import annotations
