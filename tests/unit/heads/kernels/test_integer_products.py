@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from dpprobe.heads import second_order
+from dpprobe.heads import feature_covariance, second_order
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.kernels import grid_rows, integer_products
 from dpprobe.heads.kernels.integer_products import (
@@ -261,7 +261,7 @@ def test_sums_have_the_bits_of_float64_products(
 ) -> None:
     """On the grids of few rows and of many, for weights of any size."""
     monkeypatch.setattr(second_order, "entry_bits", lambda _: entry_bits)
-    options = method_options({"head": "feature_covariance", "normalize": "l2", "intercept": 0.7})
+    options = feature_covariance.Options(normalize=L2(), intercept=0.7)
     weights = torch.randn(4, 151, generator=torch.Generator().manual_seed(0)) * scale
 
     def sums() -> list[torch.Tensor]:
