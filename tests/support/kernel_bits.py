@@ -27,6 +27,7 @@ FLOAT_KERNELS = [
 EXACT_KERNELS = [
     "dpprobe.heads.kernels.exact_step",
     "dpprobe.heads.kernels.grid_rows",
+    "dpprobe.heads.kernels.integer_products",
     "dpprobe.privacy.rounded_gaussian",
     "dpprobe.privacy.sampling",
 ]

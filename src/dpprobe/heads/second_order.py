@@ -15,10 +15,11 @@ one row may, so every proof about a row also holds for a unit.
 Under noise all sums are integers on a public grid (`privacy.grid`) for n units. Rows, weighted
 rows, targets and residuals are rounded towards zero, which lengthens none of them. The absolute
 products of entries sum to at most S^2 per unit, hence to at most 2^52 steps over n units: float64
-adds them exactly. Logits are such products too, so a row's part depends on that row and its weight
-alone: the sums have the same bits for any order, blocks and threads. (Exception: PyTorch's sigmoid
-in Newton's curvatures may differ in its last bit by a row's place in its block; a null row keeps
-its place.) Without noise they are plain float64 sums.
+adds them exactly, and so do 16-bit integers (`kernels.integer_products`). Logits are such products
+too, so a row's part depends on that row and its weight alone: the sums have the same bits for any
+order, blocks and threads. (Exception: PyTorch's sigmoid in Newton's curvatures may differ in its
+last bit by a row's place in its block; a null row keeps its place.) Without noise they are
+plain float64 sums.
 
 Everything else here is post-processing of releases, or uses only n, d, K and noise multipliers.
 """
@@ -30,12 +31,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from scipy.linalg.blas import dgemm, dsyrk
 
 from dpprobe import devices
 from dpprobe.errors import ConfigError
-from dpprobe.heads.kernels import grid_rows
+from dpprobe.heads.kernels import grid_rows, integer_products
 from dpprobe.heads.rows import Affine, Rows
 from dpprobe.privacy.grid import (
     GridSum,
@@ -222,7 +225,11 @@ class Design:
             factors = factors.div(step).round_()
         padded = factors.new_zeros((self.columns, len(weights)))
         padded[:-1] = factors.T
-        return Factors(padded, step, weights[:, -1].double().contiguous(), zero=longest == 0)
+        digits = integer_products.NO_DIGITS
+        if self.private and longest < math.inf and devices.has_kernels(padded.device):
+            digits = integer_products.split_weights(padded.numpy(), entry_bits(self.rows.n))
+        biases = weights[:, -1].double().contiguous()
+        return Factors(padded, step, biases, zero=longest == 0, digits=digits)
 
     def add_gradients(
         self, piece: Piece, loss: Loss, factors: Factors, steps: Steps, total: torch.Tensor
@@ -234,10 +241,9 @@ class Design:
             piece.features.numpy(), scale.numpy(), shift.numpy(), centre.numpy(), constant.numpy(),
             self.private, self.rows.make_targets(piece.start, piece.stop).numpy(), norms.numpy(),
             self.row_lengths(piece).numpy(), self.unit_shares(piece).numpy(),
-            factors.padded.numpy(),
-            not factors.zero, factors.biases.numpy(), steps.unit * factors.step,
-            loss.clip * (1 - MARGIN), loss.sigmoid, steps.factor if self.private else 0.0,
-            total.numpy(),
+            factors.padded.numpy(), factors.digits, not factors.zero, factors.biases.numpy(),
+            steps.unit * factors.step, loss.clip * (1 - MARGIN), loss.sigmoid,
+            steps.factor if self.private else 0.0, total.numpy(),
         )  # fmt: skip
 
     def row_lengths(self, piece: Piece) -> torch.Tensor:
@@ -269,12 +275,14 @@ class Factors(NamedTuple):
       padded: float64 [d + 1, K], of features, in units of `step`; 0 in the last row.
       biases: float64 [K].
       zero: True if all of `padded` is 0.
+      digits: of `padded`, if `grid_rows.add_gradients` may multiply integers; else empty.
     """
 
     padded: torch.Tensor
     step: float
     biases: torch.Tensor
     zero: bool
+    digits: npt.NDArray[np.int32]
 
 
 class Steps(NamedTuple):
@@ -316,13 +324,18 @@ def second_moment(
     """
     columns = design.columns
     total = torch.zeros((columns, columns), dtype=torch.float64, device=design.rows.device)
+    kernels = design.private and devices.has_kernels(total.device)
+    squares = integer_products.Squares(columns) if kernels else None
     for piece, block in design.read_blocks():
         if row_weights is not None or design.unit_weights is not None:
             factors = design.unit_shares(piece)
             if row_weights is not None:
                 factors = factors * row_weights(piece, block).double()
             _weigh_rows(block, factors.sqrt(), whole=design.private)
-        total = _add_squares(total, block)
+        if squares is None or not squares.add_rows(block.numpy()):
+            total = _add_squares(total, block)
+    if squares is not None:
+        squares.add_to(total.numpy())
     return GridSum(mirror_upper(total), design.step**2)
 
 

@@ -1,8 +1,8 @@
 """Brings rows to the grid of exact sums on the CPU, and adds their clipped gradients, in one pass.
 
-A chunk of rows stays in the second-level cache between its two products by NumPy's BLAS. Both are
-exact on the grid, and the work between them handles one row at a time, number by number: a row's
-part does not depend on its place.
+A chunk of rows stays in the second-level cache between its two products, of integers if they fit
+(`integer_products`), else by NumPy's BLAS. Both are exact on the grid, and the work between them
+handles one row at a time, number by number: a row's part does not depend on its place.
 """
 
 # mypy: allow-untyped-defs
@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from dpprobe.heads.kernels import integer_products, vectors
 from dpprobe.privacy.machine_code import MachineCode
 
-MACHINE_CODE = MachineCode(__file__)
+MACHINE_CODE = MachineCode(__file__, integer_products.__file__, vectors.__file__)
 jit = MACHINE_CODE.jit
 
 CHUNK = 64
@@ -107,11 +108,11 @@ def _compute_residuals(logits, targets, norms, lengths, weights, clip, sigmoid, 
 
 @jit(
     "void(f4[:, ::1], f8[::1], f8[::1], f8[::1], f8[::1], b1, f4[:, ::1], f8[::1], f8[::1], "
-    "f8[::1], f8[:, ::1], b1, f8[::1], f8, f8, b1, f8, f8[:, ::1])"
+    "f8[::1], f8[:, ::1], i4[:, :, ::1], b1, f8[::1], f8, f8, b1, f8, f8[:, ::1])"
 )
 def add_gradients(
     features, scale, shift, centre, constant, whole, targets, norms, lengths, weights, factors,
-    weighted, biases, unit, clip, sigmoid, step, total,
+    digits, weighted, biases, unit, clip, sigmoid, step, total,
 ):  # fmt: skip
     """Adds examples' clipped gradients to total [K, d + 1], in units of the rows' and of `step`.
 
@@ -121,36 +122,51 @@ def add_gradients(
       lengths: [m], by which the rows were divided before.
       weights: [m], factors of the clipped gradients.
       factors: [d + 1, K], weights in units of their grid; 0 in the last row.
+      digits: of the factors, by `integer_products.split_weights`; empty for products in float64.
       weighted: False if all of them are 0.
       unit: of the products of rows and factors, before they are multiplied with `lengths`.
       clip: of a gradient's norm; infinite for none.
       step: of residuals; 0 for residuals as they are.
     """
     classes, columns = total.shape
-    block = np.zeros((CHUNK, columns))
-    logits = np.zeros((CHUNK, classes))
-    part = np.empty((classes, columns))
-    for start in range(0, features.shape[0], CHUNK):
-        stop = min(start + CHUNK, features.shape[0])
-        rows, products = block[: stop - start], logits[: stop - start]
-        fill_rows(
-            features[start:stop], scale[start:stop], shift[start:stop], centre,
-            constant[start:stop], whole, rows,
-        )  # fmt: skip
-        if weighted:
-            np.dot(rows, factors, products)
+    chunk = integer_products.CHUNK if digits.shape[0] else CHUNK
+    block, products = np.zeros((chunk, columns)), np.zeros((chunk, classes))
+    width, height = integer_products.padded(columns - 1), integer_products.padded(classes)
+    integers, by_class = np.zeros((chunk, width), np.int16), np.zeros((height, chunk))
+    part, sums = np.empty((classes, columns)), np.zeros((height, width))
+    for start in range(0, features.shape[0], chunk):
+        stop = min(start + chunk, features.shape[0])
+        rows, logits = block[: stop - start], products[: stop - start]
+        fits = digits.shape[0] > 0 and integer_products.fill_rows(
+            features[start:stop], scale[start:stop], shift[start:stop], centre, integers
+        )
+        if not fits:
+            fill_rows(
+                features[start:stop], scale[start:stop], shift[start:stop], centre,
+                constant[start:stop], whole, rows,
+            )  # fmt: skip
+        if not weighted:
+            logits[:] = 0.0
+        elif fits:
+            integer_products.multiply_weights(integers, digits, by_class)
+            logits[:] = by_class[:classes, : stop - start].T
         else:
-            products[:] = 0.0
+            np.dot(rows, factors, logits)
         for i in range(stop - start):
             for k in range(classes):
-                products[i, k] = products[i, k] * (unit * lengths[start + i]) + biases[k]
+                logits[i, k] = logits[i, k] * (unit * lengths[start + i]) + biases[k]
         residuals = np.empty((classes, stop - start))
         _compute_residuals(
-            products, targets[start:stop], norms[start:stop], lengths[start:stop],
+            logits, targets[start:stop], norms[start:stop], lengths[start:stop],
             weights[start:stop], clip, sigmoid, step, residuals,
         )  # fmt: skip
-        np.dot(residuals, rows, part)
-        total += part
+        if fits:
+            integer_products.add_products(residuals, integers, sums)
+            total[:, -1] += np.dot(residuals, constant[start:stop])
+        else:
+            np.dot(residuals, rows, part)
+            total += part
+    total[:, :-1] += sums[:classes, : columns - 1]
 
 
 MACHINE_CODE.keep()

@@ -1,0 +1,285 @@
+"""Products of 16-bit integers: exact at their bounds, and every head's bits those of float64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from dpprobe.heads import feature_covariance, second_order
+from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.kernels import grid_rows, integer_products
+from dpprobe.heads.kernels.integer_products import (
+    CHUNK,
+    DIGIT_BITS,
+    LARGEST,
+    NO_DIGITS,
+    PANEL,
+    Squares,
+    padded,
+)
+from dpprobe.heads.normalisation import L2
+from dpprobe.heads.patient_groups import Units
+from dpprobe.heads.registry import method_options
+from dpprobe.heads.rows import Rows, Transform
+from dpprobe.heads.second_order import Design
+from dpprobe.heads.training_set import TrainingSet
+from tests.support.second_order_data import classes_of, plan_of, with_unusable
+
+Integers = npt.NDArray[np.int64]
+
+
+def signs(*shape: int, seed: int = 0) -> Integers:
+    return np.random.default_rng(seed).choice(np.array([-1, 1]), size=shape)
+
+
+def squares_of(*blocks: Integers) -> Integers | None:
+    """The sums over blocks of rows, None if their numbers do not fit; the last column is apart."""
+    squares = Squares(blocks[0].shape[1])
+    if not all(squares.add_rows(block.astype(float)) for block in blocks):
+        return None
+    total = np.zeros((blocks[0].shape[1],) * 2)
+    squares.add_to(total)
+    return np.triu(total).astype(np.int64)
+
+
+def exact_squares(*blocks: Integers) -> Integers:
+    return np.triu(sum(block.T @ block for block in blocks))
+
+
+@pytest.mark.parametrize("columns", [2, 32, 33, 34, 66, 130])
+@pytest.mark.parametrize("rows", [1, 7, 8, 9, 41])
+def test_squares_are_those_of_whole_numbers(rows: int, columns: int) -> None:
+    """Panels and groups that are not full; a shorter block after a longer one; large constants."""
+    generator = np.random.default_rng(rows)
+    blocks = [generator.integers(-9000, 9001, (count, columns)) for count in (rows, rows // 2 + 1)]
+    for block in blocks:
+        block[:, -1] = 2**17
+    actual = squares_of(*blocks)
+    assert actual is not None
+    np.testing.assert_array_equal(actual, exact_squares(*blocks))
+
+
+@pytest.mark.parametrize("kind", ["alike", "signs", "two rows"])
+def test_squares_are_exact_at_the_bound_of_32_bits(kind: str) -> None:
+    """Sums of 4 x 23,170^2 and 2 x 32,767^2, both just below 2^31, of either sign."""
+    block = 23_170 * np.ones((24, 40), np.int64)
+    if kind == "signs":
+        block *= signs(24, 40)
+        block[:, 1] = -block[:, 0]
+    if kind == "two rows":
+        block[:] = 0
+        block[::4], block[3::4] = LARGEST, LARGEST
+        block[:, 1] *= -1
+    columns = np.square(block[:4]).sum(0)
+    assert 2**31 - 2**18 < columns[0] < 2**31
+    actual = squares_of(block)
+    assert actual is not None
+    np.testing.assert_array_equal(actual, exact_squares(block))
+
+
+def test_32_bits_are_emptied_before_they_overflow() -> None:
+    """A group of rows whose squares sum to just below 2^31 with those before it, or to 2^31."""
+    block = np.full((8, 3), 16_384.0)
+    block[7, :2] -= 1
+    packed, last = np.zeros((padded(2) // PANEL, 4, PANEL), np.int32), np.zeros(3)
+    stops = np.zeros(2, np.int64)
+    assert integer_products.pack_rows(block, packed, stops, last) == 1
+    block[7, 1] += 1
+    assert integer_products.pack_rows(block, packed, stops, last) == 2
+    assert stops.tolist() == [2, 4]
+
+
+@pytest.mark.parametrize(
+    "entry", [LARGEST + 1.0, -LARGEST - 1.0, 2.0**17, -(2.0**40), 1e300, math.inf, math.nan]
+)
+def test_a_number_that_does_not_fit_is_refused(entry: float) -> None:
+    block = np.ones((9, 40))
+    for row, column in ((0, 0), (8, 38), (3, 17)):
+        squares, other = Squares(40), block.copy()
+        other[row, column] = entry
+        assert not squares.add_rows(other)
+        total = np.zeros((40, 40))
+        squares.add_to(total)
+        assert not total.any()
+    assert squares_of(np.full((4, 40), 23_171)) is None  # squares above 2^31
+
+
+@pytest.mark.parametrize("classes", [1, 2, 3, 7])
+def test_products_of_factors_are_exact_at_their_bound(classes: int) -> None:
+    """A chunk of the largest entries and factors, of either sign: no order of them overflows."""
+    for factor in (2**17, -(2**17), 2**17 - 1, 2**8, 2**8 + 2**9, 1 - 2**17):
+        for row_signs in (np.ones(CHUNK, np.int64), signs(CHUNK)):
+            rows = LARGEST * np.ones((CHUNK, 64), np.int64) * row_signs[:, None]
+            factors = factor * np.ones((classes, CHUNK), np.int64) * row_signs
+            total = np.ones((padded(classes), 64))
+            integer_products.add_products(factors.astype(float), rows.astype(np.int16), total)
+            np.testing.assert_array_equal(total[:classes] - 1, factors @ rows)
+
+
+@pytest.mark.parametrize("entry_bits", range(13, 18))
+def test_logits_are_exact_at_their_bound(entry_bits: int) -> None:
+    """Rows of the largest norm in 128 columns or all, times weights of the largest digits."""
+    norm, digit, longest = 2 ** (entry_bits - 1), 2 ** (DIGIT_BITS - 1), 2 ** (51 - entry_bits)
+    assert norm * digit * math.sqrt(128) < 2**31
+    columns = 300
+    rows = np.zeros((CHUNK, padded(columns)), np.int16)
+    rows[:, 128:256] = (norm / math.sqrt(128)) * signs(CHUNK, 1)
+    rows[0, :columns] = norm / math.sqrt(columns)
+    rows[1, :] = 0
+    rows[1, 7] = min(norm, LARGEST)
+    low, most = -digit * (1 + 2**DIGIT_BITS), longest // 18  # of 300 columns
+    weights = np.zeros((columns + 1, 5), np.int64)
+    weights[:-1] = np.array([low, low // -digit * (digit - 1), most // 2 + low, 0, most])
+    weights[:-1, 1] *= signs(columns)
+    weights[7, 3] = -longest
+    split = integer_products.split_weights(weights.astype(float), entry_bits)
+    lower = split.view(np.int16).reshape(*split.shape, 2)[:, :, [0, 1, 3, 4]]
+    assert (lower.min(), lower.max()) == (-digit, digit - 1)
+    out = np.empty((6, CHUNK))
+    integer_products.multiply_weights(rows, split, out)
+    expected = weights[:-1].T.astype(object) @ rows[:, :columns].T.astype(object)
+    assert abs(expected).max() < 2**53
+    np.testing.assert_array_equal(out[:5].astype(np.int64), expected.astype(np.int64))
+
+
+def test_weights_of_too_many_bits_are_not_split() -> None:
+    assert integer_products.split_weights(np.ones((3, 2)), 12).size == 0
+    weights = np.zeros((3, 2))
+    weights[0] = 2.0 ** (51 - 13), -(2.0 ** (51 - 13))
+    digits = integer_products.split_weights(weights, 13).view(np.int16).astype(np.int64)
+    assert abs(digits).max() == 2 ** (27 - 13)
+
+
+def no_integers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All products in float64, as on rows whose numbers do not fit."""
+    monkeypatch.setattr(Squares, "add_rows", lambda *_: False)
+    monkeypatch.setattr(integer_products, "split_weights", lambda *_: NO_DIGITS)
+
+
+@pytest.fixture
+def used(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Notes which products are taken of integers, and which of float64 numbers."""
+    names: list[str] = []
+
+    def note(owner: Any, name: str, words: Callable[..., str]) -> None:
+        original = getattr(owner, name)
+
+        def noted(*arguments: Any) -> Any:
+            names.append(words(arguments))
+            return original(*arguments)
+
+        monkeypatch.setattr(owner, name, noted)
+
+    note(integer_products, "add_squares", lambda _: "squares")
+    note(second_order, "_add_squares", lambda _: "float squares")
+    note(
+        grid_rows,
+        "add_gradients",
+        lambda given: "gradients" if given[11].size else "float gradients",
+    )
+    return names
+
+
+HEADS: dict[str, dict[str, Any]] = {
+    "feature_covariance": {"head": "feature_covariance"},
+    "feature_covariance, sigmoid": {
+        "head": "feature_covariance", "loss": "sigmoid", "max_grad_norm": 0.005, "init_bias": -3,
+    },
+    "feature_covariance, l2": {"head": "feature_covariance", "normalize": "l2", "steps": 2},
+    "feature_covariance, none": {
+        "head": "feature_covariance", "normalize": "none", "max_row_norm": 30.0, "intercept": 2.0,
+    },
+    "feature_covariance, layer norm": {
+        "head": "feature_covariance", "normalize": "layer_norm", "max_row_norm": 5.0,
+    },
+    "least_squares": {"head": "least_squares"},
+    "newton": {"head": "newton", "steps": 2},
+    "feature_covariance, class weights": {
+        "head": "feature_covariance", "class_weights": [1.0, 0.5, 0.25, 0.125],
+    },
+    "feature_covariance, whitened": {"head": "feature_covariance", "normalize": "whitened"},
+    "newton, per class": {"head": "newton", "loss": "sigmoid", "hessian": "per_class", "steps": 1},
+}  # fmt: skip
+
+
+def data_of(kind: str) -> TrainingSet:
+    """330 rows of 150 features in 4 classes."""
+    features, labels = classes_of(326, 150, noise=2.0)
+    units = None
+    if kind == "unusable rows":
+        features[5], features[17] = 0.0, 1e-30
+        features, labels = with_unusable(features, labels)
+    if kind == "float16":
+        features = features.half().float()
+    if kind == "units":
+        units = Units.number_units([f"{index * index % 97}" for index in range(326)])
+    if kind == "large entries":
+        features[200] = 0.0
+        features[200, 3] = -1e3
+    return TrainingSet(features, labels, 4, units=units)
+
+
+KINDS = ("plain", "unusable rows", "float16", "units", "large entries")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("head", HEADS)
+def test_heads_have_the_bits_of_float64_products(
+    head: str, kind: str, used: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small blocks, so that those with large entries are multiplied in float64 beside others."""
+    monkeypatch.setattr("dpprobe.heads.rows.BLOCK_BYTES", 150 * 8 * 60)
+    options = method_options(HEADS[head])
+
+    def trained() -> npt.NDArray[np.float32]:
+        data = data_of(kind)
+        return fit_heads(options, data, plan_of(options, data.n, 0.5), (3, 4)).weights
+
+    actual = trained()
+    words = set(used)
+    no_integers(monkeypatch)
+    used.clear()
+    assert trained().tobytes() == actual.tobytes()
+    assert not {"squares", "gradients"} & set(used)
+    assert "squares" in words
+    if kind != "large entries":
+        assert "float gradients" not in words
+        assert "float squares" not in words
+
+
+@pytest.mark.parametrize("entry_bits", [8, 13, 15, 17])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("scale", [0.0, 0.3, 1e4, 1e30, math.inf, math.nan])
+def test_sums_have_the_bits_of_float64_products(
+    scale: float, kind: str, entry_bits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the grids of few rows and of many, for weights of any size."""
+    monkeypatch.setattr(second_order, "entry_bits", lambda _: entry_bits)
+    options = feature_covariance.Options(normalize=L2(), intercept=0.7)
+    weights = torch.randn(4, 151, generator=torch.Generator().manual_seed(0)) * scale
+
+    def sums() -> list[torch.Tensor]:
+        data = data_of(kind)
+        design = Design(options, Rows(data, Transform(L2())), private=True)
+        losses = [second_order.Loss(sigmoid=sigmoid, clip=0.7) for sigmoid in (False, True)]
+        gradients = [second_order.sum_gradients(design, loss, weights) for loss in losses]
+        return [second_order.second_moment(design).units, *(each.units for each in gradients)]
+
+    actual = sums()
+    no_integers(monkeypatch)
+    for one, other in zip(actual, sums(), strict=True):
+        assert torch.equal(one, other)
+        assert torch.equal(one, one.trunc())
+
+
+def test_without_noise_nothing_is_an_integer(used: list[str]) -> None:
+    options = method_options({"head": "feature_covariance"})
+    data = data_of("plain")
+    fit_heads(options, data, plan_of(options, data.n, 0.0), (3,))
+    assert set(used) == {"float squares", "float gradients"}
