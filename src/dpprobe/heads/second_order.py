@@ -14,9 +14,9 @@ one row may, so every proof about a row also holds for a unit.
 
 Under noise all sums are integers on a public grid (`privacy.grid`) for n units. Rows, weighted
 rows, targets and residuals are rounded towards zero, which lengthens none of them. The absolute
-products of entries sum to at most S^2 per unit, hence to at most 2^52 steps over n units: float64
+products of entries sum to at most S^2 per unit, hence to at most 2^52 steps over n units. Float64
 adds them exactly, and so do 16-bit integers (`kernels.integer_products`). Logits are such products
-too, so a row's part depends on that row and its weight alone: the sums have the same bits for any
+too, so a row's part depends on that row and its weight alone. The sums have the same bits for any
 order, blocks and threads. (Exception: PyTorch's sigmoid in Newton's curvatures may differ in its
 last bit by a row's place in its block; a null row keeps its place.) Without noise they are
 plain float64 sums.

@@ -10,8 +10,8 @@ are exact (`privacy.grid`). So the results have the bits of float64 products. Th
 - Second moments: 32 bits take as many rows as the columns' sums of squares allow (`pack_rows`).
 - Gradients: a factor of at most 2^17 is 2^9 h + l with |h|, |l| <= 2^8. A chunk has 128 rows, and
   128 x 2^8 x 32,767 < 2^30.
-- Logits: unit rows with entries of e = 13 to 17 bits have norm 2^(e - 1) at most, and a class's
-  weights 2^(51 - e). They are three digits of 12 bits: the lower two are at most 2^11, and over
+- Logits: unit rows with entries of e = 13 to 17 bits have norm 2^(e - 1) at most. A class's
+  weights have norm 2^(51 - e) at most. Weights are three digits of 12 bits. The lower two are at most 2^11, and over
   128 columns 2^(e - 1) 2^11 sqrt(128) < 2^31. The highest have norm 2^(27 - e) + 6 at most.
 
 Compiled functions take arrays, not addresses, so that no array is freed while it is read.
@@ -155,10 +155,10 @@ _add_logits_tile = _make_tile(2, DIGITS)
 def pack_rows(block, packed, stops, last):
     """Packs whole numbers [m, d + 1] but for the last column, which is a constant.
 
-    Writes pairs of rows in panels of columns [panels, pairs, PANEL], the pairs at which 32 bits
-    must be emptied to `stops`, and the sum of the rows times their constants to `last` [d + 1].
-    A group of rows joins the ones before it if no column's sum of squares reaches 2^31: then no
-    product of two columns does.
+    Writes pairs of rows in panels of columns [panels, pairs, PANEL]. Writes the pairs at which 32
+    bits must be emptied to `stops`. Writes the sum of the rows times their constants to `last`
+    [d + 1]. A group of rows joins the ones before it if no column's sum of squares reaches 2^31.
+    Then no product of two columns does.
 
     Returns:
       How many stops there are; 0 if a number is too large, or the squares of 4 rows are.
