@@ -11,8 +11,9 @@ are exact (`privacy.grid`). So the results have the bits of float64 products. Th
 - Gradients: a factor of at most 2^17 is 2^9 h + l with |h|, |l| <= 2^8. A chunk has 128 rows, and
   128 x 2^8 x 32,767 < 2^30.
 - Logits: unit rows with entries of e = 13 to 17 bits have norm 2^(e - 1) at most. A class's
-  weights have norm 2^(51 - e) at most. Weights are three digits of 12 bits. The lower two are at most 2^11, and over
-  128 columns 2^(e - 1) 2^11 sqrt(128) < 2^31. The highest have norm 2^(27 - e) + 6 at most.
+  weights have norm 2^(51 - e) at most. Weights are three digits of 12 bits. The lower two are at
+  most 2^11, and over 128 columns 2^(e - 1) 2^11 sqrt(128) < 2^31. The highest have norm
+  2^(27 - e) + 6 at most.
 
 Compiled functions take arrays, not addresses, so that no array is freed while it is read.
 """
