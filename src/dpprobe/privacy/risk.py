@@ -345,8 +345,8 @@ def plan_for_risk(risk: Risk, delta: float, make_plan: MakePlan) -> Plan:
     Args:
       make_plan: calibrates at `delta`; only the last plan needs other accountants.
     """
-    found = _search_plan(risk, delta, partial(make_plan, checked=False))
-    return replace(make_plan(found.epsilon), risk=risk.to_dict())
+    plan = _search_plan(risk, delta, partial(make_plan, checked=False))
+    return replace(make_plan(plan.epsilon), risk=risk.to_dict())
 
 
 def _search_plan(risk: Risk, delta: float, make_plan: Callable[[float], Plan]) -> Plan:
