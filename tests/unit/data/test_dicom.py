@@ -6,6 +6,7 @@ import csv
 import io
 import logging
 import math
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -280,8 +281,9 @@ def test_a_folder_of_dicom_becomes_tables_without_anybodys_name(tmp_path: Path) 
         (row,) = csv.DictReader(stream)
     assert row["problem"] == "unreadable image"
     for path in (*tmp_path.glob("out/*"), *tmp_path.glob("bad/*")):
-        assert b"DOE" not in path.read_bytes()
-        assert b"4711" not in path.read_bytes() or path.suffix == ".parquet"
+        written = re.sub(rb"[0-9a-f]{64}", b"", path.read_bytes())  # hashes have any digits
+        assert b"DOE" not in written
+        assert b"4711" not in written or path.suffix == ".parquet"
 
 
 def test_values_that_are_no_numbers_are_refused() -> None:
