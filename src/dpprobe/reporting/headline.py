@@ -144,7 +144,7 @@ def headline_lines(grid: Grid, bests: Sequence[Best], dataset: str) -> list[str]
     if constant := next(constants, ""):
         lines.append(f"Majority-class baseline: {constant}.")
     if least := [best for best in bests if best.entry.least is not None]:
-        values = [f"{best.entry.least:.1f}% ({best.entry.least_class})" for best in least]
+        values = [worst_class(best) for best in least]
         title = least[0].entry.least_title.capitalize()
         lines.append(f"{title} of the best private head: {_by_epsilon(least, values)}.")
     if chosen := [best for best in bests if best.held_out is not None]:
@@ -159,6 +159,12 @@ def headline_lines(grid: Grid, bests: Sequence[Best], dataset: str) -> list[str]
             doubts.setdefault(doubt, []).append(best.budget)
     lines += [f"ε = {', '.join(at)}: {doubt}" for doubt, at in doubts.items()]
     return lines + list(list_cautions(grid, bests, dataset))
+
+
+def worst_class(best: Best) -> str:
+    """Writes the recall of the worst class, or the AUC of the worst label, with its name."""
+    kind = "label" if best.measure.multi_label else "class"
+    return f"{best.entry.least:.1f}% ({kind} {best.entry.least_class})"
 
 
 def _by_epsilon(bests: Sequence[Best], values: Sequence[str]) -> str:

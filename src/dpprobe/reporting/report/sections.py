@@ -12,7 +12,13 @@ from dpprobe.data.table import DatasetInfo
 from dpprobe.errors import DataError
 from dpprobe.privacy.risk import budget_words, explain_risks, row_words
 from dpprobe.privacy.trade_off import per_hundred
-from dpprobe.reporting.headline import choice_words, list_doubts, tested_words, verdict
+from dpprobe.reporting.headline import (
+    choice_words,
+    list_doubts,
+    tested_words,
+    verdict,
+    worst_class,
+)  # fmt: skip
 from dpprobe.reporting.report import statements
 from dpprobe.reporting.report.curve import draw_curve
 from dpprobe.reporting.report.origin import cell_command
@@ -79,7 +85,7 @@ def _list_facts(
         ("Head", f"{best.method} on {best.backbone}; {over}", None)
     ]
     if best.entry.least is not None:
-        words = f"{best.entry.least:.1f}% ({best.entry.least_class})"
+        words = worst_class(best)
         facts.append((best.entry.least_title.capitalize(), words, None))
     if best.zero_shot is not None:
         backbone, metric, value = best.zero_shot
