@@ -18,7 +18,7 @@ from dpprobe.reporting.headline import (
     tested_words,
     verdict,
     worst_class,
-)  # fmt: skip
+)
 from dpprobe.reporting.report import statements
 from dpprobe.reporting.report.curve import draw_curve
 from dpprobe.reporting.report.origin import cell_command
