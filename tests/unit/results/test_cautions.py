@@ -146,7 +146,9 @@ def test_a_class_that_is_never_predicted_is_named_with_its_cells(tmp_path: Path)
     assert words == f"50.0% AUC, {share:.1f}% accuracy"
     assert "If the class is rare, `balanced: true`" in " ".join(list_cautions(grid, [], "digits"))
     told = headline_lines(grid, best_private(grid, {}), "digits")
-    assert any("recall of the best private head: 0.0% (class malignant) at ε = 0.5" in t for t in told)
+    assert any(
+        "recall of the best private head: 0.0% (class malignant) at ε = 0.5" in t for t in told
+    )
 
 
 @pytest.mark.parametrize(
