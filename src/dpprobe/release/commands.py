@@ -123,10 +123,10 @@ def _run_predict(arguments: argparse.Namespace) -> int:
     if not summary.unreadable:
         return 0
     unread = len(summary.unreadable)
-    which = f" (the predictions list all, not only {SHOWN_UNREADABLE})"
+    rest = f" (only {SHOWN_UNREADABLE} are shown; the predictions list all)"
     print(
         f"dpprobe: {unread} of {summary.rows} images cannot be read"
-        f"{which if unread > SHOWN_UNREADABLE else ''}",
+        f"{rest if unread > SHOWN_UNREADABLE else ''}",
         file=sys.stderr,
     )
     return SOME_UNREADABLE

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from dpprobe.privacy.risk import budget_order, budget_token, budget_words
+from dpprobe.privacy.risk import budget_token, budget_words
 from dpprobe.results.cell_record import Measure
 from dpprobe.results.held_out import HeldOut, held_out
 from dpprobe.results.paired_difference import Comparison, compare_entries
@@ -193,10 +193,11 @@ def choose_highlights(bests: Sequence[Best]) -> list[Best]:
     chosen: dict[str, Best] = {}
     for best in bests:
         other = chosen.get(best.dataset)
-        if other is None or abs(math.log(best.at)) < abs(math.log(other.at)):
+        if other is None or from_one(best.at) < from_one(other.at):
             chosen[best.dataset] = best
     return list(chosen.values())
 
 
-def from_one(epsilon: str) -> float:
-    return abs(math.log(budget_order(epsilon)))
+def from_one(epsilon: float) -> float:
+    """Returns the distance of an epsilon from 1 on a log scale."""
+    return abs(math.log(epsilon))

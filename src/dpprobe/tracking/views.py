@@ -165,7 +165,13 @@ def releases_experiment(location: Path | None, run: RunContents) -> ExperimentCo
 
 def nearest_to_one(epsilons: Iterable[str]) -> str:
     """Returns the epsilon nearest to 1, a finite one if there is any."""
-    return min(epsilons, key=lambda token: (from_one(token), budget_order(token)), default=INFINITE)
+    return min(
+        epsilons, key=lambda token: (_distance(token), budget_order(token)), default=INFINITE
+    )
+
+
+def _distance(token: str) -> float:
+    return from_one(budget_order(token))
 
 
 def best_columns(metrics: Iterable[str]) -> list[str]:
@@ -178,7 +184,7 @@ def best_columns(metrics: Iterable[str]) -> list[str]:
     ranked = [
         (rank, dataset, budget_order(epsilon), f"{dataset}{BEST}{epsilon}")
         for dataset, tokens in epsilons.items()
-        for rank, epsilon in enumerate(sorted(sorted(tokens), key=from_one))
+        for rank, epsilon in enumerate(sorted(sorted(tokens), key=_distance))
     ]
     chosen = sorted(ranked)[: max(STUDY_COLUMNS, len(epsilons))]
     return [name for *_, name in sorted(chosen, key=lambda each: each[1:])]
