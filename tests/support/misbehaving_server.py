@@ -218,6 +218,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def _send(self, body: bytes) -> None:
-        self.wfile.write(body)
-        self.wfile.flush()
+        # Counted first: whoever has read the last byte may ask for the number before this thread
+        # runs again.
         self.visit.sent += len(body)
+        try:
+            self.wfile.write(body)
+            self.wfile.flush()
+        except ConnectionError:
+            self.visit.sent -= len(body)
+            raise
