@@ -64,6 +64,9 @@ def add_commands(commands: Parsers) -> None:
     )
     predict.add_argument("--image-column", help="column with the images, in a parquet or CSV file")
     predict.add_argument("--id-column", help="column with the ids, in a parquet or CSV file")
+    predict.add_argument(
+        "--root", type=Path, help="folder where the paths in a parquet or CSV file start"
+    )
     verify = commands.add_parser(
         "verify",
         parents=[bundle],
@@ -78,6 +81,7 @@ def add_commands(commands: Parsers) -> None:
         help="the backbone's weights file; dpprobe then checks the backbone too, on a test image",
     )
     verify.add_argument("--public-key", type=Path, help="the signer's Ed25519 public key in PEM")
+    verify.add_argument("--all", action="store_true", help="list every check, also those that pass")
     summary = "write backbone and head into one ONNX file"
     export = commands.add_parser("export", parents=[bundle, backbone], help=summary)
     export.set_defaults(run=_run_export)
@@ -116,6 +120,7 @@ def _run_predict(arguments: argparse.Namespace) -> int:
         allow_module=arguments.allow_module,
         image_column=arguments.image_column,
         id_column=arguments.id_column,
+        root=arguments.root,
         thresholds=_read_thresholds(arguments.threshold),
     )
     for name, reason in summary.unreadable[:SHOWN_UNREADABLE]:
@@ -155,10 +160,7 @@ def _run_verify(arguments: argparse.Namespace) -> int:
     report = verify_bundle(
         arguments.bundle, public_key=arguments.public_key, checkpoint=arguments.checkpoint
     )
-    words = {True: "ok", False: "FAILED", None: "-"}
-    for check in report.checks:
-        print(f"{words[check.passed]:7} {check.name}: {check.detail}")
-    print("verified" if report.passed else "NOT verified")
+    print("\n".join(report.list_checks() if arguments.all else report.summarize()))
     return 0 if report.passed else 1
 
 

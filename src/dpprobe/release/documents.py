@@ -33,6 +33,8 @@ CURVE = (0.0, *(step / 400 for step in range(1, 40)), *(step / 40 for step in ra
 WEAK = 0.5
 # A result with a wider 95% interval is not stated.
 WIDEST_INTERVAL = 0.8
+# A result with a wider 95% interval is stated as the interval, with the value in brackets.
+WIDE_INTERVAL = 0.1
 
 UNITS = {
     "image": ("image", "images"),
@@ -193,23 +195,44 @@ def is_telling(evaluation: Mapping[str, Any]) -> bool:
 
 
 def state_measured(evaluation: Mapping[str, Any]) -> str:
-    """States the metric with its interval, such as "Accuracy 81.2% (95% CI ...)"."""
+    """States the metric with its interval, such as "Accuracy 81.2% (95% CI 77.2 to 85.2%)"."""
     low, high = evaluation["interval"]
     metric, value = evaluation["metric"], evaluation["value"]
     if not is_telling(evaluation):
         return f"{METRICS[metric]} not measurable: its 95% CI is {low:.2f} to {high:.2f}"
-    if metric == "auc":
-        return f"{METRICS[metric]} {value:.3f} (95% CI {low:.3f} to {high:.3f})"
-    measured = f"{METRICS[metric]} {_in_percent(value, evaluation['interval'])}"
+    percent = metric != "auc"
+    measured = f"{METRICS[metric]} {_with_interval(value, low, high, percent=percent)}"
     if worst := evaluation.get("worst_class"):
-        recall = _in_percent(worst["recall"], worst["interval"])
-        measured += f"; worst-class recall {recall}, class {worst['name']}"
+        measured += f"; {_state_worst(worst, value)}"
     return measured
 
 
-def _in_percent(value: float, interval: Sequence[float]) -> str:
-    low, high = interval
-    return f"{100 * value:.1f}% (95% CI {100 * low:.1f} to {100 * high:.1f}%)"
+def round_result(evaluation: Mapping[str, Any]) -> float:
+    """Rounds a result to digits that its interval supports: the last is at most a tenth of it."""
+    low, high = evaluation["interval"]
+    digits = 1 + math.ceil(-math.log10(max(high - low, 1e-4)))
+    return round(float(evaluation["value"]), digits)
+
+
+def _state_worst(worst: Mapping[str, Any], mean: float) -> str:
+    """States worst-class recall; names no class if the noise may have chosen it."""
+    low, high = worst["interval"]
+    if high >= mean:
+        return (
+            "too few test units to tell which class is worst (95% CI of worst-class recall: "
+            f"{100 * low:.1f} to {100 * high:.1f}%)"
+        )
+    recall = _with_interval(worst["recall"], low, high, percent=True)
+    return f"worst-class recall {recall}, class {worst['name']}"
+
+
+def _with_interval(value: float, low: float, high: float, *, percent: bool) -> str:
+    """Writes a value with its interval; a wide interval stands first."""
+    shown, least, most = (f"{100 * x:.1f}" if percent else f"{x:.3f}" for x in (value, low, high))
+    sign = "%" if percent else ""
+    if high - low > WIDE_INTERVAL:
+        return f"between {least} and {most}{sign} (95% CI; measured with noise: {shown}{sign})"
+    return f"{shown}{sign} (95% CI {least} to {most}{sign})"
 
 
 def state_spent(ledger: Mapping[str, Any]) -> str:

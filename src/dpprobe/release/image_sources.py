@@ -22,16 +22,19 @@ from PIL import Image
 
 from dpprobe.artifacts import explain_parquet
 from dpprobe.data.image_files import EXTENSIONS, is_image_file, open_image
+from dpprobe.data.image_search import ImagePaths, join_roots, list_roots, search_images
 from dpprobe.data.problems import ImageError
 from dpprobe.data.table import READ_ROWS, EncodedImage
 from dpprobe.data.tar_shards import read_image_bytes
-from dpprobe.data.usual_columns import IMAGE_COLUMNS
+from dpprobe.data.usual_columns import IMAGE_COLUMNS, IMAGE_NAMES, find_usual
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.release.bundle import BundleFacts
 
 ID_COLUMN = "id"
 TABLES = (".csv", ".parquet")
 VECTORS = ".npy"
+# Names of a table that are searched with other folders and suffixes.
+SEARCHED = 20
 
 # The id of a row, and the bytes of its image or the path of its file; neither for an empty row.
 Row = tuple[str, bytes | None, str | None]
@@ -51,7 +54,11 @@ class Source:
 
 
 def find_images(
-    inputs: Sequence[Path], *, image_column: str | None = None, id_column: str | None = None
+    inputs: Sequence[Path],
+    *,
+    image_column: str | None = None,
+    id_column: str | None = None,
+    root: Path | None = None,
 ) -> Source:
     """Searches the files and folders that a user names; raises ConfigError if one has no images.
 
@@ -62,19 +69,21 @@ def find_images(
     - CSV file: a column of paths.
     - Any other file is an image, whose id is its path.
 
-    Paths in a column are relative to the table's folder; paths in a struct are relative to the
-    working directory, as in split tables. Without `image_column`, a table needs one column with a
-    usual name. Without `id_column`, the id is in `id`, else it is the image's path as the table
-    writes it, else the table's path with the row's number.
+    Paths in a column start in `root`. Without it they start in the table's folder; if none exists
+    there, they are searched for as `dpprobe init` does, also without folder or suffix. Paths in a
+    struct are relative to the working directory, as in split tables. Without `image_column`, a
+    table needs one column with a usual name. Without `id_column`, the id is in `id`, else it is the
+    image's path as the table writes it, else the table's path with the row's number.
     """
     tables = [path for path in inputs if _is_table(path)]
-    for option, value in {"image_column": image_column, "id_column": id_column}.items():
+    options = {"image_column": image_column, "id_column": id_column, "root": root}
+    for option, value in options.items():
         if value is not None and not tables:
             raise ConfigError(
                 f"{option} {value}: needs a parquet or CSV file, but the images name none; remove "
                 "it"
             )
-    sources = [_make_source(path, image_column, id_column) for path in inputs]
+    sources = [_make_source(path, image_column, id_column, root) for path in inputs]
     count = sum(source.count for source in sources)
     if not count:
         named = ", ".join(map(str, inputs)) or "none named"
@@ -102,7 +111,9 @@ def _is_table(path: Path) -> bool:
     return path.suffix.lower() in TABLES and not path.is_dir()
 
 
-def _make_source(path: Path, image_column: str | None, id_column: str | None) -> Source:
+def _make_source(
+    path: Path, image_column: str | None, id_column: str | None, root: Path | None
+) -> Source:
     if path.is_dir():
         return _of_files(_images_below(path))
     if not path.exists():
@@ -112,7 +123,7 @@ def _make_source(path: Path, image_column: str | None, id_column: str | None) ->
     if not _is_table(path):
         return _of_files([path])
     of_table = _of_csv if path.suffix.lower() == ".csv" else _of_parquet
-    return of_table(path, image_column, id_column)
+    return of_table(path, image_column, id_column, root)
 
 
 def _images_below(folder: Path) -> list[Path]:
@@ -151,7 +162,9 @@ def _find_columns(
 ) -> tuple[str, str | None]:
     """Returns the column of images, and the column of ids or None."""
     if image_column is None:
-        usual = [name for name in known if name.strip().lower() in IMAGE_COLUMNS]
+        usual = list(find_usual(known, IMAGE_COLUMNS))
+        if not usual and path.suffix.lower() == ".csv":
+            usual = list(find_usual(known, IMAGE_NAMES))[:1]
         if len(usual) != 1:
             seen = f"{' and '.join(usual)} may be it" if usual else "no column has a usual name"
             raise ConfigError(
@@ -170,7 +183,9 @@ def _find_columns(
     return image_column, id_column
 
 
-def _of_csv(path: Path, image_column: str | None, id_column: str | None) -> Source:
+def _of_csv(
+    path: Path, image_column: str | None, id_column: str | None, root: Path | None
+) -> Source:
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
             records = csv.DictReader(stream, strict=True)
@@ -183,21 +198,42 @@ def _of_csv(path: Path, image_column: str | None, id_column: str | None) -> Sour
     def read_rows() -> Iterator[Row]:
         for number, (image, row_id) in enumerate(named):
             # None in a record that ends early
-            yield row_id or image or f"{path}:{number}", None, _path_beside(path, image)
+            place = str(files.path_of(image)) if image else None
+            yield row_id or image or f"{path}:{number}", None, place
 
+    files = _find_files(path, [image for image, _ in named if image], root)
     return Source(count=len(named), rows=read_rows)
 
 
-def _path_beside(table: Path, image: str | None) -> str | None:
-    return str(table.parent / image) if image else None
+def _find_files(table: Path, names: Sequence[str], root: Path | None) -> ImagePaths:
+    """Searches the folder of a table's images; raises ConfigError if no image exists."""
+    roots = [root] if root else list_roots(table)
+    plain = ImagePaths(root=roots[0])
+    if not names or any(plain.path_of(name).is_file() for name in names):
+        return plain
+    found = search_images(names[:SEARCHED], roots)
+    if found is None:
+        raise ConfigError(
+            f"images: {table}: none of its images exists, such as {names[0]!r} under "
+            f"{join_roots(roots)}; name the folder where the paths start with --root"
+        )
+    return found
 
 
-def _of_parquet(path: Path, image_column: str | None, id_column: str | None) -> Source:
+def _of_parquet(
+    path: Path, image_column: str | None, id_column: str | None, root: Path | None
+) -> Source:
     fault = f"images: {path}: not a readable parquet file"
     with explain_parquet(path, ConfigError, fault), pq.ParquetFile(path) as file:
         schema, count = file.schema_arrow, file.metadata.num_rows
     images, ids = _find_columns(path, schema.names, image_column, id_column)
-    _check_type(path, images, schema.field(images).type)
+    kind = schema.field(images).type
+    _check_type(path, images, kind)
+    files = ImagePaths(root=root or path.parent)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        with explain_parquet(path, ConfigError, fault):
+            named = pq.read_table(path, columns=[images]).column(0).to_pylist()
+        files = _find_files(path, [name for name in named if name], root)
 
     def read_rows() -> Iterator[Row]:
         columns = [images] if ids is None else [images, ids]
@@ -209,7 +245,7 @@ def _of_parquet(path: Path, image_column: str | None, id_column: str | None) -> 
             batches = file.iter_batches(READ_ROWS, columns=columns)
             records = chain.from_iterable(batch.to_pylist() for batch in batches)
             for number, record in enumerate(records):
-                data, place, written = _image_value(path, record[images])
+                data, place, written = _image_value(files, record[images])
                 given = None if ids is None else record[ids]
                 row_id = written or f"{path}:{number}"
                 yield row_id if given is None else str(given), data, place
@@ -228,13 +264,13 @@ def _check_type(path: Path, column: str, kind: pa.DataType) -> None:
         )
 
 
-def _image_value(path: Path, value: Any) -> tuple[bytes | None, str | None, str | None]:
+def _image_value(files: ImagePaths, value: Any) -> tuple[bytes | None, str | None, str | None]:
     """Returns the bytes of an image, the path of its file, and the path as the table writes it."""
     if isinstance(value, dict):
         data, written = value.get("bytes"), value.get("path") or None
         return data, None if data is not None else written, written
     if isinstance(value, str):
-        return None, _path_beside(path, value), value or None
+        return None, str(files.path_of(value)) if value else None, value or None
     return value, None, None
 
 

@@ -40,14 +40,16 @@ def _front_matter(facts: BundleFacts, statement: Mapping[str, Any]) -> str:
     values: dict[str, Any] = _license_keys(facts.card.license)
     if evaluation and documents.is_telling(evaluation):
         metric = HUB_METRICS[evaluation["metric"]]
+        low, high = evaluation["interval"]
         result = EvalResult(
             task_type=_name_task(facts),
             dataset_type=facts.dataset,
             dataset_name=f"{facts.dataset} (private)",
             dataset_split="test",
             metric_type=metric,
-            metric_name=f"{documents.METRICS[evaluation['metric']]}, measured with noise",
-            metric_value=evaluation["value"],
+            metric_name=f"{documents.METRICS[evaluation['metric']]}, measured with noise "
+            f"(95% CI {low:.3f} to {high:.3f})",
+            metric_value=documents.round_result(evaluation),
         )
         values |= {"metrics": [metric], "model_name": facts.name, "eval_results": [result]}
     data = ModelCardData(

@@ -279,6 +279,7 @@ def predict(
     allow_module: bool = False,
     image_column: str | None = None,
     id_column: str | None = None,
+    root: Path | None = None,
     thresholds: Mapping[str, float] | None = None,
     threads: int | None = None,
 ) -> Summary:
@@ -296,13 +297,13 @@ def predict(
       threads: that decode and, on a CPU, compute; by default as many as torch has.
     """
     vectors = [path for path in images if is_vector_file(path)]
-    if vectors and (len(vectors) < len(images) or image_column or id_column):
+    if vectors and (len(vectors) < len(images) or image_column or id_column or root):
         raise ConfigError(
             f"{vectors[0]}: a file of vectors must be the only input; leave out images and columns"
         )
-    sources = (
-        None if vectors else find_images(images, image_column=image_column, id_column=id_column)
-    )
+    sources = None
+    if not vectors:
+        sources = find_images(images, image_column=image_column, id_column=id_column, root=root)
     check_output(output, images)
     predictor = Predictor.load_bundle(
         bundle,

@@ -281,11 +281,12 @@ def test_missing_values_of_a_table_are_faults_of_their_rows(tmp_path: Path, bund
     good = encoded(picture(1))
     column = pa.array([None, good, b""], pa.binary())
     pq.write_table(pa.table({"image": column, "id": ["a", "b", "c"]}), tmp_path / "in.parquet")
-    (tmp_path / "in.csv").write_text("id,path\nd,\ne,gone.png\nf\n")
+    picture(1).save(tmp_path / "g.png")
+    (tmp_path / "in.csv").write_text("id,path\nd,\ne,gone.png\nf\ng,g.png\n")
     summary = predict(
         bundle, [tmp_path / "in.parquet", tmp_path / "in.csv"], output=tmp_path / "out.csv"
     )
-    assert summary.rows == 6
+    assert summary.rows == 7
     assert dict(summary.unreadable) == {
         "a": "no image in this row",
         "c": "cannot be decoded (not a known image format: it is empty)",
@@ -293,6 +294,40 @@ def test_missing_values_of_a_table_are_faults_of_their_rows(tmp_path: Path, bund
         "e": f"{tmp_path}/gone.png cannot be read (No such file or directory)",
         "f": "no image in this row",
     }
+
+
+@pytest.mark.parametrize(
+    ("place", "table", "column", "names"),
+    [
+        ("images/7.png", "in.csv", "image_id", ["7"]),
+        ("photos/a/7.png", "tables/in.csv", "path", ["photos/a/7.png"]),
+        ("photos/7.png", "in.parquet", "image", ["gone.png", "7.png"]),
+    ],
+)
+def test_images_of_a_table_are_searched_as_init_does(
+    tmp_path: Path, place: str, table: str, column: str, names: list[str]
+) -> None:
+    for path in (tmp_path / place, tmp_path / table):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    picture(1).save(tmp_path / place)
+    frame = pd.DataFrame({column: names})
+    path = tmp_path / table
+    frame.to_csv(path, index=False) if path.suffix == ".csv" else frame.to_parquet(path)
+    found = list(find_images([path]).read_images())
+    assert [image.id for image in found] == names
+    assert Path(found[-1].path or "").resolve() == tmp_path / place
+    root = tmp_path if names[0] == place else (tmp_path / place).parent
+    again = find_images([path], root=root)
+    assert Path(list(again.read_images())[-1].path or "").resolve() == tmp_path / place
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_table_without_any_existing_image_is_one_error(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"in.{suffix}"
+    frame = pd.DataFrame({"path": [f"{number}.png" for number in range(900)]})
+    frame.to_csv(path, index=False) if suffix == "csv" else frame.to_parquet(path)
+    with pytest.raises(ConfigError, match="none of its images exists, such as '0.png'.*--root"):
+        find_images([path])
 
 
 @pytest.mark.parametrize(
@@ -309,7 +344,7 @@ def test_missing_values_of_a_table_are_faults_of_their_rows(tmp_path: Path, bund
     ],
 )
 def test_columns_that_cannot_be_are_one_error(
-    tmp_path: Path, columns: str, given: dict[str, str], message: str
+    tmp_path: Path, columns: str, given: dict[str, Any], message: str
 ) -> None:
     path = tmp_path / "in.csv"
     path.write_text(f"{columns}\n")

@@ -9,10 +9,15 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from dpprobe.errors import DpprobeError
+from dpprobe.release.bundle import CARD_FILE
 from dpprobe.wrong_keys_and_values import explain_first
 
 T = TypeVar("T")
 
+DEPENDS = "not checked, because it depends on a check that failed above"
+NOT_COVERED = "not covered"
+# The checks whose details say what a valid bundle promises.
+PROMISES = ("bundle.json", "privacy.json", "price", "evaluation", "choice", "ledger")
 _LONGEST_DETAIL = 600
 
 
@@ -40,6 +45,47 @@ class Report:
         """True if no check failed."""
         return all(check.passed is not False for check in self.checks)
 
+    def list_checks(self) -> list[str]:
+        """Returns the verdict and a line for each check."""
+        words = {True: "ok", False: "FAILED", None: "-"}
+        return [
+            self._state_verdict(),
+            *(f"{words[check.passed]:7} {check.name}: {check.detail}" for check in self.checks),
+        ]
+
+    def summarize(self) -> list[str]:
+        """Returns the verdict, then what a reader needs: what failed, else what is promised."""
+        lines = [self._state_verdict()]
+        if self.passed:
+            lines += [
+                f"  {check.name}: {check.detail}"
+                for check in self.checks
+                if check.name in PROMISES and check.passed
+            ]
+        else:
+            lines += [
+                f"  FAILED {check.name}: {check.detail}"
+                for check in self.checks
+                if check.passed is False
+            ]
+        if skipped := sum(check.detail == DEPENDS for check in self.checks):
+            lines.append(f"  {skipped} more depend on a failed check and were skipped")
+        unchecked = [
+            check
+            for check in self.checks
+            if check.passed is None and check.detail != DEPENDS and check.name != NOT_COVERED
+        ]
+        lines += [f"Not checked: {check.name}: {check.detail}" for check in unchecked]
+        if self.passed and any(check.name == NOT_COVERED for check in self.checks):
+            lines.append(f'Not covered by the guarantee: see "What is not covered" in {CARD_FILE}')
+        return [*lines, "The option --all lists every check."]
+
+    def _state_verdict(self) -> str:
+        done = [check.passed for check in self.checks if check.passed is not None]
+        if self.passed:
+            return f"verified: all {len(done)} checks passed"
+        return f"NOT verified: {done.count(False)} of {len(done)} checks failed"
+
 
 class Checks:
     """Runs checks in order, and skips those that depend on a failed one."""
@@ -58,9 +104,7 @@ class Checks:
         The function returns a detail and a result; its inputs are results of other checks.
         """
         if any(item is None for item in inputs):
-            self.note_check(
-                name, None, "not checked, because it depends on a check that failed above"
-            )
+            self.note_check(name, None, DEPENDS)
             return None
         try:
             detail, result = function(*inputs)

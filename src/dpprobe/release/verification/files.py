@@ -18,7 +18,7 @@ from dpprobe.release.bundle import (
 )
 from dpprobe.release.leak_check import check_keys, check_text
 from dpprobe.release.signing import signature_holds
-from dpprobe.release.verification.checks import Checks
+from dpprobe.release.verification.checks import DEPENDS, Checks
 from dpprobe.release.verification.stated import read_json, require_true
 
 # Sizes of pixel backbones that are computed without being asked for: a stranger's may be huge.
@@ -47,9 +47,7 @@ def check_hashes(folder: Path) -> tuple[str, bool]:
 def check_signature(checks: Checks, folder: Path | None, public_key: Path | None) -> None:
     """Checks the signature if there is one and a key is given."""
     if folder is None:
-        checks.note_check(
-            "signature", None, "not checked, because it depends on a check that failed above"
-        )
+        checks.note_check("signature", None, DEPENDS)
     elif not (folder / SIGNATURE_FILE).is_file():
         asked = public_key is not None
         checks.note_check(
@@ -57,10 +55,10 @@ def check_signature(checks: Checks, folder: Path | None, public_key: Path | None
             False if asked else None,
             "no signature, although you passed a public key"
             if asked
-            else "no signature: anyone may have made this bundle",
+            else "none, so anyone may have made this bundle",
         )
     elif public_key is None:
-        checks.note_check("signature", None, "not checked: give --public-key")
+        checks.note_check("signature", None, "pass --public-key")
     else:
         holds = signature_holds(folder, public_key)
         of = f"{SIGNATURE_FILE} is{'' if holds else ' not'} of the key {public_key.name}"
@@ -97,7 +95,7 @@ def check_backbone(
         return
     cheap = options.get("family") == "pixels" and options.get("size") in _SIZES
     if checkpoint is None and not cheap:
-        detail = "not computed: pass --checkpoint, or run dpprobe predict, which compares it"
+        detail = "pass --checkpoint, or run dpprobe predict, which compares it"
         checks.note_check("backbone", None, detail)
         return
 

@@ -33,8 +33,8 @@ from pathlib import Path
 
 from dpprobe.errors import DataError
 from dpprobe.heads.auto import Options as Auto
-from dpprobe.release.bundle import FACTS_FILE
-from dpprobe.release.verification.checks import Checks, Report
+from dpprobe.release.bundle import FACTS_FILE, STATEMENT_FILE, SUMS_FILE
+from dpprobe.release.verification.checks import NOT_COVERED, Checks, Report
 from dpprobe.release.verification.evidence_checks import (
     check_choice,
     check_evaluation,
@@ -70,10 +70,11 @@ def verify_bundle(
     """Runs all checks of a bundle that need no private data.
 
     `public_key` is the signer's, and `checkpoint` the file of the backbone's weights, to compute
-    the backbone too. Raises DataError without such a folder, ConfigError for an unusable key.
+    the backbone too. Raises DataError for a folder without a bundle, ConfigError for an unusable
+    key.
     """
-    if not bundle.is_dir():
-        raise DataError(f"{bundle}: not a folder; name the folder that contains {FACTS_FILE}")
+    if not any((bundle / name).exists() for name in (FACTS_FILE, STATEMENT_FILE, SUMS_FILE)):
+        raise DataError(f"{bundle}: no bundle in this folder; {_suggest_bundle(bundle)}")
     checks = Checks()
     folder = checks.run_check("files", check_files, bundle)
     checks.run_check("hashes", check_hashes, folder)
@@ -101,5 +102,13 @@ def verify_bundle(
     checks.run_check("nothing private beside it", check_leaks, folder)
     stated = (values or {}).get("not_covered", ())
     for text in stated if isinstance(stated, list) else ():
-        checks.note_check("not covered", None, str(text))
+        checks.note_check(NOT_COVERED, None, str(text))
     return Report(tuple(checks.done))
+
+
+def _suggest_bundle(folder: Path) -> str:
+    """Names the bundles near a folder, such as those of a study's results."""
+    places = (f"{below}*/{FACTS_FILE}" for below in ("", "*/", "*/*/"))
+    found = (path.parent for place in places for path in folder.glob(place))
+    near = sorted(str(path) for path in found if not path.name.startswith("."))
+    return f"is it {' or '.join(near[:5])}?" if near else f"name the folder with its {FACTS_FILE}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -368,7 +369,7 @@ def test_a_backbone_with_a_file_is_computed_where_the_file_is_named(
     edited(bundle, FACTS_FILE, name_file)
     details = {check.name: check for check in verify_bundle(bundle).checks}
     assert details["backbone"].passed is None
-    assert details["backbone"].detail.startswith("not computed: pass --checkpoint")
+    assert details["backbone"].detail.startswith("pass --checkpoint")
     (tmp_path / "a.safetensors").write_bytes(b"x")
     report = verify_bundle(bundle, checkpoint=tmp_path / "a.safetensors")
     assert "backbone" in failed(report)
@@ -502,8 +503,38 @@ def test_files_that_do_not_belong_fail(bundle: Path, tmp_path: Path) -> None:
     (bundle / HEAD_FILE).unlink()
     os.mkfifo(bundle / HEAD_FILE)
     assert failed(verify_bundle(bundle)) == ["files"]
-    with pytest.raises(DataError, match="not a folder"):
+    with pytest.raises(DataError, match="no bundle in this folder"):
         verify_bundle(tmp_path / "nowhere")
+
+
+def test_a_study_s_folder_is_answered_with_its_bundles(bundle: Path, tmp_path: Path) -> None:
+    study = tmp_path / "results"
+    (study / "releases").mkdir(parents=True)
+    shutil.copytree(bundle, study / "releases" / "v1")
+    shutil.copytree(bundle, study / "releases" / ".v2.staged")
+    with pytest.raises(DataError, match=re.escape(f"is it {study / 'releases' / 'v1'}?")):
+        verify_bundle(study)
+
+
+def test_the_summary_begins_with_the_verdict(bundle: Path) -> None:
+    report = verify_bundle(bundle)
+    lines = report.summarize()
+    assert len(lines) <= 12
+    assert re.fullmatch(r"verified: all \d+ checks passed", lines[0])
+    assert lines[1].startswith("  bundle.json: release ")
+    assert any(line.startswith("Not checked: signature: none") for line in lines)
+    assert 'see "What is not covered" in README.md' in lines[-2]
+    listed = report.list_checks()
+    assert (listed[0], len(listed)) == (lines[0], len(report.checks) + 1)
+
+
+def test_the_summary_of_a_damaged_bundle_names_what_failed(bundle: Path) -> None:
+    (bundle / FACTS_FILE).write_text("{}")
+    lines = verify_bundle(bundle).summarize()
+    assert lines[0].startswith("NOT verified: ")
+    assert lines[1].startswith("  FAILED hashes: these files differ")
+    assert any("depend on a failed check" in line for line in lines)
+    assert not any("not covered" in line.lower() for line in lines)
 
 
 def test_signatures(bundle: Path, tmp_path: Path) -> None:
