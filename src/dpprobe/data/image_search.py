@@ -12,7 +12,7 @@ from dpprobe.data.image_files import EXTENSIONS
 
 @dataclass(frozen=True, kw_only=True)
 class ImagePaths:
-    """How a path is made from a name: in the folder `root`, with a prefix and a suffix."""
+    """A folder, a prefix and a suffix, which make a path from a name."""
 
     root: Path
     before: str = ""
