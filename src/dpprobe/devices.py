@@ -58,7 +58,7 @@ def resolve_device(name: str) -> str:
         return "cuda" if available else "cpu"
     if name == "cuda" and not available:
         raise DeviceError(
-            "device: the study asks for cuda, but torch sees no GPU; write device: auto or cpu"
+            "device: the study asks for cuda, but torch sees no GPU; write `device: auto` or cpu"
         )
     return name
 

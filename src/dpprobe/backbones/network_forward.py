@@ -263,7 +263,7 @@ def _find_taps(model: torch.nn.Module, options: NetworkOptions, name: str) -> li
     if blocks is None:
         raise ConfigError(f"layers: {name} gives no access to its blocks; remove layers")
     if options.token == "class" and not blocks.class_token:
-        raise ConfigError(f"token: {name} has no class token; write token: pooled")
+        raise ConfigError(f"token: {name} has no class token; write `token: pooled`")
     depth = len(blocks.modules)
     wanted = range(depth + 1) if options.layers == "all" else options.layers
     for block in wanted:

@@ -97,7 +97,7 @@ class Options(NetworkOptions):
         if not (named or self.checkpoint or ":" in self.model) and self.pretrained is None:
             raise ValueError(
                 f"pretrained: missing; write a tag of {self.model}, or a checkpoint, or "
-                "pretrained: false for random weights"
+                "`pretrained: false` for random weights"
             )
         return self
 
@@ -128,7 +128,7 @@ class Options(NetworkOptions):
     def _check_tag(self, model: KnownModel, known: Mapping[str, KnownModel]) -> None:
         trained = model.tags.get(str(self.tag))
         if trained is None:
-            tags = ", ".join(model.tags) or "none; write pretrained: false, or a checkpoint"
+            tags = ", ".join(model.tags) or "none; write `pretrained: false`, or a checkpoint"
             raise ConfigError(
                 f"pretrained: open_clip has no weights {self.tag!r} of {self.architecture}; "
                 f"{suggest_names(str(self.tag), model.tags)}: it has {tags}"
@@ -140,9 +140,9 @@ class Options(NetworkOptions):
             return
         twin = f"{self.architecture}-{QUICK}"
         right = (
-            f"write model: {twin}"
+            f"write `model: {twin}`"
             if self.quick_gelu is None and self.tag in getattr(known.get(twin), "tags", ())
-            else f"write quick_gelu: {str(wanted == QUICK).lower()}"
+            else f"write `quick_gelu: {str(wanted == QUICK).lower()}`"
         )
         raise ConfigError(
             f"model: the weights {self.tag} of {self.architecture} were trained with {wanted}, "

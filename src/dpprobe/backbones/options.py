@@ -148,7 +148,7 @@ class Views(Options):
             if value is not None and self.crop != "inception":
                 raise ValueError(
                     f"{name} {value} has no effect with crop centre; remove it, or write "
-                    "crop: inception"
+                    "`crop: inception`"
                 )
         return self
 
@@ -201,7 +201,8 @@ class NetworkOptions(BackboneOptions):
     def _check_token(self) -> NetworkOptions:
         if self.token is not None and not self.layers:
             raise ValueError(
-                f"token {self.token} has no effect without layers; remove it, or write layers: all"
+                f"token {self.token} has no effect without layers; remove it, or write "
+                "`layers: all`"
             )
         return self
 

@@ -112,7 +112,7 @@ class Options(NetworkOptions):
         if not tags:
             raise ConfigError(
                 f"model: timm has no weights of {architecture}; name a checkpoint, or write "
-                "pretrained: false for random weights"
+                "`pretrained: false` for random weights"
             )
         if tag and tag not in tags:
             raise ConfigError(

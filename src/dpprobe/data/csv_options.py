@@ -265,7 +265,7 @@ class TableOptions(UnitOptions):
             return None
         return (
             f"max_images_per_patient keeps the first images of a patient after {options}, so "
-            "removing one image would let another in; write unit: patient, or a file of the "
+            "removing one image would let another in; write `unit: patient`, or a file of the "
             "rows to use"
         )
 

@@ -293,7 +293,7 @@ def _join_file(
         row = other[twice].iloc[0]
         raise ConfigError(
             f"joins: {join.file} line {row[LINE]}: a second row with "
-            f"{_describe_key(row, theirs)}; remove one, add a key, or write first: true"
+            f"{_describe_key(row, theirs)}; remove one, add a key, or write `first: true`"
         )
     other = other[~twice]
     # Keys are renamed: one of theirs may be named like another column of ours.

@@ -254,7 +254,7 @@ def _ask_hub(
     except errors.OfflineModeIsEnabled as error:
         raise ConfigError(
             f"{options.repo}: HF_HUB_OFFLINE is set, so the Hub is not contacted; unset it, "
-            "or name local files with source: parquet"
+            "or name local files with `source: parquet`"
         ) from error
     except Exception as error:
         if _may_pass(error):

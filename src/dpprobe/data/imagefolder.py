@@ -153,7 +153,7 @@ def list_images(options: Options) -> Listing:
     if len(files["train"]) < 2:
         only = "".join(files["train"])
         hint = (
-            f", or write path: {options.path}/{only} if it contains the class folders"
+            f", or write `path: {options.path}/{only}` if it contains the class folders"
             if only
             else ""
         )

@@ -37,7 +37,7 @@ KINDS: dict[str, tuple[str, str, str]] = {
         "remove it from one, or write `duplicates: warn`"),
     "group": (
         "group in two spellings", "groups in two spellings",
-        "use one spelling in the file, or write ignore_case: true in group_columns"),
+        "use one spelling in the file, or write `ignore_case: true` in group_columns"),
     "class": (
         "class or split without rows", "classes or splits without rows",
         "add images or remove the class"),

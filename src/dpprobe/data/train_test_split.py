@@ -145,7 +145,7 @@ class SplitOptions(DatasetOptions):
             return None
         return (
             "split_by: class chooses test rows by their rank within their class, so one row can "
-            "move another row into or out of the test split; write split_by: id"
+            "move another row into or out of the test split; write `split_by: id`"
         )
 
     def split_rule(self) -> str:

@@ -75,7 +75,7 @@ def _trace_network(
     except Exception as error:  # a trace raises whatever the model's code runs into
         raise ConfigError(
             f"tune: blocks: the forward pass of {name} cannot be traced, so it cannot be "
-            f"cut ({one_line(error)}); write tune: all, or choose another backbone"
+            f"cut ({one_line(error)}); write `tune: all`, or choose another backbone"
         ) from error
 
 
@@ -152,7 +152,7 @@ def _read_constant(node: fx.Node, runs: list[dict[fx.Node, Any]], name: str) -> 
         return first
     raise ConfigError(
         f"tune: blocks: more than one tensor of {name} would cross the cut ({node.name} beside the "
-        "block's input); write another number of blocks, or tune: all"
+        "block's input); write another number of blocks, or `tune: all`"
     )
 
 
@@ -161,7 +161,7 @@ def _read_shape(runs: list[dict[fx.Node, Any]], crossing: fx.Node, name: str) ->
     if (len(first), len(second)) != (1, 2) or first.shape[1:] != second.shape[1:]:
         raise ConfigError(
             f"tune: blocks: activations of {name} have shape {list(first.shape)} for one image "
-            f"but {list(second.shape)} for two; write tune: all, or choose another "
+            f"but {list(second.shape)} for two; write `tune: all`, or choose another "
             "backbone"
         )
     return tuple(first.shape[1:])

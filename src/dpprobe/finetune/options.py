@@ -93,7 +93,7 @@ def blocks_fault(blocks: int, shown: int, name: str) -> str | None:
 def no_blocks(name: str) -> str:
     """Returns the error text for a network without accessible blocks."""
     return (
-        f"tune: {name} gives no access to its blocks; write tune: all, bias or norm, or choose a "
+        f"tune: {name} gives no access to its blocks; write `tune: all`, bias or norm, or choose a "
         "ViT, ResNet, ConvNeXt, MobileNet or NFNet"
     )
 
@@ -254,7 +254,7 @@ class Options(GradientOptions):
                 "or remove class_priors"
             )
         if self.tune == "head" and self.backbone_rate != 1:
-            raise ValueError("backbone_rate has no effect with tune: head; remove it")
+            raise ValueError("backbone_rate has no effect with `tune: head`; remove it")
         if self.probe is not None:
             self._check_probe(self.probe)
         if self.search is not None:

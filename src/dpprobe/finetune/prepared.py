@@ -33,7 +33,7 @@ def check_cut(backbone: Backbone) -> None:
     if backbone.train_transform is not None:
         raise ConfigError(
             f"tune: {name} has preprocessing.crop: inception, so all steps would use one stored "
-            "crop per image; write crop: centre, or augment to train from images"
+            "crop per image; write `crop: centre`, or augment to train from images"
         )
     if network_graph(backbone).flip:
         raise ConfigError(
@@ -69,7 +69,7 @@ def network_name(backbone: Backbone) -> str:
 def network_graph(backbone: Backbone) -> Graph:
     if not isinstance(backbone.graph, Graph):
         raise ConfigError(
-            "tune: the backbone is not a network, so it cannot be trained; write head: sgd, "
+            "tune: the backbone is not a network, so it cannot be trained; write `head: sgd`, "
             "or choose a network of timm or open_clip"
         )
     return backbone.graph

@@ -110,11 +110,11 @@ class BalanceOptions(MethodOptions):
                 "weights by the largest"
             )
         if self.class_priors and self.link != "softmax":
-            raise ValueError("class_priors: they work only with loss: softmax; remove them")
+            raise ValueError("class_priors: they work only with `loss: softmax`; remove them")
         if self.prior_share is not None and not self.releases_priors:
             raise ValueError(
                 f"prior_share {self.prior_share:g} has an effect only with class_priors: "
-                "released; write class_priors: released, or remove prior_share"
+                "released; write `class_priors: released`, or remove prior_share"
             )
         if self.releases_priors and self.prior_share is None:
             self.__dict__["prior_share"] = DEFAULT_PRIOR_SHARE

@@ -74,7 +74,7 @@ def train(
     if not devices.has_kernels(rows.device):
         raise ConfigError(
             f"head {options.head}: engine exact computes on the CPU, but the rows are on "
-            f"{rows.device.type}; train on the CPU, or write engine: closed_form"
+            f"{rows.device.type}; train on the CPU, or write `engine: closed_form`"
         )
     mechanism = releases.plan.find_mechanism(GRADIENTS)
     rates = learning_rates(options, mechanism.count, rate_of(options, rows, releases))

@@ -93,7 +93,7 @@ class Options(PreconditionedDescentOptions):
         if self.init_scale is not None and self.init != "file":
             raise ValueError(
                 f"init_scale {self.init_scale:g} has no effect with init {self.init}; remove "
-                "it, or write init: file"
+                "it, or write `init: file`"
             )
         return self
 

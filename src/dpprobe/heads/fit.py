@@ -52,7 +52,7 @@ def fit_heads(
     if entropy.secret and not method.is_exact:
         raise PrivacyError(
             f"head {method.head}: a release needs exact sums, but this head does not compute "
-            "them; write engine: exact, or another head"
+            "them; write `engine: exact`, or another head"
         )
     # A priced normalisation is released again for each seed, so that each seed has other rows.
     groups = [(seed,) for seed in seeds] if method.normalize.priced else [tuple(seeds)]

@@ -193,17 +193,17 @@ class GradientOptions(BalanceOptions):
         if self.init_scale is not None and self.init not in ("scaled", "file"):
             raise ValueError(
                 f"init_scale {self.init_scale:g} has no effect with init {self.init}; remove "
-                "it, or write init: scaled or file"
+                "it, or write `init: scaled` or file"
             )
         if self.warmup and self.schedule == "constant":
             raise ValueError(
                 f"warmup {self.warmup:g} has no effect with schedule constant; remove it, or "
-                "write schedule: warmup_cosine or warmup_linear"
+                "write `schedule: warmup_cosine` or warmup_linear"
             )
         if self.ema_decay is not None and self.average != "ema":
             raise ValueError(
                 f"ema_decay {self.ema_decay:g} has no effect with average {self.average}; "
-                "remove it, or write average: ema"
+                "remove it, or write `average: ema`"
             )
         return self
 

@@ -79,7 +79,7 @@ class Options(PreconditionedDescentOptions):
         if self.hessian == "per_class" and self.loss == "softmax":
             raise ValueError(
                 "hessian per_class does not work with loss softmax, because its Hessian does not "
-                "split by class; write loss: sigmoid, or hessian: shared"
+                "split by class; write `loss: sigmoid`, or `hessian: shared`"
             )
         return self
 

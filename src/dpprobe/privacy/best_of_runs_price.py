@@ -280,7 +280,7 @@ def dominating_loss(
         raise PrivacyError(
             f"selection of a mean of {mean:g} runs: one run has no finite epsilon at delta "
             f"{delta / mean:.3g}, which is too small for privacy loss distributions; write a "
-            "larger delta, fewer trials, or accountant: rdp"
+            "larger delta, fewer trials, or `accountant: rdp`"
         )
     size = math.ceil((float(bound.offsets[-1]) + reach) / interval)
     positive = _on_grid(bound, size, interval)

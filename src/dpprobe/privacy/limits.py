@@ -49,7 +49,7 @@ def delta_fault(
         return None
     remedy = "write a smaller delta"
     if allowed is not None:
-        remedy += ", or allow_delta_above_one_over_n: true if nothing will be released"
+        remedy += ", or `allow_delta_above_one_over_n: true` if nothing will be released"
     return f"{_describe_above(delta, n, unit)}; {remedy}"
 
 

@@ -291,7 +291,8 @@ class Releases:
         """
         if self.entropy.secret:
             raise PrivacyError(
-                f"{name}: its float32 noise is for benchmarks, not for release; write engine: exact"
+                f"{name}: its float32 noise is for benchmarks, not for release; write "
+                "`engine: exact`"
             )
         self.plan.find_mechanism(name)
         chosen = self.seeds if seeds is None else tuple(seeds)

@@ -121,7 +121,7 @@ def evaluation_mechanisms(
     if not multi_label and classes != 2:
         raise ConfigError(
             f"evaluate: metric auc with {classes} classes and one label per row is not defined; "
-            "write metric: macro_accuracy or accuracy"
+            "write `metric: macro_accuracy` or accuracy"
         )
     longest = math.sqrt(classes) if multi_label else 1.0
     each = "of each label, " if multi_label else ""

@@ -489,7 +489,7 @@ class Ledger:
             raise PrivacyError(
                 f"release {booking.release!r}: {what} of dataset {self._dataset} are also in "
                 f"entry {entry.number} of {folder / LEDGER_FILE} ({entry.booking.release}), but "
-                f"the two ledgers are not added up; write same_units_as: {name} under "
+                f"the two ledgers are not added up; write `same_units_as: {name}` under "
                 f"datasets.{self._dataset}{remedy}"
             )
 

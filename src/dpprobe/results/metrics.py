@@ -184,7 +184,7 @@ def right_predictions(
     if link not in THRESHOLDS:
         raise DataError(
             f"link {link}: this link gives probabilities for one label per row, but these rows "
-            "have several; train with loss: sigmoid"
+            "have several; train with `loss: sigmoid`"
         )
     return np.asarray((scores > THRESHOLDS[link]) == (labels != 0))
 

@@ -71,7 +71,7 @@ def _backbone_fault(study: Study, name: str, options: Options) -> str | None:
     if backbone.random_crops:
         return (
             "preprocessing.crop: inception, but activations of a single random crop would be "
-            "stored for all steps; write crop: centre, or augment, which trains from images"
+            "stored for all steps; write `crop: centre`, or augment, which trains from images"
         )
     if getattr(getattr(backbone, "preprocessing", None), "flip", False):
         return (

@@ -214,7 +214,7 @@ class Study(_Analysed):
             if self.dataset_unit(name) == "patient" and not options.names_units():
                 raise ValueError(
                     f"privacy.unit: patient, but datasets.{name} does not name the patient of "
-                    "each image; give it a unit_column, or write unit: image"
+                    "each image; give it a unit_column, or write `unit: image`"
                 )
         for name, method in self.methods.items():
             if isinstance(method, auto.Options) and method.rule is not None:
@@ -275,7 +275,7 @@ class Study(_Analysed):
             if backbone.random_crops:
                 raise ValueError(
                     f"overlap: backbone {name} crops training images at random, so that copies of "
-                    "one picture look different; run the check with crop: centre"
+                    "one picture look different; run the check with `crop: centre`"
                 )
 
     def _check_tracking(self) -> None:

@@ -135,7 +135,7 @@ def _check_release(study: Study, name: str) -> list[str]:
     elif not method.is_exact and not method.tunes_network:
         faults.append(
             f"method {release.method}: its noise is not exact, so it is only for benchmarks; "
-            "write engine: exact in the method, or choose another method for the release"
+            "write `engine: exact` in the method, or choose another method for the release"
         )
     if multi_label and not method.multi_label:
         faults.append(
@@ -149,7 +149,7 @@ def _check_release(study: Study, name: str) -> list[str]:
         (
             f"dataset {release.dataset}: it has {shared} of {other} too, and each of the two has "
             "its own ledger, so the costs of their releases would not be added up; remove one of "
-            f"the two, or write same_units_as: {other} under datasets.{release.dataset}"
+            f"the two, or write `same_units_as: {other}` under datasets.{release.dataset}"
         )
         for other, shared in _shared_images(dataset, study)
         if other != release.dataset
@@ -309,7 +309,7 @@ def _warn_of_patients(study: Study, dataset: str) -> list[str]:
     start = f"datasets.{dataset}: unit: image, and patients may have several: "
     if most is None:
         return [
-            f"{start}patients have no guarantee; write unit: patient, or limit their images by "
+            f"{start}patients have no guarantee; write `unit: patient`, or limit their images by "
             "max_images_per_patient"
         ]
     delta = study.dataset_delta(dataset)
@@ -321,7 +321,7 @@ def _warn_of_patients(study: Study, dataset: str) -> list[str]:
     )
     return [
         f"{start}for a patient with {most} images the epsilon is {prices} (for steps on all rows; "
-        "each statement has the value of its method); write unit: patient to protect patients"
+        "each statement has the value of its method); write `unit: patient` to protect patients"
     ]
 
 
@@ -374,9 +374,9 @@ def _check_labels(study: Study, dataset: str, *, multi_label: bool) -> list[str]
 
 def _several_labels(method: MethodOptions) -> str:
     if "loss" in type(method).model_fields:
-        return "write loss: sigmoid in the method"
+        return "write `loss: sigmoid` in the method"
     if isinstance(method, tuned.Options) and "loss" in type(method.base).model_fields:
-        return "write loss: sigmoid in the method's base"
+        return "write `loss: sigmoid` in the method's base"
     return "write another head, such as auto"
 
 

@@ -29,13 +29,13 @@ def vector_faults(
                 if backbone.takes_vectors:
                     yield (
                         f"backbones.{name}: family external takes vectors, and {where} has images; "
-                        "write source: embeddings there, or move one of the two to another study"
+                        "write `source: embeddings` there, or move one of the two to another study"
                     )
                 continue
             if not isinstance(backbone, external.Options):
                 yield (
                     f"backbones.{name}: family {backbone.family} takes images, and {where} has "
-                    "vectors; write family: external, or move one of the two to another study"
+                    "vectors; write `family: external`, or move one of the two to another study"
                 )
                 continue
             try:

@@ -151,11 +151,11 @@ def test_the_activation_may_be_forced() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"model": "ViT-B-32.openai"}, "trained with quickgelu.* write model: ViT-B-32-quickgelu"),
-        ({"model": "ViT-B-32", "pretrained": "openai"}, "write model: ViT-B-32-quickgelu"),
-        ({"model": "ViT-H-14", "pretrained": "dfn5b"}, "write model: ViT-H-14-quickgelu"),
-        ({"model": "ViT-B-32-quickgelu.openai", "quick_gelu": False}, "write quick_gelu: true"),
-        ({"model": "ViT-B-32.laion2b_s34b_b79k", "quick_gelu": True}, "write quick_gelu: false"),
+        ({"model": "ViT-B-32.openai"}, "trained with quickgelu.* write `model: ViT-B-32-quickgelu"),
+        ({"model": "ViT-B-32", "pretrained": "openai"}, "write `model: ViT-B-32-quickgelu"),
+        ({"model": "ViT-H-14", "pretrained": "dfn5b"}, "write `model: ViT-H-14-quickgelu`"),
+        ({"model": "ViT-B-32-quickgelu.openai", "quick_gelu": False}, "write `quick_gelu: true`"),
+        ({"model": "ViT-B-32.laion2b_s34b_b79k", "quick_gelu": True}, "write `quick_gelu: false`"),
     ],
 )
 def test_weights_of_another_activation_are_refused(values: dict[str, Any], message: str) -> None:
@@ -189,7 +189,7 @@ def test_every_pair_of_open_clip_has_a_name_that_passes() -> None:
         try:
             options(model=name, pretrained=tag).check_files()
         except ConfigError as error:
-            remedy = str(error).rpartition("write ")[2].partition(": ")
+            remedy = str(error).rpartition("write ")[2].strip("`").partition(": ")
             values: dict[str, Any] = {"model": name, "pretrained": tag}
             values[remedy[0]] = remedy[2] if remedy[0] == "model" else remedy[2] == "true"
             options(**values).check_files()
@@ -214,7 +214,7 @@ def test_every_pair_of_open_clip_has_a_name_that_passes() -> None:
             {"model": "ViT-B-32.webli"},
             "no weights 'webli' of ViT-B-32; correct it: it has openai, ",
         ),
-        ({"model": "ViT-e-14", "pretrained": "x"}, "it has none; write pretrained: false"),
+        ({"model": "ViT-e-14", "pretrained": "x"}, "it has none; write `pretrained: false`"),
         ({"model": "ViT-B-32", "checkpoint": "no/such.pt"}, "checkpoint: no file no/such.pt"),
     ],
 )

@@ -353,7 +353,7 @@ def test_a_release_takes_a_split_by_id_alone(values: dict[str, Any]) -> None:
     refused = options_by("class", values).release_fault()
     assert refused is not None
     assert "\n" not in refused
-    assert refused.endswith("write split_by: id")
+    assert refused.endswith("write `split_by: id`")
     assert dataset_options(values).release_fault() == refused  # class is the default
     assert options_by("id", values).release_fault() is None
 

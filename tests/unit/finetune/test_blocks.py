@@ -54,6 +54,6 @@ def test_blocks_inside_open_clip_towers(
 
 def test_a_network_without_blocks_is_refused_by_name() -> None:
     with pytest.raises(
-        ConfigError, match="plain_net gives no access to its blocks; write tune: all"
+        ConfigError, match="plain_net gives no access to its blocks; write `tune: all`"
     ):
         blocks_of(nn.Sequential(nn.Linear(2, 2)), "plain_net")

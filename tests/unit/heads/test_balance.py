@@ -220,7 +220,7 @@ def test_without_them_what_is_written_is_as_before(name: str) -> None:
         ({"class_weights": [1, 0]}, "write a number above 0"),
         ({"class_weights": [1, math.inf]}, "finite"),
         ({"class_priors": []}, "write a list or mapping with 1 or more entries"),
-        ({"class_priors": [1, 1], "loss": "sigmoid"}, "with loss: softmax"),
+        ({"class_priors": [1, 1], "loss": "sigmoid"}, "with `loss: softmax`"),
     ],
 )
 def test_numbers_that_make_no_sense(values: dict[str, Any], message: str) -> None:

@@ -54,7 +54,8 @@ def test_a_refusal_names_the_option_where_there_is_one() -> None:
     assert with_option is not None
     assert without is not None
     assert with_option.endswith(
-        "; write a smaller delta, or allow_delta_above_one_over_n: true if nothing will be released"
+        "; write a smaller delta, or `allow_delta_above_one_over_n: true` if nothing will be "
+        "released"
     )
     assert without.endswith("; write a smaller delta")
 

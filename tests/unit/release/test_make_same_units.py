@@ -54,7 +54,9 @@ def test_a_copy_under_another_name_is_refused(folder: Path) -> None:
     release_of(folder, "toy", "first", max_epsilon=1)
     prepare(folder, "copy", images("lesion"), shift=0.1)  # features of another backbone
     said = r"images of dataset copy are also in entry 1 of .*/data/toy/ledger.jsonl \(first\)"
-    with pytest.raises(PrivacyError, match=rf"{said}, .* write same_units_as: toy under datasets"):
+    with pytest.raises(
+        PrivacyError, match=rf"{said}, .* `same_units_as: toy` under datasets"
+    ):
         release_of(folder, "copy", "second", max_epsilon=1)
     with pytest.raises(PrivacyError, match=said):  # names are no excuse for equal images
         release_of(folder, "copy", "second", more={"other_units_than": ["toy"]})
@@ -150,7 +152,7 @@ def test_names_of_datasets_are_checked_before_anything_runs(folder: Path) -> Non
 def test_two_datasets_of_one_study_may_share_images_if_it_says_so(folder: Path) -> None:
     values = study(folder).model_dump(mode="json")
     values["datasets"]["again"] = values["datasets"]["toy"]
-    with pytest.raises(ConfigError, match="or write same_units_as: again under datasets.toy"):
+    with pytest.raises(ConfigError, match="or write `same_units_as: again` under datasets.toy"):
         check_study(load_study(values))
     values["datasets"]["again"] = {**values["datasets"]["toy"], "same_units_as": "toy"}
     check_study(load_study(values))

@@ -370,7 +370,7 @@ def test_scores_that_are_no_logits_are_cut_at_a_half() -> None:
         [False, False],
     ]
     assert "expected_calibration_error" not in evaluate_scores(scores, labels, link="none")
-    with pytest.raises(DataError, match="train with loss: sigmoid"):
+    with pytest.raises(DataError, match="train with `loss: sigmoid`"):
         evaluate_scores(scores, labels, link="softmax")
 
 

@@ -74,7 +74,7 @@ def test_blocks_that_a_network_does_not_have_are_refused(
     remedy = (
         "blocks: 13: test_vit has 12 blocks; write a number from 1 to 12"
         if shown
-        else "test_vit gives no access to its blocks; write tune: all, bias or norm, or choose a "
+        else "test_vit gives no access to its blocks; write `tune: all`, bias or norm, or choose a "
         "ViT, ResNet, ConvNeXt, MobileNet or NFNet"
     )
     names = [name for name in methods if name != "whole"]

@@ -161,9 +161,9 @@ def test_a_release_never_takes_the_metric_of_its_dataset(
 @pytest.mark.parametrize(
     ("method", "cure"),
     [
-        ({"head": "sgd"}, "takes one; write loss: sigmoid in the method"),
-        ({"head": "feature_covariance"}, "takes one; write loss: sigmoid in the method"),
-        ({"head": "tuned", "base": {"head": "sgd"}}, "write loss: sigmoid in the method's base"),
+        ({"head": "sgd"}, "takes one; write `loss: sigmoid` in the method"),
+        ({"head": "feature_covariance"}, "takes one; write `loss: sigmoid` in the method"),
+        ({"head": "tuned", "base": {"head": "sgd"}}, "write `loss: sigmoid` in the method's base"),
     ],
 )
 def test_a_head_of_one_label_is_told_what_lets_it_take_several(

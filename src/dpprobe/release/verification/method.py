@@ -87,7 +87,7 @@ def check_engine(options: MethodOptions) -> tuple[str, bool]:
     require_true(
         options.is_exact,
         f"head {options.head}: its releases are not exact, so low bits may reveal which terms "
-        "were added; train it with engine: exact",
+        "were added; train it with `engine: exact`",
     )
     return "sums are whole numbers and noise is rounded, so low bits reveal nothing", True
 
