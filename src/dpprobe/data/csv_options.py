@@ -137,7 +137,9 @@ class TableOptions(UnitOptions):
         "error", description="Meaning of a blank label: 0, drop (leave out the row), or an error."
     )
     id_column: str | None = Field(
-        None, description="Column of unique ids; if absent, the path or the row's place is the id."
+        None,
+        description="Column of unique ids; without this option, the id is the image's path, or the "
+        "row's number in a table without images.",
     )
     group_columns: GroupColumns = ()
     extract: dict[str, Extract] = Field(

@@ -128,8 +128,8 @@ def list_images(options: Options) -> Listing:
     if len(parts) == 1:
         missing = ({"train", "test"} - parts).pop()
         raise ConfigError(
-            f"path: {options.path} has {parts.pop()}/ but no {missing}/; create both, or put the "
-            f"class folders directly under {options.path}"
+            f"path: {options.path} has {parts.pop()}/ but no {missing}/; add {missing}/, or put "
+            f"the class folders directly under {options.path}"
         )
     places = {name: root / name for name in ("train", "test")} if parts else {"train": root}
     others: list[str] = []

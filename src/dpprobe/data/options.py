@@ -154,7 +154,7 @@ class DatasetOptions(Options, ABC):
     prompts: Prompts = Field(
         "simple",
         description="Prompts that a CLIP text encoder reads for each class: a set of "
-        "resources/prompts.yaml, or templates with {c} for the class.",
+        "resources/prompts.yaml, or templates with {c} in place of the class name.",
     )
     prompt_names: Literal["imagenet"] | dict[str, str] = Field(
         {},

@@ -118,7 +118,9 @@ def _find_set(name: str) -> dict[str, Any]:
 
 def _check_templates(templates: Sequence[str]) -> None:
     if not templates:
-        raise ConfigError("prompts: an empty list; write a template with {c} for the class")
+        raise ConfigError(
+            "prompts: an empty list; write a template with {c} in place of the class name"
+        )
     for template in templates:
         try:
             fields = [
@@ -126,7 +128,7 @@ def _check_templates(templates: Sequence[str]) -> None:
             ]
         except ValueError as error:
             raise ConfigError(
-                f"prompts: {template!r}: {error}; write {{c}} for the class"
+                f"prompts: {template!r}: {error}; write {{c}} in place of the class name"
             ) from None
         if "c" not in fields:
             raise ConfigError(

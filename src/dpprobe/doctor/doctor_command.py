@@ -40,8 +40,8 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "--data",
         type=Path,
-        help="the study's data_dir with split tables, downloads and ledgers; default: the data_dir "
-        "of the latest run in this folder that wrote the results",
+        help="the study's data_dir (split tables, downloads and privacy ledgers); default: the "
+        "data_dir of the latest run that wrote to these results",
     )
     parser.add_argument(
         "--fix",

@@ -43,7 +43,8 @@ class Budget:
         of a dataset under a study's `data_dir` to share its ledger with the workflow's releases.
         None keeps the list in the memory of this process: it is lost with the process, and other
         processes cannot spend from it.
-      max_epsilon: the limit, at `delta`, for one unit of privacy. Choose it before the first fit.
+      max_epsilon: the largest epsilon of all fits together, at `delta`, for one unit of privacy
+        (an image or a patient). Choose it before the first fit.
       max_risk: a limit on attacks on one unit, given all fits, instead of max_epsilon:
         `{"advantage": 0.1}`, or `{"true_positives": 0.01, "at": 0.001}`.
       delta: of the limit, and of each fit that names no delta of its own.

@@ -105,7 +105,7 @@ def verify_shard(
     content: ContentHash | None = None,
     compared: bool = False,
 ) -> ShardRecord:
-    """Reads a complete shard and checks it against its header and hashes.
+    """Reads a whole shard and checks it against its header and hashes.
 
     Args:
       expected: the header it must have; library versions may differ.

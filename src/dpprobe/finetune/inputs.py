@@ -182,8 +182,8 @@ def cut_inputs(
     """
     if math.prod(shape) != store.dimension:
         raise DataError(
-            f"{store.path}: rows have {store.dimension} numbers instead of shape {list(shape)}; "
-            "delete these features and run again"
+            f"{store.path}: each row has {store.dimension} numbers, but the network takes "
+            f"{list(shape)}; delete this folder and run the command again"
         )
     source: torch.Tensor | _Source = _StoredRows(store)
     if 4 * store.rows * store.dimension <= memory_mb * 10**6:

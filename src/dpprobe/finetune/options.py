@@ -129,7 +129,10 @@ class Augment(Block):
     )
     flip: bool = Field(True, description="Mirror each view with probability 1/2.")
     pad: int = Field(
-        0, ge=0, description="Shift each view by up to this many pixels; edges are reflected."
+        0,
+        ge=0,
+        description="Shift each view of an image by up to this many pixels; the gap mirrors the "
+        "image's edge.",
     )
 
     @model_validator(mode="after")

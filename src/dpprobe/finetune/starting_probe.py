@@ -71,7 +71,7 @@ def start_from(
 ) -> None:
     """Replaces the network's head [classes, d + 1] and normalisation.
 
-    Raises ConfigError if the head is of another shape.
+    Raises ConfigError if the shape of the given head differs from the shape of the network's head.
     """
     weight, bias = network.trained["head.weight"], network.trained["head.bias"]
     wanted = (weight.shape[0], weight.shape[1] + 1)

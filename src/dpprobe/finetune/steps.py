@@ -234,7 +234,7 @@ class Training:
 def rows_at_once(network: TunedNetwork, physical_batch: int, views: int) -> int:
     """Returns the rows that pass through a network together: `physical_batch` over the views.
 
-    On a CPU at most as many images as in extraction; more would make memory slow.
+    On a CPU this is at most the batch of extraction: larger batches wait for memory.
     """
     most = physical_batch // views
     on_cpu = next(iter(network.trained.values())).device.type == "cpu"

@@ -29,7 +29,8 @@ class Fitted:
     """The result of a head module's `fit`.
 
     Attributes:
-      weights: float32 [seeds, classes, d + 1], on normalised rows; the last column is the bias.
+      weights: float32 [seeds, classes, d + 1], for normalised rows of d features; the bias is in
+        the last column.
       steps: noisy steps taken (0 for a method without).
       history: one record per seed and recorded step: seed_index, step, epoch, train_loss, ...
         Training losses are not private.

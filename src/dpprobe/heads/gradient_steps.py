@@ -284,7 +284,8 @@ def heads_of(trainings: Sequence[Training]) -> torch.Tensor:
 def block_steps(size: int, mechanism: Mechanism, rows: int) -> int:
     """Returns how many steps' noise, of `size` numbers each, is drawn at a time.
 
-    On a GPU noise depends on it, so it must not depend on how many seeds train together.
+    On a GPU this number changes the noise, so it must be the same for any number of seeds that
+    train together.
     """
     steps = _NOISE_BYTES // (4 * size)
     if mechanism.sample_rate < 1:

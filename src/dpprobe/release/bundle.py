@@ -173,7 +173,8 @@ class Bundle:
 
     Attributes:
       facts: bundle.json.
-      weights: float32 [classes, d + 1] on normalised rows; the last column is the bias.
+      weights: float32 [classes, d + 1], for normalised rows of d features; the bias is in the last
+        column.
       arrays: other released arrays, by name.
       statement: privacy.json.
     """

@@ -146,7 +146,7 @@ class _Task:
         )
 
     def _facts_by_backbone(self) -> dict[str, DataFacts]:
-        """Returns the facts of each backbone for which the dataset has features."""
+        """Returns name, weights and preprocessing of each backbone with features of the dataset."""
         split, facts = self.train.parent, {self.options.backbone: self.facts}
         for name in self.study.backbones:
             # <features>/<dataset>/<backbone>/train/manifest.json

@@ -313,7 +313,7 @@ def parse_cell(text: bytes) -> CellRecord:
     named = values if isinstance(values, Mapping) else {}
     if named.get("format") != CELL_FORMAT or named.get("format_version") != CELL_FORMAT_VERSION:
         check_not_newer(METRICS_FILE, named, kind=CELL_FORMAT, version=CELL_FORMAT_VERSION)
-        raise ValueError(f"not a {CELL_FORMAT} record of version {CELL_FORMAT_VERSION}")
+        raise ValueError(f"its format is not {CELL_FORMAT} {CELL_FORMAT_VERSION}")
     try:
         return CellRecord.model_validate(values)
     except ValidationError as error:

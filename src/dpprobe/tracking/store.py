@@ -119,9 +119,9 @@ def reach_server(uri: str) -> None:
         ).close()
     except requests.exceptions.SSLError as error:
         raise TrackingError(
-            f"tracking.uri: {public_uri(uri)}: its certificate is not trusted "
-            f"({first_line(error)}); "
-            f"set {MLFLOW_TRACKING_SERVER_CERT_PATH.name} to the file of its authority"
+            f"tracking.uri: {public_uri(uri)}: the server's certificate is not trusted "
+            f"({first_line(error)}); set the environment variable "
+            f"{MLFLOW_TRACKING_SERVER_CERT_PATH.name} to the certificate file of its authority"
         ) from None
     except (OSError, requests.RequestException) as error:
         raise TrackingError(

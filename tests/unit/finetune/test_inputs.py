@@ -229,7 +229,7 @@ def test_a_damaged_shard_is_refused(tmp_path: Path, memory_mb: int) -> None:
 
 def test_a_shape_that_is_not_the_rows_is_refused(tmp_path: Path) -> None:
     store = FeatureStore(write_store(tmp_path, rows=30, dimension=12, classes=3))
-    with pytest.raises(DataError, match=r"rows have 12 numbers instead of shape \[3, 5\]"):
+    with pytest.raises(DataError, match=r"each row has 12 numbers, but the network takes \[3, 5\]"):
         cut_inputs(store, shape=(3, 5), memory_mb=1)
 
 
