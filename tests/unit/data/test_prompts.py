@@ -88,7 +88,7 @@ def test_words_replace_names() -> None:
         (("a photo",), "'a photo' has no {c}"),
         (("{c} in {place}",), "{place} is unknown"),
         (("{c} {}",), "{} is unknown"),
-        (("{c} {",), "write {c} for the class"),
+        (("{c} {",), "write {c} in place of"),
     ],
 )
 def test_wrong_prompts(chosen: str | tuple[str, ...], message: str) -> None:

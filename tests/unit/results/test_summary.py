@@ -70,8 +70,8 @@ def test_the_order_of_the_files_does_not_matter(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("{", "not valid JSON"),
-        ("[1]", "not a dpprobe-cell record"),
-        ('{"format": "dpprobe-cell", "format_version": 1}', "of version 4"),
+        ("[1]", "its format is not dpprobe-cell 4"),
+        ('{"format": "dpprobe-cell", "format_version": 1}', "its format is not dpprobe-cell 4"),
     ],
 )
 def test_what_is_no_record_is_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
