@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from dpprobe.data.alike_names import find_name_fault
 from dpprobe.data.group_columns import Group, GroupColumns, list_groups
@@ -71,6 +71,35 @@ class Join(Block):
         return dict(self.by) if isinstance(self.by, dict) else {name: name for name in self.by}
 
 
+def _read_names(value: Any) -> Any:
+    """Reads a mapping of labels to names; its order is that of the labels, as YAML has none."""
+    if not isinstance(value, Mapping):
+        return value
+    for label in value:
+        if isinstance(label, bool) or not isinstance(label, str | int):
+            raise ValueError(
+                f"{label!r}: not a label as text or a whole number; put the label in quotes"
+            )
+    named = dict(sorted(((str(label).strip(), value[label]) for label in value), key=_place_label))
+    if len(named) < len(value) or "" in named:
+        raise ValueError(f"{value}: a label is blank or appears twice; remove one")
+    return named
+
+
+def _place_label(item: tuple[str, Any]) -> tuple[bool, int, str]:
+    """Sorts whole numbers by value before other labels, which are sorted as text."""
+    number = re.fullmatch(r"[+-]?\d{1,18}", item[0])
+    return number is None, int(item[0]) if number else 0, item[0]
+
+
+ClassNames = Annotated[
+    tuple[str, ...] | dict[str, str],
+    BeforeValidator(_read_names),
+    # The length of a union is no array's in a schema.
+    Field(min_length=2, json_schema_extra={"minItems": 2, "minProperties": 2}),
+]
+
+
 class ColumnFile(Protocol):
     """A file with columns of labels, patients and groups that is no CSV."""
 
@@ -114,19 +143,20 @@ class TableOptions(UnitOptions):
     )
     label_column: str | None = Field(
         None,
-        description="Column with one label per row: a name of `class_names`, or its number from 0.",
+        description="Column with one label per row: a name of `class_names`, or its number from "
+        "0; with a mapping there, one of its keys.",
     )
     label_columns: tuple[str, ...] | None = Field(
         None,
         min_length=2,
         description="Columns of several labels per row: 1, 0, -1 (uncertain) or blank.",
     )
-    class_names: tuple[str, ...] | None = Field(
+    class_names: ClassNames | None = Field(
         None,
-        min_length=2,
-        description="Names of the classes. Required with `label_column`; if absent, the names of "
-        "`label_columns`. They are published with the weights, so the list must be public, not "
-        "read off the labels.",
+        description="Names of the classes: a list, or for `label_column` a mapping of each label "
+        "to a readable name, such as {0: normal, 1: pneumonia}. Required with `label_column`; if "
+        "absent, the names of `label_columns`. They are published with the weights, so they must "
+        "be public, not read off the labels.",
     )
     uncertain: UncertainPolicy | dict[str, UncertainPolicy] = Field(
         "error",
@@ -170,13 +200,12 @@ class TableOptions(UnitOptions):
         if self.split_column is not None and both:
             shared = ", ".join(sorted(both))
             yield f"test_values: {shared}: also in train_values; remove it from one"
-        names = self.class_names or self.label_columns
-        if names is None:
+        if self.class_names is None and self.label_columns is None:
             yield (
                 "class_names: missing; with label_column write all classes in the order of their "
                 "numbers (a public list, not read off the labels)"
             )
-        elif fault := find_name_fault(names):
+        elif fault := find_name_fault(self.class_names_or_labels()):
             yield f"class_names: {fault}"
         if self.label_columns is None:
             if self.uncertain != "error":
@@ -189,6 +218,8 @@ class TableOptions(UnitOptions):
                     "class_names: not as many as label_columns; write one name per column, or "
                     "remove it"
                 )
+            if isinstance(self.class_names, dict):
+                yield "class_names: a mapping works only with label_column; write a list"
             named = self.uncertain if isinstance(self.uncertain, dict) else {}
             for name in sorted(named.keys() - set(self.label_columns)):
                 yield f"uncertain.{name}: not one of label_columns; correct its spelling"
@@ -212,7 +243,16 @@ class TableOptions(UnitOptions):
     def class_names_or_labels(self) -> tuple[str, ...]:
         names = self.class_names or self.label_columns
         assert names is not None  # see _list_faults
-        return names
+        return tuple(names.values()) if isinstance(names, dict) else names
+
+    def label_numbers(self) -> dict[str, int]:
+        """Maps what `label_column` may hold to the numbers of the classes."""
+        names = tuple(self.class_names or ())  # the keys of a mapping
+        numbers = {name: number for number, name in enumerate(names)}
+        # A number among the names is a name.
+        if isinstance(self.class_names, dict) or any(n.lstrip("+-").isdecimal() for n in names):
+            return numbers
+        return numbers | {str(number): number for number in range(len(names))}
 
     def group_names(self) -> tuple[str, ...]:
         return tuple(self.list_groups())

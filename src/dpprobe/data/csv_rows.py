@@ -325,13 +325,8 @@ def _encode_labels(options: TableOptions, frame: pd.DataFrame) -> np.ndarray:
     """Returns the labels as numbers; negative for a faulty label."""
     if options.label_columns is None:
         assert options.label_column is not None
-        names = options.class_names_or_labels()
         blank = DROP if options.missing == "drop" else BLANK
-        numbers = {name: number for number, name in enumerate(names)}
-        # A number among the names is a name.
-        if not any(name.lstrip("+-").isdecimal() for name in names):
-            numbers |= {str(number): number for number in range(len(names))}
-        codes = frame[options.label_column].map({**numbers, "": blank})
+        codes = frame[options.label_column].map({**options.label_numbers(), "": blank})
         return codes.fillna(OTHER).to_numpy(dtype=np.int64)[:, None]
     columns = []
     for name in options.label_columns:
@@ -475,7 +470,7 @@ def _make_labels(
     for row, label in np.argwhere(rows.codes < 0).tolist():
         text, code = written[label][row], int(rows.codes[row, label])
         fault = _label_fault(options, columns[label], text, code)
-        if not hinted and joined_labels([text], options.class_names_or_labels()):
+        if not hinted and joined_labels([text], options.class_names or options.label_columns):
             hinted = True  # once per batch
             fault += (
                 "; its parts are: if images have several labels, write one column of 0 and 1 per "
@@ -502,9 +497,8 @@ def _label_fault(options: TableOptions, column: str, text: str, code: int) -> st
             "accept it)"
         )
     if options.label_columns is None:
-        near = [
-            name for name in options.class_names_or_labels() if fold_name(name) == fold_name(text)
-        ]
+        near = [name for name in options.label_numbers() if fold_name(name) == fold_name(text)]
         hint = f" (write {near[0]!r}, or spell the class so)" if near else ""
-        return f"{column} is {text!r}, which is not in class_names{hint}"
+        keys = "a key of" if isinstance(options.class_names, dict) else "in"
+        return f"{column} is {text!r}, which is not {keys} class_names{hint}"
     return f"{column} is {text!r}, which is not 1, 0, -1 or blank"

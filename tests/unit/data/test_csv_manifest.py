@@ -165,6 +165,27 @@ def test_numbers_are_labels_where_no_name_is_a_number(tmp_path: Path) -> None:
     assert (digits.read_labels() == 1 - named.read_labels()).all()
 
 
+def test_labels_may_be_mapped_to_readable_names(tmp_path: Path) -> None:
+    rows = animals(tmp_path)
+    for row in rows:
+        row["code"] = {"cat": 2, "dog": 10}[row["kind"]]
+    write_csv(tmp_path / "a.csv", rows)
+    values = {"root": str(tmp_path), "train": "a.csv"}
+    named, _ = prepare(tmp_path / "named", **values, **ANIMALS)
+    names = {10: "dog", 2: "cat"}
+    mapped, _ = prepare(tmp_path / "mapped", **values, label_column="code", class_names=names)
+    assert mapped.class_names == ("cat", "dog"), "in the order of the labels, not of the file"
+    assert mapped.fingerprint == named.fingerprint
+    again = options_of(train="a.csv", label_column="code", class_names={"2": "cat", "10": "dog"})
+    written = options_of(train="a.csv", label_column="code", class_names=names).model_dump()
+    assert again.model_dump() == written
+    assert "class_names" in again.preparation_params()
+    with pytest.raises(DataError) as caught:
+        unknown = {2: "cat", 11: "dog"}
+        prepare(tmp_path / "out", **values, label_column="code", class_names=unknown)
+    assert "code is '10', which is not a key of class_names" in str(caught.value)
+
+
 def test_several_labels_in_one_are_told_the_option_for_them_once(tmp_path: Path) -> None:
     rows = animals(tmp_path)
     for row in rows[4:9]:
@@ -655,6 +676,12 @@ def test_what_is_not_there(tmp_path: Path, changed: dict[str, Any], message: str
         ({"label_columns": ["a", "b"]}, "label_column, label_columns: write one of the two"),
         ({"class_names": None}, "class_names: missing; with label_column write all classes"),
         ({"class_names": ["a", "a"]}, "class_names: a, a: a name appears twice"),
+        ({"class_names": {0: "a", 1: "a"}}, "class_names: a, a: a name appears twice"),
+        ({"class_names": {0: "a", "0 ": "b", 1: "c"}}, "a label is blank or appears twice"),
+        ({"class_names": {True: "a", False: "b"}}, "True: not a label as text or a whole number"),
+        ({"class_names": {0: "a"}}, "2 or more entries"),
+        ({"label_column": None, "label_columns": ["a", "b"], "class_names": {"a": "x", "b": "y"}},
+         "class_names: a mapping works only with label_column"),
         ({"path_column": "a", "path_template": "{a}"}, "path_column, path_template: write one"),
         ({"test": "b.csv", "split_column": "c"}, "test, split_column: both choose"),
         ({"split_column": "c", "test_values": ["train"]}, "test_values: train: also in"),
