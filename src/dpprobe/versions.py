@@ -31,10 +31,10 @@ VERSIONS = {
     "statement": 5,  # statements and metrics: cells are written again with their heads as they are
     "summary": 10,
     "figures": 10,
-    "tables": 7,
+    "tables": 8,
     "papers": 8,
     "tracking": 12,
-    "report": 13,
+    "report": 14,
     "release": 1,
     "fine_tuning": 2,
     "cuts": 1,

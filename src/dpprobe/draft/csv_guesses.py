@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -13,13 +14,25 @@ from dpprobe.data.csv_options import ManifestOptions
 from dpprobe.draft import column_guesses as guesses
 from dpprobe.draft.column_guesses import Column, Columns
 from dpprobe.draft.image_places import Place, find_images
-from dpprobe.draft.seen_dataset import Line, Seen, check_counts, make_options, rare_notes
+from dpprobe.draft.seen_dataset import (
+    Line,
+    Seen,
+    check_counts,
+    make_options,
+    rare_notes,
+    weigh_by_patient,
+)
 from dpprobe.errors import ConfigError
 
 _PUBLIC_NAMES = (
     "Read from the labels. These names are published with every head. If only the private labels "
     "reveal that a class exists, its name is not public."
 )
+_NUMBERED = (
+    "The labels are numbers: replace each number after a colon by a readable name, as in "
+    "`'0': normal`. Tables, figures and the report show these names."
+)
+_NUMBERS = "the classes have numbers for names; write readable ones at class_names in the study"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +72,16 @@ def look_at_csv(place: str, wishes: Wishes) -> Seen:
     images = find_images(columns, table=path, root=root, column=wishes.image)
     unit = (wishes.patient, True) if wishes.patient else guesses.guess_unit(columns)
     keys = _place_keys(images, path, raw.delimiter)
+    notes = []
     if label is not None:
         names = guesses.class_names(columns[label], label, place)
         keys["label_column"] = Line(value=label)
-        keys["class_names"] = Line(value=names, comment=_PUBLIC_NAMES)
+        if all(re.fullmatch(r"[+-]?\d+", name) for name in names):
+            each: dict[str, object] = {name: name for name in names}
+            keys["class_names"] = Line(value=each, comment=f"{_PUBLIC_NAMES} {_NUMBERED}")
+            notes.append(_NUMBERS)
+        else:
+            keys["class_names"] = Line(value=names, comment=_PUBLIC_NAMES)
     else:
         keys["label_columns"] = Line(value=labels, comment="Several labels per image.")
     if unit is not None:
@@ -73,8 +92,8 @@ def look_at_csv(place: str, wishes: Wishes) -> Seen:
             comment="Subgroups, guessed from the columns' names. They are stored with predictions, "
             "not trained on. Add `fairness: {}` below `seeds` to compare them.",
         )
-    notes = [*guesses.unit_notes(columns, unit),
-             *guesses.uncertain_notes(columns, labels or [str(label)])]  # fmt: skip
+    notes += guesses.unit_notes(columns, unit)
+    notes += guesses.uncertain_notes(columns, labels or [str(label)])
     return _count_rows(place, keys | _split_keys(columns, path), notes)
 
 
@@ -140,25 +159,30 @@ def _count_rows(place: str, keys: dict[str, Line], notes: list[str]) -> Seen:
     multi_label = options.multi_label()
     wanted = {*(options.label_columns or ()), options.label_column, options.unit_column}
     wanted.add(options.split_column)
-    counts: Counter[str] = Counter(dict.fromkeys(options.class_names_or_labels(), 0))
-    patients: set[str] = set()
+    names = options.class_names_or_labels()
+    counts: Counter[str] = Counter(dict.fromkeys(names, 0))
+    classes: list[str | None] = []
+    whose: list[str] = []
     images = 0
     for rows in csv_rows.load_columns(
         options, {name for name in wanted if name}, quiet=True
     ).values():
         images += len(rows.frame)
-        for number, name in enumerate(options.class_names_or_labels()):
+        for number, name in enumerate(names):
             has = rows.codes[:, number] == 1 if multi_label else rows.codes[:, 0] == number
             counts[name] += int(has.sum())
         if options.unit_column is not None:
-            patients |= set(rows.frame[options.unit_column])
+            whose += rows.frame[options.unit_column].tolist()
+            if not multi_label:
+                classes += [names[n] if n >= 0 else None for n in rows.codes[:, 0].tolist()]
     check_counts(counts, place)
     return Seen(
         place=place,
         keys=keys,
         counts=dict(counts),
         images=images,
-        patients=len(patients - {""}) if options.unit_column is not None else None,
+        patients=len({*whose} - {""}) if options.unit_column is not None else None,
+        by_patient=weigh_by_patient(classes, whose) if classes else None,
         multi_label=multi_label,
         notes=(*notes, *rare_notes(counts, multi_label=multi_label)),
     )

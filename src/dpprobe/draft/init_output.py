@@ -61,9 +61,10 @@ def _describe_imbalance(seen: Seen) -> Iterator[str]:
         yield f"{ratio}; metric: accuracy (classes are balanced)"
     else:
         metric = "AUC" if len(seen.counts) == 2 else "macro accuracy"
+        mean = "" if seen.by_patient is None else " (mean over patients)"
         yield (
             f"{ratio}; metric: {metric}, because always predicting {seen.largest_class} "
-            f"already has an accuracy of {100 * seen.majority_share:.1f}%"
+            f"already has an accuracy of {100 * seen.majority_share:.1f}%{mean}"
         )
         yield (
             f"             If {seen.smallest_class} is predicted too rarely, uncomment the method "
@@ -90,7 +91,7 @@ def _list_expected(draft: Draft) -> Iterator[str]:
     accuracies = []
     for ceiling in scale.ceilings:
         accuracy = plan.now.kept.predict_accuracy(chance=scale.chance, ceiling=ceiling)
-        beaten = beaten_words(accuracy, seen.majority_share)
+        beaten = beaten_words(accuracy, seen.majority_share, unit=seen.unit_name)
         accuracies.append(
             f"{format_span(accuracy)} if a non-private head reaches {100 * ceiling:.0f}%"
             + (f": {beaten}" if beaten else "")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,6 +52,7 @@ class Seen:
       counts: images of both splits by class, or by label if images have several. Private: not for
         a file.
       patients: their number; None if nothing names them.
+      by_patient: of `weigh_by_patient`, if patients are named and images have one label.
       notes: what a person should know or do, one line each.
     """
 
@@ -59,6 +61,7 @@ class Seen:
     counts: Mapping[str, int]
     images: int
     patients: int | None = None
+    by_patient: Mapping[str, float] | None = None
     multi_label: bool = False
     notes: tuple[str, ...] = ()
 
@@ -76,7 +79,8 @@ class Seen:
 
     @property
     def largest_class(self) -> str:
-        return max(self.counts, key=lambda name: self.counts[name])
+        weights = self._class_weights
+        return max(weights, key=lambda name: weights[name])
 
     @property
     def imbalance(self) -> float:
@@ -88,7 +92,13 @@ class Seen:
 
     @property
     def majority_share(self) -> float:
-        return self.counts[self.largest_class] / sum(self.counts.values())
+        """The accuracy of the majority-class baseline, as results compute it."""
+        weights = self._class_weights
+        return weights[self.largest_class] / sum(weights.values())
+
+    @property
+    def _class_weights(self) -> Mapping[str, float]:
+        return self.counts if self.by_patient is None else self.by_patient
 
     def make_options(self) -> DatasetOptions:
         return make_options(self.place, self.keys)
@@ -136,6 +146,21 @@ def name_of(words: Iterable[str]) -> str:
             # of results/<name> and data/<name>, where studies use some names themselves
             return f"{name}_images" if name in TAKEN else name
     return "study"
+
+
+def weigh_by_patient(classes: Sequence[str | None], patients: Sequence[str]) -> dict[str, float]:
+    """Counts patients by class; the images of a patient share a weight of 1.
+
+    Args:
+      classes: the class of each image; None if its label is missing.
+      patients: the patient of each image; empty if missing.
+    """
+    known = [pair for pair in zip(classes, patients, strict=True) if None not in pair and pair[1]]
+    images = Counter(patient for _, patient in known)
+    weights: Counter[str] = Counter()
+    for name, patient in known:
+        weights[str(name)] += 1 / images[patient]  # type: ignore[assignment]
+    return dict(weights)
 
 
 def check_counts(counts: Mapping[str, int], place: str) -> None:

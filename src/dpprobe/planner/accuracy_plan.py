@@ -129,7 +129,8 @@ def make_plan(
 
     Args:
       ceiling: the non-private accuracy on these images, known or guessed, as a fraction.
-      majority: the largest class's share of the images; 1 / classes where it is not given.
+      majority: the largest class's share of the images, for patients the mean of their shares;
+        1 / classes where it is not given.
       unit: what n counts, the unit of privacy: "image" or "patient".
 
     Raises:

@@ -81,12 +81,13 @@ def format_span(values: Sequence[float]) -> str:
     return f"{expected}% ({low} to {high})"
 
 
-def beaten_words(accuracy: Sequence[float], majority: float) -> str:
+def beaten_words(accuracy: Sequence[float], majority: float, *, unit: str = "image") -> str:
     """Says that an expected accuracy is not above the largest class's share; empty where it is."""
     _, expected, _ = accuracy
     if expected > majority:
         return ""
-    return f"no better than the majority-class baseline ({100 * majority:.0f}%)"
+    mean = ", mean over patients" if unit == "patient" else ""
+    return f"no better than the majority-class baseline ({100 * majority:.0f}%{mean})"
 
 
 def _name_beaten(plan: PlanForPeople) -> list[str]:
@@ -99,7 +100,7 @@ def _name_beaten(plan: PlanForPeople) -> list[str]:
         below = {}
         for choice in plan.choices:
             accuracy = choice.kept.predict_accuracy(chance=scale.chance, ceiling=ceiling)
-            if words := beaten_words(accuracy, scale.majority):
+            if words := beaten_words(accuracy, scale.majority, unit=plan.unit):
                 below[choice.label] = words
         if below:
             words = next(iter(below.values()))
@@ -115,6 +116,7 @@ def write_notes(choices: Sequence[Choice], *, classes: int, unit: str = "image")
     curves = read_curves()
     low, high = (100 * part for part in curves.law.band)
     lines = [
+        "Predicted is accuracy with one label per image; AUC and macro accuracy are not.",
         "Lead kept = (private - chance) / (non-private - chance), where chance is 1 / classes.",
         f"Brackets: the range that held {high - low:.0f}% of fits on public sets that were left "
         "out of the prediction.",

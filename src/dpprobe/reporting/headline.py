@@ -116,7 +116,8 @@ def majority_words(entry: Entry, measure: Measure) -> str:
         values.append(f"{entry.constant:.1f}% {measure.title}")
     if measure.headline != "accuracy" and entry.constant_accuracy is not None:
         values.append(f"{entry.constant_accuracy:.1f}% accuracy")
-    return ", ".join(values)
+    mean = " (mean over test patients)" if values and entry.patients else ""
+    return f"{', '.join(values)}{mean}"
 
 
 def choice_words(best: Best) -> str:

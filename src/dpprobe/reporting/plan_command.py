@@ -32,9 +32,11 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "--ceiling", type=float, help="non-private accuracy, measured or estimated, such as 0.82"
     )
-    parser.add_argument(
-        "--majority", type=float, help="share of the largest class; default 1 / classes"
+    words = (
+        "share of the largest class (with --unit patient the mean of the patients' shares); "
+        "default 1 / classes"
     )
+    parser.add_argument("--majority", type=float, help=words)
     parser.add_argument("--json", action="store_true", help="print JSON")
     words = "draw accuracy against the number of images into this .svg or .png file"
     parser.add_argument("--figure", type=Path, metavar="FILE", help=words)

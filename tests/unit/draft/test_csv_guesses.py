@@ -49,9 +49,23 @@ def test_predictions_speak_of_patients_and_of_the_largest_class(clinic: Desk) ->
     assert "--unit patient" in printed
     assert "if a non-private head reaches" in printed
     expected = [line for line in printed.splitlines() if "if a non-private head reaches" in line]
-    flag = "no better than the majority-class baseline (90%)"
+    flag = "no better than the majority-class baseline (90%, mean over patients)"
     for line in expected:
         assert (int(line.split()[0].rstrip("%")) <= 90) == (flag in line), line
+
+
+def test_the_largest_class_is_that_of_the_patients(clinic: Desk) -> None:
+    """Eight benign patients, one malignant one who has most of the images."""
+    rows = [
+        {"file": f"files/{n}.jpg", "diagnosis": "benign" if n < 16 else "malignant",
+         "patient": n // 2 if n < 16 else 99}
+        for n in range(60)
+    ]  # fmt: skip
+    clinic.table("scans/lesions.csv", rows)
+    printed = clinic.init("scans/lesions.csv")
+    words = "always predicting benign already has an accuracy of 88.9% (mean over patients)"
+    assert words in printed
+    assert "--majority 0.889" in printed
 
 
 def test_labels_that_are_several_in_one_are_pointed_at(clinic: Desk) -> None:
@@ -161,6 +175,11 @@ def test_classes_that_are_numbers_or_words_of_yaml_stay_text(clinic: Desk) -> No
         clinic.init("scans/lesions.csv", "--force")
         assert set(options(clinic).class_names_or_labels()) == set(names)
     assert options(clinic).class_names_or_labels() == ("2", "10")
+    text = (clinic.folder / "lesions.yaml").read_text()
+    assert "class_names:\n      '2': '2'\n      '10': '10'\n" in text
+    assert "the classes have numbers for names" in clinic.init("scans/lesions.csv", "--force")
+    clinic.file("lesions.yaml", text.replace("'2': '2'", "'2': normal"))
+    assert options(clinic).class_names_or_labels() == ("normal", "10")
 
 
 def test_blanks_are_told_of(clinic: Desk) -> None:

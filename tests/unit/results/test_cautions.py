@@ -178,6 +178,13 @@ def test_the_majority_class_baseline_is_told_in_the_metric_of_the_headline(
     assert "ε = 1: Its interval includes the majority-class baseline." in lines
 
 
+def test_the_majority_class_baseline_says_where_each_patient_counts_once(tmp_path: Path) -> None:
+    grid = _grid(tmp_path, write_cell(tmp_path, rows=90, patients=30))
+    (best,) = best_private(grid, {})
+    words = majority_words(best.entry, best.measure)
+    assert words.endswith("% accuracy (mean over test patients)")
+
+
 def test_a_result_below_the_majority_class_baseline_is_told(tmp_path: Path) -> None:
     shares: dict[str, Any] = {
         "class_names": ("a", "b"),

@@ -58,7 +58,10 @@ def unplanned_words(grid: Grid, dataset: str) -> str:
     measure = grid.measures[dataset]
     if measure.is_accuracy:
         return "no private linear head at an ε that the planner knows"
-    return f"not predicted: learning curves are of accuracy with one label, not of {measure.title}"
+    words = "not predicted: public learning curves are of accuracy with one label per image, not of "
+    if measure.multi_label:
+        return f"{words}{measure.title}"
+    return f"{words}{measure.title}; `dpprobe plan` predicts accuracy at any n and ε"
 
 
 def plan_origin() -> dict[str, Any]:
@@ -104,7 +107,6 @@ class _Part:
         # The unit is not in a summary; n of as many patients as rows is either.
         by_patient = self.setting.n == patients != info.train_rows
         self.unit = "patient" if by_patient else "image"
-        counts = info.splits["test"].per_class
         entries = [
             (epsilon, entry)
             for (of, epsilon, name, _), entry in grid.entries.items()
@@ -114,7 +116,7 @@ class _Part:
         self.scale = make_scale(
             self.setting.classes,
             ceiling=self.ceiling.mean / 100 if self.ceiling else None,
-            majority=max(1 / self.setting.classes, max(counts) / max(sum(counts), 1)),
+            majority=max(1 / self.setting.classes, float(private.constant_accuracy)),
         )
         self.measured: dict[float, Entry] = {}
         for epsilon in self.epsilons:

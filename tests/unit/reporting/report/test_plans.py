@@ -53,6 +53,19 @@ def test_a_part_has_the_best_private_head_and_the_ceiling(made: Made) -> None:
     assert first["setting"].classes == 4
 
 
+def test_the_majority_class_baseline_is_that_of_the_cells(made: Made) -> None:
+    """Cells count each patient once, tables of images do not."""
+    grid = read_grid(made.sources.summaries)
+    summary = read_summaries(made.sources.summaries).to_pandas()
+    infos = {name: read_info(path) for name, path in made.sources.datasets.items()}
+    assumed = []
+    for constant in (0.25, 0.999):
+        summary["constant_accuracy"] = constant
+        part, *_ = plan_parts(grid, summary, infos, has_room=lambda _: True)
+        assumed.append(part["assumed"])
+    assert assumed[0] < 99.9 < assumed[1], "a ceiling lies above the baseline"
+
+
 def test_auc_and_several_labels_are_not_predicted(made: Made) -> None:
     grid = read_grid(made.sources.summaries)
     summary = read_summaries(made.sources.summaries).to_pandas()
@@ -60,12 +73,15 @@ def test_auc_and_several_labels_are_not_predicted(made: Made) -> None:
     object.__setattr__(grid.measures["digits"], "headline", "auc")
     assert plan_parts(grid, summary, infos, has_room=lambda _: True) == []
     words = unplanned_words(grid, "digits")
-    assert words == "not predicted: learning curves are of accuracy with one label, not of AUC"
+    assert words.startswith("not predicted: public learning curves are of accuracy with one label")
+    assert words.endswith("not of AUC; `dpprobe plan` predicts accuracy at any n and ε")
+    object.__setattr__(grid.measures["digits"], "multi_label", True)
+    assert unplanned_words(grid, "digits").endswith(" labels")
 
 
 def test_a_report_without_predictions_says_why(tmp_path: Path) -> None:
     made = Made(tmp_path, headline="macro_accuracy")
     page = made.page()
-    assert "are of accuracy with one label, not of macro accuracy" in page.words
+    assert "of accuracy with one label per image, not of macro accuracy" in page.words
     assert "plans-digits" not in {part.get("id") for part in page.all("h3")}
     assert "learning curves of" not in page.words
