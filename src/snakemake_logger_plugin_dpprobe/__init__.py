@@ -124,7 +124,7 @@ class LogHandler(LogHandlerBase):
         self._filter = DefaultFilter(
             quiet, settings.debug_dag, settings.verbose, settings.dryrun, settings.printshellcmds
         )
-        self._formatter = DefaultFormatter(quiet, settings.show_failed_logs)
+        self._formatter = _Formatter(quiet, settings.show_failed_logs)
         self._terminal = ColorizingTextHandler(
             nocolor=settings.nocolor,
             stream=sys.stdout if settings.stdout else sys.stderr,
@@ -199,6 +199,9 @@ class LogHandler(LogHandlerBase):
             self._running.pop(record.job_id, None)
         elif event == LogEvent.RUN_INFO:
             self._planned = dict(record.stats)
+            if RUN.workflow is not None:
+                rules = [name for name in self._planned if name != "total"]
+                self._targets |= {name for name in rules if not RUN.workflow.get_rule(name).output}
         elif event == LogEvent.JOB_ERROR:
             self._running.pop(record.jobid, None)
             failures.statuses[record.jobid] = self._statuses.pop(record.thread, None)
@@ -233,7 +236,11 @@ class LogHandler(LogHandlerBase):
     def _shorten(self, record: Any) -> LogRecord:
         """Drops files of failed jobs and some tracebacks; adds requests in a dry run."""
         event, short = get_event(record), copy.copy(record)
-        if event == LogEvent.ERROR:
+        if event == LogEvent.PROGRESS:
+            # targets come last and make nothing: a plan does not count them either
+            short.total -= sum(self._planned.get(rule, 0) for rule in self._targets)
+            short.done = min(short.done, short.total)
+        elif event == LogEvent.ERROR:
             short.msg = shorten_error(str(record.msg), getattr(record, "exception", None))
         elif event == LogEvent.JOB_ERROR and self._brief:
             line = self._failures.describe_at_once(RUN.workflow, record.__dict__)
@@ -283,6 +290,13 @@ class LogHandler(LogHandlerBase):
             if stopped:
                 causes.append("dpprobe: stopped; run the same command again to resume")
             print(*causes, sep="\n", end="\n" if causes else "", file=sys.stderr)
+
+
+class _Formatter(DefaultFormatter):  # type: ignore[misc]
+    """Snakemake's, but jobs are jobs in all lines."""
+
+    def format_progress(self, msg: dict[str, Any]) -> str:
+        return str(super().format_progress(msg)).replace(" steps ", " jobs ")
 
 
 class _RunningJob:
@@ -335,7 +349,8 @@ def sum_up_plan(rules: Mapping[str, int], reasons: Mapping[str, int]) -> str:
     """Sums up a dry run by jobs per rule and per reason, in fewer than 30 lines."""
     shown = sorted(rules, key=lambda name: -rules[name])[:RULES_NAMED]
     width = max(map(len, shown), default=0)
-    lines = [f"would run {sum(rules.values())} jobs:"]
+    total = sum(rules.values())
+    lines = [f"would run {total} job{'' if total == 1 else 's'}:"]
     lines += [f"  {name:{width}} {rules[name]}" for name in rules if name in shown]
     if len(rules) > len(shown):
         rest = [count for name, count in rules.items() if name not in shown]

@@ -54,7 +54,25 @@ def test_progress_is_thinned_in_a_quiet_run(capsys: pytest.CaptureFixture[str]) 
     handler = make_handler("rules", "host")
     for done in range(5):
         handler.handle(make_record(LogEvent.PROGRESS, done=done, total=5))
-    assert capsys.readouterr().err == "0 of 5 steps (0%) done\n"
+    assert capsys.readouterr().err == "0 of 5 jobs (0%) done\n"
+
+
+def test_progress_counts_the_jobs_of_the_plan(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dry run leaves out targets, which make nothing."""
+    outputs = {"train": ["head.h5"], "all": []}
+    rules = SimpleNamespace(get_rule=lambda name: SimpleNamespace(output=outputs[name]))
+    monkeypatch.setattr(RUN, "workflow", rules)
+    handler = make_handler("host")
+    stats = {"train": 2, "all": 1, "total": 3}
+    handler.handle(make_record(LogEvent.RUN_INFO, "Job stats:", stats=stats))
+    capsys.readouterr()
+    for done in (1, 2, 3):
+        handler.handle(make_record(LogEvent.PROGRESS, done=done, total=3))
+    told = capsys.readouterr().err.splitlines()
+    assert told == ["1 of 2 jobs (50%) done", *["2 of 2 jobs (100%) done"] * 2]
+
 
 
 def test_progress_is_whole_in_a_run_that_says_all(capsys: pytest.CaptureFixture[str]) -> None:

@@ -46,7 +46,7 @@ def test_a_dry_run_says_what_would_run_and_why(workspace: Workspace, small: dict
 def test_a_run_ends_with_the_next_step(workspace: Workspace, small: dict[str, Any]) -> None:
     lines = say(workspace, small, "data")
     assert not [line for line in lines if line.strip().startswith(JOB_LINES)]
-    assert any(line.startswith("1 of 2 steps") for line in lines), "how far the run is"
+    assert any(line.startswith("1 of 1 jobs") for line in lines), "how far the run is"
     assert len(lines) < 10, lines
     assert lines[-1].startswith("done; next: dpprobe run --cores all ")
     assert lines[-1].endswith("--configfile study.yaml")
