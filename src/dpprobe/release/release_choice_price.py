@@ -48,6 +48,11 @@ NO_CHOICE = (
     "The study trains no other head on this dataset, so nothing was chosen by its results. "
     "Choices by results of other studies are not covered."
 )
+IF_FIXED = (
+    "If its backbone, method and epsilon were fixed before anyone saw a result on this dataset, "
+    "nothing was chosen, and this release costs its own epsilon alone. If they were not, the "
+    "following holds. "
+)
 SEEDED = (
     " The bound holds against anyone who cannot recompute the noise of these cells. That noise "
     "comes from seeds, which follow from the study and its data: against someone who knows both "
@@ -119,7 +124,7 @@ def choice_words(
         return NO_CHOICE
     several = "s" if cells > 1 else ""
     trains = (
-        f"The study trains {cells} cell{several} on this dataset (combinations of backbone, method "
+        f"{IF_FIXED}The study trains {cells} cell{several} on this dataset (combinations of backbone, method "
         "and epsilon). "
     )
     if epsilon is not None:

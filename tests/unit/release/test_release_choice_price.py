@@ -15,7 +15,13 @@ from dpprobe.heads.registry import method_options
 from dpprobe.privacy import accountants, calibration
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.plan import Plan
-from dpprobe.release.release_choice_price import NO_CHOICE, NOT_COVERED, WHAT_IT_MEANS, choice_block
+from dpprobe.release.release_choice_price import (
+    IF_FIXED,
+    NO_CHOICE,
+    NOT_COVERED,
+    WHAT_IT_MEANS,
+    choice_block,
+)
 from dpprobe.results.summary import rounded_up
 from dpprobe.study.study import Study
 from tests.support.small_study import STUDY
@@ -61,6 +67,7 @@ def test_without_sampling_it_is_the_exact_price_of_all_heads_and_the_release(
     assert exact <= block["epsilon"] <= exact * (1 + 1e-5)
     assert f"at most epsilon {rounded_up(block['epsilon']):g} at delta 1e-05" in block["words"]
     assert "no epsilon covers their test units" in block["words"]
+    assert block["words"].startswith(IF_FIXED), "true also of a release that nobody chose"
 
 
 def test_sampled_cells_are_bounded_from_above(tmp_path: Path) -> None:
