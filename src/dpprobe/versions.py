@@ -33,7 +33,7 @@ VERSIONS = {
     "figures": 10,
     "tables": 8,
     "papers": 8,
-    "tracking": 12,
+    "tracking": 13,
     "report": 14,
     "release": 1,
     "fine_tuning": 2,

@@ -29,6 +29,7 @@ from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from dpprobe.artifacts import explain_unwritable, file_system, format_size
+from dpprobe.counted_nouns import count_noun
 from dpprobe.study.run_command import missing_study
 from snakemake_logger_plugin_dpprobe.failures import Failures, read_status, read_wait
 
@@ -349,12 +350,13 @@ def sum_up_plan(rules: Mapping[str, int], reasons: Mapping[str, int]) -> str:
     """Sums up a dry run by jobs per rule and per reason, in fewer than 30 lines."""
     shown = sorted(rules, key=lambda name: -rules[name])[:RULES_NAMED]
     width = max(map(len, shown), default=0)
-    total = sum(rules.values())
-    lines = [f"would run {total} job{'' if total == 1 else 's'}:"]
+    lines = [f"would run {count_noun(sum(rules.values()), 'job')}:"]
     lines += [f"  {name:{width}} {rules[name]}" for name in rules if name in shown]
     if len(rules) > len(shown):
         rest = [count for name, count in rules.items() if name not in shown]
-        lines.append(f"  and {sum(rest)} jobs of {len(rest)} other rules")
+        lines.append(
+            f"  and {count_noun(sum(rest), 'job')} of {count_noun(len(rest), 'other rule')}"
+        )
     if reasons:
         lines.append("why: " + ", ".join(f"{count} {why}" for why, count in reasons.items()))
     return "\n".join(

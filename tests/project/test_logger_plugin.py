@@ -74,7 +74,6 @@ def test_progress_counts_the_jobs_of_the_plan(
     assert told == ["1 of 2 jobs (50%) done", *["2 of 2 jobs (100%) done"] * 2]
 
 
-
 def test_progress_is_whole_in_a_run_that_says_all(capsys: pytest.CaptureFixture[str]) -> None:
     handler = make_handler("host")
     for done in range(5):

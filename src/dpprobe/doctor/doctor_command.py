@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dpprobe.artifacts import MEGABYTE, format_size
+from dpprobe.counted_nouns import count_noun
 from dpprobe.doctor.recorded_files import CHANGED, MISSING, Checked, list_records, read_recorded
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.progress import Progress
@@ -81,7 +82,7 @@ def _run_doctor(arguments: argparse.Namespace) -> int:
     size, unhashed = sum(each.size for each in checked), _count_unhashed(results, checked)
     kinds = ", ".join(f"{name} {count:,}" for name, count in unhashed.items())
     print(
-        f"{len(checked):,} files, {format_size(size)} checked in {seconds:.1f} s "
+        f"{count_noun(len(checked), 'file')}, {format_size(size)} checked in {seconds:.1f} s "
         f"({format_size(int(size / seconds))}/s): {len(damaged):,} damaged; "
         f"{unhashed.total():,} more have no recorded hash" + (f" ({kinds})" if kinds else "")
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dpprobe.counted_nouns import count_noun
 from dpprobe.data.alike_names import find_alike, in_words, joined_labels
 from dpprobe.data.group_columns import BLANKS, group_column
 from dpprobe.data.usual_columns import CASES, GROUPS, LABELS, PATIENTS, SPLITS, find_usual
@@ -158,7 +159,10 @@ def unit_notes(columns: Columns, unit: tuple[str, bool] | None) -> list[str]:
             "name the column of patients with --patient if there is one"
         )
     if blanks := columns[name].blanks:
-        notes.append(f"column {name} is blank in {blanks} rows, which a run refuses; fill it in")
+        notes.append(
+            f"column {name} is blank in {count_noun(blanks, 'row')}, which a run refuses; "
+            "fill it in"
+        )
     return notes
 
 
@@ -194,8 +198,8 @@ def uncertain_notes(columns: Columns, labels: Sequence[str]) -> list[str]:
     if blanks := sum(columns[name].blanks for name in labels):
         words = "zeros or drop" if len(labels) > 1 else "drop"
         notes.append(
-            f"{blanks} labels are blank, which a run refuses; fill them in, or set `missing:` "
-            f"({words}) for this dataset"
+            f"{count_noun(blanks, 'blank label')}, which a run refuses: fill in each, or set "
+            f"`missing:` ({words}) for this dataset"
         )
     if any(columns[name].values & _UNCERTAIN for name in labels) and len(labels) > 1:
         notes.append(

@@ -62,6 +62,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from dpprobe.artifacts import canonical_json, explain_unwritable, flush_to_disk, hash_value
+from dpprobe.counted_nouns import count_noun
 from dpprobe.errors import BudgetError, DataError, DpprobeError, PrivacyError
 from dpprobe.privacy.accountants import (
     Fits,
@@ -858,7 +859,7 @@ def describe_ledger(ledger: Ledger, *, delta: float | None) -> str:
         spent = ledger.compute_spent(largest if delta is None else delta)
         lines += [
             f"With the ledgers of {', '.join(others)}, which same_units_as adds to this one: "
-            f"{spent.entries} entries, {_format_bound(spent.epsilon, spent.exact)}"
+            f"{count_noun(spent.entries, 'entry')}, {_format_bound(spent.epsilon, spent.exact)}"
         ]
     for entry in entries:
         if entry.state == "open":
@@ -895,8 +896,8 @@ def _list_sums(bookings: Sequence[Booking], delta: float) -> list[str]:
     total = compose_bookings(bookings, delta)
     units = {"train": "a training unit", "test": "a test unit"}
     lines = [
-        f"Total at delta {delta:g} over the {total.entries} entries that count, for one "
-        f"{bookings[0].unit}:"
+        f"Total at delta {delta:g} over {count_noun(total.entries, 'entry')} (abandoned releases "
+        f"do not count), for one {bookings[0].unit}:"
     ]
     for split, sides in _by_split(bookings).items():
         for side, parts in sides.items():

@@ -29,6 +29,7 @@ from typing import Any
 from dpprobe.analyses.audit.audited_cells import audit_cells
 from dpprobe.analyses.representation_law.measured_networks import law_backbones, law_datasets
 from dpprobe.analysis_registry import load_analyses
+from dpprobe.counted_nouns import count_noun
 from dpprobe.errors import DpprobeError
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.options import MethodOptions
@@ -122,10 +123,9 @@ def choice_words(
     """
     if not (cells or exposed or unknown):
         return NO_CHOICE
-    several = "s" if cells > 1 else ""
     trains = (
-        f"{IF_FIXED}The study trains {cells} cell{several} on this dataset (combinations of backbone, method "
-        "and epsilon). "
+        f"{IF_FIXED}The study trains {count_noun(cells, 'cell')} on this dataset (combinations of "
+        "backbone, method and epsilon). "
     )
     if epsilon is not None:
         return (

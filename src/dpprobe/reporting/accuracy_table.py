@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from dpprobe.artifacts import write_text
+from dpprobe.counted_nouns import count_noun
 from dpprobe.exhibits import tables
 from dpprobe.exhibits.tables import (
     BLANK,
@@ -96,7 +97,7 @@ def accuracy_table(grid: Grid) -> Table:
     if grid.above:
         note += f" {ABOVE_NOTE}."
     prices = [
-        f"{row[0]} at {row_words(row[1])}, {choice.candidates} cells, "
+        f"{row[0]} at {row_words(row[1])}, {count_noun(choice.candidates, 'cell')}, "
         f"{rounded_up(choice.epsilon):g}"
         for row in grid.rows
         if (choice := grid.choices.get(row)) and choice.epsilon is not None

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from dpprobe.counted_nouns import count_noun
 from dpprobe.study.dimension_checks import check_dimensions
 from dpprobe.study.run_command import STUDY, run_command
 from dpprobe.study.study_checks import check_study
@@ -49,7 +50,7 @@ def _run_check(arguments: argparse.Namespace) -> int:
     named = " ".join(map(str, arguments.files))
     default = arguments.files == [Path(STUDY)]
     words = [] if default else ["--configfile", *map(str, arguments.files)]
-    print(f"{named}: {len(study.list_cells())} cells; run: {run_command(*words)}")
+    print(f"{named}: {count_noun(len(study.list_cells()), 'cell')}; run: {run_command(*words)}")
     print(UNREAD)
     return 0
 

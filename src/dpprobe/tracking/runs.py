@@ -20,6 +20,7 @@ from dpprobe.analyses.audit.audit_record import AuditRecord
 from dpprobe.analyses.fairness.fairness_record import FairnessRecord
 from dpprobe.analyses.fairness.fairness_table import shown_metric
 from dpprobe.artifacts import hash_value, sha256_file
+from dpprobe.counted_nouns import count_noun
 from dpprobe.data.table import DatasetInfo, read_info
 from dpprobe.errors import TrackingError
 from dpprobe.exhibits.class_colours import CLASS_COLOURS
@@ -166,7 +167,8 @@ def cell_run(
         name=run_name(cell.method, "ε" + epsilon, cell.backbone),
         note=(
             f"{cell.method} on {cell.backbone} features of {cell.dataset}, {guarantee}: "
-            f"{record.measure.title} {percent:.1f}%, mean of {len(record.seeds)} seeds."
+            f"{record.measure.title} {percent:.1f}%, mean of "
+            f"{count_noun(len(record.seeds), 'seed')}."
             f"\n\n{statement['promise']}\n\n{statement['allows']['words']}"
             f"\n\n{_audit_note(audit)}{statement['release']}\n\n{OUTSIDE}"
         ),
@@ -294,8 +296,8 @@ def study_run(
         name=run_name(study),
         note="\n".join(
             [
-                f"Study {study}: {len(grid.entries)} cells on {datasets}. report.html has all "
-                "results.",
+                f"Study {study}: {count_noun(len(grid.entries), 'cell')} on {datasets}. "
+                "report.html has all results.",
              "", RELEASE, "", OUTSIDE, "", "Best private results:", "", *sentences]
         ),
         params={"study": study, "datasets": datasets[:5000], "cells": str(len(grid.entries))},

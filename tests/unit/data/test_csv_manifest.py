@@ -180,8 +180,8 @@ def test_labels_may_be_mapped_to_readable_names(tmp_path: Path) -> None:
     written = options_of(train="a.csv", label_column="code", class_names=names).model_dump()
     assert again.model_dump() == written
     assert "class_names" in again.preparation_params()
+    unknown = {2: "cat", 11: "dog"}
     with pytest.raises(DataError) as caught:
-        unknown = {2: "cat", 11: "dog"}
         prepare(tmp_path / "out", **values, label_column="code", class_names=unknown)
     assert "code is '10', which is not a key of class_names" in str(caught.value)
 

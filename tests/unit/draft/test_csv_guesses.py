@@ -187,8 +187,8 @@ def test_blanks_are_told_of(clinic: Desk) -> None:
     rows[5]["diagnosis"] = rows[7]["PatientID"] = ""
     clinic.table("scans/lesions.csv", rows)
     printed = clinic.init("scans/lesions.csv")
-    assert "1 labels are blank, which a run refuses" in printed
-    assert "column PatientID is blank in 1 rows" in printed
+    assert "1 blank label, which a run refuses" in printed
+    assert "column PatientID is blank in 1 row," in printed
 
 
 def test_what_several_images_are_of_is_better_than_nothing(clinic: Desk) -> None:

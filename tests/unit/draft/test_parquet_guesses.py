@@ -47,7 +47,7 @@ def test_nan_is_a_blank(desk: Desk) -> None:
     write(desk, "skin.parquet", patient_id=[float("nan"), *(float(n // 2) for n in range(1, 60))])
     printed = desk.init("skin.parquet")
     assert "60 images of 30 patients, 2 classes" in printed
-    assert "column patient_id is blank in 1 rows" in printed
+    assert "column patient_id is blank in 1 row," in printed
 
 
 def test_classes_without_names_are_numbered_with_a_comment(desk: Desk) -> None:

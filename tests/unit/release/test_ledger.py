@@ -614,7 +614,10 @@ def test_the_ledger_is_printed_with_its_sums_and_the_remedy_for_open_entries(
     assert "closed" in first
     assert second.endswith("the node lost power")
     assert "open" in third
-    assert "Total at delta 1e-05 over the 2 entries that count, for one image:" in text
+    assert (
+        "Total at delta 1e-05 over 2 entries (abandoned releases do not count), for one image:"
+        in text
+    )
     train, test = mu_epsilon(4, 4), mu_epsilon(30, 30)
     assert f"a training unit of split hash_20: epsilon {train:g} (exact)" in text
     assert f"a test unit of split hash_20: epsilon {test:g} (exact)" in text

@@ -13,6 +13,7 @@ from dpprobe.analyses.imbalance.imbalance_record import (
 )
 from dpprobe.analyses.imbalance.rare_classes import best_methods
 from dpprobe.artifacts import write_text
+from dpprobe.counted_nouns import count_noun
 from dpprobe.exhibits import tables
 from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, make_row
 from dpprobe.privacy.risk import budget_order, budget_title
@@ -168,5 +169,5 @@ def break_down_words(point: BreakDown) -> str:
     if point.reached is None:
         return f"{point.note} {tried}"
     always = "nowhere always" if point.lasting is None else f"always from {point.lasting:g}"
-    left_out = f"; {point.left_out} cells left out" if point.left_out else ""
+    left_out = f"; {count_noun(point.left_out, 'cell')} left out" if point.left_out else ""
     return f"from {point.reached:g}, {always} {tried}{left_out}"

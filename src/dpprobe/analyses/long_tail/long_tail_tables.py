@@ -19,6 +19,7 @@ from dpprobe.analyses.long_tail.long_tail_record import (
 )
 from dpprobe.analyses.long_tail.sub_classes import FEW
 from dpprobe.artifacts import write_text
+from dpprobe.counted_nouns import count_noun
 from dpprobe.exhibits import tables
 from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, make_row, mean_cell
 from dpprobe.privacy.risk import budget_order, budget_title, budget_token, budget_words
@@ -203,7 +204,9 @@ def describe_correlations(records: Sequence[LongTailRecord], gaps: Sequence[Gap]
         points = [gap.points for gap in here]
         if len(here) >= FEWEST and len(set(memorised)) > 1 and len(set(points)) > 1:
             value = float(spearmanr(memorised, points).statistic)
-            parts.append(f"{value:.2f} at {budget_title(epsilon, 'ε ')} ({len(here)} points)")
+            parts.append(
+                f"{value:.2f} at {budget_title(epsilon, 'ε ')} ({count_noun(len(here), 'point')})"
+            )
     if not parts:
         return ""
     return (

@@ -180,8 +180,7 @@ def _name_and_numbers(worst: Values | None) -> tuple[str | None, list[float]]:
 def check_choice(values: Values, plan: Plan) -> tuple[str, bool]:
     """Checks the words and the epsilon of choosing this head among others."""
     block = read_block("choice", values["choice"], CHOICE_KEYS)
-    cells, epsilon = block["cells"], block["epsilon"]
-    words = str(block["words"]).removeprefix(choices.IF_FIXED)  # earlier releases lack it
+    cells, epsilon, words = block["cells"], block["epsilon"], str(block["words"])
     require_true(cells == 0 or read_whole("cells", cells) > 0, "cells: not a number")
     if epsilon is not None:
         require_true(cells > 0, "has an epsilon but no cells")
@@ -190,15 +189,15 @@ def check_choice(values: Values, plan: Plan) -> tuple[str, bool]:
             f"epsilon {epsilon:g}: must be above the cost of the release alone",
         )
     if epsilon is not None or (cells == 0 and choices.NOT_COVERED not in words):
-        expected = choices.choice_words(cells, epsilon, delta=plan.delta)
-        require_same("words", expected.removeprefix(choices.IF_FIXED), words)
+        require_same(
+            "words", choices.choice_words(cells, epsilon, delta=plan.delta), block["words"]
+        )
     else:
         without_price = (
             choices.choice_words(cells, None, [_ANY]),
             choices.choice_words(cells, None, unknown=[_ANY]),
         )
-        texts = (text.removeprefix(choices.IF_FIXED) for text in without_price)
-        begins = tuple(text.partition(_ANY)[0] for text in texts)
+        begins = tuple(text.partition(_ANY)[0] for text in without_price)
         require_true(
             words.startswith(begins) and words.endswith(choices.TEST_UNITS),
             "words: must say that the choice is not covered",

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from dpprobe.counted_nouns import count_noun
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy.calibration import price_of_group, price_plan, round_up, second_opinions
 from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON, delta_fault
@@ -79,7 +80,7 @@ def read_plan(values: Values) -> tuple[str, Plan]:
             risk=values.get("risk_target"),
         )
     )
-    return f"n = {plan.n}, unit {plan.unit}, {plan.steps} noisy releases", plan
+    return f"n = {plan.n}, unit {plan.unit}, {count_noun(plan.steps, 'noisy release')}", plan
 
 
 def _accountant_name(label: Any) -> str:
