@@ -1,8 +1,10 @@
-"""Addresses of files on the web: checked as a user wrote them, and shown without secrets."""
+"""Addresses of files, on the web or here: checked as written, and shown without secrets."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -29,8 +31,14 @@ def public_url(url: str) -> str:
 
 
 def public_addresses(value: Any) -> Any:
-    """Returns a study's options, nested as they may be, with each URL as `public_url` shows it."""
+    """Returns a study's options, nested as they may be, for people who do not see its files.
+
+    URLs become what `public_url` shows. Absolute paths keep only their last part, because folders
+    may name people and machines.
+    """
     if isinstance(value, str):
+        if re.fullmatch(r"/[^()\[\]\\*+?|^$]+", value):  # but no pattern of `extract`
+            return f"…/{PurePosixPath(value).name}"
         return public_url(value) if value.startswith(("http://", "https://")) else value
     if isinstance(value, Mapping):
         return {key: public_addresses(inner) for key, inner in value.items()}

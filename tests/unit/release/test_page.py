@@ -45,6 +45,7 @@ def test_it_tells_the_promise_and_every_mechanism(tmp_path: Path, release: Relea
     for item in statement["mechanisms"]:
         assert f"{item['name']}: {item['released']}" in text
         assert f"{item['noise_standard_deviation']:.4g}" in text
+        assert f"{item['noise_multiplier']:.4g}" in text, "what the report shows, under one name"
     for item in [*statement["not_covered"], *statement["public"]]:
         assert item[1:].replace("`", "") in text
 

@@ -37,7 +37,9 @@ def test_it_says_patients_where_n_counts_them(
     assert "with 64 patients in 4 classes" in printed
     assert "patients are enough" in printed
     assert "10x patients" in printed
-    assert "Predicted is accuracy with one label per image; AUC and macro accuracy are not" in printed
+    assert (
+        "Predicted is accuracy with one label per image; AUC and macro accuracy are not" in printed
+    )
     of_data = printed.partition("Lead kept = (private")[0]
     assert "images" not in of_data
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from dpprobe.results.best_private import Best
 
 FIGURES_BYTES = 16 << 20  # of figure files within the page; what is above becomes a link
 SVG_BYTES = 400_000  # a larger drawing is shown as its PNG
+_INFINITY = re.compile(r"Epsilon ∞[^.]*\. ?")  # the sentence of a caption
 FIGURE_TITLES = {
     "by_backbone": "Results by backbone",
     "by_resolution": "Results by size of images",
@@ -36,13 +38,17 @@ class Exhibits:
     Attributes:
       linked: titles of the figures that are too large for the page.
       backbones: the number of the study's.
+      noiseless: datasets with a method at infinity besides the non-private baseline.
     """
 
-    def __init__(self, sources: Sources, folder: Path, *, backbones: int) -> None:
+    def __init__(
+        self, sources: Sources, folder: Path, *, backbones: int, noiseless: Set[str] = frozenset()
+    ) -> None:
         self.linked: list[str] = []
         self.sources = sources
         self.folder = folder
         self.backbones = backbones
+        self.noiseless = noiseless
         self.bytes_left = FIGURES_BYTES
         self.seen: set[str] = set()
         self.names = set(sources.datasets)
@@ -92,6 +98,9 @@ class Exhibits:
         path = svg if svg is not None and svg.stat().st_size <= SVG_BYTES else png or svg
         assert path is not None
         title = title_of(name, dataset)
+        caption = _find_caption(name, self.sources.captions)
+        if dataset not in self.noiseless:
+            caption = _INFINITY.sub("", caption)
         data = None
         if self.has_room(path.stat().st_size):
             kind = "image/svg+xml" if path.suffix == ".svg" else "image/png"
@@ -103,7 +112,7 @@ class Exhibits:
             "main": not name.startswith(("tsne", "membership_")),
             "data": data,
             "alt": f"{title}. {facts.get(name.partition('_')[0], '')}".strip(),
-            "caption": _find_caption(name, self.sources.captions),
+            "caption": caption,
             "links": self._link_files(files.values()),
         }
 

@@ -58,7 +58,9 @@ def unplanned_words(grid: Grid, dataset: str) -> str:
     measure = grid.measures[dataset]
     if measure.is_accuracy:
         return "no private linear head at an ε that the planner knows"
-    words = "not predicted: public learning curves are of accuracy with one label per image, not of "
+    words = (
+        "not predicted: public learning curves are of accuracy with one label per image, not of "
+    )
     if measure.multi_label:
         return f"{words}{measure.title}"
     return f"{words}{measure.title}; `dpprobe plan` predicts accuracy at any n and ε"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dpprobe.artifacts import read_json
+from dpprobe.data.addresses import public_addresses
 from dpprobe.data.table import DatasetInfo
 from dpprobe.errors import DataError
 from dpprobe.privacy.risk import budget_words, explain_risks, row_words
@@ -198,7 +199,7 @@ def what_was_run(
             "labels": "several labels per row" if info.multi_label else "one label per row",
             "measure": grid.measures[name].title if name in grid.measures else "",
             "delta": grid.delta_text(name) or "none",
-            "source": one_line(dict(info.source)),
+            "source": _describe_source(public_addresses(info.source)),
             "untested": _name_untested(info),
             "rare": info.rare_classes_note,
         }
@@ -238,16 +239,29 @@ def _method_options(options: Mapping[str, Any]) -> str:
 
 def one_line(options: Mapping[str, Any], skip: Sequence[str] = ()) -> str:
     """Writes options in one line, without those that are not set."""
-    parts = []
-    for name, value in options.items():
-        if name in skip or value in (None, [], {}, ()):
-            continue
-        if isinstance(value, Mapping):
-            inner = one_line(value)
-            parts.append(f"{name} ({inner})")
-        else:
-            parts.append(f"{name} {value}")
-    return ", ".join(parts)
+    return ", ".join(
+        f"{name} {_write_value(value)}"
+        for name, value in options.items()
+        if name not in skip and value not in (None, [], {}, ())
+    )
+
+
+def _write_value(value: Any) -> str:
+    """Writes a value as a study does, but without quotes and braces."""
+    if isinstance(value, Mapping):
+        return f"({one_line(value)})"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_write_value, value))}]"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _describe_source(source: Mapping[str, Any]) -> str:
+    """Writes where a dataset comes from: its source, then the options of the source."""
+    kind = str(source.get("source", "unknown"))
+    options = one_line(source, skip=("source",))
+    return f"{kind}: {options}" if options else kind
 
 
 def _format_number(value: Any) -> str:

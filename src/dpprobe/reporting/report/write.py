@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,6 +17,7 @@ from markupsafe import Markup
 from dpprobe.analyses.analysis import Analysis, Page
 from dpprobe.analysis_registry import ANALYSES, load_analyses
 from dpprobe.artifacts import write_text
+from dpprobe.counted_nouns import count_noun
 from dpprobe.data.addresses import public_addresses
 from dpprobe.data.table import read_info
 from dpprobe.exhibits.html_page import content_policy, relative_path
@@ -79,7 +81,16 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
     zero_shot = sections.zero_shot_results(sources.zero_shot)
     privacy = statements.read_statements(sources.statements, order=list(grid.measures))
     bests = best_private(grid, zero_shot)
-    exhibits = Exhibits(sources, output.parent, backbones=len({name for name, _ in grid.columns}))
+    exhibits = Exhibits(
+        sources,
+        output.parent,
+        backbones=len({name for name, _ in grid.columns}),
+        noiseless={
+            key[0]
+            for key, entry in grid.entries.items()
+            if math.isinf(key[1]) and not entry.ceiling
+        },
+    )
     cells = sections.list_cells(summary, privacy, origin)
     page = Page(grid=grid, names=sources.names, folder=output.parent)
     shown = make_sections(sources.records, page, exhibits)
@@ -195,6 +206,7 @@ def _make_environment(template: Path) -> Environment:
     environment.filters["short"] = sections.one_line
     environment.filters["upper_first"] = lambda text: text[:1].upper() + text[1:]
     environment.filters["coded"] = mark_code
+    environment.filters["count"] = count_noun
     environment.filters["thousands"] = lambda value: f"{value:,}"
     environment.globals["headlines"] = HEADLINES
     return environment

@@ -33,6 +33,19 @@ def test_a_check_is_of_one_dataset_and_backbone(tmp_path: Path) -> None:
         assert re.search(f"{pair} The backbone[^.]* no data went into them. not run", shown)
 
 
+def test_noise_is_told_as_multiplier_and_as_standard_deviation(made: Made) -> None:
+    """A release's page shows both too: one of them alone was taken for the other."""
+    path = made.results / "cells/digits/pixels/sgd/eps-1/privacy.json"
+    (mechanism, *_) = read_json(path)["mechanisms"]
+    mechanism |= {"noise_multiplier": 16.86, "sensitivity": 1.4, "noise_standard_deviation": 23.604}
+    write_json(path, read_json(path) | {"mechanisms": [mechanism]})
+    text = made.page().text
+    for title in ("noise multiplier", "sensitivity", "noise standard deviation"):
+        assert f'<th scope="col" class="num">{title}</th>' in text
+    cells = "".join(f'<td class="num">{value}</td>' for value in ("16.86", "1.4", "23.6"))
+    assert cells in text
+
+
 def test_statements_that_differ_are_not_merged(made: Made) -> None:
     path = made.results / "cells/digits/pixels/sgd/eps-1/privacy.json"
     record = read_json(path)

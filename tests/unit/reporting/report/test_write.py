@@ -12,6 +12,7 @@ from dpprobe.exhibits.tables import Column, Table, TableCell, make_row
 from dpprobe.reporting.report.shown_tables import ReportTable, study_tables
 from dpprobe.results.cautions import never_remedy
 from dpprobe.results.summary import summarise_cells
+from tests.support.cell_files import write_cell
 from tests.support.report_page import Made, write_summaries
 
 
@@ -62,6 +63,58 @@ def test_addresses_lose_what_may_be_secret(made: Made) -> None:
     page = made.page()
     assert "SECRET" not in page.text
     assert "https://host/ward.zip?..." in page.words
+
+
+def test_options_are_written_for_people_without_folders_of_this_machine(made: Made) -> None:
+    source = {
+        "source": "csv", "root": "/home/jane/scans", "class_names": {"0": "normal", "1": "ill"},
+        "group_columns": ["sex"], "joins": [{"file": "a.csv", "first": True}], "split_seed": 0,
+        "extract": {"patient": {"pattern": "/p([0-9]+)/"}},
+    }  # fmt: skip
+    path = made.sources.datasets["digits"]
+    write_json(path, read_json(path) | {"source": source})
+    made.study["datasets"]["digits"] = source
+    page = made.page()
+    assert (
+        "csv: root …/scans, class_names (0 normal, 1 ill), group_columns [sex], "
+        "joins [(file a.csv, first yes)], split_seed 0, extract (patient (pattern /p([0-9]+)/))"
+    ) in page.words
+    assert "/home/jane" not in page.text
+    assert "In paths, …/ stands for the folders above." in page.words
+
+
+def test_counts_of_one_have_a_noun_in_the_singular(made: Made) -> None:
+    page = made.page()
+    assert "1 more figure " in page.words
+    assert "1 more figures" not in page.words
+
+
+def test_columns_without_values_are_left_out_of_what_the_selection_costs(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    titles = ("held-out estimate (%)", "ε of the selection")
+    words = made.page().words
+    assert all(title in words for title in titles)
+    cells = [write_cell(tmp_path / "r", epsilon="1")]
+    summarise_cells(cells, tmp_path / "one.parquet", study="small")
+    words = made.page(summaries=[tmp_path / "one.parquet"]).words
+    assert "own mean (%)" in words
+    assert not any(title in words for title in titles), "one head is no selection"
+
+
+def test_a_caption_speaks_of_infinity_only_if_something_stands_there(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    told = "Epsilon ∞, if it is drawn"
+    cells = [
+        write_cell(tmp_path / "r", method=m, epsilon=e)
+        for m, e in (("sgd", "1"), ("nonprivate", "inf"))
+    ]
+    summarise_cells(cells, tmp_path / "few.parquet", study="small")
+    words = made.page(summaries=[tmp_path / "few.parquet"]).words
+    assert told not in words
+    assert "baselines of the backbones. Test results are computed without noise." in words
+    cells.append(write_cell(tmp_path / "r", method="sgd", epsilon="inf"))
+    summarise_cells(cells, tmp_path / "more.parquet", study="small")
+    assert told in made.page(summaries=[tmp_path / "more.parquet"]).words
 
 
 def test_text_from_files_is_never_markup(made: Made) -> None:
