@@ -50,9 +50,9 @@ NO_CHOICE = (
     "Choices by results of other studies are not covered."
 )
 IF_FIXED = (
-    "If its backbone, method and epsilon were fixed before anyone saw a result on this dataset, "
-    "nothing was chosen, and this release costs its own epsilon alone. If they were not, the "
-    "following holds. "
+    "This release costs its own epsilon alone if its backbone, method and epsilon were fixed "
+    "before anyone saw a result on this dataset, and no benchmark decided whether to make it. "
+    "Otherwise the following holds. "
 )
 SEEDED = (
     " The bound holds against anyone who cannot recompute the noise of these cells. That noise "
