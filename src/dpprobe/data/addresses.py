@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 
 def check_address(value: str) -> str:
-    """Returns a file's address; raises ValueError for no http address, and for a login in it."""
+    """Returns a file's address; raises ValueError if it is not http(s) or contains a login."""
     parts = urlsplit(value)
     if "@" in parts.netloc:
         # The address is not shown: it may contain a password.

@@ -19,7 +19,7 @@ def fold_name(name: str) -> str:
 
 
 def find_alike(names: Iterable[str]) -> list[tuple[str, ...]]:
-    """Lists the groups of names that look alike, in their order."""
+    """Lists the groups of names that look alike, in the order of their first names."""
     same: dict[str, dict[str, None]] = {}
     for name in names:
         same.setdefault(fold_name(name), {})[name] = None
@@ -27,7 +27,7 @@ def find_alike(names: Iterable[str]) -> list[tuple[str, ...]]:
 
 
 def find_name_fault(names: Sequence[str]) -> str | None:
-    """Returns the fault of names of classes that are equal or look alike."""
+    """Returns the error text for class names that are equal or look alike; None without a fault."""
     if len(set(names)) != len(names):
         return f"{', '.join(names)}: a name appears twice; remove one"
     if same := find_alike(names):
@@ -39,7 +39,7 @@ def joined_labels(labels: Iterable[str], names: Iterable[str] | None = None) -> 
     """Lists labels that join several names: `benign;malignant`, also with | or a comma.
 
     Args:
-      names: the classes; by default all labels.
+      names: the names of the classes; by default each label counts as a name.
     """
     parts = {text: [part.strip() for part in re.split(r"[;|,]", text)] for text in sorted(labels)}
     known = set(parts if names is None else names)
@@ -47,5 +47,5 @@ def joined_labels(labels: Iterable[str], names: Iterable[str] | None = None) -> 
 
 
 def in_words(names: Iterable[str]) -> str:
-    """Writes names that look alike, so that a space at an end can be seen."""
+    """Quotes and joins names that look alike, so that a space at an end is visible."""
     return " and ".join(repr(name) for name in names)

@@ -27,12 +27,12 @@ from dpprobe.progress import Progress
 
 logger = logging.getLogger("dpprobe")
 
-# Errors of a file system without locks.
+# Error numbers of a file system that cannot lock files.
 NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
 
 ZIP_SUFFIX = ".zip"
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
-# Added to archives by macOS; no content of the dataset.
+# macOS adds these to archives; they are not part of the dataset.
 IGNORED_FOLDER = "__MACOSX"
 IGNORED_FILE = ".DS_Store"
 COPY_BYTES = 1 << 20
@@ -41,7 +41,7 @@ _DAMAGE = (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, lzma.LZMA
 
 
 def folder_name(name: str) -> str | None:
-    """Returns the folder of an archive's content: its name without suffix; None for other files."""
+    """Returns an archive's name without its suffix, for its folder; None for other files."""
     for suffix in (ZIP_SUFFIX, *TAR_SUFFIXES):
         if name.lower().endswith(suffix) and len(name) > len(suffix):
             return name[: -len(suffix)]
@@ -51,18 +51,19 @@ def folder_name(name: str) -> str | None:
 def extract_archive(archive: Path, directory: Path, *, sha256: str | None = None) -> None:
     """Unpacks an archive into `directory`, which then contains its members and nothing else.
 
-    It is unpacked beside and renamed, so `directory` is whole or as it was; a second process waits
-    until the first is done. Unpacking the same content again does nothing, unless the folder has
-    lost or gained a file or a byte since.
+    The archive is unpacked into a temporary folder, which then replaces `directory`. So `directory`
+    is complete or unchanged. A second process waits until the first is done. Unpacking the same
+    archive again does nothing, unless the folder has lost or gained a file or a byte since.
 
     Args:
       archive: a zip, or a tar with or without gzip, bzip2 or xz, by its suffix.
       directory: replaced if it contains another archive's content.
-      sha256: of the archive; computed if absent.
+      sha256: the archive's hash; computed if None.
 
     Raises:
-      DataError: naming archive and member, for an archive that is damaged, encrypted, reaches
-        outside the folder, contains devices or a file twice, or cannot be written. Nothing is left.
+      DataError: if the archive is damaged or encrypted, reaches outside the folder, contains
+        devices or a file twice, or cannot be unpacked. Names the archive and the member; no
+        unpacked file is left.
     """
     mark = directory.with_name(f".{directory.name}.extracted.json")
     state = {"archive": archive.name, "sha256": sha256 or artifacts.sha256_file(archive)}
@@ -72,7 +73,7 @@ def extract_archive(archive: Path, directory: Path, *, sha256: str | None = None
         if _is_whole(directory, mark, state):
             return
         prefix = f".{directory.name}.extracting"
-        for left in directory.parent.iterdir():  # by a process that was killed
+        for left in directory.parent.iterdir():  # left by a process that was killed
             if left.name.startswith(prefix):
                 _remove_folder(left)
         temporary = directory.with_name(f"{prefix}-{secrets.token_hex(4)}")
@@ -84,7 +85,8 @@ def extract_archive(archive: Path, directory: Path, *, sha256: str | None = None
                 _extract_tar(archive, temporary)
             mark.unlink(missing_ok=True)
             _remove_folder(directory)
-            # A mark without its folder counts for nothing.
+            # If the process is killed before the rename, the mark has no folder, and `_is_whole`
+            # ignores it.
             artifacts.write_json(mark, {**state, **_count_contents(temporary)})
             temporary.replace(directory)
         except BaseException:
@@ -116,7 +118,7 @@ def _lock_folder(directory: Path) -> Iterator[None]:
     """Keeps other processes from unpacking into a folder at the same time."""
     directory.parent.mkdir(parents=True, exist_ok=True)
     path = directory.with_name(f".{directory.name}.lock")
-    # A lock file left by a job that was killed on another machine must hold nobody off.
+    # A lock file left by a job that was killed on another machine must not block other jobs.
     lock = FileLock(path, fallback_to_soft=False)
     try:
         try:
@@ -133,7 +135,7 @@ def _lock_folder(directory: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)  # while it is held: who waits for it then takes a new one
+        path.unlink(missing_ok=True)  # while locked: a waiting process then creates a new file
         lock.release()
 
 
@@ -141,10 +143,10 @@ def decompress_file(archive: Path, path: Path, *, largest: int) -> None:
     """Unpacks a gzip of one file.
 
     Args:
-      largest: bytes; more than that is an error.
+      largest: the largest allowed size of the unpacked file, in bytes.
 
     Raises:
-      DataError: if it is damaged or larger.
+      DataError: if the gzip is damaged, or its content is larger than `largest`.
     """
     with (
         _explain_errors(archive, path.parent),
@@ -172,16 +174,16 @@ def _explain_errors(archive: Path, directory: Path) -> Iterator[None]:
         raise _damaged_error(archive, error) from error
     except NotImplementedError as error:
         raise DataError(
-            f"{archive}: Python cannot unpack it ({error}); unpack it with another tool and "
-            "name the folder as an imagefolder"
+            f"{archive}: Python cannot unpack it ({error}); unpack it with another tool and use "
+            "the folder with `source: imagefolder`"
         ) from error
     except OSError as error:
-        if error.errno is None:  # gzip and bzip2 say so that their content is no such
+        if error.errno is None:  # gzip and bzip2 raise it for content that is not theirs
             raise _damaged_error(archive, error) from error
         if artifacts.is_full(error):
             raise DataError(
-                f"{archive}: the disk filled up while it was unpacked into {directory.parent}; "
-                f"{artifacts.DISK_REMEDY}"
+                f"{archive}: the disk filled up while the archive was unpacked into "
+                f"{directory.parent}; {artifacts.DISK_REMEDY}"
             ) from error
         raise DataError(
             f"{archive}: cannot be unpacked into {directory.parent} ({error.strerror}); correct "
@@ -198,10 +200,10 @@ def _damaged_error(archive: Path, error: Exception) -> DataError:
 
 
 def _check_members(archive: Path, members: list[tuple[str, int]], folder: Path) -> None:
-    """Refuses names that lead outside the folder, a file twice, and files larger than the disk.
+    """Refuses names outside the folder, duplicate files, and content above the free disk space.
 
     Args:
-      members: name and bytes; the name of a folder ends with /.
+      members: the name and the size in bytes of each; the name of a folder ends with /.
     """
     files: set[str] = set()
     for name, _ in members:
@@ -236,7 +238,7 @@ def _extract_zip(archive: Path, folder: Path) -> None:
             if member.flag_bits & 1:
                 raise DataError(
                     f"{archive}: {member.filename!r} is encrypted; unpack it by hand with its "
-                    "password and name the folder as an imagefolder"
+                    "password and use the folder with `source: imagefolder`"
                 )
             if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
                 raise DataError(
@@ -267,7 +269,7 @@ class _StrictTarInfo(tarfile.TarInfo):
 def _extract_tar(archive: Path, folder: Path) -> None:
     with tarfile.open(archive, tarinfo=_StrictTarInfo) as packed:
         members = [member for member in packed.getmembers() if not _is_ignored(member.name)]
-        # tarfile stops before the checksum at the end of a compressed stream.
+        # tarfile stops before the checksum at the end of a compressed stream; reading on checks it.
         while packed.fileobj is not None and packed.fileobj.read(COPY_BYTES):
             pass
         sizes = [(one.name + "/" * one.isdir(), one.size) for one in members]

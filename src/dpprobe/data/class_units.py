@@ -1,7 +1,7 @@
-"""Units of each class on the two sides of a split, counted from names and labels before any image.
+"""Counts the units of each class in train and test from names and labels; reads no image.
 
-A unit is a patient where a column names them, else an image. The counts are private: they are for
-the owner's screen, never for a file.
+A unit is a patient if a column names the patients, otherwise an image. The counts are private: they
+are shown on the owner's screen, but never written to a file.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import TypeVar
 
 from dpprobe.data.options import ClassUnits, DatasetOptions
 
-RARE = 5  # units, or images, of a class of which too little is known
-FRACTIONS = (0.1, 0.2, 0.3, 0.4, 0.5)  # of test units, that a message compares
+RARE = 5  # too little is known about a class with fewer units (or images)
+FRACTIONS = (0.1, 0.2, 0.3, 0.4, 0.5)  # shares of test units that a message compares
 Sides = Counter[tuple[str | None, int]]  # (side, class number) -> units
 _Dataset = TypeVar("_Dataset", bound=DatasetOptions)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SplitCounts:
-    """Counts of a split for planning: rows of both tables, training patients, classes."""
+    """Counts of a split for planning: rows of both tables, training patients, units per class."""
 
     rows: tuple[int, int]
     patients: int | None
@@ -33,7 +33,7 @@ _counted: dict[tuple[object, ...], SplitCounts] = {}
 
 
 def count_once(options: DatasetOptions, count: Callable[[], SplitCounts]) -> SplitCounts:
-    """Returns the result of `count`, from memory while the options and their files are the same.
+    """Returns the result of `count`, cached while the options and their files are unchanged.
 
     Planning asks for rows, patients and classes several times, and a table may be large.
     """
@@ -48,7 +48,7 @@ def count_once(options: DatasetOptions, count: Callable[[], SplitCounts]) -> Spl
 def count_classes(
     options: _Dataset, names: Sequence[str], count: Callable[[_Dataset], Sides]
 ) -> ClassUnits:
-    """Counts the units of each class, at larger test fractions too if a class is rare in test."""
+    """Counts the units of each class; also for larger test fractions if a class is rare in test."""
     sides = count(options)
 
     def side(of: Sides, name: str) -> dict[str, int]:
@@ -72,7 +72,7 @@ def list_pairs(labels: Iterable[int | Sequence[int] | None]) -> Iterator[tuple[i
     """Yields (row, class number) for each class of a row.
 
     Args:
-      labels: of each row, a class number, or zeros and ones; None if it is missing.
+      labels: of each row, the class number, or a 0 or 1 per class; None if the label is missing.
     """
     for row, label in enumerate(labels):
         if isinstance(label, int):
@@ -89,9 +89,9 @@ def count_pairs(
     """Counts units by side and class.
 
     Args:
-      pairs: of `list_pairs`.
+      pairs: as `list_pairs` yields them.
       sides: the side of each row; None for a row that is left out.
-      units: the patient of each row; None if a row is a unit.
+      units: the patient of each row; None if each row is a unit.
     """
     if units is None:
         return Counter((sides[row], label) for row, label in pairs)

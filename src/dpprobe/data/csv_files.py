@@ -1,7 +1,7 @@
 """The CSV files of a manifest: their headers and their records.
 
-Python's own reader counts the lines of the file, for messages; pandas counts rows, which differ if
-a quoted value spans lines.
+Python's csv module reads the files, because messages need line numbers. pandas counts rows, which
+differ from lines if a quoted value spans several lines.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _AS_UTF_8 = "save it as UTF-8 (`CSV UTF-8` in Excel, or `iconv -f {} -t UTF-8 ol
 
 
 def check_columns(options: TableOptions, split: SplitName) -> None:
-    """Checks that all columns exist, before any row is read.
+    """Checks that all columns of the options exist in the files, before any row is read.
 
     Raises:
-      ConfigError: naming the option and the column that is missing.
+      ConfigError: if a column is missing, or an added column exists already; names the option.
     """
     file = options.split_file(split)
     known = list(read_header(options, file, split))
@@ -64,7 +64,7 @@ def check_columns(options: TableOptions, split: SplitName) -> None:
                 raise _no_column(f"{where}.columns", join.file, column, there)
             if column in known:
                 raise ConfigError(
-                    f"{where}.columns: {column!r} is already a column; leave it out of the join"
+                    f"{where}.columns: {column!r} is already a column; remove it from this list"
                 )
             known.append(column)
     for column, option in options.list_columns().items():
@@ -98,7 +98,7 @@ def read_header(options: TableOptions, file: str, option: str) -> tuple[str, ...
     """Reads the names of a file's columns.
 
     Raises:
-      ConfigError: if it is missing, cannot be read, or two columns have one name.
+      ConfigError: if the file is missing or unreadable, or two columns have the same name.
     """
     if (columns := options.open_columns(file)) is not None:
         return columns.columns
@@ -129,7 +129,7 @@ def open_rows(options: TableOptions, file: str) -> Iterator[Reader]:
     """Opens the records of a file, its header first.
 
     Raises:
-      ConfigError: naming the line that cannot be read.
+      ConfigError: if a line cannot be read; names the line.
     """
     path = options.locate_path(file)
     tabs = file.lower().removesuffix(".gz").endswith(".tsv")
@@ -165,9 +165,9 @@ def _check_kind(file: str, begin: bytes) -> None:
 
 
 def _not_utf_8(file: str, path: Path) -> ConfigError:
-    """Returns the error for a file that is not UTF-8, with its first such line.
+    """Returns the error for a file that is not UTF-8, with its first invalid line.
 
-    The reader does not know the line: it decodes many lines before it counts the first.
+    The csv reader does not know this line: it decodes many lines before it counts the first.
     """
     remedy = _AS_UTF_8.format("WINDOWS-1252")
     with _open_file(path) as stream:

@@ -1,9 +1,9 @@
 """A manifest: a CSV file with one row per image.
 
-Paths and labels are columns, or are made of columns. Other files can be joined by keys, like the
-labels, splits and patients of MIMIC-CXR. Images are read in place. All paths, also of CSV files,
-are relative to `root`. The CSV files are watched; the images are not, but one that changes after
-the tables were written is refused by its hash.
+Paths and labels are columns, or are built from columns. Other files can be joined by keys, as
+MIMIC-CXR needs for its labels, splits and patients. Images are read in place. All paths, also of
+CSV files, are relative to `root`. A changed CSV file makes the tables stale. A changed image does
+not, but its hash no longer matches the tables, so it is refused.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | Non
     """Writes the split tables of a manifest.
 
     Args:
-      recorded: the study's options, if another source made these.
+      recorded: the options for dataset.json, if another source made `options` from them.
 
     Raises:
       ConfigError: if a file cannot be read as the options say.

@@ -23,11 +23,12 @@ UncertainPolicy = Literal["ones", "zeros", "drop", "error"]
 
 
 class Extract(Block):
-    """A column extracted from another one."""
+    """A column whose values are extracted from another column."""
 
     column: str = Field(description="A column of the manifest.")
     pattern: str = Field(
-        description="A regular expression; the value is its one group, in round brackets."
+        description="A regular expression with one group in round brackets, which matches the "
+        "value."
     )
 
     @field_validator("pattern")
@@ -48,24 +49,24 @@ class Extract(Block):
 
 
 class Join(Block):
-    """Another file's columns, found by keys; blank for an unknown key."""
+    """Columns of another file, added by a key; blank if the other file lacks the key."""
 
     file: str = Field(min_length=1, description="A csv or tsv file, relative to `root`.")
     by: str | tuple[str, ...] | dict[str, str] = Field(
         min_length=1,
-        description="The key: a column of both files, several columns, or {column here: column "
-        "there}.",
+        description="The key: a column that both files have, a list of such columns, or {column of "
+        "`train`: column of `file`}.",
     )
     columns: tuple[str, ...] = Field(min_length=1, description="Columns to add.")
     first: bool = Field(
         False,
-        description="If a key has several rows, use the first one; without this option "
-        "they are an error.",
+        description="If several rows of the file have the same key, use the first; without this "
+        "option they are an error.",
     )
 
     @property
     def key_columns(self) -> dict[str, str]:
-        """Column here -> column of the file."""
+        """Column of the manifest -> column of the joined file."""
         if isinstance(self.by, str):
             return {self.by: self.by}
         return dict(self.by) if isinstance(self.by, dict) else {name: name for name in self.by}
@@ -101,7 +102,7 @@ ClassNames = Annotated[
 
 
 class ColumnFile(Protocol):
-    """A file with columns of labels, patients and groups that is no CSV."""
+    """A file of another format than CSV, with columns of labels, patients and groups."""
 
     @property
     def columns(self) -> tuple[str, ...]: ...
@@ -121,19 +122,20 @@ class TableOptions(UnitOptions):
     test: str | None = Field(
         None,
         min_length=1,
-        description="File of the test split. Without it and without `split_column`, the training "
-        "file is split.",
+        description="File of the test split. Without `test` and `split_column`, the rows of "
+        "`train` are split.",
     )
     split_column: str | None = Field(
         None, description="Column of `train` that says to which split a row belongs."
     )
     train_values: tuple[Value, ...] = Field(
-        ("train",), min_length=1, description="Value of `split_column` for training rows."
+        ("train",), min_length=1, description="Values of `split_column` that mark training rows."
     )
     test_values: tuple[Value, ...] = Field(
         ("test",),
         min_length=1,
-        description="Value of `split_column` for test rows; rows with other values are not used.",
+        description="Values of `split_column` that mark test rows; rows with other values are not "
+        "used.",
     )
     delimiter: str | None = Field(
         None,
@@ -149,7 +151,8 @@ class TableOptions(UnitOptions):
     label_columns: tuple[str, ...] | None = Field(
         None,
         min_length=2,
-        description="Columns of several labels per row: 1, 0, -1 (uncertain) or blank.",
+        description="Columns of rows with several labels, one column per label: 1, 0, -1 "
+        "(uncertain) or blank.",
     )
     class_names: ClassNames | None = Field(
         None,
@@ -160,11 +163,14 @@ class TableOptions(UnitOptions):
     )
     uncertain: UncertainPolicy | dict[str, UncertainPolicy] = Field(
         "error",
-        description="Meaning of -1: ones, zeros, drop (leave out the row) or error; or a mapping "
-        "of label columns to one of these, with error for columns not named.",
+        description="Treatment of the label -1: ones or zeros (read it as 1 or 0), drop (leave out "
+        "the row) or error. Or a mapping of label columns to these words; columns not named have "
+        "error.",
     )
     missing: Literal["zeros", "drop", "error"] = Field(
-        "error", description="Meaning of a blank label: 0, drop (leave out the row), or an error."
+        "error",
+        description="Treatment of a blank label: zeros (read it as 0), drop (leave out "
+        "the row) or error.",
     )
     id_column: str | None = Field(
         None,
@@ -174,10 +180,11 @@ class TableOptions(UnitOptions):
     group_columns: GroupColumns = ()
     extract: dict[str, Extract] = Field(
         {},
-        description="Columns extracted from other columns, such as a patient's number in a path.",
+        description="New columns with values extracted from other columns, such as a patient's "
+        "number in a path.",
     )
     joins: tuple[Join, ...] = Field(
-        (), description="Files whose columns are joined, in this order."
+        (), description="Files whose columns are added by a key, in this order."
     )
     filters: dict[str, tuple[Value, ...]] = Field(
         {}, description="Column -> the values to keep; rows with other values are left out."
@@ -199,7 +206,7 @@ class TableOptions(UnitOptions):
         both = {str(value) for value in self.train_values} & {str(x) for x in self.test_values}
         if self.split_column is not None and both:
             shared = ", ".join(sorted(both))
-            yield f"test_values: {shared}: also in train_values; remove it from one"
+            yield f"test_values: {shared}: also in train_values; remove it from one of the two"
         if self.class_names is None and self.label_columns is None:
             yield (
                 "class_names: missing; with label_column write all classes in the order of their "
@@ -215,8 +222,8 @@ class TableOptions(UnitOptions):
         else:
             if self.class_names is not None and len(self.class_names) != len(self.label_columns):
                 yield (
-                    "class_names: not as many as label_columns; write one name per column, or "
-                    "remove it"
+                    "class_names: not as many names as label_columns; write one name per column, "
+                    "or remove class_names"
                 )
             if isinstance(self.class_names, dict):
                 yield "class_names: a mapping works only with label_column; write a list"
@@ -227,8 +234,8 @@ class TableOptions(UnitOptions):
     def image_params(self) -> dict[str, Any]:
         """Returns the options that determine the set of images.
 
-        Without the column of the split, and without extracted or joined columns unless paths or
-        filters use them.
+        `split_column` is not among them; `extract` and `joins` are only if paths or filters use
+        their columns.
         """
         made = {*self.extract, *(column for join in self.joins for column in join.columns)}
         others = {"split_column"}
@@ -258,13 +265,14 @@ class TableOptions(UnitOptions):
         return tuple(self.list_groups())
 
     def list_groups(self) -> dict[str, Group]:
-        """Maps columns of the split tables to the columns of their values."""
+        """Maps each group column of the split tables to the source's column of its values."""
         return list_groups(self.group_columns)
 
     def unit_name(self) -> str | None:
-        """Returns the column of patients, with its pattern or join.
+        """Returns the column of patients, with the pattern or join that makes it.
 
-        Another pattern under the same name makes other units, whose prices do not add up.
+        A column of the same name with another pattern has other units: their epsilons must not be
+        added up.
         """
         return None if self.unit_column is None else self._describe_column(self.unit_column)
 
@@ -283,7 +291,7 @@ class TableOptions(UnitOptions):
         return column
 
     def locate_path(self, name: str) -> Path:
-        """Returns a path of these options, relative to `root` unless it is absolute."""
+        """Returns the path of a file that these options name; relative names start at `root`."""
         return resolve_path(self.root) / resolve_path(name)
 
     def side_options(self, *, own_test: bool) -> set[str]:
@@ -298,7 +306,8 @@ class TableOptions(UnitOptions):
         return {*names, *made}
 
     def id_options(self) -> set[str]:
-        """Returns the options that determine ids without `id_column`: places in the files."""
+        """Returns the options that determine ids without `id_column`: the files, whose rows are
+        numbered."""
         return {"train"}
 
     def images_fault(self) -> str | None:
@@ -307,8 +316,8 @@ class TableOptions(UnitOptions):
             return None
         return (
             f"max_images_per_patient keeps the first images of a patient after {options}, so "
-            "removing one image would let another in; write `unit: patient`, or a file of the "
-            "rows to use"
+            "removing one image would add another of this patient; write `unit: patient`, or a "
+            "file with only the rows to use"
         )
 
     def _describe_filters(self) -> str:
@@ -344,15 +353,15 @@ class TableOptions(UnitOptions):
         return written
 
     def path_columns(self) -> tuple[str, ...]:
-        """Returns the columns of a row's path; none if rows have no paths."""
+        """Returns the columns that make up a row's path; none if rows have no paths."""
         return ()
 
     def open_columns(self, file: str) -> ColumnFile | None:  # noqa: ARG002
-        """Opens a file that is no CSV; None for CSV."""
+        """Opens a file of another format than CSV; None for CSV."""
         return None
 
     def check_length(self, split: SplitName, rows: int) -> None:
-        """Raises ConfigError if a split's table has another number of rows than its vectors."""
+        """Raises ConfigError if a split's table has more or fewer rows than vectors."""
 
     def list_columns(self) -> dict[str, str]:
         """Maps every column that is read, except keys of joins, to the option that names it."""
@@ -369,7 +378,7 @@ class ManifestOptions(TableOptions):
     """The options of a CSV manifest, without the parts that read its files."""
 
     path_column: str | None = Field(
-        None, description="Column of the images' paths; `path` if absent."
+        None, description="Column of the images' paths; without this option, the column `path`."
     )
     path_template: str | None = Field(
         None,

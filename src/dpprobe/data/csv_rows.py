@@ -1,8 +1,8 @@
 """The rows of a CSV manifest: read, joined, filtered, split, and passed to the writer of split
 tables.
 
-A fault of a whole file is a `ConfigError` before any image is read. Faults of single rows are small
-codes, which the tables' report explains together with all others.
+A fault of a whole file raises ConfigError before any image is read. Faulty labels of single rows
+become negative codes; `problems.csv` lists all faulty rows together.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ UNCERTAIN, BLANK, OTHER, DROP = -1, -2, -3, -4
 
 @dataclass(frozen=True, kw_only=True)
 class ManifestRows:
-    """The rows of a file that are used.
+    """The used rows of one file.
 
     Attributes:
-      file: as the study writes it.
-      frame: the columns that are needed, as text, and the rows' lines.
+      file: its name as the study writes it.
+      frame: the needed columns as text, and the line number of each row.
       codes: int64 [rows, 1] class numbers, or int8 [rows, labels] of 0 and 1; negative for a faulty
         label.
     """
@@ -163,8 +163,8 @@ def load_columns(
         if rows.empty:
             written = sorted(frame[options.split_column].unique())
             raise ConfigError(
-                f"{name}_values: {options.train}: column {options.split_column!r} has no "
-                f"value {' or '.join(map(str, values))}; write one that it has: "
+                f"{name}_values: {options.train}: column {options.split_column!r} has no value "
+                f"{' or '.join(map(str, values))}; write a value that the column has: "
                 f"{', '.join(written[:SHOWN])}"
             )
         parts[name] = _use_rows(options, name, rows, quiet=quiet)
@@ -174,7 +174,7 @@ def load_columns(
 def _use_rows(
     options: TableOptions, name: SplitName, frame: pd.DataFrame, *, quiet: bool
 ) -> ManifestRows:
-    """Returns the rows after filters and dropped labels."""
+    """Returns the rows that remain after filters and dropped labels."""
     file = options.split_file(name) if options.split_column is None else options.train
     total = len(frame)
     for column, values in options.filters.items():
@@ -207,7 +207,8 @@ def _choose_rows(
     """Returns a mask of the rows whose column has one of the values that an option names.
 
     Raises:
-      ConfigError: for a value that looks like one of these: its rows would be lost in silence.
+      ConfigError: if a value in the column looks like a named value but is spelled differently: its
+        rows would be lost silently.
     """
     wanted = {str(value) for value in values}
     looks = {fold_name(value): value for value in wanted}
@@ -228,7 +229,7 @@ def _read_split(
     file = options.split_file(name)
     joins: list[Join] = []
     wanted = set(needed)
-    for join in reversed(options.joins):  # a join's key may be another's column
+    for join in reversed(options.joins):  # a join's key may be a column of another join
         if wanted & set(join.columns):
             joins.insert(0, join)
             wanted |= join.key_columns.keys()
@@ -273,7 +274,7 @@ def _read_file(options: TableOptions, file: str, columns: set[str]) -> pd.DataFr
             lines.append(rows.line_num)
             for place, name in places:
                 value = row[place].strip()
-                # Labels and groups are a few short words, again and again.
+                # Labels and groups repeat a few short words: each word is stored once.
                 values[name].append(sys.intern(value) if len(value) <= 8 else value)
     frame = pd.DataFrame({name: pd.Series(part, dtype=object) for name, part in values.items()})
     frame[LINE] = pd.Series(lines, dtype="int64")
@@ -287,7 +288,7 @@ def _join_file(
     keys = join.key_columns
     other = _read_file(options, join.file, {*keys.values(), *join.columns})
     theirs = list(keys.values())
-    other = other[(other[theirs] != "").all(axis=1)]  # a blank is no key
+    other = other[(other[theirs] != "").all(axis=1)]  # a blank key matches nothing
     twice = other.duplicated(theirs)
     if twice.any() and not join.first:
         row = other[twice].iloc[0]
@@ -296,7 +297,7 @@ def _join_file(
             f"{_describe_key(row, theirs)}; remove one, add a key, or write `first: true`"
         )
     other = other[~twice]
-    # Keys are renamed: one of theirs may be named like another column of ours.
+    # Keys of the joined file are renamed: a key may have the name of another column in `frame`.
     made = [f"\0{number}" for number in range(len(theirs))]
     right = other[list(join.columns)].assign(
         **{key: other[name] for key, name in zip(made, theirs, strict=True)}
@@ -361,7 +362,7 @@ def _make_ids(options: TableOptions, rows: ManifestRows) -> list[str]:
 
 
 def _make_paths(options: ManifestOptions, rows: ManifestRows) -> list[str]:
-    """Returns each row's path in the manifest; it is empty if a column that it needs is blank."""
+    """Returns each row's path in the manifest; empty if a column of the path is blank."""
     columns = {name: rows.frame[name].tolist() for name in options.path_columns()}
     if options.path_template is None:
         return next(iter(columns.values()))
@@ -373,7 +374,8 @@ def _make_paths(options: ManifestOptions, rows: ManifestRows) -> list[str]:
 def make_batches(
     options: ManifestOptions, parts: Mapping[SplitName, ManifestRows]
 ) -> Iterator[tuple[str, pa.Table]]:
-    """Yields batches for the tables. Both splits' rows must be known."""
+    """Yields batches for the split tables. Needs the rows of both splits to find faulty
+    patients."""
     mistaken = find_mistaken(options, parts)
     root = resolve_path(options.root)
     for name, rows in parts.items():
@@ -386,7 +388,7 @@ def make_batches(
                 part,
                 mistaken,
                 images=[None] * len(written),
-                # No `~` is expanded in a row's path: it is data.
+                # A `~` in a row's path is not expanded: the path is data, not an option.
                 paths=[str(root / path) if path else None for path in written],
                 faults=[[] if path else [("missing", blank)] for path in written],
             )
@@ -473,8 +475,8 @@ def _make_labels(
         if not hinted and joined_labels([text], options.class_names or options.label_columns):
             hinted = True  # once per batch
             fault += (
-                "; its parts are: if images have several labels, write one column of 0 and 1 per "
-                "class, and label_columns instead of label_column"
+                "; its parts are names of classes: if images have several labels, write one column "
+                "of 0 and 1 per class, and label_columns instead of label_column"
             )
         faults[row].append(("label", fault))
     bad = [bool(row.any()) for row in rows.codes < 0]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dpprobe")
 
-RARE_NAMED = 3  # classes named of those with fewer than RARE images
+RARE_NAMED = 3  # how many classes with fewer than RARE images a message names
 CopyCounts = dict[str, int | str]
 
 
@@ -27,10 +27,10 @@ class CheckedImage(NamedTuple):
     """One row's image after it was read.
 
     Attributes:
-      sha256: of its bytes; None if they cannot be read.
-      pixels: a hash of its pixels; None if they were not decoded.
-      data: its bytes, if they are kept.
-      fault: a kind of problem and its detail.
+      sha256: the hash of the image's bytes; None if they cannot be read.
+      pixels: a hash of the image's pixels; None if they were not decoded.
+      data: the image's bytes, if they are kept.
+      fault: the kind and the detail of a problem; None without a problem.
     """
 
     row: int
@@ -46,13 +46,13 @@ class CheckedImage(NamedTuple):
 def add_problem(
     problems: Problems, kind: str, detail: str, *, split: str, image: CheckedImage
 ) -> None:
-    """Adds a problem of one row, or a note on it."""
+    """Adds a problem of one row, or a note on that row."""
     detail = f"{image.origin}: {detail}" if image.origin else detail
     problems.add_problem(kind, detail, split=split, row=image.row, row_id=image.id, path=image.path)
 
 
 class _First(NamedTuple):
-    """The first row of a split with an image."""
+    """The first of a split's rows that have the same image."""
 
     row: int
     id: str
@@ -68,7 +68,7 @@ class Checks:
     """The checks of a dataset as a whole.
 
     Attributes:
-      twins: the number of images in both splits.
+      twins: the number of images that are in both splits.
       untested: the classes without test rows.
     """
 
@@ -90,7 +90,8 @@ class Checks:
         self._strict_test = needed and options.missing_classes == "error"
         # The first row of each image, by a hash of its pixels, or of its bytes if not decoded.
         self._seen: dict[str, dict[bytes, _First]] = {"train": {}, "test": {}}
-        # The training rows, and their units, of each image that is in more than one row.
+        # For each image in more than one training row: how often it is repeated, and in which
+        # units.
         self._copies: Counter[bytes] = Counter()
         self._copy_units: dict[bytes, set[str | None]] = {}
         self._copies_of_others = 0
@@ -107,7 +108,8 @@ class Checks:
         labels: Sequence[Any],
         columns: Mapping[str, Any],
     ) -> None:
-        """Looks at the rows of a batch, with its columns `group_*` and perhaps `unit`."""
+        """Looks at the rows of a batch; `columns` has `group_*` and, if patients are named,
+        `unit`."""
         units = columns.get("unit") or [None] * len(labels)
         for image, label, unit in zip(images, labels, units, strict=True):
             self._look_for_twins(split, image, label, unit)
@@ -162,8 +164,8 @@ class Checks:
     def count_copies(self) -> dict[str, CopyCounts]:
         """Counts the copies among the training rows, by image and by patient.
 
-        For each: `rows` that have the image of an earlier row of another unit, the `most` units
-        with one image, and `by` what images were compared.
+        For each: `rows` counts rows with the image of an earlier row of another unit, `most` is the
+        largest number of units with the same image, and `by` says how images were compared.
         """
         by = "bytes and pixels" if self._decoded else "bytes"
         most = max(self._copies.values(), default=0) + 1
@@ -179,7 +181,7 @@ class Checks:
         """Checks classes, sizes and names after the last batch.
 
         Args:
-          sizes: split -> its rows, and the rows of each class.
+          sizes: split -> the number of its rows, and the number of rows of each class.
         """
         if self.twins and self._options.duplicates == "warn":
             logger.warning("%d images are in train and in test", self.twins)
@@ -263,7 +265,8 @@ class Checks:
 
 
 def rare_words(class_names: Sequence[str], train: Sequence[int], test: Sequence[int]) -> str:
-    """Names the classes with fewer than `RARE` training or test images, but some of both."""
+    """Names the classes with fewer than `RARE` training or test images, but at least one of
+    each."""
     few = [
         f"class {name}: {_count_images(rows, 'training')}, {_count_images(tested, 'test')}"
         for name, rows, tested in zip(class_names, train, test, strict=True)

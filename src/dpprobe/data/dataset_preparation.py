@@ -20,12 +20,12 @@ from dpprobe.data.registry import SOURCES
 def download_dataset(options: DatasetOptions, directory: Path) -> None:
     """Fetches the files of a dataset into `directory`, and last writes its `receipt.json`.
 
-    A file that is there already and has the right content is kept; an interrupted transfer
-    continues where it was.
+    A file that was downloaded before is reused if its content is right; an interrupted transfer
+    continues where it stopped.
 
     Raises:
-      ConfigError: if something must be done first, such as accepting a licence.
-      DownloadError: if the server does not give the right content.
+      ConfigError: if the user must do something first, such as accept a licence.
+      DownloadError: if the server does not deliver the right content.
     """
     module = importlib.import_module(SOURCES[options.source])
     with artifacts.explain_full_disk(directory, "files were fetched"):
@@ -45,15 +45,15 @@ def prepare_dataset(
 
     Args:
       downloaded: the folder that `download_dataset` filled, for a source that needs one.
-      whole: with `subsample`, the folder of the tables of all rows; if absent, they are made and
-        removed.
+      whole: with `subsample`, the folder with the tables of all rows; if None, these tables are
+        made and then removed.
 
     Raises:
-      ConfigError: if the source is not there.
-      DataError: if its content cannot be a dataset.
+      ConfigError: if the source's files are missing.
+      DataError: if the source's content is faulty.
     """
     with artifacts.explain_full_disk(directory, "the split tables were written"):
-        # A report of an earlier run would pass for one of this run.
+        # A report that an earlier run left would look like a report of this run.
         (directory / problems.FILE_NAME).unlink(missing_ok=True)
         if options.subsample is None:
             _prepare_whole(options, directory, downloaded)

@@ -1,10 +1,10 @@
 """DICOM files as pictures of 8 bits, as a viewer first shows them.
 
-Grey values go through the file's rescale slope and intercept (or modality table), then through its
-first window (or value-of-interest table), from whose dark end to whose bright end they become 0 to
-255. Without a window the ends are the smallest and the largest value of the image. MONOCHROME1,
-whose small values are bright, is inverted; padding is black. An image's pixels never depend on
-another image, so no privacy is spent.
+Grey values go through the file's rescale slope and intercept (or modality table). Then the file's
+first window (or value-of-interest table) maps its dark end to 0 and its bright end to 255. Without
+a window, these ends are the smallest and the largest value of the image. MONOCHROME1, whose small
+values are bright, is inverted; padding is black. An image's pixels never depend on another image,
+so decoding costs no privacy.
 
 Only header fields that describe pixels are read: names, dates and numbers of patients never reach
 this program's memory, and no message repeats a value from a file.
@@ -35,16 +35,16 @@ _TAGS = (
     "PixelData", "FloatPixelData", "DoubleFloatPixelData",
     "ExtendedOffsetTable", "ExtendedOffsetTableLengths",
 )  # fmt: skip
-# Among these, the fields that say how values are shown; blank fields count as absent.
+# The fields of _TAGS that say how values are shown; blank fields count as absent.
 _OPTIONAL = (
     "PixelPaddingValue", "RescaleSlope", "RescaleIntercept", "WindowCenter", "WindowWidth",
     "VOILUTFunction",
 )  # fmt: skip
 _PIXELS = ("PixelData", "FloatPixelData", "DoubleFloatPixelData")
 _GREY = ("MONOCHROME1", "MONOCHROME2")
-# Beyond any value of a pixel: a window makes its two ends of them.
+# Beyond any pixel value: a window maps -_FAR to its dark end and _FAR to its bright end.
 _FAR = 1e30
-UNPACK = "write it uncompressed (gdcmconv --raw), or install python-gdcm beside dpprobe"
+UNPACK = "rewrite the file uncompressed (gdcmconv --raw), or install python-gdcm beside dpprobe"
 
 
 def is_dicom(data: bytes) -> bool:
@@ -61,7 +61,7 @@ def open_dicom(data: bytes) -> Image.Image:
     """Decodes a DICOM file of one image, grey or of 8-bit colours.
 
     Raises:
-      ImageError: with the fault and the remedy, but no value of its header.
+      ImageError: if it cannot be decoded; states fault and remedy, but no value of the header.
     """
     import numpy as np
     from PIL import Image
@@ -85,7 +85,7 @@ def _read_dicom(data: bytes) -> Dataset:
     import pydicom
     from pydicom import config
 
-    # Its messages about faulty values would repeat them.
+    # pydicom's messages about faulty values would repeat these values.
     config.settings.reading_validation_mode = config.IGNORE
     try:
         return pydicom.dcmread(io.BytesIO(data), specific_tags=list(_TAGS))
@@ -172,7 +172,7 @@ def _compute_shades(dataset: Dataset, stored: np.ndarray) -> np.ndarray:
 
 
 def _drop_blanks(dataset: Dataset) -> None:
-    """Removes blank fields, as in files that were de-identified."""
+    """Removes blank fields, such as de-identified files have."""
     for name in _OPTIONAL:
         values = dataset.get(name)
         several = values if isinstance(values, Sequence) else [values]

@@ -59,7 +59,7 @@ def write_receipt(
 
 
 def read_receipt(directory: Path) -> Receipt:
-    """Reads `receipt.json`; raises DataError if it is missing or no receipt."""
+    """Reads `receipt.json`; raises DataError if it is missing or not a receipt."""
     path = directory / RECEIPT
     remedy = f"delete {path} and run again"
     try:
@@ -80,7 +80,7 @@ def check_receipt(directory: Path, *, params: Mapping[str, Any] | None) -> Recei
       params: `DatasetOptions.download_params()` of the study.
 
     Raises:
-      DataError: if a file is missing, or something else was downloaded.
+      DataError: if a file is missing or has another size, or the download had other options.
     """
     receipt = read_receipt(directory)
     if artifacts.canonical_json(receipt.params) != artifacts.canonical_json(params):

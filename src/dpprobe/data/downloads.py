@@ -1,11 +1,12 @@
 """Fetches files from the web: resumed, retried, and verified before they get their names.
 
-Bytes that have arrived stand beside the file as `.<name>.partial`. The next try, or the next run,
-asks the server for the rest only. Every file has a declared checksum, and it decides: if a resumed
-file does not match, the server's file may have changed in between, so it is fetched once more from
-the start. Content with a wrong checksum stays in the partial file, for a corrected checksum.
+Received bytes are kept beside the file as `.<name>.partial`. The next attempt, or the next run,
+requests only the rest from the server. A file is accepted if it matches its declared checksum. If a
+resumed file does not match, the server's file may have changed in between, so it is fetched once
+more from the start. Content with a wrong checksum stays in the partial file, in case the checksum
+in the study is corrected.
 
-The lock is on the partial file, so that no lock file stays beside the data.
+The partial file itself is locked, so that no lock file stays beside the data.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ RETRIED = frozenset({408, 425, 429})
 REMEDIES = {
     401: "the server asks for a login; write the login for this host into ~/.netrc, or download "
     "the file by hand",
-    403: "access is refused; accept the licence or ask for access on its site, and put the login "
-    "or token into ~/.netrc or the environment",
+    403: "access is refused; accept the licence or ask for access on the dataset's site, and put "
+    "the login or token into ~/.netrc or the environment",
     404: "there is no such file; it was moved or removed: correct the address",
 }
-# Faults of a request that no further try mends.
+# Errors of a request that no retry can solve.
 PERMANENT = {
     requests.exceptions.SSLError: "its certificate is not accepted; correct the clock, the "
     "machine's certificates or the address",
@@ -58,7 +59,8 @@ TIMEOUT = 60.0  # seconds without a connection, or without a byte
 
 
 class Checksum(NamedTuple):
-    """A declared checksum in hex; `git` is a git blob's SHA-1, as the Hub states of small files."""
+    """A declared checksum in hex; `git` is a git blob's SHA-1, which the Hub states for small
+    files."""
 
     kind: Literal["sha256", "md5", "git"]
     value: str
@@ -75,15 +77,15 @@ def fetch_file(
 ) -> Fetched:
     """Downloads one file; afterwards `path` is complete and verified, or unchanged.
 
-    A file that is there already with the right checksum is kept, without a request.
+    An existing file with the right checksum is reused without a request.
 
     Args:
-      headers: Authorization among them goes to the first host only.
-      name: `Fetched.name`; the last part of `path` if absent.
+      headers: of the request; Authorization is sent to the first host only, not after a redirect.
+      name: the file's name in the receipt; the last part of `path` if None.
 
     Raises:
-      DownloadError: naming the file, the address and the remedy. Bytes that arrived are kept for
-        the next attempt.
+      DownloadError: if the download fails; names the file, the address and the remedy. Received
+        bytes are kept for the next attempt.
     """
     sha256, fault = "", "missing"
     if path.is_file():
@@ -133,7 +135,7 @@ class _TransientError(Exception):
 
 
 class _Partial:
-    """The bytes that have arrived; locked, so that no two processes write them."""
+    """The file of the received bytes; locked, so that no two processes write to it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.with_name(f".{path.name}{artifacts.PARTIAL_SUFFIX}")
@@ -157,7 +159,7 @@ class _Partial:
 
     @property
     def kept(self) -> str:
-        """Part of a sentence about the bytes that the next attempt builds on."""
+        """Part of an error message: how many bytes the next attempt reuses."""
         if self.size == 0:
             return ""
         return (
@@ -223,7 +225,7 @@ def _fetch_verified(wanted: _Wanted, partial: _Partial) -> str:
     _transfer_missing(wanted, partial)
     sha256, fault = _verify(partial.path, wanted.checksum)
     if fault and partial.resumed:
-        # Once: a connection that always breaks makes parts of each attempt.
+        # Only once: if the connection always breaks, every attempt is a resumed one.
         logger.warning(
             "%s: after resuming, it has %s; downloading it again from the start",
             wanted.file_and_url,
@@ -282,7 +284,7 @@ def _request_missing(session: requests.Session, wanted: _Wanted, partial: _Parti
     headers = {"Accept-Encoding": "identity", **wanted.headers}
     if partial.size:
         headers["Range"] = f"bytes={partial.size}-"
-    # Without it a login in ~/.netrc would take the place of a given Authorization.
+    # Otherwise requests would replace a given Authorization by a login from ~/.netrc.
     auth = (lambda request: request) if "Authorization" in headers else None
     try:
         response = session.get(wanted.url, headers=headers, auth=auth, stream=True, timeout=TIMEOUT)
@@ -293,7 +295,7 @@ def _request_missing(session: requests.Session, wanted: _Wanted, partial: _Parti
         raise _TransientError(_explain_failure(error)) from None
     with response:
         if response.status_code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and partial.size:
-            return  # all of the file is here, or another file: the checksum decides
+            return  # the file is complete, or the server's changed: the checksum decides
         _check_status(response, wanted, partial)
         _receive_body(response, wanted, partial)
 
@@ -317,7 +319,7 @@ def _check_status(response: requests.Response, wanted: _Wanted, partial: _Partia
 
 
 def _receive_body(response: requests.Response, wanted: _Wanted, partial: _Partial) -> None:
-    """Appends an answer's body to the partial file, or begins it again."""
+    """Appends a response's body to the partial file, or starts the file again."""
     chunks = _read_chunks(response)
     first = next(chunks, b"")
     if response.status_code == HTTPStatus.PARTIAL_CONTENT:

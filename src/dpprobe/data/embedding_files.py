@@ -1,7 +1,8 @@
 """Files of vectors that another program wrote, read in blocks of rows.
 
-NumPy's .npy and .npz, safetensors, parquet with list columns, and AnnData's .h5ad. A file may also
-contain labels, patients and groups: as arrays of one dimension, as columns, or in `obs`.
+The formats are NumPy's .npy and .npz, safetensors, parquet with list columns, and AnnData's .h5ad.
+A file may also contain labels, patients and groups: as arrays of one dimension, as columns, or in
+`obs`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BLOCK_ROWS = 1024
-NUMBERS = "fiu"  # kinds of NumPy's numbers: neither truth values nor complex ones
+NUMBERS = "fiu"  # NumPy's codes of floats and integers: neither booleans nor complex numbers
 # The vectors that are read if a file has several and the study names none.
 USUAL = ("X", "embedding", "embeddings")
 _FORTRAN = "is stored column by column; save numpy.ascontiguousarray(array) instead"
@@ -38,8 +39,9 @@ class Shape(NamedTuple):
     """The size of an array of vectors.
 
     Attributes:
-      dimension: None until the array is read.
-      sparse: mostly counts, not vectors of a model; read only if the study names the array.
+      dimension: the length of each vector; None until the array is read.
+      sparse: True for a sparse matrix. It mostly has counts, not vectors of a model, so it is read
+        only if the study names it.
     """
 
     rows: int
@@ -48,7 +50,7 @@ class Shape(NamedTuple):
 
 
 class EmbeddingFile(ABC):
-    """A file, or several parquet files, with one vector per row and name."""
+    """A file, or several parquet files, with one or more named vectors per row."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -74,7 +76,7 @@ class EmbeddingFile(ABC):
         """Finds the vectors that a study names; without a name, the only vectors or a usual name.
 
         Raises:
-          ConfigError: if the file has no such vectors; lists those that it has.
+          ConfigError: if the file lacks these vectors; lists the vectors that it has.
         """
         known = self.list_vectors()
         if name is None:
@@ -95,7 +97,7 @@ class EmbeddingFile(ABC):
 
         Raises:
           ConfigError: for a file that cannot be read.
-          DataError: for rows of different lengths, naming the first.
+          DataError: if vectors have different lengths; names the first row that differs.
         """
         with explain_damage(self.path):
             yield from self.stream_blocks(names)
@@ -103,7 +105,7 @@ class EmbeddingFile(ABC):
 
 @contextmanager
 def explain_damage(path: Path) -> Iterator[None]:
-    """Turns the errors of libraries on a damaged file into one line."""
+    """Turns a library's error about a damaged file into a ConfigError of one line."""
     try:
         yield
     except (ConfigError, DataError):
@@ -115,7 +117,7 @@ def explain_damage(path: Path) -> Iterator[None]:
 
 
 def check_numbers(path: Path, name: str, kind: object) -> None:
-    """Raises ConfigError for vectors of another type than numbers."""
+    """Raises ConfigError if vectors are not numbers."""
     if np.dtype(kind).kind not in NUMBERS:  # type: ignore[call-overload]
         raise ConfigError(
             f"{path}: vectors {name!r} are of type {kind}; save them as float32 numbers"
@@ -399,7 +401,7 @@ class _SparseRows:
         block = csr_matrix(
             (data, places, ends - ends[0]), shape=(rows.stop - rows.start, self.shape[1])
         )
-        block.check_format(full_check=True)  # SciPy writes anywhere in memory otherwise
+        block.check_format(full_check=True)  # wrong indices would make SciPy write to any memory
         dense: Array = block.toarray()
         return dense
 
@@ -435,7 +437,7 @@ FORMATS: dict[str, Callable[[Path], EmbeddingFile]] = {
 
 
 def open_embeddings(path: Path, *, option: str) -> EmbeddingFile:
-    """Opens a file of vectors; raises ConfigError if it is missing or of another kind."""
+    """Opens a file of vectors; raises ConfigError if it is missing or has another suffix."""
     make = FORMATS.get(path.suffix.lower())
     if make is None:
         raise ConfigError(

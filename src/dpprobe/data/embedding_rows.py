@@ -18,7 +18,7 @@ Array = npt.NDArray[np.float32]
 
 def pack_vectors(vectors: Mapping[str, Array]) -> bytes:
     """Writes the vectors of a row; equal vectors give equal bytes."""
-    # A negative zero is the same number.
+    # Adding 0.0 turns -0.0 into 0.0: equal numbers must give equal bytes.
     return save(
         {name: np.ascontiguousarray(one, np.float32) + 0.0 for name, one in vectors.items()}
     )

@@ -1,4 +1,4 @@
-"""Vectors that were computed elsewhere, with a label per row: text, sound, tables, cells, images.
+"""Vectors that another program computed from text, sound, tables, cells or images, with labels.
 
 No model runs here. A backbone of the family `external` says which model computed the vectors, and
 declares that each was computed from its own item alone.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from dpprobe.data.csv_rows import ManifestRows
     from dpprobe.data.embedding_files import EmbeddingFile
 
-# The name of vectors if a study names none.
+# The name of a row's only vector if the study names none.
 ONLY = "vectors"
 
 
@@ -57,23 +57,23 @@ class Options(CountedRows):
     test: str | None = Field(
         None,
         min_length=1,
-        description="File of the test split, of the same form. Without it and without "
-        "`split_column`, the training file is split.",
+        description="File with the vectors of the test split, in the same format. Without `test` "
+        "and `split_column`, the rows of `train` are split.",
     )
     table: str | None = Field(
         None,
         min_length=1,
         description="A .csv or .tsv file with labels, patients and groups: one line per vector of "
-        "`train`, in the same order. If absent, they are columns of `train` itself.",
+        "`train`, in the same order. If absent, `train` itself has these columns.",
     )
     test_table: str | None = Field(
-        None, min_length=1, description="The same for the vectors of `test`."
+        None, min_length=1, description="The same as `table`, for the vectors of `test`."
     )
     vectors: dict[Name, str] = Field(
         {},
-        description="Several vectors per row: name -> the array of the file, such as a column or "
-        "obsm/X_geneformer. A backbone of family external takes the vectors of its name. If "
-        "absent, the file's only ones, or else X, embedding or embeddings.",
+        description="If each row has several vectors: name -> the array in the file, such as a "
+        "column or obsm/X_geneformer. A backbone of family external reads the vectors with its own "
+        "name. If absent: the file's only array, or else X, embedding or embeddings.",
     )
 
     @model_validator(mode="after")
@@ -97,7 +97,7 @@ class Options(CountedRows):
             known = file.list_vectors()
             for name, where in self.locate_vectors(split).items():
                 lengths = known[where].dimension
-                if lengths is None:  # only reading all rows tells
+                if lengths is None:  # known only after all rows are read
                     continue
                 if (first := dimensions.setdefault(name, lengths)) != lengths:
                     raise ConfigError(
@@ -166,7 +166,7 @@ def prepare(options: Options, directory: Path) -> None:
 
     Raises:
       ConfigError: if a file cannot be read as the options say.
-      DataError: for faulty rows, all in one message, and for vectors of other lengths.
+      DataError: for faulty rows, all in one message, and if vectors have different lengths.
     """
     from dpprobe.data import csv_rows  # heavy: numpy, pandas and pyarrow
 
@@ -178,7 +178,7 @@ def prepare(options: Options, directory: Path) -> None:
 def _make_batches(
     options: Options, parts: Mapping[SplitName, ManifestRows]
 ) -> Iterator[tuple[str, pa.Table]]:
-    """Yields a batch for the tables per block of vectors."""
+    """Yields one batch for the split tables per block of vectors."""
     import numpy as np  # as above
 
     from dpprobe.data import csv_rows
@@ -187,7 +187,7 @@ def _make_batches(
     mistaken = csv_rows.find_mistaken(options, parts)
     dimensions: dict[str, int] = {}
     for split, rows in parts.items():
-        places = rows.frame.index.to_numpy()  # of the rows in the file, ascending
+        places = rows.frame.index.to_numpy()  # the used rows' numbers in the file, ascending
         named, start = options.locate_vectors(split), 0
         for arrays in options.open_vectors(split).read_blocks(list(named.values())):
             stop = start + len(arrays[0])

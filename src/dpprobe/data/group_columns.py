@@ -19,7 +19,7 @@ from dpprobe.options import Options as Block
 logger = logging.getLogger("dpprobe")
 
 GROUP_PREFIX = "group_"
-# The name of the classes if they are used as groups.
+# The name of the grouping by class.
 CLASSES = "class"
 # Numbers that mean unknown in many tables: -1, -9, -99 and so on.
 MISSING_CODE = re.compile(r"-(1|9+)(\.0+)?")
@@ -36,7 +36,7 @@ def group_name(name: str) -> str:
 
 
 class Group(Block):
-    """A subgroup: a column, whose numbers may be grouped into ranges."""
+    """A column whose values are subgroups; its numbers may be grouped into ranges."""
 
     column: str = Field(description="A column of numbers or names.")
     bins: tuple[float, ...] = Field(
@@ -46,7 +46,7 @@ class Group(Block):
     )
     ignore_case: bool = Field(
         False,
-        exclude_if=lambda value: not value,  # tables of before stay current
+        exclude_if=lambda value: not value,  # older tables stay up to date
         description="Merge values that differ only in case, and write them in lower case.",
     )
 
@@ -61,8 +61,8 @@ class Group(Block):
         """Returns a column's values as they are, or their ranges.
 
         Args:
-          values: of rows; a list, or an array of Arrow.
-          faults: of the same rows; receives values that are no numbers.
+          values: the column's values, one per row; a list or an Arrow array.
+          faults: a list for each row, to which a value that is not a number is added.
         """
         if not self.bins and not self.ignore_case:
             return values
@@ -92,7 +92,8 @@ def _check_groups(value: Groups) -> Groups:
     for name, column in zip(names, columns, strict=True):
         if not name or "/" in name:
             raise ValueError(
-                f"{name!r} cannot be the name of a group, because / separates folders; {remedy}"
+                f"{name!r} cannot be the name of a group, because / separates folders; choose "
+                f"another name and {remedy}"
             )
         if columns.count(column) > 1:
             raise ValueError(f"{name!r}: two groups would be named {column!r}; remove one")
@@ -103,14 +104,14 @@ GroupColumns = Annotated[
     Groups,
     AfterValidator(_check_groups),
     Field(
-        description="Columns that name subgroups; or a mapping of a group's name to its column, or "
-        "to {column, bins, ignore_case}."
+        description="Columns whose values are subgroups, such as sex or age. Or a mapping of a "
+        "name to a column, or to {column, bins, ignore_case}."
     ),
 ]
 
 
 def list_groups(given: Groups) -> dict[str, Group]:
-    """Maps columns of the split tables to the columns of their values."""
+    """Maps each group column of the split tables to the source's column of its values."""
     pairs = given.items() if isinstance(given, dict) else ((name, name) for name in given)
     return {
         group_column(name): Group(column=of) if isinstance(of, str) else of for name, of in pairs
@@ -119,7 +120,7 @@ def list_groups(given: Groups) -> dict[str, Group]:
 
 @cache
 def warn_of_code(column: str, text: str, effect: str) -> None:
-    """Warns of a number that may mean unknown; once for each."""
+    """Warns once for each number of a column that may mean unknown."""
     logger.warning(
         "%s: %s may be a code for unknown, but %s; if it means unknown, leave these fields blank",
         column, text, effect,
@@ -127,7 +128,7 @@ def warn_of_code(column: str, text: str, effect: str) -> None:
 
 
 def bin_name(value: str, bins: Sequence[float]) -> str:
-    """Returns the range of a number: `<18`, `18-39`, `>=40` of [18, 40]; empty for a blank.
+    """Returns a number's range, such as `<18`, `18-39` or `>=40` for [18, 40]; empty for a blank.
 
     Raises:
       ValueError: if the value is neither blank nor a number.

@@ -1,9 +1,9 @@
 """Datasets on the Hugging Face Hub: parquet files of a repository at one commit.
 
 The Hub's library lists the files and reads their checksums. `dpprobe.data.downloads` fetches the
-bytes, because it resumes interrupted transfers: `hf_hub_download` drops the bytes that it has when
-it fails (seen in huggingface_hub 2.4). The token comes from HF_TOKEN or `hf auth login` and is
-never written anywhere.
+bytes, because it resumes interrupted transfers: `hf_hub_download` deletes the bytes that it
+received when it fails (seen in huggingface_hub 2.4). The token comes from HF_TOKEN or `hf auth
+login` and is never written anywhere.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Answer = TypeVar("Answer")
 # Subfolder of a dataset's files in its download folder.
 _FILES = "repository"
 _ACCEPTED = "accepted_labels.json"
-# Seconds for the Hub to answer one question, and between the attempts.
+# Seconds to wait for one answer of the Hub, and between attempts.
 TIMEOUT = 10.0
 WAITS = (1.0, 2.0, 4.0)
 _SHOWN = 5
@@ -44,7 +44,8 @@ class AcceptedLabels(Block):
     """The labels that count as right for each test row, from a file at a separate address."""
 
     url: str = Field(
-        description="Address of a file in the form of real.json; without user and password.",
+        description="Address of a JSON file in the format of ReaL's real.json; without user and "
+        "password.",
         json_schema_extra={"pattern": r"^https?://\S+$"},
     )
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of the file.")
@@ -66,8 +67,7 @@ class Options(parquet.ColumnOptions):
     revision: str = Field(
         "",
         json_schema_extra={"pattern": "^[0-9a-f]{40}$"},
-        description="The commit, 40 hexadecimal digits: a branch would give another dataset after "
-        "its next change.",
+        description="The commit, 40 hexadecimal digits. A branch is refused: its files can change.",
     )
     train: parquet.Paths = Field(
         min_length=1,
@@ -81,7 +81,7 @@ class Options(parquet.ColumnOptions):
     )
     several_labels: bool = Field(
         False,
-        description="True if the files have lists of labels; dpprobe needs this before the "
+        description="True if each row has a list of labels; dpprobe must know this before the "
         "download.",
     )
     accepted_labels: AcceptedLabels | None = Field(
@@ -137,7 +137,8 @@ def download(options: Options, directory: Path) -> list[Fetched]:
     Raises:
       ConfigError: for an unknown repository or commit, a pattern without a file, a licence that
         must be accepted first, an invalid token, offline mode.
-      DownloadError: if the Hub cannot be reached or gives other content than it states.
+      DownloadError: if the Hub cannot be reached or sends a file that differs from its stated
+        checksum.
     """
     from huggingface_hub import HfApi, get_token
 
@@ -175,7 +176,8 @@ def download(options: Options, directory: Path) -> list[Fetched]:
 
 
 def _match_files(patterns: parquet.Paths, names: Sequence[str], options: Options) -> list[str]:
-    """Returns the files of patterns, in the order of the patterns, then of the names."""
+    """Returns the files that match the patterns, in the order of the patterns, then of the
+    names."""
     files: list[str] = []
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
         matches = sorted(name for name in names if fnmatchcase(name, pattern))
@@ -195,7 +197,7 @@ def _fetch_checked(
 ) -> Fetched:
     """Fetches one file and compares it with the checksum at its address.
 
-    The Hub's listing also has checksums, but hides those of gated files.
+    The Hub's listing also has checksums, but not for gated files.
     """
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
@@ -213,7 +215,7 @@ def _fetch_checked(
         token=token,
     )
     etag = stated.etag or ""
-    # Git's checksum of files outside the large-file store.
+    # Files outside the large-file store have git's checksum.
     kind: Literal["sha256", "git"] = "sha256" if re.fullmatch("[0-9a-f]{64}", etag) else "git"
     return downloads.fetch_file(
         url,

@@ -37,7 +37,7 @@ _SIXTEEN_BITS = 65535
 def is_image_file(path: Path | str) -> bool:
     """Returns True for a file that is an image by its extension, or DICOM by its first bytes.
 
-    Hospitals export DICOM files under numbers. A file that cannot be read is no image.
+    Hospitals export DICOM files with numbers as names. An unreadable file counts as no image.
     """
     if Path(path).suffix.lower() in EXTENSIONS:
         return True
@@ -92,8 +92,8 @@ def open_image(data: bytes) -> Image.Image:
 def pixel_hash(picture: Image.Image) -> bytes:
     """Returns a SHA-256 of a picture's size and pixels, whatever file they came from.
 
-    Hashes the RGB colours that a backbone sees, without transparency. Grey of 16 bits is hashed as
-    it is, because colours of 8 bits merge some of its values.
+    Hashes the RGB colours that a backbone sees, without transparency. Grey of 16 bits is hashed
+    unconverted, because conversion to 8 bits would merge values.
     """
     mode = "I" if picture.mode.startswith("I") else "RGB"
     digest = hashlib.sha256(f"{mode} {picture.width} {picture.height}\n".encode())

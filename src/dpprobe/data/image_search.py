@@ -1,4 +1,4 @@
-"""The files that a table's column names: their folder, and missing parts of their paths."""
+"""Finds the files that a table's column names: their folder, and missing parts of their paths."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class ImagePaths:
 
 
 def search_images(names: Sequence[str], roots: Sequence[Path]) -> ImagePaths | None:
-    """Looks for the file of one of the names; None if no name has one.
+    """Looks for a file with one of the names; None if there is none.
 
-    Tries names as they are and with usual suffixes, in each folder, and in the folders inside the
-    first one.
+    Tries the names as they are and with usual suffixes. Looks in each of `roots`, and in the
+    folders directly inside the first of them.
     """
     for root in roots:
         for name in names:

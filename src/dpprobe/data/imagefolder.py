@@ -1,10 +1,11 @@
 """Images in folders, one folder per class.
 
-Either `train/<class>/...` and `test/<class>/...`, or `<class>/...` alone, which is then split.
-Class names are the sorted names of the folders; they are published with the weights.
+The layout is `train/<class>/...` and `test/<class>/...`, or only `<class>/...`, which dpprobe
+splits. Class names are the sorted names of the folders; they are published with the weights.
 
 A row's id is its path under the folder. The path contains the class, but depends on that row alone.
-With a split by id, an image that moves to another folder may change sides, but moves no other one.
+With `split_by: id`, an image that moves to another folder may change between train and test, but no
+other image does.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Options(SplitOptions):
 
     source: Literal["imagefolder"] = "imagefolder"
     path: str = Field(min_length=1, description="The folder, relative to the working directory.")
-    exclude: tuple[str, ...] = Field((), description="Class folders that are left out.")
+    exclude: tuple[str, ...] = Field((), description="Class folders to leave out.")
     embed: Embed = False
     test_fraction: TestFraction = 0.2
     split_seed: SplitSeed = 0
@@ -54,7 +55,8 @@ class Options(SplitOptions):
         return tuple(sorted(str(folder) for folder, _ in self._walk_folders()))
 
     def source_state(self) -> str:
-        """Hashes the images' names, sizes and times: an image replaced in place changes it."""
+        """Hashes the images' names, sizes and times: an image replaced in place changes the
+        hash."""
         root = resolve_path(self.path)
         states = []
         for folder, entries in self._walk_folders():
@@ -117,7 +119,8 @@ def list_images(options: Options) -> Listing:
     Without `train/` and `test/` all files are listed under "train".
 
     Raises:
-      ConfigError: if the folder is missing or has another layout; a line per kind of fault.
+      ConfigError: if the folder is missing or has another layout; its message has a line per kind
+        of fault.
     """
     root = resolve_path(options.path)
     if not root.is_dir():
@@ -141,7 +144,9 @@ def list_images(options: Options) -> Listing:
         raise ConfigError("\n".join(faults))
     for name in options.exclude:
         if not any((place / name).is_dir() for place in places.values()):
-            raise ConfigError(f"exclude: {options.path} has no class folder {name}; remove it")
+            raise ConfigError(
+                f"exclude: {options.path} has no class folder {name}; remove {name} from `exclude`"
+            )
     if parts:
         unknown = sorted(files["test"].keys() - files["train"].keys())
         if unknown:
@@ -159,7 +164,7 @@ def list_images(options: Options) -> Listing:
         )
         raise ConfigError(
             f"path: {options.path} has fewer than two class folders ({only or 'none'}); add the "
-            f"others{hint}"
+            f"other class folders{hint}"
         )
     return Listing(files, tuple(sorted(files["train"])))
 
@@ -182,7 +187,8 @@ def _class_faults(options: Options, files: dict[str, dict[str, list[str]]]) -> I
         place = f"{options.path}/{name}" if len(files) > 1 else options.path
         for folder, images in classes.items():
             if not images:
-                yield f"path: {place}/{folder} contains no image; add some, or remove or exclude it"
+                yield f"path: {place}/{folder} contains no image; add images, remove the folder, "
+                "or name it in `exclude`"
     for names in find_alike(sorted({folder for classes in files.values() for folder in classes})):
         yield (
             f"path: {options.path}: the class folders {in_words(names)} differ only in case or "
@@ -267,10 +273,10 @@ def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | Non
     """Writes the split tables of a folder of images.
 
     Args:
-      recorded: the study's options, if another source made these.
+      recorded: the options for dataset.json, if another source made `options` from them.
 
     Raises:
-      ConfigError: for another layout of the folder.
+      ConfigError: if the folder has another layout.
       DataError: for faulty images, all in one message.
     """
     from dpprobe.data import table  # heavy: numpy and pyarrow

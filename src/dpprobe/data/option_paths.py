@@ -26,7 +26,7 @@ def with_paths(options: Mapping[str, Any], paths: Iterable[str], change: Change)
 
 
 def _change_paths(value: Any, inner: list[str], key: str, change: Change) -> Any:
-    """Returns a value with the paths in it changed; `inner` leads to them."""
+    """Returns a value with its paths changed; `inner` lists the keys that lead to them."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -46,7 +46,7 @@ def match_files(path: Path) -> list[Path]:
 
 
 def each_once(key: str, files: list[Path]) -> list[Path]:
-    """Returns the files; raises ConfigError for one that an option names twice."""
+    """Returns the files; raises ConfigError if an option names a file twice."""
     if len(set(files)) != len(files):
         twice = next(path for path in files if files.count(path) > 1)
         raise ConfigError(f"{key}: {twice} is named twice; remove one")

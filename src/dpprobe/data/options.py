@@ -35,13 +35,14 @@ class Limit(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class ClassUnits:
-    """Units of each class, or label, before `subsample`: patients if named, otherwise images.
+    """Numbers of units per class, or label, before `subsample`: patients if named, otherwise
+    images.
 
     Private: for the owner's screen, never for a file.
 
     Attributes:
-      test_at: `test` at larger values of `test_fraction`; empty if each class has five test units,
-        or if the source has its own test split.
+      test_at: the numbers in `test` for larger values of `test_fraction`; empty if each class has
+        five test units, or if the source has its own test split.
     """
 
     train: Mapping[str, int]
@@ -62,8 +63,8 @@ DATASET_NOTES = frozenset(
         "verify",
     }
 )  # fmt: skip
-# Left out of the parameters of the split tables at their defaults: tables that were made before
-# these options existed stay current.
+# At their defaults, these are no parameters of the split tables: tables from before these options
+# existed stay up to date.
 _OMITTED_AT_DEFAULT = frozenset({"max_images_per_patient", "split_by", "subsample", "unit_column"})
 # Options that split, limit, store or label a source's images, but do not say which images they are.
 _OF_THE_SAME_IMAGES = DATASET_NOTES | {
@@ -96,12 +97,12 @@ class DatasetOptions(Options, ABC):
         None,
         ge=SMALLEST_DELTA,
         lt=1,
-        description="Delta of this dataset; if absent, the study's.",
+        description="Delta of this dataset; if absent, the study's delta.",
     )
     allow_delta_above_one_over_n: bool | None = Field(
         None,
         description="Allow a delta above 1 / (training images) for this dataset, with a warning; "
-        "if absent, as the study says.",
+        "if absent, the study's setting.",
     )
     metric: Headline | None = Field(
         None,
@@ -119,16 +120,18 @@ class DatasetOptions(Options, ABC):
     )
     expect: Expected = Field(
         default_factory=lambda: Expected(),
-        description="Sizes that the split tables must have, checked when the tables are made; "
-        "with `subsample`, the sizes before it.",
+        description="Sizes that the split tables must have, checked when the tables are made; with "
+        "`subsample`, the sizes before it removes rows.",
     )
     subsample: Subsample | None = Field(
         None,
-        description="Train on a part of the images, of some classes or of each; all if absent. n "
-        "counts the images that remain.",
+        description="Train on a part of the images: a share of all, a share of some classes, or a "
+        "number per class. If absent, on all. n counts the images that remain.",
     )
     duplicates: Literal["error", "warn"] = Field(
-        "error", description="Treatment of an image that is in both splits, byte for byte."
+        "error",
+        description="Treatment of an image that is in both splits, with the same bytes or "
+        "the same pixels.",
     )
     missing_classes: Literal["error", "warn"] = Field(
         "error",
@@ -138,8 +141,8 @@ class DatasetOptions(Options, ABC):
     )
     verify: Literal["decode", "hash"] = Field(
         "decode",
-        description="Decode every image once when the split tables are made, to report all "
-        "unreadable images together; hash only reads their bytes.",
+        description="decode: decode every image once when the split tables are made, to report all "
+        "unreadable images together. hash: only read the bytes of the images.",
     )
     same_units_as: Name | None = Field(
         None,
@@ -153,13 +156,14 @@ class DatasetOptions(Options, ABC):
     )
     prompts: Prompts = Field(
         "simple",
-        description="Prompts that a CLIP text encoder reads for each class: a set of "
-        "resources/prompts.yaml, or templates with {c} in place of the class name.",
+        description="Prompts that a CLIP text encoder reads for each class. Write the name of a "
+        "set in resources/prompts.yaml, or templates with {c} in place of the class name.",
     )
     prompt_names: Literal["imagenet"] | dict[str, str] = Field(
         {},
-        description="Words for {c} in the prompts, by class name; the name itself if absent. Or "
-        "imagenet: the thousand names that CLIP's authors wrote for its labels.",
+        description="Mapping of class names to the words that replace {c} in the prompts; other "
+        "classes keep their names. Or imagenet: the thousand names that CLIP's authors wrote for "
+        "ImageNet's labels.",
     )
 
     @abstractmethod
@@ -198,7 +202,7 @@ class DatasetOptions(Options, ABC):
     def image_params(self) -> dict[str, Any]:
         """Returns the options that determine the set of images, whatever its split.
 
-        Paths to one place give equal options.
+        Different paths to the same file give equal options.
         """
         options = self.model_dump(mode="json")
         values = with_paths(options, self.paths, lambda path, _: str(resolve_path(path).resolve()))
@@ -207,8 +211,8 @@ class DatasetOptions(Options, ABC):
     def image_files(self) -> tuple[str, ...]:
         """Returns the files whose images all belong to the dataset, apart from a `limit`.
 
-        Datasets with a common file have common images. Empty if values choose the rows, or if the
-        files are not downloaded yet.
+        Datasets with a common file have common images. Empty if values of columns choose the rows,
+        or if the files are not downloaded yet.
         """
         return ()
 
@@ -225,8 +229,8 @@ class DatasetOptions(Options, ABC):
     def release_fault(self) -> str | None:
         """Explains why a release cannot use this dataset's split, with the remedy.
 
-        None if no unit can move another: the side and the limit follow from its own id, from its
-        place in the files, or from the source's own split.
+        None if no unit can change whether another is in train, in test or left out. This then
+        follows from each unit's own id, its position in the files, or the source's own split.
         """
         return self.subsample_fault()
 
@@ -253,7 +257,7 @@ class DatasetOptions(Options, ABC):
     def images_fault(self) -> str | None:
         """Explains why image-level privacy is refused for a dataset with patients.
 
-        None if no image can let in another image of its patient.
+        None if the removal of an image never adds another image of the same patient.
         """
         return None
 
@@ -265,16 +269,16 @@ class DatasetOptions(Options, ABC):
         """Returns a short text that identifies the split, for a ledger.
 
         It may contain hashes of private files. Equal options give equal texts: `source` if the
-        source has both sides, otherwise for example `id, seed 0, fraction 0.2`. Files that change
-        under the same names do not change it: see `split_follows_names`.
+        source has both sides, otherwise for example `id, seed 0, fraction 0.2`. New content under
+        the same file names does not change the text: see `split_follows_names`.
         """
         return "source"
 
     def split_follows_names(self) -> bool:
         """Returns True if a unit's side follows from its name, whatever happens to the files.
 
-        Then equal `split_key`s mean equal sides for good; otherwise only while the files stay as
-        they are, because places in the files determine the sides.
+        Then equal `split_key`s always mean equal sides. Otherwise positions in the files determine
+        the sides, so this holds only while the files are unchanged.
         """
         return False
 
@@ -287,7 +291,7 @@ class DatasetOptions(Options, ABC):
         return any(column is not None for column in columns.values())
 
     def expected_counts(self) -> Expected:
-        """Returns `expect` after a limit and `subsample`."""
+        """Returns the sizes of `expect` that remain after a limit and `subsample`."""
         limit = self.row_limit()
         if not self.has_test() and limit.train is not None:
             return Expected(classes=self.expect.classes)
@@ -305,7 +309,7 @@ class DatasetOptions(Options, ABC):
     def count_rows(self) -> tuple[int, int] | None:
         """Counts the rows of the train and the test table before `subsample`. Cheap.
 
-        None before a download; the checks that need them then follow it.
+        None before a download; checks that need these numbers then run after the download.
         """
 
     def class_rows(self) -> Mapping[str, int] | None:
@@ -315,7 +319,8 @@ class DatasetOptions(Options, ABC):
     def count_class_units(self) -> ClassUnits | None:
         """Counts units per class in both splits before `subsample`. Only for the owner's screen.
 
-        None if counting needs a download, or reads all files: then the tables are checked.
+        None if counting needs a download or reads all files: the split tables are then checked
+        instead.
         """
         return None
 
@@ -328,11 +333,12 @@ class DatasetOptions(Options, ABC):
     def used_rows(self) -> tuple[int, int] | None:
         """Counts the rows of the train and the test table; None as in `count_rows`.
 
-        Also None for fractions, which only the names of rows determine, and for numbers of
-        patients, which only the source knows.
+        Also None for a fraction, because its count depends on the names of the rows. Also None for
+        a number of patients, because only the source knows how many rows they have.
 
         Raises:
-          ConfigError: if `subsample` names a class that does not exist, or one has too few rows.
+          ConfigError: if `subsample` names a class that does not exist, or a class has too few
+            rows.
         """
         if self.subsample is None:
             return self.count_rows()
@@ -408,8 +414,8 @@ def headline_metric(
       test_counts: the test rows of each class, if they are known.
 
     Raises:
-      ConfigError: for auc with one label per row and other than two classes, and for macro_accuracy
-        with several labels.
+      ConfigError: if auc is chosen for one label per row and not exactly two classes, or
+        macro_accuracy for several labels.
     """
     if metric is None:
         if multi_label:

@@ -1,12 +1,12 @@
 """Parquet files in the Hugging Face image convention.
 
-An image column (struct of bytes and path), a label column (integers, or lists of 0 and 1 for
-multi-label sets), class names in the schema's metadata. Files are streamed: images are never all
-in memory.
+A file has an image column (struct of bytes and path), a label column (integers, or lists of 0 and 1
+for several labels per image) and class names in the schema's metadata. Files are streamed: images
+are never all in memory.
 
-Without an `id_column` a row's id is its place in the files. Null rows that replace a unit keep all
-places, so with a split by id no unit moves another; a row added before others would. A `limit` also
-takes rows by their places, before the split.
+Without `id_column`, a row's id is its position in the files. If null rows replace a unit, all
+positions stay the same, so with `split_by: id` no unit changes the side of another. A row inserted
+before others would. A `limit` also selects rows by position, before the split.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class AcceptedLabels(Block):
         min_length=1,
         description="A JSON list of lists of class numbers, one list per image of ImageNet's "
         "validation set, in the order of ILSVRC2012_val_00000001 and so on. Images with an empty "
-        "list are not judged. An image's number is read off its path.",
+        "list are not scored. An image's number is read from its path.",
     )
 
 
@@ -65,21 +65,21 @@ class ColumnOptions(UnitOptions):
         "label", description="Column of the labels: integers, or lists of 0 and 1."
     )
     id_column: str | None = Field(
-        None, description="Column of unique ids; if absent, rows are numbered."
+        None, description="Column of unique ids; if absent, the row numbers are the ids."
     )
     group_columns: GroupColumns = ()
     class_names: tuple[str, ...] | None = Field(
         None,
         min_length=2,
-        description="Names of the classes, required only if the files do not state them. They are "
-        "published with the weights, so the list must be public, not read off the labels.",
+        description="Names of the classes, required only if the files do not state them. The names "
+        "are published with the weights, so take them from a public list, not from the labels.",
     )
     limit: Limit = Limit()
     test_fraction: TestFraction = 0.2
     split_seed: SplitSeed = 0
 
     def list_groups(self) -> dict[str, Group]:
-        """Returns the subgroups: column of the split tables -> the column of its values."""
+        """Maps each group column of the split tables to the source's column of its values."""
         return list_groups(self.group_columns)
 
     def group_names(self) -> tuple[str, ...]:
@@ -140,7 +140,8 @@ class Options(ColumnOptions):
                 f"class_names: {headers[0].path} already names the classes "
                 f"({', '.join(named)}); remove the option"
             )
-        # The number of classes fixes the shape of the published weights: never the labels' maximum.
+        # The number of classes fixes the shape of the published weights: never take it from the
+        # labels.
         if not (self.class_names or named):
             raise ConfigError(
                 f"class_names: {headers[0].path} does not name its classes; write "
@@ -330,7 +331,7 @@ def prepare(
     """Writes the split tables of parquet files.
 
     Args:
-      recorded: the study's options for dataset.json, if another source made these.
+      recorded: the options for dataset.json, if another source made `options` from them.
       revision: the version of the files, for dataset.json.
 
     Raises:
@@ -342,7 +343,7 @@ def prepare(
     options.check_files()
     header = _read_header(options, options._list_files("train")[0])
     class_names = options.class_names or header.class_names
-    assert class_names is not None  # check_files() refuses a dataset without
+    assert class_names is not None  # check_files() refuses a dataset without names
     accepted = None
     if options.accepted_labels is not None:
         accepted = _read_accepted(options.accepted_labels.file, num_classes=len(class_names))
@@ -457,7 +458,7 @@ def _stream_batches(
             pq.ParquetFile(path, buffer_size=1 << 20) as file,
         ):
             for batch in file.iter_batches(batch_size=rows, columns=list(columns)):
-                batch.validate(full=True)  # such as texts that are no UTF-8
+                batch.validate(full=True)  # finds, for example, text that is not UTF-8
                 part = batch if left is None else batch.slice(0, left)
                 if part.num_rows:
                     yield part.select(list(columns))
@@ -491,7 +492,7 @@ def _make_batches(
             stop = start + batch.num_rows
             images, of_batch = batch.column(options.image_column), faults[name][start:stop]
             right = None
-            if accepted is not None:  # of test rows alone
+            if accepted is not None:  # only test rows have accepted labels
                 right = [
                     _merge_accepted(accepted, path, row=f"{name} row {row}")
                     if name == "test"

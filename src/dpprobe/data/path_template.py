@@ -1,4 +1,4 @@
-"""Paths made of a row's columns: a template with columns in braces."""
+"""Paths built from a row's columns: a template has the columns in braces."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def template_parts(template: str) -> list[Part]:
     Columns are only ever looked up by their whole name: no attribute, index or nested field.
 
     Raises:
-      ValueError: when it is no template.
+      ValueError: if the text is not a valid template.
     """
     try:
         parts = [

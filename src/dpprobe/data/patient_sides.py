@@ -1,4 +1,4 @@
-"""Units of a dataset's images (patients, donors or sites), each on one side of a split."""
+"""The patients, donors or sites of a dataset's images, each only in train or only in test."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ class UnitOptions(SplitOptions):
     unit_column: str | None = Field(
         None,
         min_length=1,
-        description="The person (or other unit) an image is of, such as a patient; of several "
-        "such columns, the coarsest one, which covers the others. A patient in both splits is an "
-        "error. A split that is made here divides patients, and each patient counts once in test "
-        "metrics.",
+        description="Column of the person (or other unit) that an image shows, such as a patient. "
+        "If several columns qualify, name the coarsest one, which covers the others. A patient in "
+        "both splits is an error. If dpprobe makes the split, all images of a patient are on one "
+        "side. Each patient counts once in test metrics.",
     )
     unit: Unit | None = Field(
         None,
-        description="Unit of privacy: patient (all images of one value of `unit_column`) or "
-        "image. If absent: the study's privacy.unit, or else patient if there is a column.",
+        description="Unit of privacy: patient (all images of one value of `unit_column`) or image. "
+        "If absent: the study's privacy.unit, or else patient if there is a `unit_column`.",
     )
     max_images_per_patient: int | None = Field(
         None,
         ge=1,
-        description="Train on the first this many images of each patient and leave out the "
-        "others. Public. With `unit: image`, a patient's own epsilon is computed for this many "
-        "images.",
+        description="Train on at most this many images of each patient, the first ones, and leave "
+        "out the others. This number is public. With `unit: image`, the epsilon of a whole patient "
+        "is computed for this many images.",
     )
 
     @model_validator(mode="after")
@@ -74,11 +74,11 @@ def assign_sides(
     strata: Callable[[], Sequence[int]],
     units: Mapping[SplitName, Sequence[str]] | None,
 ) -> dict[SplitName, list[SplitName | None]]:
-    """Assigns each row of a source's splits to a table; None if it is left out.
+    """Assigns each row of a source's splits to a table; None if the row is left out.
 
     Args:
-      rows: of each split; "train" alone if the rows are split here.
-      ids: reads the ids of the rows that are split here; called only if they decide.
+      rows: the number of rows of each split; only "train" if the rows are split here.
+      ids: reads the ids of the rows that are split here; called only if ids decide the sides.
       strata: reads each row's class, or one constant, in the same way.
       units: the unit of each row, if a column names it.
     """
@@ -86,7 +86,7 @@ def assign_sides(
         name: [name] * count for name, count in rows.items()
     }
     if not options.has_test():
-        # By id no class counts.
+        # With `split_by: id`, classes are ignored.
         classes = strata() if options.split_by == "class" else [0] * rows["train"]
         if units is None:
             tested = options.choose_test(ids(), classes)
@@ -115,8 +115,8 @@ def choose_test(
 ) -> list[bool]:
     """Chooses test rows by a split of the units: all rows of a unit are on one side.
 
-    By class, a unit's stratum is the most frequent class of its rows, the smallest of a tie. By id,
-    the hash is of the unit's name.
+    By class, a unit's stratum is the most frequent class of its rows, or the smallest of equally
+    frequent ones. By id, the unit's name is hashed.
     """
     if by == "id":
         return train_test_split.choose_by_id(units, fraction=fraction, seed=seed)

@@ -18,7 +18,7 @@ FILE_NAME = "problems.csv"
 COLUMNS = ("split", "row", "id", "path", "problem", "detail")
 SHOWN = 20
 
-# kind -> name of one, name of several, remedy. Their order is that of the report.
+# kind -> name of one, name of several, remedy. The report lists them in this order.
 KINDS: dict[str, tuple[str, str, str]] = {
     "missing": ("missing image", "missing images", "restore the file or leave the image out"),
     "unreadable": (
@@ -48,7 +48,7 @@ KINDS: dict[str, tuple[str, str, str]] = {
         "unexpected size", "unexpected sizes",
         "complete the source or correct `expect`"),
 }  # fmt: skip
-# A dataset with notes alone is written; they are listed beside it.
+# Notes do not stop a dataset from being written: they are listed in the file beside the tables.
 NOTES = {"copy": "training image that appears twice"}
 
 
@@ -59,8 +59,9 @@ class ImageError(DataError):
 class Problems:
     """Counts problems, keeps the first of each kind, and writes all of them to a file.
 
-    A context: it leaves `problems.csv` if `make_error` was called, or `keep_notes` with notes. A
-    report that something else cut short would pass for a whole one: it is removed.
+    A context manager. It keeps `problems.csv` if `make_error` was called, or if `keep_notes` was
+    called and there are notes. Otherwise another error cut the report short, and the file is
+    removed.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -17,15 +17,16 @@ VOWELS = frozenset("aeiou")
 SILENT_H = re.compile("hour|heir|honest|honou?r")
 LIKE_YOU = re.compile("eu|ewe|uku|us[eu]|ut[ei]|one(?!r)|uni(?![dn]|m[^o])")
 WNID = re.compile(r"n\d{8}")  # a WordNet id, as ImageNet's folders are called
-# The set of templates that a study writes itself.
+# The recorded name of templates that a study writes itself.
 OWN = "own"
 
 
 def check_prompts(prompts: str | Sequence[str]) -> None:
-    """Looks up a set's name, or reads templates; cheap.
+    """Looks up the name of a set of prompts, or reads templates; cheap.
 
     Raises:
-      ConfigError: for a set that is not there, for templates without {c} or with other braces.
+      ConfigError: if the set does not exist, or a template lacks {c} or has an unknown field in
+        braces.
     """
     if isinstance(prompts, str):
         _find_set(prompts)
@@ -62,7 +63,8 @@ def name_classes(
         wrote for ImageNet, in the order of its labels.
 
     Raises:
-      ConfigError: if `prompt_names` names an unknown class, or has another number of names.
+      ConfigError: if `prompt_names` names an unknown class, or has more or fewer names than there
+        are classes.
     """
     if isinstance(prompt_names, str):
         return _imagenet_words(class_names)
@@ -100,7 +102,7 @@ def choose_article(word: str) -> str:
 
 
 def make_sentences(templates: Sequence[str], words: Sequence[str]) -> list[list[str]]:
-    """Returns, per class, its sentence for each template."""
+    """Returns for each class one sentence per template."""
     return [
         [template.format(c=word, a=choose_article(word)) for template in templates]
         for word in words
@@ -132,11 +134,11 @@ def _check_templates(templates: Sequence[str]) -> None:
             ) from None
         if "c" not in fields:
             raise ConfigError(
-                f"prompts: {template!r} has no {{c}}; write {{c}} in the place of the class name"
+                f"prompts: {template!r} has no {{c}}; write {{c}} in place of the class name"
             )
         for name in fields:
             if name not in FIELDS:
                 raise ConfigError(
-                    f"prompts: {template!r}: {{{name}}} is unknown; write {{c}} for the "
-                    "class, {a} for its article, and {{ }} for braces"
+                    f"prompts: {template!r}: {{{name}}} is unknown; write {{c}} in place "
+                    "of the class name, {a} in place of its article, and {{ }} for braces"
                 )

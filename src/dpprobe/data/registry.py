@@ -22,9 +22,9 @@ SOURCES: dict[str, str] = {
 
 
 def dataset_options(values: Mapping[str, Any]) -> DatasetOptions:
-    """Reads a dataset's options from their serialised form, as a rule's params carry them.
+    """Reads a dataset's options from their serialised form, as the params of a Snakemake rule.
 
     Raises:
-      ConfigError: with one line for each thing that is wrong.
+      ConfigError: with one line for each fault.
     """
     return read_options(SOURCES, "source", values, DatasetOptions)  # type: ignore[type-abstract]

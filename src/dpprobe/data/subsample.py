@@ -1,16 +1,16 @@
 """The part of each class's training rows that a study keeps: the option `subsample`.
 
-A row, or if units of privacy are named all rows that a unit has of a class, is kept by SHA-256 of
-the public seed and its name, read as a number in [0, 1). A fraction, of all rows or of a class,
-keeps the names whose number lies below it; `per_class` keeps the names with the smallest numbers.
-All are beginnings of one order, so a smaller part of the same seed is contained in a larger one.
-The number is another one than that by which `split` chooses test rows.
+Each row's name, or its unit's name if units of privacy are named, has a number in [0, 1): the
+SHA-256 of the public seed and the name. A fraction, of all rows or of a class, keeps the names
+whose number lies below it; `per_class` keeps the names with the smallest numbers. Both keep the
+beginning of one order, so a smaller part with the same seed is contained in a larger one. These
+numbers differ from the numbers that choose the test rows.
 
-One fraction for all chooses by the unit's name alone: whatever is done to one unit moves no other,
-and n, which is public, is a function of names. The number of rows it keeps is random over seeds.
-Fractions by class look at labels too, so that n tells the label of a unit to those who know all
-else. `per_class` ranks units, so that one may let in or push out another. Both are for benchmarks,
-not for a release. The guarantee of a benchmark is that of the rows that were kept.
+`fraction` chooses by the unit's name alone: a change to one unit never adds or removes another, and
+the public number n depends only on names. The number of kept rows varies with the seed. `fractions`
+also uses labels, so n reveals a unit's label to someone who knows everything else. `per_class`
+ranks units, so one unit may add or remove another. Both are for benchmarks, not for a release. A
+benchmark's guarantee covers only the rows that were kept.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DIGEST_BITS = 256
 
 
 def _read_texts(value: Any) -> Any:
-    """Reads unquoted numbers of YAML that name classes as text."""
+    """Reads names of classes that YAML parsed as numbers as text."""
     if not isinstance(value, Mapping):
         return value
     return {
@@ -44,7 +44,7 @@ class Subsample(Options):
         None,
         gt=0,
         le=1,
-        exclude_if=lambda value: value is None,  # tables of before stay current
+        exclude_if=lambda value: value is None,  # older tables stay up to date
         description="Share of all images to keep, by a hash of each image's or patient's name, "
         "whatever its class. Releases accept only this choice.",
     )
@@ -52,21 +52,20 @@ class Subsample(Options):
         dict[str, Annotated[float, Field(gt=0, le=1)]], BeforeValidator(_read_texts)
     ] = Field(
         {},
-        description="By class name, the share to keep, by a hash of each image's or patient's "
+        description="Share to keep of each named class, by a hash of each image's or patient's "
         "name; other classes stay whole.",
     )
     per_class: int | None = Field(
         None,
         ge=1,
-        description="The number of images to keep of every class, or of patients if they are "
-        "named.",
+        description="The number of images to keep of every class, or of patients if a column names "
+        "them.",
     )
     seed: int = Field(
         0,
         ge=0,
-        description="Public seed of the choice. With the same seed, a larger "
-        "part contains every smaller "
-        "part.",
+        description="Public seed of the choice. With the same seed, a larger part contains every "
+        "smaller part of the images.",
     )
 
     @model_validator(mode="after")
@@ -76,7 +75,7 @@ class Subsample(Options):
         return self
 
     def list_faults(self, class_rows: Mapping[str, int]) -> list[str]:
-        """Lists faults: classes that these rows (or patients) do not have enough of."""
+        """Lists faults: unknown classes, and classes with too few of these rows (or patients)."""
         if unknown := [name for name in self.fractions if name not in class_rows]:
             known = ", ".join([*class_rows][:10]) + (", ..." if len(class_rows) > 10 else "")
             return [
@@ -95,11 +94,11 @@ class Subsample(Options):
         """Chooses the training rows that are kept: True for each of them, in order.
 
         Args:
-          labels: the class of each row, a number of `class_names`; `fraction` reads none.
+          labels: the class number of each row; `fraction` does not use it.
           names: the name of each row's unit, or the row's id where units are not named.
 
         Raises:
-          DataError: for a class that is unknown, has too few rows, or would be left without any.
+          DataError: if a class is unknown, has too few rows, or would keep no row.
         """
         if self.fraction is not None:
             chosen = self._choose_below(self.fraction, set(names))
@@ -131,7 +130,7 @@ class Subsample(Options):
         return set(ranked[: self.per_class])
 
     def _choose_below(self, fraction: float, names: Collection[str]) -> set[str]:
-        # in whole numbers: every digest is compared with exactly the float that was written
+        # in integers: every digest is compared with exactly the float that was written
         numerator, denominator = fraction.as_integer_ratio()
         bound = numerator << _DIGEST_BITS
         return {name for name in names if self._public_place(name) * denominator < bound}

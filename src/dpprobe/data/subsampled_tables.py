@@ -1,4 +1,4 @@
-"""Split tables of a part of a dataset's rows, made from the tables of all of them."""
+"""Split tables of a part of a dataset's rows, made from the tables of all rows."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def write_subsampled(whole: Path, directory: Path, options: DatasetOptions) -> N
       whole: the folder of the whole dataset's tables, whose images are known to decode.
 
     Raises:
-      DataError: for tables that do not belong together, rows of several labels, and a class that is
-        unknown, has too few rows or would be left without any.
+      DataError: if the tables do not belong together, or rows have several labels. Also if a class
+        is unknown, has too few rows or would keep no row.
     """
     assert options.subsample is not None
     info = read_info(whole / "dataset.json")
@@ -42,7 +42,7 @@ def write_subsampled(whole: Path, directory: Path, options: DatasetOptions) -> N
     write_dataset(
         directory,
         _make_batches(tables, kept),
-        options=options.model_copy(update={"verify": "hash"}),  # they were decoded already
+        options=options.model_copy(update={"verify": "hash"}),  # the images were decoded already
         class_names=info.class_names,
         multi_label=info.multi_label,
         groups=info.groups,

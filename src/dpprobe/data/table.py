@@ -4,11 +4,10 @@ Columns: `image` (struct of bytes and path; if bytes are null, the image is the 
 relative to the working directory; inside a tar the path has its offset, see `tar_shards`),
 `label` (int64, or list<int8> of 0 and 1 for multi-label), `id` (unique string), `image_sha256` (of
 the encoded image), `pixels_sha256` (of its pixels, null if they were not decoded), `group_*`
-(strings, empty if unknown) and, for a set that says which labels count as right, `accepted`
-(list<int64>).
-Rows of vectors have these in `bytes`, see `embedding_rows`, and no hash of pixels.
-Class names are in the schema's metadata; the footer has a fingerprint of the content.
-`dataset.json` beside the tables describes both and is written last.
+(strings, empty if unknown) and, if the dataset lists all labels that count as right, `accepted`
+(list<int64>). In a dataset of vectors, `bytes` has the vectors of the row (see `embedding_rows`),
+and there is no hash of pixels. Class names are in the schema's metadata; the footer has a
+fingerprint of the content. `dataset.json` beside the tables describes both and is written last.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ logger = logging.getLogger("dpprobe")
 SPLITS = ("train", "test")
 FORMAT = "dpprobe-dataset"
 FORMAT_VERSION = 1
-# A row group is closed at either: readers that start in its middle must skip what precedes.
+# A row group ends at either size: readers that start in its middle must skip the rows before.
 GROUP_ROWS = 4096
 GROUP_BYTES = 32 << 20
 BATCH_ROWS = 128
@@ -93,7 +92,7 @@ class DatasetInfo:
 
     Attributes:
       units: the number of patients of each split; None where the source does not name them.
-      copies: the training rows whose image is in an earlier row too, by unit: see
+      copies: counts of training rows that repeat the image of an earlier row, by unit: see
         `dataset_checks.Checks.count_copies`; None if they were not counted.
     """
 
@@ -113,7 +112,7 @@ class DatasetInfo:
 
     @property
     def untested_classes(self) -> tuple[str, ...]:
-        """The classes without test rows: no test result speaks of them."""
+        """The classes without test rows: no test result covers them."""
         counts = self.splits["test"].per_class
         return tuple(n for n, count in zip(self.class_names, counts, strict=True) if count == 0)
 
@@ -161,12 +160,12 @@ def make_batch(
       images: n encoded images, or None to read the file at the path.
       paths: n paths or None.
       groups: column name -> n values, written as strings; null and NaN are unknown.
-      accepted: n lists of the labels that count as right, which may be empty, or None for a row
-        that accepts its own label; None where the set has no such lists.
+      accepted: for each row the list of labels that count as right, which may be empty, or None if
+        only its own label does; None if the dataset has no such lists.
       faults: the problems that the source found in each row, (kind of `problems.KINDS`, detail); a
         label may then be None.
       origins: the place of each row in the source, such as its file and line, for the report.
-      units: the patient of each row; None if the set names none.
+      units: the patient of each row; None if the dataset names none.
     """
     columns: dict[str, Any] = {
         "image": _image_column(images, paths),
@@ -192,7 +191,7 @@ def batch_files(
     """Yields batches of image files for `write_dataset`; a row's id is its path.
 
     Args:
-      parts: split name -> folder, and a path under it and a label for each row.
+      parts: split name -> a folder, and for each row a path inside the folder and a label.
     """
     for name, (folder, rows) in parts.items():
         for start in range(0, len(rows), BATCH_ROWS):
@@ -236,20 +235,20 @@ def write_dataset(
 ) -> None:
     """Writes both split tables from a stream of batches, then `dataset.json`.
 
-    Every row is checked, and all problems are reported at once: see `problems`. Then the only file
-    that is left is the report, `problems.csv`.
+    Every row is checked, and all problems are reported at once: see `problems`. With problems, no
+    table is left, only the report `problems.csv`.
 
     Args:
       batches: (split name, rows of `make_batch`) in any order.
-      options: recorded as the source, without those that are no property of the data, such as
-        delta; its `expect`, `duplicates`, `missing_classes` and `verify` decide the checks.
+      options: recorded in dataset.json, without options that do not change the data, such as delta;
+        `expect`, `duplicates`, `missing_classes` and `verify` decide the checks.
       accepted: True if the batches say which labels count as right; not for multi-label.
       units: True if the batches name the patient of each row.
-      rows: of all batches, for the progress.
+      rows: the number of rows of all batches, to show the progress.
       embed: copy images that the batches give as paths into the tables.
-      revision: of the source, as it was resolved.
-      chosen_test: True if the source itself has the test split: then a class that is missing from
-        it is a problem, see `missing_classes`; if a rule made the split, it is a warning.
+      revision: the resolved version of the source.
+      chosen_test: True if the source has its own test split. A class that is missing in the test
+        split is then a problem (see `missing_classes`), otherwise only a warning.
 
     Raises:
       DataError: if a row, or the dataset as a whole, has a problem.
@@ -322,7 +321,7 @@ def _describe_tables(
         "groups": list(shape.groups),
         "splits": {name: writer.fingerprint for name, writer in writers.items()},
     }
-    # Not written for other sets, whose fingerprints stay what they were.
+    # Left out of other datasets, so that their fingerprints do not change.
     if shape.accepted:
         content["accepted"] = True
     if shape.units:
@@ -351,7 +350,7 @@ class _Reader:
 
     Args:
       decode: decode each image, as extraction will; otherwise only its bytes are read.
-      keep: return the bytes.
+      keep: return the images' bytes too.
     """
 
     def __init__(self, pool: ThreadPoolExecutor, *, decode: bool, keep: bool) -> None:
@@ -388,7 +387,7 @@ class _Reader:
         except OSError as error:
             hint = hint_misspelling(path) if isinstance(error, FileNotFoundError) else ""
             fault = ("missing", f"cannot be read ({error.strerror}){hint}")
-        except ValueError as error:  # of a path with a NUL or half a character
+        except ValueError as error:  # the path has a NUL or half a character
             fault = ("missing", f"cannot be read ({error})")
         except ImageError as error:
             fault = ("missing" if data is None else "unreadable", str(error))
@@ -491,7 +490,9 @@ class _SplitWriter:
         labels = batch.column("label").to_pylist()
         for image, label, of_source, right in zip(images, labels, given, accepted, strict=True):
             faults = [(kind, detail) for kind, detail in of_source or ()]
-            known = {kind for kind, _ in faults}  # the source says more of these than the value
+            known = {
+                kind for kind, _ in faults
+            }  # the source explains these better than a check of the value
             checks = [image.fault, self._id_fault(image.id, label), self._label_fault(label)]
             if checks[-1] is None:
                 self.per_class[label if not self._shape.multi_label else np.array(label) == 1] += 1
@@ -544,7 +545,7 @@ class _SplitWriter:
         units = _optional_column(batch, "unit")
         self.units.update(units)
         for row, image in enumerate(images):
-            assert image.sha256 is not None  # an image without one is a problem
+            assert image.sha256 is not None  # an image without a hash is a problem
             row_groups = [column[row] for column in groups]
             record = [image.id, labels[row], row_groups, image.sha256.hex()]
             record += [accepted[row]] if self._shape.accepted else []
@@ -590,7 +591,7 @@ def read_image_file(path: str, *, where: str = "image") -> bytes:
     """Reads the bytes of an image file.
 
     Raises:
-      DataError: naming `where` and the path, when it cannot be read.
+      DataError: if the file cannot be read; names `where` and the path.
     """
     try:
         return read_image_bytes(path)
@@ -604,7 +605,7 @@ def read_info(dataset_json: Path) -> DatasetInfo:
     """Reads `dataset.json`.
 
     Raises:
-      DataError: when it is missing or not a description of a dataset.
+      DataError: if the file is missing or does not describe a dataset.
     """
     remedy = "delete it and prepare the dataset again"
     try:
@@ -696,7 +697,7 @@ class SplitTable:
         return {name: self._read_column(name, start, stop).to_pylist() for name in self.group_names}
 
     def read_accepted(self, start: int = 0, stop: int | None = None) -> list[list[int]] | None:
-        """Reads the labels that count as right, a list per row; None if the set has none."""
+        """Reads the list of labels that count as right for each row; None if there are no lists."""
         return (
             self._read_column("accepted", start, stop).to_pylist() if self._has_accepted else None
         )
@@ -725,7 +726,7 @@ class SplitTable:
                     return
 
     def _read_column(self, name: str, start: int = 0, stop: int | None = None) -> pa.ChunkedArray:
-        """Reads rows start..stop of a column, and no further row groups."""
+        """Reads rows start..stop of a column; reads only the row groups with these rows."""
         end = self.rows if stop is None else stop
         wanted, base = self._row_groups(start, end)
         with self._explain_damage(), pq.ParquetFile(self.path) as file:

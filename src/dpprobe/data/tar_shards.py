@@ -28,13 +28,13 @@ from dpprobe.errors import DataError
 SUFFIX = ".tar"
 # Compressed files are refused by name, never skipped silently.
 _SUFFIXES = (SUFFIX, ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
-# No samples: names that begin with a dot, which macOS adds, and WebDataset's own folders such as
+# Not samples: names that begin with a dot, which macOS adds, and WebDataset's own folders such as
 # __index__/.
 _NAME = re.compile(r"(?!__[^/]*__/)((?:.*/)?[^./][^./]*)\.([^/]+)", re.DOTALL)
 _PLACE = re.compile(r"(.+?)#offset=(\d+),size=(\d+),member=(.+)", re.DOTALL)
 _BLOCK = 512
-_NAME_BYTES = 100  # of a header, its first
-# Zeros at the end: a mark of two blocks, and the rest of the last record; GNU tar writes 10 KiB.
+_NAME_BYTES = 100  # the first bytes of a header are for the name
+# Most zeros at the end: two blocks that mark it, then the rest of a record (GNU tar: 10 KiB).
 _LONGEST_END = 1 << 20
 _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
 _REMEDY = "fetch the shard again or pack it again"
@@ -51,7 +51,7 @@ class Member(NamedTuple):
 class Sample(NamedTuple):
     """The members of one key, by their extension in lower case.
 
-    `twice` are the extensions that occur more than once; the first of each is kept.
+    `twice` are the extensions that occur more than once; the first member of each is kept.
     """
 
     key: str
@@ -90,7 +90,7 @@ def read_at(shard: Path, offset: int, size: int) -> bytes:
     """Reads bytes of a tar file; several threads may read one file at the same time.
 
     Raises:
-      OSError: if they cannot be read, or the file ends before them.
+      OSError: if the bytes cannot be read, or the file ends before them.
     """
     require_plain_file(shard)
     status = shard.stat()
@@ -139,8 +139,8 @@ def read_samples(shard: Path) -> Iterator[Sample]:
 def _list_members(shard: Path) -> Iterator[Member]:
     """Yields the regular files of a tar.
 
-    To tarfile a damaged header after the first member, zeros, and a file that ends at a header are
-    the end of the tar, and the rest would be missing in silence. So the end is checked.
+    tarfile takes a damaged header after the first member, zeros, or a file that ends at a header
+    for the end of the tar. The other members would be missing silently, so the end is checked.
     """
     last = "its start"
     try:

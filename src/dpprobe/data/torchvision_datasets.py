@@ -1,4 +1,4 @@
-"""Datasets of torchvision: its addresses, checksums and parsing, with our transfer.
+"""Datasets of torchvision, which gives addresses, checksums and parsers; dpprobe downloads.
 
 Arrays (MNIST, FashionMNIST, CIFAR10, CIFAR100) become PNG without loss; the JPEG files of EuroSAT
 and Places365 stay as they are. EuroSAT, the only set that is split here, is read as an image
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 ARRAYS = ("MNIST", "FashionMNIST", "CIFAR10", "CIFAR100")
-# torchvision has both inside a method, where they cannot be read; a test compares them.
+# torchvision hides this address and checksum inside a method; a test compares them.
 EUROSAT_URL = (
     "https://huggingface.co/datasets/torchgeo/eurosat/resolve/"
     "c877bcd43f099cd0196738f714544e355477f3fd/EuroSAT.zip"
@@ -42,7 +42,7 @@ SIZES: dict[str, tuple[int, int, int]] = {
 }
 # Rows of each class, in the order of their names.
 EUROSAT_ROWS = (3000, 3000, 3000, 2500, 2500, 2000, 2500, 3000, 2500, 3000)
-# The folders that torchvision makes under its root, and that a `path` must therefore hold.
+# The folders that torchvision makes under its root, so a `path` must contain them.
 FOLDERS: dict[str, tuple[str, ...]] = {
     "MNIST": ("MNIST/raw",),
     "FashionMNIST": ("FashionMNIST/raw",),
@@ -67,8 +67,8 @@ class Options(SplitOptions):
     path: str | None = Field(
         None,
         min_length=1,
-        description="A folder that already has torchvision's files, as its `root`; if absent, "
-        "they are downloaded.",
+        description="A folder into which torchvision downloaded the dataset (torchvision's "
+        "`root`); if absent, dpprobe downloads the files.",
     )
     test_fraction: TestFraction = 0.2
     split_seed: SplitSeed = 0
@@ -99,7 +99,7 @@ class Options(SplitOptions):
         if self.name != "EuroSAT":
             return SIZES[self.name][:2]
         if self.split_by == "id":
-            return None  # only the files' names tell
+            return None  # the files' names decide
         return train_test_split.count_rows(EUROSAT_ROWS, self.test_fraction)
 
     def count_classes(self) -> int:
@@ -147,7 +147,7 @@ def download(options: Options, directory: Path) -> list[Fetched]:
     """Fetches a dataset's files, compares them with torchvision's MD5, and unpacks them.
 
     Raises:
-      DownloadError: for a file that cannot be fetched or is another one.
+      DownloadError: if a file cannot be fetched or has a wrong checksum.
       DataError: for an archive that cannot be unpacked.
     """
     from dpprobe.data import downloads  # heavy: requests

@@ -13,9 +13,9 @@ tables of neighbouring sources differ in that unit's rows alone. All rows of a p
 patient's name as id. The number of test units is random over seeds, by a binomial distribution, and
 a class may have none.
 
-This holds if an id is a function of its unit. So are positions in a file under the relation of the
-guarantee, which replaces a unit by null rows and keeps all other places. A row more at the front of
-the file would rename, and so move, all rows after it.
+This holds if a unit's id depends on that unit alone. Positions in a file qualify: the guarantee
+compares sources in which null rows replace a unit and all other positions stay. An extra row at the
+front of the file would change the ids, and so the sides, of all rows after it.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ TestFraction = Annotated[
     Field(
         gt=0,
         lt=1,
-        description="Share of the images, or of the patients, in the test split, if there is none "
-        "yet.",
+        description="Share of the images, or of the patients, for the test split, if the source "
+        "has no test split.",
     ),
 ]
 SplitSeed = Annotated[
@@ -48,10 +48,10 @@ _DIGEST_BITS = 256
 
 
 def count_test(rows: int, fraction: float) -> int:
-    """Counts the rows of a class that are tested on: the fraction, rounded to the nearest.
+    """Counts the test rows of a class: the fraction of its rows, rounded to the nearest number.
 
-    At least one row and at most all but one; a class of one row is trained on.
-    One more row raises the count by at most one.
+    At least one row and at most all but one; the only row of a class is a training row. One more
+    row raises the count by at most one.
     """
     if rows < 2:
         return 0
@@ -71,7 +71,8 @@ def count_by_id(ids: Iterable[str], *, fraction: float, seed: int) -> tuple[int,
 
 
 def choose_by_id(ids: Iterable[str], *, fraction: float, seed: int) -> list[bool]:
-    """Chooses each row only by its id: if the SHA-256 of (seed, id) is below the fraction.
+    """Chooses a test row only by its id: if SHA-256 of (seed, id), in [0, 1), is below the
+    fraction.
 
     Rows of equal ids are on one side.
     """
@@ -120,10 +121,9 @@ class SplitOptions(DatasetOptions):
 
     split_by: SplitBy = Field(
         "class",
-        description="Choice of test images if there is no test split. class: "
-        "takes the fraction of each "
-        "class. id: assigns each image, or patient, only by a hash of its name, so no image "
-        "can move another one. A release needs id.",
+        description="Choice of test images if there is no test split. class: takes `test_fraction` "
+        "of each class. id: assigns each image, or patient, only by a hash of its name, so no "
+        "image can change the side of another. A release needs id.",
     )
 
     def choose_test(self, ids: Sequence[str], labels: Sequence[int]) -> list[bool]:
@@ -140,7 +140,8 @@ class SplitOptions(DatasetOptions):
         return self.subsample_fault() or self.split_fault(own_test=self.has_test())
 
     def split_fault(self, *, own_test: bool) -> str | None:
-        """Explains why a release cannot use this split; `has_test` if the source has a test set."""
+        """Explains why a release cannot use this split; `own_test` says if the source has a test
+        set."""
         if own_test or self.split_by == "id":
             return None
         return (

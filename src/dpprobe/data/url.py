@@ -1,6 +1,6 @@
 """Files at plain addresses, verified by their SHA-256: an image folder, or a CSV manifest.
 
-An archive `name.zip` is unpacked into the folder `name`; other files stay as they are. `layout` is
+An archive `name.zip` is unpacked into the folder `name`; other files stay as they are. `layout` has
 the options of the image folder or the manifest, with paths relative to the download folder.
 """
 
@@ -26,7 +26,7 @@ from dpprobe.data.train_test_split import SplitOptions
 from dpprobe.errors import ConfigError
 from dpprobe.options import Options as Block
 
-# The option of each layout that is its folder: all other paths are relative to it.
+# The option of each layout that names its folder; all other paths are relative to this folder.
 LAYOUTS = {"csv": "root", "imagefolder": "path"}
 # The options of every source; written beside `layout`, not in it.
 COMMON = frozenset(DatasetOptions.model_fields) - {"source"}
@@ -38,7 +38,8 @@ class File(Block):
     """One file to fetch."""
 
     url: str = Field(
-        description="http or https, without user and password, which belong into ~/.netrc."
+        description="Address of the file, http or https; write a user name and password into "
+        "~/.netrc instead."
     )
     sha256: str = Field(
         description="SHA-256 of the file, 64 lower-case hexadecimal digits.",
@@ -98,7 +99,7 @@ class Options(DatasetOptions):
     )
     layout: dict[str, Any] = Field(
         description="Layout of the files: `source: imagefolder` or csv with its options. Paths are "
-        "relative to the download folder, where name.zip has become the folder name."
+        "relative to the download folder, where the archive x.zip has become the folder x."
     )
 
     @field_validator("layout")
@@ -128,7 +129,7 @@ class Options(DatasetOptions):
         """Checks nothing, because the files exist only after the download."""
 
     def download_params(self) -> dict[str, Any]:
-        """Returns the files by content: their addresses may change."""
+        """Returns the files' names and hashes, without addresses: these may change."""
         return {
             "files": [
                 {"name": file.file_name, "sha256": file.sha256, "folder": file.content_folder}
@@ -166,7 +167,8 @@ class Options(DatasetOptions):
         return self._parse_layout().rule_of_split(own_test=self.has_test())
 
     def split_key(self) -> str:
-        """Returns the layout's key, and the files by a short hash: their places name rows."""
+        """Returns the layout's key with a short hash of the files: positions in them are ids of
+        rows."""
         key = self._parse_layout().key_of_split(own_test=self.has_test())
         return f"{key}, files {artifacts.hash_value(self.download_params())[:12]}"
 
@@ -208,7 +210,7 @@ class Options(DatasetOptions):
         return options
 
     def locate_layout(self, downloaded: Path) -> DatasetOptions:
-        """Returns the layout's options, its folder inside the download folder."""
+        """Returns the layout's options, with its folder inside the download folder."""
         layout = self._parse_layout()
         key = LAYOUTS[layout.source]
         return layout.model_copy(update={key: str(downloaded / getattr(layout, key))})
@@ -259,8 +261,8 @@ def prepare(options: Options, directory: Path, *, downloaded: Path) -> None:
     """Writes the split tables of the files in `downloaded`.
 
     Raises:
-      ConfigError: when the files are not laid out as `layout` says.
-      DataError: when a file is missing, or a row is not what it should be.
+      ConfigError: if the files do not have the layout that `layout` states.
+      DataError: if a file is missing, or a row is faulty.
     """
     receipt = check_receipt(downloaded, params=options.download_params())
     hashes = {file.name: file.sha256 for file in receipt.files}

@@ -10,7 +10,7 @@ IMAGE_COLUMNS = (
     "image", "img", "path", "file", "filename", "file_name", "filepath", "file_path",
     "image_path", "img_path", "image_file", "image_filename", "image_name",
 )  # fmt: skip
-# Names of images, to which a folder or a suffix may be missing.
+# Columns with names of images, which may lack a folder or a suffix.
 IMAGE_NAMES = ("image_id", "img_id", "isic_id", "dicom_id", "id")
 LABELS = (
     "label", "labels", "class", "class_name", "diagnosis", "dx", "target", "category", "finding",
@@ -20,7 +20,7 @@ PATIENTS = (
     "patient_id", "patient", "patient_number", "subject_id", "subject", "person_id", "person",
     "participant_id", "participant", "donor_id", "donor", "mrn", "pid",
 )  # fmt: skip
-# Not people, but what several images are of: better than none.
+# Several images may share a lesion, case or visit: better than no unit, if no person is named.
 CASES = ("lesion_id", "case_id", "case", "study_id", "exam_id", "visit_id")
 SPLITS = ("split", "set", "subset", "partition", "fold")
 GROUPS = (

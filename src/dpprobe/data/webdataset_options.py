@@ -33,14 +33,14 @@ class ShardOptions(UnitOptions):
     test: Paths | None = Field(
         None,
         min_length=1,
-        description="Test shards, written in the same way; if absent, the "
-        "training shards are split.",
+        description="Test shards, written in the same way; if absent, dpprobe splits the training "
+        "shards.",
     )
     image_member: str | None = Field(
         None,
         min_length=1,
-        description="Extension of the images, such as jpg; if absent, the one member of a key "
-        "that has an image's extension.",
+        description="Extension of the images, such as jpg. If absent, each key's only member with "
+        "an image's extension is its image.",
     )
     label_column: str | None = Field(
         None,
@@ -49,20 +49,22 @@ class ShardOptions(UnitOptions):
         "0. If absent, key.cls holds the label.",
     )
     several_labels: bool = Field(
-        False, description="True if the field is a list of 0 and 1, one number per class."
+        False, description="True if the label field is a list of 0 and 1, one number per class."
     )
     class_names: tuple[str, ...] = Field(
         min_length=2,
-        description="All classes in the order of their numbers. They are published with the "
-        "weights, so the list must be public, not read off the labels.",
+        description="All classes in the order of their numbers. The names are published with the "
+        "weights, so take them from a public list, not from the labels.",
     )
     id_column: str | None = Field(
-        None, min_length=1, description="Field of unique ids; the key if absent."
+        None,
+        min_length=1,
+        description="Field of key.json with unique ids; if absent, the key is the id.",
     )
     shard_in_id: bool = Field(
         False,
-        description="Build ids from the shard's name and the key, for shards that each number "
-        "their keys from the start.",
+        description="Build ids from the shard's name and the key; needed if different shards use "
+        "the same keys.",
     )
     group_columns: GroupColumns = ()
     embed: Embed = False
@@ -135,7 +137,7 @@ class ShardOptions(UnitOptions):
         return ("train",) if self.test is None else ("train", "test")
 
     def list_shards(self, name: SplitName) -> list[Path]:
-        """Lists the shards of a split, by name for each pattern.
+        """Lists the shards of a split, sorted by name within each pattern.
 
         Raises:
           ConfigError: for a pattern without a shard.

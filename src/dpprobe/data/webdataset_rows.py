@@ -172,7 +172,7 @@ def _class_number(names: Sequence[str], place: str, value: Any) -> tuple[int | N
     if not indexed and text.isdecimal() and not isinstance(value, bool) and int(text) < len(names):
         return int(text), None
     near = [name for name in names if fold_name(name) == fold_name(text)]
-    hint = f" (write {near[0]!r}, or spell the class so)" if near else ""
+    hint = f" (write {near[0]!r} in the file, or change the name in class_names)" if near else ""
     return None, f"{place} is {text!r}, which is not in class_names{hint}"
 
 
@@ -246,6 +246,6 @@ def _make_batch(
         },
         units=patients,
         faults=faults,
-        # the path of an image says it already
+        # an image's path has its shard already
         origins=["" if row.image else str(shards[row.shard]) for row in rows],
     )

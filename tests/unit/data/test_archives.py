@@ -280,7 +280,7 @@ def test_a_disk_that_fills(tmp_path: Path, suffix: str, monkeypatch: pytest.Monk
     with monkeypatch.context() as patch:
         patch.setattr(zipfile.ZipFile, "extract", full)
         patch.setattr(tarfile.TarFile, "extract", full)
-        assert "the disk filled up while it was unpacked" in refused(archive)
+        assert "the disk filled up while the archive was unpacked" in refused(archive)
     archives.extract_archive(archive, tmp_path / "out")
 
 

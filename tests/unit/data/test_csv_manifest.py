@@ -756,7 +756,8 @@ def test_values_that_leave_no_row(tmp_path: Path) -> None:
         options_of(filters={"sex": ["x"]}, **values).count_rows()
     with pytest.raises(
         ConfigError,
-        match=r"test_values: a.csv: column 'sex' has no value test; write one that it has: f, m",
+        match=r"test_values: a.csv: column 'sex' has no value test; write a value that the "
+        r"column has: f, m",
     ):
         options_of(split_column="sex", train_values=["f"], **values).count_rows()
     extract = {"n": {"column": "path", "pattern": "(x)"}}
