@@ -58,18 +58,18 @@ def extract_shard(
     Args:
       info: the dataset's `dataset.json`.
       shard: the number of the part among `shards`.
-      output: the shard's path; it is whole or absent.
+      output: the shard's path; the file is complete or absent.
       batch_size: images per forward pass on a GPU; a CPU takes fewer.
-      dtype: "float16" or "float32", on disk.
-      threads: that decode and, on a CPU, compute; torch's number by default. Their number changes
-        no feature.
+      dtype: number format on disk, "float16" or "float32".
+      threads: number of threads that decode and, on a CPU, compute; torch's number by default. It
+        changes no feature.
       changed: changes the loaded backbone before any thread runs it, for example by a cut inside
         its network.
 
     Raises:
       DataError: naming the row, if an image cannot be decoded or preprocessed, has another size
         than the others and the backbone does not resize, or gives features that are not finite or
-        do not fit the dtype; if table and info do not belong together.
+        do not fit the dtype. Also if `table` and `info` do not belong together.
       ConfigError: if the backbone cannot be loaded or there are more shards than rows.
     """
     described = read_info(info)
@@ -148,8 +148,8 @@ def _probe_backbone(loaded: Backbone, name: str) -> dict[str, Any]:
     probe = take_probe(loaded)
     if not math.isfinite(probe["norm"]):
         raise DataError(
-            f"backbone {name}: its features of a plain image are not finite; check its weights "
-            "and preprocessing, or write features.precision: float32"
+            f"backbone {name}: its features of dpprobe's own probe image are not finite; check its "
+            "weights and preprocessing, or write features.precision: float32"
         )
     return probe
 

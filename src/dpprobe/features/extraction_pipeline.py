@@ -1,13 +1,13 @@
-"""Reader, decoder and model, composed: encoded images -> features in the rows' order, each timed.
+"""Turns encoded images into features in the rows' order: reads, decodes and computes, each timed.
 
 Rows travel in pieces of at most `PIECE_ROWS`. On a CPU each of the job's threads decodes a piece
 and passes it through the model with one torch thread of its own: no thread waits for another, and
-several small passes are faster than one that is divided. On a GPU the threads decode into pinned
-memory, and a batch's features are fetched while the GPU computes the next one.
+several small passes are faster than one pass divided among threads. On a GPU the threads decode
+into pinned memory, and a batch's features are fetched while the GPU computes the next one.
 
-A library's products may differ in their last bits with the number of rows. Every pass therefore has
-the same number, the last one filled up, so that a row's features depend on that row alone: on no
-other row, and not on how rows are cut into shards.
+The last bits of a library's matrix products may depend on the number of rows. So every pass has the
+same number of rows, and the last one is filled up. A row's features then depend on that row alone:
+on no other row, and not on how rows are cut into shards.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from dpprobe.data.table import EncodedImage, decode_image
 from dpprobe.devices import Accelerator, Mark
 from dpprobe.errors import DataError
 
-# Rows that are decoded, handed on and, on a CPU, computed at once: as many small photographs as a
-# network takes fastest there, and few enough for threads to end together.
+# Rows that are decoded, handed on and, on a CPU, computed together. A CPU is fastest at this number
+# of small photographs, and it is small enough for all threads to end at about the same time.
 PIECE_ROWS = 16
-# Pieces under way for each thread: the next is at hand when one is done.
+# Pieces in progress per thread: a thread that is done finds the next piece ready.
 AHEAD = 2
 
 Array = npt.NDArray[np.float32]
@@ -51,9 +51,9 @@ class Clock:
     """Seconds of each part; for parallel work, the sum over threads.
 
     Attributes:
-      threads: that compute; 1 for a GPU.
-      seconds: by part: read, decode, transfer (to a GPU and back), forward, write.
-      wall: from the first row read to the last one written.
+      threads: number of threads that compute; 1 for a GPU.
+      seconds: seconds per part: read, decode, transfer (to a GPU and back), forward, write.
+      wall: elapsed seconds from the first row read to the last row written.
     """
 
     threads: int = 1
@@ -86,9 +86,9 @@ Row = tuple[int, str]
 
 @dataclass(frozen=True)
 class Features:
-    """Features of consecutive rows, (number in the split, id): [m, d], and [m, w] of each layer.
+    """Features [m, d] of consecutive `rows` (number in the split, id), and [m, w] of each layer.
 
-    `faults` are those of rows without features.
+    `faults` has the errors of rows without features.
     """
 
     rows: tuple[Row, ...]
@@ -129,17 +129,17 @@ def compute_rows(
     Args:
       decoder: decides what happens to an image that cannot be used.
       backbone: loaded, on its device. On a CPU its forward pass runs in several threads at once.
-      batch_size: images per forward pass on a GPU; on a CPU at most `PIECE_ROWS` of them.
-      threads: that decode, and on a CPU compute.
-      accelerator: of the backbone's device; None for a CPU.
+      batch_size: images per forward pass on a GPU; a CPU takes at most `PIECE_ROWS`.
+      threads: number of threads that decode and, on a CPU, compute.
+      accelerator: the backbone's device; None for a CPU.
 
     Raises:
-      DataError: naming the row, if the decoder tolerates no fault: an image cannot be decoded or
-        preprocessed, or has another size than those before it.
+      DataError: naming the row, if an image cannot be decoded or preprocessed and the decoder
+        tolerates no fault, or if an image's size differs from earlier images.
     """
     pieces = _split_encoded(images, count, batch_size, clock)
     sizes = _Sizes(decoder.split)
-    rows = min(batch_size, PIECE_ROWS)  # of a pass on a CPU
+    rows = min(batch_size, PIECE_ROWS)  # per pass on a CPU
     clock.started = time.perf_counter()
     if accelerator is not None:
         ahead = AHEAD * threads + 2 * -(-batch_size // PIECE_ROWS)
@@ -238,7 +238,7 @@ class Decoder:
 
 
 class TolerantDecoder(Decoder):
-    """Leaves out images that cannot be used, with their faults."""
+    """Leaves out images that cannot be used, and records their faults."""
 
     def __init__(
         self,
@@ -288,8 +288,9 @@ def in_order(
 ) -> Generator[B]:
     """Yields `work` of each item, in the items' order, from a pool of threads.
 
-    At most `ahead` items are under way. An error of `work` is raised here in its turn; then, and if
-    the generator is closed, no further item begins, and those under way are waited for.
+    At most `ahead` items are in progress. An error of `work` is raised when its item is due. After
+    an error, or if the generator is closed, no further item begins, and items in progress are
+    waited for.
     """
     before = torch.get_num_threads()
     pool = ThreadPoolExecutor(threads, "extract", initializer=torch.set_num_threads, initargs=(1,))
@@ -307,7 +308,8 @@ def in_order(
 
 
 def _run_forward(backbone: Backbone, images: torch.Tensor, rows: int) -> Outputs:
-    """Passes exactly `rows` rows through the model; rows that fill it up are dropped again."""
+    """Passes exactly `rows` rows through the model; drops the results of rows that fill up the
+    pass."""
     given = len(images)
     if given < rows:
         images = torch.cat([images, images[-1:].expand(rows - given, *images.shape[1:])])
@@ -360,8 +362,8 @@ def _make_features(
 class _Launched:
     """A batch on its way through an accelerator.
 
-    Its marks: before the copy to the device, before and after the forward pass, and after the copy
-    back to the host's memory.
+    `marks` are four times: before the copy to the device, before and after the forward pass, and
+    after the copy back to the host's memory.
     """
 
     rows: tuple[Row, ...]
@@ -400,7 +402,7 @@ def _make_batches(
     for piece in pieces:
         _check_piece(piece, sizes)
         clock.add_seconds("decode", piece.seconds)
-        if filled + len(piece.rows) > batch_size:  # rows were left out of the pieces before
+        if filled + len(piece.rows) > batch_size:  # earlier pieces left out rows
             yield batch
             batch, filled = [], 0
         batch.append(piece)

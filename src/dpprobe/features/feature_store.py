@@ -1,9 +1,9 @@
-"""The feature store: immutable HDF5 shards, a manifest that proves they fit, a checking reader.
+"""The feature store: immutable HDF5 shards, a manifest that proves they fit together, and a reader.
 
 A shard has the rows start..stop of one split: `features` [n, d], `labels` [n] (or [n, k]), `ids`
-[n], and if there are any `layers/<name>` [n, w], `groups/<name>` [n], `accepted` [n] and `units`
-[n]. `shard_writer` writes it, `shard_manifest` records every shard's size and hashes, and the
-reader here refuses, by name, a file that differs.
+[n], and, where they exist, `layers/<name>` [n, w], `groups/<name>` [n], `accepted` [n] and `units`
+[n]. `shard_writer` writes it, `shard_manifest` records every shard's size and hashes. The reader
+here refuses a file that differs from the manifest, and names it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from dpprobe.features.shard_header import REMEDY, ShardHeader
 from dpprobe.features.shard_manifest import read_manifest
 from dpprobe.features.shard_verification import ShardRecord
 
-SELECTED_BLOCK_ROWS = 4096  # rows read at a time where some of them are selected
+SELECTED_BLOCK_ROWS = 4096  # rows per block if only some rows are wanted
 CROP_PREFIX = "crop_"
 
 
@@ -64,12 +64,12 @@ class FeatureStore:
 
     Attributes:
       rows, dimension: n and d.
-      layers: name -> width of each block's features, and of `crops`; mostly empty.
-      architecture, pretrained_tag: of the backbone's model, if it has one.
+      layers: name -> width, for the features of inner blocks and of `crops`; mostly empty.
+      architecture, pretrained_tag: the backbone's model and its weights, if it has them.
       trained: True if the backbone's weights come from training.
-      fingerprint: of the content of all rows, however they are cut into shards.
-      copies: training examples whose image is in an earlier one too, by unit; None if they were not
-        counted.
+      fingerprint: identifies the content of all rows, however they are cut into shards.
+      copies: counts of training examples that repeat the image of an earlier one, by unit; None if
+        they were not counted.
 
     Raises:
       StoreError: if the manifest is missing or damaged.
@@ -124,7 +124,7 @@ class FeatureStore:
 
     @property
     def accepted(self) -> list[list[int]] | None:
-        """The labels that count as right, a list per row; None if the dataset has none."""
+        """The list of labels that count as right for each row; None if the dataset has no lists."""
         return self._row_columns.accepted
 
     @property
@@ -165,8 +165,8 @@ class FeatureStore:
     ) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
         """Yields features in order, about `rows` at a time: (first row, float32 [m, dimension]).
 
-        A block has whole chunks of one shard, so m varies; memory is bounded by a block of
-        max(rows, one chunk). The caller may change a block.
+        A block has whole chunks of one shard, so m varies. A block never exceeds the larger of
+        `rows` and one chunk, which bounds memory. The caller may change a block.
         """
         for record in self.shards:
             for start, block in self._blocks_of(record, rows, layer):
@@ -175,7 +175,8 @@ class FeatureStore:
     def read_rows(
         self, rows: npt.NDArray[np.int64], *, layer: str | None = None
     ) -> npt.NDArray[np.float32]:
-        """Reads the features, float32 [len(rows), d], of ascending positions in the split."""
+        """Reads the features, float32 [len(rows), d], of `rows`: ascending positions in the
+        split."""
         features = empty_rows((len(rows), self._layer_width(layer)), np.float32)
         for start, block in self.read_blocks(SELECTED_BLOCK_ROWS, layer=layer):
             low, high = np.searchsorted(rows, (start, start + len(block)))
@@ -183,7 +184,7 @@ class FeatureStore:
         return features
 
     def rows_at(self, index: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        """Reads the features, float32 [len(index), dimension], of rows in any order, by chunks."""
+        """Reads the features, float32 [len(index), dimension], of rows in any order."""
         features = np.empty((len(index), self.dimension), dtype=np.float32)
         for record in self.shards:
             (places,) = np.nonzero((index >= record.start) & (index < record.stop))
@@ -200,7 +201,7 @@ class FeatureStore:
         if layer not in self.layers:
             raise StoreError(
                 f"{self.path}: no features of layer {layer}, only of "
-                f"{', '.join(self.layers) or 'none'}; add it to the backbone's layers"
+                f"{', '.join(self.layers) or 'none'}; add {layer} to the backbone's layers"
             )
         return self.layers[layer]
 
@@ -237,12 +238,13 @@ class FeatureStore:
                 self._refuse_shard(record, "changed while it was read")
 
     def _compare_bytes(self, record: ShardRecord) -> _FileState | None:
-        """Compares a file with the manifest before HDF5 opens it; returns its state.
+        """Compares a file with the manifest before HDF5 opens the file; returns the file's state.
 
-        Returns None for another undamaged shard, which HDF5 may open for its header.
+        Returns None if the file is an undamaged shard, but not the manifest's: HDF5 may open it for
+        its header.
 
         Raises:
-          StoreError: for a file that HDF5 should not open.
+          StoreError: if HDF5 should not open the file.
         """
         path = self._shard_path(record)
         if not path.is_file():

@@ -1,17 +1,17 @@
 """Near-duplicates between private and public images.
 
 The privacy of a head assumes that no private image, or another picture of the same thing, was among
-the public images that the backbone was trained on. A test image that the backbone has seen makes
-test results too good. Mehta et al. 2022 (appendix, Deduplication) remove near-duplicates of every
-split from the public set by a model, after Kolesnikov et al. 2020. Here the private examples of
-both splits are compared with public datasets of the study: by the SHA-256 of the encoded image, and
-by the cosine of two images' features.
+the public images that the backbone was trained on. If the backbone was trained on a test image,
+test results are too good. Mehta et al. 2022 (appendix, Deduplication) use a model to remove
+near-duplicates of every split from the public set, after Kolesnikov et al. 2020. Here the private
+examples of both splits are compared with public datasets of the study. Two images match by the
+SHA-256 of their files, or by the cosine of their features.
 
-A row is near by itself and the public examples alone: block sizes and devices play no part. They
-change the last bits of float32 cosines, so a cosine too close to the threshold is computed again in
-float64.
+A row's result depends only on this row and the public examples, not on block sizes or devices.
+These change the last bits of float32 cosines, so a cosine too close to the threshold is computed
+again in float64.
 
-The result is a function of the private images without noise: it is not private.
+The result is computed from the private images without noise, so it is not private.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.progress import Progress
 
-# Rows of either side that are compared at a time.
+# Rows of each side that are compared at a time.
 PRIVATE_ROWS = 4096
 PUBLIC_ROWS = 4096
-# The nearest rows of a split are listed for people to look at, even if none is near enough.
+# At least this many rows of a split, the nearest, are listed for people to look at.
 LISTED = 12
 
 
@@ -49,7 +49,7 @@ class DatasetSplit:
         if self.features.ids != self.table.read_ids():
             raise DataError(
                 f"{self.features.path}: these are not the features of {self.table.path}; delete "
-                "them and run again"
+                "these features and run again"
             )
 
 
@@ -86,13 +86,13 @@ def find_near_duplicates(
 
     Returns:
       The record of the check, and a table of matches. The record has for each split the number of
-      private examples with a public example of the same bytes (`exact`) or of a larger cosine than
-      the threshold (`near`, the exact ones included), the largest cosine, and quantiles of each
+      private examples with a public example of the same bytes (`exact`) or with a cosine above the
+      threshold (`near`, which includes the exact ones), the largest cosine, and quantiles of each
       private example's largest cosine. The table (`MATCHES`) has the near rows of each split and at
       least its `LISTED` nearest ones, each with its nearest public example, the most similar first.
 
     Raises:
-      DataError: for features of another backbone.
+      DataError: if the features come from different backbones.
     """
     for rows in (*private[1:], *public):
         if rows.features.backbone_fingerprint != private[0].features.backbone_fingerprint:
@@ -131,7 +131,7 @@ class _Nearest:
 
     Attributes:
       where: int [n, 2], the number of the public split, and the row there.
-      exact: the same, for each row with a public one of the same bytes.
+      exact: row -> the same two numbers, for each row with a public example of the same bytes.
       near: True for a near-duplicate, the exact ones included.
     """
 
@@ -206,7 +206,7 @@ def _find_nearest(
 
 
 def _bound_error(dimension: int) -> float:
-    """Returns a bound on the error of a float32 cosine, which sums that many rounded products."""
+    """Returns a bound on the error of a float32 cosine, which sums `dimension` rounded products."""
     return (dimension + 8) * 2.0**-23
 
 

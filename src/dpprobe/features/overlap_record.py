@@ -35,7 +35,7 @@ def write_near_duplicates(
     counts: Path,
     matches: Path,
 ) -> None:
-    """Writes the result of `find_near_duplicates`, and logs a remedy.
+    """Writes the result of `find_near_duplicates`, and logs a remedy for near-duplicates.
 
     Raises:
       DataError: as `find_near_duplicates`.
@@ -62,7 +62,7 @@ def read_near_duplicates(path: Path, train: FeatureStore, test: FeatureStore) ->
     """Reads the part of a finished check that the privacy statement contains.
 
     Raises:
-      DataError: if the file is no such check, or of other features.
+      DataError: if the file is not such a record, or belongs to other features.
     """
     record = read_check(path)
     for store in (train, test):

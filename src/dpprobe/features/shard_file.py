@@ -1,7 +1,7 @@
 """Reading an HDF5 shard: its seal, its header, its columns and its features in blocks.
 
 HDF5 trusts what it opens: damaged bytes of its own structures may crash the process or keep it in
-an endless loop. So a shard begins with a seal, the SHA-256 of all that follows, in the user block
+an endless loop. So a shard begins with a seal: the SHA-256 of all later bytes, in the user block
 that HDF5 leaves to applications. Readers compare the bytes with the seal, or with the manifest,
 before HDF5 opens the file.
 """
@@ -37,7 +37,7 @@ class RowColumns(NamedTuple):
 
     Attributes:
       groups: subgroup column -> a string per row.
-      accepted: the labels that count as right, a list per row.
+      accepted: for each row the list of labels that count as right.
       units: the patient of each row.
     """
 
@@ -59,7 +59,7 @@ class RowColumns(NamedTuple):
         )
 
     def make_texts(self) -> dict[str, list[str]]:
-        """Returns all but the labels as the strings of a shard: name -> a string per row."""
+        """Returns all columns but the labels as a shard stores them: name -> a string per row."""
         texts = {"ids": self.ids, **{f"groups/{name}": self.groups[name] for name in self.groups}}
         if self.accepted is not None:
             texts["accepted"] = [artifacts.canonical_json(row) for row in self.accepted]
@@ -82,7 +82,7 @@ class RowColumns(NamedTuple):
 
 
 def seal_shard(path: Path) -> None:
-    """Writes the SHA-256 of all bytes after the user block into it."""
+    """Writes the SHA-256 of all bytes after the user block into the user block."""
     with path.open("r+b") as stream:
         stream.seek(SEAL_BYTES)
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
@@ -104,7 +104,7 @@ def is_sealed(path: Path) -> bool:
 
 
 def _check_seal(path: Path, shown: str) -> None:
-    """Refuses a shard that differs from its seal; the first shards had none."""
+    """Refuses a shard that differs from its seal; the oldest shards have no seal."""
     try:
         with path.open("rb") as stream:
             unsealed = stream.read(len(_HDF5_SIGNATURE)) == _HDF5_SIGNATURE
@@ -122,12 +122,12 @@ def _check_seal(path: Path, shown: str) -> None:
 def opened_shard(
     path: Path, name: str | None = None, *, compared: bool = False
 ) -> Iterator[h5py.File]:
-    """Opens a shard; an error of HDF5 while it is read becomes a StoreError that names it.
+    """Opens a shard; turns HDF5's errors while it is read into a StoreError that names the shard.
 
     Args:
-      name: for errors; the path if absent.
-      compared: True if the caller compared its bytes with a hash; otherwise they are compared with
-        the seal.
+      name: the shard's name in errors; the path if None.
+      compared: True if the caller compared the shard's bytes with a hash; otherwise they are
+        compared with the seal here.
     """
     shown = name or str(path)
     if not path.is_file():
@@ -148,7 +148,7 @@ def read_header(path: Path, *, compared: bool = False) -> ShardHeader:
     """Reads the header of a shard.
 
     Args:
-      compared: True if its bytes were compared with its seal.
+      compared: True if the shard's bytes were already compared with its seal.
 
     Raises:
       StoreError: if the file is missing, damaged or not a shard.

@@ -13,14 +13,14 @@ from dpprobe.errors import ConfigError, StoreError
 FORMAT = "dpprobe-features"
 FORMAT_VERSION = 2
 REMEDY = "delete it and run again"
-# Fields of a header in which the shards of one split differ.
+# Fields of a header that may differ between the shards of one split.
 OF_ONE_SHARD = frozenset({"shard", "shards", "versions", "precision"})
 
 
 def row_range(rows: int, shard: int, shards: int) -> tuple[int, int]:
     """Returns the rows start..stop of one shard.
 
-    The ranges of all shards tile 0..rows, and their sizes differ by at most one.
+    All shards together have each row once, and their sizes differ by at most one.
 
     Raises:
       ConfigError: if a shard would have no row.
@@ -37,22 +37,23 @@ def row_range(rows: int, shard: int, shards: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardHeader:
-    """The description of a shard; all except `OF_ONE_SHARD` is common to a manifest.
+    """The description of a shard; all shards of a manifest share all fields except `OF_ONE_SHARD`.
 
     Attributes:
       split: "train" or "test".
       multi_label: True if labels are rows of 0 and 1.
-      dtype: of the features on disk, "float16" or "float32".
-      dataset_fingerprint: of the content of both split tables.
+      dtype: number format of the features on disk, "float16" or "float32".
+      dataset_fingerprint: identifies the content of both split tables.
       backbone: its name in the study.
       backbone_options: its options, as the study gives them.
-      backbone_fingerprint: of everything that determines the features.
+      backbone_fingerprint: identifies everything that determines the features.
       weights_sha256: None for a backbone without weights.
-      architecture, pretrained_tag: as the library resolves the backbone's name, if it does.
+      architecture, pretrained_tag: the model and weights that the library finds for the backbone's
+        name, if any.
       trained: True if the backbone's weights come from training.
-      preprocessing: resolved.
+      preprocessing: the steps of the preprocessing, with the library's defaults filled in.
       shard, shards: the part's number and the number of parts.
-      precision: of the forward pass; None in the first shards.
+      precision: number format of the forward pass; None in the oldest shards.
     """
 
     split: str
@@ -112,8 +113,8 @@ class ShardHeader:
         """Reads the attributes of a shard's HDF5 file.
 
         Raises:
-          StoreError: if they are not those of a shard, or are damaged.
-          DataError: for a shard of a newer dpprobe.
+          StoreError: if these are not attributes of a shard, or are damaged.
+          DataError: if a newer dpprobe wrote the shard.
         """
         artifacts.check_not_newer(name, attributes, kind=FORMAT, version=FORMAT_VERSION)
         if attributes.get("format") != FORMAT or attributes.get("format_version") != FORMAT_VERSION:

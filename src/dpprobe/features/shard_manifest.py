@@ -37,12 +37,12 @@ def write_manifest(
 
     Args:
       shards: the files, all in the manifest's folder, in any order.
-      dataset_fingerprint: of the current dataset; shards of an older one are refused.
-      copies: `DatasetInfo.copies`, for the privacy statement; None for a test split, and if they
+      dataset_fingerprint: identifies the current dataset; shards of an older version are refused.
+      copies: `DatasetInfo.copies`, for the privacy statement; None for a test split, or if copies
         were not counted.
 
     Raises:
-      StoreError: naming the shard that is damaged, that differs from the first, or that leaves rows
+      StoreError: naming the shard, if it is damaged, differs from the first shard, or leaves rows
         missing or doubled.
     """
     if not shards:
@@ -84,7 +84,7 @@ def write_manifest(
 
 
 def _common_widths(shards: Sequence[Path]) -> dict[str | None, int]:
-    """Returns the width of the features (None) and of each layer, which all shards share."""
+    """Returns the width of the features (key None) and of each layer, which all shards share."""
     common: dict[str | None, int] = {}
     for path in shards:
         with opened_shard(path, compared=True) as file:
@@ -103,8 +103,8 @@ def _common_widths(shards: Sequence[Path]) -> dict[str | None, int]:
 
 
 def _compare_probes(shards: Sequence[Path], records: Sequence[ShardRecord]) -> None:
-    """Raises StoreError for a shard from a machine whose features differ from the first shard's
-    machine."""
+    """Raises StoreError if a shard comes from a machine that computes other features than the first
+    shard's machine."""
     probed = [(path, record.probe) for path, record in zip(shards, records, strict=True)]
     known = [(path, probe) for path, probe in probed if probe is not None]
     for path, probe in known[1:]:
@@ -121,8 +121,8 @@ def _compare_probes(shards: Sequence[Path], records: Sequence[ShardRecord]) -> N
 def _content_fingerprint(body: Mapping[str, Any]) -> str:
     """Computes the fingerprint of the features' content.
 
-    It does not depend on names, files, formats, or on how rows are cut into shards. Absent layers
-    and accepted labels do not change it.
+    It does not depend on names, files, formats, or on how rows are cut into shards. A store without
+    layers or accepted labels has the same fingerprint as before these existed.
     """
     noted = {"format", "format_version", "backbone", "backbone_options", "copies", "shards"}
     return artifacts.hash_value({key: body[key] for key in body.keys() - noted})
@@ -149,7 +149,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     written = body.pop("manifest_sha256", None)
     try:
         whole = written == artifacts.hash_value(body)
-    except ValueError:  # NaN, which is never hashed
+    except ValueError:  # a NaN, which `hash_value` refuses
         whole = False
     if not whole:
         raise StoreError(f"{path}: the manifest was changed after it was written; {REMEDY}")

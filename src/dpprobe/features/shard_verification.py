@@ -45,10 +45,10 @@ class ShardRecord:
 
 
 class ContentHash:
-    """Hashes of all rows of a split, in order, whatever the cuts between shards.
+    """Hashes of all rows of a split, in order, however they are cut into shards.
 
     Raises:
-      StoreError: naming a shard with other columns than the first.
+      StoreError: if a shard's columns differ from the first shard's; names the shard.
     """
 
     def __init__(self) -> None:
@@ -108,10 +108,10 @@ def verify_shard(
     """Reads a whole shard and checks it against its header and hashes.
 
     Args:
-      expected: the header it must have; library versions may differ.
-      final: the path it will have, for errors and the record.
+      expected: the header that the shard must have; library versions may differ.
+      final: the path that the shard will have, for errors and the record.
       content: receives the shard's rows while they are read.
-      compared: True if its bytes were compared with its seal.
+      compared: True if the shard's bytes were already compared with its seal.
 
     Raises:
       StoreError: naming the shard and what is wrong.
@@ -156,7 +156,7 @@ def verify_shard(
 def _verify_arrays(
     file: h5py.File, header: ShardHeader, shown: str, content: ContentHash | None
 ) -> dict[str | None, str]:
-    """Returns the SHA-256 of the features (None) and of each layer, after checking them."""
+    """Returns the SHA-256 of the features (key None) and of each layer, after checking them."""
     noted: dict[str | None, str] = {None: file.attrs["features_sha256"]}
     noted.update(layer_hashes(file))
     for layer, expected in noted.items():

@@ -1,4 +1,4 @@
-"""Writing a shard: under a temporary name, sealed, read back, and renamed."""
+"""Writes a shard under a temporary name, seals it, reads it back, and renames it."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class ShardWriter:
     def append_block(
         self, block: npt.NDArray[Any], *, layers: Mapping[str, npt.NDArray[Any]] | None = None
     ) -> None:
-        """Adds rows [m, d], and [m, w] of each layer; the first block fixes names and widths.
+        """Adds rows [m, d], and [m, w] of each layer; the first block fixes all names and widths.
 
-        Values are converted to the dtype.
+        Values are converted to the header's dtype.
         """
         layers = layers or {}
         if self._layers is None:
@@ -57,7 +57,7 @@ class ShardWriter:
             self._layers[name].append_block(values)
 
     def _wait_for_room(self, width: int) -> None:
-        """Waits for disk space for the complete shard, before computing more than a few rows."""
+        """Waits for disk space for the complete shard, before more than a few rows are computed."""
         rows = self._header.end_row - self._header.first_row
         needed = rows * width * np.dtype(self._header.dtype).itemsize
         folder = Path(self._file.filename).parent
@@ -72,7 +72,7 @@ class ShardWriter:
 
 
 class _ArrayWriter:
-    """Writes one array of a shard by whole chunks."""
+    """Writes one array of a shard in whole chunks."""
 
     def __init__(self, file: h5py.File, name: str, header: ShardHeader) -> None:
         self.written = 0
@@ -99,7 +99,7 @@ class _ArrayWriter:
                 self._flush_buffer()
 
     def finish_array(self) -> str:
-        """Writes the buffered rows, and returns the SHA-256 of all."""
+        """Writes the buffered rows, and returns the SHA-256 of all rows."""
         self._flush_buffer()
         if self.written != self._expected:
             raise StoreError(
@@ -147,7 +147,7 @@ def open_shard(
     If an error occurs, all partly written files are deleted.
 
     Args:
-      probe: of `take_probe`: it shows a machine that computes other features.
+      probe: the result of `take_probe`, which shows if a machine computes other features.
     """
     with artifacts.atomic_path(output) as temporary:
         with h5py.File(temporary, "w", userblock_size=SEAL_BYTES) as file:

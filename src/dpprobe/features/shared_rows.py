@@ -1,29 +1,30 @@
 """Computes the share of public examples that are private examples, in any order and scaled by any
 factor.
 
-Rows are compared as vectors of unit length. With s^2 the mean square of their distances from their
-mean, two rows count as one if their squared distance is at most 0.002 s^2: for rows without a
-common mean, a cosine above 0.999. So a row is recognised after it was scaled, stored in float16 or
-bfloat16, extracted again in another order or precision, or changed in any way by up to 4% of s; two
-pictures that merely look alike are two. Near that limit many are missed: a row falls into cells of
-s/4 along ten random directions, and is compared only with the other side's row in the same cells.
-No equal row is missed; one in fifteen is missed if rows changed by 0.2% of s, and three of four at
-the limit, which leaves more than `MOST_SHARED`. Rows in the same cells count as one.
+Rows are compared as vectors of unit length. Let s^2 be the mean squared distance of the rows from
+their mean. Two rows count as one if their squared distance is at most 0.002 s^2. If the mean is
+zero, this is a cosine above 0.999. So a row is recognised after it was scaled, stored in float16 or
+bfloat16, extracted again in another order or precision, or changed in any way by up to 4% of s. Two
+pictures that merely look alike count as two rows. Near that limit many shared rows are missed: a
+row falls into cells of width s/4 along ten random directions, and is compared only with the other
+side's row in the same cells. No equal row is missed. One in fifteen is missed if rows changed by
+0.2% of s, and three of four at the limit. The found rest is still more than `MOST_SHARED`. Rows in
+the same cells count as one.
 
-They are compared in three forms: as they are, without the mean of their own numbers, and without
-the mean of all rows; each with both signs. So a row is also recognised after it was negated, after
-one number was added to all of its own, or after one row was added to all of a whole store.
+Rows are compared in three forms: unchanged, minus the mean of their own numbers, and minus the mean
+of all rows; each with both signs. So a row is also recognised if it was negated, if one number was
+added to all its numbers, or if one row was added to all rows of a store.
 
-Not recognised are rows that were changed by more, rotated, averaged or shortened, and a part of a
-store after one row was added to all: rows can be hidden on purpose. Rows of fewer than 16 numbers
-lie close to each other by chance, and count as one if they are equal as float16. Rows of zeros, NaN
-or infinities are ignored.
+Rows that were changed by more, rotated, averaged or shortened are not recognised, nor is a part of
+a store after one row was added to all its rows: rows can be hidden on purpose. Rows of fewer than
+16 numbers lie close to each other by chance, and count as one if they are equal as float16. Rows of
+zeros, NaN or infinities are ignored.
 
 Two public data sets share pictures, or contain almost equal ones: `MOST_SHARED` is far above what
 honest data has, and far below what a data set shares with a part of itself.
 
-Each side is read in blocks; what stays of each form are eight bytes per row, twice, and `_COMPARED`
-rows.
+Each side is read in blocks. Memory holds two numbers of eight bytes per row and form, and
+`_COMPARED` rows.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-# The largest part of the smaller side's different rows that both sides may have.
+# The largest share of the smaller side's different rows that both sides may have.
 MOST_SHARED = 0.05
-_NEAR = 2e-3  # squared distance of rows that count as one, over the squared spread
-_DIRECTIONS, _CELL = 10, 0.25  # of the cells, the width over the spread
-_LEAST_SPREAD = 1e-3  # of unit rows in float32: below are roundings
+_NEAR = 2e-3  # largest squared distance of rows that count as one, over s^2
+_DIRECTIONS, _CELL = 10, 0.25  # of the cells; their width is _CELL * s
+_LEAST_SPREAD = 1e-3  # of s for unit rows in float32: smaller values are rounding errors
 _FEWEST_NUMBERS = 16
-_ROUNDING = 1e-5  # of float32, over the largest number
+_ROUNDING = 1e-5  # rounding error of float32, relative to the largest number
 _COMPARED = 2048
 _BLOCK_ROWS = 4096
 
@@ -60,7 +61,7 @@ class RowStore(Protocol):
 
 
 class PublicRows:
-    """Rows that are declared public and are compared with each private store in turn."""
+    """Rows that are declared public, to be compared with each private store in turn."""
 
     def __init__(self, store: RowStore) -> None:
         self._rows = _Forms(store)
@@ -68,7 +69,7 @@ class PublicRows:
         self._keys = self._keys_of(self._rows)
 
     def shared_with(self, private: RowStore) -> float:
-        """Estimates the part of the smaller side's different rows that both sides have.
+        """Estimates the share of the smaller side's different rows that both sides have.
 
         At most `_COMPARED` pairs in the same cells are compared.
         """
@@ -93,7 +94,8 @@ class PublicRows:
     def _keys_of(
         self, store: _Forms, signs: Sequence[int] = (1,)
     ) -> dict[tuple[int, int], tuple[npt.NDArray[np.uint64], Index]]:
-        """Returns the different keys in rising order, and a row of each, by form and sign."""
+        """Returns by form and sign the different keys in ascending order, and one row with each
+        key."""
         width = _DIRECTIONS if store.forms > 1 else store.dimension
         odd = np.random.default_rng(1).integers(2**64, size=width, dtype=np.uint64) | np.uint64(1)
         directions = np.random.default_rng(0).standard_normal((store.dimension, _DIRECTIONS))
@@ -160,7 +162,7 @@ class _Forms:
             return block
         with np.errstate(invalid="ignore"):  # infinities stay unusable
             shaped = block - (block.mean(axis=1, keepdims=True) if form == 1 else self._mean)
-            # The rest of equal numbers, or of a row like the mean, is rounding.
+            # The remainder of equal numbers, or of a row close to the mean, is only rounding error.
             rounding = np.abs(shaped).max(axis=1) <= _ROUNDING * np.abs(block).max(axis=1)
         shaped[rounding] = 0
         return shaped
@@ -177,7 +179,8 @@ def _measure_spreads(rows: _Forms) -> list[float]:
 
 
 def _unit_rows(block: Array) -> tuple[Index, Array]:
-    """Returns the finite rows of a block that are not zero: their places, at unit length."""
+    """Returns a block's finite rows that are not zero: their positions, and the rows at unit
+    length."""
     lengths = np.sqrt(np.einsum("ij,ij->i", block, block, dtype=np.float64))
     kept = np.flatnonzero(np.isfinite(lengths) & (lengths > 0))
     return kept, (block[kept] / lengths[kept, None]).astype(np.float32)

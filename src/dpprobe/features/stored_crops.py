@@ -1,7 +1,8 @@
 """Features of several random parts of each training image, stored beside its central part.
 
-They are layers of the same shard, `layers/crop_00` and so on: hashed, verified, streamed and
-selected with their rows. A row's parts come from one image, and belong to its unit of privacy.
+These features are layers of the same shard, `layers/crop_00` and so on: hashed, verified, streamed
+and selected together with the rows. All parts of a row come from one image, and belong to its unit
+of privacy.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ from dpprobe.features.feature_store import CROP_PREFIX, FeatureStore
 def with_crops(backbone: Backbone, crops: int) -> Backbone:
     """Makes a backbone that returns the features of random parts of a training image as layers.
 
-    Each part passes by itself, so that the others do not change the features of the central part.
+    Each part has its own forward pass, so the other parts do not change the features of the central
+    part.
 
     Args:
-      backbone: with an inception crop of training images, whose number 0 is the first part.
+      backbone: a backbone with an inception crop of training images; crop number 0 is the first
+        part.
       crops: the number of parts; 0 returns the backbone as it is.
     """
     if not crops:
@@ -49,7 +52,7 @@ def with_crops(backbone: Backbone, crops: int) -> Backbone:
 
 @dataclass(frozen=True)
 class _Parts:
-    """Image and SHA-256 of its file -> its central part and its random parts, [1 + crops, ...]."""
+    """Image, SHA-256 of its file -> the image's central and random parts, [1 + crops, ...]."""
 
     central: Callable[[Image.Image], torch.Tensor]
     others: tuple[InceptionCrop, ...]

@@ -21,21 +21,23 @@ def select_shard(
 ) -> None:
     """Writes one shard of a part's features, bit for bit equal to an extraction from its images.
 
-    A row of the part is found by its id, and must have the same image and label in the whole.
+    A row of the part is found in the whole dataset by its id, and must have the same image and
+    label there.
 
     Args:
       whole: the whole split's parquet file, beside its dataset.json.
       table: the part's parquet file, beside its dataset.json.
       split: "train" or "test".
-      shard: which part of the part's split,
-      shards: of how many.
-      output: the shard's path; it is whole or absent.
+      shard: the number of the shard among `shards`.
+      shards: the number of shards of the part's split.
+      output: the shard's path; the file is complete or absent.
 
     Raises:
-      DataError: naming a row that the whole does not have, or has with another image or label. Also
-        for rows in another order, and for features of another version of the whole dataset.
-      StoreError: for shards that are not those of their manifest.
-      ConfigError: for more shards than rows.
+      DataError: if the whole dataset lacks a row or has another image or label for it; names the
+        row. Also if rows are in another order, or the features belong to another version of the
+        whole dataset.
+      StoreError: if a shard is not the shard that the manifest lists.
+      ConfigError: if there are more shards than rows.
     """
     store, source = FeatureStore(manifest), SplitTable(table)
     if store.dataset_fingerprint != read_info(whole.with_name("dataset.json")).fingerprint:

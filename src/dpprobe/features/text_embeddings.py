@@ -1,7 +1,7 @@
 """Text embeddings of a dataset's classes: public, and the weights of a zero-shot classifier.
 
-As Radford et al. 2021, section 3.1.4: the embedding of each of a class's prompts is scaled to unit
-length, and their mean is scaled again. This needs class names alone, no row.
+As in Radford et al. 2021, section 3.1.4, the embedding of each prompt of a class is scaled to unit
+length, and the mean of these embeddings is scaled again. This needs only class names, no image.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ logger = logging.getLogger("dpprobe")
 
 FORMAT = "dpprobe-text"
 FORMAT_VERSION = 1
-# Sentences of one pass.
+# Sentences per forward pass.
 BATCH = 256
 
 
@@ -45,8 +45,8 @@ class TextEmbeddings:
     Attributes:
       weights: float32 [classes, dimension], unit rows.
       logit_scale: the factor of the cosines.
-      logit_bias: added to their product with it; None if the model adds nothing.
-      fingerprint: of everything that determines a sentence's embedding.
+      logit_bias: added to the scaled cosines; None if the model adds nothing.
+      fingerprint: identifies everything that determines a sentence's embedding.
     """
 
     weights: npt.NDArray[np.float32]
@@ -59,10 +59,10 @@ class TextEmbeddings:
 def embed_text(
     options: BackboneOptions, *, sentences: Sequence[Sequence[str]], runtime: Runtime
 ) -> TextEmbeddings:
-    """Embeds each class's sentences by a backbone's text tower, in float32.
+    """Embeds each class's sentences with a backbone's text tower, in float32.
 
     Raises:
-      ConfigError: if the backbone has no text tower, or it cannot be loaded.
+      ConfigError: if the backbone has no text tower, or the text tower cannot be loaded.
     """
     module = importlib.import_module(FAMILIES[options.family])
     if not hasattr(module, "load_text"):
@@ -99,16 +99,16 @@ def write_text_embeddings(
 ) -> None:
     """Writes the text embeddings of one dataset's classes by one backbone.
 
-    A safetensors file with the tensor "weights", which a head takes as its `init_file`, and the
-    key "dpprobe" of its metadata: JSON with the prompts and fingerprints (`read_text_embeddings`).
+    The file is a safetensors file. Its tensor "weights" is the `init_file` of a head. The key
+    "dpprobe" of its metadata has prompts and fingerprints as JSON (`read_text_embeddings`).
 
     Args:
-      path: the file; it is whole or absent.
-      chosen: a set of prompts, or templates.
+      path: the file to write; it is complete or absent.
+      chosen: the name of a set of prompts, or a list of templates.
       prompt_names: words for {c}, as `prompts.name_classes` takes them.
 
     Raises:
-      ConfigError: for prompts that are not right; as `embed_text`.
+      ConfigError: if prompts are faulty; also as `embed_text`.
     """
     described = read_info(info)
     templates = prompts.read_templates(chosen)
@@ -135,7 +135,7 @@ def write_text_embeddings(
         "weights_sha256": embeddings.weights_sha256,
     }
     with artifacts.atomic_path(path) as temporary:
-        # One key: safetensors writes several in an order of their own each time.
+        # Only one key: safetensors would write several keys in a different order each time.
         content = save(
             {"weights": embeddings.weights},
             metadata={"dpprobe": artifacts.canonical_json(metadata)},
@@ -149,7 +149,7 @@ def check_classes(path: Path, class_names: Sequence[str]) -> None:
     A file without text embeddings passes: the head that takes it as weights reports the fault.
 
     Raises:
-      DataError: for text embeddings of other classes, or in another order.
+      DataError: if the text embeddings have other classes, or another order.
     """
     try:
         metadata = _read_metadata(path)

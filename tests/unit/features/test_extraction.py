@@ -642,7 +642,7 @@ def test_a_backbone_of_broken_weights_is_refused_at_once(
 ) -> None:
     change_backbone(lambda loaded: {"forward": lambda batch: loaded.forward(batch) * math.nan})
     dataset = write_dataset(tmp_path / "data", [png(0), png(1)])
-    with pytest.raises(DataError, match="backbone mine: its features of a plain image are not"):
+    with pytest.raises(DataError, match="backbone mine: its features of dpprobe.s own probe image"):
         extract(dataset, tmp_path / "out")
 
 
