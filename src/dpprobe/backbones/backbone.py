@@ -23,22 +23,24 @@ class Backbone:
 
     Attributes:
       dimension: features per image; None if the images' size decides it.
-      preprocessing: resolved, JSON-compatible.
-      weights_sha256: of the checkpoint file, or of the state dict; None without weights.
+      preprocessing: the steps with the library's defaults filled in, JSON-compatible.
+      weights_sha256: the hash of the checkpoint file, or of the state dict; None without weights.
       architecture: the model's name as its library resolves it, if any.
-      pretrained_tag: of the library's own weights; None for a checkpoint or random weights.
-      trained: True if its weights come from training on data, public by assumption.
-      fingerprint: of all that decides the features: options, preprocessing, weights, versions.
+      pretrained_tag: the name of the library's own weights; None for a checkpoint or random
+        weights.
+      trained: True if the weights come from training, on data that are assumed to be public.
+      fingerprint: a hash of all that decides the features: options, preprocessing, weights,
+        versions.
       transform: image -> uint8 or float32 [channels, height, width], picklable. `forward` does the
-        rest on the device, such as the normalisation of uint8.
-      train_transform: for training images, if theirs differs (a random crop); only the SHA-256 of
-        the encoded image, its second argument, seeds it.
+        remaining steps on the device, such as the normalisation of uint8.
+      train_transform: the transform of training images, if it differs (a random crop). Only its
+        second argument, the SHA-256 of the encoded image, seeds it.
       forward: transformed images [batch, channels, height, width], on any device -> float32
         [batch, dimension] on the backbone's device, in inference mode, without waiting for the
         device; safe to call from several threads.
       layers: name -> width of the features of each requested block.
       forward_layers: as `forward`, with a float32 [batch, width] for each of `layers`.
-      graph: a network's `forward` in float32, from bytes, to be traced.
+      graph: a network's `forward` in float32 on uint8 images, which other tools can trace.
       takes_vectors: True if items arrive as vectors, which `transform` does not decode.
     """
 
@@ -62,12 +64,12 @@ class Backbone:
 
 @dataclass(frozen=True, kw_only=True)
 class Runtime:
-    """The way a backbone runs; only `precision` changes more than the features' last digits.
+    """The device and precision of a backbone; `device` changes only the features' last digits.
 
     Attributes:
       device: "cpu" or "cuda"; "auto" is a GPU if there is one.
-      precision: of a network's forward pass; auto is float32 on a CPU, float16 on a GPU. Families
-        never see auto.
+      precision: number format of a network's forward pass; auto is float32 on a CPU, float16 on a
+        GPU. It is resolved before a family's `load`.
     """
 
     device: str = "auto"
@@ -88,9 +90,9 @@ def backbone_fingerprint(
     """Computes the fingerprint of a backbone.
 
     Args:
-      libraries: distributions whose versions decide the features.
-      exclude: options that do not, such as the checkpoint's path.
-      precision: of the forward pass, for networks.
+      libraries: Python distributions whose versions affect the features.
+      exclude: options that do not affect the features, such as the checkpoint's path.
+      precision: number format of the forward pass, for networks.
     """
     return artifacts.hash_value(
         {

@@ -12,17 +12,17 @@ from dpprobe.errors import ConfigError
 if TYPE_CHECKING:
     import torch
 
-# NumPy archives of JAX weights, which each of a library's models reads by itself.
+# NumPy archives of JAX weights, for which each model of the library has its own reader.
 NUMPY_SUFFIXES = frozenset({".npz", ".npy"})
-# Where training scripts put the weights, beside an optimiser's state and the like, and what
-# wrappers put before every name.
+# The keys under which training scripts save weights, beside an optimiser's state and the like. Then
+# the prefixes that wrappers put before every name.
 _PLACES = (
     "model_state_dict", "state_dict", "model_state", "model", "net", "network", "weights", "params",
     "backbone", "encoder",
 )  # fmt: skip
 _WRAPPERS = ("module.", "_orig_mod.", "model.", "net.", "network.", "backbone.", "encoder.")
 _REMEDY = "name a .safetensors file, or a .pth file with a state_dict"
-# First bytes of files that stand in the place of weights.
+# First bytes of files that are sometimes saved in place of weights.
 _OTHERS = {
     b"\xff\xd8\xff": "a JPEG image",
     b"\x89PNG": "a PNG image",
@@ -42,7 +42,7 @@ def check_kind(path: Path) -> None:
     if not start:
         kind = "empty"
     elif kind is None and start.isascii() and start.decode().replace("\n", " ").isprintable():
-        kind = "a text"  # weights begin with a length, a zip archive's or a pickle's first bytes
+        kind = "a text"  # weights begin with a binary length, or as a zip archive or a pickle
     if kind:
         raise ConfigError(f"checkpoint: {path}: this is {kind}, not a file of weights; {_REMEDY}")
 
@@ -63,7 +63,7 @@ def read_state(path: Path, *, shapes: bool = False) -> dict[str, torch.Tensor]:
             state = clean_state_dict(_read_header(path))
         else:
             state = load_state_dict(str(path), device="meta" if shapes else "cpu")
-    except Exception as error:  # unpickling raises whatever it runs into
+    except Exception as error:  # unpickling raises errors of any kind
         raise ConfigError(
             f"checkpoint: {path}: no weights can be read from it ({one_line(error)}); {_REMEDY}"
         ) from error
@@ -89,7 +89,7 @@ def _find_tensors(values: Mapping[Any, Any]) -> dict[str, torch.Tensor]:
 def _unwrap_names(
     given: dict[str, torch.Tensor], wanted: Mapping[str, Any]
 ) -> dict[str, torch.Tensor]:
-    """Removes wrappers' prefixes of all names until names match the model's."""
+    """Removes prefixes that wrappers gave all names, until some names match the model's."""
     for _ in _WRAPPERS:
         prefix = next((each for each in _WRAPPERS if all(n.startswith(each) for n in given)), None)
         if prefix is None or not wanted.keys().isdisjoint(given):
@@ -113,7 +113,7 @@ def load_weights(model: Any, state: Mapping[str, torch.Tensor], *, path: Path, n
     """Removes a timm model's classifier and fills the rest with weights, strictly.
 
     Features come before the classifier, so the file may have any classifier, or none. Raises
-    ConfigError if tensors are missing, too many, or of another shape.
+    ConfigError if tensors are missing, unknown, or have another shape.
     """
     named = (getattr(model, "pretrained_cfg", None) or {}).get("classifier") or ()
     classifiers = {named} if isinstance(named, str) else set(named)
@@ -129,10 +129,10 @@ def load_weights(model: Any, state: Mapping[str, torch.Tensor], *, path: Path, n
     }
     if fault := _compare_tensors(given, wanted):
         raise ConfigError(
-            f"checkpoint: {path}: these are not weights of {name}: {fault}; write the name of the "
-            "trained model, or set model_args or preprocessing.size as in its training"
+            f"checkpoint: {path}: these are not weights of {name}: {fault}; write the trained "
+            "model under `model`, or set model_args or preprocessing.size as in its training"
         )
-    if not any(value.is_meta for value in given.values()):  # else these are shapes alone
+    if not any(value.is_meta for value in given.values()):  # otherwise the tensors have only shapes
         model.load_state_dict(given)
 
 
@@ -151,7 +151,7 @@ def fill_model(model: Any, state: dict[str, torch.Tensor], *, path: Path, name: 
 def _compare_tensors(
     given: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor]
 ) -> str | None:
-    """Explains how tensors differ from a model's; None if they agree."""
+    """Explains how tensors differ from a model's tensors; None if they agree."""
     missing = [name for name in wanted if name not in given]
     unknown = [name for name in given if name not in wanted]
     other = [
@@ -174,7 +174,7 @@ def _compare_tensors(
 
 
 def _shapes_fit(shape: torch.Size, wanted: torch.Size) -> bool:
-    """Returns True if PyTorch loads one for the other: scalars may have shape [1]."""
+    """Returns True if PyTorch loads one shape into the other: scalars may have shape [1]."""
     return shape == wanted or (not wanted and math.prod(shape) == 1 and len(shape) == 1)
 
 

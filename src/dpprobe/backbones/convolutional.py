@@ -1,8 +1,9 @@
 """Small convolutional networks with public random weights, to be trained from scratch.
 
-On pixels (Papernot et al. 2020, "Tempered Sigmoid Activations for Deep Learning with Differential
-Privacy") or on scattering coefficients (Tramer and Boneh 2021, "Differentially Private Learning
-Needs Better Features (or Much More Data)"). `fine_tune` trains them and adds the last layer.
+Their input is pixels (Papernot et al. 2020, "Tempered Sigmoid Activations for Deep Learning with
+Differential Privacy") or scattering coefficients (Tramer and Boneh 2021, "Differentially Private
+Learning Needs Better Features (or Much More Data)"). `fine_tune` trains them and adds the last
+layer.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Stage(Block):
-    """A convolution with biases, its activation and, if wanted, the maximum over windows."""
+    """A convolution with biases, its activation and, optionally, max pooling."""
 
     filters: int = Field(ge=1, le=4096, description="Number of output channels.")
     kernel: int = Field(3, ge=1, description="Height and width of a filter.")
@@ -43,13 +44,13 @@ class Stage(Block):
         return self
 
     def measure_side(self, side: int) -> int:
-        """Returns the output's side; below 1 if a window does not fit."""
+        """Returns the height and width of the output; below 1 if a window does not fit."""
         convolved = (side + 2 * self.padding - self.kernel) // self.stride + 1
         return (convolved - self.pool) // (self.pool_stride or self.pool) + 1
 
 
 class Scattering(Block):
-    """Scattering coefficients as the input, which are never trained."""
+    """Scattering coefficients as the input; the wavelets are never trained."""
 
     J: int = Field(
         2, ge=1, le=8, description="Number of scales: coefficients are 2^J pixels apart."
@@ -58,16 +59,19 @@ class Scattering(Block):
     groups: int | None = Field(
         None,
         ge=1,
-        description="Number of groups of a group normalisation, which treats each image "
-        "separately and has no trained scales. No normalisation if absent.",
+        description="Number of groups of a group normalisation, which treats each image separately "
+        "and has no trained scales. If absent, there is no normalisation.",
     )
 
 
 class Preprocessing(Views):
-    """The size of images, and public constants for their values in 0..1."""
+    """The size of images, and public constants that normalise pixel values in 0..1."""
 
     size: int = Field(
-        32, ge=1, description="Images enter at size x size; others are resized (bicubic)."
+        32,
+        ge=1,
+        description="Images enter at size x size pixels; images of another size are "
+        "resized (bicubic).",
     )
 
 
@@ -79,7 +83,7 @@ class Options(NetworkOptions):
     color: Literal["gray", "rgb"] = Field("gray", description="Number of channels: one or three.")
     preprocessing: Preprocessing = Preprocessing()
     scattering: Scattering | None = Field(
-        None, description="Read scattering coefficients as the input; pixels if absent."
+        None, description="Use scattering coefficients as the input; if absent, pixels."
     )
     stages: tuple[Stage, ...] = Field(
         min_length=1, description="The convolutions in order: the blocks of the network."
@@ -87,14 +91,15 @@ class Options(NetworkOptions):
     hidden: int | None = Field(
         None,
         ge=1,
-        description="Units of a dense layer with activation after the last stage; no layer if "
-        "absent.",
+        description="Units of a dense layer with activation after the last stage; if absent, there "
+        "is no such layer.",
     )
     activation: Literal["tanh", "relu"] = Field("tanh", description="Activation after each layer.")
     weights_seed: int = Field(
         0,
         ge=0,
-        description="Seed of the initial weights. Public, and the same for all seeds of a cell.",
+        description="Seed of the initial weights. It is public, and the same for all seeds of a "
+        "cell.",
     )
 
     @property
@@ -103,7 +108,7 @@ class Options(NetworkOptions):
 
     @property
     def input_shape(self) -> tuple[int, int]:
-        """The channels and the side of the first stage's input."""
+        """The number of channels, and the height and width, of the first stage's input."""
         size = self.preprocessing.size
         if self.scattering is None:
             return self.image_channels, size
@@ -119,8 +124,8 @@ class Options(NetworkOptions):
             raise ValueError("scattering.J: images are smaller than 2^J; write a smaller J")
         if groups is not None and channels % groups:
             raise ValueError(
-                f"scattering.groups {groups}: does not divide the {channels} channels; write "
-                "a divisor of them"
+                f"scattering.groups {groups}: does not divide the {channels} channels; write a "
+                f"divisor of {channels}"
             )
         for number, stage in enumerate(self.stages, 1):
             before, side = side, stage.measure_side(side)
@@ -180,9 +185,9 @@ def describe(options: Options, device: str) -> dict[str, int]:
 
 
 def _make_model(options: Options) -> nn.Module:
-    """Makes the network at its random start, without the last layer: normalised images -> rows.
+    """Makes the network with random weights, without the last layer: normalised images -> rows.
 
-    `weights_seed` draws PyTorch's default initial weights.
+    `weights_seed` seeds PyTorch's default initial weights.
     """
     import torch  # heavy, as are the others
     from torch import nn
@@ -218,7 +223,7 @@ def _make_model(options: Options) -> nn.Module:
 def _prepare_network(
     model: nn.Module, options: Options, runtime: Runtime
 ) -> tuple[network_forward.Network, dict[str, Any]]:
-    """Returns the network on its device, and its preprocessing as resolved."""
+    """Returns the network on its device, and its preprocessing with all defaults filled in."""
     from dpprobe.backbones import network_forward  # heavy: torch
 
     views = options.preprocessing

@@ -17,14 +17,14 @@ class ScatteringMaps(nn.Module):
         self.transform = make_transform(scales=scales, orientations=orientations, size=size)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        # Its Fourier transforms take neither half precision nor channels_last.
+        # The scattering's Fourier transforms take neither half precision nor channels_last.
         with torch.autocast(images.device.type, enabled=False):
             maps: torch.Tensor = self.transform(images.float().contiguous())
         return maps.flatten(1, 2)
 
 
 class ConvolutionStage(nn.Module):
-    """A convolution, its activation and a maximum over windows: one block."""
+    """A convolution, its activation and max pooling: one block."""
 
     def __init__(self, convolution: nn.Conv2d, activation: nn.Module, pool: nn.Module) -> None:
         super().__init__()

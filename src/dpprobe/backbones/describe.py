@@ -1,8 +1,9 @@
 """Describes backbones without their weights: `python -m dpprobe.backbones.describe`.
 
 Reads {name: options} as JSON. Its last line of output is {name: {"dimension": d, "blocks": b}},
-with "hub_files" if loading fetches some, or {name: {"fault": text, "certain": false}}, where
-another machine may fare better. Its own process spares planning the import of torch and timm.
+with "hub_files" if loading fetches files. For an error it is {name: {"fault": text, "certain":
+bool}}; "certain" is false if loading may work on another machine. As a separate process it spares
+planning the import of torch and timm.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ def main() -> None:
 def describe_backbone(options: BackboneOptions) -> Mapping[str, Any]:
     """Returns the numbers of features and blocks, or the error that loading would raise.
 
-    Also lists the files that loading fetches from the Hub. The meta device builds the model without
-    weights; some operations lack such a form, and then the CPU does, with random weights.
+    Also lists the files that loading fetches from the Hub. The model is built on the meta device,
+    without weights. If an operation does not work there, the model is built on the CPU, with random
+    weights.
     """
     import torch
 
@@ -40,13 +42,15 @@ def describe_backbone(options: BackboneOptions) -> Mapping[str, Any]:
         return {}
     try:
         with torch.device("meta"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # weights that are "loaded" into mere shapes
+            warnings.simplefilter(
+                "ignore"
+            )  # of weights that are "loaded" into tensors without values
             told = dict(family.describe(options, "meta"))
-    except Exception:  # whatever it is, the CPU tells it better
+    except Exception:  # the CPU gives a better message
         try:
             told = dict(family.describe(options, "cpu"))
         except ConfigError as error:
-            # A name of the Hub, and what a missing package reads, may be found elsewhere.
+            # Another machine may find a name of the Hub, or have the missing package or file.
             certain = not isinstance(error.__cause__, ImportError | OSError)
             certain = certain and ":" not in str(getattr(options, "model", ""))
             return {"fault": str(error), "certain": certain}

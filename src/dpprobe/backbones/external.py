@@ -1,8 +1,9 @@
-"""Vectors that were computed elsewhere, by any model: text, sound, tables, cells, images.
+"""Vectors that another program computed, with any model, of text, sound, tables, cells or images.
 
-The study declares that each vector was computed from its own item alone; dpprobe cannot check it,
-and the privacy promise rests on it. Whitening, centring, principal components, batch correction,
-z-scores and fine-tuning on the private items make every vector depend on all items.
+The study declares that each vector was computed from its own item alone; dpprobe cannot check this
+declaration, and the privacy guarantee depends on it. Whitening, centring, principal components,
+batch correction, z-scores and fine-tuning on the private items make every vector depend on all
+items.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Options(BackboneOptions):
     )
     pretrained: bool = Field(
         True,
-        description="True for a model that was trained, on public data. Write false for functions "
+        description="True if the model was trained (on public data). Write false for a function "
         "without training, such as hashing.",
     )
     each_by_itself: Literal[True] = Field(
@@ -59,16 +60,17 @@ class Options(BackboneOptions):
         """Checks nothing: the dataset names the files."""
 
     def choose_vectors(self, backbone: str, known: Collection[str]) -> str:
-        """Chooses a dataset's vectors: by the option, by the backbone's name, or the only vectors.
+        """Chooses a dataset's vectors by the option, or by the backbone's name, or the only
+        vectors.
 
         Args:
-          backbone: its name in the study.
-          known: the names of the dataset's vectors; ConfigError if none fits.
+          backbone: the backbone's name in the study.
+          known: the names of the dataset's vectors; raises ConfigError if no name fits.
         """
         name = self.vectors or backbone
         if name in known:
             return name
-        # A dataset that names none has one kind of vectors, of the name `vectors`.
+        # A dataset without names has one kind of vectors, which is called `vectors`.
         if self.vectors is None and list(known) == ["vectors"]:
             return "vectors"
         raise ConfigError(
@@ -78,13 +80,13 @@ class Options(BackboneOptions):
 
 
 def load(options: Options, runtime: Runtime) -> Backbone:
-    """Makes a backbone that passes vectors on; the data decide its `dimension`."""
+    """Makes a backbone that returns vectors unchanged; the data decide its `dimension`."""
 
     def refuse_image(image: Image.Image) -> torch.Tensor:  # noqa: ARG001
         raise DataError(
             f"an image cannot be used here: the head takes vectors of {options.model}, which "
-            "dpprobe does not compute. Name a .npy file of its vectors, or in Python pass them to "
-            "Predictor.predict_vectors"
+            "dpprobe does not compute. Name a .npy file with these vectors, or in Python pass them "
+            "to Predictor.predict_vectors"
         )
 
     def forward(batch: torch.Tensor) -> torch.Tensor:

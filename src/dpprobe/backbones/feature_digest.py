@@ -14,17 +14,18 @@ if TYPE_CHECKING:
     from PIL import Image
 
 PROBE_VALUES = 64
-# A backbone that computes nothing has the SHA-256 of no bytes.
+# The probe of a backbone that computes nothing: the SHA-256 of an empty text.
 NO_PROBE = {"sha256": hashlib.sha256(b"").hexdigest(), "norm": 0.0, "sample": [0.0]}
-# The largest distance of probes of one backbone in one precision, relative to their length.
+# The largest distance between two probes of one backbone in one precision, relative to their norm.
 PROBE_TOLERANCE = 0.05
 
 
 def take_probe(backbone: Backbone) -> dict[str, Any]:
     """Digests the features of one public image: SHA-256, L2 norm, and at most 64 of them.
 
-    It shows, as a fingerprint cannot, that two machines compute the same. `norm` and `sample` agree
-    to their precision; `sha256` only on equal machines. `NO_PROBE` for vectors.
+    Unlike a fingerprint, a probe shows whether two machines compute the same features. `norm` and
+    `sample` agree up to the precision of the machines; `sha256` agrees only on equal machines.
+    Vectors have `NO_PROBE`.
     """
     if backbone.takes_vectors:
         return dict(NO_PROBE)
@@ -41,7 +42,7 @@ def take_probe(backbone: Backbone) -> dict[str, Any]:
 
 
 def is_probe(values: Mapping[str, Any]) -> bool:
-    """Returns True if a stranger's values have the keys and types of a probe."""
+    """Returns True if untrusted values have the keys and types of a probe."""
     sample = values.get("sample")
     numbers = [values.get("norm"), *(sample if isinstance(sample, list) else [None])]
     sha256 = values.get("sha256")
@@ -60,7 +61,7 @@ def probe_image() -> Image.Image:
 
 
 def probes_agree(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
-    """Returns True if two probes agree, up to the precision of two machines."""
+    """Returns True if two probes are equal, or differ only as much as two machines may differ."""
     if first["sha256"] == second["sha256"]:
         return True
     norms, samples = ([probe[key] for probe in (first, second)] for key in ("norm", "sample"))

@@ -1,7 +1,8 @@
-"""Numbers of features, and of a network's blocks, known before any are extracted.
+"""Numbers of features, and of a network's blocks, found out before features are extracted.
 
-Families without a network have formulas. The process `dpprobe.backbones.describe` builds a network
-without weights, once: a file beside the results caches its answer.
+Families without a network compute their number. For a network, the process
+`dpprobe.backbones.describe` builds it once without weights; a file in the results folder caches the
+answer.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ from dpprobe.errors import ConfigError
 FILE = "backbones.json"
 FORMAT = 3
 LIBRARIES = ("open_clip_torch", "timm", "torch")
-_SECONDS = 600  # for models of billions of weights that only the CPU can describe
+_SECONDS = 600  # enough for models of billions of weights that only the CPU can build
 
 
 @dataclass
 class Dimensions:
-    """Facts about backbones before extraction, by name.
+    """Sizes, errors and files of backbones, known before extraction, by the backbone's name.
 
     Attributes:
       known: features per image; None if unknown beforehand.
-      blocks: of a network; 0 if it does not show them, no entry if unknown beforehand.
-      faults: of loading.
-      warnings: why nothing is known, one line each.
-      hub_files: that loading fetches from the Hub.
+      blocks: number of a network's blocks; 0 if they are not accessible, no entry if unknown.
+      faults: errors that loading would raise.
+      warnings: reasons why nothing is known about a backbone, one line each.
+      hub_files: files that loading fetches from the Hub.
     """
 
     known: dict[str, int | None] = field(default_factory=dict)
@@ -51,8 +52,8 @@ def read_dimensions(backbones: Mapping[str, BackboneOptions], results_dir: Path)
     """Finds out how many features and blocks backbones have, and which cannot be loaded.
 
     Args:
-      backbones: already checked by their `check_files`.
-      results_dir: where `FILE` caches networks' answers.
+      backbones: backbones that passed their `check_files`.
+      results_dir: the folder in which `FILE` caches the answers about networks.
     """
     path = results_dir / FILE
     kept = _read_known(path)
@@ -63,7 +64,7 @@ def read_dimensions(backbones: Mapping[str, BackboneOptions], results_dir: Path)
     new = {keys[name]: one for name, one in answers.items() if "dimension" in one}
     if new:
         kept |= new
-        with suppress(OSError):  # a folder that cannot be written costs the next start the same
+        with suppress(OSError):  # without a cache, the next start takes as long
             artifacts.write_text(path, json.dumps({"format": FORMAT, "networks": kept}) + "\n")
     for name, options in backbones.items():
         told = kept.get(keys[name], {}) if options.network else {}
@@ -152,9 +153,9 @@ def _ask_process(
         said = getattr(error, "stderr", None) or str(error)
         cause = said.decode(errors="replace") if isinstance(said, bytes) else said
         dimensions.warnings.append(
-            f"backbones {', '.join(backbones)}: they could not be checked before extraction "
-            f"({cause.strip().splitlines()[-1]}), so extraction reports their errors; install the "
-            "packages of requirements/ where Snakemake runs"
+            f"backbones {', '.join(backbones)}: these backbones could not be checked before "
+            f"extraction ({cause.strip().splitlines()[-1]}), so extraction reports their errors; "
+            "install the packages of requirements/ where Snakemake runs"
         )
         return {}
     return answers

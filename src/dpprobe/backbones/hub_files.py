@@ -10,19 +10,19 @@ from urllib.parse import urlsplit
 
 from dpprobe.errors import ConfigError
 
-# Under one of these names timm and open_clip find the weights of a repository.
+# The names under which timm and open_clip look for the weights of a repository.
 TIMM_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 OPEN_CLIP_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
-_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")  # variables by which nothing is fetched
-_SECONDS = 10  # for a connection, as huggingface_hub waits for a file's facts
+_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")  # environment variables that forbid downloads
+_SECONDS = 10  # to wait for a connection, as huggingface_hub does for a file's metadata
 
 
 class HubFile(NamedTuple):
     """A file that loading a backbone needs.
 
     Attributes:
-      repository: owner/name, and @revision if it is not main.
-      names: alternatives.
+      repository: owner/name, followed by @revision if the revision is not main.
+      names: alternative names of the file; one of them is enough.
     """
 
     part: Literal["config", "weights", "tokenizer"]
@@ -40,11 +40,11 @@ def is_cached(repository: str, names: Iterable[str]) -> bool:
 
 
 def describe_missing(wanted: Iterable[HubFile], *, network: bool) -> str | None:
-    """Explains which files are neither cached nor reachable; None if all are.
+    """Explains which files are neither cached nor reachable; None if none is missing.
 
     Args:
-      network: True to ask the Hub by one HEAD request about files that are not cached. Otherwise
-        only HF_HUB_OFFLINE counts.
+      network: True to test with one HEAD request whether the Hub is reachable, if files are not
+        cached. Otherwise only HF_HUB_OFFLINE is considered.
     """
     offline = next((name for name in _OFFLINE if os.environ.get(name)), None)
     if not network and offline is None:
@@ -70,16 +70,17 @@ def describe_missing(wanted: Iterable[HubFile], *, network: bool) -> str | None:
 
 
 def require_files(wanted: Iterable[HubFile]) -> None:
-    """Raises ConfigError for files neither cached nor reachable: libraries retry for minutes."""
+    """Raises ConfigError if files are neither cached nor reachable; libraries would retry for
+    minutes."""
     if fault := describe_missing(wanted, network=True):
         raise ConfigError(fault)
 
 
 @cache
 def _find_connection_fault(address: str) -> str | None:
-    """Returns why a server cannot be reached; None if it answers, however badly.
+    """Returns the reason why a server cannot be reached; None if it answers, even with an error.
 
-    The Hub's own client asks, with the proxies and certificates of its downloads.
+    The request uses the Hub's own client, with the same proxies and certificates as downloads.
     """
     import httpx2
     from huggingface_hub import get_session
@@ -89,5 +90,5 @@ def _find_connection_fault(address: str) -> str | None:
     except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError) as error:
         return " ".join(str(error).split()) or type(error).__name__
     except httpx2.HTTPError:
-        pass  # a flaky server, for which the library's retries are
+        pass  # the library's own retries handle a flaky server
     return None

@@ -1,4 +1,4 @@
-"""Pixels in, pixels out: colour modes and sizes, common to all families."""
+"""Converts the colour modes and sizes of images, for all families."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ SIXTEEN_BITS = 65535
 def convert_mode(image: Image.Image, mode: Mode) -> Image.Image:
     """Converts an image to 8-bit grey ("L") or colour ("RGB").
 
-    Resolves palettes, drops alpha and repeats grey over the colours. Scales 16-bit grey to 8 bits:
-    Pillow's own conversion clips it, so that nearly all of it turns white. Raises DataError for
-    modes such as LAB, and for pixels without a known range (floats, integers beyond 16 bits).
+    Resolves palettes, drops alpha and copies grey into each colour channel. Scales 16-bit grey to 8
+    bits: Pillow's own conversion clips the values, so that nearly the whole image turns white.
+    Raises DataError for modes such as LAB, and for pixels without a known range (floats, integers
+    beyond 16 bits).
     """
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         return _from_sixteen_bits(image).convert(mode)
@@ -55,7 +56,7 @@ def _from_sixteen_bits(image: Image.Image) -> Image.Image:
 class ToTensor:
     """Image -> float32 [channels, size, size]: values over 255, minus `mean`, over `std`.
 
-    Images of another size are resized (bicubic, with antialiasing); size None leaves them.
+    Images of another size are resized (bicubic, with antialiasing); with size None no image is.
     """
 
     mode: Mode
@@ -74,7 +75,8 @@ class ToTensor:
 
 @dataclass(frozen=True, kw_only=True)
 class ToBytes:
-    """Image -> uint8 [channels, height, width], by a library's steps after the conversion."""
+    """Image -> uint8 [channels, height, width], by a library's steps after the conversion of the
+    mode."""
 
     mode: Mode
     steps: Callable[[Image.Image], torch.Tensor]
@@ -85,11 +87,11 @@ class ToBytes:
 
 @dataclass(frozen=True, kw_only=True)
 class InceptionCrop:
-    """Image and SHA-256 of its file -> a random part of it, uint8 [channels, *size].
+    """Image, SHA-256 of its file -> a random part of the image, uint8 [channels, *size].
 
-    The part is drawn as torchvision's RandomResizedCrop does (Szegedy et al. 2015). The image's
-    hash, `seed` and `number` (of several parts, from 0) alone start the generator. So a row's
-    features do not depend on its place, its label or other rows.
+    The part is drawn as torchvision's RandomResizedCrop does (Szegedy et al. 2015). Only the
+    image's hash, `seed` and `number` (the number of the part, from 0) seed the generator. So a
+    row's features do not depend on its position, its label or other rows.
     """
 
     mode: Mode
@@ -111,7 +113,8 @@ class InceptionCrop:
 def make_train_crop(
     views: Views, *, mode: Mode, size: tuple[int, int], interpolation: str
 ) -> InceptionCrop | None:
-    """Makes the crop of training images; None if they have the central crop of test images."""
+    """Makes the crop of training images; None if training images have the same central crop as test
+    images."""
     if views.crop == "centre":
         return None
     return InceptionCrop(
@@ -119,7 +122,8 @@ def make_train_crop(
     )
 
 
-# The part of an image's area that the inception crop keeps, and its width to height.
+# The share of an image's area that the inception crop keeps, and the crop's ratio of width to
+# height.
 CROP_AREA = (0.08, 1.0)
 CROP_RATIO = (3 / 4, 4 / 3)
 CROP_TRIES = 10

@@ -1,7 +1,7 @@
 """Networks that a Python function of the user builds, such as `my_package.nets:build`.
 
 The function returns a torch.nn.Module that takes normalised images, float32 [batch, channels,
-height, width], and gives one row of features for each, [batch, d].
+height, width], and returns one row of features per image, [batch, d].
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 
 class Preprocessing(Views):
-    """The size of images and the constants of their normalisation."""
+    """The size of images and the constants that normalise them."""
 
-    size: int = Field(224, ge=1, description="Images enter at size x size.")
+    size: int = Field(224, ge=1, description="Images enter at size x size pixels.")
     resize: int | None = Field(
         None,
         ge=1,
-        description="Pixels of the shorter side before the centre is cropped. If absent, images "
-        "are resized to size x size whatever their shape.",
+        description="Resize the shorter side to this many pixels, then crop the centre. If absent, "
+        "images are resized to size x size whatever their shape.",
     )
     interpolation: Literal["bicubic", "bilinear", "nearest"] = Field(
         "bicubic", description="Interpolation of resized images."
@@ -59,7 +59,7 @@ class Options(NetworkOptions):
     module: str = Field(
         pattern=r"^\w+(\.\w+)*:\w+$",
         description="Function that builds the network, as package.module:function. It is imported "
-        "from the working folder or the environment.",
+        "from the working folder or from the Python environment.",
     )
     arguments: dict[str, Any] = Field({}, description="Keyword arguments of the function.")
     color: Literal["gray", "rgb"] = Field("rgb", description="Number of channels: one or three.")
@@ -107,7 +107,7 @@ def load(options: Options, runtime: Runtime) -> Backbone:
 
     model = _build_model(options)
     path = None if options.checkpoint is None else resolve_path(options.checkpoint)
-    # People can compute the hash of a checkpoint's file.
+    # A user can compute and compare the hash of a checkpoint's file.
     weights = network_forward.state_sha256(model) if path is None else artifacts.sha256_file(path)
     network, described = _prepare_network(model, options, runtime)
     views, size = options.preprocessing, (options.preprocessing.size,) * 2
@@ -140,7 +140,8 @@ def load(options: Options, runtime: Runtime) -> Backbone:
 
 
 def describe(options: Options, device: str) -> dict[str, int]:  # noqa: ARG001
-    """Returns the numbers of features and blocks, on the CPU, which functions may need."""
+    """Returns the numbers of features and blocks. Uses the CPU, which the user's function may
+    need."""
     from dpprobe.backbones import network_forward  # heavy: torch
 
     runtime = Runtime(device="cpu", precision="float32")
@@ -150,7 +151,7 @@ def describe(options: Options, device: str) -> dict[str, int]:  # noqa: ARG001
 
 @contextmanager
 def _working_folder() -> Iterator[None]:
-    """Puts the working folder first among the places that modules are imported from."""
+    """Puts the working folder first in Python's search path for modules."""
     sys.path.insert(0, str(Path.cwd()))
     importlib.invalidate_caches()
     try:
@@ -167,7 +168,7 @@ def _build_model(options: Options) -> nn.Module:
     module, _, function = options.module.partition(":")
     try:
         with _working_folder(), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)  # weights that nothing gives are the same in every job
+            torch.manual_seed(0)  # random weights are then the same in every job
             model = getattr(importlib.import_module(module), function)(**options.arguments)
     except Exception as error:  # the user's code may raise anything
         raise ConfigError(
@@ -187,7 +188,7 @@ def _build_model(options: Options) -> nn.Module:
 def _prepare_network(
     model: nn.Module, options: Options, runtime: Runtime
 ) -> tuple[network_forward.Network, dict[str, Any]]:
-    """Returns the network on its device, and its preprocessing as resolved."""
+    """Returns the network on its device, and its preprocessing with all defaults filled in."""
     from dpprobe.backbones import network_forward  # heavy: torch
 
     views = options.preprocessing

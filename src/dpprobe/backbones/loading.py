@@ -1,4 +1,4 @@
-"""Loads a backbone by the module of its family.
+"""Loads a backbone with the module of its family.
 
 A family is one module with an `Options` class and a `load` function, named in
 `dpprobe.backbones.registry.FAMILIES`.
@@ -21,7 +21,7 @@ def load_backbone(options: BackboneOptions, *, runtime: Runtime) -> Backbone:
     """Loads a backbone onto a device.
 
     Raises:
-      ConfigError: if its options do not fit together, or features have another dimension.
+      ConfigError: if the options do not fit together, or the number of features is not `dimension`.
       PrivacyError: if a file holds weights that were trained on private examples.
     """
     options.check_files()
@@ -38,7 +38,9 @@ def resolve_runtime(runtime: Runtime) -> Runtime:
     device = resolve_device(runtime.device)
     precision = runtime.precision
     if precision == "auto":
-        from dpprobe.devices import default_precision  # heavy: torch, which planning lacks
+        from dpprobe.devices import (
+            default_precision,
+        )  # heavy: torch, which planning does not import
 
         precision = default_precision(device)
     return replace(runtime, device=device, precision=precision)

@@ -1,7 +1,8 @@
 """The forward pass of the networks of all libraries, and the features of the blocks inside.
 
-Images come as bytes. They are scaled and normalised on the device, in float32, with torchvision's
-own arithmetic: a quarter of the bytes to move, and one pass less for the processor that decodes.
+Images arrive as uint8. They are scaled and normalised on the device, in float32, with torchvision's
+own arithmetic. Moving uint8 takes a quarter of the bytes of float32, and spares the processor that
+decodes one pass over the pixels.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from dpprobe.errors import ConfigError
 if TYPE_CHECKING:
     from dpprobe.backbones.options import NetworkOptions, Views
 
-# Pixels of one pass on a CPU, 16 images of 128 x 128: beyond, activations outgrow what malloc
-# keeps, each is mapped afresh, and MobileNetV2 runs at a half to a third of its speed.
+# Pixels per pass on a CPU, 16 images of 128 x 128. With more, malloc does not reuse the memory of
+# the large activations but maps new memory for each, and MobileNetV2 runs at a half to a third of
+# its speed.
 CPU_PIXELS = 16 * 128 * 128
-# The attributes that hold a network's blocks: of ViTs and MobileNets, of ConvNeXts and NFNets.
+# The attributes with a network's blocks: `blocks` in ViTs and MobileNets, `stages` in ConvNeXts and
+# NFNets.
 _SEQUENCES = (torch.nn.Sequential, torch.nn.ModuleList)
 _BLOCK_LISTS = ("blocks", "stages")
 
@@ -34,7 +37,7 @@ Outputs = tuple[torch.Tensor, dict[str, torch.Tensor]]
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """A network on its device, as `Backbone` wants it."""
+    """A network on its device, with the fields that `Backbone` needs."""
 
     dimension: int
     layers: dict[str, int]
@@ -58,13 +61,14 @@ def prepare_network(
     """Puts a network that gives feature rows onto its device and tries it on one blank image.
 
     Args:
-      options: layers and token.
+      options: the options, of which `layers` and `token` are read.
       size: height and width.
       mean, std: per channel, for values in 0..1.
-      flip: True for the mean of the features of the image and its mirror image.
+      flip: True to average the features of the image and of its mirror image.
 
     Raises:
-      ConfigError: if it does not take such images, gives no feature rows, or has no such layers.
+      ConfigError: if the network does not take such images, returns no feature rows, or lacks the
+        layers of the options.
     """
     learned = frozenset(path for path, one in model.named_parameters() if one.requires_grad)
     tapped: torch.nn.Module = Tapped(model, _find_taps(model, options, name), name)
@@ -109,10 +113,10 @@ def forward_pass(
 
 
 class Graph(torch.nn.Module):
-    """Bytes [batch, channels, height, width] -> features, in operations that other runtimes have.
+    """uint8 [batch, channels, height, width] -> features, with operations that other runtimes have.
 
-    They are those of the forward pass in float32. `learned` names the parameters that the library
-    trains: position embeddings of sines, for one, are not among them.
+    The operations equal the forward pass in float32. `learned` names the parameters that the
+    library trains; fixed position embeddings of sines, for example, are not among them.
     """
 
     mean: torch.Tensor
@@ -174,7 +178,7 @@ class _Pass:
         )
 
     def _normalise_images(self, images: torch.Tensor) -> torch.Tensor:
-        """Scales and normalises bytes; float images are normalised already."""
+        """Scales and normalises uint8 images; float images are normalised already."""
         if images.dtype != torch.uint8:
             return images.contiguous(memory_format=torch.channels_last)
         values = images.to(torch.float32, memory_format=torch.channels_last)
@@ -200,7 +204,8 @@ class _Pass:
 
 @dataclass(frozen=True)
 class Blocks:
-    """A network's blocks, the number of tokens before the patches, True if a class token leads."""
+    """A network's blocks, its number of tokens before the patches, and True if the first is a class
+    token."""
 
     modules: list[torch.nn.Module]
     prefix: int
@@ -209,12 +214,12 @@ class Blocks:
 
 @dataclass(frozen=True)
 class _Tap:
-    """The place of one layer's features: the input (`entry`) or the output of a block."""
+    """The point at which a layer's features are read: a block's input (`entry`) or its output."""
 
     name: str
     module: torch.nn.Module
     entry: bool
-    first: int  # the token taken, or the first of the patches
+    first: int  # the token to read, or the first patch
     pooled: bool
 
 
@@ -280,7 +285,8 @@ def _find_taps(model: torch.nn.Module, options: NetworkOptions, name: str) -> li
 
 
 def find_blocks(model: torch.nn.Module) -> Blocks | None:
-    """Finds the blocks of a ViT in order, or the stages of a convolutional network."""
+    """Finds the blocks of a ViT in order, or the stages of a convolutional network; None if
+    hidden."""
     model = getattr(model, "visual", model)  # open_clip's tower,
     model = getattr(model, "trunk", model)  # and the timm model that may be in it
     if getattr(model, "output_fmt", "NCHW") == "NHWC":
@@ -362,7 +368,7 @@ def list_constants(
 
 
 def describe_network(network: Network) -> dict[str, int]:
-    """Returns the numbers of features and blocks, 0 if no blocks show."""
+    """Returns the numbers of features and blocks; 0 blocks if they are not accessible."""
     return {"dimension": network.dimension, "blocks": len(list_blocks(network.graph.model))}
 
 

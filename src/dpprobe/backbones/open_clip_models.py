@@ -2,7 +2,8 @@
 
 CLIP: Radford et al. 2021, "Learning Transferable Visual Models From Natural Language Supervision".
 OpenAI's weights, and some later ones, were trained with QuickGELU, x * sigmoid(1.702 x); with the
-usual GELU the same weights give other, worse features. open_clip only warns; here it is an error.
+usual GELU the same weights give different, worse features. open_clip only warns of a wrong
+activation; here it is an error.
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ if TYPE_CHECKING:
 
     from dpprobe.backbones import network_forward
 
-# open_clip's version, and its models with the activation of each tag; test_open_clip_models.py
-# renews the file.
+# This file lists open_clip's version, and its models with the activation of each tag;
+# test_open_clip_models.py renews it.
 NAMES = Path(__file__).with_name("open_clip_models.txt")
 LIBRARY = "open_clip_torch"
 QUICK, USUAL = "quickgelu", "gelu"
-OWN = "own"  # a tokenizer that comes with open_clip
+OWN = "own"  # a tokenizer that is part of open_clip
 
 
 class Preprocessing(Views):
     """Overrides of the preprocessing that open_clip resolves from the model."""
 
     interpolation: Literal["bicubic", "bilinear"] | None = Field(
-        None, description="Interpolation of resized images; if absent, the model's."
+        None, description="Interpolation of resized images; if absent, the model's interpolation."
     )
     resize_mode: Literal["shortest", "longest", "squash"] | None = Field(
         None,
@@ -63,18 +64,18 @@ class Options(NetworkOptions):
     family: Literal["open_clip"] = "open_clip"
     model: str = Field(
         min_length=1,
-        description="open_clip's name, such as ViT-B-32-quickgelu; the pretrained tag may be "
+        description="open_clip's name, such as ViT-B-32-quickgelu; the tag of the weights may be "
         "appended after a dot.",
     )
     pretrained: str | Literal[False] | None = Field(
         None,
-        description="Tag of open_clip's weights. false: random weights from a fixed seed, to try "
-        "things out.",
+        description="Tag of open_clip's weights. false: random weights from a fixed seed, only for "
+        "trials.",
     )
     quick_gelu: bool | None = Field(
         None,
         description="True if the activation is QuickGELU. If absent, the model's name decides, "
-        "for a local checkpoint too: no weights file records its activation.",
+        "also for a local checkpoint, because a file of weights does not state its activation.",
     )
     preprocessing: Preprocessing = Preprocessing()
 
@@ -83,8 +84,8 @@ class Options(NetworkOptions):
         _, named = _split_name(self.model)
         if named and self.pretrained not in (None, named):
             raise ValueError(
-                f"model {self.model} and pretrained {self.pretrained} choose different "
-                "weights; keep one of them"
+                f"model {self.model} and pretrained {self.pretrained} choose different weights; "
+                "remove one of the two"
             )
         if self.checkpoint is not None and (named or self.pretrained):
             raise ValueError(
@@ -134,7 +135,7 @@ class Options(NetworkOptions):
                 f"{suggest_names(str(self.tag), model.tags)}: it has {tags}"
             )
         built = model.activation if self.quick_gelu is None else _name_activation(self.quick_gelu)
-        # A name that says QuickGELU is right also where the list of weights forgot to.
+        # If the model's name says QuickGELU, trust it, even if the list of weights does not say so.
         wanted = QUICK if QUICK in (trained, model.activation) else USUAL
         if built == wanted:
             return
@@ -151,7 +152,8 @@ class Options(NetworkOptions):
 
     @property
     def reads_text(self) -> bool:
-        """Tokenizers of the Hugging Face Hub need its package transformers."""
+        """True if the text tower can run: tokenizers of the Hugging Face Hub need the package
+        transformers."""
         model = (known_models() or {}).get(self.architecture)
         included = model is not None and model.tokenizer == OWN
         return included or find_spec("transformers") is not None
@@ -169,7 +171,8 @@ class Options(NetworkOptions):
         return {k: v for k, v in self.extraction_params().items() if k not in images}
 
     def extraction_params(self) -> dict[str, Any]:
-        """Returns the options without the checkpoint's path; they cannot be read back."""
+        """Returns the options without the checkpoint's path; `Options` cannot be made from them
+        again."""
         values = super().extraction_params()
         del values["checkpoint"]
         return values
@@ -184,7 +187,8 @@ class KnownModel(NamedTuple):
 
 
 def _split_name(model: str) -> tuple[str, str | None]:
-    """Splits `name.tag` into name and tag; names of the Hub and of folders have no tag."""
+    """Splits `name.tag` into name and tag; names with a colon (of the Hub or a folder) have no
+    tag."""
     name, _, tag = ("", "", "") if ":" in model else model.partition(".")
     return (name, tag or None) if name else (model, None)
 
@@ -194,7 +198,7 @@ def _name_activation(quick: bool) -> str:
 
 
 def known_models() -> dict[str, KnownModel] | None:
-    """Reads `NAMES`; None if it is of another version than the installed open_clip."""
+    """Reads `NAMES`; None if the file belongs to another version than the installed open_clip."""
     first, *lines = NAMES.read_text(encoding="utf-8").splitlines()
     try:
         if first != f"{LIBRARY} {version(LIBRARY)}":
@@ -246,7 +250,7 @@ def describe(options: Options, device: str) -> dict[str, int]:
 
 
 def load(options: Options, runtime: Runtime) -> Backbone:
-    """Loads the image tower; drops the text tower. Raises ConfigError if options do not fit."""
+    """Loads the image tower; drops the text tower. Raises ConfigError if options do not fit it."""
     from dpprobe.backbones.image_preprocessing import ToBytes, make_train_crop  # heavy: torch
 
     model = _create_model(options)
@@ -320,9 +324,9 @@ class TextEncoder:
     Attributes:
       encode: sentences -> float32 [sentences, dimension] unit rows, on the device.
       logit_scale: the factor of the cosines, exp of the model's parameter.
-      logit_bias: added to their product with it, if the model has one.
-      weights_sha256: of the checkpoint's file, or of all weights.
-      fingerprint: of all that decides text embeddings.
+      logit_bias: added to the scaled cosines; None if the model adds nothing.
+      weights_sha256: the hash of the checkpoint's file, or of all weights.
+      fingerprint: a hash of all that decides text embeddings.
     """
 
     encode: Callable[[Sequence[str]], torch.Tensor]
@@ -372,7 +376,7 @@ def load_text(options: Options, runtime: Runtime) -> TextEncoder:
 
 
 def _make_tokenizer(options: Options) -> Callable[[list[str]], torch.Tensor]:
-    """Returns open_clip's tokenizer; it raises ConfigError for a sentence that would be cut."""
+    """Returns open_clip's tokenizer; it raises ConfigError if a sentence has too many tokens."""
     import open_clip
 
     require_files(each for each in list_hub_files(options) if each.part == "tokenizer")
@@ -394,8 +398,8 @@ def _make_tokenizer(options: Options) -> Callable[[list[str]], torch.Tensor]:
                 count = len(tokenizer.encode(sentence)) + 2  # with the marks of start and end
                 if count > limit:
                     raise ConfigError(
-                        f"prompts: {sentence!r} has {count} tokens, but "
-                        f"{options.architecture} reads at most {limit}; shorten it"
+                        f"prompts: {sentence!r} has {count} tokens, but {options.architecture} "
+                        f"reads at most {limit}; shorten this prompt"
                     )
         tokens: torch.Tensor = tokenizer(sentences)
         return tokens
@@ -404,7 +408,8 @@ def _make_tokenizer(options: Options) -> Callable[[list[str]], torch.Tensor]:
 
 
 def _create_model(options: Options, *, shapes_on: str | None = None) -> Any:
-    """Creates the complete model on the CPU; if `shapes_on` is a device, only its shapes there."""
+    """Creates the complete model on the CPU. With `shapes_on`, creates only shapes on that
+    device."""
     import open_clip
     import torch
 
@@ -429,7 +434,7 @@ def _create_model(options: Options, *, shapes_on: str | None = None) -> Any:
     require_files(each for each in list_hub_files(options) if each.part in parts)
     try:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)  # weights that no file gives are the same in every shard
+            torch.manual_seed(0)  # random weights are then the same in every shard
             return open_clip.create_model(
                 options.architecture,
                 pretrained=weights,
@@ -441,7 +446,7 @@ def _create_model(options: Options, *, shapes_on: str | None = None) -> Any:
                 force_preprocess_cfg=overrides,
                 **forced,
             )
-    except Exception as error:  # unpickling a checkpoint raises whatever it runs into
+    except Exception as error:  # unpickling a checkpoint raises errors of any kind
         remedy = "check the name, the checkpoint and preprocessing.size"
         if options.tag is not None or ":" in options.model:
             remedy = f"check the name and preprocessing.size; {NO_NETWORK}"
@@ -459,8 +464,8 @@ def _weights_sha256(options: Options, part: torch.nn.Module) -> str:
 
 
 def _described_activation(model: Any) -> str:
-    """Returns the activation of the towers as built; ResNets and timm models may have other
-    activations."""
+    """Returns the activation of the towers as built: QuickGELU or not. ResNets and timm models may
+    have other activations."""
     from open_clip.transformer import QuickGELU
 
     return _name_activation(any(isinstance(module, QuickGELU) for module in model.modules()))
@@ -469,7 +474,7 @@ def _described_activation(model: Any) -> str:
 def _split_transform(
     resolved: Mapping[str, Any],
 ) -> tuple[Callable[[Any], torch.Tensor], list[float], list[float]]:
-    """Splits open_clip's evaluation transform into steps to bytes, mean and std."""
+    """Splits open_clip's evaluation transform into the steps up to uint8, mean and std."""
     from open_clip.transform import PreprocessCfg, image_transform_v2
     from torchvision.transforms import Compose, Normalize, PILToTensor
 
@@ -480,7 +485,7 @@ def _split_transform(
 
 
 def _wrap_tower(visual: Any) -> torch.nn.Module:
-    """Wraps the image tower, which may return tokens and embeddings."""
+    """Wraps the image tower, which may return embeddings and tokens, to return only embeddings."""
     import torch
 
     class Tower(torch.nn.Module):

@@ -15,25 +15,25 @@ from dpprobe.options import Options, resolve_path
 Scale = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Index = Annotated[int, Field(ge=0)]
 
-# The remedy where a library could not fetch its weights.
+# The remedy if a library could not fetch weights.
 NO_NETWORK = (
     "without a network, download the weights once with a network connection (they stay in the "
     "Hugging Face cache), or name a local checkpoint"
 )
 
-# Stored parts of an image: their names have two digits.
+# Most stored parts of an image, because their names have two digits.
 MOST_CROPS = 99
 
-# Options of a backbone that do not decide its features.
+# Options of a backbone that do not affect its features.
 BACKBONE_NOTES = frozenset({"catalog", "dimension"})
 
 
 class BackboneOptions(Options, ABC):
     """A frozen feature extractor; `family` selects the module that loads it."""
 
-    # True for a neural network, which gains from threads.
+    # True for a neural network, whose extraction gains from threads.
     network: ClassVar[bool] = False
-    # True for a model outside dpprobe, of which only vectors are known.
+    # True for a model outside dpprobe, which is known only by its vectors.
     takes_vectors: ClassVar[bool] = False
 
     family: str
@@ -48,7 +48,7 @@ class BackboneOptions(Options, ABC):
 
     @abstractmethod
     def check_files(self) -> None:
-        """Raises ConfigError when a named file or model is missing. Cheap: reads no weights."""
+        """Raises ConfigError if a named file or model is missing. Cheap: reads no weights."""
 
     @property
     def computed_dimension(self) -> int | None:
@@ -62,7 +62,7 @@ class BackboneOptions(Options, ABC):
         return None
 
     def check_dimension(self, features: int | None) -> None:
-        """Raises ConfigError if the features have another number than `dimension`."""
+        """Raises ConfigError if the number of features differs from `dimension`."""
         if self.dimension not in (None, features):
             raise ConfigError(
                 f"dimension: {self.dimension} features per image are expected, but the backbone "
@@ -75,17 +75,18 @@ class BackboneOptions(Options, ABC):
 
     @property
     def reads_text(self) -> bool:
-        """True if it has a text encoder that this environment can run."""
+        """True if the backbone has a text encoder that this environment can run."""
         return False
 
     @property
     def random_crops(self) -> bool:
-        """True if training images' only features are of a random crop."""
+        """True if training images have only the features of a random crop."""
         return False
 
     @property
     def stored_crops(self) -> int:
-        """Random crops per training image whose features are stored beside the centre's."""
+        """Random crops per training image whose features are stored beside those of the central
+        crop."""
         return 0
 
     def list_warnings(self) -> list[str]:
@@ -107,38 +108,40 @@ class Views(Options):
     size: int | None = Field(
         None,
         ge=1,
-        description="Images enter at size x size; position embeddings of a ViT are resampled.",
+        description="Images enter at size x size pixels; position embeddings of a ViT are "
+        "resampled to this size.",
     )
     mean: FiniteFloat | tuple[FiniteFloat, ...] | None = Field(
         None, description="One mean for all channels, or one per channel."
     )
     std: Scale | tuple[Scale, ...] | None = Field(
-        None, description="One deviation for all channels, or one per channel."
+        None, description="One standard deviation for all channels, or one per channel."
     )
     crop: Literal["centre", "inception"] = Field(
         "centre",
         description="inception: one random part of each training image, 8 to 100% of its area, "
-        "width to height from 3/4 to 4/3. The choice depends on the image's bytes and crop_seed "
-        "alone. Test images keep the central crop.",
+        "with a width-to-height ratio of 3/4 to 4/3. The choice depends only on the image's bytes "
+        "and crop_seed. Test images keep the central crop.",
     )
     crop_seed: int | None = Field(
         None,
         ge=0,
-        description="Seed for crop: inception; 0 if absent. Public, not the study's seed.",
+        description="Public seed for `crop: inception`, independent of the study's seed; 0 if "
+        "absent.",
     )
     crops: int | None = Field(
         None,
         ge=1,
         le=MOST_CROPS,
         exclude_if=lambda value: value is None,
-        description="Only for crop: inception: this many random parts of each training image are "
-        "stored beside its central part. Heads trained by gradient steps use one per pass over "
-        "the data, in turn; all other computations use the central part.",
+        description="Only for `crop: inception`: store this many random parts of each training "
+        "image beside its central part. Heads trained by gradient steps use one random part per "
+        "pass over the data, in turn; all other computations use the central part.",
     )
     flip: bool = Field(
         False,
-        description="Features are the mean of the image's and its mirror image's: two passes, one "
-        "feature vector.",
+        description="Average the features of each image and of its mirror image: two forward "
+        "passes, one feature vector.",
     )
 
     @model_validator(mode="after")
@@ -153,14 +156,14 @@ class Views(Options):
         return self
 
     def check_channels(self, channels: int) -> None:
-        """Raises ValueError unless mean and std have one number, or one per channel."""
+        """Raises ValueError unless mean and std each have one number, or one per channel."""
         for name in ("mean", "std"):
             value = getattr(self, name)
             if isinstance(value, tuple) and len(value) not in (1, channels):
                 raise ValueError(channels_error(name, len(value), channels))
 
     def resolved_views(self) -> dict[str, Any]:
-        """Returns crop and views, which complete the library's own preprocessing."""
+        """Returns the options of crop and flip, which complete the library's own preprocessing."""
         seed = {"crop_seed": self.crop_seed or 0} if self.crop == "inception" else {}
         crops = {} if self.crops is None else {"crops": self.crops}
         return {"crop": self.crop, **seed, **crops, "flip": self.flip}
@@ -174,17 +177,19 @@ class NetworkOptions(BackboneOptions):
     checkpoint: str | None = Field(
         None,
         min_length=1,
-        description="A local weights file; its names must match the network's exactly.",
+        description="A local file of weights; its tensors must have exactly the names of the "
+        "network's.",
     )
     layers: Literal["all"] | tuple[Index, ...] = Field(
         (),
-        description="Blocks whose features are stored too, or all: 0 is the input of the first "
-        "block, l the output of block l. For a convolutional network, its stages.",
+        description="Numbers of blocks whose features are stored too, or all. 0 is the input of "
+        "the first block, l the output of block l. For a convolutional network, blocks are its "
+        "stages.",
     )
     token: Literal["class", "pooled"] | None = Field(
         None,
-        description="Feature of a block: the class token, or the mean over the patches. If "
-        "absent, the class token if the network has one.",
+        description="Feature vector of a block: the class token, or the mean over the patches "
+        "(pooled). If absent, the class token if the network has one, otherwise the mean.",
     )
 
     @field_validator("layers")

@@ -19,15 +19,20 @@ class Options(ProjectedOptions):
     family: Literal["pixels"] = "pixels"
     color: Literal["gray", "rgb"] = Field("gray", description="Number of channels: one or three.")
     size: int | None = Field(
-        None, ge=1, description="Resize to size x size; if absent, all images must have one size."
+        None,
+        ge=1,
+        description="Resize to size x size; if absent, all images must have the same size.",
     )
     mean: float = Field(
         0.0,
         allow_inf_nan=False,
-        description="Subtracted from pixels: a public constant, not the dataset's mean.",
+        description="Number subtracted from pixels: a public constant, not the dataset's mean.",
     )
     std: float = Field(
-        1.0, gt=0, allow_inf_nan=False, description="Pixels are divided by it: a public constant."
+        1.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="Number by which pixels are divided: a public constant.",
     )
 
     @property

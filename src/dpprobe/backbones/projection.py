@@ -1,9 +1,10 @@
 """A public random projection of feature rows to fewer numbers.
 
-Inner products of rows survive it up to about 1 / sqrt(k) (Johnson and Lindenstrauss 1984; with
-random signs, Achlioptas 2003, "Database-friendly random projections"). Its matrix is public, so it
-costs no privacy, and noise on a sum of rows grows with their width. The signs are the bits of
-SHAKE-256 of a text with both widths: the same on every machine, with nothing to store.
+The projection to k numbers changes inner products of unit rows by about 1 / sqrt(k) (Johnson and
+Lindenstrauss 1984). For random signs see Achlioptas 2003, "Database-friendly random projections".
+The matrix is public, so the projection costs no privacy. It helps because noise on a sum of rows
+grows with their width. The matrix's signs are the bits of SHAKE-256 of a text with both widths: the
+same on every machine, with nothing to store.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dpprobe.errors import ConfigError
 if TYPE_CHECKING:
     import torch
 
-# Wider ones were no better on public images (docs/features.md).
+# Wider projections were no better on public images (docs/features.md).
 USUAL_WIDTH = 512
 
 
@@ -31,13 +32,13 @@ class ProjectedOptions(BackboneOptions):
     project: int | None = Field(
         None,
         ge=1,
-        description="Project features to this many by public random signs, which costs no "
-        "privacy. If absent, all are kept.",
+        description="Project features to this many numbers with public random signs, which costs "
+        "no privacy. If absent, all features are kept.",
     )
 
     @property
     def unset_options(self) -> frozenset[str]:
-        """Absent options, which older features' fingerprints lack."""
+        """The options that are absent: fingerprints of older features lack them."""
         return frozenset({"project"} if self.project is None else ())
 
     @property
@@ -46,7 +47,7 @@ class ProjectedOptions(BackboneOptions):
 
     @property
     def full_dimension(self) -> int | None:
-        """Features per image before the projection; None if images decide it."""
+        """Features per image before the projection; None if the size of the images decides it."""
         raise NotImplementedError
 
     @property
@@ -75,7 +76,7 @@ class ProjectedOptions(BackboneOptions):
     def add_projection(
         self, forward: Callable[[torch.Tensor], torch.Tensor], device: str
     ) -> Callable[[torch.Tensor], torch.Tensor]:
-        """Returns a forward pass followed by the projection, if there is one."""
+        """Returns the forward pass, followed by the projection if there is one."""
         if self.project is None:
             return forward
         assert self.full_dimension is not None

@@ -1,6 +1,6 @@
 """Wavelet scattering (Bruna and Mallat 2013): features without weights.
 
-As a private baseline: Tramer and Boneh 2021, "Differentially Private Learning Needs Better
+Tramer and Boneh 2021 use it as a private baseline: "Differentially Private Learning Needs Better
 Features (or Much More Data)".
 """
 
@@ -50,7 +50,7 @@ def count_paths(scales: int, orientations: int) -> int:
 
 def make_transform(*, scales: int, orientations: int, size: int) -> torch.nn.Module:
     """Makes images [m, c, size, size] -> [m, c, paths, size // 2^J, size // 2^J]."""
-    # kymatio.torch fails to import beside SciPy >= 1.17, by its 3-D part; this module does not.
+    # Importing kymatio.torch fails with SciPy >= 1.17, because of its 3-D part; this module works.
     from kymatio.scattering2d.frontend.torch_frontend import ScatteringTorch2D
 
     transform: torch.nn.Module = ScatteringTorch2D(J=scales, shape=(size,) * 2, L=orientations)

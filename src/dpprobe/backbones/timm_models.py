@@ -1,4 +1,4 @@
-"""Models of timm, by name with its pretrained tag, or from a local checkpoint."""
+"""Models of timm, by a name with the tag of its weights, or from a local checkpoint."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from dpprobe.backbones import network_forward
     from dpprobe.backbones.image_preprocessing import Mode
 
-# timm's version, and its architectures with their tags; test_network_forward.py renews the file.
+# Lists timm's version, and its architectures with their tags; test_network_forward.py renews it.
 ARCHITECTURES = Path(__file__).with_name("timm_models.txt")
-# In place of tags: of a name that timm leads to another one with a tag.
+# In place of tags, for an old name that timm replaces by another name with a tag.
 DEPRECATED = "*"
-# Arguments that the options themselves decide.
+# Arguments of timm that other options of the backbone set.
 RESERVED_ARGUMENTS = frozenset({"checkpoint_path", "model_name", "pretrained"})
 
 
@@ -41,13 +41,13 @@ class Preprocessing(Views):
     """Overrides of the preprocessing that timm resolves from the model."""
 
     interpolation: Literal["bicubic", "bilinear", "lanczos", "nearest"] | None = Field(
-        None, description="Interpolation of resized images; if absent, the model's."
+        None, description="Interpolation of resized images; if absent, the model's interpolation."
     )
     crop_pct: float | None = Field(
         None, gt=0, le=1, description="Share of the resized image that the crop keeps."
     )
     crop_mode: Literal["center", "squash", "border"] | None = Field(
-        None, description="Method that makes an image square; if absent, the model's."
+        None, description="Method that makes an image square; if absent, the model's method."
     )
 
 
@@ -58,8 +58,8 @@ class Options(NetworkOptions):
     model: str = Field(min_length=1, description="timm's name, such as resnet50.a1_in1k.")
     pretrained: bool = Field(
         True,
-        description="Download timm's weights for the name. Without this and without a checkpoint "
-        "the weights are random, from a fixed seed, to try things out.",
+        description="Download timm's weights for the name. With false and without a checkpoint, "
+        "weights are random from a fixed seed, only for trials.",
     )
     model_args: dict[str, Any] = Field({}, description="Further arguments of timm.create_model.")
     preprocessing: Preprocessing = Preprocessing()
@@ -124,7 +124,7 @@ class Options(NetworkOptions):
     def extraction_params(self) -> dict[str, Any]:
         """Returns the options without the checkpoint's path.
 
-        They cannot be read back: without a checkpoint the weights would be random.
+        `Options` cannot be made from them again: without a checkpoint the weights would be random.
         """
         values = super().extraction_params()
         del values["checkpoint"]
@@ -211,10 +211,10 @@ def load(options: Options, runtime: Runtime) -> Backbone:
 
 
 def describe(options: Options, device: str) -> dict[str, int]:
-    """Returns the numbers of features and blocks, of a model without the values of its weights.
+    """Returns the numbers of features and blocks of a model, without loading its weights.
 
-    The device is "meta", which computes nothing, or "cpu" for what needs numbers. Errors as `load`,
-    except for weights that must be fetched.
+    The device is "meta", which computes nothing, or "cpu" for a model that needs real numbers.
+    Raises the errors of `load`, except for weights that must be fetched.
     """
     runtime = Runtime(device=device, precision="float32")
     from dpprobe.backbones import network_forward  # heavy: torch
@@ -249,10 +249,10 @@ def _make_network(
 
 
 def _create_model(options: Options, *, shapes: bool = False) -> Any:
-    """Creates the model with its weights; a checkpoint's without classifier.
+    """Creates the model with its weights; from a checkpoint, without the classifier.
 
-    A checkpoint has the model's own resolution, or that of `preprocessing.size`. With `shapes` no
-    weights are fetched or read.
+    A checkpoint has the model's own resolution, or the resolution `preprocessing.size`. With
+    `shapes`, no weights are fetched, and of a checkpoint only shapes are read.
     """
     from dpprobe.backbones import checkpoints  # heavy: torch
 
@@ -288,7 +288,7 @@ def _call_timm(options: Options, **arguments: Any) -> Any:
     require_files(f for f in list_hub_files(options) if f.part == "config" or not shapes)
     try:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)  # weights that no checkpoint gives are the same in every shard
+            torch.manual_seed(0)  # random weights are then the same in every shard
             model = timm.create_model(options.model, **(options.model_args | arguments))
     except (KeyError, RuntimeError, TypeError, ValueError, OSError) as error:
         if fault := _explain_fault(options, str(error)):
@@ -326,7 +326,8 @@ def _explain_fault(options: Options, said: str) -> str | None:
 
 
 def _list_arguments(architecture: str, kind: str) -> list[str]:
-    """Lists the arguments that a study may give to a model's class; none if it is not found."""
+    """Lists the arguments that a study may give to a model's class; none if the class is not
+    found."""
     import timm
 
     try:

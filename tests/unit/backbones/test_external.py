@@ -38,7 +38,7 @@ def test_it_has_no_probe_because_it_computes_nothing() -> None:
 
 
 def test_an_image_is_refused_with_the_remedy() -> None:
-    with pytest.raises(DataError, match=r"vectors of speech-96.*a .npy file of its vectors"):
+    with pytest.raises(DataError, match=r"vectors of speech-96.*a .npy file with these vectors"):
         load().transform(Image.new("RGB", (8, 8)))
 
 

@@ -123,7 +123,7 @@ def test_an_image_says_what_to_name(bundle: Path, tmp_path: Path) -> None:
     Image.new("RGB", (8, 8)).save(tmp_path / "one.png")
     summary = predict(bundle, [tmp_path / "one.png"], output=tmp_path / "table.csv")
     ((_, reason),) = summary.unreadable
-    assert "Name a .npy file of its vectors" in reason
+    assert "Name a .npy file with these vectors" in reason
 
 
 def test_files_are_opened_without_being_read(bundle: Path, tmp_path: Path) -> None:
