@@ -256,7 +256,7 @@ class TableOptions(UnitOptions):
         """Maps what `label_column` may hold to the numbers of the classes."""
         names = tuple(self.class_names or ())  # the keys of a mapping
         numbers = {name: number for number, name in enumerate(names)}
-        # A number among the names is a name.
+        # If a class name is a number, numbers are read only as names.
         if isinstance(self.class_names, dict) or any(n.lstrip("+-").isdecimal() for n in names):
             return numbers
         return numbers | {str(number): number for number in range(len(names))}

@@ -500,7 +500,9 @@ def _label_fault(options: TableOptions, column: str, text: str, code: int) -> st
         )
     if options.label_columns is None:
         near = [name for name in options.label_numbers() if fold_name(name) == fold_name(text)]
-        hint = f" (write {near[0]!r}, or spell the class so)" if near else ""
+        hint = (
+            f" (write {near[0]!r} in the file, or change the name in class_names)" if near else ""
+        )
         keys = "a key of" if isinstance(options.class_names, dict) else "in"
         return f"{column} is {text!r}, which is not {keys} class_names{hint}"
     return f"{column} is {text!r}, which is not 1, 0, -1 or blank"

@@ -41,10 +41,10 @@ def choose_backbone(checkpoint: str | None, model: str | None) -> Chosen:
 
     Args:
       checkpoint: a file of weights of a timm model.
-      model: its name; if absent, derived from the file's name.
+      model: timm's name of the model; if None, derived from the file's name.
 
     Raises:
-      ConfigError: for a file that is missing, has no weights, or those of another model.
+      ConfigError: if the file is missing, has no weights, or has weights of another model.
     """
     if checkpoint is not None:
         return _of_checkpoint(checkpoint, model)

@@ -24,9 +24,9 @@ class Column:
     """The values of a column.
 
     Attributes:
-      values: without blanks, while they are few enough for classes.
-      many: True if there are more.
-      blanks: rows without a value.
+      values: the different values without blanks; no more are added if `many`.
+      many: True if there are more than `MOST_CLASSES` different values.
+      blanks: the number of rows without a value.
       first: the values of the first rows.
     """
 
@@ -53,7 +53,7 @@ class Column:
 
     @property
     def holds_ages(self) -> bool:
-        """True if all values except blanks of `bins` are numbers."""
+        """True if all values are numbers, except words that `bins` reads as blanks."""
         known = {value for value in self.values if value.lower() not in BLANKS}
         return Column(values=known).holds_numbers
 
@@ -62,7 +62,7 @@ Columns = Mapping[str, Column]
 
 
 def guess_label(columns: Columns) -> str | None:
-    """Returns the column with one label per image."""
+    """Returns the column that seems to have one label per image; None if there is none."""
     return next(
         (
             name
@@ -96,7 +96,7 @@ def class_names(column: Column, name: str, place: str) -> list[str]:
     """Returns the classes of a column of labels, in the order of numbers or of the alphabet.
 
     Raises:
-      ConfigError: for fewer than two classes, for too many, and for two that look alike.
+      ConfigError: if there are fewer than two classes or too many, or two look alike.
     """
     if column.many:
         raise ConfigError(
@@ -167,7 +167,7 @@ def unit_notes(columns: Columns, unit: tuple[str, bool] | None) -> list[str]:
 
 
 def guess_groups(columns: Columns, *, plain: bool = False) -> dict[str, Value]:
-    """Maps names of subgroups to columns, or to columns with limits unless `plain`."""
+    """Maps names of subgroups to columns; unless `plain`, ages are grouped into ranges."""
     groups: dict[str, Value] = {}
     for column in find_usual(columns, GROUPS):
         name = group_column(column.strip().lower().replace(" ", "_")).removeprefix("group_")

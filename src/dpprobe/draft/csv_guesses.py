@@ -59,7 +59,7 @@ def look_at_csv(place: str, wishes: Wishes) -> Seen:
     """Looks at the rows of a CSV file; opens no image.
 
     Raises:
-      ConfigError: for an unknown column, or if no image is at its path.
+      ConfigError: if a named column does not exist, or no column names existing images.
     """
     path = Path(place).expanduser()
     raw, columns = _read_table(path)
@@ -99,7 +99,7 @@ def look_at_csv(place: str, wishes: Wishes) -> Seen:
 
 def _read_table(path: Path) -> tuple[ManifestOptions, Columns]:
     """Reads the values of all columns, with the delimiter of the header."""
-    # Options need labels and classes, which are not known yet.
+    # Validated options need labels and classes, which are not known yet.
     raw = csv_manifest.Options.model_construct(root=str(path.parent), train=path.name)
     header = csv_files.read_header(raw, path.name, "train")
     if delimiter := csv_files.other_delimiter(header):

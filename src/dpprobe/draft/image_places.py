@@ -16,7 +16,7 @@ class Place:
     """The images of a column.
 
     Attributes:
-      column: of paths, or of names.
+      column: the column with paths or names of images.
       template: makes a path from a name; None for a column of paths.
     """
 
@@ -29,9 +29,9 @@ def find_images(columns: Columns, *, table: Path, root: Path | None, column: str
     """Looks for the files that a column names.
 
     Args:
-      root: the folder to search, with its folders; if absent, the table's folder in the same way,
-        then the working directory and the parent of the table's folder.
-      column: if absent, one with a usual name, or one with names of image files.
+      root: the folder to search, with the folders in it. If None, the table's folder in the same
+        way, then the working directory and the parent of the table's folder.
+      column: the column to use; if None, a column with a usual name, or with names of image files.
 
     Raises:
       ConfigError: if no column names existing files.

@@ -90,7 +90,7 @@ def _run_init(arguments: argparse.Namespace) -> int:
 
 def look_at_place(arguments: argparse.Namespace) -> Seen:
     """Inspects the folder or table; raises ConfigError if it does not exist."""
-    # as above
+    # as in `_run_init`
     from dpprobe.data import csv_files, parquet, tar_shards
     from dpprobe.draft.csv_guesses import Wishes, look_at_csv
     from dpprobe.draft.folder_guesses import WRITE_SHARDS, look_at_folder

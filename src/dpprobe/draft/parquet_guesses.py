@@ -33,7 +33,7 @@ def look_at_parquet(place: str, wishes: Wishes) -> Seen:
     """Looks at all columns of a parquet file except the images.
 
     Raises:
-      ConfigError: if a study could not read its images or labels.
+      ConfigError: if a study could not read the file's images or labels.
     """
     path = Path(place).expanduser()
     names, columns = _read_table(path)

@@ -17,7 +17,7 @@ from dpprobe.study.reserved_names import TAKEN
 from dpprobe.wrong_keys_and_values import validate_options
 
 Value = str | float | bool | list[str] | dict[str, object]
-RARE = 10  # images; a class of fewer may be one person's
+RARE = 10  # a class with fewer images may show only one person
 # File names that do not describe the content.
 _GENERAL = {
     "train", "training", "labels", "metadata", "data", "index", "images", "img", "table",
@@ -45,14 +45,14 @@ SPLIT = {
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """A dataset that was looked at.
+    """A dataset that `init` inspected.
 
     Attributes:
       keys: the dataset's options, in the order of the file.
-      counts: images of both splits by class, or by label if images have several. Private: not for
-        a file.
-      patients: their number; None if nothing names them.
-      by_patient: of `weigh_by_patient`, if patients are named and images have one label.
+      counts: images of both splits by class, or by label if images have several. Private: never
+        written to a file.
+      patients: number of patients; None if no column names them.
+      by_patient: result of `weigh_by_patient`; None without patients or with several labels.
       notes: what a person should know or do, one line each.
     """
 
@@ -104,7 +104,7 @@ class Seen:
         return make_options(self.place, self.keys)
 
     def count_class_units(self) -> ClassUnits:
-        """Counts the units of each class on both sides. Private: not for a file."""
+        """Counts the units of each class in train and test. Private: never written to a file."""
         counts = self.make_options().count_class_units()
         assert counts is not None  # the data is here
         return counts
@@ -143,7 +143,7 @@ def name_of(words: Iterable[str]) -> str:
         plain = unicodedata.normalize("NFKD", word).encode("ascii", "ignore").decode()
         name = re.sub(r"[^a-z0-9]+", "_", plain.lower()).strip("_")
         if name:
-            # of results/<name> and data/<name>, where studies use some names themselves
+            # studies themselves use some names for folders in results and data
             return f"{name}_images" if name in TAKEN else name
     return "study"
 

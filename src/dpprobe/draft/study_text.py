@@ -120,7 +120,7 @@ def make_draft(seen: Seen, backbone: Chosen, output: Path) -> Draft:
 
 
 def choose_delta(n: int) -> float:
-    """Returns the largest power of ten of at most 1 / (10 n), and of at most 1e-5."""
+    """Returns the largest power of ten that is at most 1 / (10 n) and at most 1e-5."""
     return min(LARGEST_DELTA, 10.0 ** -(1 + math.ceil(math.log10(max(n, 1)))))
 
 
