@@ -1,4 +1,4 @@
-"""Compares the options of a study's methods: families that differ in few options. No arrays."""
+"""Compares the options of a study's methods, to find methods that differ in few options."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dpprobe.artifacts import canonical_json
 T = TypeVar("T")
 
 LEARNING_RATE = "learning_rate"
-# Options that figures draw results against, each with the options that are its value. The learning
-# rate may vary along with any: of several methods at one value the best is drawn.
+# Options that figures have on the horizontal axis, each with the options that make up its value.
+# The learning rate may vary too: of several methods at one value, figures show the best.
 VARIED: dict[str, tuple[str, ...]] = {
     "batch_size": ("batch_size",),
     "init_scale": ("init", "init_scale"),
     "optimiser": ("head",),
 }
-# Heads that minimise the loss by noisy gradient steps, as papers write them.
+# Heads that minimise the loss by noisy gradient steps, with the optimisers' names in papers.
 OPTIMISERS = {"sgd": "SGD", "momentum": "momentum", "adam": "Adam", "lamb": "LAMB"}
 _IMAGE_SIZE = ("size", "crop_pct")
 # Values of `init` with a scale: 0, init_scale, 1 / sqrt(dimension).
@@ -38,7 +38,7 @@ def find_families(
 def same_but_size(backbones: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
     """Groups backbones that differ only in the size of their images, two or more per group.
 
-    The part of an image that is kept may differ too: 256 pixels of 384 after 384 of 448.
+    The share of an image that the crop keeps may differ too: 256 of 384 pixels, and 384 of 448.
     """
     flat = {}
     for name, options in backbones.items():
@@ -52,10 +52,10 @@ def same_but_size(backbones: Mapping[str, Mapping[str, Any]]) -> list[tuple[str,
 
 
 def find_changes(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Returns the options that differ, as name -> (base's, other's), None for an absent option.
+    """Returns the options that differ: name -> (base's value, other's value), None if absent.
 
-    Two heads differ in `head` alone, not in options that only one of them has, and not in the
-    learning rate, since optimisers need different ones.
+    If `head` differs, options that only one of the two has are left out. So is the learning rate,
+    because optimisers need different ones.
     """
     differences = {
         key: (base.get(key), other.get(key))
@@ -72,7 +72,7 @@ def find_changes(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str,
 
 
 def best_base(options: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """Returns the first name from which most others differ in one option; None without any."""
+    """Returns the name that the most others differ from in one option; None if no two names do."""
     counts = {
         name: sum(len(find_changes(values, other)) == 1 for other in options.values())
         for name, values in options.items()
@@ -90,7 +90,7 @@ def find_varied(options: Mapping[str, Mapping[str, Any]], option: str) -> list[t
     """Groups methods that differ only in one option of `VARIED`, by their recorded options.
 
     The learning rate may differ too. Between two optimisers, options that not all optimisers have
-    count as part of the change. The option has two values or more in each group.
+    count as part of the change. Each group has two or more values of the option.
     """
     having = {name: values for name, values in options.items() if _has_option(values, option)}
     if option == "optimiser" and having:

@@ -18,14 +18,15 @@ from dpprobe.errors import ConfigError
 from dpprobe.options import Options
 from dpprobe.wrong_keys_and_values import explain_first
 
-# Options that choose rows or make another split: the sizes are then not the catalog's. A `limit` is
-# not among them, since the sizes that it leaves are known.
+# Options that choose rows or make another split: with them, sizes may differ from the catalog's.
+# `limit` is not among them, because the sizes that it leaves are known.
 _RESIZE = ("exclude", "filters", "layout", "split_by", "test_fraction")
-# Options like these of the entry's source; with another source they name the files of that source.
+# Further such options of the entry's source; with another source they only name that source's
+# files.
 _SOURCE_RESIZE = ("split_column", "test", "test_values", "train", "train_values")
 # Options that say how -1 and blank labels are read, which may drop rows.
 _POLICIES = ("uncertain", "missing")
-# Options that hold for a dataset whatever source it comes from.
+# Options of an entry that also apply if the dataset comes from another source.
 _KEPT = ("duplicates", "missing_classes")
 Text = Annotated[str, Field(min_length=1)]
 Address = Annotated[str, Field(pattern=r"^https?://[^/\s]+\S*$")]
@@ -69,7 +70,7 @@ class DatasetEntry(Options):
     )
     citation: Citation
     papers: tuple[Annotated[str, Field(pattern="^[0-9]{3}$")], ...] = Field(
-        (), description="Numbers of the papers that use it."
+        (), description="Numbers of the papers that use the dataset."
     )
     provenance: Text = Field(
         description="Sources of checksums, revisions and sizes, and facts that could not be "
@@ -77,17 +78,17 @@ class DatasetEntry(Options):
     )
     sizes: Sizes
     class_names: tuple[Text, ...] | None = Field(
-        description="In the order of the labels; null if the files name them."
+        description="Names of the classes in the order of the labels; null if the files name them."
     )
     prompt_names: Literal["imagenet"] | dict[Text, Text] = Field(
         {},
-        description="Words for prompts, by class name, if the name is a code; or the names that "
-        "CLIP's authors wrote for ImageNet.",
+        description="Words for prompts, by class name, if class names are codes; or imagenet: the "
+        "names that CLIP's authors wrote for ImageNet.",
     )
     metric: Literal["accuracy", "auc"]
     multi_label: bool = False
-    groups: tuple[Text, ...] = Field((), description="Subgroups that the tables carry.")
-    prompts: Text = Field(description="A prompt set of resources/prompts.yaml.")
+    groups: tuple[Text, ...] = Field((), description="Names of the subgroups in the tables.")
+    prompts: Text = Field(description="Name of a set of prompts in resources/prompts.yaml.")
     required: tuple[Text, ...] = Field(
         (), description="Options that a person must write because the catalog cannot know them."
     )
@@ -157,10 +158,10 @@ def backbone_entries() -> dict[str, dict[str, Any]]:
 def complete_dataset(values: Mapping[str, Any]) -> dict[str, Any]:
     """Completes a dataset's options from its catalog entry.
 
-    With another `source`, only the entry's sizes, metric, prompts and options of both splits
-    remain: a copy on disk is checked against the catalog. Words for prompts do not, as classes may
-    have other names. Raises ConfigError for an unknown name, or if options are missing that only a
-    person knows.
+    With another `source`, such as a copy on disk, only the entry's sizes, metric, prompts and the
+    options in `_KEPT` apply. So the copy is still checked against the catalog. `prompt_names` does
+    not apply, because classes may have other names. Raises ConfigError if the name is unknown, or
+    if options are missing that only a person knows.
     """
     entry = dataset_entry(values["catalog"])
     common = entry.common_options(resized=entry.changes_rows(values))
@@ -170,8 +171,8 @@ def complete_dataset(values: Mapping[str, Any]) -> dict[str, Any]:
     if missing:
         steps = " ".join(str(entry.steps).split())
         raise ConfigError(
-            f"{', '.join(missing)}: missing; dpprobe cannot download {entry.title} with these "
-            f"options. {steps}"
+            f"{', '.join(missing)}: missing; the catalog's entry of {entry.title} leaves this to "
+            f"you. {steps}"
         )
     return {**common, "prompt_names": entry.prompt_names, **entry.options, **values}
 

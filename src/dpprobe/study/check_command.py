@@ -20,7 +20,7 @@ from dpprobe.study.yaml_file import check_yaml
 
 UNREAD = (
     "Not read yet: images, and labels row by row. The first job of a run reads them and lists all "
-    "that are missing, unreadable or of no class."
+    "images that are missing or unreadable, and all labels without a class."
 )
 
 

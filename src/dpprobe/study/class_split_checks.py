@@ -1,6 +1,6 @@
-"""Finds classes that a split leaves too few units of to be tested, before anything is computed.
+"""Finds classes with too few units in train or test after a split, before anything is computed.
 
-The counts come from private labels. They go to the owner's screen, never to a file.
+The counts come from private labels. They are shown on the owner's screen, never written to a file.
 """
 
 from __future__ import annotations

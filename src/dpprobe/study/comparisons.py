@@ -58,7 +58,7 @@ def list_guaranteed(study: Study) -> dict[str, MethodOptions]:
 
 
 def compared_datasets(study: Study) -> list[str]:
-    """Lists datasets of different images, without those made to have a rare class."""
+    """Lists one dataset per set of images, without the datasets that `imbalance` adds."""
     rare = {item.name for item in rare_classes(study.imbalance)}
     first: dict[str, str] = {}
     for name, key in _describe_images(study).items():

@@ -16,12 +16,13 @@ from dpprobe.study.study import Study
 def check_dimensions(study: Study, *, network: bool = False) -> list[str]:
     """Returns warnings; raises ConfigError if networks, checkpoints or methods do not fit.
 
-    It builds new networks, which takes the seconds of importing torch, so it is apart from
-    `check_study`, which must have passed. It warns of too few rows for an epsilon, and of weights
-    that cannot be fetched: features may exist already, or jobs run elsewhere.
+    Networks that are not cached are built, which takes seconds because torch is imported. So this
+    is separate from `check_study`, which must have passed. Too few rows for an epsilon, and weights
+    that cannot be fetched, are only warnings: features may exist already, or jobs may run on other
+    machines.
 
     Args:
-      network: as for `hub_files.describe_missing`.
+      network: as in `hub_files.describe_missing`.
     """
     dimensions = read_dimensions(study.backbones, Path(study.results_dir))
     faults = [f"backbones.{name}: {fault}" for name, fault in dimensions.faults.items()]

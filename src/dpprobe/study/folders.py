@@ -13,7 +13,7 @@ USUAL = "results"  # the default study's results_dir, and the folder of most oth
 
 
 def folder_faults(study: Study) -> list[str]:
-    """Lists folders that would be written into each other, or read as images."""
+    """Lists errors for folders that would be written into each other, or read as images."""
     return [*_each_other(study), *_among_others(study), *_among_images(study)]
 
 
@@ -43,7 +43,7 @@ def _among_others(study: Study) -> Iterator[str]:
     if taken:
         yield (
             f"results_dir: {study.results_dir}: {taken} is a name that the default study writes in "
-            f"{USUAL}; write another, such as {USUAL}/{taken}_study, and move what is there"
+            f"{USUAL}; write another, such as {USUAL}/{taken}_study, and move existing files there"
         )
 
 

@@ -19,7 +19,7 @@ class RareClass:
 
     Attributes:
       dataset: the whole dataset.
-      class_name: of which `fraction` is kept.
+      class_name: the rare class, of which `fraction` is kept.
     """
 
     name: str
@@ -29,7 +29,7 @@ class RareClass:
 
 
 def rare_classes(options: ImbalanceOptions | None, *datasets: str) -> list[RareClass]:
-    """Lists the added datasets, of some datasets or of all; none without `imbalance`."""
+    """Lists the datasets that are added for some datasets, or for all; none without `imbalance`."""
     if options is None:
         return []
     return [
@@ -54,7 +54,7 @@ def _dataset_name(dataset: str, class_name: str, fraction: float) -> str:
 
 
 def with_rare_classes(values: Any) -> Any:
-    """Adds the datasets to a study's values; raises ValueError for a name used twice."""
+    """Adds these datasets to a study's values; raises ValueError if a name is used twice."""
     if not isinstance(values, Mapping) or not isinstance(values.get("datasets"), Mapping):
         return values
     if values.get("imbalance") is None:
@@ -62,12 +62,12 @@ def with_rare_classes(values: Any) -> Any:
     try:
         options = ImbalanceOptions.model_validate(values["imbalance"])
     except ValidationError:
-        return values  # the check of the block itself tells
+        return values  # the check of the block itself reports it
     added: dict[str, Any] = {}
     for rare in rare_classes(options):
         whole = values["datasets"].get(rare.dataset)
         if not isinstance(whole, Mapping) or whole.get("subsample"):
-            continue  # `imbalance_faults` tells
+            continue  # `imbalance_faults` reports it
         if rare.name in added or rare.name in values["datasets"]:
             raise ValueError(
                 f"imbalance: {rare.name} would be the name of two datasets; rename one of your "
@@ -83,8 +83,9 @@ def imbalance_faults(
 ) -> Iterator[str]:
     for name in options.datasets if options else ():
         if name not in datasets:
-            yield f"datasets: {name!r} is not in this study; write one that is"
+            yield f"datasets: {name!r} is not in this study; write a dataset of this study"
         elif datasets[name].subsample:
             yield f"datasets: {name} already has a subsample; name the whole dataset"
         elif datasets[name].multi_label():
-            yield f"datasets: rows of {name} have several labels, so no row belongs to one class"
+            yield f"datasets: rows of {name} have several labels, so no row belongs to one class; "
+            "write another dataset"

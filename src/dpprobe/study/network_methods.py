@@ -25,7 +25,7 @@ def network_methods(study: Study) -> tuple[str, ...]:
 
 
 def searched_methods(study: Study) -> tuple[str, ...]:
-    """Returns the methods whose options an unpriced search chooses."""
+    """Returns the methods whose options a search chooses without counting its privacy cost."""
     return tuple(
         name
         for name, method in study.methods.items()
@@ -82,7 +82,8 @@ def _backbone_fault(study: Study, name: str, options: Options) -> str | None:
 
 
 def blocks_faults(study: Study, blocks: Mapping[str, int]) -> Iterator[str]:
-    """Yields faults of trained blocks; `blocks` is 0 for a network that does not show them."""
+    """Yields faults of trained blocks; `blocks` has 0 for a network whose blocks are not
+    accessible."""
     for method in network_methods(study):
         options = network_options(study.methods[method])
         if options is None or options.blocks is None:

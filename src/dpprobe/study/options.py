@@ -23,7 +23,7 @@ Budget = Annotated[float, Field(ge=SMALLEST_EPSILON, le=LARGEST_EPSILON, allow_i
 
 
 def _class_name(value: Any) -> Any:
-    """Reads a whole number as text: YAML's class names without quotes."""
+    """Reads a whole number as text: YAML reads a class name without quotes as a number."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -58,8 +58,8 @@ class FineTuningOptions(Options):
     physical_batch: int = Field(
         64,
         ge=1,
-        description="Images, each with all its views, per pass through a network; a step adds up "
-        "as many passes as it needs. Memory grows with this number.",
+        description="Images per pass through a network, each with all its augmented views; a step "
+        "adds up the gradients of as many passes as it needs. Memory grows with this number.",
     )
     checkpoint_minutes: float = Field(
         5.0,
@@ -71,7 +71,7 @@ class FineTuningOptions(Options):
 
 
 class RiskOptions(Options):
-    """Limit on the best attack on one unit: write advantage, or true_positives with at."""
+    """Limit on the best attack on one unit: write `advantage`, or `true_positives` with `at`."""
 
     advantage: float | None = Field(
         None,
@@ -111,8 +111,8 @@ class PrivacyOptions(Options):
     max_epsilon: Budget | dict[Name, Budget] | None = Field(
         None,
         description="Limit on the total epsilon, per unit, of all releases of a dataset, at the "
-        "dataset's delta: one number for all datasets, or by name. A release beyond the limit is "
-        "refused.",
+        "dataset's delta. Write one number for all datasets, or a mapping of dataset names to "
+        "numbers. A release beyond the limit is refused.",
     )
     max_risk: RiskOptions | None = Field(
         None,
@@ -124,16 +124,17 @@ class PrivacyOptions(Options):
 
 
 class EvaluateOptions(Options):
-    """A noisy test result in a release's bundle, with a budget from the test units."""
+    """A noisy test result in a release's bundle, which spends epsilon of the test units."""
 
     epsilon: Budget = Field(
-        description="Epsilon of the test result; test units pay it, training units do not."
+        description="Epsilon of the test result, spent by test units (images or patients), not by "
+        "training units."
     )
     metric: Headline | None = Field(
         None,
-        description="Metric that is measured and published; accuracy if absent, whatever tables "
-        "and figures show for the dataset. Required if the dataset names another metric. "
-        "macro_accuracy is the mean recall of the classes, with the worst-class recall.",
+        description="Metric that is measured and published; accuracy if absent, even if tables and "
+        "figures show another metric. Required if the dataset names another metric. macro_accuracy "
+        "publishes the mean recall of the classes and the worst-class recall.",
     )
 
     @property
@@ -161,19 +162,23 @@ class CardOptions(Options):
 
 
 class ReleaseOptions(Options):
-    """One head to hand out, trained with noise that nobody can recompute."""
+    """One head for publication, trained with noise that nobody can recompute."""
 
     dataset: Name = Field(description="A private dataset of the study.")
     backbone: Name = Field(description="A backbone of the study.")
     method: Name = Field(
-        description="A method with all its options fixed, or a priced search (tuned)."
+        description="A method with all options fixed, or a search whose cost is part of the "
+        "epsilon (head: tuned)."
     )
     epsilon: Budget | RiskOptions = Field(
-        description="Price of the head, spent for good; or the permitted risk, such as "
+        description="Epsilon of the head, spent for good; or the permitted risk, such as "
         "{advantage: 0.1}."
     )
     delta: float | None = Field(
-        None, ge=SMALLEST_DELTA, lt=1, description="The dataset's delta if absent."
+        None,
+        ge=SMALLEST_DELTA,
+        lt=1,
+        description="Delta of the release; if absent, the dataset's delta.",
     )
     evaluate: EvaluateOptions | None = Field(
         None,
@@ -183,7 +188,7 @@ class ReleaseOptions(Options):
     allow_useless: bool = Field(
         False,
         description="Release a head even if its benchmark, or the planner, shows that it is no "
-        "better than one answer for all images.",
+        "better than the same answer for all images.",
     )
     card: CardOptions = CardOptions()
     sign_key: str | None = Field(
@@ -192,7 +197,7 @@ class ReleaseOptions(Options):
 
     @property
     def token(self) -> str:
-        """The spelling of its budget in paths."""
+        """The release's budget as it is written in paths."""
         budget = self.epsilon
         return budget.to_risk().token if isinstance(budget, RiskOptions) else epsilon_token(budget)
 
@@ -208,7 +213,8 @@ class OverlapOptions(Options):
         0.95,
         gt=0,
         le=1,
-        description="Images whose features have a larger cosine similarity count as one picture.",
+        description="Two images are near-duplicates if the cosine similarity of their features is "
+        "larger.",
     )
 
 
@@ -218,13 +224,14 @@ class FewShotOptions(Options):
     shots: tuple[Annotated[int, Field(ge=1)] | Literal["full"], ...] = Field(
         (1, 2, 4, 8, 16, 32, "full"),
         min_length=1,
-        description="Numbers N of images; full is the whole split.",
+        description="Numbers N of images per class; full is the whole training split.",
     )
     seeds: Annotated[int, AtMost(1000, "each is a probe of every N")] = Field(
-        5, ge=1, description="Random draws of N images; full has one."
+        5, ge=1, description="Number of random draws of N images per class; full has one."
     )
     backbones: tuple[Name, ...] | None = Field(
-        None, description="Backbones whose features are used; if absent, those that read text."
+        None,
+        description="Backbones whose features are used; if absent, the backbones that read text.",
     )
 
     @field_validator("shots")
@@ -278,8 +285,8 @@ class PaperOptions(Options):
     )
     base: Name | None = Field(
         None,
-        description="The method that the table of single changes starts from; if absent, the one "
-        "from which most others differ in a single option.",
+        description="The method that the table of single changes starts from; if absent, the "
+        "method from which most others differ in a single option.",
     )
 
 
@@ -304,8 +311,8 @@ class TrackingOptions(Options):
 
     uri: str | None = Field(
         None,
-        description="MLflow tracking URI: sqlite:///relative/path or http(s)://server. SQLite "
-        "beside the results if absent.",
+        description="MLflow tracking URI: sqlite:///relative/path or http(s)://server. If absent, "
+        "an SQLite file in results_dir.",
         json_schema_extra={"pattern": f"^{URI_PATTERN}$"},
     )
 
@@ -318,7 +325,7 @@ class TrackingOptions(Options):
         scheme, slashes, _ = value.partition("://")
         try:
             parts = urlsplit(value)
-            _ = parts.port  # raises ValueError if it is none
+            _ = parts.port  # raises ValueError if it is not a number
         except ValueError:
             parts = urlsplit("")
         served = parts.scheme in ("http", "https") and parts.hostname

@@ -1,9 +1,9 @@
 """Refuses public files among the folders of a study's private data.
 
-In the results only features of public datasets, and text embeddings, which need class names alone,
+In results_dir, only features of public datasets and text embeddings, which need only class names,
 come from no private example. All other files there, and the data of private datasets, are not
-public. Paths are compared as written and as links lead. Copies elsewhere are the training job's
-check.
+public. Paths are compared as written, and with links followed. The training job checks whether a
+file elsewhere is a copy of private data.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class PublicFiles:
         """Checks a method's public files for every dataset and backbone of the study.
 
         Raises:
-          ConfigError: for braces in a path that hold no name, and for a path among private data.
+          ConfigError: if braces in a path have no known name, or a path lies among private data.
         """
         study, options = self._study, self._study.methods[method]
         if not options.public_files():
@@ -60,7 +60,7 @@ class PublicFiles:
             )
 
     def _describe_place(self, path: str) -> str | None:
-        """Names the private folder that a path lies in; None outside all."""
+        """Names the private folder that a path lies in; None if it lies in none."""
         for view in _path_views(resolve_path(path)):
             public = any(view.is_relative_to(folder) for folder in self._public_folders)
             if public or view in self._text_embeddings:
@@ -83,7 +83,7 @@ class PublicFiles:
 
     @cached_property
     def _public_folders(self) -> set[Path]:
-        """The folders of public features, not followed as links."""
+        """The folders of public features; a folder that is a link is not followed."""
         return {
             view / "features" / name
             for view in _path_views(self._results_folder)
@@ -92,7 +92,7 @@ class PublicFiles:
 
     @cached_property
     def _text_embeddings(self) -> set[Path]:
-        """The text embeddings, not followed as links."""
+        """The files of text embeddings; a file that is a link is not followed."""
         return {
             view / TEXT_FILE
             for name in self._study.all_datasets()
@@ -102,7 +102,7 @@ class PublicFiles:
 
 
 def _path_views(path: Path) -> set[Path]:
-    """Returns a path as written, and as links lead, both without `..`."""
+    """Returns a path as written, and with links followed, both without `..`."""
     views = {Path(os.path.abspath(path))}  # noqa: PTH100, resolve() follows links
     with suppress(OSError, RuntimeError):  # links in a circle: nobody can read the file
         views.add(path.resolve())

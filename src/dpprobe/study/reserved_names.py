@@ -1,6 +1,6 @@
 """The names that a study writes into its results_dir.
 
-Nothing but the standard library is imported: `make clean` reads them where the environment is gone.
+Imports only the standard library: `make clean` reads these names even without the environment.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dpprobe.analysis_registry import FOLDERS
 RELEASES = "releases"
 DOWNLOADS = "downloads"  # in data_dir
 
-# All but the releases; MLflow's files among them.
+# All names except `releases`; includes MLflow's files.
 WRITTEN = frozenset(
     {
         *FOLDERS, "backbones.json", "benchmarks", "calibration", "cells", "cuts", "features",
@@ -19,5 +19,6 @@ WRITTEN = frozenset(
         "tracking",
     }
 )  # fmt: skip
-# Folders of other studies that are called so would lie among what the default study writes.
+# Folders of other studies must not have these names: they would lie among the default study's
+# files.
 TAKEN = WRITTEN | {RELEASES, DOWNLOADS}

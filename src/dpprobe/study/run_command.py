@@ -1,7 +1,7 @@
 """The command that runs a study: it starts Snakemake with the rules of a clone or with installed
 rules.
 
-Results are written to the working directory, as Snakemake does.
+Results are written to the working directory, as with Snakemake itself.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from dpprobe.devices import USER_PATH
 from dpprobe.errors import ConfigError
 from dpprobe.resources import is_clone, project_root
 
-# Tells the script that Snakemake runs in a conda environment which dpprobe to install in it.
+# Environment variable: tells a script in Snakemake's conda environment which dpprobe to install
+# there.
 ROOT = "DPPROBE_ROOT"
 STUDY = "config.yaml"  # the default study
-# Each says how much may run at once, or names a profile that does.
+# Options that say how much may run at once, or name a profile that does.
 _SIZES = re.compile(r"-n?[cje]|--(cores|jobs|profile|executor)(=|$)")
 _FILES = ("--configfile", "--configfiles")
 ALL_CORES = ("--cores", "all")
-NO_PROFILE = "none"  # to Snakemake, as the name of one
+NO_PROFILE = "none"  # Snakemake's name for no profile
 _DIRECTORY = re.compile(r"(?:--directory(?:=|$)|-d=?)(.*)", re.DOTALL)
 _PROFILE = re.compile(r"--profile(?:=|$)(.*)", re.DOTALL)
 _STORE_OPTIONS = ("--default-storage-provider", "--default-storage-prefix")
-# Snakemake asks for a plugin to install before it reads any rule, which says this again.
+# With a storage option, Snakemake asks for a plugin before it reads any rule; rules repeat this.
 NO_OBJECT_STORE = (
     "data and results must be on a file system; mount the bucket, and run in one of its folders "
     "without this option: docs/storage.md"
@@ -57,10 +58,11 @@ def add_command(commands: Any) -> None:
 
 
 def start_snakemake(words: Sequence[str]) -> NoReturn:
-    """Becomes Snakemake, with the words after `dpprobe run`; does not return.
+    """Replaces this process by Snakemake, with the words after `dpprobe run`; does not return.
 
     Raises:
-      ConfigError: if the workflow or the study's file is missing or wrong, and for an object store.
+      ConfigError: if the workflow or the study's file is missing or wrong, or a word names an
+        object store.
     """
     here = Path.cwd()
     for option in _STORE_OPTIONS:
@@ -94,7 +96,7 @@ def snakemake_words(words: Sequence[str], root: Path, here: Path) -> list[str]:
     chosen = any(word.partition("=")[0] in _FILES for word in words)
     directory = here.joinpath(*_single_values(words, _DIRECTORY)[-1:])
     if not chosen and not (directory / STUDY).exists():
-        # last, for it takes every word that follows
+        # last, because --configfile takes every word that follows
         return [*before, *named, "--configfile", str(root / STUDY)]
     return [*before, *named]
 
@@ -146,7 +148,7 @@ def _option_values(words: Sequence[str], *options: str) -> Iterator[str]:
 
 
 def _with_known_files(words: Sequence[str], root: Path, here: Path) -> Iterator[str]:
-    """Yields the words, with the paths of studies and profiles that only `root` has."""
+    """Yields the words; a study or profile that only `root` has gets its path there."""
     option = ""
     for word in words:
         if word.startswith("-"):
@@ -167,7 +169,8 @@ def _known_file(option: str, word: str, root: Path, here: Path) -> str:
 
 
 def make_environment(root: Path, variables: dict[str, str] | os._Environ[str]) -> dict[str, str]:
-    """Returns the variables of Snakemake and its jobs, which import the package of `root`."""
+    """Returns environment variables by which Snakemake and its jobs import the package of
+    `root`."""
     result = {**variables, ROOT: str(root)}
     if root != project_root():
         places = [str(root / "src"), variables.get("PYTHONPATH", "")]
@@ -178,7 +181,8 @@ def make_environment(root: Path, variables: dict[str, str] | os._Environ[str]) -
 def profile_words(words: Sequence[str]) -> list[str]:
     """Returns the options that name profiles, which say where jobs run.
 
-    No words if the environment names one; all cores of this machine if nobody names any.
+    No words if the environment names a profile; the option for all cores if nothing names a
+    profile.
     """
     named = _single_values(words, _PROFILE)
     if named == [NO_PROFILE]:
@@ -193,8 +197,8 @@ def run_words(
 ) -> list[str]:
     """Returns the words that run a study from the working directory.
 
-    In the root of a clone these are Snakemake's own. Elsewhere they are `dpprobe run`'s, which
-    finds the rules.
+    In the root of a clone the command is `snakemake`. Elsewhere it is `dpprobe run`, which finds
+    the rules.
 
     Args:
       targets: files or named targets; none for all.
@@ -205,7 +209,7 @@ def run_words(
     if is_clone(here):
         return ["snakemake", *targets, *where, *call]
     root = workflow_root(here)
-    # what `dpprobe run` takes by itself
+    # options that `dpprobe run` adds by itself
     known = {"--snakefile": root / "Snakefile"}
     if not (here / STUDY).exists():
         known["--configfile"] = root / STUDY
@@ -226,8 +230,8 @@ def run_command(*call: str, targets: Sequence[str] = ()) -> str:
 def command_line(program: str, *words: str) -> str:
     """Returns a line that starts a program of this environment, for a person to copy.
 
-    The program has its path if the environment is not activated: its name alone would start
-    nothing, or another environment's.
+    The line has the program's path if the environment is not activated: the name alone would start
+    nothing, or the program of another environment.
     """
     beside = Path(sys.executable).with_name(program)
     named = shutil.which(program, path=os.environ.get(USER_PATH))

@@ -1,7 +1,7 @@
 """The partitions of a Slurm cluster, and which of them have GPUs.
 
-A plan asks for them once, before jobs ask for GPUs: a job whose partition has none would wait in
-the queue without end, or be refused.
+Planning asks Slurm once, before jobs ask for GPUs: such a job in a partition without GPUs would
+wait forever, or be refused.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Partitions:
 
     Attributes:
       with_gpus: partitions with a GPU node.
-      default: of jobs that name no partition.
+      default: the partition of jobs that name none.
     """
 
     with_gpus: frozenset[str]
@@ -53,7 +53,7 @@ def read_partitions(text: str) -> Partitions:
 
 def ask_partitions() -> Partitions:
     """Asks Slurm for its partitions; raises DpprobeError with the reason if it fails."""
-    # a person's own wishes, such as SINFO_PARTITION, would hide partitions
+    # a user's own settings, such as SINFO_PARTITION, would hide partitions
     environment = {name: value for name, value in os.environ.items() if name[:6] != "SINFO_"}
     try:
         result = subprocess.run(

@@ -1,7 +1,7 @@
 """The snapshot of a run: its study as written and as read, and its code's versions.
 
-Jobs start long after they were planned, while a person may edit the study or the code. They read
-the study from the snapshot, and refuse if today's code reads it differently.
+Jobs start long after they were planned, while a person may edit the study or the code. Jobs read
+the study from the snapshot, and stop if the current code reads it differently.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
 from dpprobe.versions import VERSIONS, describe_edit
 
-# The key beside the study's own under which a snapshot has all else.
+# The key of a snapshot, beside the study's own keys, with everything else.
 RUN_KEY = "_run"
 FOLDER = Path(".snakemake", "dpprobe")
 SNAPSHOT_FILE = "DPPROBE_SNAPSHOT"  # the variable that tells a job's script where the snapshot is
@@ -62,14 +62,14 @@ def take_snapshot(values: Mapping[str, Any], study: Study, *, call: Sequence[str
     """Makes the snapshot of a run, without writing it.
 
     Args:
-      values: of the study, from files and command line.
+      values: the study's values from files and command line.
       call: the words after `snakemake` that run this study.
     """
     run = {"versions": VERSIONS, "study": study.model_dump(mode="json"), "call": call}
-    # a date in a YAML file is read as its text
+    # `default=str` writes a date of a YAML file as text
     text = json.dumps({**values, RUN_KEY: run}, ensure_ascii=False, indent=1, default=str) + "\n"
     name = hashlib.sha256(text.encode()).hexdigest()[:16]
-    # of each user, since no other may read it
+    # one file per user, because other users may not read it
     return Snapshot(path=FOLDER.absolute() / f"{name}-{os.getuid()}.json", text=text)
 
 

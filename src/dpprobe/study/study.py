@@ -116,7 +116,7 @@ class _Beginning(Options):
         1e-5,
         ge=SMALLEST_DELTA,
         lt=1,
-        description="Delta of datasets without their own: at most 1 / (training images).",
+        description="Delta of datasets that set none: at most 1 / (training images).",
     )
     allow_delta_above_one_over_n: bool = Field(
         False,
@@ -125,9 +125,9 @@ class _Beginning(Options):
     )
     accountant: Literal["pld", "rdp", "rdp_2017"] = Field(
         "pld",
-        description="Privacy accountant for sampled steps; for steps on all "
-        "images pld is exact. rdp_2017 "
-        "uses the conversion of papers until 2020, to reproduce their noise.",
+        description="Privacy accountant for sampled steps; for steps on all images pld is exact. "
+        "The option rdp_2017 uses the conversion that papers used until 2020, to reproduce their "
+        "noise.",
     )
     privacy: PrivacyOptions = PrivacyOptions()
     seeds: Annotated[int, AtMost(1000, "each seed trains every head of the study again")] = Field(
@@ -153,7 +153,7 @@ class _Beginning(Options):
     imbalance: ImbalanceOptions | None = Field(
         None,
         description="Make one class after another rare and compare how well private heads learn "
-        "it; skipped if absent.",
+        "the rare class; skipped if absent.",
     )
 
 
@@ -179,15 +179,15 @@ class Study(_Analysed):
     releases: dict[Name, ReleaseOptions] = Field(
         {},
         description="Heads for publication, each made once by the target release_<name>, or all by "
-        "releases. Each costs its epsilon for good.",
+        "the target releases. Each spends its epsilon for good.",
     )
     papers: PaperOptions = PaperOptions()
     tracking: TrackingOptions = TrackingOptions()
     data_dir: Folder = Field("data", description="Folder for split tables.")
     results_dir: Folder = Field(
         "results",
-        description="Folder for all other outputs. Studies that give one name to different data "
-        "need different folders.",
+        description="Folder for all other outputs. Studies that use the same name for different "
+        "data need different folders.",
     )
 
     @model_validator(mode="before")
@@ -242,7 +242,7 @@ class Study(_Analysed):
         return self
 
     def _check_risks(self) -> None:
-        """Checks that each permitted risk has an epsilon, and that the methods can keep to it."""
+        """Checks that each permitted risk has an epsilon, and that the methods can guarantee it."""
         risks = [risk for token in self.epsilons if (risk := find_risk(token)) is not None]
         for risk in risks:
             for name in self.datasets:
@@ -253,8 +253,8 @@ class Study(_Analysed):
         for name, method in self.methods.items():
             if risks and method.private and method.private_choices is not None:
                 raise ValueError(
-                    f"methods.{name}: nothing prices {method.private_choices}, so no risk can be "
-                    f"promised, and epsilons has {risks[0]}; remove one of the two"
+                    f"methods.{name}: no epsilon covers {method.private_choices}, so no risk can "
+                    f"be guaranteed, but epsilons has {risks[0]}; remove the method or the risk"
                 )
 
     def _check_releases(self) -> None:
@@ -303,7 +303,7 @@ class Study(_Analysed):
         }
 
     def part_names(self) -> dict[str, str]:
-        """As `published_names`, with the whole dataset's name for a part."""
+        """Returns `published_names`, but with the whole dataset's name for a subsampled dataset."""
         whole = {name: options.catalog or name for name, options in self.datasets.items()}
         return whole | self.papers.datasets
 
@@ -356,9 +356,10 @@ class Study(_Analysed):
         return self.dataset_delta(options.dataset) if options.delta is None else options.delta
 
     def release_delta_fault(self, release: str, n: int) -> str | None:
-        """Returns the error for a release, or its ledger's limit, at a delta above 1 / n.
+        """Returns the error if the delta of a release, or of a limit on releases, is above 1 / n.
 
-        No option allows it. A limit is at the dataset's delta, whatever delta a release has.
+        No option allows this. A limit uses the dataset's delta, even if a release has another
+        delta.
         """
         dataset = self.releases[release].dataset
         unit = self.dataset_unit(dataset)
@@ -368,17 +369,18 @@ class Study(_Analysed):
         limits = {"max_epsilon": self.max_epsilon(dataset), "max_risk": self.max_risk}
         for name, limit in limits.items():
             if fault is not None and limit is not None:
-                return f"privacy.{name} of {dataset} is at its delta: {fault}"
+                return f"privacy.{name} of {dataset} uses the dataset's delta: {fault}"
         return None
 
     def max_epsilon(self, dataset: str) -> float | None:
-        """Returns the limit on a dataset's releases per unit; None for no limit."""
+        """Returns the limit on the total epsilon of a dataset's releases; None without a limit."""
         limits = self.privacy.max_epsilon
         return limits.get(dataset) if isinstance(limits, Mapping) else limits
 
     @property
     def max_risk(self) -> Risk | None:
-        """The limit on attacks by a dataset's releases; None for no limit."""
+        """The limit on the risk of an attack, given all releases of a dataset; None without a
+        limit."""
         limit = self.privacy.max_risk
         return None if limit is None else limit.to_risk()
 

@@ -24,14 +24,15 @@ from dpprobe.study.network_methods import network_faults
 from dpprobe.study.public_file_checks import PublicFiles
 from dpprobe.study.study import Study
 
-FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # of test images, that an error proposes
+FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # test fractions that an error proposes
 
 
 def check_study(study: Study, *, check_classes: bool = True) -> list[str]:
     """Returns warnings; raises ConfigError if files are missing or options do not fit the datasets.
 
     Args:
-      check_classes: False skips whether the split can be tested, which `init` reports itself.
+      check_classes: False skips the check for classes without test units, which `init` reports
+        itself.
     """
     report = _Report()
     report.errors += [f"config: {fault}" for fault in folder_faults(study)]
@@ -114,7 +115,7 @@ def _check_private(study: Study, name: str, dataset: DatasetOptions, report: _Re
 
 
 def _check_class_split(study: Study, name: str, dataset: DatasetOptions, report: _Report) -> None:
-    """Checks that each class is on both sides; once for the parts of one dataset."""
+    """Checks that each class is in train and in test; only once for subsamples of one dataset."""
     whole = dataset.without_subsample()
     first = next(n for n, each in study.datasets.items() if each.without_subsample() == whole)
     counts = dataset.count_class_units() if name == first else None
@@ -131,7 +132,7 @@ def _check_release(study: Study, name: str) -> list[str]:
     unit = study.dataset_unit(release.dataset)
     faults = []
     if not method.private:
-        faults.append(f"method {release.method}: it is not private; choose another")
+        faults.append(f"method {release.method}: it is not private; choose a private method")
     elif not method.is_exact and not method.tunes_network:
         faults.append(
             f"method {release.method}: its noise is not exact, so it is only for benchmarks; "
@@ -169,7 +170,8 @@ def _check_release(study: Study, name: str) -> list[str]:
             headline_metric(release.evaluate.metric, num_classes=classes, multi_label=multi_label)
         except ConfigError as error:
             faults.append(f"evaluate: {error}")
-        # It may follow from the labels, as `init` writes it, so a release never takes it.
+        # The dataset's metric may be chosen from the labels, as by `init`, so a release never uses
+        # it.
         if release.evaluate.metric is None and dataset.metric not in (None, "accuracy"):
             faults.append(
                 f"evaluate: tables show {dataset.metric} of {release.dataset}, but the "
@@ -188,8 +190,8 @@ def _check_release(study: Study, name: str) -> list[str]:
     epsilon = read_budget(release.token)
     if limit is not None and isinstance(epsilon, float) and epsilon > limit:
         faults.append(
-            f"epsilon {epsilon:g} is above privacy.max_epsilon {limit:g} of "
-            f"{release.dataset}; write a smaller one"
+            f"epsilon {epsilon:g} is above privacy.max_epsilon {limit:g} of {release.dataset}; "
+            "write a smaller epsilon"
         )
     return [f"config: releases.{name}: {fault}" for fault in faults]
 
@@ -272,11 +274,12 @@ def _check_sizes(
 
 
 def _table_sizes(table: Path, dataset: DatasetOptions) -> dict[str, int]:
-    """Reads the sizes of existing tables; empty if they are missing, or of other options."""
+    """Reads the sizes of existing tables; empty if they are missing, or were made with other
+    options."""
     try:
         info = json.loads(table.read_text(encoding="utf-8"))
         if info["source"] != dataset.preparation_params():
-            return {}  # they are made again
+            return {}  # the tables will be made again
         sizes = {name: int(part["rows"]) for name, part in info["splits"].items()}
         return {**sizes, "classes": len(info["class_names"])}
     except (OSError, ValueError, KeyError, TypeError):

@@ -37,11 +37,11 @@ class _Source(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class _Found:
-    """The last key that a text was followed to in the sources.
+    """The key that the beginning of a text leads to in the sources.
 
     Attributes:
-      values: of that key, in the sources that have it.
-      rest: the text that is left.
+      values: the key's values in the sources that have it.
+      rest: the text after the key.
       place: the key's file and line.
       dotted: True if a dot stands before the rest, which then begins with a key.
     """
@@ -80,7 +80,8 @@ class StudyLines:
     def find_place(self, text: str) -> str:
         """Returns `file:line` of the key at the start of a text, such as `methods.sgd.steps: 0`.
 
-        A missing key has the line of its block; missing keys of the study have the files alone.
+        A missing key gets the line of its block; a missing top-level key gets only the files'
+        names.
         """
         match: _Found | None = _Found(values=self._sources, rest=text)
         place = None
@@ -105,7 +106,7 @@ def _match_key(match: _Found) -> _Found | None:
     fitting = [
         name
         for _, name, _, _ in items
-        # after a colon a number is a value, not the place in a list
+        # after a colon a number is a value, not a position in a list
         if text.startswith(name)
         and _BOUNDARY.match(text, len(name))
         and (match.dotted or not name.isdigit())
@@ -151,7 +152,7 @@ def _match_value(match: _Found) -> _Found | None:
 def _list_items(node: yaml.Node) -> list[tuple[str, yaml.Node, yaml.Node]]:
     """Lists a mapping's keys or a list's numbers: as text, as a node, and the value.
 
-    Keys that `<<` takes from other mappings have their lines there.
+    Keys that `<<` takes from another mapping have the lines of that mapping.
     """
     if isinstance(node, yaml.SequenceNode):
         return [(str(number), value, value) for number, value in enumerate(node.value)]

@@ -19,7 +19,7 @@ def vector_faults(
     """Yields reasons why a backbone cannot use a dataset.
 
     Args:
-      datasets: by the key of the study, such as `datasets.lesions`.
+      datasets: the datasets by their keys in the study, such as `datasets.lesions`.
       probes_all: True if few-shot probes are trained on every backbone.
     """
     for where, options in datasets.items():

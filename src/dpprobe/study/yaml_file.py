@@ -20,7 +20,7 @@ def check_yaml(path: Path) -> None:
     """Checks a study's file for duplicate keys, because YAML readers silently use the last.
 
     Raises:
-      ConfigError: naming file, line and key, also if the file is missing, not YAML or no mapping.
+      ConfigError: if a key appears twice, or the file is missing, not YAML or no mapping.
     """
     root = parse_yaml(path)
     if not isinstance(root, yaml.MappingNode):
@@ -62,12 +62,12 @@ def parse_yaml(path: Path) -> yaml.Node | None:
         raise ConfigError(f"{path}{_describe_fault(error)}") from None
     except RecursionError:
         raise ConfigError(f"{path}: brackets nested too deeply to be read; remove some") from None
-    except (yaml.YAMLError, ValueError) as error:  # a sign that no text has, a 13th month
+    except (yaml.YAMLError, ValueError) as error:  # such as a control character, or a 13th month
         said = " ".join(str(error).split())
         raise ConfigError(f"{path}: not YAML ({said}); correct it") from None
 
 
-# Cures, by words of the parser's message.
+# Remedies, by words in the parser's message.
 _CURES = {
     "mapping values are not allowed": "indent the line like its neighbours, or "
     "quote a value that contains a colon",
@@ -83,7 +83,7 @@ _CURES = {
 
 
 def _describe_fault(error: yaml.MarkedYAMLError) -> str:
-    """Returns an error's line, text and cure, to follow the path."""
+    """Returns an error's line, text and remedy, to write after the path."""
     mark = error.problem_mark or error.context_mark
     problem = " ".join(str(error.problem or error.context).split())
     if mark is None:

@@ -321,7 +321,9 @@ def test_a_delta_above_one_over_n_is_refused_whatever_the_study_allows(folder: P
         release(folder, study(folder, delta=0.01).model_copy(update=allowed))
     # the limit of the ledger is at the dataset's delta
     limited = study(folder, max_epsilon=3, delta=1e-4).model_copy(update={"delta": 0.01, **allowed})
-    with pytest.raises(PrivacyError, match=f"max_epsilon of toy is at its delta: {above}$"):
+    with pytest.raises(
+        PrivacyError, match=f"max_epsilon of toy uses the dataset's delta: {above}$"
+    ):
         release(folder, limited)
     assert ledger(folder).read_entries() == []
     assert not (folder / "results/releases/first").exists()

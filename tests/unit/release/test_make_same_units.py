@@ -54,9 +54,7 @@ def test_a_copy_under_another_name_is_refused(folder: Path) -> None:
     release_of(folder, "toy", "first", max_epsilon=1)
     prepare(folder, "copy", images("lesion"), shift=0.1)  # features of another backbone
     said = r"images of dataset copy are also in entry 1 of .*/data/toy/ledger.jsonl \(first\)"
-    with pytest.raises(
-        PrivacyError, match=rf"{said}, .* `same_units_as: toy` under datasets"
-    ):
+    with pytest.raises(PrivacyError, match=rf"{said}, .* `same_units_as: toy` under datasets"):
         release_of(folder, "copy", "second", max_epsilon=1)
     with pytest.raises(PrivacyError, match=said):  # names are no excuse for equal images
         release_of(folder, "copy", "second", more={"other_units_than": ["toy"]})

@@ -81,10 +81,14 @@ def test_no_option_allows_a_release_a_delta_above_one_over_n() -> None:
     assert unmeasured.startswith("releases.first: epsilon 7.5 is not in `epsilons`, so no")
     study["releases"] = {"first": release | {"delta": 1e-5}}
     study["privacy"] = {"max_epsilon": 3.0}
-    with pytest.raises(ConfigError, match=r"max_epsilon of digits is at its delta: delta 0\.1 is"):
+    with pytest.raises(
+        ConfigError, match=r"max_epsilon of digits uses the dataset's delta: delta 0\.1 is"
+    ):
         check_study(load_study(study))
     study["privacy"] = {"max_risk": {"advantage": 0.5}}
-    with pytest.raises(ConfigError, match=r"max_risk of digits is at its delta: delta 0\.1 is"):
+    with pytest.raises(
+        ConfigError, match=r"max_risk of digits uses the dataset's delta: delta 0\.1 is"
+    ):
         check_study(load_study(study))
 
 
@@ -122,7 +126,7 @@ def test_a_method_that_promises_nothing_cannot_keep_to_a_risk() -> None:
     search = {"space": {"learning_rate": [0.1, 1.0]}, "trials": 2}
     study = changed("methods", {"net": {"head": "fine_tune", "tune": "head", "search": search}})
     assert load_study(study | {"epsilons": [1]}).epsilons == ("1",)
-    message = "methods.net: nothing prices the options, because a search chose"
+    message = "methods.net: no epsilon covers the options, because a search chose"
     with pytest.raises(ConfigError, match=message):
         load_study(study | {"epsilons": [1, {"advantage": 0.1}]})
 
