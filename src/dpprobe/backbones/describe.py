@@ -42,9 +42,7 @@ def describe_backbone(options: BackboneOptions) -> Mapping[str, Any]:
         return {}
     try:
         with torch.device("meta"), warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # of weights that are "loaded" into tensors without values
+            warnings.simplefilter("ignore")  # weights are "loaded" into tensors without values
             told = dict(family.describe(options, "meta"))
     except Exception:  # the CPU gives a better message
         try:

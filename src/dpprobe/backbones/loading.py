@@ -38,9 +38,7 @@ def resolve_runtime(runtime: Runtime) -> Runtime:
     device = resolve_device(runtime.device)
     precision = runtime.precision
     if precision == "auto":
-        from dpprobe.devices import (
-            default_precision,
-        )  # heavy: torch, which planning does not import
+        from dpprobe.devices import default_precision  # heavy: torch; not for planning
 
         precision = default_precision(device)
     return replace(runtime, device=device, precision=precision)

@@ -55,7 +55,7 @@ class Join(Block):
     by: str | tuple[str, ...] | dict[str, str] = Field(
         min_length=1,
         description="The key: a column that both files have, a list of such columns, or {column of "
-        "`train`: column of `file`}.",
+        "the dataset: column of `file`}.",
     )
     columns: tuple[str, ...] = Field(min_length=1, description="Columns to add.")
     first: bool = Field(

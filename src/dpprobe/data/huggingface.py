@@ -1,9 +1,9 @@
 """Datasets on the Hugging Face Hub: parquet files of a repository at one commit.
 
 The Hub's library lists the files and reads their checksums. `dpprobe.data.downloads` fetches the
-bytes, because it resumes interrupted transfers: `hf_hub_download` deletes the bytes that it
-received when it fails (seen in huggingface_hub 2.4). The token comes from HF_TOKEN or `hf auth
-login` and is never written anywhere.
+bytes, because it resumes interrupted transfers: if `hf_hub_download` fails, it deletes the received
+bytes (seen in huggingface_hub 2.4). The token comes from HF_TOKEN or `hf auth login` and is never
+written anywhere.
 """
 
 from __future__ import annotations

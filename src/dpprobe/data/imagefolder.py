@@ -187,8 +187,10 @@ def _class_faults(options: Options, files: dict[str, dict[str, list[str]]]) -> I
         place = f"{options.path}/{name}" if len(files) > 1 else options.path
         for folder, images in classes.items():
             if not images:
-                yield f"path: {place}/{folder} contains no image; add images, remove the folder, "
-                "or name it in `exclude`"
+                yield (
+                    f"path: {place}/{folder} contains no image; add images, remove the folder, or "
+                    "name it in `exclude`"
+                )
     for names in find_alike(sorted({folder for classes in files.values() for folder in classes})):
         yield (
             f"path: {options.path}: the class folders {in_words(names)} differ only in case or "

@@ -1,10 +1,10 @@
 """The part of each class's training rows that a study keeps: the option `subsample`.
 
 Each row's name, or its unit's name if units of privacy are named, has a number in [0, 1): the
-SHA-256 of the public seed and the name. A fraction, of all rows or of a class, keeps the names
-whose number lies below it; `per_class` keeps the names with the smallest numbers. Both keep the
-beginning of one order, so a smaller part with the same seed is contained in a larger one. These
-numbers differ from the numbers that choose the test rows.
+SHA-256 of the public seed and the name, read as a fraction. A fraction, of all rows or of a class,
+keeps the names whose number lies below it; `per_class` keeps the names with the smallest numbers.
+Both keep the beginning of one order, so a smaller part with the same seed is contained in a larger
+one. These numbers differ from the numbers that choose the test rows.
 
 `fraction` chooses by the unit's name alone: a change to one unit never adds or removes another, and
 the public number n depends only on names. The number of kept rows varies with the seed. `fractions`

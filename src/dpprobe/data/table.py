@@ -490,9 +490,7 @@ class _SplitWriter:
         labels = batch.column("label").to_pylist()
         for image, label, of_source, right in zip(images, labels, given, accepted, strict=True):
             faults = [(kind, detail) for kind, detail in of_source or ()]
-            known = {
-                kind for kind, _ in faults
-            }  # the source explains these better than a check of the value
+            known = {kind for kind, _ in faults}  # the source explains these faults better
             checks = [image.fault, self._id_fault(image.id, label), self._label_fault(label)]
             if checks[-1] is None:
                 self.per_class[label if not self._shape.multi_label else np.array(label) == 1] += 1

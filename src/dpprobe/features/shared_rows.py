@@ -5,11 +5,11 @@ Rows are compared as vectors of unit length. Let s^2 be the mean squared distanc
 their mean. Two rows count as one if their squared distance is at most 0.002 s^2. If the mean is
 zero, this is a cosine above 0.999. So a row is recognised after it was scaled, stored in float16 or
 bfloat16, extracted again in another order or precision, or changed in any way by up to 4% of s. Two
-pictures that merely look alike count as two rows. Near that limit many shared rows are missed: a
-row falls into cells of width s/4 along ten random directions, and is compared only with the other
+pictures that merely look alike count as two rows. Near the limit of 4% many shared rows are missed:
+a row falls into cells of width s/4 along ten random directions, and is compared only with the other
 side's row in the same cells. No equal row is missed. One in fifteen is missed if rows changed by
-0.2% of s, and three of four at the limit. The found rest is still more than `MOST_SHARED`. Rows in
-the same cells count as one.
+0.2% of s, and three of four at 4%; one of four is still more than `MOST_SHARED`. Rows in the same
+cells count as one.
 
 Rows are compared in three forms: unchanged, minus the mean of their own numbers, and minus the mean
 of all rows; each with both signs. So a row is also recognised if it was negated, if one number was

@@ -87,5 +87,7 @@ def imbalance_faults(
         elif datasets[name].subsample:
             yield f"datasets: {name} already has a subsample; name the whole dataset"
         elif datasets[name].multi_label():
-            yield f"datasets: rows of {name} have several labels, so no row belongs to one class; "
-            "write another dataset"
+            yield (
+                f"datasets: rows of {name} have several labels, so no row belongs to one class; "
+                "write another dataset"
+            )
