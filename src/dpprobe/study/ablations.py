@@ -1,4 +1,4 @@
-"""Compares the options of a study's methods, to find methods that differ in few options."""
+"""Finds methods of a study that differ in few options; imports no library of arrays."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def find_changes(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str,
 
 
 def best_base(options: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """Returns the name that the most others differ from in one option; None if no two names do."""
+    """Returns the first name that the most others differ from in one option; None without any."""
     counts = {
         name: sum(len(find_changes(values, other)) == 1 for other in options.values())
         for name, values in options.items()

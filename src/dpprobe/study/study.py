@@ -373,7 +373,8 @@ class Study(_Analysed):
         return None
 
     def max_epsilon(self, dataset: str) -> float | None:
-        """Returns the limit on the total epsilon of a dataset's releases; None without a limit."""
+        """Returns the limit on the total epsilon, per unit, of a dataset's releases; None for no
+        limit."""
         limits = self.privacy.max_epsilon
         return limits.get(dataset) if isinstance(limits, Mapping) else limits
 
