@@ -13,9 +13,9 @@ def blocks_of(model: nn.Module, name: str) -> list[nn.Module]:
     """Returns all blocks in order: the blocks of a ViT, or the blocks of all stages of a
     convolutional net.
 
-    Raises ConfigError if the network does not show them.
+    Raises ConfigError if the network gives no access to its blocks.
     """
-    for attribute in ("body", "tower"):  # the wrappers of this room
+    for attribute in ("body", "tower"):  # dpprobe's own wrappers of a network
         model = getattr(model, attribute, model)
     blocks = list_blocks(model)
     if not blocks:

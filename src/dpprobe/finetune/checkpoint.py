@@ -1,8 +1,8 @@
-"""Checkpoints of a training: one file, complete or absent, from which a killed job continues.
+"""Checkpoints of a training: one file, complete or absent, from which a restarted job continues.
 
-It contains the states of seeded generators, from which the noise on private gradients can be drawn
-again: it belongs to a benchmark, never to a release. Its mark keeps any study from starting from it
-as if it were public (`privacy.private_mark`).
+A checkpoint contains the states of seeded random generators. They reproduce the noise on private
+gradients, so a checkpoint belongs to a benchmark, never to a release. A mark in the file
+(`privacy.private_mark`) keeps any study from using the checkpoint as a public file.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ class Checkpoints:
     """The checkpoints of one training; each replaces the previous checkpoint.
 
     Attributes:
-      fingerprint: of all that decides the training; a checkpoint of another one is ignored.
-      minutes: between two; 0 for one after every step.
+      fingerprint: of all that decides the training; a checkpoint with another fingerprint is
+        ignored.
+      minutes: between two checkpoints; 0 for a checkpoint after every step.
     """
 
     folder: Path
@@ -64,7 +65,7 @@ class Checkpoints:
         return time.monotonic() - self._last >= 60 * self.minutes
 
     def save_state(self, state: State) -> None:
-        """Writes a state; if the process is killed meanwhile, the previous state remains."""
+        """Writes a state; if the process is killed while it writes, the previous state remains."""
         tensors = {
             name: tensor.detach().cpu().contiguous().clone()
             for name, tensor in state.tensors.items()
@@ -117,7 +118,7 @@ def _read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
             raise ValueError(f"{written[0]} {written[1]}, not {FORMAT} {FORMAT_VERSION}")
         tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
     if _hash_tensors(tensors) != mark["sha256"]:
-        raise ValueError("its numbers changed after it was written")
+        raise ValueError("its tensors changed after they were written")
     return mark, tensors
 
 

@@ -12,9 +12,9 @@ from torch.nn import functional
 
 from dpprobe.finetune.layers import Call, Gradients, Rule, by_rows, channels_last
 
-# Row by row, convolutions of so many positions are faster than all rows' as groups of one.
+# From so many positions on, one convolution per row is faster than one with all rows as groups.
 _POSITIONS_BY_ROW = 1024
-# A row's patches of up to so many numbers take less time than a call of a convolution for the row.
+# Up to so many numbers in a row's patches, a product with them is faster than a convolution.
 _PATCH_NUMBERS = 2**15
 _PIECE_BYTES = 2**22
 
@@ -43,7 +43,7 @@ class Conv2dRule(Rule):
         module = _convolution(call)
         outputs = call.gradient.shape[1]
         positions = call.gradient.numel() // (call.rows * outputs)
-        # A group's gradient is a block of its own, which has no use for pairs of positions.
+        # Products over pairs of positions do not tell groups apart, so their gradients are formed.
         return (positions if module.groups == 1 else 10**6), module.weight[0].numel(), outputs
 
     def unfold_positions(self, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
@@ -101,7 +101,8 @@ class Conv2dRule(Rule):
     def _pad_inputs(
         module: nn.Conv2d, inputs: torch.Tensor
     ) -> tuple[torch.Tensor, tuple[int, int]]:
-        """Returns inputs, and the zeros that are still to be put around them."""
+        """Returns inputs, and the (height, width) of zeros that the convolution still has to
+        add."""
         if isinstance(module, Conv2dSame):
             padded = pad_same(
                 inputs, list(module.kernel_size), list(module.stride), list(module.dilation)
@@ -122,7 +123,7 @@ def _convolution(call: Call) -> nn.Conv2d:
 
 
 def _as_channels(maps: torch.Tensor) -> torch.Tensor:
-    """Returns maps [m, c, h, w] as one map of m * c channels, in the memory format they have."""
+    """Returns maps [m, c, h, w] as one map of m * c channels, in the same memory format."""
     rows, channels, height, width = maps.shape
     if maps.is_contiguous():
         return maps.view(1, rows * channels, height, width)
@@ -148,7 +149,7 @@ def _patch_gradients(
         for axis, dilation in enumerate(module.dilation):
             span = dilation * (kernel[axis] - 1) + 1
             windows = windows.unfold(2 + axis, span, module.stride[axis])[..., ::dilation]
-        # Channels are innermost, as they lie in memory.
+        # Channels come last, because they are last in memory too.
         patches = windows.permute(0, 2, 3, 4, 5, 1).reshape(len(part), -1, part[0, 0].numel())
         products = torch.bmm(channels_last(map_gradients, len(part)).transpose(1, 2), patches)
         part.copy_(products.view(-1, filters, *kernel, channels).permute(0, 1, 4, 2, 3))
@@ -164,7 +165,7 @@ def _weight_gradient(
     groups: int,
 ) -> torch.Tensor:
     """Returns a convolution's gradient of its weight, summed over all inputs."""
-    # Products in TF32 would differ from those that the norms are of.
+    # In TF32 the sum would differ from the gradients whose norms were computed.
     with torch.backends.cudnn.flags(allow_tf32=False):
         gradient: torch.Tensor = torch.ops.aten.convolution_backward(
             outputs,

@@ -1,7 +1,7 @@
 """Cuts a network before one of its blocks: images -> activations, activations -> features.
 
-torch.fx traces the modules around the blocks; blocks, and all that stands beside them, stay whole.
-One tensor may cross the cut: the input of the block.
+torch.fx traces only the modules that contain blocks; blocks and all other modules stay whole. One
+tensor may cross the cut: the input of the block.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dpprobe.finetune.blocks import blocks_of
 from dpprobe.finetune.options import blocks_fault
 from dpprobe.finetune.tracing import trace_graph
 
-# Relative to the largest feature: the parts compute the same as the whole, up to memory formats.
+# Parts and whole may differ by this, relative to the largest feature, due to memory formats.
 _TOLERANCE = 1e-4
 
 
@@ -26,9 +26,9 @@ def cut_network(
 ) -> tuple[nn.Module, nn.Module, tuple[int, ...]]:
     """Cuts a network before its last `blocks` blocks; the parts share parameters and their names.
 
-    While it traces, torch's modules of all threads are changed: no other may run a network. Raises
-    ConfigError if there are too few blocks, the network cannot be traced, more than one tensor
-    would cross the cut, or the parts do not compute what the whole does.
+    Tracing changes torch's modules for all threads, so no other thread may run a network meanwhile.
+    Raises ConfigError if there are too few blocks, the network cannot be traced, more than one
+    tensor would cross the cut, or the parts do not compute what the whole does.
 
     Args:
       model: normalised images -> features [m, d], in evaluation mode.
@@ -60,7 +60,7 @@ def cut_network(
 
 
 def _compute_values(graph: fx.GraphModule, images: torch.Tensor) -> dict[fx.Node, Any]:
-    """Returns the value of every node of a traced network."""
+    """Returns the value of each node of a traced network, for a batch of images."""
     interpreter = fx.Interpreter(graph, garbage_collect_values=False)
     with torch.no_grad():
         interpreter.run(images)
@@ -113,7 +113,7 @@ def _copy_suffix(
     runs: list[dict[fx.Node, Any]],
     name: str,
 ) -> nn.Module:
-    """Copies the graph after the cut, and the constants that it needs."""
+    """Copies the graph after the cut, and the constants from before the cut that it needs."""
     graph = fx.Graph()
     copies: dict[fx.Node, Any] = {crossing: graph.placeholder("activations")}
     from_images = _from_images(whole.graph)
@@ -145,8 +145,8 @@ def _from_images(graph: fx.Graph) -> set[fx.Node]:
 
 
 def _read_constant(node: fx.Node, runs: list[dict[fx.Node, Any]], name: str) -> Any:
-    """Returns a value that is equal for all images of one size, such as a height; never a
-    tensor."""
+    """Returns a node's value if it is equal in all runs, such as an image height; refuses
+    tensors."""
     first, second = (values[node] for values in runs)
     if isinstance(first, int | float | torch.dtype | torch.device) and first == second:
         return first

@@ -1,8 +1,8 @@
-"""Feature shards of the activations at a cut: computed once, read by every epsilon, seed and trial.
+"""Feature shards of the activations at a cut, computed once for all epsilons, seeds and trials.
 
-A row is one image's activation, flattened; the header says under `preprocessing.cut` before which
-block it was taken, and its shape. All else is as for other features: a function of private images
-without noise, not for release.
+A row is one image's activation, flattened. `preprocessing.cut` in the header has the activation's
+shape, and the block that it enters. Like other features, activations are a function of private
+images without noise: not for release.
 """
 
 from __future__ import annotations
@@ -80,11 +80,13 @@ def cut_backbone(backbone: Backbone, runtime: Runtime, blocks: int) -> Backbone:
 
 
 def cut_shape(store: FeatureStore) -> tuple[int, ...]:
-    """Returns the shape of an activation; raises StoreError if a store has different features."""
+    """Returns the shape of an activation; raises StoreError if a store has features of another
+    kind."""
     cut = store.preprocessing.get(CUT)
     if not isinstance(cut, dict):
         raise StoreError(
-            f"{store.path}: features of a whole backbone, not activations at a cut; {REMEDY}"
+            f"{store.path}: has features of a whole backbone instead of activations at a cut; "
+            f"{REMEDY}"
         )
     shape = tuple(int(side) for side in cut["shape"])
     if math.prod(shape) != store.dimension:

@@ -1,8 +1,8 @@
 """Checks a network before it sees private examples: rows independent, per-example gradients right.
 
-It uses random rows. A clipped sum protects a row only if no other row's scores depend on it, and if
-its own gradient is clipped. Engines of per-example gradients have been silently wrong for layouts
-and layers that they did not expect.
+The check uses random rows. A clipped sum protects a row only if no other row's scores depend on it,
+and if the row's own gradient is clipped. Known engines of per-example gradients were silently wrong
+for memory layouts and layers that they did not expect.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROWS = 3
 _SEED = 16
 # Tolerances for a parameter's gradient and for scores; rounding in deep networks stays well below.
 _TOLERANCES: dict[Precision, float] = {"float32": 2e-3, "bfloat16": 0.15}
-# A parameter's gradient that is smaller than so much of all parameters' may be rounding alone.
+# A parameter's gradient below this share of the gradient of all parameters may be rounding alone.
 _SMALLEST: dict[Precision, float] = {"float32": 1e-4, "bfloat16": 0.05}
 _ABOVE = 0.05
 _NEARLY_0 = 1e-2
@@ -71,12 +71,13 @@ def check_network(
             )
         _check_gradients(network, inputs, labels, sigmoid, precision)
         if precision != "float32":
-            # A wrong rule is wrong there too, and hides behind less rounding.
+            # A wrong rule is wrong in float32 too, where rounding hides less of the error.
             _check_gradients(network, inputs, labels, sigmoid, "float32")
 
 
 def _draw_inputs(example: torch.Tensor, views: int, generator: torch.Generator) -> torch.Tensor:
-    """Returns random rows [ROWS, ...] like `example`'s; [ROWS, views, ...] for several views."""
+    """Returns random rows [ROWS, ...] shaped like those of `example`; [ROWS, views, ...] for
+    several views."""
     shape = (ROWS, *((views,) if views > 1 else ()), *example.shape[1:])
     if example.dtype == torch.uint8:
         values = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
@@ -89,8 +90,8 @@ def _draw_inputs(example: torch.Tensor, views: int, generator: torch.Generator) 
 def _move_parameters(network: Network, generator: torch.Generator) -> Iterator[None]:
     """Replaces zero or nearly zero parameters by random numbers while the check lasts.
 
-    No gradient reaches what lies before them, and faults of a branch hardly show behind a small
-    scale; training opens both.
+    A zero parameter lets no gradient reach the layers before it, and behind a small scale a
+    branch's wrong gradient hardly shows. Training moves both away from zero.
     """
     small = [one for one in network.trained.values() if not (one.detach().abs() > _NEARLY_0).any()]
     before = [value.detach().clone() for value in small]
@@ -123,7 +124,7 @@ def _check_rows(network: Network, inputs: torch.Tensor, precision: Precision) ->
         )
     scale = float(together.abs().max()) + 1e-30
     changes = []
-    # The last one too: a row may depend on those before it alone.
+    # The last row too, because a row may depend only on the rows before it.
     for row in sorted({0, 1, len(inputs) - 1}):
         others = inputs.roll(1, 0)
         others[row] = inputs[row]
@@ -150,8 +151,8 @@ def _check_gradients(
     sums = ClippedSums(
         network, sigmoid=sigmoid, max_grad_norm=math.inf, clipping="fixed", precision=precision
     )
-    # In the same batch, whose rows are apart: rounding that turns an activation off turns it off in
-    # both.
+    # In the same batch, whose rows do not mix: if rounding turns an activation off, it does so in
+    # both computations.
     with torch.enable_grad():
         with use_precision(inputs.device, PRECISIONS[precision]):
             scores = network.module(sums.lay_inputs(inputs))
@@ -204,9 +205,10 @@ def _compare_gradients(
                 f"engine ghost gives a wrong gradient of {name}, off by {off:.1e} of "
                 f"{scale:.1e}; choose another backbone"
             )
-    # The norm that the clip must use: that of the sum which a row adds.
+    # The norm that clips a row must be at least the norm of the sum that the row adds.
     norm = norm if float(total.double().norm()) <= norm * _SUMMED else math.nan
-    # Above the true norm by what is allowed for rounding, where terms cancel; never below it.
+    # The norm may exceed the true norm by the margin for rounding where terms cancel, but not fall
+    # below it.
     if not -tolerance * length <= norm - length <= (tolerance + _ABOVE) * length:
         raise ConfigError(
             f"engine ghost gives a wrong gradient norm, {norm:.6g} instead of {length:.6g}; "

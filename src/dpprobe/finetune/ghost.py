@@ -1,8 +1,9 @@
-"""Per-example gradients of a batch by layer, in one backward pass ("book-keeping", Bu et al. 2023).
+"""Per-example gradients of a batch, layer by layer in one backward pass (Bu et al. 2023).
 
-A forward pass notes the inputs of the layers with trained parameters. One backward pass gives the
-gradients of their outputs. From both, each layer's rule computes the rows' squared norms, and keeps
-gradients that it forms. Any weighted sum over rows then follows from what was kept.
+A forward pass records the inputs of the layers with trained parameters. One backward pass gives the
+gradients of their outputs. From inputs and gradients, each layer's rule computes the rows' squared
+norms. It keeps the gradients that it forms, or else their factors. Any weighted sum over rows is
+computed from these.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from dpprobe.finetune.losses import row_losses
 
 @dataclass(frozen=True)
 class Layer:
-    """A module with trained parameters; `names` maps their names in it to the gradients' names."""
+    """A module with trained parameters; `names` maps their names in the module to the gradients'
+    names."""
 
     name: str
     module: nn.Module
@@ -39,7 +41,7 @@ class Ghost:
 
     Args:
       module: inputs to scores; each row of scores depends on one row of inputs.
-      trained: parameters of the module, by the names that gradients have.
+      trained: parameters of the module; each gradient has its parameter's name.
     """
 
     def __init__(self, module: nn.Module, trained: Mapping[str, nn.Parameter]) -> None:
@@ -49,7 +51,8 @@ class Ghost:
     def find_other_uses(self, inputs: torch.Tensor) -> list[str]:
         """Names the trained parameters that are used outside the calls of their layers.
 
-        Calls are made with constants in place of parameters: what still reaches one is no call.
+        Each layer's call gets constants in place of its parameters, so a gradient that still
+        reaches a parameter comes from a use outside these calls.
         """
         copies = {inner: parameter.detach() for inner, (_, parameter) in self._copied.items()}
         with ExitStack() as stack:
@@ -104,7 +107,8 @@ class Ghost:
             scores = self._module(inputs) if scores is None else scores
             losses = row_losses(scores, labels, sigmoid=sigmoid)
         targets = [*starts, *copies.values()]
-        # Layers after these lie on the way to them: their hooks are called, and nothing is kept.
+        # The way back to the targets goes through all later layers and calls their hooks;
+        # parameters accumulate no gradient.
         reached = torch.autograd.grad(losses.sum(), targets, allow_unused=True)
         for (name, parameter), gradient in zip(
             self._copied.values(), reached[len(starts) :], strict=True
@@ -116,7 +120,8 @@ class Ghost:
 
     @contextmanager
     def _note_calls(self, batch: BatchGradients) -> Iterator[list[Any]]:
-        """Records the calls of layers; yields the outputs that no trained parameter precedes."""
+        """Records the calls of layers; yields the outputs of calls that no trained parameter
+        precedes."""
         starts: list[Any] = []
         calls: Counter[int] = Counter()
         handles = []
@@ -147,7 +152,8 @@ class Ghost:
                             f"{layer.name or 'the network'}: its input is overwritten before "
                             "gradients are computed; choose another backbone"
                         )
-                    # Without their graph, whose hooks lead here: no one would ever free the circle.
+                    # Without their graph: its hooks refer to this call, and such a cycle would
+                    # never be freed.
                     given = tuple(_detach_value(value) for value in inputs)
                     named = {name: _detach_value(value) for name, value in options.items()}
                     call = Call(module, given, named, gradient, batch.rows)
@@ -167,7 +173,7 @@ class Ghost:
 
 
 class BatchGradients:
-    """The gradients of a batch's rows, formed or as factors."""
+    """The gradients of a batch's rows, each either formed or kept as its two factors."""
 
     def __init__(self, rows: int, device: torch.device) -> None:
         self.rows = rows
@@ -219,9 +225,10 @@ def _detach_value(value: Any) -> Any:
 def _find_layers(
     module: nn.Module, trained: Mapping[str, nn.Parameter]
 ) -> tuple[list[Layer], dict[str, tuple[str, nn.Parameter]]]:
-    """Returns the layers, and by inner name the parameters that are copied for each row.
+    """Returns the layers, and the parameters that are copied for each row, by their name in
+    `module`.
 
-    These are a network's own parameters with a first dimension of 1, such as class tokens, which
+    Copied are a network's own parameters with a first dimension of 1, such as class tokens, which
     broadcast over a batch.
     """
     names = {id(parameter): name for name, parameter in trained.items()}

@@ -1,4 +1,4 @@
-"""Sums over rows of clipped gradients of a network.
+"""Sums of a network's clipped gradients over rows.
 
 Each example's gradient of all trained parameters together is clipped to L2 norm C, then multiplied
 with the row's weight. A row whose gradient is not finite, or too long for float32, adds nothing. In
@@ -17,7 +17,7 @@ from torch import nn
 
 from dpprobe.finetune.ghost import Ghost
 
-# Norms are of sums in float32 of a thousand squares each, and factors round to float32.
+# Covers the rounding of norms (float32 sums of a thousand squares each) and of factors.
 MARGIN = 2.0**-18
 # Constant of automatic clipping (Bu et al. 2022).
 STABILITY = 0.01
@@ -101,7 +101,7 @@ class ClippedSums:
           total: float32 [size], in the order of the trained parameters.
           inputs: [m, ...]; or [m, v, ...], v views of each row: its gradient is the mean over them.
           labels: classes, int64 [m]; or [m, K], see `losses.row_losses`.
-          weights: float32 [m], what clipped gradients are multiplied with; ones where None.
+          weights: float32 [m], the factors of clipped gradients; None for ones.
 
         Returns:
           The norms of gradients before the clip, float64 [m]; not finite for rows that add nothing.
@@ -129,6 +129,6 @@ class ClippedSums:
         """Returns inputs in the network's form: views one after another, in the fastest format."""
         flat = inputs.flatten(0, 1) if inputs.ndim == self._dimensions + 2 else inputs
         if flat.ndim == 4 and (flat.device.type == "cpu" or self._precision is not None):
-            # The fastest for convolutions, and what follows them takes it over.
+            # The fastest format for convolutions; the layers after them keep it.
             return flat.contiguous(memory_format=torch.channels_last)
         return flat

@@ -1,7 +1,7 @@
-"""The rows that a network trains on: stored activations, or images and views of them.
+"""The rows that a network trains on: stored activations, or images and their augmented views.
 
-A batch depends only on its own rows, so cutting a step into physical batches changes nothing. Views
-are drawn from the public numbers (seed, step, row).
+A batch depends only on its own rows, so dividing a step into physical batches changes nothing.
+Views are drawn from the public numbers (seed, step, row).
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class Inputs:
       shape: of one row, without views.
       labels: int64 [rows], or uint8 [rows, num_classes] of 0 and 1.
       units: units of several rows; None if each row is a unit.
-      views: number per row and step; None if steps take rows as they are.
+      views: number of views per row and step; None if steps take rows without augmentation.
       kept: bool [rows], False for rows that take no part in training. Their units are sampled and
         counted in n: they are the null rows of the plan.
-      slow: True if reading a batch takes work that another thread may do ahead.
+      slow: True if reading a batch takes so long that another thread should read ahead.
     """
 
     views: int | None = None
@@ -73,19 +73,21 @@ class Inputs:
         self.n = self.rows if units is None else units.count
         if units is not None and len(units.members) != self.rows:
             raise DataError(
-                f"units: given for {len(units.members)} rows, but there are {self.rows} rows"
+                f"units: given for {len(units.members)} rows, but the inputs have {self.rows} rows"
             )
         if isinstance(source, torch.Tensor) and len(source) != self.rows:
             raise DataError(f"inputs: {len(source)} rows but {self.rows} labels")
 
     def read_batch(self, index: Index, *, step: int | None) -> torch.Tensor:  # noqa: ARG002
-        """Returns rows [m, ...] in the order of `index`; views of them if `step` is given."""
+        """Returns rows [m, ...] in the order of `index`; their augmented views if `step` is
+        given."""
         if isinstance(self._source, torch.Tensor):
             return self._source[torch.from_numpy(index).to(self._source.device)]
         return self._source.read_rows(index)
 
     def keep_rows(self, kept: npt.NDArray[np.bool_]) -> Self:
-        """Returns a view of the rows in which only some take part in training."""
+        """Returns the same inputs, without a copy, in which only some rows take part in
+        training."""
         other = copy.copy(self)
         other.kept = kept
         return other
@@ -145,7 +147,7 @@ def views_of(
     columns = np.empty((len(rows), views, width), dtype=np.int64)
     lines = np.empty((len(rows), views, height), dtype=np.int64)
     for place, row in enumerate(rows.tolist()):
-        # the lowest word counts what is drawn, the others tell rows and steps apart
+        # the lowest word counts the random numbers, the others are different for each row and step
         bits = np.random.Philox(key=key, counter=[0, row, step, 0])
         generator = np.random.Generator(bits)
         mirrored = generator.integers(0, 2, size=views) * augment.flip
@@ -157,12 +159,12 @@ def views_of(
     taken = torch.arange(len(rows), device=device).view(-1, 1, 1, 1)
     at_lines = torch.from_numpy(lines).to(device)[:, :, :, None]
     at_columns = torch.from_numpy(columns).to(device)[:, :, None, :]
-    # [m, H, W, C] so that the three indices stand together
+    # [m, H, W, C], because indexing needs the three indexed dimensions side by side
     return images.movedim(1, -1)[taken, at_lines, at_columns].movedim(-1, 2).contiguous()
 
 
 def _reflect_places(places: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.int64]:
-    """Reflects places beyond 0 or size - 1 at them, without repeating the edge."""
+    """Mirrors positions below 0 or above size - 1 back inside, without repeating the edge pixel."""
     inside = np.abs(places)
     return (size - 1) - np.abs(size - 1 - inside)
 
@@ -177,8 +179,8 @@ def cut_inputs(
 ) -> CutInputs:
     """Returns stored activations, or features, as inputs.
 
-    Activations that take more than `memory_mb` as float32 are read for each batch. Raises DataError
-    if the shape is not that of the store's rows, StoreError if a shard is damaged.
+    Activations that take more than `memory_mb` as float32 are read from disk for each batch. Raises
+    DataError if `shape` does not fit the store's rows, StoreError if a shard is damaged.
     """
     if math.prod(shape) != store.dimension:
         raise DataError(
@@ -201,7 +203,7 @@ class _StoredRows:
 
     def __init__(self, store: FeatureStore) -> None:
         self._store = store
-        for _ in store.read_blocks(_READ_ROWS):  # once whole, against the manifest's hashes
+        for _ in store.read_blocks(_READ_ROWS):  # checks the manifest's hashes
             pass
 
     def read_rows(self, index: Index) -> torch.Tensor:
@@ -222,9 +224,9 @@ def image_inputs(
     """Returns a split's images, train or test, as inputs, after the backbone's preprocessing.
 
     Images are decoded once and kept. If they would take more than `memory_mb`, they are decoded for
-    each batch, and a table's own encoded images are kept. Raises DataError, naming the row, for an
-    image that cannot be decoded or has another size. Raises ConfigError if the backbone takes no
-    bytes, or views do not fit.
+    each batch, and encoded images stored in the table stay in memory. Raises DataError, naming the
+    row, for an image that cannot be decoded or differs in size from the first. Raises ConfigError
+    if the backbone does not take images as bytes, or `augment.pad` is too large.
     """
     decoder = _Decoding(Decoder(backbone, split), table, threads)
     shape = decoder.shape
@@ -251,7 +253,7 @@ class _Decoding:
         if first.dtype != torch.uint8:
             raise ConfigError(
                 f"fine_tune: the backbone's preprocessing gives {first.dtype} instead of bytes; "
-                "write a network of timm or open_clip"
+                "choose a network of timm or open_clip as the backbone"
             )
         self.shape = tuple(first.shape)
 

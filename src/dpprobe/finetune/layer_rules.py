@@ -1,4 +1,4 @@
-"""The rule of each kind of layer."""
+"""The rule for per-example gradients of each kind of layer."""
 
 from __future__ import annotations
 

@@ -2,12 +2,12 @@
 
 A row may have several positions (pixels, tokens) and several views, one after another in the first
 dimension; an example's gradient is the sum over all of them. Linear layers and convolutions have a
-second way (Goodfellow 2015; Bu et al. 2022): with a_t and g_t the input and the output's gradient
-at position t, the squared norm of the gradient sum_t g_t a_t^T is sum_ts (a_t . a_s)(g_t . g_s).
-Where that is cheaper, the gradient is never formed, and the clipped sum over rows is one product.
+second way (Goodfellow 2015; Bu et al. 2022). Let a_t be the input and g_t the output's gradient at
+position t: the gradient sum_t g_t a_t^T has the squared norm sum_ts (a_t . a_s)(g_t . g_s). Where
+this sum is cheaper, the gradient is never formed, and the clipped sum over rows is one product.
 
-Everything is summed in float32, whatever the layer's precision, from the tensors that enter both
-the norm and the sum. Inputs may be in any memory format.
+Norms and sums are computed in float32 from the same tensors, whatever the layer's precision. Inputs
+may be in any memory format.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ import torch
 from torch import nn
 from torch.func import functional_call, vjp, vmap
 
-Gradients = dict[str, torch.Tensor]  # of rows, [m, ...], by a parameter's name in its module
+Gradients = dict[str, torch.Tensor]  # one per row, [m, ...], by the parameter's name in its module
 _PIECE_BYTES = 2**22
-_PART = 1024  # numbers whose squares float32 adds up
-_TINY = 2.0**-126  # a product below it may be lost
+_PART = 1024  # how many squares are added in float32, before sums continue in float64
+_TINY = 2.0**-126  # a product of smaller size may be rounded to zero
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a layer: its arguments, the batch first, and the gradient of its output."""
+    """One call of a layer: its arguments, of which the first is the batch, and its output's
+    gradient."""
 
     module: nn.Module
     inputs: tuple[Any, ...]
@@ -80,9 +81,9 @@ class Rule:
 def forms_gradients(sizes: tuple[int, int, int]) -> bool:
     """Returns True if forming an example's gradient is cheaper than never forming it.
 
-    Products over pairs of positions take t^2 (in + out) steps. A formed gradient is written once
-    and read twice: some sixteen steps per number. It must not take much more memory than the
-    layer's input and output either.
+    Products over pairs of t positions take t^2 (in + out) steps. A formed gradient is written once
+    and read twice, which costs as much as some sixteen steps per number. It must not take much more
+    memory than the layer's input and output either.
     """
     positions, inputs, outputs = sizes
     half = inputs * outputs / (inputs + outputs)
@@ -92,8 +93,8 @@ def forms_gradients(sizes: tuple[int, int, int]) -> bool:
 def row_norms(rows: torch.Tensor) -> torch.Tensor:
     """Returns the L2 norms of rows [m, n], float64, as exact as a few roundings in float32.
 
-    In parts: PyTorch adds all squares of a row into a few float32 numbers. On a CPU the sum of ten
-    million squares is up to 1% too small.
+    Adds squares in parts, because PyTorch adds all squares of a row into a few float32 numbers. On
+    a CPU a sum of ten million squares would be up to 1% too small.
     """
     whole = rows.shape[1] // _PART * _PART
     squares = torch.linalg.vector_norm(rows[:, whole:].contiguous(), dim=1).double().square()
@@ -107,8 +108,9 @@ def squared_norms(inputs: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
     """Returns upper bounds of |sum_t g_t a_t^T|^2 of rows, float64 [m], close to their values.
 
     Where terms cancel, rounding of float32 products could make the sum too small, and a row would
-    be clipped too little. So a bound of the rounding, which grows with the numbers in a product, is
-    added; half of it was the most seen. A second bound covers products that underflow.
+    be clipped too little. So a bound on the rounding is added, which grows with the number of terms
+    in a product; the largest error observed was half of it. A second bound covers products that
+    underflow.
     """
     numbers = inputs.shape[2], outputs.shape[2]
     if inputs.shape[1] == 1:
@@ -177,7 +179,8 @@ class LinearRule(Rule):
 class AffineRule(Rule):
     """y = n(x) * weight + bias, with n (`normalised`) without parameters.
 
-    `maps` is True if channels are dimension 1; None if that holds for maps [m, c, h, w] only.
+    `maps` is True if channels are dimension 1; None if channels are dimension 1 for maps [m, c, h,
+    w] only.
     """
 
     def __init__(
@@ -212,7 +215,7 @@ class AffineRule(Rule):
 
 
 class ModuleRule(Rule):
-    """Any module, by differentiating it for each row: right wherever it is, and slow."""
+    """Any module, by differentiating it for each row: right for every kind of module, but slow."""
 
     def compute_gradients(self, call: Call, names: Collection[str]) -> Gradients:
         module, first = call.module, len(call.inputs[0])

@@ -16,7 +16,7 @@ from dpprobe.privacy.entropy import SEEDED
 
 T = TypeVar("T")
 
-# Normalisations of libraries that inherit from none of torch's.
+# Classes of other libraries' normalisations that do not inherit from torch's.
 _OTHER_NORMS = ("RMSNorm", "RmsNorm", "SimpleNorm")
 
 
@@ -31,7 +31,8 @@ class ChannelAffine(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         shape = (-1, 1, 1) if x.ndim == 4 else (-1,)
         scale, shift = self.scale.view(shape), self.shift.view(shape)
-        # Parameters stay float32 in passes of lower precision: rounding them would move the scale.
+        # Parameters stay float32 in passes of lower precision, because rounding would change the
+        # scale.
         return torch.addcmul(shift, x, scale).to(x.dtype)
 
 
@@ -39,7 +40,8 @@ class LoraLinear(nn.Module):
     """A frozen linear layer W plus a low-rank adapter: y = W x + scale * b(a(x))."""
 
     def __init__(self, base: nn.Linear, a: torch.Tensor, *, alpha: float) -> None:
-        """Takes a's weights [rank, inputs]; b starts from zero, so at first nothing changes."""
+        """Takes a's weights [rank, inputs]; b starts from zero, so the layer's output is at first y
+        = W x."""
         super().__init__()
         rank = len(a)
         self.base = base
@@ -61,8 +63,8 @@ def insert_lora(
     """Adds low-rank adapters to linear layers in place; without targets, to all linear layers of
     `blocks`.
 
-    Each layer's factors a are drawn by `seed` and its name. Raises ConfigError if there is no such
-    layer, or none for one of the targets.
+    The seed and the layer's name determine each layer's random factor a. Raises ConfigError if
+    there is no linear layer in the blocks, or none whose name ends in one of the targets.
     """
     rank, targets = lora.rank, lora.targets
     linear = {path: one for path, one in model.named_modules() if isinstance(one, nn.Linear)}
@@ -93,7 +95,7 @@ def _ends_with(path: str, target: str) -> bool:
 
 
 def _last_parts(paths: Sequence[str] | dict[str, Any]) -> list[str]:
-    """Returns the last two parts of names, each once, as a user would write targets."""
+    """Returns the last two parts of each name, without repeats, as a user would write targets."""
     short = [".".join(path.split(".")[-2:]) for path in paths]
     return list(dict.fromkeys(path for path in short if not path[0].isdigit()))[:8]
 
@@ -111,7 +113,8 @@ def replace_module(model: nn.Module, path: str, module: nn.Module) -> None:
 
 
 def check_reached(model: nn.Module, run: Callable[[], T], *, name: str) -> T:
-    """Returns the result of a pass; raises ConfigError if it does not call every adapter."""
+    """Returns the result of a forward pass; raises ConfigError if the pass does not call each
+    adapter."""
     reached: set[int] = set()
     layers = [(path, one) for path, one in model.named_modules() if isinstance(one, LoraLinear)]
     hooks = [

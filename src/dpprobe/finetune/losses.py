@@ -1,4 +1,4 @@
-"""Losses of rows, and of rows with views."""
+"""Losses of rows, each with one or several views."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def row_losses(scores: torch.Tensor, labels: torch.Tensor, *, sigmoid: bool) -> 
 
     Args:
       scores: [m, K], or [m * v, K] with the views of a row one after another.
-      labels: classes, int64 [m]; or zeros, ones or shares of classes, [m, K].
+      labels: classes, int64 [m]; or for each class a 0, a 1 or a share between them, [m, K].
       sigmoid: True for a sum over classes of sigmoid cross-entropies.
     """
     views = len(scores) // len(labels)

@@ -12,7 +12,7 @@ from dpprobe.heads.optimiser import MakeOptimiser, Sgd
 
 
 class TensorLamb(lamb.Lamb):
-    """You et al. 2019, algorithm 2, with a parameter tensor as layer."""
+    """LAMB (You et al. 2019, algorithm 2); each parameter tensor counts as a layer."""
 
     def step(self, weights: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:
         lamb.step_layer(weights, self.compute_direction(gradient), rate, dim=None)
@@ -22,7 +22,7 @@ def _default_moments(options: adam.MomentOptions) -> dict[str, float]:
     return {"beta1": options.beta1, "beta2": options.beta2, "eps": options.eps}
 
 
-# With the default constants of the head of that name, but without a correction for the noise.
+# Constants are the defaults of the head with the same name; noise is not corrected for.
 OPTIMISERS: Mapping[str, MakeOptimiser] = {
     "sgd": Sgd,
     "momentum": partial(momentum.Momentum, beta=momentum.Options().beta),

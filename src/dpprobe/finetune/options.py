@@ -2,12 +2,12 @@
 
 Each step releases (Abadi et al. 2016, algorithm 1) the sum, over a Poisson sample or all rows, of
 each example's gradient of all trained parameters together, clipped to L2 norm `max_grad_norm`, plus
-Gaussian noise. With views, an example's gradient is the mean over its views, before the clip (De et
-al. 2022, section 3.2). Whatever the weights are, a row adds at most one clipped gradient and a null
-row nothing, so the sensitivity is `max_grad_norm`. A unit of several rows adds the mean of its
-examples' clipped gradients. The frozen part, initial weights, views and adapters' starts are
-public. A `probe` is a head released first, from its share of the budget, as the network's start.
-Nothing heavy is imported: planning reads these options.
+Gaussian noise. With augmentation, an example's gradient is the mean over its views, before the clip
+(De et al. 2022, section 3.2). For any network weights, a row adds at most one clipped gradient and
+a null row adds nothing, so the sensitivity is `max_grad_norm`. A unit of several rows adds the mean
+of its examples' clipped gradients. The frozen part, initial weights, views and adapters' starts are
+public. A `probe` is a head that is released first, for a share of the budget; the network starts
+from it. This module imports nothing heavy, because planning reads its options.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from dpprobe.options import Options as Block
 from dpprobe.privacy.plan import Mechanism, split_budget
 from dpprobe.wrong_keys_and_values import explain_first
 
-# Heads that search, or need public features of their own.
+# Heads that cannot be probes: they search, or need their own public features.
 _NO_PROBES = ("auto", "tuned", "public_prototypes")
 _PROBE_SCHEMA = {
     "type": "object",
     "required": ["head"],
     "description": "A private head on the stored features, with its options.",
 }
-# The most combinations of a search space that are tried when a study is checked.
+# When a study is checked, at most so many combinations of a search space are checked too.
 _MOST_CORNERS = 256
-# A dataset size as large as any: facts that a search must not change are compared there.
+# A dataset size above any real one, for comparing what a search must not change: rates and steps.
 _MANY_UNITS = 10**12
 # For the privacy statement of every network.
 LIMITS = (
@@ -58,25 +58,26 @@ class Lora(Block):
     rank: int = Field(4, ge=1, le=1024, description="Inner dimension of each adapter.")
     targets: tuple[str, ...] = Field(
         (),
-        description="Endings of linear layers' names, such as attn.qkv; if empty, all linear "
-        "layers of the blocks.",
+        description="Endings of the names of linear layers that get adapters, such as attn.qkv; if "
+        "empty, all linear layers of the blocks get adapters.",
     )
     alpha: float | None = Field(
         None,
         gt=0,
         allow_inf_nan=False,
-        description="Adapters are scaled by alpha / rank; if absent, alpha is the rank.",
+        description="The adapter's output is multiplied by alpha / rank; without this option, "
+        "alpha is the rank.",
     )
 
 
 class TuneBlocks(Block):
-    """The last blocks and all layers after them."""
+    """`tune: {blocks: k}`: trains the last k blocks and all layers after them."""
 
     blocks: int = Field(ge=1, description="Train the last k blocks of the network.")
 
 
 class TuneLora(Block):
-    """Only adapters and the head."""
+    """`tune: {lora: ...}`: trains only adapters and the head."""
 
     lora: Lora
 
@@ -103,7 +104,8 @@ _TUNE_FORMS: dict[str, type[Block]] = {"blocks": TuneBlocks, "lora": TuneLora}
 
 
 def _read_tune(value: Any) -> Any:
-    """Reads a mapping by its key, so that errors concern only the form that was written."""
+    """Reads `tune` by the mapping's key, so that errors concern only the form that the user
+    wrote."""
     if isinstance(value, Mapping) and len(value) == 1:
         (key,) = value
         if key in _TUNE_FORMS:
@@ -119,7 +121,7 @@ Tune = Annotated[TuneWord | TuneBlocks | TuneLora, BeforeValidator(_read_tune)]
 
 
 class Augment(Block):
-    """Random views of a training image, new in each step, from public seeds."""
+    """Random views of a training image, drawn again in each step from public seeds."""
 
     views: int = Field(
         1,
@@ -139,8 +141,8 @@ class Augment(Block):
     def _check_options(self) -> Self:
         if not self.flip and not self.pad:
             raise ValueError(
-                "augment: without flip and pad all views are equal; write flip or pad, or remove "
-                "augment"
+                "augment: without flip and pad all views are equal; write `flip: true` or a pad "
+                "above 0, or remove augment"
             )
         return self
 
@@ -150,8 +152,8 @@ class Probe(Block):
 
     share: Share = Field(
         0.3,
-        description="The probe's share of the budget: its part of the sum of count * rate^2 / "
-        "noise_multiplier^2.",
+        description="The probe's share of the privacy budget: its part of the sum of count * "
+        "rate^2 / noise_multiplier^2 over all mechanisms.",
     )
     method: Annotated[AnyMethod, WithJsonSchema(_PROBE_SCHEMA)]
 
@@ -167,15 +169,15 @@ class Probe(Block):
 
 
 class Search(Block):
-    """An unpriced search over options; its choice is not private."""
+    """An unpriced search over options; the options that it chooses are not private."""
 
     trials: Annotated[int, AtMost(10_000, "each trains a network")] = Field(
         20, ge=2, description="Number of trials."
     )
     space: dict[str, Space] = Field(
         min_length=1,
-        description="For each searched option, a list of values, or {low, high, log}. Options "
-        "that change the privacy price, such as steps and batch_size, cannot be searched.",
+        description="For each searched option, a list of values, or a range {low, high, log}. "
+        "Options that change epsilon, such as steps and batch_size, cannot be searched.",
     )
     held_out: Share = Field(
         0.2, description="Share of the training units on which trials are scored."
@@ -185,8 +187,8 @@ class Search(Block):
 class Options(GradientOptions):
     """DP fine-tuning of a network of timm or open_clip.
 
-    Defaults: full batch, momentum, C = 1 and zero head (Mehta et al. 2022, De et al. 2022), 20
-    epochs, and pre-trained layers at the head's rate.
+    Defaults: full batch, momentum, C = 1 and a head of zeros (Mehta et al. 2022, De et al. 2022),
+    20 epochs, and the head's learning rate for pre-trained layers.
     """
 
     DEFAULT_EPOCHS: ClassVar[float] = 20
@@ -202,9 +204,11 @@ class Options(GradientOptions):
     )
     optimiser: Literal["sgd", "momentum", "adam", "lamb"] = Field(
         "momentum",
-        description="The optimiser, with the same default constants as the head of that name.",
+        description="The optimiser, with the same default constants as the head of the same name.",
     )
-    learning_rate: float = Field(1.0, gt=0, description="Length of a step.")
+    learning_rate: float = Field(
+        1.0, gt=0, description="The factor of each step's averaged noisy gradient."
+    )
     backbone_rate: float = Field(
         1.0,
         ge=0,
@@ -218,24 +222,25 @@ class Options(GradientOptions):
         "al. 2022).",
     )
     augment: Augment | None = Field(
-        None, description="Random augmentation of the training images; none if absent."
+        None, description="Random augmentation of the training images; without this option, none."
     )
     precision: Literal["float32", "bfloat16"] = Field(
         "float32",
-        description="Number format of forward and backward passes; gradients are summed in "
-        "float32.",
+        description="Number format of forward and backward passes; in each format, gradients are "
+        "summed in float32.",
     )
     engine: Literal["ghost"] = Field(  # type: ignore[assignment]
         "ghost",
-        description="Computation of per-example gradients: layer by layer, without forming most of "
-        "them. Sums are float32, for benchmarks.",
+        description="Method for per-example gradients: ghost works layer by layer and never forms "
+        "most of them. Sums are float32: for benchmarks, not for release.",
     )
     probe: Probe | None = Field(
-        None, description="A private head that serves as the starting point."
+        None, description="A private head from which the network's training starts."
     )
     search: Search | None = Field(
         None,
-        description="Choose options by an unpriced search on the private images: not for release.",
+        description="Choose options by an unpriced search on the private images: the network is "
+        "then not for release.",
     )
     max_grad_norm: ClippingNorm = Field(
         1.0,
@@ -267,7 +272,8 @@ class Options(GradientOptions):
     def _check_probe(self, probe: Probe) -> None:
         if self.init != "zero" or self.init_bias is not None:
             raise ValueError(
-                f"init {self.init} and a probe both set the initial weights; remove one"
+                f"init {self.init} and a probe both set the head's initial weights; remove one of "
+                "them"
             )
         if probe.method.link != self.link:
             raise ValueError(
@@ -275,7 +281,10 @@ class Options(GradientOptions):
                 f"loss {self.loss} needs link {self.link}; write another head or loss"
             )
         if "normalize" in self.model_fields_set and self.normalize != probe.method.normalize:
-            raise ValueError("normalize: is an option of the probe; move it there")
+            raise ValueError(
+                "normalize: with a probe, this is an option of the probe's head; move it to "
+                "probe.method"
+            )
         self.__dict__["normalize"] = probe.method.normalize
 
     def _check_search(self, search: Search) -> None:
@@ -289,7 +298,8 @@ class Options(GradientOptions):
             self._check_trial(values)
 
     def _check_trial(self, values: Mapping[str, Any]) -> None:
-        """Raises ValueError for values that no trial may have."""
+        """Raises ValueError for values that are invalid, or that change epsilon or the meaning of
+        scores."""
         place = f"search.space: {spell_options(values)}"
         try:
             changed = self.make_trial(values)
@@ -308,7 +318,7 @@ class Options(GradientOptions):
             )
 
     def make_trial(self, values: Mapping[str, Any]) -> Options:
-        """Returns the options with some replaced, and without the search."""
+        """Returns the options with these values, and without the search."""
         dumped = self.model_dump(exclude={"search"})
         return type(self).model_validate({**dumped, **values})
 
@@ -371,7 +381,7 @@ class Options(GradientOptions):
 
     @property
     def cut_blocks(self) -> int | None:
-        """The number of last blocks after the stored activations; None without stored
+        """The number of blocks that are trained from stored activations; None without stored
         activations."""
         return self.blocks if self.cut else None
 
@@ -395,5 +405,5 @@ class Options(GradientOptions):
         return split_budget([(self.probe.share, probed), (1 - self.probe.share, (gradients,))])
 
     def list_mechanisms(self, n: int) -> tuple[Mechanism, ...]:
-        # a normalisation that has a price is the probe's, and stands among its releases
+        # a normalisation with a privacy price belongs to the probe, whose releases include it
         return self.list_releases(n)

@@ -27,8 +27,8 @@ from dpprobe.finetune.standard_form import standard_form
 
 
 def check_cut(backbone: Backbone) -> None:
-    """Raises ConfigError if a backbone crops at random or mirrors, because only one view would be
-    stored."""
+    """Raises ConfigError if a backbone crops at random or mirrors, because only one version of each
+    image would be stored."""
     name = network_name(backbone)
     if backbone.train_transform is not None:
         raise ConfigError(
@@ -43,7 +43,7 @@ def check_cut(backbone: Backbone) -> None:
 
 
 def example_images(backbone: Backbone, graph: Graph) -> torch.Tensor:
-    """Returns three public images [3, C, H, W], normalised for the graph."""
+    """Returns three public images [3, C, H, W], normalised for the network `graph`."""
     plain = backbone.transform(probe_image())
     if plain.dtype != torch.uint8:
         raise ConfigError(
@@ -69,8 +69,8 @@ def network_name(backbone: Backbone) -> str:
 def network_graph(backbone: Backbone) -> Graph:
     if not isinstance(backbone.graph, Graph):
         raise ConfigError(
-            "tune: the backbone is not a network, so it cannot be trained; write `head: sgd`, "
-            "or choose a network of timm or open_clip"
+            "tune: the backbone is not a network, so it cannot be trained; write `head: sgd`, or "
+            "choose a network of timm or open_clip as the backbone"
         )
     return backbone.graph
 
@@ -80,9 +80,9 @@ class Prepared:
     """A checked copy of a backbone's network on the CPU.
 
     Attributes:
-      model: with adapters if `tune` has them.
-      suffix: the part behind the cut; all if nothing is cut.
-      trained: names of the trained parameters in both.
+      model: the network, with adapters if `tune` is lora.
+      suffix: the part after the cut; the whole network if nothing is cut.
+      trained: names of the trained parameters, the same in `model` and `suffix`.
       cut: shape of an activation at the cut.
     """
 

@@ -11,16 +11,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpprobe.errors import ConfigError
 
-# Relative to the largest value. Passes of one shape round a row alike, whatever its neighbours are.
+# Relative to the largest value. Batches of the same shape round a row in the same way.
 _TOLERANCE = 1e-6
-# Rows beside one: the fewest, and more than a branch for small batches is meant for.
+# Numbers of rows beside the checked row: the fewest, and more than a branch for small batches is
+# meant for.
 _COMPANIES = (1, 8)
-# Operations that hand a number of a tensor to Python, which may then branch by it.
+# Operations that return a number of a tensor to Python, whose code may then depend on it.
 _READS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default)
 
 
 class RefuseBranches(TorchDispatchMode):
-    """Refuses, within its block, to read a number of a batch: no probe shows every branch by it."""
+    """Refuses to read numbers of a batch, because no test finds every branch that depends on
+    them."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -35,11 +37,12 @@ class RefuseBranches(TorchDispatchMode):
 
 @torch.no_grad()
 def check_rows_apart(model: nn.Module, example: torch.Tensor, *, name: str) -> None:
-    """Passes a row together with two different rows, and raises an error if its features change.
+    """Passes a row with one and then with another companion; raises an error if its features
+    change.
 
-    The row stands before them, then behind them, since a row may depend on earlier ones alone. Then
-    it stands beside several of each, since small batches hide some mixing. Raises ConfigError if
-    the model mixes rows, naming the first such layer, or branches by its numbers.
+    The row stands first and then last, since a row may depend only on earlier rows. Then it gets
+    several copies of each companion, since small batches hide some mixing. Raises ConfigError if
+    the model mixes rows, naming the first layer that does, or branches by numbers of the batch.
 
     Args:
       model: inputs -> rows, in evaluation mode.
@@ -81,7 +84,7 @@ def _collect_outputs(
     outputs: list[tuple[str, torch.Tensor]] = []
 
     def keep_output(path: str, output: object) -> None:
-        # A layer whose output has no rows in front cannot be told.
+        # A layer whose output does not have rows as first dimension cannot be checked.
         if isinstance(output, torch.Tensor) and output.ndim and len(output) % len(inputs) == 0:
             outputs.append((path, output.chunk(len(inputs))[row].clone()))
 

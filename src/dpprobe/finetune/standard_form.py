@@ -1,8 +1,8 @@
 """Copies a network into layers whose gradients can be computed row by row.
 
-A batch norm with running statistics becomes a fixed affine map per channel: its statistics are
-public constants. A batch norm without them mixes rows and is refused. Multi-head attention, and
-projections that keep their weights outside layers, become linear layers.
+A batch norm with running statistics becomes a fixed affine map per channel, with these statistics
+as public constants. A batch norm without running statistics mixes rows and is refused. Multi-head
+attention, and projections that keep their weights outside layers, become linear layers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dpprobe.finetune.lora import ChannelAffine, replace_module
 
 
 class SelfAttention(nn.Module):
-    """torch's multi-head attention of a sequence with itself, of linear layers that are called."""
+    """torch's multi-head attention of a sequence to itself, written with separate linear layers."""
 
     def __init__(self, attention: nn.MultiheadAttention) -> None:
         super().__init__()
@@ -47,9 +47,11 @@ class SelfAttention(nn.Module):
         **options: Any,
     ) -> tuple[torch.Tensor, None]:
         if key is not query or value is not query or attn_mask is not None:
-            raise ValueError("attention to another sequence, or with a mask, in a block")
+            raise ValueError("a block has attention to another sequence, or with a mask")
         if options.get("need_weights", False) or options.get("key_padding_mask") is not None:
-            raise ValueError("attention that returns its weights, or has a mask, in a block")
+            raise ValueError(
+                "a block has attention that returns its weights, or has a padding mask"
+            )
         rows = query if self.batch_first else query.transpose(0, 1)
         batch, length, width = rows.shape
         projected = self.in_proj(rows).view(batch, length, 3, self.heads, width // self.heads)
@@ -60,7 +62,7 @@ class SelfAttention(nn.Module):
 
 
 class Projected(nn.Module):
-    """A tower of open_clip whose last projection is a layer."""
+    """An image tower of open_clip whose last projection is a linear layer."""
 
     def __init__(self, tower: nn.Module, weight: nn.Parameter) -> None:
         super().__init__()
@@ -79,7 +81,7 @@ def standard_form(graph: nn.Module, *, name: str) -> nn.Module:
     """Returns a copy of a backbone's network in evaluation mode.
 
     Parameters require gradients if the network's library trains them. Raises ConfigError, naming
-    the layer, if one mixes the rows of a batch.
+    the layer, if a layer mixes the rows of a batch.
     """
     assert isinstance(graph, network_forward.Graph), graph
     model = copy.deepcopy(graph.model).eval()
@@ -87,10 +89,10 @@ def standard_form(graph: nn.Module, *, name: str) -> nn.Module:
         parameter.requires_grad_(path in graph.learned and parameter.is_floating_point())
     for module in model.modules():
         _drop_taps(module)
-        # A value that is overwritten has no gradient of its own any more.
+        # After a layer overwrites its input in place, the input's gradient is no longer available.
         if getattr(module, "inplace", False) is True:
             module.inplace = False  # type: ignore[assignment]
-    made: dict[int, nn.Module | None] = {}  # a layer may stand in several places
+    made: dict[int, nn.Module | None] = {}  # the same layer may have several names
     for path, module in list(model.named_modules(remove_duplicate=False)):
         if id(module) not in made:
             made[id(module)] = _change_module(module, path, name)
@@ -107,7 +109,8 @@ def standard_form(graph: nn.Module, *, name: str) -> nn.Module:
 
 
 def _drop_taps(module: nn.Module) -> None:
-    """Removes the hooks by which the backbone reads its layers: they would write into it."""
+    """Removes the hooks by which the backbone reads its layers, because the copy's hooks would
+    write into the backbone."""
     for hooks in (module._forward_hooks, module._forward_pre_hooks):
         for key, hook in list(hooks.items()):
             if getattr(hook, "__module__", None) == network_forward.__name__:
@@ -127,7 +130,7 @@ def _change_module(module: nn.Module, path: str, name: str) -> nn.Module | None:
 
 
 def _fold_norm(norm: Any, path: str, name: str) -> nn.Module:
-    """Returns a batch norm's affine map of each channel, and the activation that it may bring."""
+    """Returns a batch norm's affine map per channel, followed by its activation if it has one."""
     if norm.running_mean is None or norm.running_var is None:
         raise ConfigError(
             f"tune: batch norm {path} of {name} has no running statistics: it mixes the rows of a "
@@ -160,7 +163,7 @@ def _with_activation(norm: nn.Module, before: nn.Module) -> nn.Module:
 
 
 def _replace_attention(model: nn.Module, name: str) -> None:
-    """Replaces torch's multi-head attention in blocks, where sequences attend to themselves."""
+    """Replaces torch's multi-head attention in blocks, where a sequence attends to itself."""
     attentions = {
         path: one for path, one in model.named_modules() if type(one) is nn.MultiheadAttention
     }

@@ -1,7 +1,7 @@
 """The probe: a private head on stored features, released first, from which the network starts.
 
-The plan of the whole fit has its mechanisms as "probe <name>", with the probe's share of the
-budget. The released head is public, so the start is post-processing. Its random numbers have their
+The plan of the whole fit lists the probe's mechanisms as "probe <name>", with the probe's share of
+the budget. The released head is public, so starting from it is post-processing. The probe has its
 own seed: with the network's seed, two releases would have the same noise.
 """
 
@@ -34,14 +34,18 @@ def fit_probe(
     """Releases the probe's head, and counts its releases in the plan of the complete fit.
 
     Args:
-      features: of the rows that the network will train on, in the same units.
-      seed: of the fit; the probe's own derives from it.
+      features: of the rows that the network will train on, grouped in the same units of privacy.
+      seed: of the fit; the probe's own seed derives from it.
 
     Returns weights float32 [classes, d + 1], and the normalisation of feature rows. Raises
-    PrivacyError if the plan is not for this probe and these rows, or the probe was released before.
+    PrivacyError if the plan is not for this probe and these rows, or if the probe was already
+    released.
     """
     if options.probe is None:
-        raise PrivacyError("probe: the options have no probe, and epsilon covers none")
+        raise PrivacyError(
+            "probe: these options have no probe, and the plan's epsilon covers none; add probe to "
+            "the options and calibrate again"
+        )
     plan = probe_plan(releases.plan)
     for mechanism in plan.mechanisms:
         releases.count_releases(PREFIX + mechanism.name, mechanism.count)
@@ -62,7 +66,7 @@ def probe_plan(plan: Plan) -> Plan:
         if item.name.startswith(PREFIX)
     )
     if not mechanisms:
-        raise PrivacyError("probe: the plan covers no probe; calibrate for these options")
+        raise PrivacyError("probe: the plan covers no probe; calibrate a plan for these options")
     return replace(plan, mechanisms=mechanisms, selection=None)
 
 
@@ -78,7 +82,7 @@ def start_from(
     if tuple(weights.shape) != wanted:
         raise ConfigError(
             f"probe: its head has shape {list(weights.shape)}, but the network's features need "
-            f"{list(wanted)}; train it on features of the same backbone"
+            f"shape {list(wanted)}; train the probe on features of the same backbone"
         )
     module: Any = network.module
     module.transform = transform

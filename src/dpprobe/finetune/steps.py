@@ -1,7 +1,8 @@
 """The steps of a network's DP training, and the state that checkpoints store.
 
-Rate and divisor are the plan's, never the data's. Optimisers and averages only post-process noisy
-sums. Sums and noise are float32, for benchmarks: see the limits in `heads.gradient_options`.
+The sampling rate and the divisor come from the plan, never from the data. Optimisers and iterate
+averages only post-process noisy sums. Sums and noise are float32, so they are for benchmarks: see
+the limits in `heads.gradient_options`.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Training:
             name: part.view(one.shape)
             for (name, one), part in zip(self._parameters.items(), parts, strict=True)
         }
-        # From the plan: n and the rate are public, the size of a batch is not.
+        # Computed from the plan, because n and the rate are public but the size of a batch is not.
         self._divisor = mechanism.sample_rate * releases.plan.n
         self._deviation = releases.noise_deviation(GRADIENTS)
         self._noise = releases.make_noise(GRADIENTS, self._sums.size)
@@ -83,8 +84,8 @@ class Training:
 
     @torch.no_grad()
     def take_step(self, advance: Callable[[int], None]) -> None:
-        """Takes one noisy step, even with an empty batch; reports the number of finished rows to
-        `advance`."""
+        """Takes one noisy step, even with an empty batch; calls `advance` with numbers of finished
+        rows."""
         self._releases.count_releases(GRADIENTS, 1)
         self._total.zero_()
         for rows, batch in self._physical_batches(self._drawn_rows()):
@@ -108,7 +109,8 @@ class Training:
             average.lerp_(self._parameters[name], float(self._mixing[self.taken]))
 
     def _drawn_rows(self) -> RowIndices:
-        """Samples the units of the next step; returns their rows that take part."""
+        """Samples the units of the next step; returns those of their rows that take part in
+        training."""
         inputs = self._inputs
         if self._mechanism.sample_rate == 1:
             rows = np.arange(inputs.rows)
@@ -119,7 +121,8 @@ class Training:
         return rows if inputs.kept is None else rows[inputs.kept[rows]]
 
     def _physical_batches(self, rows: RowIndices) -> Iterator[tuple[RowIndices, torch.Tensor]]:
-        """Yields a step's rows in parts; a thread prepares the next part if that takes time."""
+        """Yields a step's rows in parts; a thread reads the next part ahead if the inputs are
+        slow."""
         size, step = self._rows_at_once, self.taken
         parts = [rows[start : start + size] for start in range(0, len(rows), size)]
         if not self._inputs.slow or len(parts) < 2:
@@ -150,7 +153,7 @@ class Training:
         return labels.to(torch.float32)
 
     def copy_result(self) -> Tensors:
-        """Returns copies of the parameters that would be released now."""
+        """Returns copies of the parameters that would be released if training ended now."""
         result = {name: one.clone() for name, one in (self._average or self._parameters).items()}
         if shifts := self._options.bias_shifts():
             result["head.bias"] += torch.tensor(shifts, device=self._device)
@@ -180,8 +183,7 @@ class Training:
         return all(bool(one.isfinite().all()) for one in self._parameters.values())
 
     def collect_state(self, values: Mapping[str, Any]) -> State:
-        """Returns everything besides `values` that the next steps depend on; tensors are not
-        copied."""
+        """Returns `values` and all that the next steps depend on; tensors are not copied."""
         tensors = {f"parameter/{name}": one for name, one in self._parameters.items()}
         tensors |= {f"average/{name}": one for name, one in self._average.items()}
         tensors |= {f"noise/{name}": one for name, one in self._noise.copy_state().items()}
@@ -196,16 +198,17 @@ class Training:
         return State(tensors=tensors, values={**values, **ours})
 
     def restore_state(self, state: State) -> None:
-        """Continues from the `state` of a training of the same fingerprint.
+        """Continues from the `state` of a training with the same fingerprint.
 
-        Raises StoreError if it is of another network, PrivacyError if it has too many steps.
+        Raises StoreError if the state belongs to another network, PrivacyError if it has more steps
+        than the plan.
         """
         saved = _tensors_under("parameter/", state.tensors)
         shapes = {name: one.shape for name, one in saved.items()}
         if shapes != {name: one.shape for name, one in self._parameters.items()}:
             raise StoreError(
-                "checkpoint: its parameters differ from the trained parameters; delete it and run "
-                "again"
+                "checkpoint: its parameters are not the ones that this training changes; delete "
+                "the checkpoint and run again"
             )
         self._releases.count_releases(GRADIENTS, state.values["taken"])
         self.taken = state.values["taken"]
@@ -261,7 +264,8 @@ def network_scores(
 def row_weights(options: Options, inputs: Inputs) -> torch.Tensor | None:
     """Returns the weights of examples' clipped gradients, float32 [rows]; None if all are 1.
 
-    The weights of a unit's rows sum to at most 1, and a class's is at most 1: see `heads.balance`.
+    The weights of a unit's rows sum to at most 1, and a class's weight is at most 1: see
+    `heads.balance`.
     """
     weights = None if inputs.units is None else torch.from_numpy(inputs.units.weights)
     if options.class_weights:

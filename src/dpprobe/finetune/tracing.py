@@ -1,7 +1,7 @@
 """Traces the modules around a network's blocks, without tracing into the blocks.
 
-A network may ask for sizes, such as its patches'. Tracing answers by running the network on two
-batches: sizes that agree are constants. It may not ask for values.
+A network's code may depend on sizes, such as the number of patches. Tracing runs the network on two
+batches, and sizes that agree are constants. The code may not depend on a tensor's values.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class _Tracer(fx.Tracer):
     ) -> None:
         super().__init__()
         self._around, self._batches, self._outputs = around, batches, outputs
-        # While it traces, attributes of modules are not what they are.
+        # Read now, because tracing replaces the attributes of modules while it lasts.
         self._modules = dict(model.named_modules(remove_duplicate=False))
         self._constants: dict[str, torch.Tensor] = {
             **dict(model.named_parameters(remove_duplicate=False)),
@@ -34,14 +34,16 @@ class _Tracer(fx.Tracer):
         return id(m) not in self._around
 
     def to_bool(self, obj: fx.Proxy) -> bool:
-        """Answers a question that depends only on sizes, with the answer for all batches."""
+        """Returns a condition's value if it is the same for both batches: it then depends only on
+        sizes."""
         answers = [self._find_value(obj.node, batch, {}) for batch in range(len(self._batches))]
         if answers[0] is answers[1] and isinstance(answers[0], bool):
             return answers[0]
         return super().to_bool(obj)
 
     def _find_value(self, node: fx.Node, batch: int, known: dict[fx.Node, Any]) -> Any:
-        """Computes a node's value; modules have been run before, while they could be."""
+        """Computes a node's value; outputs of modules were recorded before the trace, which cannot
+        run them."""
         if node not in known:
             known[node] = self._compute_value(node, batch, known)
         return known[node]
@@ -69,11 +71,11 @@ def trace_graph(
 ) -> fx.GraphModule:
     """Returns a network's graph, in which blocks are single nodes.
 
-    While it traces, torch's modules of all threads are changed: no other may run a network.
+    Tracing changes torch's modules for all threads, so no other thread may run a network meanwhile.
     """
     ids = {id(block) for block in blocks}
     around = {id(one) for one in model.modules() if any(id(m) in ids for m in one.modules())} - ids
-    # Further arguments, such as a mask, have the values that they have without being given.
+    # Further arguments, such as a mask, have their default values.
     given = {
         name: one.default
         for name, one in inspect.signature(model.forward).parameters.items()

@@ -1,8 +1,8 @@
 """DP training of a network's own parameters by the plan's noisy gradient steps.
 
-`options` has the releases and sensitivities, `gradients` the clipped sums, `steps` the steps,
-`privacy.releases` the noise and the count of releases. A killed training continues from its
-checkpoint and ends with the same bits.
+`options` defines the releases and their sensitivities, and `gradients` computes clipped sums.
+`steps` takes the steps; `privacy.releases` draws the noise and counts releases. A killed training
+continues from its checkpoint and ends with the same bits.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dpprobe")
 
-# Rows whose loss a record has: the first ones.
+# A record has the mean loss of so many rows, the first ones.
 LOSS_ROWS = 256
 
 Record = Callable[[int, "TunedNetwork"], Mapping[str, float]]
@@ -45,10 +45,10 @@ class Trained:
     """A network's trained parameters.
 
     Attributes:
-      state: by name, on the CPU: after averaging, without the classes' priors.
-      history: a record for each recorded step: step, epoch, train_loss (not private), and what
+      state: by name, on the CPU; after iterate averaging, without the priors of classes.
+      history: for each recorded step, step, epoch, train_loss (not private) and the values that
         `record` returns; empty without `record`.
-      seconds: of training, those before a kill too.
+      seconds: of training, including the time before a kill.
     """
 
     state: dict[str, torch.Tensor]
@@ -68,7 +68,7 @@ def train_network(
     record: Record | None = None,
     label: str = "fine_tune",
 ) -> Trained:
-    """Runs the plan's gradient steps on a network, which is left with the result.
+    """Runs the plan's gradient steps on a network, whose parameters are then the result.
 
     A step takes a Poisson sample of the units, or all of them, adds the examples' clipped gradients
     and noise, and divides by the expected batch size. An empty batch is a step too.
@@ -76,13 +76,13 @@ def train_network(
     Args:
       network: at its start; its trained parameters are changed.
       inputs: the private examples, of as many units as the plan is for.
-      releases: of one seed, with the mechanism `gradients`, which counts the steps. The caller
-        calls `check_counts` afterwards.
+      releases: of one seed, with the mechanism `gradients`, whose releases are the steps. The
+        caller calls `check_counts` afterwards.
       checkpoint: where the training is saved, and continues from.
-      physical_batch: rows, times their views, that pass through the network at once; affects only
-        rounding.
-      record: called with (step, network) at the start, about twenty times, and at the end, with the
-        network as it would be returned then.
+      physical_batch: number of rows, times their views, that pass through the network at once;
+        affects only rounding.
+      record: called with (step, network) at the start, about twenty times in between, and at the
+        end. The network is as it would be returned at that step.
 
     Raises:
       PrivacyError: if the plan is not for these options and rows, or too many steps were taken.
@@ -99,7 +99,8 @@ def train_network(
         run = _Run(options, training, mechanism, min(inputs.rows, LOSS_ROWS), record)
         run.start_run(checkpoint, label)
         expected = (mechanism.count - training.taken) * mechanism.sample_rate * inputs.rows
-        # In rows, of which a step may have many: the time left is known before the first one ends.
+        # Counts rows, because a step may have many: the remaining time is shown before the first
+        # step ends.
         with Progress(round(expected), label=f"{label}: train", unit="rows") as progress:
             run.finish_run(checkpoint, progress)
         state = training.copy_result()
@@ -188,10 +189,10 @@ class _Run:
 
 
 def checked_mechanism(options: Options, inputs: Inputs, releases: Releases) -> Mechanism:
-    """Returns the plan's gradient steps, after comparing them with the steps of the options.
+    """Returns the mechanism of the plan's gradient steps, after comparing it with the options.
 
-    Raises PrivacyError if the plan is for other rows or another rate, norm or number of steps.
-    Releases of several seeds, or of an audit, are refused too.
+    Raises PrivacyError if the plan is for another number of units, or another rate, norm or number
+    of steps. Releases of several seeds, or of an audit, are refused too.
     """
     plan = releases.plan
     if plan.n != inputs.n:
@@ -213,14 +214,15 @@ def checked_mechanism(options: Options, inputs: Inputs, releases: Releases) -> M
         if priced != wanted:
             raise PrivacyError(
                 f"head {options.head}: {GRADIENTS} has {attribute} {priced!r} in the plan but "
-                f"{wanted!r} in the method; calibrate for this method"
+                f"{wanted!r} in the method; calibrate a plan for this method"
             )
     return planned
 
 
 @contextmanager
 def _make_reproducible() -> Iterator[None]:
-    """Sets full float32 precision and deterministic convolutions, whatever the caller has set."""
+    """Sets full float32 precision and deterministic convolutions, and restores the caller's
+    settings."""
     backend = torch.backends.cudnn
     flags = backend.deterministic, backend.benchmark, backend.allow_tf32
     backend.deterministic, backend.benchmark, backend.allow_tf32 = True, False, False

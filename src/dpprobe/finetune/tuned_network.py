@@ -1,7 +1,7 @@
 """The network that a method trains: a part of a backbone with a head, and its trained parameters.
 
-Cut or not, a network is made of the same copy of the backbone, and parameters keep their names:
-`body.<name in that copy>`, `head.weight`, `head.bias`. So parameters trained from stored
+With or without a cut, a network is made from the same copy of the backbone, and parameters have the
+same names: `body.<name in the copy>`, `head.weight`, `head.bias`. So parameters trained from stored
 activations fit the whole network.
 """
 
@@ -22,12 +22,13 @@ from dpprobe.heads.initial_weights import sized_weights
 from dpprobe.heads.rows import Transform
 
 _HEAD = ("head.weight", "head.bias")
-# Before the names of the statistics that a probe's normalisation released, in files of networks.
+# The prefix, in files of networks, of the statistics that a probe's normalisation released.
 TRANSFORM = "transform."
 
 
 class Network(nn.Module):
-    """Inputs -> float32 scores: a body that gives features, their normalisation, a linear head."""
+    """Inputs -> float32 scores: a body that computes features, their normalisation, and a linear
+    head."""
 
     mean: torch.Tensor
     std: torch.Tensor
@@ -35,7 +36,8 @@ class Network(nn.Module):
     def __init__(
         self, body: nn.Module, head: nn.Linear, transform: Transform, *, graph: Graph | None
     ) -> None:
-        """Takes the backbone's graph where inputs are images, for what is done to their bytes."""
+        """Takes the backbone's graph if inputs are images, for converting bytes into normalised
+        images."""
         super().__init__()
         self.body, self.head, self.transform = body, head, transform
         self.from_images = graph is not None
@@ -88,9 +90,9 @@ def build_network(
 ) -> TunedNetwork:
     """Builds the network that a seed's training starts from, of a backbone loaded on the CPU.
 
-    Call it before threads that run networks start: cutting is a trace, which changes torch's
-    modules for all of them while it lasts. Raises ConfigError if the backbone is no network, mixes
-    rows, cannot be cut, or has nothing that `tune` trains.
+    Call it before threads start to run networks: cutting traces the network, which changes torch's
+    modules for all threads meanwhile. Raises ConfigError if the backbone is no network, mixes rows,
+    cannot be cut, or has no parameters that `tune` trains.
     """
     graph = network_graph(backbone)
     if options.tune == "head" and options.cut:
@@ -120,7 +122,7 @@ def whole_network(
 ) -> nn.Module:
     """Returns the complete network, images (uint8) -> scores, with the parameters of `tuned_state`.
 
-    Raises ConfigError if the state is of another network.
+    Raises ConfigError if the state belongs to another network.
     """
     prepared = prepare_backbone(backbone, options, seed=0)
     head = nn.Linear(prepared.width, classes)
@@ -155,18 +157,18 @@ def split_state(
 
 
 def load_tuned_state(network: TunedNetwork, state: Mapping[str, torch.Tensor]) -> None:
-    """Sets the trained parameters; raises ConfigError if names or shapes are not theirs."""
+    """Sets the trained parameters; raises ConfigError if the state has other names or shapes."""
     for name in (*network.trained, *state):
         if name not in state or name not in network.trained:
             where = "is missing in" if name not in state else "is only in"
             raise ConfigError(
-                f"tuned parameters: {name} {where} the state; the network has other options or "
-                "another backbone: train it again"
+                f"tuned parameters: {name} {where} the saved state, which belongs to other options "
+                "or another backbone; train the network again"
             )
         if state[name].shape != network.trained[name].shape:
             raise ConfigError(
                 f"tuned parameters: {name} is {list(state[name].shape)} in the saved state but "
-                f"{list(network.trained[name].shape)} in the network; train again"
+                f"{list(network.trained[name].shape)} in the network; train the network again"
             )
     with torch.no_grad():
         for name, parameter in network.trained.items():

@@ -1,13 +1,14 @@
 """An unpriced search over options by Optuna's TPE, as in the representation-law paper.
 
-**Not private.** Trials are scored on private examples without a mechanism, so no price covers the
-choice: `NOT_PRICED` says so wherever the choice goes.
+**Not private.** Trials are scored on private examples without noise, so no epsilon covers the
+choice. Each record of a choice has the warning `NOT_PRICED`.
 
-**Deterministic.** A trial's options depend only on the seed, its number and earlier scores, by its
-own tree-structured Parzen estimator (Bergstra et al. 2011). So a killed search continues from its
-log and ends the same, and more trials continue from fewer.
+**Deterministic.** A trial's options depend only on the seed, the trial's number and earlier scores.
+Each trial fits its own tree-structured Parzen estimator to them (Bergstra et al. 2011). So a killed
+search continues from its log and ends the same. A search with more trials reuses the log of a
+search with fewer.
 
-**Diverged trials** score below all others, so that the search learns where not to look.
+**Diverged trials** score below all others, so that the search avoids values near theirs.
 """
 
 from __future__ import annotations
@@ -41,15 +42,15 @@ NOT_PRICED = (
     "Chosen on private rows, without any epsilon for the choice. Do not release these trials, nor "
     "a network that was trained with their best options."
 )
-# Trials before the first that learns from others.
+# The number of random trials before the first that learns from earlier scores.
 _RANDOM_TRIALS = 10
-_SEED_BITS = 32  # of NumPy's older generators, which Optuna takes
+_SEED_BITS = 32  # of seeds for NumPy's older generators, which Optuna uses
 
 
 class Trial(Part):
     """One trial of a search, numbered from 0.
 
-    `score` is of the held-out rows, larger is better; None if training diverged.
+    `score` is the metric on held-out rows, larger is better; None if training diverged.
     """
 
     number: int
@@ -77,17 +78,18 @@ def run_trials(
     seed: int,
     identity: Mapping[str, Any] | None = None,
 ) -> tuple[Trial, ...]:
-    """Runs the trials that a log does not have yet; returns all, in order.
+    """Runs the trials that are not in the log yet; returns all trials, in order.
 
-    Raises ConfigError if values of the space do not fit each other, StoreError if another process
+    Raises ConfigError if values of the space do not fit together, StoreError if another process
     runs this search.
 
     Args:
-      objective: trains with a trial's options, given its number too, and returns its held-out
-        score; a number that is not finite says that training diverged.
+      objective: takes a trial's options and number, trains, and returns the held-out score; a score
+        that is not finite means that training diverged.
       log: the file of finished trials. The log of another search is replaced.
       seed: public.
-      identity: all else that decides a trial's score, JSON-compatible: data, plan, device.
+      identity: everything else that decides a trial's score, such as data, plan and device;
+        JSON-compatible.
     """
     search = options.search
     if search is None:
@@ -104,7 +106,7 @@ def run_trials(
         }
     )
     log.parent.mkdir(parents=True, exist_ok=True)
-    # A lock file left by a job that was killed must hold nobody off.
+    # A lock file that a killed job left must not block the next job.
     lock = FileLock(log.with_name(f"{log.name}.lock"), blocking=False, fallback_to_soft=False)
     try:
         with lock:
@@ -116,11 +118,13 @@ def run_trials(
 
 
 def best_trial(trials: Sequence[Trial]) -> Trial:
-    """Returns the first trial of the largest score; raises ConfigError if all diverged."""
+    """Returns the trial with the largest score, of equals the first; raises ConfigError if all
+    diverged."""
     scored = [trial for trial in trials if trial.score is not None]
     if not scored:
         raise ConfigError(
-            f"search: all {len(trials)} trials diverged; write a space of smaller learning rates"
+            f"search: all {len(trials)} trials diverged; write smaller learning rates in "
+            "search.space"
         )
     return max(scored, key=_trial_value)
 
@@ -149,10 +153,16 @@ def _read_finished(log: Path, wanted: str) -> tuple[Trial, ...]:
     try:
         record = SearchLog.read(log)
     except DataError:
-        logger.warning("%s: unreadable; the search starts again", log)
+        logger.warning(
+            "%s: unreadable log of a search; the search starts from its first trial", log
+        )
         return ()
     if record.fingerprint != wanted:
-        logger.warning("%s: its options, data or device differ; the search starts again", log)
+        logger.warning(
+            "%s: made with other options, data or another device; the search starts from its first "
+            "trial",
+            log,
+        )
         return ()
     return record.trials
 
@@ -173,9 +183,9 @@ def _trial_seed(seed: int, number: int) -> int:
 def suggest_values(search: Search, trials: Sequence[Trial], seed: int) -> dict[str, Any]:
     """Returns the values of the next trial, which depend only on the arguments.
 
-    In a space of lists only, no combination comes twice before each came once.
+    If all values are in lists, no combination repeats before each has been tried.
     """
-    # Optuna: planning reads options without it
+    # imported here, because planning reads options without Optuna
     import optuna
     from optuna.samplers import TPESampler
 
@@ -188,7 +198,7 @@ def suggest_values(search: Search, trials: Sequence[Trial], seed: int) -> dict[s
     values = {name: _written_value(space, drawn[name]) for name, space in search.space.items()}
     tried = [trial.values for trial in trials]
     lists = [space for space in search.space.values() if not isinstance(space, Range)]
-    if values in tried and len(lists) == len(search.space):  # Optuna's random draws repeat
+    if values in tried and len(lists) == len(search.space):  # Optuna may repeat a combination
         grid = (dict(zip(search.space, chosen, strict=True)) for chosen in product(*lists))
         left = [combination for combination in grid if combination not in tried]
         return left[seed % len(left)] if left else values
@@ -196,7 +206,8 @@ def suggest_values(search: Search, trials: Sequence[Trial], seed: int) -> dict[s
 
 
 def _make_distribution(space: Any) -> BaseDistribution:
-    """Returns Optuna's form of a space; of a list its places, since 1 and true are equal."""
+    """Returns Optuna's form of a space; a list is given by its indices, because 1 and true are
+    equal."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution  # as above
 
     if isinstance(space, Range):

@@ -191,7 +191,7 @@ def test_units_are_counted(tmp_path: Path) -> None:
         units=Units.number_units(names),
     )  # fmt: skip
     assert (inputs.rows, inputs.n) == (ROWS, 6)
-    with pytest.raises(DataError, match="given for 2 rows, but there are 11"):
+    with pytest.raises(DataError, match="given for 2 rows, but the inputs have 11"):
         ImageInputs(
             WANTED, inputs.labels, 3, shape=inputs.shape, units=Units.number_units(["a", "b"])
         )

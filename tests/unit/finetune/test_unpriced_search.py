@@ -196,7 +196,7 @@ def test_a_log_of_another_search_is_not_believed(
     again = Counted()
     run_trials(options, again, log=log, **asked)
     assert again.numbers == [0, 1, 2]
-    assert "starts again" in caplog.text
+    assert "starts from its first trial" in caplog.text
 
 
 @pytest.mark.parametrize("text", ["", "{", json.dumps({"format": "other"})])
