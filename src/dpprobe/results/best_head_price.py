@@ -1,12 +1,13 @@
 """The privacy cost of choosing the best private cell of a dataset and epsilon by test results.
 
-**Claim.** A cell's statement is for one head of that cell. The best cell was read off the test
-results of all seeds of all M private cells of the dataset and epsilon. The best cell's heads, and
-the name of the best, are functions of all their heads and of the test examples: post-processing, as
-far as the training examples go. So publishing them costs no more than publishing all heads of all M
-cells: the composition of all their mechanisms, each once per seed. That composition is priced
-exactly if no mechanism samples or is repeated, else by an upper bound; for the choice itself it is
-always an upper bound. Nothing here covers the test examples, whose noiseless results decide.
+**Claim.** A cell's privacy statement covers one head of that cell. The best cell was chosen by the
+test results of all seeds of all M private cells of the dataset and epsilon. The best cell's name
+and heads are functions of the heads of all M cells and of the test examples. With respect to the
+training examples, choosing is therefore post-processing. So publishing the best cell costs no more
+than publishing all heads of all M cells: the composition of all their mechanisms, each once per
+seed. The epsilon of that composition is exact if no mechanism samples or is repeated, else an upper
+bound; for the choice itself it is always an upper bound. This epsilon does not cover the test
+examples, whose noiseless results decide.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ def choice_price(statements: Iterable[Path]) -> float | None:
     """Bounds the epsilon of publishing the best of the private cells of one dataset and epsilon.
 
     Returns:
-      The epsilon at the largest of their deltas; None for fewer than two cells.
+      The epsilon at the largest of the cells' deltas; None for fewer than two cells.
 
     Raises:
-      DataError: if a file is not a statement of a private cell.
+      DataError: if a file is not the privacy statement of a private cell.
     """
     fits, deltas = [], []
     for path in statements:
@@ -40,7 +41,8 @@ def choice_price(statements: Iterable[Path]) -> float | None:
             deltas.append(float(values["delta"]))
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(
-                f"{path}: not the statement of a private cell ({error!r}); run the cell again"
+                f"{path}: not the privacy statement of a private cell ({error!r}); run the cell "
+                "again"
             ) from None
     if len(fits) < 2:
         return None

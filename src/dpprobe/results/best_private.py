@@ -1,4 +1,4 @@
-"""The best private result of a dataset at each epsilon, and its distance from the ceiling.
+"""The best private result of a dataset at each epsilon, and its gap to the non-private baseline.
 
 The report, MLflow and the model registry take the best private result from here.
 """
@@ -21,13 +21,14 @@ from dpprobe.results.summary import Choice, Entry, Grid
 class Best:
     """The best private result of a dataset at one budget, selected by its test result.
 
-    Its own epsilon does not cover the selection; `choice` has the price. Its mean has a selection
-    bias; `held_out` corrects it, and is None if nothing was selected or too little is known.
+    The head's epsilon does not cover the selection; `choice` has the epsilon that does. The head's
+    mean has a selection bias, which `held_out` corrects. `held_out` is None if there was only one
+    candidate, or the cells' halves give no estimate.
     """
 
     dataset: str
     epsilon: str  # the budget's token
-    at: float  # the epsilon of its row
+    at: float  # the epsilon of its table row
     measure: Measure
     backbone: str
     method: str
@@ -39,22 +40,23 @@ class Best:
 
     @property
     def budget(self) -> str:
-        """The head's epsilon in words, with the risk that it follows from."""
+        """The head's epsilon in words, with the permitted risk if the epsilon follows from one."""
         return budget_words(self.head_epsilon)
 
     @property
     def head_epsilon(self) -> float:
-        """The head's epsilon: at a permitted risk, those of a row differ."""
+        """The head's own epsilon: if the budget is a permitted risk, heads in one row differ in
+        epsilon."""
         return self.at if self.entry.epsilon is None else self.entry.epsilon
 
     @property
     def value(self) -> float:
-        """The result in percent, without selection bias if that is known."""
+        """The result in percent, without selection bias if a held-out estimate exists."""
         return self.entry.mean if self.held_out is None else self.held_out.value
 
     @property
     def luck(self) -> float:
-        """The selection bias: percentage points above `value`."""
+        """The selection bias: the mean minus `value`, in percentage points."""
         return self.entry.mean - self.value
 
     @property
@@ -70,7 +72,8 @@ class Best:
 
     @property
     def uncorrected(self) -> bool:
-        """True if it is the best of several, and test examples are too few to correct for that."""
+        """True if this is the best of several cells, without a held-out estimate to correct for
+        that."""
         return self.choice.candidates > 1 and self.held_out is None
 
     @property
@@ -189,7 +192,7 @@ def list_best_columns(bests: Iterable[Best], dataset: str) -> list[tuple[str, st
 
 
 def choose_highlights(bests: Sequence[Best]) -> list[Best]:
-    """Returns each dataset's result at one epsilon: 1, or the nearest to it."""
+    """Returns each dataset's best result at epsilon 1, or at the epsilon nearest to 1."""
     chosen: dict[str, Best] = {}
     for best in bests:
         other = chosen.get(best.dataset)

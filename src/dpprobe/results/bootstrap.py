@@ -1,7 +1,7 @@
-"""Percentile bootstraps of test metrics: resamples rows, or units with all their rows.
+"""Percentile bootstraps of test metrics: rows, or units with all their rows, are resampled.
 
-A unit's rows, such as the images of a patient, resemble each other and are drawn together. A row
-counts by its weight, 1 / m of the m rows of its unit, so that each drawn unit counts once.
+A unit's rows, such as the images of a patient, resemble each other and are drawn together. Each of
+a unit's m rows has weight 1 / m, so that each drawn unit counts once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from scipy.sparse import csr_array
 
 CONFIDENCE = 0.95
 RESAMPLES = 2000
-_BLOCK_BYTES = 8 * 2**20  # of resamples at a time: what a cache holds is quickest
+_BLOCK_BYTES = 8 * 2**20  # of resamples at a time, so that they fit into the processor's cache
 
 
 def _percentile_ends(values: np.ndarray) -> tuple[float, float]:
@@ -23,10 +23,11 @@ def _percentile_ends(values: np.ndarray) -> tuple[float, float]:
 
 
 class Drawable(Protocol):
-    """A metric of resampled units: its value in each resample, NaN if undefined."""
+    """A metric that can be computed for resampled units; its value is NaN if it is undefined."""
 
     def draw_metric(self, counts: np.ndarray) -> np.ndarray:
-        """Returns [resamples] of units counted [units, resamples] times."""
+        """Returns the metric of each resample, [resamples]; `counts` [units, resamples] has how
+        often each unit was drawn."""
         ...
 
 
@@ -96,11 +97,12 @@ def _mean_defined(areas: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
 
 
 class Runs:
-    """Rows of one label in the order of their scores, cut where that matters for its AUC.
+    """Rows of one label in the order of their scores, grouped into the runs that its AUC needs.
 
-    Neighbours that all have the label are one run. The AUC needs only their number, and the number
-    of rows without the label that score below them. A run ends where rows of the other kind share
-    its score, because a tie counts half. Rows count by their weights, and as often as their units.
+    Neighbours that all have the label form one run. The AUC needs only the number of rows in each
+    run, and the number of rows without the label that score below the run. A run ends where a row
+    without the label has the same score, because a tie counts half. Rows count by their weights,
+    and as often as their units were drawn.
     """
 
     def __init__(
@@ -114,12 +116,13 @@ class Runs:
         mixed = ((share > 0) & (share < 1))[group]
         cut = (present[1:] != present[:-1]) | (steps & (mixed[1:] | mixed[:-1]))
         starts = np.append(True, cut) & present
-        run = np.cumsum(starts)  # of a row with the label, counted from 1
+        run = np.cumsum(starts)  # the run of a row with the label, counted from 1
         count = int(run[-1])
         shape = count, int(units.max()) + 1
         unit, weight = units[order], weights[order]
         self._gained = _sparse_matrix(run[present] - 1, unit[present], weight[present], shape)
-        # Rows without the label lie between two runs: below the second, if there is one.
+        # A row without the label lies between two runs, and counts as below the second if there is
+        # one.
         between = ~present & (run < count)
         self._below = _sparse_matrix(run[between], unit[between], weight[between], shape)
         tied = between & mixed
@@ -129,9 +132,9 @@ class Runs:
         self._misses = np.bincount(units, weights=weights * ~positive)
 
     def compute_areas(self, counts: np.ndarray) -> np.ndarray:
-        """Computes the AUC [resamples] of units counted [units, resamples] times.
+        """Computes the AUC of each resample, [resamples]; see `Drawable.draw_metric`.
 
-        It is NaN where one kind of row is left out.
+        The AUC is NaN for a resample without rows of both kinds, with the label and without it.
         """
         gained = self._gained @ counts
         beaten = np.cumsum(self._below @ counts, axis=0, dtype=np.float64)

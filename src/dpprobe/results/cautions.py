@@ -1,6 +1,6 @@
 """Warnings without which a headline would mislead.
 
-They tell of classes that are never predicted, results that fall as epsilon grows, and non-private
+They name classes that are never predicted, results that fall as epsilon grows, and non-private
 baselines below a head without noise.
 """
 
@@ -17,8 +17,8 @@ from dpprobe.results.paired_difference import compare_entries
 from dpprobe.results.summary import Entry, Grid
 
 CLASSES_NAMED = 5
-WEAK_BASELINE = 1.0  # points
-SENTENCES = 12  # on one dataset; the others are counted
+WEAK_BASELINE = 1.0  # percentage points
+SENTENCES = 12  # at most so many for each dataset; the rest is only counted
 
 
 def never_predicted(entry: Entry) -> str:
@@ -93,11 +93,11 @@ def weak_baseline_lines(grid: Grid, dataset: str) -> list[str]:
 def describe_falls(
     grid: Grid, bests: Sequence[Best], dataset: str, columns: Iterable[tuple[str, str]]
 ) -> list[str]:
-    """Describes where results fall, by more than noise, as epsilon grows.
+    """Describes where results fall by more than noise as epsilon grows.
 
     Compares all pairs of epsilons, for the best private results and for each column, and reports
-    the pair farthest apart. The confidence is such that one of twenty curves without a fall is said
-    to have one. Cells of one seed are left out, because their training noise is unknown.
+    the pair with the largest fall. At this confidence, one of twenty curves that do not fall is
+    reported as falling. Cells with one seed are left out, because their training noise is unknown.
     """
     of_dataset = [best for best in bests if best.dataset == dataset]
     lines = []
@@ -168,10 +168,10 @@ def list_cautions(
     *,
     columns: Iterable[tuple[str, str]] | None = None,
 ) -> Iterator[str]:
-    """Yields warnings without which a dataset's results would mislead.
+    """Yields the warnings without which a dataset's results would mislead.
 
     Args:
-      columns: each (backbone, method) to look at; by default all.
+      columns: the (backbone, method) pairs to check; by default all.
     """
     columns = list(grid.columns if columns is None else columns)
     for balanced in (False, True):

@@ -1,7 +1,7 @@
 """The record of a cell: the names of its files and metrics, and `metrics.json` as a typed object.
 
-Everything that writes or reads a cell takes names and formats from here. Imports nothing heavy,
-since every start of Snakemake reads it.
+Everything that writes or reads a cell takes names and formats from here. This module imports
+nothing heavy, because each start of Snakemake imports it.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ STATEMENT_FILE = "privacy.json"
 WEIGHTS_FILE = "heads.safetensors"
 PREDICTIONS_FILE = "predictions.parquet"
 HISTORY_FILE = "history.parquet"
-# metrics.json is the commit mark: it holds the hashes of the others and is published last.
+# metrics.json marks a cell as complete: it has the hashes of the other files and is published last.
 PAYLOAD_FILES = (WEIGHTS_FILE, PREDICTIONS_FILE, HISTORY_FILE, STATEMENT_FILE)
 CELL_FILES = (METRICS_FILE, STATEMENT_FILE, WEIGHTS_FILE, PREDICTIONS_FILE, HISTORY_FILE)
-# The files that rules name. The record has the hashes of the others.
+# The files that Snakemake's rules name. The record has the hashes of the other files.
 NAMED_FILES = (METRICS_FILE, PREDICTIONS_FILE)
 DAMAGED_REMEDY = "delete it and run the cell again; `dpprobe doctor --fix` deletes what is damaged"
 
-REAL_ACCURACY: Final = "real_accuracy"  # against accepted labels, as ReaL's of ImageNet
-# Scalar metrics of a seed, fractions between 0 and 1. The data decides which of them a cell has.
+REAL_ACCURACY: Final = "real_accuracy"  # against accepted labels (ReaL)
+# Scalar metrics of a seed, fractions between 0 and 1. A cell has the metrics that its data allows.
 SCALAR_METRICS = (
     "accuracy",
     "top5_accuracy",
@@ -79,12 +79,12 @@ class CellName(_StrictPart):
 
     @property
     def order(self) -> float:
-        """A number to sort cells by budget."""
+        """A number by which cells are sorted by budget."""
         return budget_order(self.epsilon)
 
     @property
     def promises(self) -> bool:
-        """True for a budget that is not infinite."""
+        """True if epsilon is finite."""
         return self.epsilon != INFINITE
 
     def folder(self, cells: Path | str) -> Path:
@@ -93,7 +93,7 @@ class CellName(_StrictPart):
 
 
 def record_paths(results: Path, cells: Iterable[Sequence[str]]) -> list[Path]:
-    """Returns the paths of records; a cell is (dataset, backbone, method, epsilon token)."""
+    """Returns the paths of cells' records; a cell is (dataset, backbone, method, epsilon token)."""
     names = (dict(zip(CellName.model_fields, cell, strict=True)) for cell in cells)
     return [CellName(**name).folder(results / "cells") / METRICS_FILE for name in names]
 
@@ -104,14 +104,16 @@ class SplitCounts(_StrictPart):
 
 
 class MetricSummary(_StrictPart):
-    """A metric over the seeds of a cell, as a fraction, with 95% intervals; None without one.
+    """A metric over the seeds of a cell, as a fraction; ends are None where there is no 95%
+    interval.
 
     Attributes:
-      std: with ddof = 1; None for one seed.
-      low, high: of the interval over seeds, or over test examples if seeds do not vary.
-      rows_low, rows_high: of the interval over test examples.
-      both_low, both_high: of the interval over seeds and test examples together.
-      interval, rows_interval, both_interval: how each was computed.
+      std: standard deviation over seeds, with ddof = 1; None for one seed.
+      low, high: ends of the interval over seeds, or over test examples if the seeds have equal
+        values.
+      rows_low, rows_high: ends of the interval over test examples.
+      both_low, both_high: ends of the interval over seeds and test examples together.
+      interval, rows_interval, both_interval: how each interval was computed.
     """
 
     mean: float
@@ -133,20 +135,22 @@ class CellRecord(Record):
 
     Attributes:
       private: True for a private method, at any epsilon; see `guaranteed`.
-      fingerprint: of all that the cell is made from. content_hash: of that and of its files.
-      noise_multiplier: None unless one mechanism has it.
-      options: of the method, as the study has them.
-      units: patients of the two splits; None if the dataset does not name them.
+      fingerprint: of all that the cell is made from. content_hash: of the fingerprint and the
+        cell's files.
+      noise_multiplier: None unless the plan is private and has exactly one mechanism.
+      options: of the method, as the study file has them.
+      units: numbers of patients in both splits; None if the dataset does not name patients.
       unit: of privacy, "image" or "patient". n: the number of training units.
-      accountant: as the study names it; None without a guarantee.
-      headline: the metric of the cell in tables and figures; metric_named: set by the study.
+      accountant: the name in the study; None without a guarantee.
+      headline: the metric of the cell in tables and figures. metric_named: True if the study sets
+        it.
       test_counts: test rows of each class, or of each label if rows have several.
-      constant_accuracy: of the majority-class baseline.
+      constant_accuracy: the accuracy of the majority-class baseline.
       auc_labels: labels that have both values in the test split.
-      seeds: of each its `index`, metrics, `halves` of the headline (`halves.py`), classes
+      seeds: for each seed its `index`, metrics, `halves` of the headline (`halves.py`) and classes
         `never_predicted`; also the values that a search has `chosen`, and released `class_priors`.
-      files: SHA-256 of each other file.
-      seconds: of training all seeds; None if it would reveal a random number of trials.
+      files: SHA-256 of each other file of the cell.
+      seconds: for training all seeds; None if the time would reveal a random number of trials.
     """
 
     model_config = ConfigDict(strict=True)
@@ -222,18 +226,18 @@ class Measure(_StrictPart):
 
     headline: Headline
     multi_label: bool = False
-    labels: int = 0  # that enter the mean, of `num_classes`
+    labels: int = 0  # labels that enter the mean, of `num_classes`
     num_classes: int = 0
 
     @property
     def is_partial(self) -> bool:
-        """True if labels are left out of the mean: labels with the same value in all test
+        """True if the mean leaves out labels, because they have the same value in all test
         examples."""
         return self.multi_label and self.headline == "auc" and self.labels < self.num_classes
 
     @property
     def is_accuracy(self) -> bool:
-        """True for accuracy with one label per image, the case of public learning curves."""
+        """True for accuracy with one label per image, the only metric of public learning curves."""
         return self.headline == "accuracy" and not self.multi_label
 
     @property
@@ -243,7 +247,8 @@ class Measure(_StrictPart):
 
     @property
     def title(self) -> str:
-        """The name for a sentence or an axis, such as "AUC" or "mean AUC over 13 of 14 labels"."""
+        """The metric's name in a sentence or on an axis, such as "mean AUC over 13 of 14
+        labels"."""
         name = HEADLINES[self.headline]
         if not self.multi_label:
             return name
@@ -258,13 +263,13 @@ def read_cell(path: Path) -> CellRecord:
     """Reads a cell's `metrics.json`.
 
     Raises:
-      DataError: if the file is missing, is not JSON or is not a record of today's version.
+      DataError: if the file is missing, is not JSON or is not a record of this format version.
     """
     try:
         return parse_cell(path.read_bytes())
     except FileNotFoundError:
         raise DataError(
-            f"{path}: missing; run the cell by naming this path as the target"
+            f"{path}: missing; run the cell with this path as the target of `dpprobe run`"
         ) from None
     except DataError as error:
         raise DataError(f"{path.parent}: {error}") from None
@@ -273,10 +278,11 @@ def read_cell(path: Path) -> CellRecord:
 
 
 def check_file(path: Path) -> Path:
-    """Returns the path of a cell's file if its content has the hash that the record has, if any.
+    """Returns the path of a cell's file, after comparing its content with the hash in the cell's
+    record, if any.
 
     Raises:
-      DataError: if the file is missing or was changed, or the record is damaged.
+      DataError: if the file is missing or was changed, or if the record is damaged.
     """
     named = record = path.with_name(METRICS_FILE)
     try:
@@ -294,20 +300,23 @@ def read_statement(path: Path) -> dict[str, Any]:
     """Reads a cell's `privacy.json`.
 
     Raises:
-      DataError: if it is missing or damaged.
+      DataError: if the file is missing or damaged.
     """
     try:
         return dict(read_json(check_file(path)))
     except (OSError, ValueError, TypeError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); delete it and run again") from None
+        raise DataError(
+            f"{path}: cannot be read ({error}); delete the file and run the study again"
+        ) from None
 
 
 def parse_cell(text: bytes) -> CellRecord:
     """Parses a `metrics.json`.
 
     Raises:
-      ValueError: in one line, if it is not JSON or not a record of today's version.
-      DataError: if a newer dpprobe wrote it.
+      ValueError: with a message of one line, if the text is not JSON or not a record of this format
+        version.
+      DataError: if a newer dpprobe wrote the record.
     """
     values = parse_values(text)
     named = values if isinstance(values, Mapping) else {}
@@ -321,14 +330,14 @@ def parse_cell(text: bytes) -> CellRecord:
 
 
 def recorded_facts(record: Mapping[str, Any], *, epsilon: float, delta: float) -> DataFacts:
-    """Returns the facts that decided a cell's method, if it is `auto`.
+    """Returns the public facts of the data from which `auto` chooses a cell's head.
 
     Args:
       record: the values of `metrics.json`.
-      delta: of the dataset; a record at epsilon inf has none.
+      delta: of the dataset, since a record at epsilon inf has no delta.
 
     Raises:
-      KeyError: if the record lacks them.
+      KeyError: if the record lacks these facts.
     """
     return DataFacts(
         n=record["n"],
@@ -355,7 +364,7 @@ def find_disagreement(
 
     Args:
       record: the values of `metrics.json`.
-      options: of the method, with the names of dataset and backbone put into paths.
+      options: of the method, with the names of dataset and backbone filled into paths.
       delta, accountant: None for a cell without a guarantee.
     """
     wanted = {
@@ -373,10 +382,10 @@ def find_disagreement(
 
 
 def read_measures(cells: Iterable[tuple[Path, CellRecord]]) -> dict[str, Measure]:
-    """Returns the measure of each dataset.
+    """Returns the headline metric of each dataset.
 
     Raises:
-      DataError: if two cells of a dataset differ in it, as a killed run may leave them.
+      DataError: if two cells of a dataset have different headline metrics, as after a killed run.
     """
     first: dict[str, tuple[Path, Measure]] = {}
     for path, record in cells:

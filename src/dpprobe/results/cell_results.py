@@ -1,4 +1,5 @@
-"""The results of a study's cells, each with the options that made it, and their differences."""
+"""The results of a study's cells, with the options that they were made with, and their
+differences."""
 
 from __future__ import annotations
 
@@ -20,18 +21,18 @@ from dpprobe.results.summary import number_budgets
 
 @dataclass(frozen=True, kw_only=True)
 class CellResult:
-    """One cell's headline metric as a fraction, with the options and rows it was made from.
+    """One cell's headline metric as a fraction, with its options and number of training units.
 
     Attributes:
       epsilon: as a number.
       private: True if the cell carries a guarantee.
       values: the metric of each seed.
-      low, high: the ends of its 95% interval, None where the cell has none.
-      real: the accuracy against ReaL's labels; None where the dataset has none.
+      low, high: the ends of the metric's 95% interval; None if the cell has no interval.
+      real: the accuracy against ReaL labels; None if the dataset has no such labels.
       network: True if a part of the backbone was trained.
-      unpriced: True at a finite epsilon where a search that nothing prices chose options.
-      n: training units of privacy, which batches are drawn of.
-      seconds: of training all seeds; None where a search hides its number of trials.
+      unpriced: True at a finite epsilon if an unpriced search chose the options.
+      n: number of training units of privacy, from which batches are drawn.
+      seconds: for training all seeds; None if the time would reveal a random number of trials.
     """
 
     dataset: str
@@ -62,13 +63,14 @@ class CellResult:
 
     @property
     def percent(self) -> tuple[float, float | None, float | None]:
-        """The mean and the ends of its interval in percent."""
+        """The mean and the ends of its 95% interval in percent."""
         low, high = (None if end is None else 100 * end for end in (self.low, self.high))
         return 100 * self.mean, low, high
 
     @property
     def base_options(self) -> Mapping[str, Any]:
-        """The options of the trained head: the base of a search, or the choice of `auto`."""
+        """The options of the trained head: of a search's base head, or of the head that `auto`
+        chose."""
         named = self.options.get("base") or self.options.get("chosen")
         trained: Mapping[str, Any] = named or self.options
         return trained
@@ -85,13 +87,14 @@ class CellResult:
 
     @property
     def epochs(self) -> float | None:
-        """Expected passes over the data, if rows are counted."""
+        """Expected passes over the data; None if `visited_rows` is None."""
         visited = self.visited_rows
         return None if visited is None else visited / (len(self.values) * self.train_rows)
 
     @property
     def visited_rows(self) -> float | None:
-        """Expected rows in the steps of all seeds; None for heads without steps, and networks."""
+        """Expected rows in the steps of all seeds; None for heads without steps, and for
+        networks."""
         options = method_options(self.options).trained_options
         if not isinstance(options, GradientOptions) or options.tunes_network:
             return None
@@ -103,7 +106,7 @@ def read_cell_results(paths: Iterable[Path]) -> list[CellResult]:
     """Reads the results of the cells that these `metrics.json` describe.
 
     Raises:
-      DataError: if one is missing or is not a cell's record.
+      DataError: if a file is missing or is not a cell's record.
     """
     records = [read_cell(path) for path in paths]
     epsilons = number_budgets(records)
@@ -141,9 +144,9 @@ def _cell_result(record: CellRecord, epsilon: float) -> CellResult:
 
 
 def compare_means(base: Sequence[float], other: Sequence[float]) -> tuple[float, float | None]:
-    """Computes mean of `other` minus mean of `base`, and half of its 95% interval (Welch's t).
+    """Computes mean of `other` minus mean of `base`, and half its 95% interval's width (Welch's t).
 
-    The half is None where either has one value, or neither varies.
+    The half width is None if `base` or `other` has one value, or if the values of neither vary.
     """
     first, second = np.asarray(base, dtype=np.float64), np.asarray(other, dtype=np.float64)
     gap = float(second.mean() - first.mean())

@@ -1,6 +1,6 @@
 """Counts of predicted classes per true class, from a cell's predictions, and their CSV.
 
-They count images, each once, also where patients are known and metrics count each patient once.
+Each image counts once, even if patients are known and metrics count each patient once.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 
 from dpprobe.results.cell_record import check_file
 
-LARGEST = 100  # classes; a cell with more gets neither counts nor a picture
+LARGEST = 100  # number of classes; a cell with more classes gets neither counts nor a figure
 
 
 def count_confusion(predictions: Path, num_classes: int) -> np.ndarray:
-    """Counts pairs over all seeds, int64 [true class, predicted class].
+    """Counts images over all seeds, int64 [true class, predicted class].
 
     Args:
       predictions: `predictions.parquet` of a cell with one label per example.
@@ -40,7 +40,7 @@ def label_confusion(predictions: Path, num_classes: int, *, threshold: float) ->
 
     Args:
       predictions: `predictions.parquet` of a cell with several labels per example.
-      threshold: a label is predicted where its score is above it.
+      threshold: a label is predicted if its score is above the threshold.
     """
     table = pq.read_table(check_file(predictions), columns=["label", "scores"])
     rows = table.num_rows

@@ -2,12 +2,14 @@
 
 The test units are split in two at random, `HALVINGS` times. All cells of a dataset are split alike,
 so that their values on a half can be compared in pairs. The halves serve held-out estimates
-(`held_out.py`) and the variance over test examples of the difference of two cells
-(`paired_difference.py`). A cell's record keeps them, because its predictions may be gigabytes.
+(`held_out.py`) and the variance, over test examples, of the difference of two cells
+(`paired_difference.py`). A cell's record stores these values, because the cell's predictions may be
+gigabytes.
 
-Halves must be as random as new rows. An accuracy changes with the share of each class, which
-differs in new rows: all units are shuffled together. A macro accuracy or AUC has the same mean for
-all shares, as long as each class has rows: each class is split evenly, so halves keep rare ones.
+Halves must vary as much as new test sets would. An accuracy depends on the share of each class, and
+new test sets have other shares: so all units are shuffled together. The mean of a macro accuracy or
+AUC does not depend on the shares, as long as each class has rows: so each class is split evenly,
+and both halves keep rare classes.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from dpprobe.results.metrics import Link, right_predictions
 from dpprobe.results.uncertainty import make_drawable
 
 HALVINGS = 32
-_KEY = 20260101  # of the generator that splits; the same for all datasets
+_KEY = 20260101  # seed of the generator that splits; the same for all datasets
 _DIGITS = 6
 
 
@@ -39,7 +41,7 @@ class Halves:
 
 
 def split_rows(metric: Headline, labels: np.ndarray, *, units: np.ndarray | None = None) -> Halves:
-    """Splits test examples as a metric needs them: see the module."""
+    """Splits test examples in the way that a metric needs: see the docstring of this module."""
     codes = np.arange(len(labels)) if units is None else np.unique(units, return_inverse=True)[1]
     apart = metric != "accuracy" and labels.ndim == 1
     return Halves(codes=codes, members=split_units(labels if apart else None, codes))
@@ -57,8 +59,8 @@ def half_values(
     """Computes a metric on both halves of each split, [HALVINGS, 2].
 
     Args:
-      scores, labels, units: as of `metrics.evaluate_scores`.
-      halves: from `split_rows` for this metric, labels and units; None to make them.
+      scores, labels, units: as in `metrics.evaluate_scores`.
+      halves: from `split_rows` for this metric, labels and units; None to call it here.
 
     Returns:
       None for a half on which the metric is not defined; an empty list for one test unit.
@@ -72,7 +74,7 @@ def half_values(
         return []
     counts = halves.members.reshape(-1, halves.members.shape[2]).T.astype(np.float32)
     values = drawable.draw_metric(counts).astype(np.float64)
-    if metric == "accuracy":  # `Share` divides by all units, and a half has fewer
+    if metric == "accuracy":  # `Share` divides by all units, not by a half
         values = values * len(counts) / counts.sum(axis=0)
     return [
         [round(float(value), _DIGITS) if np.isfinite(value) else None for value in pair]

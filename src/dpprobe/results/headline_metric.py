@@ -1,4 +1,4 @@
-"""The headline metric of a cell and the reason for it, its worst class, and its baseline."""
+"""A cell's headline metric, with the reason for choosing it, its worst class and its baseline."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dpprobe.results.cell_record import CellRecord
 
 @dataclass(frozen=True, kw_only=True)
 class Least:
-    """The worst class by recall, or label by AUC, mean over seeds."""
+    """The worst class by recall, or the worst label by AUC, each a mean over seeds."""
 
     name: str
     value: float
@@ -31,9 +31,10 @@ def least_class(record: CellRecord) -> Least | None:
 
 
 def constant_headline(record: CellRecord) -> float | None:
-    """Returns the headline metric of the majority-class baseline; None if not known.
+    """Returns the headline metric of the majority-class baseline; None if it is unknown.
 
-    One answer for all rows ranks none above another, and has a recall of 1 in one class alone.
+    With the same answer for all rows, no row ranks above another, and only one class has a recall
+    above 0, which is 1.
     """
     if record.headline == "accuracy":
         return record.constant_accuracy
@@ -44,19 +45,20 @@ def constant_headline(record: CellRecord) -> float | None:
 
 
 def resting_rows(record: CellRecord) -> float:
-    """Returns how many test examples, or patients, the variance of a cell's headline rests on.
+    """Returns the effective number of test examples, or patients, behind the variance of a cell's
+    headline.
 
     For an accuracy, all rows count. In a macro accuracy or an AUC, each class contributes 1 / m of
-    its m rows to the variance, so a rare class contributes nearly all. If m rows tell a part, then
-    (sum 1 / m)^2 / sum 1 / m^3 rows tell the sum (Satterthwaite 1946). That is m for one rare
-    class, and K m for K classes of m rows.
+    its m rows to the variance, so a rare class contributes nearly all of it. If parts rest on m
+    rows each, their sum rests on (sum 1 / m)^2 / sum 1 / m^3 rows (Satterthwaite 1946). The result
+    is m for one rare class, and K m for K classes of m rows.
     """
     total = record.rows.test
     units = total if record.units is None else record.units.test
     if record.headline == "accuracy":
         return units
     counts = np.array(record.test_counts, dtype=np.float64)
-    if record.multi_label:  # with a label and without it
+    if record.multi_label:  # the rows with a label, and the rows without it
         counts = counts[(counts > 0) & (counts < total)]
         counts = np.append(counts, total - counts)
     counts = counts[counts > 0] * units / total
@@ -66,10 +68,10 @@ def resting_rows(record: CellRecord) -> float:
 
 
 def headline_reason(record: CellRecord, metric_of: str = "the study or the catalog") -> str:
-    """Names the metric of a cell, and the reason for it.
+    """Names the headline metric of a cell, and the reason for choosing it.
 
     Args:
-      metric_of: names who set the metric, for a cell whose metric was set explicitly.
+      metric_of: where the metric was set, for a cell whose metric was set explicitly.
     """
     counts = record.test_counts
     title = record.measure.title

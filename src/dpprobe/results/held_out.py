@@ -1,19 +1,19 @@
-"""The result of the best of several cells, on seeds and test examples that did not choose it.
+"""The result of the best of several cells, on seeds and test examples that did not select the cell.
 
 The best of M cells has the highest mean by merit and by luck; if all are equally good, its mean is
-the largest of M noisy numbers, and too high (selection bias). So the choice is repeated on a part
-of the stored results. For each split of the test examples in two (`halves.py`), and of the seeds in
-two, a half of the rows and a half of the seeds choose a cell, and the others measure it. Heads of
-other seeds have other noise, and rows of the other half are other images. So the measured value
-does not depend on the choice, and its mean is the value of a cell so chosen, without bias. The mean
-is over both directions of all splits.
+the largest of M noisy numbers, and too high (selection bias). So the choice is repeated on parts of
+the stored results. The test examples are split in two (`halves.py`), and so are the seeds. One half
+of the rows and one half of the seeds choose a cell, and the other halves measure it. Heads of the
+other seeds have independent noise, and the other half has different images. So the measured value
+has no bias from the choice, and its mean is the expected value of a cell that is chosen in this
+way. The mean is over all splits, with each half choosing once.
 
 The reported estimate is the best cell's mean over everything, plus the mean difference between the
-chosen cells and that cell on the same halves. If one cell wins everywhere, the estimate is that
-cell's mean; else it is, up to rounding of rows in halves, the mean value of the chosen cells. A
-choice by half of the data is a little worse than one by all: where cells differ the number is
-rather too low. One seed has no other half: rows alone are divided, and the luck of its noise stays
-in.
+chosen cells and the best cell on the same halves. If one cell wins on all halves, the estimate is
+that cell's mean. Otherwise the estimate is the mean value of the chosen cells, up to differences in
+the sizes of halves. Half of the data chooses a little worse than all data, so the estimate tends to
+be too low if cells differ. One seed cannot be split: then only rows are split, and the luck of this
+seed's noise stays in the estimate.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-_KEY = 20260102  # of the generator that divides seeds
+_KEY = 20260102  # seed of the generator that splits the seeds
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """The result of the best of several cells without selection bias, in the unit of their means.
+    """The result of the best of several cells without selection bias, in the unit of the cells'
+    means.
 
     Attributes:
-      seeds: True if the seeds that measured it did not select it, either.
+      seeds: True if seeds were split too, so that other seeds measured the cell than selected it.
     """
 
     value: float
@@ -46,7 +47,7 @@ def held_out(
     Args:
       means: of each cell, over all seeds and test examples.
       halves: of each cell [seeds, splits, 2], NaN if the metric is not defined.
-      best: the index of the cell that is shown.
+      best: the index of the cell with the highest mean, whose result is corrected.
 
     Returns:
       None for one cell, and if cells have no halves or the metric is defined on too few of them.

@@ -1,11 +1,13 @@
-"""Intervals of a metric: shares of rows, means over classes, seeds and rows together.
+"""Intervals of a metric: for shares of rows, for means over classes, and for seeds and rows
+together.
 
-**Seeds and rows.** A cell's mean over seeds differs from what to expect of new noise and new images
-by two errors, one of the seeds that were drawn and one of the test examples. Each has an interval
-with its own lower and upper side; where both are independent the sides of the sum are the roots of
-the sums of squares (MOVER: Zou and Donner 2008). The interval over test examples is that of a
-single seed's rows, and so holds also what rows and seeds have in common, which the spread of the
-seeds holds again: together they are rather too wide than too narrow.
+**Seeds and rows.** A cell's mean over seeds differs from its expectation over new noise and new
+images by two errors, one from the seeds and one from the test examples. Each error has an interval
+with a lower and an upper side. If the errors are independent, each side of the combined interval is
+the root of the sum of squares of the two sides (MOVER: Zou and Donner 2008). The interval over test
+examples is computed for one seed, so it includes the interaction of rows and seeds. The spread of
+the seeds includes this interaction again, so the combined interval is too wide rather than too
+narrow.
 """
 
 from __future__ import annotations
@@ -26,16 +28,17 @@ def wilson_interval(share: float, rows: float, confidence: float = CONFIDENCE) -
     shrunk = 1 + z**2 / rows
     centre = (share + z**2 / (2 * rows)) / shrunk
     half = z / shrunk * math.sqrt(share * (1 - share) / rows + z**2 / (4 * rows**2))
-    # At the ends rounding would leave the share outside.
+    # Rounding could leave a share of 0 or 1 outside its interval.
     return max(0.0, min(centre - half, share)), min(1.0, max(centre + half, share))
 
 
 def over_classes(mean: float, correct: np.ndarray, labels: np.ndarray) -> Ends:
-    """Computes the interval of the mean recall of the classes that rows have, by the classes.
+    """Computes the interval of the mean recall over the classes that have rows, from each class's
+    variance.
 
-    Each class's share of right rows is independent of the others' and has the variance
-    p (1 - p) / m, m its rows. p is moved to a half by as much as two right and two wrong rows do
-    (Agresti and Coull 1998), so that a class with few rows that are all right has a width too.
+    The classes' shares p of right rows are independent; with m rows, a share has variance p (1 - p)
+    / m. Each class gets two right and two wrong rows added (Agresti and Coull 1998), so that a
+    class with few rows, all of them right, has a variance above 0.
 
     Args:
       mean: the middle of the interval, such as the mean over seeds.
@@ -51,7 +54,8 @@ def over_classes(mean: float, correct: np.ndarray, labels: np.ndarray) -> Ends:
 
 
 def combine_errors(mean: float, *parts: Ends) -> Ends:
-    """Returns the interval of a mean with several independent errors, each with its own ends."""
+    """Returns the interval of a mean with several independent errors, from the interval of each
+    error."""
     low = math.sqrt(math.fsum((mean - low) ** 2 for low, _ in parts))
     high = math.sqrt(math.fsum((high - mean) ** 2 for _, high in parts))
     return max(0.0, mean - low), min(1.0, mean + high)

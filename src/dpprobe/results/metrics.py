@@ -4,10 +4,10 @@ Labels are one class per row, [n] integers, or several, [n, K] of 0 and 1. The `
 scores into probabilities, is "softmax" or "sigmoid" for logits, and "none" for scores that are no
 logits.
 
-If `units` (int64 [rows], a number per patient) say whose each test example is, every patient
-counts once: a row of a patient with m test examples has weight 1 / m in every metric, and a
-bootstrap draws a patient's rows together. Rows of one patient resemble each other, so intervals
-over rows would be too narrow. Without `units`, or with one row per patient, means are plain.
+`units` (int64 [rows]) may give the number of each test example's patient. Each patient then counts
+once: a row of a patient with m test examples has weight 1 / m in each metric, and a bootstrap draws
+a patient's rows together. Rows of one patient resemble each other, so intervals over rows would be
+too narrow. Without `units`, or with one row per patient, all rows have equal weight.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from dpprobe.results.unit_counts import row_weights
 Link = Literal["softmax", "sigmoid", "none"]
 
 CALIBRATION_BINS = 15
-# Seeds of a method without randomness still differ in the last bits of float32 sums. Metrics this
-# close are the same; one test example in a million moves an accuracy as far.
+# Even without randomness, seeds differ in the last bits of float32 sums. Metrics that differ by at
+# most this count as equal; one of a million test examples changes an accuracy by as much.
 SAME = 1e-6
-TOP5_ABOVE = 10  # top-5 accuracy needs more classes
-# Accuracy is no remedy: never predicting the missing class is right every time.
+TOP5_ABOVE = 10  # top-5 accuracy is computed for more classes than this
+# The message does not suggest accuracy: a head that never predicts the missing class would be
+# always right.
 NO_AUC = (
     "no label that some test rows have and others have not, so there is no AUC; enlarge the test "
     "split (test_fraction, or a test split of your own) or merge classes, so that both are in it"
 )
 
-# Threshold above which a label counts as present. A logit of 0 is the probability 1/2; scores that
-# are no logits are fits of the targets 0 and 1, and 1/2 lies halfway.
+# A label with a score above this threshold counts as present. A logit of 0 means probability 1/2.
+# Scores that are no logits are fits to the targets 0 and 1, so 1/2 lies halfway.
 THRESHOLDS: dict[str, float] = {"sigmoid": 0.0, "none": 0.5}
 
 
@@ -50,13 +51,13 @@ def evaluate_scores(
 ) -> dict[str, Any]:
     """Computes the metrics of one head on one test split, as fractions.
 
-    With `units` every share, mean and rank below is one of weighted rows.
+    With `units`, each share, mean and rank below counts rows by their weights.
 
     Args:
       scores: [n, K].
       labels: [n] integers in 0..K-1, or [n, K] of 0 and 1 if a row may have several labels.
-      accepted: for one label per example, the labels that count as right for each; an empty list
-        leaves its row out.
+      accepted: for data with one label per example, the labels that count as right for each row; a
+        row with an empty list is left out.
 
     Returns:
       With one label per example: accuracy, macro_accuracy (mean recall of the classes present),
@@ -110,7 +111,8 @@ def evaluate_scores(
 
 
 def constant_accuracy(labels: np.ndarray, *, units: np.ndarray | None = None) -> float:
-    """Computes the accuracy of the majority-class baseline, or the mean over labels."""
+    """Computes the accuracy of the majority-class baseline; for several labels, its mean over
+    labels."""
     weights = row_weights(units)
     if labels.ndim == 1:
         total = len(labels) if weights is None else weights.sum()
@@ -126,7 +128,7 @@ def _weighted_share(right: np.ndarray, weights: np.ndarray | None) -> float:
 
 
 def label_ranks(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Counts, for each row, the classes that rank before its label."""
+    """Counts, for each row, the classes that rank before the row's label."""
     true = np.take_along_axis(scores, labels[:, None], axis=1)
     before = np.arange(scores.shape[1])[None, :] < labels[:, None]
     return np.asarray(np.sum((scores > true) | ((scores == true) & before), axis=1))
@@ -137,7 +139,7 @@ def _accepted_accuracy(
 ) -> float:
     judged = np.array([bool(labels) for labels in accepted])
     if not judged.any():
-        raise DataError("no test row has an accepted label; add accepted labels for some rows")
+        raise DataError("no test row has an accepted label; add accepted labels for some test rows")
     right = np.array(
         [label in labels for label, labels in zip(predicted.tolist(), accepted, strict=True)]
     )
@@ -177,7 +179,7 @@ def right_predictions(
     """Returns True for each right prediction: [n] with one label per example, [n, K] with several.
 
     Raises:
-      DataError: for several labels per example and the link softmax, which is for one.
+      DataError: for several labels per example with the link softmax, which needs one label.
     """
     if labels.ndim == 1:
         return np.asarray(scores.argmax(axis=1) == labels)
@@ -218,7 +220,7 @@ def training_metrics(
 def ranked_labels(labels: np.ndarray, num_classes: int) -> list[int]:
     """Lists the labels that enter an AUC: labels that some test examples have and others lack.
 
-    With one label per example, it is the second class of two that both have rows.
+    With one label per example, lists the second of two classes if both have rows, else nothing.
     """
     if labels.ndim == 1:
         return [1] if num_classes == 2 and _has_both(labels == 1) else []
@@ -249,14 +251,14 @@ def _ranking_metrics(
 ) -> tuple[float, float]:
     """Computes the area under the ROC curve and the average precision of one label.
 
-    The area is the Mann-Whitney statistic, the chance that a row with the label scores above one
-    without it; a tie counts half. Average precision sums over thresholds the recall gained there
-    times the precision there; equal scores are one threshold. One sort serves both:
-    scikit-learn's functions agree to the last bit or two and take 18 times as long.
+    The area is the Mann-Whitney statistic, the chance that a row with the label scores above a row
+    without it; a tie counts half. Average precision is the sum over thresholds of the recall gained
+    at the threshold times the precision there; equal scores are one threshold. Both need only one
+    sort: scikit-learn's functions agree to the last bit or two and take 18 times as long.
 
     Args:
       scores: [n] finite.
-      positive: [n] booleans, of both values.
+      positive: [n] booleans, with at least one True and one False.
       weights: of the rows; None for equal ones.
     """
     order = np.argsort(scores)
@@ -264,7 +266,7 @@ def _ranking_metrics(
     ends = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), len(ranked) - 1)
     present = positive[order]
     if weights is None:
-        hits_below = np.cumsum(present)[ends]  # with the label and at most this score
+        hits_below = np.cumsum(present)[ends]  # rows with the label and at most this score
         misses_below = ends + 1 - hits_below
     else:
         heavy = weights[order]
@@ -272,11 +274,11 @@ def _ranking_metrics(
         misses_below = np.cumsum(heavy * ~present)[ends]
     hits_at, misses_at = np.diff(hits_below, prepend=0), np.diff(misses_below, prepend=0)
     wins = np.sum(hits_at * (misses_below - misses_at / 2))
-    above = hits_below[-1] - hits_below + hits_at  # with the label and at least this score
+    above = hits_below[-1] - hits_below + hits_at  # rows with the label and at least this score
     precision = above / (above + misses_below[-1] - misses_below + misses_at)
     area = wins / (float(hits_below[-1]) * float(misses_below[-1]))
     average = np.sum(hits_at * precision) / hits_below[-1]
-    return min(float(area), 1.0), min(float(average), 1.0)  # sums of weights are rounded
+    return min(float(area), 1.0), min(float(average), 1.0)  # rounding may exceed 1
 
 
 def calibration_error(
@@ -287,8 +289,8 @@ def calibration_error(
     Guo, Pleiss, Sun and Weinberger, "On calibration of modern neural networks", 2017, eq. 3.
 
     Args:
-      probability: [n] of the top class, or [n, K] of several labels.
-      outcome: booleans of its shape, True if it came true.
+      probability: [n] of each row's top class, or [n, K] of several labels.
+      outcome: booleans of the same shape, True if that class or label is right.
       weights: of the rows; None for equal ones.
     """
     edges = np.linspace(0.0, 1.0, CALIBRATION_BINS + 1)[1:-1]

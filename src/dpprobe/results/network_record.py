@@ -1,7 +1,7 @@
-"""The record of one tuned network: a seed of a cell, its files, and its inputs.
+"""The record of one tuned network, which is one seed of a cell: the network's files and inputs.
 
-A network is private as its cell's statement says. Everything that writes or reads one takes names
-from here. Imports nothing heavy: every start of Snakemake reads it.
+The cell's privacy statement holds for its networks. Everything that writes or reads a network takes
+names from here. This module imports nothing heavy, because each start of Snakemake imports it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RECORD_FILE = "result.json"
 STATE_FILE = "network.safetensors"
 SCORES_FILE = "scores.npy"
 HISTORY_FILE = "history.json"
-# The record holds the hashes of the others and is published last.
+# The record has the hashes of the other files and is published last.
 PAYLOAD_FILES = (STATE_FILE, SCORES_FILE, HISTORY_FILE)
 NETWORK_FILES = (RECORD_FILE, *PAYLOAD_FILES)
 
@@ -32,13 +32,13 @@ class NetworkRecord(Record):
     """A network's `result.json`.
 
     Attributes:
-      fingerprint: of the cell that the network is a seed of: all that decides its contents.
-      device: the kind that training drew its noise on, part of what the fingerprint is of.
-      options: of the method, as the study has them.
-      chosen: the values that a search chose; empty where none was made.
-      steps: noisy steps taken.
+      fingerprint: of all that decides the contents of the network's cell.
+      device: the kind of device that drew the noise in training; the fingerprint covers it.
+      options: of the method, as the study file has them.
+      chosen: the values that a search chose; empty without a search.
+      steps: the number of noisy steps taken.
       seconds: of training.
-      files: SHA-256 of each other file.
+      files: SHA-256 of each other file of the network.
     """
 
     format: Literal["dpprobe-network"] = "dpprobe-network"
@@ -79,6 +79,6 @@ def whole_network_record(folder: Path) -> NetworkRecord | None:
             logger.warning("%s; the network is trained again", error)
         return None
     if damaged:
-        logger.warning("%s: %s damaged; it is trained again", folder, ", ".join(damaged))
+        logger.warning("%s: %s damaged; the network is trained again", folder, ", ".join(damaged))
         return None
     return record

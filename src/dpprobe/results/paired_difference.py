@@ -1,15 +1,16 @@
 """The difference between two cells' results on the same test examples, with its interval.
 
-Images that are hard are hard for both cells: their difference is more precise than their intervals
-suggest. Its variance over test examples comes from the halves in the records. If rows are split in
-two at random, the difference on one half minus the difference on the other has four times the
-variance of the difference on all rows. A quarter of the mean square over splits therefore estimates
-it (balanced half-samples: McCarthy 1969). The halves must differ as new rows would (`halves.py`).
+Hard images are hard for both cells, so the cells' difference is more precise than their intervals
+suggest. The variance of the difference over test examples is estimated from the halves in the
+records. If rows are split in two at random, the difference on one half minus the difference on the
+other has four times the variance of the difference on all rows. So the variance is a quarter of the
+mean square over splits (balanced half-samples: McCarthy 1969). The halves must vary as much as new
+test sets would (`halves.py`).
 
-The variances over seeds are added, because heads of two cells have independent noise. With one seed
-this variance is unknown, and the comparison says so. If halves tell nothing (few test examples, or
-two cells that are alike on each), the two intervals over seeds and rows are taken as independent,
-which is conservative.
+Both cells' variances over seeds are added, because their heads have independent noise. With one
+seed this variance is unknown, and the comparison says so. Halves may give no estimate: there are
+few test examples, or the two cells are equal on each half. Then the two cells' intervals over seeds
+and rows are combined as if independent, which is conservative.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from dpprobe.results.bootstrap import CONFIDENCE
 from dpprobe.results.summary import Entry
 from dpprobe.results.uncertainty import SEED_INTERVAL
 
-# Splits of fewer test examples, or of a rare class that causes all of the variance, give too few
-# different halves: in simulations of 10 such rows 90 of 100 intervals hold the truth.
+# Fewer test examples, or a rare class of fewer that causes all of the variance, give too few
+# different halves. In simulations with 10 rows, 90 of 100 intervals contained the truth.
 FEWEST_ROWS = 20
 PAIRED = "paired over test rows"
 INDEPENDENT = "as if tested on other rows"
@@ -36,7 +37,7 @@ class Comparison:
     """A cell's mean minus another's, in percentage points, and the ends of its interval.
 
     Attributes:
-      way: PAIRED or INDEPENDENT; None without an interval.
+      way: how the interval was computed, PAIRED or INDEPENDENT; None without an interval.
       one_seed: True if a private cell has one seed. The interval then ignores training noise, which
         may be all of the difference.
     """
@@ -54,12 +55,12 @@ class Comparison:
     def units_to_tell(self, units: int, *, least: float) -> int:
         """Returns a lower bound on the test units needed to distinguish this difference from 0.
 
-        It takes the interval's side towards 0 to shrink with the root of the units, though the part
-        over seeds does not.
+        Assumes that the interval's side towards 0 shrinks with the root of the number of units,
+        although the part over seeds does not shrink.
 
         Args:
-          units: on which it was measured.
-          least: percentage points; a smaller difference counts as this one.
+          units: the number of test units behind this difference.
+          least: percentage points; a smaller difference is replaced by this value.
         """
         assert self.low is not None
         assert self.high is not None
@@ -68,9 +69,10 @@ class Comparison:
         return math.ceil(units * (reach / max(abs(self.difference), least)) ** 2)
 
     def move_by(self, points: float) -> Comparison:
-        """Corrects the first cell's result by points, and widens the interval by them.
+        """Adds points to the first cell's result, and widens the interval by as many points.
 
-        The points are an estimate too (of a selection bias), so the interval keeps what it held.
+        The points are only an estimate of a selection bias, so the interval also keeps its old
+        range.
         """
         return replace(
             self,
@@ -81,7 +83,7 @@ class Comparison:
 
 
 def compare_entries(first: Entry, second: Entry, *, confidence: float = CONFIDENCE) -> Comparison:
-    """Compares two cells of a dataset by their headline: the first's mean minus the second's."""
+    """Compares the headline metrics of two cells of a dataset: the first mean minus the second."""
     difference = first.mean - second.mean
     one_seed = any(entry.private and entry.seeds < 2 for entry in (first, second))
     paired = _paired_half(first, second, confidence)
@@ -109,10 +111,10 @@ def _independent_sides(
 
 
 def _widening_factor(entry: Entry, confidence: float) -> float:
-    """Returns the factor from a cell's 95% interval to one of another confidence.
+    """Returns the factor from a cell's 95% interval to an interval of another confidence.
 
-    For a normal error it is the ratio of quantiles. Over few seeds the ratio of Student's t is
-    larger above 95%; using it for rows and seeds together is conservative.
+    For a normal error the factor is the ratio of quantiles. For few seeds and confidences above
+    95%, Student's t has a larger ratio; using that for rows and seeds together is conservative.
     """
     ends = np.array([1 + confidence, 1 + CONFIDENCE]) / 2
     normal = ndtri(ends[0]) / ndtri(ends[1])

@@ -1,4 +1,4 @@
-"""The record of an unpriced search over a method's options: its trials, and which was best."""
+"""The record of an unpriced search over a method's options: all trials, and the best of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ SEARCHES = "searches"
 
 
 class HeldOut(Part):
-    """The training examples on which trials were scored; `units` are patients if known."""
+    """The numbers of training examples and units on which trials were scored; units are patients if
+    known."""
 
     share: float
     rows: int
@@ -27,12 +28,12 @@ class SearchRecord(Record):
     """A search's file; not private.
 
     Attributes:
-      note: what nobody may take it for.
+      note: the warning that no epsilon covers the search.
       fingerprint: of all that decides the trials: options, plan, rows, device, versions.
-      device: the kind that trials trained on.
-      metric: that trials were scored by.
-      seed: of the study, from which trials and held-out units derive.
-      best: the trial whose values networks are trained with.
+      device: the kind of device that trials trained on.
+      metric: the metric by which trials were scored.
+      seed: of the study; trials and held-out units derive from it.
+      best: the trial whose option values are used to train the cell's networks.
     """
 
     format: Literal["dpprobe-search"] = "dpprobe-search"
@@ -56,11 +57,14 @@ def read_searched_values(path: Path | None) -> dict[str, Any]:
     """Returns the option values that a search chose for a method; none without a search.
 
     Raises:
-      DataError: if the file is not a search's.
+      DataError: if the file is not the record of a search.
     """
     if path is None:
         return {}
     try:
         return dict(read_json(path)["best"]["values"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path}: not a search ({error!r}); delete it and run again") from None
+        raise DataError(
+            f"{path}: not the record of a search ({error!r}); delete the file and run the study "
+            "again"
+        ) from None

@@ -32,7 +32,7 @@ class StudyFiles:
         return self._cells[datasets]
 
     def list_tables(self, dataset: str) -> list[str]:
-        """Lists the split tables of a dataset, with its description."""
+        """Lists the split tables of a dataset, and the file that describes the dataset."""
         names = ("train.parquet", "test.parquet", "dataset.json")
         return [f"{self.data}/{dataset}/{name}" for name in names]
 
@@ -137,7 +137,7 @@ class StudyFiles:
         """Lists the marks of the jobs that train cells."""
         marks = set()
         for cell in cells:
-            # networks have a job for each method
+            # each method that trains networks has its own job, the other methods share one
             method = f"{cell.method}/" if self.study.methods[cell.method].tunes_network else ""
             folder = f"{self.results}/cells/{cell.dataset}/{cell.backbone}"
             marks.add(f"{folder}/{method}.eps-{cell.epsilon}.done")

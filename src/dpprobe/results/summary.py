@@ -46,46 +46,53 @@ SCHEMA = pa.schema(
         ("backbone", pa.string()),
         ("method", pa.string()),
         ("head", pa.string()),
-        ("network", pa.bool_()),  # trained a part of the backbone
-        ("balanced", pa.bool_()),  # its options make up for classes of different frequencies
+        ("network", pa.bool_()),  # True if a part of the backbone was trained
+        (
+            "balanced",
+            pa.bool_(),
+        ),  # True if options balance class frequencies
         ("epsilon", pa.float64()),
         ("epsilon_token", pa.string()),
         ("private", pa.bool_()),
         ("delta", pa.float64()),
         ("realised_epsilon", pa.float64()),
         ("noise_multiplier", pa.float64()),
-        ("n", pa.int64()),  # training units of privacy
+        ("n", pa.int64()),  # number of training units of privacy
         ("train_rows", pa.int64()),
         ("test_rows", pa.int64()),
-        ("train_units", pa.int64()),  # patients; null where the dataset does not name them
+        ("train_units", pa.int64()),  # number of patients; null if the dataset does not name them
         ("test_units", pa.int64()),
         ("dimension", pa.int64()),
         ("num_classes", pa.int64()),
         ("multi_label", pa.bool_()),
-        ("headline", pa.string()),  # the column that stands for the cell in tables and figures
-        ("headline_reason", pa.string()),  # a sentence
-        ("resting_rows", pa.float64()),  # test examples that the headline's variance rests on
+        (
+            "headline",
+            pa.string(),
+        ),  # the column that tables and figures show
+        ("headline_reason", pa.string()),  # a sentence for the report
+        ("resting_rows", pa.float64()),  # effective number of test examples (`resting_rows`)
         # The majority-class baseline: its headline metric, and its accuracy.
         ("constant", pa.float64()),
         ("constant_accuracy", pa.float64()),
         ("auc_labels", pa.int64()),  # labels that have both values in the test split
         ("seed_index", pa.int64()),
         *((name, pa.float64()) for name in SCALAR_METRICS),
-        # Columns of a cell, equal in each of its rows.
+        # Values of a cell, equal in all rows of the cell.
         *(
             (f"{name}_{part}", pa.string() if part.endswith("interval") else pa.float64())
             for name in HEADLINES
             for part in ENDS
         ),
-        # Columns of a cell: its worst class, or label by AUC, and the mean over seeds of its value.
+        # Values of a cell: its worst class by recall, or label by AUC, and this value's mean over
+        # seeds.
         ("least", pa.float64()),
         ("least_class", pa.string()),
-        # Columns of a seed: classes that it never predicts; the headline on both halves of each
-        # split of the test examples, one after the other (`halves.py`).
+        # Values of a seed: classes that it never predicts; the headline metric on both halves of
+        # each split of the test examples, one after the other (`halves.py`).
         ("never_predicted", pa.list_(pa.string())),
         ("half_values", pa.list_(pa.float64())),
-        # Columns for all private cells of the dataset and epsilon: their number, and the cost of
-        # choosing.
+        # Values of all private cells of the dataset and epsilon: their number, and the epsilon of
+        # publishing the best of them.
         ("candidates", pa.int64()),
         ("choice_epsilon", pa.float64()),
         ("fingerprint", pa.string()),
@@ -93,7 +100,7 @@ SCHEMA = pa.schema(
     ]
 )
 
-# Columns that are a field of the record.
+# Columns with the name and value of a field of the record.
 SAME_NAMES = set(SCHEMA.names) & CellRecord.model_fields.keys() - {"private"}
 
 
@@ -106,17 +113,18 @@ def summarise_cells(
 ) -> None:
     """Writes one row per cell and seed, in the order of backbone, method, epsilon and seed.
 
-    The privacy statement of each private cell lies beside its record. `choice_epsilon` is what
-    publishing the best private cell of the dataset and epsilon costs (`best_head_price`); None if
-    there is one cell. `private` is true for a private method at a finite epsilon. Metrics are
-    fractions. `metric_of` says what names the metric, if something does.
+    The privacy statement of each private cell is read from the file beside its record.
+    `choice_epsilon` is the epsilon of publishing the best private cell of the dataset and epsilon
+    (`best_head_price`); None if there is one cell. `private` is true for a private method at a
+    finite epsilon. Metrics are fractions. `metric_of` says where the metric was set, if it was set
+    explicitly.
 
     Raises:
       DataError: if a file is not a cell's record, or two cells of one dataset have different
         headline metrics.
     """
     cells = [(path, read_cell(path)) for path in metrics_files]
-    read_measures(cells)  # cells that differ in it must not share a column
+    read_measures(cells)  # refuses different metrics in one column
     records = sorted(
         (record for _, record in cells),
         key=lambda record: (*record.cell.key[:3], record.cell.order),
@@ -140,10 +148,11 @@ def summarise_cells(
 
 
 def number_budgets(records: Sequence[CellRecord]) -> dict[tuple[str, str], float]:
-    """Returns the epsilon of each dataset's budgets: of a risk, the largest that a cell has.
+    """Returns the epsilon of each dataset's budgets; for a permitted risk, the largest of its
+    cells.
 
-    Each is rounded up to four digits, and no two budgets of a dataset have the same: rows of tables
-    are named by it.
+    Each epsilon is rounded up to four digits. No two budgets of a dataset have the same epsilon,
+    because it names the rows of tables.
     """
     epsilons: dict[tuple[str, str], float] = {}
     largest: dict[tuple[str, str], float] = {}
@@ -163,7 +172,7 @@ def number_budgets(records: Sequence[CellRecord]) -> dict[tuple[str, str], float
 
 
 def epsilon_of(record: CellRecord) -> float:
-    """Returns a cell's epsilon: its target, or what a permitted risk led to."""
+    """Returns a cell's epsilon: its target, or the epsilon that follows from a permitted risk."""
     budget = read_budget(record.cell.epsilon)
     if isinstance(budget, float):
         return budget
@@ -174,36 +183,42 @@ def read_summaries(paths: Sequence[Path]) -> pa.Table:
     """Reads summaries written by `summarise_cells` as one table.
 
     Raises:
-      DataError: if one has other columns, or is damaged.
+      DataError: if a file has other columns or is damaged.
     """
     tables = []
     for path in paths:
         table = read_table(path)
         if not table.schema.equals(SCHEMA, check_metadata=False):
-            raise DataError(f"{path}: not a summary of this version; delete it and run again")
+            raise DataError(
+                f"{path}: not a summary of this dpprobe version; delete the file and run the study "
+                "again"
+            )
         tables.append(table)
     return pa.concat_tables(tables) if tables else SCHEMA.empty_table()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A cell's headline metric in percent: the mean over seeds, the ends of 95% intervals.
+    """A cell's headline metric in percent: the mean over seeds, and the ends of 95% intervals.
 
     Attributes:
       low, high, rows_low, ...: the intervals of `cell_record.MetricSummary`.
       values: of each seed.
-      halves: of each seed on each half of each split, [seeds, splits, 2], NaN if not defined.
-      accuracy: mean over seeds, also if another metric is the headline.
+      halves: the metric of each seed on both halves of each split, [seeds, splits, 2]; NaN if
+        undefined.
+      accuracy: the mean over seeds, even if another metric is the headline.
       constant, constant_accuracy: headline and accuracy of the majority-class baseline.
       least, least_class: worst-class recall (or AUC of a label, see least_title), mean over seeds.
       never: for each class that seeds never predict, the number of these seeds.
-      test_units: test examples, or patients.
-      resting: the number of them that the variance of the headline rests on.
-      patients: True if each test patient counts once, and test examples are drawn by patients.
+      test_units: the number of test examples, or of test patients.
+      resting: the effective number of test units behind the variance of the headline.
+      patients: True if each test patient counts once, and a bootstrap draws whole patients.
       network: True if a part of the backbone was trained.
       balanced: True if the head's options balance classes of different frequencies.
-      unpriced: True at a finite epsilon if an unpriced search chose options: nothing is promised.
-      epsilon: of the cell itself, where its row's is the largest that a risk led to; else None.
+      unpriced: True at a finite epsilon if an unpriced search chose options: then there is no
+        guarantee.
+      epsilon: the cell's own epsilon if its budget is a permitted risk, whose row is named by the
+        largest epsilon; else None.
     """
 
     mean: float
@@ -268,10 +283,10 @@ class Grid:
     columns: tuple[tuple[str, str], ...]
     entries: dict[tuple[str, float, str, str], Entry]
     deltas: dict[str, float]
-    above: frozenset[str]  # datasets whose delta is above 1/n
+    above: frozenset[str]  # names of datasets whose delta is above 1/n
     measures: dict[str, Measure]  # of each dataset
     choices: dict[tuple[str, float], Choice]  # of each dataset and finite epsilon
-    reasons: dict[str, str]  # of each dataset: its headline metric, and why
+    reasons: dict[str, str]  # of each dataset: its headline metric, and the reason for choosing it
 
     @property
     def risks(self) -> list[float]:
@@ -288,13 +303,14 @@ class Grid:
 
     @property
     def tested(self) -> str:
-        """Names the units that intervals over test examples refer to."""
+        """Names what intervals over test examples resample: examples or patients."""
         kinds = {entry.patients for entry in self.entries.values()}
         names = {True: "test patients", False: "test rows"}
         return " or ".join(names[kind] for kind in sorted(kinds)) or names[False]
 
     def delta_text(self, dataset: str) -> str | None:
-        """Writes a dataset's delta, marked if above 1/n; None if it has none."""
+        """Formats a dataset's delta, with a mark if it is above 1/n; None for a dataset without
+        delta."""
         if dataset not in self.deltas:
             return None
         return f"{self.deltas[dataset]:g}{ABOVE_MARK if dataset in self.above else ''}"
@@ -375,28 +391,29 @@ def read_grid(paths: Sequence[Path]) -> Grid:
 
 
 def _row_epsilon(row: Any) -> float:
-    """Returns the epsilon of a summary's row, which knows the risk that it follows from."""
+    """Returns the epsilon of a summary's row, with the permitted risk if it follows from one."""
     if find_risk(row.epsilon_token) is None:
         return float(row.epsilon)
     return RiskEpsilon(row.epsilon, row.epsilon_token, row.delta)
 
 
 def own_epsilon(row: Any) -> float | None:
-    """Returns the epsilon of a cell, by its row of a summary; None unless a risk led to it."""
+    """Returns a cell's own epsilon from its summary row; None unless it follows from a permitted
+    risk."""
     if find_risk(row.epsilon_token) is None:
         return None
     return RiskEpsilon(rounded_up(row.realised_epsilon), row.epsilon_token, row.delta)
 
 
 def _to_percent(value: Any) -> Any:
-    """Converts a fraction; words stay, missing values become None."""
+    """Converts a fraction to percent; strings stay, missing values become None."""
     if isinstance(value, str):
         return value
     return None if value is None or math.isnan(value) else 100 * float(value)
 
 
 def _halves_in_percent(values: Iterable[np.ndarray | None]) -> np.ndarray | None:
-    """Returns the seeds' values on halves, [seeds, splits, 2]."""
+    """Returns the seeds' values on halves in percent, [seeds, splits, 2]."""
     known = [value for value in values if value is not None and len(value)]
     if not known:
         return None

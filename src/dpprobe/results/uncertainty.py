@@ -27,10 +27,10 @@ ROW_PROPORTION, ROW_BOOTSTRAP = "Wilson over test rows", "bootstrap over test ro
 UNIT_PROPORTION, UNIT_BOOTSTRAP = "Wilson over test patients", "bootstrap over test patients"
 ROW_CLASSES = "Agresti-Coull over each class's test rows"
 UNIT_CLASSES = "Agresti-Coull over each class's test patients"
-# Shares of the test examples; accuracy only with one label per example.
+# Metrics that are shares of the test examples; accuracy is one only with one label per example.
 PROPORTIONS = ("accuracy", "top5_accuracy", "exact_match_accuracy")
-# A percentile bootstrap of fewer units, or rows of the rarer of two classes, is too narrow; of two
-# it sees three results in all.
+# With fewer units, or fewer rows of the rarer of two classes, a percentile bootstrap is too narrow:
+# two units have only three different resamples.
 FEWEST_DRAWN = 10
 _Interval = tuple[float, float, str]
 
@@ -46,30 +46,33 @@ def summarise_records(
 ) -> dict[str, dict[str, Any]]:
     """Computes mean, standard deviation and 95% intervals of each scalar metric, all in [0, 1].
 
-    Over seeds, if the metric varies over them: Student's t for the mean, cut at 0 and 1.
+    Over seeds, if the metric varies over seeds: Student's t for the mean, cut at 0 and 1.
 
-    Over test examples, always: for `PROPORTIONS` Wilson's interval (1927) at the mean over seeds,
-    which has a width also if all rows are right; for macro_accuracy `intervals.over_classes`; for
-    auc and the accuracy over labels a percentile bootstrap over the rows of the first seed, moved
-    to the mean over seeds and cut at 0 and 1. A resample in which a label lacks one of its values
-    leaves it out of the mean, as `evaluate_scores` does. If a bootstrap reaches 0 or 1, or one of
-    two classes has fewer than `FEWEST_DRAWN` rows, Wilson's interval replaces it, as below.
+    Over test examples, always. For `PROPORTIONS`, Wilson's interval (1927) at the mean over seeds,
+    which has a width even if all rows are right. For macro_accuracy, `intervals.over_classes`. For
+    auc and the accuracy over labels, a percentile bootstrap over the rows of the first seed, moved
+    to the mean over seeds and cut at 0 and 1. If a label has only one of its values in a resample,
+    the resample's mean leaves the label out, as `evaluate_scores` does. If a bootstrap reaches 0 or
+    1, or one of two classes has fewer than `FEWEST_DRAWN` rows, Wilson's interval replaces the
+    bootstrap, as below.
 
     With several rows per unit, the interval is over units. For all these metrics a bootstrap then
     draws units with all their rows, because a unit's rows are not independent. If there are fewer
-    than `FEWEST_DRAWN` units, or the bootstrap reaches 0 or 1 (as it does if all rows are right, or
-    all but those of three units), Wilson's interval for as many independent rows as units replaces
-    it. That is honest: a unit's mean lies between 0 and 1, so its variance is at most that of one
-    row which is right with the same chance; further rows of a unit count for nothing. For
-    macro_accuracy and auc see `_counted_units`.
+    than `FEWEST_DRAWN` units, Wilson's interval replaces the bootstrap, with as many independent
+    rows as units. It does so too if the bootstrap reaches 0 or 1, which happens if all rows are
+    right, or all but those of three units. Wilson's interval is valid here: a unit's mean lies
+    between 0 and 1, so its variance is at most the variance of one row that is right with the same
+    probability. Further rows of a unit add nothing. For macro_accuracy and auc see
+    `_counted_units`.
 
-    The third interval, over both, adds the two errors (`intervals.combine_errors`); with one seed
-    it is the interval over test examples.
+    The third interval, over seeds and test examples, combines both errors
+    (`intervals.combine_errors`). With one seed it is the interval over test examples.
 
     Args:
-      records: one result of `evaluate_scores` per seed; keys other than metrics are left out.
+      records: one result of `evaluate_scores` per seed; keys that are not scalar metrics are
+        ignored.
       correct: `right_predictions` of the first seed. scores: [n, K] of the first seed.
-      labels, units: as of `evaluate_scores`.
+      labels, units: as in `evaluate_scores`.
 
     Returns:
       metric -> the fields of `cell_record.MetricSummary`.
@@ -101,7 +104,7 @@ def _over_tests(
     """Computes the intervals over test examples or units.
 
     Args:
-      means, first: each metric's mean over seeds and its value for the first.
+      means, first: each metric's mean over seeds, and its value for the first seed.
     """
     proportion, resampling, by_class = (
         (ROW_PROPORTION, ROW_BOOTSTRAP, ROW_CLASSES)
@@ -131,7 +134,7 @@ def _over_tests(
     for name in drawable:
         counted = _counted_units(name, labels, scores, codes)
         drawn = counted if name == "auc" and correct.ndim == 1 else everyone
-        # a mean over many labels is no worse for one that few rows have
+        # for a mean over many labels, one label with few rows matters little
         enough = drawn >= FEWEST_DRAWN or (independent and correct.ndim == 2)
         ends = resampled.get(name, (0.0, 1.0))
         if enough and _lies_inside(ends):
@@ -142,7 +145,7 @@ def _over_tests(
 
 
 def _lies_inside(ends: tuple[float, float]) -> bool:
-    """True if a bootstrap has a width, and does not reach 0 or 1."""
+    """True if a bootstrap interval has a width and does not reach 0 or 1."""
     low, high = ends
     return SAME < low < high - SAME < 1 - 2 * SAME
 
@@ -156,10 +159,11 @@ def _move_ends(ends: tuple[float, float], mean: float, first: float) -> tuple[fl
 def _counted_units(name: str, labels: np.ndarray, scores: np.ndarray, units: np.ndarray) -> float:
     """Returns the number of units that Wilson's interval of a metric may count.
 
-    A recall has a variance of at most p (1 - p) / n, n the units that have its class; an AUC too,
-    n those of its rarer kind (Birnbaum and Klose 1957). A mean's deviation is at most the mean of
-    the deviations, however they depend on each other: n is the number whose inverse root is the
-    mean of theirs. A class that one unit has weighs in as it should.
+    A recall has a variance of at most p (1 - p) / n, with n the number of units that have the
+    class. The same holds for an AUC, with n the number of units of the rarer kind (Birnbaum and
+    Klose 1957). The standard deviation of a mean is at most the mean of the standard deviations,
+    even if they depend on each other. So the inverse root of the returned number is the mean of the
+    classes' inverse roots of n, and a class with only one unit has its full effect.
     """
     everyone = int(units.max()) + 1
     if name == "macro_accuracy":
@@ -179,13 +183,13 @@ def _counted_units(name: str, labels: np.ndarray, scores: np.ndarray, units: np.
 
 
 def _stable_mean(values: np.ndarray) -> float:
-    """Returns the mean over seeds; the first value if they differ only in last bits."""
+    """Returns the mean over seeds; the first value if the seeds differ only in the last bits."""
     return float(values[0] if np.ptp(values) <= SAME else values.mean())
 
 
 def _make_entry(values: np.ndarray, mean: float, over_rows: _Interval | None) -> dict[str, Any]:
     count = len(values)
-    # Values that are the same have no spread: neither last bits nor a rounded mean make one.
+    # Equal values have no spread, even if last bits or a rounded mean differ.
     equal = np.ptp(values) <= SAME
     std = None if count == 1 else 0.0 if equal else float(values.std(ddof=1))
     rows_low, rows_high, rows_interval = over_rows or (None, None, None)

@@ -1,4 +1,4 @@
-"""Numbers and weights of the units that test examples belong to, such as patients."""
+"""Counts and weights for the units that test examples belong to, such as patients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ def class_counts(labels: np.ndarray, num_classes: int) -> list[int]:
 def unit_codes(names: Sequence[str] | None) -> np.ndarray | None:
     """Returns a number for each row's unit, int64 [rows], by first appearance; None without names.
 
-    Results carry the numbers: the names, and their order, stay with the data.
+    Results contain only these numbers: the units' names, and the order of names, stay with the
+    data.
     """
     if names is None:
         return None
@@ -31,7 +32,7 @@ def count_units(codes: np.ndarray | None) -> int | None:
 def row_weights(codes: np.ndarray | None) -> np.ndarray | None:
     """Returns each row's weight, float64 [rows]: 1 / m for a row of a unit of m rows.
 
-    None if all rows have equal weight: without units, and if each unit has one row.
+    None if all rows have equal weight: there are no units, or each unit has one row.
     """
     if codes is None:
         return None
