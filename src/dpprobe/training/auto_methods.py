@@ -1,6 +1,7 @@
-"""Methods that facts of the features decide: resolved and calibrated where the features are.
+"""`auto` methods: resolved from public facts of the features, then calibrated, in jobs that read
+features.
 
-Calibration of a study's other methods needs n alone, and is a job of its own before the features.
+Calibrating a study's other methods needs only n, and is a separate job before feature extraction.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ logger = logging.getLogger("dpprobe")
 
 
 def facts_of_plan(plan: Plan, *, dimension: int, classes: int, multi_label: bool) -> DataFacts:
-    """Returns the facts that a plan's method was chosen from."""
-    budget = plan_budget(plan)  # of a risk, the plan's epsilon follows from the choice
+    """Returns the public facts of the data from which a plan's method was chosen."""
+    budget = plan_budget(plan)  # for a permitted risk, the plan's epsilon depends on the choice
     return DataFacts(
         n=plan.n,
         dimension=dimension,
@@ -47,10 +48,10 @@ def decide_methods(
     """Resolves `auto` methods from public facts, and adds their plans to the other plans.
 
     Args:
-      methods: by name; only those that facts decide change.
-      calibrated: the file's plans, without methods that facts decide.
-      epsilon: the budget that plans are calibrated to.
-      patients: if the dataset names them and the unit is one image.
+      methods: by name; only `auto` methods change.
+      calibrated: the plans in the calibration file, which has none for `auto` methods.
+      epsilon: the budget, to which the new plans are calibrated.
+      patients: given if the dataset names patients and the unit of privacy is one image.
     """
     decided = {
         name: options.resolve_choice(facts)

@@ -1,4 +1,4 @@
-"""The contents of a cell, its seeds' weights, scores and history, and their files."""
+"""The contents of a cell: the weights, scores and history of its seeds, and their files."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ HISTORY = pa.schema(
 
 @dataclass(frozen=True, kw_only=True)
 class CellContents:
-    """A cell's seeds, trained or read: one entry per seed in each field."""
+    """A cell's seeds, newly trained or read from files; each field has one entry per seed."""
 
     indices: tuple[int, ...]
     weights: np.ndarray  # [S, K, d + 1]
-    arrays: Mapping[str, np.ndarray]  # released by normalisations, [S, ...] each
+    arrays: Mapping[str, np.ndarray]  # statistics that normalisations released, [S, ...] each
     scores: np.ndarray  # [S, m, K]
     history: list[dict[str, Any]] = field(default_factory=list)
-    chosen: tuple[Mapping[str, Any], ...] = ()  # by a search over hyperparameters
+    chosen: tuple[Mapping[str, Any], ...] = ()  # values that a search chose
     seconds: float = 0.0
 
 
 def merge_seeds(parts: Sequence[CellContents], seeds: int) -> CellContents:
-    """Returns the first `seeds` of earlier and new seeds, in order."""
+    """Returns the first `seeds` seeds of the given parts (reused and new seeds), in order."""
     places = {
         index: (part, position) for part in parts for position, index in enumerate(part.indices)
     }
@@ -80,7 +80,7 @@ def write_contents(
     """Writes the weights, predictions and history of a cell.
 
     Args:
-      features: whose test examples were scored.
+      features: of the job; the scores are those of its test examples.
       options: of the cell's method, stored beside the weights.
     """
     with atomic_path(folder / WEIGHTS_FILE) as temporary:
@@ -89,7 +89,7 @@ def write_contents(
             {name: np.ascontiguousarray(values) for name, values in tensors.items()},
             metadata=mark_metadata(name.model_dump(), options),
         )
-        temporary.write_bytes(content)  # save_file would hide the system's error
+        temporary.write_bytes(content)  # safetensors' save_file would hide the system's error
     with atomic_path(folder / PREDICTIONS_FILE) as temporary:
         pq.write_table(_make_predictions(contents, features), temporary, compression="zstd")
     with atomic_path(folder / HISTORY_FILE) as temporary:

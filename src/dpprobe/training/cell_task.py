@@ -1,7 +1,7 @@
 """A cell as a training job handles it: its inputs, its folders, and its state.
 
-A cell is current if its files are whole, and today's features, options and plan give the same
-fingerprint and privacy statement.
+A cell is up to date if its files are complete, and the present features, options and plan give the
+same fingerprint and privacy statement.
 """
 
 from __future__ import annotations
@@ -59,19 +59,20 @@ from dpprobe.training.job_features import JobFeatures
 
 logger = logging.getLogger("dpprobe")
 
-RECORDS_BYTES = 100_000  # of a cell without its weights and scores
+RECORDS_BYTES = 100_000  # of a cell's files without weights and scores
 
 
 @dataclass(frozen=True, kw_only=True)
 class CellTask:
-    """A cell of a job: the data, options and plan it is made from, and its folders.
+    """A cell of a job: the data, options and plan that the cell is made from, and its folders.
 
     Attributes:
-      study_seed: of the bootstrap over test examples.
-      near_duplicates: the counts of the check against public data, or "not run".
+      study_seed: the seed of the bootstrap over test examples.
+      near_duplicates: the counts of the near-duplicate check against public data, or "not run".
       headline: the metric that represents the cell; metric_named: True if the study names it.
-      staged: the folder in which the cell is finished before it is published.
-      identity: all that decides the cell's contents; its fingerprint and seeds derive from it.
+      staged: the folder where the complete cell waits until it is published.
+      identity: all that decides the cell's contents; the cell's fingerprint and seeds derive from
+        it.
     """
 
     name: CellName
@@ -96,7 +97,7 @@ class CellTask:
 
     @property
     def link(self) -> metrics.Link:
-        """Makes probabilities of the cell's scores."""
+        """The function that turns the cell's scores into probabilities."""
         return self.options.link_on(self.train.multi_label)
 
     @property
@@ -109,7 +110,8 @@ class CellTask:
         )
 
     def derive_seed(self, index: int) -> int:
-        """Derives the seed of one repetition from the identity: no other cell has it."""
+        """Derives the seed of repetition `index` from the identity, so that no other cell has the
+        same seed."""
         return cell_seed(self.identity, index)
 
     @cached_property
@@ -163,7 +165,7 @@ class CellTask:
         return None
 
     def find_reusable(self) -> CellContents | None:
-        """Returns the seeds that an earlier run trained for this fingerprint."""
+        """Returns the contents of the seeds that an earlier run trained with this fingerprint."""
         for folder in (self.staged, self.published):
             if record := self._read_whole(folder):
                 return read_contents(folder, record)
@@ -227,16 +229,16 @@ class CellTask:
             self._drop_folder(self._partial_folder)
 
     def publish_cell(self) -> None:
-        """Moves a staged cell to its place, or marks the published one as seen by this run.
+        """Moves a staged cell to its final folder, or marks the published cell as seen by this run.
 
-        Raises DiskError if the files of a staged cell read back differently.
+        Raises DiskError if a staged cell's files have changed since they were written.
         """
         folder = self.find_finished()
         if folder is None:
             raise DiskError(
-                f"{self.staged}: its files changed between writing and reading, as on a mounted "
-                "bucket that does not rename folders at once; write results to another file "
-                "system: docs/storage.md"
+                f"{self.staged}: the files in this folder changed between writing and reading, "
+                "which happens on mounted buckets that do not rename folders at once; choose a "
+                "results_dir on another file system: docs/storage.md"
             )
         files = (*PAYLOAD_FILES, METRICS_FILE)
         if folder == self.published:
@@ -247,7 +249,8 @@ class CellTask:
                 os.utime(self.published / name)
         else:
             self.published.mkdir(parents=True, exist_ok=True)
-            # Renamed in turn from the last, when all are copied: a full disk leaves the old cell.
+            # Renamed only after all are copied, the last file first: if the disk is full, the old
+            # cell remains.
             with ExitStack() as stack:
                 for name in reversed(files):
                     temporary = stack.enter_context(atomic_path(self.published / name))
@@ -301,7 +304,7 @@ class CellTask:
             seeds=seeds,
             summary=summary,
             files=files,
-            # With a random number of trials the time would tell the number.
+            # The training time would reveal a random number of trials.
             seconds=None if plan.selection else round(contents.seconds, 3),
         )
 
@@ -346,7 +349,7 @@ class CellTask:
 
 
 def _count_patients(train: FeatureStore, features: JobFeatures) -> SplitCounts | None:
-    """Counts the patients of both splits; None if the dataset does not name them."""
+    """Counts the patients of both splits; None if the dataset does not name patients."""
     trained, tested = count_units(unit_codes(train.units)), count_units(features.test_units)
     if trained is None or tested is None:
         return None
@@ -354,7 +357,7 @@ def _count_patients(train: FeatureStore, features: JobFeatures) -> SplitCounts |
 
 
 def whole_cell(folder: Path, expected: str) -> CellRecord | None:
-    """Returns the record of a cell with this fingerprint and undamaged files, else None.
+    """Returns the record of a cell if it has this fingerprint and undamaged files, else None.
 
     Raises DataError if a newer dpprobe wrote it.
     """
@@ -367,7 +370,7 @@ def whole_cell(folder: Path, expected: str) -> CellRecord | None:
         ]
     except FileNotFoundError:
         return None
-    except DataError as error:  # of a newer dpprobe, whose cell is not overwritten
+    except DataError as error:  # a newer dpprobe wrote the cell, which is not overwritten
         raise DataError(f"{folder}: {error}") from None
     except ValueError as error:
         logger.warning("%s: unreadable (%s); the cell is trained again", folder, error)

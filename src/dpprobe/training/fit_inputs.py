@@ -1,8 +1,8 @@
-"""The way from stored features to a fit, shared by training jobs, audits and releases.
+"""Reads stored features as the inputs of a fit, for training jobs, audits and releases.
 
-`FitInputs` reads the private examples, groups them by unit of privacy, and gives the public facts
-that decide a method and calibrate its plan. `dpprobe.heads.fit.fit_heads` then checks the plan
-against method and rows before it draws anything.
+`FitInputs` reads the private examples and groups them by unit of privacy. It also reads the public
+facts that `auto` and calibration need. `dpprobe.heads.fit.fit_heads` then compares the plan with
+the method and the rows before it draws any noise.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class FitInputs:
 
     @cached_property
     def units(self) -> Units | None:
-        """The units of the rows, None if each row is one; DataError without patients' names."""
+        """The units of the rows; None if each row is a unit; DataError if patients have no
+        names."""
         if self.unit == "image":
             return None
         return Units.number_units(self._require_names("unit: patient"))
@@ -52,15 +53,15 @@ class FitInputs:
         most = max(Counter(names).values())
         if most > images:
             raise DataError(
-                f"{self.store.path}: max_images_per_patient: {images}, but a patient has "
-                f"{most} training images; delete the split tables and run again"
+                f"{self.store.path}: max_images_per_patient is {images}, but a patient has {most} "
+                "training images; delete the dataset's split tables and run again"
             )
 
     def _require_names(self, option: str) -> Sequence[str]:
         if self.store.units is None:
             raise DataError(
-                f"{self.store.path}: {option}, but its rows name no patients; delete it and run "
-                "again"
+                f"{self.store.path}: {option} needs patients, but the rows of this store name "
+                "none; delete the store and run again"
             )
         return self.store.units
 
@@ -76,7 +77,7 @@ class FitInputs:
         )
 
     def read_rows(self, *, device: str, memory_mb: int) -> TrainingSet:
-        """Reads the rows, or streams them if they take too much memory."""
+        """Reads the rows into memory, or streams them if they take more than `memory_mb`."""
         labels = torch.from_numpy(read_labels(self.store))
 
         def make_set(
@@ -106,7 +107,7 @@ def read_vectors(store: FeatureStore, device: str, memory_mb: int) -> torch.Tens
     """Returns the features in memory, or the store if they need more than `memory_mb`.
 
     Args:
-      memory_mb: of float32, stored crops included; 0 if only labels and names are read.
+      memory_mb: the limit for float32 features, including stored crops; 0 to keep features on disk.
     """
     arrays = 1 + len(store.crops)
     if 4 * store.rows * store.dimension * arrays <= memory_mb * 10**6:

@@ -1,8 +1,9 @@
-"""The training job: every method of one (dataset, backbone, epsilon), cell by cell.
+"""The training job: trains all methods of one (dataset, backbone, epsilon), cell by cell.
 
-Current cells are kept; a cell that lacks seeds gets only those, one with an old statement gets the
-new one, and any other is trained again. Cells are finished in staging folders and published by
-renames at the job's end: a failed method leaves the others' work to the next run.
+Up-to-date cells are reused. If a cell lacks seeds, only these are trained. If its privacy statement
+is old, it gets the new statement. Any other cell is trained again. Finished cells wait in staging
+folders and are published by renames when the job ends. If a method fails, the next run reuses the
+staged cells of the others.
 """
 
 from __future__ import annotations
@@ -46,14 +47,15 @@ def train_job(
     """Brings every cell of a job up to date.
 
     Args:
-      overlap: the counts of a near-duplicate check, if there was one.
-      cells: the folder of all cells; a finished but unpublished one is a hidden sibling there.
-      tables: the folder of all split tables, if it may be on this machine.
+      overlap: the file with the counts of a near-duplicate check, if the check was run.
+      cells: the folder of all cells; a finished but unpublished cell is a hidden folder beside its
+        final place.
+      tables: the folder of all split tables, if this machine may have it.
 
     Raises:
       PrivacyError: before training, if a plan is not its method's or costs more than its file says,
-        and for a private file that is declared public.
-      DpprobeError: naming each method that failed, after the others were trained and staged.
+        or if a private file is declared public.
+      DpprobeError: naming each method that failed, after all other methods were trained and staged.
     """
     opened = open_job(
         job, train=train, test=test, plans=plans, cells=cells, overlap=overlap, tables=tables
@@ -83,7 +85,8 @@ def train_job(
 
 
 def _train_all(tasks: Sequence[CellTask], features: JobFeatures) -> dict[str, Exception]:
-    """Trains and stages each cell; collects errors, so that one method stops no other."""
+    """Trains and stages each cell; collects errors, so that a failed method does not stop the
+    others."""
     errors: dict[str, Exception] = {}
     for task in tasks:
         try:
@@ -91,7 +94,7 @@ def _train_all(tasks: Sequence[CellTask], features: JobFeatures) -> dict[str, Ex
         except DpprobeError as error:
             logger.warning("%s failed; the reason follows at the end of the job", task.name.method)
             errors[task.name.method] = error
-        except Exception as error:  # also what torch or SciPy raise: the others still train
+        except Exception as error:  # also errors of torch or SciPy: other methods still train
             logger.exception("%s failed", task.name.method)
             errors[task.name.method] = error
     return errors
@@ -107,7 +110,7 @@ def _make_failure(unplanned: Mapping[str, str], errors: Mapping[str, Exception])
 
 
 def _train_cell(task: CellTask, features: JobFeatures) -> None:
-    """Trains the missing seeds of a cell, and stages the complete cell."""
+    """Trains a cell's missing seeds, and stages the complete cell."""
     earlier = task.find_reusable()
     done = earlier.indices if earlier else ()
     missing = [index for index in range(task.seeds) if index not in done]
@@ -141,7 +144,7 @@ def _fit_seeds(task: CellTask, features: JobFeatures, indices: Sequence[int]) ->
 
 
 def _make_observer(features: JobFeatures, link: metrics.Link) -> Observe:
-    """Returns the function that tests heads during training: accuracy, and AUC if defined."""
+    """Returns the function that computes test metrics in training: accuracy, and AUC if defined."""
     labels = torch.from_numpy(features.test_labels).to(features.train.device)
     each = row_weights(features.test_units)
     weights_of = None if each is None else torch.from_numpy(each).to(labels.device)

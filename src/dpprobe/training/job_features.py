@@ -21,26 +21,26 @@ from dpprobe.training.fit_inputs import FitInputs, read_labels, read_vectors
 
 logger = logging.getLogger("dpprobe")
 
-# Test examples that are read and scored at a time when they are streamed.
+# Number of test examples that are read and scored at once, if they are streamed.
 STREAMED_ROWS = 2048
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobFeatures:
-    """The rows that all methods of a job share, read once unless they are streamed."""
+    """The train and test rows for all methods of a job, read only once unless they are streamed."""
 
     train: TrainingSet
     test: torch.Tensor | FeatureStore  # [m, d] float32
     test_labels: np.ndarray  # [m] int64, or [m, K] uint8
     test_ids: Sequence[str]
     test_groups: Mapping[str, Sequence[Any]]
-    test_accepted: Sequence[Sequence[int]] | None  # labels that count as right, where known
-    test_units: np.ndarray | None = None  # [m] int64, whose each row is, where known
+    test_accepted: Sequence[Sequence[int]] | None  # labels that count as right, if known
+    test_units: np.ndarray | None = None  # [m] int64, the number of each row's patient, if known
     class_names: tuple[str, ...]
     _halves: dict[Headline, Halves] = field(default_factory=dict, init=False, repr=False)
 
     def test_halves(self, metric: Headline) -> Halves:
-        """Returns the test examples' halves for a metric, the same for all heads."""
+        """Returns the halves of the test examples for a metric; they are the same for all heads."""
         if metric not in self._halves:
             self._halves[metric] = split_rows(metric, self.test_labels, units=self.test_units)
         return self._halves[metric]
@@ -67,14 +67,15 @@ class JobFeatures:
 def read_job_features(
     inputs: FitInputs, test: FeatureStore, *, device: str, memory_mb: int, headline: str
 ) -> JobFeatures:
-    """Reads both splits; streams features above `memory_mb`, or with 0 only labels and names.
+    """Reads both splits; features above `memory_mb` stay on disk and are streamed.
 
-    Raises DataError if the splits differ in classes or dimension, or the headline AUC has no label.
+    Raises DataError if the splits differ in classes or dimension, or if no label has an AUC
+    although AUC is the headline.
     """
     train = inputs.store
     if train.class_names != test.class_names or train.dimension != test.dimension:
         raise DataError(
-            f"{test.path}: classes or dimension differ from {train.path}; delete both, run again"
+            f"{test.path}: classes or dimension differ from {train.path}; delete both and run again"
         )
     features = JobFeatures(
         train=inputs.read_rows(device=device, memory_mb=memory_mb),

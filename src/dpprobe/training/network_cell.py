@@ -1,6 +1,6 @@
-"""The cell whose seeds networks are: its identity, and which seeds are reused.
+"""The identity of a cell whose seeds are tuned networks, and which networks are reused.
 
-Nothing here imports what trains a network: jobs that find theirs current start fast.
+This module does not import the training code, so jobs whose network is up to date end quickly.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class NetworkFiles:
     """The files of one (dataset, backbone, method).
 
     Attributes:
-      results, data: folders of the study; `data` if it may be on this machine.
-      cuts: manifests of both splits' activations at the cut, if any.
-      tables: both split tables, if images are read.
-      choice: the result of a search over options, if the method has one.
-      overlap: the counts of a near-duplicate check, if there was one.
+      results, data: folders of the study; `data` only if this machine may have it.
+      cuts: the manifests of both splits' activations at the cut, if the network is cut.
+      tables: both split tables, if training reads images.
+      choice: the record of a search over options, if the method has a search.
+      overlap: the file with the counts of a near-duplicate check, if the check was run.
     """
 
     backbone: BackboneOptions
@@ -59,7 +59,7 @@ class NetworkFiles:
 
     @classmethod
     def of_input(cls, study: Study, backbone: str, given: Any) -> NetworkFiles:
-        """Returns the files of a study that the input of a rule names."""
+        """Returns the files that the input of a Snakemake rule names."""
         choice, overlap = (getattr(given, name, None) for name in ("choice", "overlap"))
         return cls(
             backbone=study.backbones[backbone],
@@ -90,7 +90,7 @@ class NetworkFiles:
         return FeatureStore(train), FeatureStore(test)
 
     def network_identity(self) -> dict[str, Any]:
-        """Returns the facts besides features, options and plan that determine a network."""
+        """Returns what determines a network besides features, options and plan."""
         stores = self.cut_stores
         return {
             "version": VERSIONS["fine_tuning"],
@@ -99,9 +99,9 @@ class NetworkFiles:
 
 
 def keep_network(job: Job, files: NetworkFiles, *, index: int, device: str) -> bool:
-    """Returns True if a seed's network is current, and marks its files as seen by this run.
+    """Returns True if a seed's network is up to date, and marks its files as seen by this run.
 
-    Arguments and errors as `network_job.tune_network`.
+    Arguments and errors are those of `network_job.tune_network`.
     """
     opened = open_network_job(job, files)
     task = network_task(opened, files, device=identity_device(device))
@@ -116,7 +116,7 @@ def keep_network(job: Job, files: NetworkFiles, *, index: int, device: str) -> b
     )
     for name in NETWORK_FILES:
         (folder / name).touch()
-    # Left by a job that was killed once it had published.
+    # A job that was killed just after it had published left its checkpoint.
     shutil.rmtree(checkpoint_folder(folder), ignore_errors=True)
     return True
 
@@ -139,7 +139,7 @@ def open_network_job(job: Job, files: NetworkFiles) -> OpenedJob:
 
 
 def network_task(opened: OpenedJob, files: NetworkFiles, *, device: str) -> CellTask:
-    """Returns the cell whose seeds are a job's networks, with its identity."""
+    """Returns the cell whose seeds are a job's networks."""
     (method,) = opened.job.methods
     more = {"network": files.network_identity(), "chosen": dict(files.chosen)}
     return opened.make_task(method, device=device, more=more)

@@ -1,8 +1,9 @@
 """The job of one network: a seed of a cell whose method trains a part of the backbone.
 
-The network of a seed is a folder of its own, kept while all that decides it is as it was; a seed
-that is missing or damaged is trained alone. `tuned_networks` makes a cell of its seeds. A job that
-is killed continues from its last checkpoint, which stands in a hidden folder beside the network's.
+Each seed's network has its own folder, which is reused while all that decides the network is
+unchanged. If a seed is missing or damaged, only that seed is trained. `tuned_networks` makes a cell
+from the seeds' networks. A killed job continues from its last checkpoint, which is in a hidden
+folder beside the network's folder.
 """
 
 from __future__ import annotations
@@ -64,14 +65,14 @@ from dpprobe.training.tasks import Job
 
 logger = logging.getLogger("dpprobe")
 
-# Test examples that a learning curve is measured on, evenly spaced: tables may be sorted by class.
+# Learning curves use so many test examples, evenly spaced because tables may be sorted by class.
 CURVE_ROWS = 1000
 _RECORDS_BYTES = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Resources of a job, which do not change what it releases."""
+    """Resources of a job, which do not change the released network."""
 
     device: str = "auto"
     threads: int = 1
@@ -89,10 +90,10 @@ class Limits:
 
 
 def tune_network(job: Job, files: NetworkFiles, *, index: int, limits: Limits) -> None:
-    """Trains the network of one seed, even if its folder has one; see `keep_network`.
+    """Trains one seed's network, even if its folder already has a network; see `keep_network`.
 
-    Raises DpprobeError if the method has no plan; PrivacyError if the plan is not the method's, or
-    steps taken are not steps priced.
+    Raises DpprobeError if the method has no plan; PrivacyError if the plan belongs to another
+    method, or if the number of steps differs from the plan's.
     """
     opened = open_network_job(job, files)
     device = identity_device(limits.device)
@@ -129,16 +130,18 @@ def tune_network(job: Job, files: NetworkFiles, *, index: int, limits: Limits) -
 
 
 def with_choice(task: CellTask, chosen: Mapping[str, Any]) -> Options:
-    """Returns the options that train a network: the cell's options with a search's choices."""
+    """Returns the options that train a network: the cell's options with the values that a search
+    chose."""
     options = task.options
     assert isinstance(options, Options)
     return options.make_trial(chosen) if options.search is not None else options
 
 
 def plan_for(plan: Plan, options: Options) -> Plan:
-    """Returns the plan with the norms that an unpriced search chose.
+    """Returns the plan with the clipping norms that an unpriced search chose.
 
-    Noise stays in proportion to the norm, and only noise multipliers have a price.
+    Epsilon stays the same: it depends only on noise multipliers, and noise stays in proportion to
+    the norm.
     """
     norms = {item.name: item.sensitivity for item in options.list_mechanisms(plan.n)}
     return with_norms(plan, norms)
@@ -157,7 +160,7 @@ def _train_network(
     releases = Releases(plan, [seed], torch.device(material.device))
     label = f"{task.name.method} eps {task.name.epsilon}"
     inputs = material.make_train_inputs(seed)
-    if options.probe is not None:  # releases the head that the network starts from
+    if options.probe is not None:  # releases the head from which the network starts
         start_from(network, *fit_probe(options, material.features, releases, seed))
     trained = train_network(
         options,
@@ -174,7 +177,7 @@ def _train_network(
 
 
 def make_curve(test: Inputs, *, link: metrics.Link, rows: int) -> Record:
-    """Returns the function that measures a network in training, on some test examples."""
+    """Returns the function that computes a network's metrics in training, on some test examples."""
     index = np.arange(test.rows)
     if test.rows > CURVE_ROWS:
         index = index[np.linspace(0, test.rows - 1, CURVE_ROWS).round().astype(np.int64)]
@@ -190,13 +193,14 @@ def make_curve(test: Inputs, *, link: metrics.Link, rows: int) -> Record:
 def scores_of(
     network: TunedNetwork, inputs: Inputs, *, rows: int, index: npt.NDArray[np.int64] | None = None
 ) -> npt.NDArray[np.float32]:
-    """Scores some rows, or all: float32 [m, K]; raises DataError if scores are not finite."""
+    """Returns the scores of some rows, or of all, float32 [m, K]; raises DataError if scores are
+    not finite."""
     index = np.arange(inputs.rows) if index is None else index
     scores = network_scores(network, inputs, index, physical_batch=rows).numpy()
     if not np.isfinite(scores).all():
         raise DataError(
-            "the network's scores of test rows are not finite; check the test images and the "
-            "learning rate"
+            "the network's scores of test rows are not finite; look for damaged test images, or "
+            "write a smaller learning_rate"
         )
     return np.ascontiguousarray(scores)
 

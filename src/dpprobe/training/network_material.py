@@ -1,4 +1,4 @@
-"""The rows that a network is made from, activations at a cut or images, and its backbone."""
+"""The rows that a network trains on, which are activations at a cut or images, and its backbone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dpprobe.heads.training_set import TrainingSet
 from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.network_cell import NetworkFiles
 
-# Rows of the example that per-example gradients are checked on.
+# Number of rows in the example with which per-example gradients are checked.
 _CHECKED_ROWS = 3
 
 
@@ -35,8 +35,8 @@ class Material:
     """The inputs and networks of a job.
 
     Attributes:
-      inputs: of a fit, with the features of the train split.
-      memory_mb: larger rows are read for each batch.
+      inputs: the inputs of a fit, with the features of the train split.
+      memory_mb: if the rows need more memory, each batch is read from disk.
     """
 
     options: Options
@@ -49,7 +49,7 @@ class Material:
 
     @cached_property
     def backbone(self) -> Backbone:
-        """On the CPU in float32."""
+        """The backbone, on the CPU in float32."""
         return load_backbone(
             self.files.backbone, runtime=Runtime(device="cpu", precision="float32")
         )
@@ -57,7 +57,7 @@ class Material:
     def make_network(self, seed: int, options: Options | None = None) -> TunedNetwork:
         """Returns a network at its start; the seed draws its random initial values."""
         options = options or self.options
-        # statistics that a probe releases are not there before it is
+        # the probe's statistics do not exist before the probe is released
         normalize = NoNormalisation() if options.normalize.priced else options.normalize
         return build_network(
             self.backbone,
@@ -69,12 +69,12 @@ class Material:
         )
 
     def make_train_inputs(self, seed: int) -> Inputs:
-        """Returns the training examples; each seed has its own views."""
+        """Returns the training examples; the seed draws their augmented views."""
         return self._make_inputs(0, self.inputs.units, seed)
 
     @cached_property
     def features(self) -> TrainingSet:
-        """The training examples' features, for a probe."""
+        """The features of the training examples, for a probe."""
         return self.inputs.read_rows(device=self.device, memory_mb=self.memory_mb)
 
     @cached_property
@@ -90,7 +90,7 @@ class Material:
             _check_weights(cut, self.backbone)
             if list(cut.ids) != list(store.ids):
                 raise DataError(
-                    f"{cut.path}: its rows and the rows of {store.path} come from different "
+                    f"{cut.path}: its rows and the rows of {store.path} come from different split "
                     "tables; delete both and run again"
                 )
             shape = cut_shape(cut) if cuts else (cut.dimension,)
@@ -112,14 +112,15 @@ class Material:
         )
         if not np.array_equal(table.read_labels(), np.asarray(store.labels)):
             raise DataError(
-                f"{store.path}: its rows belong to another table; delete it and run again"
+                f"{store.path}: its rows come from another split table; delete it and run again"
             )
         return inputs
 
     def check_gradients(self, network: TunedNetwork, *, physical_batch: int) -> None:
-        """Compares a network with one-example gradients, on random rows; raises ConfigError.
+        """Checks a network's per-example gradients on random rows; raises ConfigError if one is
+        wrong.
 
-        `physical_batch` is the number of rows, times their views, per pass.
+        `physical_batch` is the number of rows, times their views, in one pass.
         """
         options = self.options
         views = 1 if options.augment is None else options.augment.views
@@ -141,10 +142,10 @@ class Material:
 
 
 def _check_weights(store: FeatureStore, backbone: Backbone) -> None:
-    """Raises DataError if rows are from other weights than the network that is trained.
+    """Raises DataError if features were computed with other weights than the trained network has.
 
-    A network's seeds, and so its noise, derive from the rows' identity. Another network with the
-    same noise would reveal the difference of their sums.
+    A network's seeds, and so its noise, derive from the identity of the features. Two networks with
+    the same noise would reveal the difference of their gradient sums.
     """
     if store.weights_sha256 not in (None, backbone.weights_sha256):
         raise DataError(
@@ -154,7 +155,8 @@ def _check_weights(store: FeatureStore, backbone: Backbone) -> None:
 
 
 def _check_table(table: SplitTable, store: FeatureStore) -> None:
-    """Raises DataError unless images are those of the features: seeds have their identity."""
+    """Raises DataError unless the features were computed from these images, because seeds derive
+    from the identity of the features."""
     info = read_info(table.path.with_name("dataset.json"))
     of_table = info.splits[table.split].fingerprint, info.fingerprint
     if of_table != (table.fingerprint, store.dataset_fingerprint):

@@ -1,4 +1,5 @@
-"""The calibrated plans of all methods at one epsilon, as a file between two jobs."""
+"""The calibrated plans of all methods at one epsilon, in a file that passes them to training
+jobs."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ logger = logging.getLogger("dpprobe")
 
 FORMAT = "dpprobe-plans"
 FORMAT_VERSION = 3
-# Prices are rounded up to six digits, and their last bits differ between processors.
+# Epsilons are rounded up to six digits, and their last bits differ between processors.
 PRICE_TOLERANCE = 2e-5
 _ROUND_OFF = 1e-9
 _NOBODY = Patients(images=None)
@@ -40,10 +41,10 @@ class Plans:
     """The result of a calibration job, by method.
 
     Attributes:
-      plans: of methods that meet the target.
-      failures: the reasons of those that do not.
-      together: the epsilon at the same delta of publishing the heads of all seeds; infinite without
-        privacy.
+      plans: of the methods that meet the target.
+      failures: for each other method, the reason why it misses the target.
+      together: the epsilon, at the same delta, of publishing the heads of all seeds; infinite
+        without privacy.
     """
 
     plans: Mapping[str, Plan]
@@ -65,15 +66,16 @@ def write_plans(
     patients: Patients | None = None,
     allow_delta_above_one_over_n: bool = False,
 ) -> None:
-    """Calibrates each method's mechanisms to (epsilon, delta) on n units, or to a risk.
+    """Calibrates each method's mechanisms to (epsilon, delta), or to a permitted risk, on n units.
 
-    A method that misses the target does not stop the others: the file says why. Methods that facts
-    of the features decide are left to the jobs that read them (`auto_methods`).
+    If a method misses the target, the file has the reason, and the other methods are calibrated.
+    `auto` methods are left to the jobs that read features (`auto_methods`).
 
     Args:
       cache: the folder of noise multipliers, shared by all datasets and methods.
-      seeds: heads per method; their price together is written beside each plan.
-      patients: if the dataset names them and the unit is one image.
+      seeds: number of heads per method; the epsilon of publishing all of them is written beside
+        each plan.
+      patients: given if the dataset names patients and the unit of privacy is one image.
 
     Raises:
       PrivacyError: if delta is above 1/n and not allowed, or no method meets the target.
@@ -117,7 +119,8 @@ def make_plans(
     unit: str,
     patients: Patients | None,
 ) -> Plans:
-    """Calibrates each method, and computes epsilon of all its heads together; see `write_plans`."""
+    """Calibrates each method, and computes the epsilon of publishing all its heads; see
+    `write_plans`."""
     plans: dict[str, Plan] = {}
     failures: dict[str, str] = {}
     together: dict[str, float] = {}
@@ -166,7 +169,8 @@ def plan_method(
     """Calibrates one method's mechanisms; raises DpprobeError if it cannot meet the target.
 
     Args:
-      checked: False for a plan without epsilons by other accountants, which no statement prints.
+      checked: False to omit epsilons by other accountants, for a plan that no privacy statement
+        prints.
     """
     mechanisms = options.list_mechanisms(n)
     check_counts(mechanisms)
@@ -193,7 +197,8 @@ def plan_method(
 
 
 def read_plans(path: Path) -> Plans:
-    """Reads `write_plans`' file; raises PrivacyError if it was edited, DataError if it is newer."""
+    """Reads a file of `write_plans`; raises PrivacyError if it was edited, DataError if a newer
+    dpprobe wrote it."""
     try:
         record = read_json(path)
         check_not_newer(path, record, kind=FORMAT, version=FORMAT_VERSION)
@@ -201,7 +206,7 @@ def read_plans(path: Path) -> Plans:
         if (record["format"], record["format_version"]) != (FORMAT, FORMAT_VERSION):
             raise ValueError(f"format {record['format']!r} {record['format_version']!r}")
         if written != hash_value(record):
-            raise ValueError("edited since it was written")
+            raise ValueError("edited after dpprobe wrote it")
         entries: dict[str, dict[str, Any]] = record["methods"]
         good = {name: entry for name, entry in entries.items() if "error" not in entry}
         return Plans(
@@ -218,14 +223,16 @@ def read_plans(path: Path) -> Plans:
 def check_prices(
     path: Path, method: str, plans: Plans, seeds: int, *, other_accountants: bool = True
 ) -> None:
-    """Prices a method's plan again: by all accountants, and all its heads together.
+    """Recomputes a plan's epsilons: by all accountants, and for publishing all heads of the method.
 
-    The file's hash shows damage, but not an edit by someone who hashes again. So nothing that a
-    statement prints is believed: PrivacyError if the plan costs more than its target, or the file
-    has other epsilons. It takes a second or less, once for all methods priced alike.
+    The file's hash shows damage, but not an edit by a person who also updated the hash. So each
+    epsilon that a privacy statement prints is recomputed. Raises PrivacyError if the plan costs
+    more than its target, or the file has other epsilons. The check takes a second or less, once for
+    all methods with the same mechanisms.
 
     Args:
-      other_accountants: False to price by the plan's own accountant alone, if no statement follows.
+      other_accountants: False to use only the plan's own accountant, if no privacy statement
+        follows.
     """
     for fault in _list_faults(
         plans.plans[method], plans.together[method], seeds, other_accountants=other_accountants
@@ -234,7 +241,7 @@ def check_prices(
 
 
 def check_price(plan: Plan) -> None:
-    """Prices the plan of one head again; raises PrivacyError as `check_prices`."""
+    """Recomputes the epsilon of one head's plan; raises PrivacyError as `check_prices` does."""
     for fault in _list_faults(plan, plan.realised_epsilon, 1):
         raise PrivacyError(f"{fault}; delete the folder of calibrations and run again")
 
@@ -242,7 +249,7 @@ def check_price(plan: Plan) -> None:
 def _list_faults(
     plan: Plan, together: float, seeds: int, *, other_accountants: bool = True
 ) -> Iterator[str]:
-    """Yields faults in a plan's epsilons; the cheapest check comes first."""
+    """Yields the faults of a plan's epsilons; the cheapest check comes first."""
     says = f"says epsilon {{}} at delta {plan.delta:g}{{}}, but {{}}"
     cost = price_plan(plan)
     if plan.private and not cost <= plan.epsilon * (1 + _ROUND_OFF):
@@ -276,7 +283,7 @@ def _list_faults(
 
 
 def _price_patients(plan: Plan, patients: Patients | None) -> Patients | None:
-    """Returns the patients with the plan's epsilon to one of them."""
+    """Returns `patients` with the plan's epsilon for one patient."""
     if patients is None or patients.images is None or not plan.private:
         return patients and replace(patients, epsilon=None)
     return replace(patients, epsilon=round_up(price_of_group(plan, patients.images)))
@@ -293,7 +300,7 @@ def _format_number(epsilon: float | None) -> str:
 
 
 def _price_together(plan: Plan, seeds: int) -> float:
-    """Prices publishing `seeds` independent heads, at the plan's delta."""
+    """Computes the epsilon of publishing `seeds` independent heads, at the plan's delta."""
     if not plan.private:
         return math.inf
     if seeds == 1:

@@ -1,13 +1,13 @@
 """Compares files that a study declares public with its private data, before a job trains.
 
-A file is refused, wherever it lies, if its content was made from private examples:
+A file in any folder is refused if its content was made from private examples:
 
-- heads with the mark of `dpprobe.privacy.private_mark`;
-- heads with the weights of a head among this study's cells, unless that head started from the file:
-  the whole up to a factor and, as softmax ignores it, up to a term common to all classes; or one
-  class up to a factor. Float16 hides neither;
+- heads that carry the mark of `dpprobe.privacy.private_mark`;
+- heads with the weights of a head among this study's cells, unless that head started from the file.
+  All weights may differ by a factor and, as softmax ignores it, by a term common to all classes;
+  the weights of one class may differ by a factor. Rounding to float16 hides neither;
 - a manifest with the content hash of existing private features or split tables;
-- a manifest whose rows are in large part private features' of the job's backbone: see
+- a manifest that shares a large part of its rows with private features of the job's backbone: see
   `dpprobe.features.shared_rows`.
 """
 
@@ -36,21 +36,21 @@ from dpprobe.results.cell_record import STATEMENT_FILE, WEIGHTS_FILE
 
 logger = logging.getLogger("dpprobe")
 
-# The parts of a manifest that tell whose rows it lists.
+# The keys of a manifest that identify the rows that it lists.
 _CONTENT = ("dataset_fingerprint", "fingerprint", "features_sha256")
 _REMEDY = "name a file that was made only from public data"
-# Two directions of weights are one where 1 - |cosine| is less: float16 has about 1e-7.
+# Weights count as equal up to a factor if 1 - |cosine| is less; float16 rounding causes about 1e-7.
 _SAME_DIRECTION = 5e-7
-# A class with fewer weights may have the direction of another's by chance.
+# With fewer weights, two classes may have the same direction by chance.
 _FEWEST_WEIGHTS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateData:
-    """The private data of a study, as far as it is on the disk.
+    """The private data of a study, as far as it exists on this disk.
 
     Attributes:
-      dataset: of the job; `manifests` of its features.
+      dataset: the job's dataset; `manifests` are those of its features.
       datasets: all private datasets of the study.
     """
 
@@ -62,7 +62,8 @@ class PrivateData:
     tables: Path | None = None
 
     def check_files(self, options: MethodOptions) -> None:
-        """Raises PrivacyError if a public file, its rows aside, is made from private examples."""
+        """Raises PrivacyError if a public file was made from private examples; does not read its
+        rows."""
         for option, written in options.public_files().items():
             path = resolve_path(written)
             check_unmarked(path, option=option, written=written)
@@ -92,7 +93,8 @@ class PrivateData:
         return contents
 
     def check_rows(self, options: MethodOptions) -> None:
-        """Reads public features' rows; raises PrivacyError if they are private examples'."""
+        """Reads the rows of public features; raises PrivacyError if many of them are private
+        examples."""
         for option, written in options.public_files().items():
             public = _open_store(resolve_path(written))
             if public is not None and (origin := self._find_rows(public)):
@@ -145,11 +147,11 @@ class PrivateData:
 
 
 def _read_hashes(manifest: Path) -> list[str]:
-    """Returns the content hashes of a manifest; none for another file."""
+    """Returns the content hashes of a manifest; an empty list for any other file."""
     try:
         body = read_manifest(manifest)
     except StoreError:
-        return []  # whoever reads it next says what is wrong with it
+        return []  # the next reader of this file reports what is wrong with it
     return [body[name] for name in _CONTENT]
 
 
@@ -168,7 +170,7 @@ def _open_store(manifest: Path) -> FeatureStore | None:
 
 
 def _read_heads(path: Path) -> npt.NDArray[np.float64] | None:
-    """Returns a file's weights, [heads, classes, d or d + 1]; None without any."""
+    """Returns a file's weights, [heads, classes, d or d + 1]; None if it has no weights."""
     try:
         with safe_open(path, framework="numpy") as stream:
             weights = np.asarray(stream.get_tensor("weights"), dtype=np.float64)
@@ -181,7 +183,7 @@ def _read_heads(path: Path) -> npt.NDArray[np.float64] | None:
 def _heads_match(heads: npt.NDArray[np.float64], weights: npt.NDArray[np.float64]) -> bool:
     """Returns True if one of a cell's heads has the weights of a file's one head.
 
-    Biases are left out: a file may lack them.
+    Biases are left out, because a file may lack them.
     """
     columns = heads.shape[2] - 1
     if weights.shape[1] != heads.shape[1] or weights.shape[2] not in (columns, columns + 1):

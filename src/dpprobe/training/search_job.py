@@ -1,8 +1,9 @@
 """The job of an unpriced search: trials of one (dataset, backbone, method, epsilon).
 
 A trial trains a network with the cell's plan, and is scored without noise on held-out training
-units. Their names and the study's seed choose them, so a patient's images are on one side. They
-stay in the plan as null rows, so n, sampling and divisor are those of the cell's networks.
+units. The units' names and the study's seed decide which units are held out, so a patient's images
+stay together. Held-out units stay in the plan as null rows, so n, sampling and divisor are those of
+the cell's networks.
 
 A search resumes from its hidden log of finished trials, and a trial from its checkpoint. Neither is
 private.
@@ -54,13 +55,16 @@ Rows = npt.NDArray[np.bool_]
 
 
 def search_job(job: Job, files: NetworkFiles, *, output: Path, limits: Limits) -> None:
-    """Brings a search up to date; raises ConfigError, DataError if no trial can be scored."""
+    """Brings a search up to date; raises ConfigError without a search, DataError if no trial can be
+    scored."""
     opened = open_network_job(job, files)
     device = identity_device(limits.device)
     task = network_task(opened, files, device=device)
     options = task.options
     if not isinstance(options, Options) or options.search is None:
-        raise ConfigError(f"{task.name.method}: its options have no search; write `search`")
+        raise ConfigError(
+            f"{task.name.method}: this method has no search; add `search` to its options"
+        )
     identity = _search_identity(task, device)
     wanted = hash_value({**identity, "options": options.identity_options()})
     if _is_current(output, wanted):
@@ -106,16 +110,17 @@ def search_job(job: Job, files: NetworkFiles, *, output: Path, limits: Limits) -
 
 
 def held_out_rows(store: FeatureStore, share: float, *, seed: int) -> Rows:
-    """Returns True for the rows that score trials: whole units, patients if known.
+    """Returns True for the held-out rows, on which trials are scored: all rows of a unit, or none.
 
-    A unit's side follows from its name and the seed alone. Raises DataError if one side is empty.
+    Only a unit's name and the seed decide if it is held out. Raises DataError if no unit, or each
+    unit, is held out.
     """
     names = _unit_names(store)
     chosen = np.asarray(choose_by_id(names, fraction=share, seed=derived_seed(seed, "held out")))
     if chosen.all() or not chosen.any():
         raise DataError(
-            f"{store.path}: search.held_out {share:g} puts all {len(set(names))} units on one "
-            "side; write another share"
+            f"{store.path}: search.held_out {share:g} leaves all {len(set(names))} units for "
+            "training, or none; write another share"
         )
     return chosen
 
@@ -125,7 +130,7 @@ def _unit_names(store: FeatureStore) -> list[str]:
 
 
 def _search_identity(task: CellTask, device: str) -> dict[str, Any]:
-    """Returns everything except its options that determines a trial's score; names the log."""
+    """Returns all that determines a trial's score except its options."""
     rest = {name: value for name, value in task.identity.items() if name != "options"}
     return {**rest, "search": VERSIONS["search"], "device": device, "metric": task.headline}
 
@@ -173,7 +178,7 @@ class _Objective:
                 record=None,
                 label=f"{self.task.name.method} trial {number}",
             )
-        except ConfigError as error:  # diverged: a network that cannot be trained was refused
+        except ConfigError as error:  # diverged: other faults were refused before
             logger.warning("trial %d: %s", number, error)
             checkpoint.remove_checkpoint()
             return math.nan
@@ -184,7 +189,8 @@ class _Objective:
 
     @cached_property
     def _checked(self) -> bool:
-        """Checks the gradients of one network for all trials: they are built alike."""
+        """Checks the gradients of one network for all trials, because their networks have the same
+        layers."""
         self.material.check_gradients(
             self.material.make_network(0), physical_batch=self.limits.physical_batch
         )
@@ -192,19 +198,20 @@ class _Objective:
 
     @cached_property
     def _inputs(self) -> Inputs:
-        """The training examples, decoded once; all trials have the views of one seed."""
+        """The training examples, decoded once; all trials use the augmented views of the same
+        seed."""
         return self.material.make_train_inputs(
             derived_seed(self.task.study_seed, "views of trials")
         )
 
     @cached_property
     def _features(self) -> TrainingSet:
-        """The features that probes train on: held-out rows are null."""
+        """The features on which probes train; held-out rows are null rows."""
         material = self.material
         return without_rows(material.features, material.stores[0], self.held_out)
 
     def _score_network(self, network: TunedNetwork) -> float:
-        """Returns the metric on held-out rows; every patient counts once."""
+        """Returns the metric on held-out rows; each patient counts once."""
         index = np.flatnonzero(self.held_out)
         batch = self.limits.physical_batch
         scores = network_scores(network, self._inputs, index, physical_batch=batch).numpy()
@@ -219,14 +226,15 @@ class _Objective:
         )
         if self.task.headline not in evaluated:
             raise DataError(
-                f"{self.task.train.path}: each label is on all or on none of the "
-                f"{len(index)} held-out rows; write a larger search.held_out"
+                f"{self.task.train.path}: each label is on all or on none of the {len(index)} "
+                "held-out rows, so there is no AUC; write a larger search.held_out"
             )
         return float(evaluated[self.task.headline])
 
 
 def without_rows(whole: TrainingSet, store: FeatureStore, left_out: Rows) -> TrainingSet:
-    """Returns a training set in which some rows are null: not finite, so they add nothing.
+    """Returns a training set in which some rows are null rows: not finite, so they add nothing to
+    sums.
 
     Features in memory are not copied: these rows become null in `whole` as well.
     """
@@ -243,7 +251,7 @@ def without_rows(whole: TrainingSet, store: FeatureStore, left_out: Rows) -> Tra
 
 
 class _WithoutRows:
-    """A store that is read from disk with some rows as null rows."""
+    """Rows of a feature store, read from disk, in which some are null rows."""
 
     def __init__(self, store: FeatureStore, left_out: Rows) -> None:
         self._store, self._left_out = store, left_out

@@ -1,4 +1,4 @@
-"""Turns the methods of a training job into checked tasks."""
+"""Reads and checks the inputs of a training job, and turns its methods into tasks."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class Job:
 
     Attributes:
       study: its name.
-      private_datasets: which public files must not be made from.
-      memory_mb: larger features, as float32, are streamed from disk.
-      unit: of privacy; `patients` has the `images` of one if the unit is an image.
-      metric: the study's headline for the dataset; None for the usual one.
+      private_datasets: all private datasets of the study; no public file may be made from them.
+      memory_mb: features that take more memory, as float32, are streamed from disk.
+      unit: the unit of privacy. patients: if the unit is an image, has the most images per patient.
+      metric: the headline metric that the study sets for the dataset; None for the default.
     """
 
     study: str
@@ -80,7 +80,7 @@ class OpenedJob:
 
     Attributes:
       calibrated: the plans of all methods of the dataset and epsilon; `path` is their file.
-      near_duplicates: the counts of the check against public data, or "not run".
+      near_duplicates: the counts of the near-duplicate check against public data, or "not run".
     """
 
     job: Job
@@ -94,7 +94,7 @@ class OpenedJob:
 
     @property
     def failure_reasons(self) -> dict[str, str]:
-        """The reasons of methods without a plan."""
+        """For each method without a plan, the reason."""
         failed = self.calibrated.failures
         return {name: failed[name] for name in self.job.methods if name in failed}
 
@@ -105,11 +105,11 @@ class OpenedJob:
     def make_task(
         self, method: str, *, device: str, more: Mapping[str, Any] | None = None
     ) -> CellTask:
-        """Returns one cell; raises DataError for public weights of other classes.
+        """Returns the task of one cell; raises DataError if public weights have other classes.
 
         Args:
-          device: the kind that training draws its noise on.
-          more: what else decides the cell's contents; nothing for a linear head.
+          device: the kind of device that draws the noise in training.
+          more: further values that decide the cell's contents; none for a linear head.
         """
         job, plan = self.job, self.calibrated.plans[method]
         train, test = self.stores
@@ -131,7 +131,8 @@ class OpenedJob:
             "mode": job.mode,
             **(more or {}),
         }
-        # A GPU draws other noise, and adds in another order; a CPU's cells are named without it.
+        # A GPU draws other noise and sums in another order. The identity of cells from a CPU has no
+        # device.
         if device != "cpu":
             identity["device"] = device
         published = name.folder(self.cells)
@@ -159,7 +160,8 @@ class OpenedJob:
         )
 
     def check_stale(self, task: CellTask) -> None:
-        """Checks epsilons and public rows, which takes time; raises PrivacyError."""
+        """Does the slow checks of a cell to be trained, of epsilons and public rows; raises
+        PrivacyError."""
         method = task.name.method
         check_prices(self.path, method, self.calibrated, self.job.seeds)
         with _name_method(method):
@@ -176,9 +178,10 @@ def open_job(
     overlap: Path | None,
     tables: Path | None,
 ) -> OpenedJob:
-    """Reads and checks a job's inputs; arguments as `head_job.train_job`.
+    """Reads and checks a job's inputs; arguments are those of `head_job.train_job`.
 
-    Raises PrivacyError for a plan that is not its method's, and a private file declared public.
+    Raises PrivacyError if a plan does not belong to its method, or a private file is declared
+    public.
     """
     stores = FeatureStore(train), FeatureStore(test)
     check = read_near_duplicates(overlap, *stores) if overlap else "not run"
@@ -211,14 +214,14 @@ def open_job(
 
 
 def read_job_plans(job: Job, path: Path, inputs: FitInputs) -> tuple[Job, Plans]:
-    """Reads a job's plans from `path`, checks them, and decides the methods that facts decide.
+    """Reads a job's plans from `path`, checks them, and resolves `auto` methods.
 
     Returns:
-      The job with all methods decided, and the plans of all.
+      The job with all `auto` methods resolved, and the plans of all methods.
 
     Raises:
-      DataError: if a method has no plan, or one for another job.
-      PrivacyError: if the file is damaged, or a plan is not its method's.
+      DataError: if a method has no plan, or a plan for another job.
+      PrivacyError: if the file is damaged, or a plan does not belong to its method.
     """
     calibrated = read_plans(path)
     methods, plans = decide_methods(
@@ -241,7 +244,7 @@ def read_job_plans(job: Job, path: Path, inputs: FitInputs) -> tuple[Job, Plans]
 
 @contextmanager
 def _name_method(method: str) -> Iterator[None]:
-    """Puts a method's name before its PrivacyError."""
+    """Puts a method's name before the message of its PrivacyError."""
     try:
         yield
     except PrivacyError as error:
@@ -249,17 +252,18 @@ def _name_method(method: str) -> Iterator[None]:
 
 
 def locate_options(job: Job, method: str) -> MethodOptions:
-    """Returns a method's options, with the names of dataset and backbone in paths."""
+    """Returns a method's options, with the names of dataset and backbone filled into paths."""
     return job.methods[method].fill_paths(dataset=job.dataset, backbone=job.backbone)
 
 
 def check_planned(path: Path, job: Job, method: str, calibrated: Plans, n: int) -> None:
     """Checks that a method has a plan for this job and for what the method releases.
 
-    Raises DataError for no plan, or another job's; PrivacyError if the plan is not the method's.
+    Raises DataError if there is no plan or it is for another job, PrivacyError if it is for another
+    method.
     """
     if method not in calibrated.plans:
-        raise DataError(f"{path}: {method}: no plan; delete it and run again")
+        raise DataError(f"{path}: this file has no plan for {method}; delete it and run again")
     plan = calibrated.plans[method]
     planned = (plan.n, plan.unit, plan_budget(plan), plan.delta, plan.accountant)
     wanted = (n, job.unit, read_budget(job.epsilon), job.delta, job.accountant)

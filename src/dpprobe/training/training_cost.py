@@ -1,4 +1,4 @@
-"""The memory that jobs which train linear heads ask for."""
+"""The memory that jobs request to train linear heads."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dpprobe.study.study import Study
 
-# Memory of names and labels over the size of shards of 768 features, by bench/scale.py.
+# Memory of names and labels, as a share of the shards' size with 768 features (bench/scale.py).
 NAMES = 0.13
 
 
 def estimate_memory_mb(study: Study, shards_mb: float) -> float:
-    """Estimates the MB of a job with inputs of `shards_mb`: float16 on disk, float32 in memory.
+    """Estimates the memory of a job in MB, whose shards take `shards_mb` in float16 on disk.
 
-    Features above `features.memory_mb` are streamed. Whitened rows, which `auto` may choose, are a
-    copy.
+    In memory features are float32; above `features.memory_mb` they are streamed. Whitening, which
+    `auto` may choose, needs a copy of all rows.
     """
     copies = 1 + any(
         method.head == "auto" or method.normalize.kind == "whitened"
         for method in study.methods.values()
     )
     features = min(2.2 * shards_mb, study.features.memory_mb)
-    # names of all rows, also where features are streamed
+    # the names of all rows are in memory even if features are streamed
     return 2000 + copies * features + NAMES * shards_mb

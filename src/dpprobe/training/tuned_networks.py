@@ -1,7 +1,8 @@
-"""Makes a cell of its seeds' networks: the same files as any cell's, so that all readers work.
+"""Makes a cell from its seeds' networks, with the same files as any cell has, for all readers of
+cells.
 
-`heads.safetensors` holds the last layers, on features that each network computes itself; the
-networks stand in a folder of their own.
+`heads.safetensors` has the last layers, whose features each network computes itself. The networks
+have their own folder.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def gather_networks(job: Job, files: NetworkFiles) -> None:
     for index, (folder, record) in enumerate(zip(folders, records, strict=True)):
         if not is_of(record, task, index, folder):
             raise DataError(
-                f"{folder}: it belongs to another version of this cell; delete it and run again"
+                f"{folder}: this network belongs to another version of the cell; delete the folder "
+                "and run again"
             )
     if not task.is_current():
         opened.check_stale(task)
@@ -56,17 +58,18 @@ def gather_networks(job: Job, files: NetworkFiles) -> None:
 def _read_record(folder: Path) -> NetworkRecord:
     record = whole_network_record(folder)
     if record is None:
-        raise DataError(f"{folder}: incomplete network; delete it and run again")
+        raise DataError(f"{folder}: incomplete network; delete the folder and run again")
     return record
 
 
 def _device_kind(folders: Sequence[Path], records: Sequence[NetworkRecord]) -> str:
-    """Returns the common kind of device of all seeds, because noise depends on it."""
+    """Returns the kind of device that trained all seeds; raises DataError if seeds differ, because
+    noise depends on it."""
     for folder, record in zip(folders, records, strict=True):
         if record.device != records[0].device:
             raise DataError(
                 f"{folder}: trained on {record.device}, but {folders[0]} on {records[0].device}; "
-                "delete one of the two and run both on the same kind of machine"
+                "delete one of the two folders and run again on the other's kind of device"
             )
     return records[0].device
 

@@ -86,7 +86,7 @@ def test_a_patient_with_more_images_than_are_priced_is_refused(tmp_path: Path) -
 
 def test_features_that_name_no_patients_are_refused(tmp_path: Path) -> None:
     unnamed = inputs(tmp_path, "patient", named=False)
-    with pytest.raises(DataError, match="its rows name no patients"):
+    with pytest.raises(DataError, match="the rows of this store name none"):
         _ = unnamed.units
-    with pytest.raises(DataError, match="its rows name no patients"):
+    with pytest.raises(DataError, match="the rows of this store name none"):
         unnamed.check_patients(Patients(images=20).images)

@@ -317,12 +317,12 @@ def test_labels_without_an_auc_are_said(run: Run) -> None:
 def test_a_part_that_leaves_one_side_empty_is_refused(tmp_path: Path) -> None:
     write_features(tmp_path)
     store = FeatureStore(tmp_path / "train/manifest.json")
-    with pytest.raises(DataError, match="held_out 1e-09 puts all 300 units on one side"):
+    with pytest.raises(DataError, match="held_out 1e-09 leaves all 300 units for training, or none"):
         held_out_rows(store, 1e-9, seed=0)
 
 
 def test_a_method_without_a_search_is_refused(run: Run) -> None:
-    with pytest.raises(ConfigError, match="net: its options have no search"):
+    with pytest.raises(ConfigError, match="net: this method has no search"):
         run.search(searched().make_trial({}))
 
 

@@ -273,7 +273,7 @@ def test_a_plan_that_was_edited_is_refused_before_anything_is_trained(
         record["methods"]["full"]["plan"]["realised_epsilon"] /= 2
         write_json(path, record)
 
-    with pytest.raises(PrivacyError, match=re.escape("edited since it was written")):
+    with pytest.raises(PrivacyError, match=re.escape("edited after dpprobe wrote it")):
         audits.run(AuditOptions(runs=20), edit=edit)
     assert attacks.white == []
 

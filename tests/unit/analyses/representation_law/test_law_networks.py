@@ -147,7 +147,7 @@ def test_the_same_rows_are_drawn_again(tmp_path: Path, tables: dict[str, Path]) 
 
 def test_a_network_of_another_backbone_is_refused(tmp_path: Path, tables: dict[str, Path]) -> None:
     files = _write_network(tmp_path / "net", CONVOLUTIONAL, "one")
-    with pytest.raises(ConfigError, match="train it again"):
+    with pytest.raises(ConfigError, match="train the network again"):
         _measure(tmp_path, tables, VIT, [files])
 
 
