@@ -1,4 +1,4 @@
-"""The command that compares all bytes of results with recorded hashes: `dpprobe doctor`."""
+"""`dpprobe doctor`: compares all bytes of results with recorded hashes."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from dpprobe.study.snapshot import Run, recent_runs
 
 _LOCKS = Path(".snakemake/locks")
 _THREADS = 8  # reading takes most of the time, and hashing releases Python's lock
-# A job may be publishing a folder that changed within so many seconds: it is checked again.
+# A folder that changed in the last 60 s is checked up to 4 times, because a job may be publishing
+# it.
 _RECENT, _LOOKS, _PAUSE = 60, 4, 0.5
-_LOGS = {"logs", "benchmarks", "mlartifacts"}  # files in these folders need no hash
+_LOGS = {"logs", "benchmarks", "mlartifacts"}  # folders whose files need no hash
 
 
 def add_command(commands: Any) -> None:
@@ -47,8 +48,8 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "--fix",
         action="store_true",
-        help="delete damaged files, which the next run then recreates; bundles, ledgers and "
-        "downloads stay",
+        help="delete damaged files, so that the next run recreates them; damaged bundles, ledgers "
+        "and downloads are not deleted",
     )
 
 
@@ -59,7 +60,7 @@ def _run_doctor(arguments: argparse.Namespace) -> int:
     data = arguments.data or (run.data if run and run.data.is_dir() else None)
     for folder, key in ((results, "results_dir"), (data, "data_dir")):
         if folder is not None and not folder.is_dir():
-            raise DataError(f"{folder}: no such folder; name a study's {key}")
+            raise DataError(f"{folder}: no such folder; write the {key} of a study")
     if arguments.fix and _LOCKS.is_dir() and any(_LOCKS.iterdir()):
         unlock = command_line(*run_words(call=[*(run.call if run else ()), "--unlock"]))
         raise ConfigError(
@@ -70,7 +71,9 @@ def _run_doctor(arguments: argparse.Namespace) -> int:
     checked = check_files(results, data)
     seconds = max(time.monotonic() - started, 1e-3)
     if not checked:
-        raise DataError(f"{results}: no file here has a recorded hash; name a study's results_dir")
+        raise DataError(
+            f"{results}: no file here has a recorded hash; write the results_dir of a study"
+        )
     damaged = sorted(each for each in checked if each.fault)
     left = 0
     for each in damaged:
@@ -105,7 +108,7 @@ def check_files(results: Path, data: Path | None) -> list[Checked]:
 
 
 def _check_records(records: Sequence[Path]) -> Iterator[tuple[Path, Checked]]:
-    """Checks records and the files whose hashes they have; yields each with its record."""
+    """Checks records and the files whose hashes they contain; yields each file with its record."""
     with ThreadPoolExecutor(_THREADS) as pool:
         read = [each for each in pool.map(read_recorded, records) if each is not None]
         yield from ((each.checked.path, each.checked) for each in read if each.hashed)
@@ -123,9 +126,9 @@ def _check_records(records: Sequence[Path]) -> Iterator[tuple[Path, Checked]]:
 
 
 def _check_releases(results: Path, data: Path | None) -> Iterator[Checked]:
-    """Checks ledgers, bundles and their staged copies, which cannot be made again.
+    """Checks ledgers, bundles and staged copies of bundles, none of which dpprobe can recreate.
 
-    A bundle without sums is being copied, unless the mark of its job exists.
+    A bundle without a file of hashes counts as still being copied, unless its job's mark exists.
     """
     from dpprobe.release.ledger import Ledger  # heavy: numpy
 
@@ -165,7 +168,7 @@ def _changed_recently(folder: Path) -> bool:
 
 
 def _count_unhashed(results: Path, checked: Sequence[Checked]) -> Counter[str]:
-    """Counts files of results without a recorded hash, by their folder."""
+    """Counts the files of results that have no recorded hash, by folder."""
     known, counts = {each.path for each in checked}, Counter[str]()
     for folder, folders, names in os.walk(results):
         group = Path(folder).relative_to(results).parts[:1]
@@ -179,14 +182,15 @@ def _count_unhashed(results: Path, checked: Sequence[Checked]) -> Counter[str]:
 def _treat_damage(
     damage: Checked, results: Path, data: Path | None, run: Run | None, *, fix: bool
 ) -> tuple[bool, str]:
-    """Deletes a damaged file if allowed; returns whether the next run makes it, and the remedy."""
+    """Deletes a damaged file if allowed; returns whether the next run recreates it, and the
+    remedy."""
     if damage.by_hand:
         return False, damage.by_hand
     of_results, target = damage.path.is_relative_to(results), damage.target
     root = results if of_results or data is None else data
-    if run:  # Snakemake knows files by the folders as the study names them
+    if run:  # Snakemake knows files by the paths that the study writes
         target = (run.results if of_results else run.data) / target.relative_to(root)
-    # a cached noise multiplier is no target; it is made again when needed
+    # a cached noise multiplier is not a target of Snakemake; dpprobe recreates it when needed
     targets = [] if target.parent.name == "calibration" else [str(target)]
     command = f"run `{run_command(*(run.call if run else ()), targets=targets)}`"
     if damage.fault == MISSING:

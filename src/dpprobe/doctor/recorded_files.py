@@ -20,9 +20,9 @@ from dpprobe.artifacts import (
 from dpprobe.results.cell_record import METRICS_FILE
 from dpprobe.results.network_record import RECORD_FILE
 
-# Folders whose record must exist if the job's mark exists, beside them or one level up.
+# Folders and their record, which must exist if the job's mark exists beside them or one level up.
 _MARKED = {"cells/*/*/*/eps-*": METRICS_FILE, "networks/*/*/*/eps-*/seed-*": RECORD_FILE}
-# Records that their place identifies, below results and below split tables.
+# Records that are recognised by their path, below results and below split tables.
 _PLACES = (
     *(f"{folder}/{name}" for folder, name in _MARKED.items()),
     "features/*/*/*/manifest.json",
@@ -32,9 +32,9 @@ _PLACES = (
     "searches/*/*/*/eps-*.json",
 )
 _DATA_PLACES = ("*/dataset.json", "downloads/*/receipt.json")
-# Their format identifies other records, in these folders or up to three levels below.
+# Other records are recognised by their format, in these folders or up to three levels below.
 _FOLDERS = (*sorted(FOLDERS), "overlap", "tracking")
-# Formats that contain their own hash, but not by `write_record`: its key, and their version.
+# Formats that contain their own hash, not written by `write_record`: the hash's key, the version.
 _OWN_HASH = {
     "dpprobe-manifest": ("manifest_sha256", 2),
     "dpprobe-plans": ("sha256", 3),
@@ -47,8 +47,8 @@ _DOWNLOAD = "delete it and the receipt.json of its dataset, to download it again
 class Checked(NamedTuple):
     """A file that was compared with a hash; `fault` is None if it is undamaged.
 
-    Snakemake makes it again if asked for `target`. If it must not be deleted, `by_hand` is a remedy
-    for a person.
+    Snakemake recreates the file if it is asked for `target`. If the file must not be deleted,
+    `by_hand` is a remedy for a person.
     """
 
     path: Path
@@ -85,7 +85,8 @@ class RecordedFile(NamedTuple):
 
 
 class FoundRecord(NamedTuple):
-    """A record, and the files whose hashes it has; `hashed` if it contains its own hash."""
+    """A record, and the files whose hashes it contains; `hashed` if it also contains its own
+    hash."""
 
     checked: Checked
     hashed: bool = True
@@ -104,7 +105,8 @@ def _describe_error(error: OSError, by_hand: str = "") -> tuple[str, str]:
 
 
 def list_records(folder: Path, *, data: bool = False) -> list[Path]:
-    """Lists records below a folder of results or split tables, and missing ones if a job ended."""
+    """Lists the records below a folder of results or split tables, and missing records of finished
+    jobs."""
     if data:
         return sorted(chain.from_iterable(map(folder.glob, _DATA_PLACES)))
     others = ("/".join((name, *"*" * depth, "*.json")) for name in _FOLDERS for depth in range(4))
@@ -118,7 +120,7 @@ def list_records(folder: Path, *, data: bool = False) -> list[Path]:
 
 
 def read_recorded(path: Path) -> FoundRecord | None:
-    """Reads a record and compares it with its hash; None for a file of another program."""
+    """Reads a record and compares it with its own hash; None for a file of another program."""
     placed = any(path.match(place) for place in (*_PLACES, *_DATA_PLACES))
     size, by_hand = 0, ""
     try:
@@ -149,7 +151,8 @@ def _check_own_hash(values: Mapping[str, Any]) -> bool:
     if key and values.get(key) != hash_value(body):
         if values.get("format_version") != version:
             raise _KeptError(
-                "of another version of dpprobe, or changed", "delete it if you do not need it"
+                "of another version of dpprobe, or changed",
+                "delete the record if you do not need it",
             )
         raise ValueError(CHANGED)
     return key is not None
@@ -163,12 +166,12 @@ def _check_place(path: Path, values: Mapping[str, Any]) -> None:
     wanted = [names["dataset"], names["backbone"], names.get("method", names["dataset"])]
     wanted += [f"eps-{names['epsilon']}"] if isinstance(names.get("epsilon"), str) else []
     if other := [str(name) for name in wanted if name not in {*path.parts[-7:], path.stem}]:
-        remedy = "it is complete: move it there, or delete it and run the study"
+        remedy = "the record is complete: move it to that folder, or delete it and run the study"
         raise _KeptError(f"belongs to {', '.join(other)}", remedy)
 
 
 def _list_files(path: Path, values: Mapping[str, Any]) -> tuple[RecordedFile, ...]:
-    """Lists the files whose hashes a record has; refuses files outside of its folder."""
+    """Lists the files whose hashes a record contains; refuses files outside the record's folder."""
     kind, folder = values["format"], path.parent
     try:
         if kind == "dpprobe-manifest":
@@ -185,9 +188,13 @@ def _list_files(path: Path, values: Mapping[str, Any]) -> tuple[RecordedFile, ..
         for pure in (PurePath(name) for name, *_ in parts):
             nested = len(pure.parts) > 1 and kind != "dpprobe-download"
             if pure.is_absolute() or ".." in pure.parts or nested:
-                raise _KeptError(f"names {pure}, which is not in its folder", "look at it")
+                raise _KeptError(
+                    f"names {pure}, which is not in its folder", "find out which program wrote it"
+                )
     except (KeyError, TypeError, AttributeError):
-        raise _KeptError("lacks hashes of files", "of another version of dpprobe?") from None
+        raise _KeptError(
+            "lacks hashes of files", "check if another version of dpprobe wrote it"
+        ) from None
     by_hand = _DOWNLOAD if kind == "dpprobe-download" else ""
     targets_itself = kind in ("dpprobe-manifest", "dpprobe-dataset")
     return tuple(

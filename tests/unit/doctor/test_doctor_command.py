@@ -219,7 +219,7 @@ def test_files_of_two_cells_that_changed_places(doctor: Doctor) -> None:
         assert "2 damaged" in output
         if name == "metrics.json":
             # both are whole records, and agree with no file beside them
-            assert f"{first}: belongs to eps-2; it is complete: move it there" in output
+            assert f"{first}: belongs to eps-2; the record is complete: move it" in output
             doctor("--fix")
             assert first.exists()
         else:
@@ -433,11 +433,11 @@ def test_a_cached_noise_multiplier_is_no_target(doctor: Doctor) -> None:
 
 def test_folders_without_results(doctor: Doctor) -> None:
     Path("empty").mkdir()
-    assert "empty: no file here has a recorded hash; name a study's results_dir" in str(
+    assert "empty: no file here has a recorded hash; write the results_dir of a study" in str(
         doctor("empty")[0]
     )
     assert "gone: no such folder" in str(doctor("gone")[0])
-    assert "gone: no such folder; name a study's data_dir" in str(doctor("--data", "gone")[0])
+    assert "gone: no such folder; write the data_dir of a study" in str(doctor("--data", "gone")[0])
 
 
 def test_results_of_no_run_here(doctor: Doctor, tmp_path: Path) -> None:
