@@ -1,7 +1,7 @@
-"""MLflow: the only room that imports it."""
+"""MLflow: only this package imports it."""
 
 import os
 
-# Before mlflow is imported, which reads both then.
+# Set before mlflow is imported, because mlflow reads both variables at import.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")

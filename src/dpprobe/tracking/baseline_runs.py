@@ -1,7 +1,7 @@
-"""MLflow's runs of the baselines of private heads: zero-shot CLIP and few-shot probes.
+"""MLflow runs of the baselines for private heads: zero-shot CLIP and few-shot probes.
 
-They are among the cells of their dataset and have the same `test/` metrics, so that one column or
-one chart compares them with private heads. They are not private.
+These runs are in the same experiment as the cells of their dataset, with the same `test/` metrics,
+so that one column or chart compares them with private heads. They are not private.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dpprobe.tracking.runs import (
 from dpprobe.tracking.views import COMPARED
 from dpprobe.versions import VERSIONS
 
-NO_EPSILON = "none"  # instead of an epsilon
+NO_EPSILON = "none"  # tag of runs without an epsilon
 ZERO_SHOT = "zero_shot"
 FEW_SHOT = "few_shot"
 
@@ -41,7 +41,8 @@ def list_baseline_runs(
     shared_tags: Mapping[str, str],
     source: DatasetInput,
 ) -> list[RunContents]:
-    """Describes a dataset's runs: one per zero-shot classifier and per probe of N images."""
+    """Describes a dataset's baseline runs: one per zero-shot classifier, and one per probe on N
+    images."""
     runs = []
     for path in zero_shot:
         record = read_zero_shot(path)

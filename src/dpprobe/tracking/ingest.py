@@ -1,7 +1,7 @@
-"""Mirrors finished cells, and the study as a whole, into MLflow.
+"""Copies finished cells, and the results of the whole study, into MLflow.
 
-Jobs write files; `update_dataset` and `ingest_study` read them. `docs/tracking.md` describes what a
-person sees.
+Jobs write files, which `update_dataset` and `ingest_study` read. `docs/tracking.md` describes the
+pages in MLflow.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from dpprobe.tracking.views import (
 )
 from dpprobe.tracking.writer import leave_receipt, open_writer
 
-STUDY_FOLDER = "_study"  # of a study's artifacts and its receipt; no dataset has this name
+STUDY_FOLDER = "_study"  # of a study's artifacts, and its receipt; no dataset has this name
 
 
 def update_dataset(
@@ -64,23 +64,23 @@ def update_dataset(
 ) -> None:
     """Brings MLflow up to date with the cells and the baselines of one dataset.
 
-    A run whose result_key and content_hash are current is kept. A run whose cell has changed is
-    replaced, and an unfinished run of a crash is deleted. Runs of cells that the study no longer
-    names stay, but tagged `current` = "false", which the ready-made views leave out. Runs of other
-    studies stay unchanged.
+    A run with an up-to-date result_key and content_hash is kept. A run whose cell has changed is
+    replaced, and an unfinished run that a crash left is deleted. Runs of cells that the study no
+    longer has stay, with the tag `current` = "false", and the ready-made views omit them. Runs of
+    other studies stay unchanged.
 
     Args:
       uri: `sqlite:///relative/path` or `http(s)://server`.
       metrics_files: metrics.json of each cell, with its other files beside it.
-      figures, tables: of the dataset, shown with each (backbone, method).
+      figures, tables: files of the dataset, stored with each (backbone, method).
       embeddings: backbone -> its t-SNE figures.
-      artifact_root: folder of artifacts, unless a server decides that.
-      receipt: written last: the run of each result, and the pages to open.
-      lock: a file beside a SQLite store; two ingesters wait for each other. A server takes many
-        writers at once: only those of the same receipt wait.
-      commit: of the workflow, for runs that are written; another commit replaces no run.
+      artifact_root: folder of artifacts, unless a server chooses the folder.
+      receipt: the file that is written last, with the run of each result and the pages to open.
+      lock: a file beside a SQLite store, so that one process writes at a time. A server accepts
+        many writers at once: there only writers of the same receipt wait for each other.
+      commit: the workflow's commit, recorded in new runs; a changed commit replaces no run.
       audits, fairness, zero_shot, few_shot: records of cells and backbones.
-      comparisons: figures of the run of the whole dataset, beside `figures`.
+      comparisons: further figures, stored only with the run of the whole dataset.
     """
     info = read_info(dataset_info)
     cell_files = _read_cells(metrics_files, dataset)
@@ -159,9 +159,10 @@ def ingest_study(
     lock: Path,
     commit: str | None = None,
 ) -> None:
-    """Brings MLflow up to date with the study as a whole: one run, with its report and tables.
+    """Brings MLflow up to date with the whole study: one run, with the study's report and tables.
 
-    Tables in a folder below `tables` keep it. Other arguments are as for `update_dataset`.
+    Tables in a subfolder of `tables` keep the subfolder. Other arguments are as for
+    `update_dataset`.
     """
     files = [(report, "")]
     for path in tables:
@@ -175,7 +176,7 @@ def ingest_study(
     ) as writer:  # fmt: skip
         pages = {"studies": writer.write(studies_experiment(writer.location, run), [run])}
         for name in writer.retire_datasets(dataset_infos):
-            # its runs are current again when it is tracked again
+            # without its receipt, the dataset is tracked again if the study names it again
             (receipt.parent / f"{name}.json").unlink(missing_ok=True)
     leave_receipt(receipt, writer, uri=uri, dataset=STUDY_FOLDER, pages=pages)
 

@@ -1,6 +1,6 @@
-"""The receipt that tracking leaves for a dataset or a study: its store and the runs in it.
+"""The receipt that tracking writes for a dataset or a study: the store and the runs in that store.
 
-Free of mlflow, so that a workflow can read it at each start.
+This module does not import mlflow, so that each start of Snakemake can read receipts.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ RECEIPT_FORMAT_VERSION = 1
 
 
 def store_missing(receipt: Path) -> bool:
-    """Returns True if a receipt names a local store that is gone, so that its runs are made again.
+    """Returns True if a receipt names a local store that no longer exists; its runs are then
+    recreated.
 
-    True also for a receipt that cannot be read; False without a receipt, and for a server. Relative
-    paths are from the working directory.
+    Also returns True if the receipt cannot be read. Returns False without a receipt, and for a
+    server. Relative paths start from the working directory.
     """
     try:
         record = read_json(receipt)

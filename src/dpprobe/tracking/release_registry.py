@@ -1,8 +1,8 @@
-"""Releases in MLflow: one run per release, and a version of a registered model with the bundle.
+"""Releases in MLflow: one run per release, and a version of a registered model that has the bundle.
 
-Everything written follows from the bundle, except the time of writing and the place of the files.
-It has no seed, no time of training and no fingerprint of private data, so it costs no privacy
-beyond the release.
+Everything written follows from the bundle, except the time of writing and the path of the files. No
+seed, training time or fingerprint of private data is written, so tracking costs no privacy beyond
+the release.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ from dpprobe.tracking.writer import fit_to_tag, leave_receipt, open_writer
 logger = logging.getLogger("dpprobe")
 
 ALIAS = "released"
-FOLDER = "model"  # within the run's artifacts
+FOLDER = "model"  # folder in the run's artifacts
 DIGEST = "bundle_digest"  # tag of runs and versions
-RELEASES_FOLDER = "_releases"  # of artifacts; no dataset has this name
-DATA = "bundle"  # the bundle's folder within the model's data
+RELEASES_FOLDER = "_releases"  # folder of artifacts; no dataset has this name
+DATA = "bundle"  # the bundle's folder in the model's data
 DESCRIPTION_LENGTH = 4900  # PostgreSQL refuses descriptions above 5000 characters
 LOADER = served_release.__name__  # the module that MLflow imports to load a release
 REQUIRED = ("mlflow", "numpy", "pandas", "pillow", "pyarrow", "pydantic", "safetensors", "torch")
@@ -67,9 +67,9 @@ def register_release(
 ) -> None:
     """Brings MLflow up to date with a release: its run, its model version, the alias `released`.
 
-    Each bundle digest has one run and one version. A second call makes nothing twice, and finishes
-    what a crash left undone. An older bundle of the name keeps its version, without the alias.
-    Arguments are as for `dpprobe.tracking.ingest.update_dataset`.
+    Each bundle digest has one run and one version. A second call creates nothing twice, and
+    completes what a crash interrupted. An older bundle of the same name keeps its version, without
+    the alias. Arguments are as for `dpprobe.tracking.ingest.update_dataset`.
     """
     content = read_bundle(bundle)
     digest = bundle_digest(bundle)
@@ -100,7 +100,8 @@ def model_name(study: str, release: str) -> str:
 
 
 def release_run(bundle: Bundle, *, study: str, digest: str) -> RunContents:
-    """Describes the run of a release only from its bundle, so that the run stays valid."""
+    """Describes the run of a release from its bundle alone, so that no other change makes the run
+    stale."""
     facts, statement = bundle.facts, bundle.statement
     epsilon, delta = f"{statement['epsilon_target']:g}", f"{statement['delta']:g}"
     guarantee = f"({epsilon}, {delta})-DP{target_words(statement)}"
@@ -151,8 +152,7 @@ def _list_metrics(statement: Any) -> list[MetricValue]:
 def _register_bundle(
     client: MlflowClient, name: str, bundle: Bundle, run_id: str, digest: str
 ) -> str:
-    """Assigns the alias to the version of a bundle, creating the version if needed; returns the
-    version."""
+    """Gives the alias to a bundle's version, which is created if needed; returns the version."""
     facts = bundle.facts
     try:
         client.create_registered_model(
@@ -171,7 +171,7 @@ def _register_bundle(
     registered = next((each for each in versions if each.run_id == run_id), None)
     if registered is None or not _is_whole(client, run_id, bundle):
         with tempfile.TemporaryDirectory() as temporary, warnings.catch_warnings():
-            # MLflow asks for an example of the input, which would be private.
+            # MLflow warns that no input example is stored, but an example would be private.
             warnings.simplefilter("ignore", UserWarning)
             folder = Path(temporary, FOLDER)
             pyfunc.save_model(folder, **_write_bundle(bundle, Path(temporary)))
@@ -185,12 +185,12 @@ def _register_bundle(
             description=describe_release(bundle),
         )
         logger.info("MLflow: registered %s, version %s", name, registered.version)
-    # Old versions too: a crash may have come between a version and its alias.
+    # For existing versions too, because a crash may have created a version without its alias.
     current = client.get_registered_model(name).aliases.get(ALIAS)
     if str(current) != str(registered.version):  # some stores return numbers
         client.set_registered_model_alias(name, ALIAS, registered.version)
     for other in versions:
-        # of this bundle, but its run was deleted
+        # a version of this bundle whose run was deleted
         if other.tags.get(DIGEST) == digest and other.run_id != run_id:
             client.delete_model_version(name, other.version)
     return str(registered.version)
@@ -211,7 +211,7 @@ def _list_files(bundle: Bundle) -> list[Path]:
 
 
 def _is_whole(client: MlflowClient, run_id: str, bundle: Bundle) -> bool:
-    """Returns True if a run has the model's files, and the bundle's in full size."""
+    """Returns True if a run has the model's files, and all files of the bundle in full size."""
     if f"{FOLDER}/{MLMODEL_FILE_NAME}" not in {
         item.path for item in client.list_artifacts(run_id, FOLDER)
     }:
@@ -224,7 +224,8 @@ def _is_whole(client: MlflowClient, run_id: str, bundle: Bundle) -> bool:
 
 
 def _write_bundle(bundle: Bundle, folder: Path) -> dict[str, Any]:
-    """Copies the bundle's files; returns our loader, their folder and a signature."""
+    """Copies the bundle's files; returns the settings of the MLflow model, such as loader and
+    signature."""
     data = folder / DATA
     data.mkdir()
     for path in _list_files(bundle):

@@ -1,4 +1,4 @@
-"""The contents of MLflow's runs of a cell, of a summary over all epsilons, and of a study."""
+"""The contents of MLflow runs: for a cell, for a summary over all epsilons, and for a study."""
 
 from __future__ import annotations
 
@@ -53,12 +53,13 @@ OUTSIDE = (
 RELEASE = (
     "The run of each cell states the guarantee of its heads, and whether they may be released."
 )
-# Suffix of a summary's metric whose steps are 100 x epsilon, and the title of its chart.
+# Suffix of a summary's metrics by epsilon, whose MLflow steps are 100 x epsilon.
 AGAINST_EPSILON = "by_100_eps"
 NAME_LENGTH = 22  # longer run names are cut in MLflow's table
-TAG_LENGTH = 2000  # of a list of classes
+TAG_LENGTH = 2000  # of a tag that lists classes
 CLASSES_LOGGED = 100  # with more classes, only metrics.json has each class's recall
-# In names of a study's metrics, between dataset and epsilon: the best result, and its price.
+# Parts of a study's metric names between dataset and epsilon: of the best result, and of the
+# epsilon for choosing it.
 BEST, CHOICE = "/best_private_eps_", "/choice_epsilon_eps_"
 
 RUN_COLOUR = "mlflow.runColor"  # tag of a run, as MLflow 3.17's page names it
@@ -73,7 +74,7 @@ SCALARS = {
     "auc": "test/auc",
     "mean_average_precision": "test/mean_average_precision",
 }
-# Metrics that a summary run shows at each epsilon, by the headline of its cells.
+# Metrics that a summary run shows at each epsilon, by the headline metric of its cells.
 CURVES = {
     "accuracy": ("accuracy", "macro_accuracy"),
     "auc": ("auc", "mean_average_precision", "accuracy"),
@@ -83,10 +84,10 @@ CURVES = {
 GAP_PARTS = (
     "gap", "low", "high", "chance_gap", "worst", "difference", "difference_low", "difference_high",
 )  # fmt: skip
-PER_CLASS = ("per_class_recall", "per_label_auc")  # one number per class each
+PER_CLASS = ("per_class_recall", "per_label_auc")  # metrics with one number per class
 
 MetricValue = tuple[str, float, int]  # name, value, step
-CellFile = tuple[Path, CellRecord]  # metrics.json and its content
+CellFile = tuple[Path, CellRecord]  # path of metrics.json, and its content
 AuditFile = tuple[Path, AuditRecord]
 
 
@@ -99,7 +100,7 @@ class RunContents:
       content_hash: a run with another hash is out of date.
       artifacts: files, and the folder of each within the run's artifacts.
       history: file of the learning curve, read only when the run is written.
-      drawn: functions that return the text of further artifacts, by path.
+      drawn: by path, functions that return the text of further artifacts.
       seconds: shown in the run's Duration column.
       finished: seconds since the epoch.
     """
@@ -128,7 +129,7 @@ def cell_run(
     audit: AuditFile | None = None,
     fairness: FairnessRecord | None = None,
 ) -> RunContents:
-    """Describes the run of a cell with all its seeds, its audit, and subgroups of its backbone."""
+    """Describes the run of a cell: all its seeds, its audit, and the gaps between its subgroups."""
     cell = record.cell
     guarantee = "not private"
     above = record.delta is not None and delta_above(record.delta, record.n)
@@ -204,7 +205,8 @@ def cell_run(
 
 
 def option_params(options: Mapping[str, Any], taken: Mapping[str, str]) -> dict[str, str]:
-    """Returns a method's options as params; names that are taken get a prefix."""
+    """Returns a method's options as MLflow params; names that are already in `taken` get a
+    prefix."""
     return {
         f"option_{name}" if name in taken else name: (
             value if isinstance(value, str) else json.dumps(value)
@@ -221,7 +223,7 @@ def summary_run(
     artifacts: Sequence[tuple[Path, str]],
     source: DatasetInput,
 ) -> RunContents:
-    """Describes the run of a (backbone, method), from its cells at all epsilons."""
+    """Describes the summary run of a (backbone, method), from its cells at all epsilons."""
     ordered = sorted((record for _, record in cells), key=epsilon_of)
     first, cell = ordered[0], ordered[0].cell
     named = {**cell.model_dump(exclude={"epsilon"}), "head": first.head}
@@ -269,7 +271,7 @@ def study_run(
 ) -> RunContents:
     """Describes the run of a study: the best private result of each dataset and epsilon.
 
-    The first artifact is the report, whose time is the end of the study.
+    The first artifact is the report; the time of that file is the end of the study.
     """
     infos = {name: read_info(path) for name, path in dataset_infos.items()}
     metrics, sentences = [], []
@@ -313,7 +315,8 @@ def study_run(
 
 
 def dataset_input(dataset: str, info: DatasetInfo) -> DatasetInput:
-    """Describes the dataset with our digest: MLflow hashes only a sample of a large set."""
+    """Describes a dataset with dpprobe's own digest, because MLflow hashes only a sample of a large
+    set."""
     rows = {f"{name}_rows": split.rows for name, split in info.splits.items()}
     return DatasetInput(
         Dataset(
@@ -327,12 +330,12 @@ def dataset_input(dataset: str, info: DatasetInfo) -> DatasetInput:
 
 
 def pick_colour(index: int) -> str:
-    """Returns a colour for a run in charts; MLflow's random colours may be equal."""
+    """Returns the colour of a run in charts, because MLflow's random colours may be equal."""
     return CLASS_COLOURS[index % len(CLASS_COLOURS)]
 
 
 def run_name(*words: str) -> str:
-    """Joins words to a run name of at most 22 characters; shortens the longest in the middle."""
+    """Joins words to a run name of at most 22 characters; cuts the longest word in the middle."""
     texts = list(words)
     while len(" ".join(texts)) > NAME_LENGTH:
         longest = max(range(len(texts)), key=lambda index: len(texts[index]))
@@ -352,9 +355,9 @@ def metric_name(text: str) -> str:
 
 
 def curve_steps(epsilons: Sequence[float]) -> dict[float, int]:
-    """Returns the step of each finite epsilon on a summary's curve: 100 x epsilon, rounded.
+    """Returns each finite epsilon's step on a summary's curve: 100 x epsilon, rounded.
 
-    Each has a step of its own: of two points at one step, MLflow shows only one.
+    No two epsilons have the same step, because MLflow shows only one point per step.
     """
     steps: dict[float, int] = {}
     last = -1
@@ -365,14 +368,14 @@ def curve_steps(epsilons: Sequence[float]) -> dict[float, int]:
 
 
 def curve_metrics(path: Path) -> list[MetricValue]:
-    """Reads the learning curve: means over seeds at each recorded step."""
+    """Reads a cell's learning curve: means over seeds at each recorded step."""
     try:
         table = pq.read_table(path).to_pandas()
     except (OSError, ValueError) as error:
         raise _unreadable_error(path, error) from None
     result = []
     for column in ("train_loss", "test_accuracy", "test_auc"):
-        # NaN if a seed diverged: without it the mean would be of the other seeds
+        # NaN if a seed diverged; otherwise the mean would ignore that seed
         means = table.groupby("step")[column].mean(skipna=False).dropna()
         result += [
             (f"curve/{column}", _round_value(value), int(step)) for step, value in means.items()
@@ -390,7 +393,7 @@ def class_metrics(
     names = [metric_name(str(name)) for name in class_names]
     numbered = [f"{name} {index}" for index, name in enumerate(names)]
     titles = [n if names.count(n) == 1 else m for n, m in zip(names, numbered, strict=True)]
-    if len(set(titles)) < len(titles):  # a suffixed name is another class's name
+    if len(set(titles)) < len(titles):  # a name with suffix equals another class's name
         titles = numbered
     by_class = zip(*(seed[metric] for seed in seeds), strict=True)
     return {
@@ -400,7 +403,8 @@ def class_metrics(
 
 
 def scalar_metrics(summary: Mapping[str, Mapping[str, float | None]]) -> dict[str, float | None]:
-    """Returns the test metrics of a summary, such as `MetricSummary`, by their names in MLflow."""
+    """Returns the test metrics of a summary (fields as in `MetricSummary`), by their names in
+    MLflow."""
     values: dict[str, float | None] = {}
     for name, title in SCALARS.items():
         if (entry := summary.get(name)) is not None:
@@ -411,7 +415,7 @@ def scalar_metrics(summary: Mapping[str, Mapping[str, float | None]]) -> dict[st
 
 
 def list_metrics(values: Mapping[str, float | None]) -> list[MetricValue]:
-    """Lists the known numbers, rounded."""
+    """Lists the numbers that are not None, rounded."""
     return [
         (name, _round_value(value), 0)
         for name, value in values.items()
@@ -437,7 +441,7 @@ def _cell_metrics(record: CellRecord) -> list[MetricValue]:
 
 
 def allows_metrics(allows: Mapping[str, Any]) -> list[MetricValue]:
-    """Lists a statement's bounds on the best attack on one head, rounded up."""
+    """Lists a privacy statement's bounds on the best attack on one head, rounded up."""
     return [
         ("allows/balanced_accuracy", rounded_up(allows["balanced_accuracy"]), 0),
         *(
@@ -460,7 +464,7 @@ def _audit_metrics(audit: AuditRecord) -> list[MetricValue]:
 
 
 def _fairness_metrics(record: FairnessRecord, cell: CellName) -> list[MetricValue]:
-    """Lists the gaps between the groups of each attribute, in its displayed metric."""
+    """Lists the gaps between the groups of each attribute, in the metric that the report shows."""
     values: dict[str, float | None] = {}
     compared = record.find_cell(cell.method, cell.epsilon)
     for attribute in compared.attributes if compared else ():
@@ -478,7 +482,8 @@ def _audit_note(audit: AuditFile | None) -> str:
 
 
 def _confusion_files(path: Path, record: CellRecord) -> dict[str, Callable[[], str]]:
-    """Returns functions that write confusion counts over all seeds, and their picture, by path."""
+    """Returns, by path, functions that return confusion counts over all seeds, and their
+    picture."""
     names = [str(name) for name in record.class_names]
     predictions, cell = path.with_name(PREDICTIONS_FILE), record.cell
     if len(names) > confusion.LARGEST:

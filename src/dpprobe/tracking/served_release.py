@@ -1,7 +1,7 @@
-"""A release as a model that MLflow loads: images in, classes and probabilities out.
+"""A release as a model that MLflow loads: takes images, returns classes and probabilities.
 
 The model's files are those of the bundle, and nothing is pickled. `dpprobe.release.predict`
-computes the probabilities, as for the command line.
+computes the probabilities, as it does for `dpprobe predict`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from dpprobe.release.predict import Predictor
 
 COLUMN = "image"  # of the input
-VECTORS = "vector"  # of the input, if the head takes vectors
-CHECKPOINT = "checkpoint"  # param of a prediction
+VECTORS = "vector"  # column of the input, if the head takes vectors
+CHECKPOINT = "checkpoint"  # parameter of a prediction
 CHECKPOINT_VARIABLE = "DPPROBE_CHECKPOINT"
-CHUNK = 256  # images that are in memory at once
-SHOWN = 40  # characters of an input in an error
+CHUNK = 256  # number of images in memory at once
+SHOWN = 40  # number of characters of an input that an error shows
 
 
 class ServedRelease:
@@ -80,13 +80,13 @@ class ServedRelease:
             raise ConfigError(
                 f"{self.facts.name}: its backbone's weights, {backbone.checkpoint} of SHA-256 "
                 f"{backbone.weights_sha256}, are not in the bundle; set {CHECKPOINT_VARIABLE}, or "
-                f"the param {CHECKPOINT}, to their file"
+                f"the parameter {CHECKPOINT}, to their path"
             )
         return Path(named)
 
 
 def stack_vectors(vectors: Sequence[Any], dimension: int) -> npt.NDArray[np.float32]:
-    """Stacks lists of numbers; raises DataError naming a row of another length."""
+    """Stacks lists of numbers; raises DataError naming a row whose length is not `dimension`."""
     for row, vector in enumerate(vectors):
         if np.shape(vector) != (dimension,):
             raise DataError(
@@ -101,7 +101,7 @@ def read_image(value: Any, row: int) -> Image.Image:
         return _decode_bytes(value, row)
     if not isinstance(value, str):
         raise DataError(f"row {row}: {value!r}; pass a path, bytes, or text in base64")
-    # Path.is_file refuses a text as long as an image in base64.
+    # Path.is_file raises an error for a text as long as an image in base64.
     if os.path.isfile(value):  # noqa: PTH113
         return _decode_bytes(Path(value).read_bytes(), row, path=value)
     try:
@@ -119,7 +119,7 @@ def _decode_bytes(data: bytes, row: int, path: str | None = None) -> Image.Image
 
 
 def make_table(probabilities: npt.NDArray[np.float32], facts: BundleFacts) -> pd.DataFrame:
-    """Makes the output: `class` (several labels joined by "|"), then a column per class."""
+    """Makes the output table: `class` (several labels joined by "|"), then one column per class."""
     import pandas as pd
 
     columns = value_columns(facts.class_names, facts.head.link)

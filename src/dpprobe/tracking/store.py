@@ -1,4 +1,4 @@
-"""The MLflow store: its URI, its SQLite database, the lock on it, and its errors made readable."""
+"""The MLflow store: its URI, its SQLite database, the lock for writers, and readable errors."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from dpprobe.progress import report_wait
 from dpprobe.study.options import sqlite_file
 
 logger = logging.getLogger("dpprobe")
-logging.getLogger("mlflow").setLevel(logging.WARNING)  # it logs each table that it creates
+logging.getLogger("mlflow").setLevel(logging.WARNING)  # MLflow logs each table that it creates
 
 LOCK_SECONDS = 3600.0
-LOCK_NOTE_SECONDS = 5.0  # a wait is logged after this time
-BUSY_SECONDS = 600.0  # a statement waits so long for a program that locks the SQLite database
+LOCK_NOTE_SECONDS = 5.0  # a wait for the lock is logged after this time
+BUSY_SECONDS = 600.0  # an SQL statement waits so long while another program locks the database
 HTTP_SECONDS = 10.0
-# Messages of SQLite after which the store itself is whole: it is locked, or the disk is full,
-# read-only or broken.
+# Messages of SQLite that do not mean a damaged store: it is locked, or the disk is full, read-only
+# or broken.
 _LOCKED = re.compile("database (table |schema )?is locked")
 UNWRITABLE = re.compile("disk is full|disk I/O error|readonly database|unable to open database")
-_TUNED: set[Path] = set()  # databases whose connections are set up by `_sync_at_checkpoints`
+_TUNED: set[Path] = set()  # databases that `_sync_at_checkpoints` has set up
 
 
 def create_tables(uri: str) -> None:
-    """Creates the store's tables if it has none. Two processes must not do this at the same
+    """Creates the store's tables if they are missing. Two processes must not call this at the same
     time."""
     if is_server(uri):
         reach_server(uri)
@@ -62,7 +62,8 @@ def create_tables(uri: str) -> None:
 
 
 def checkpoint_log(uri: str) -> None:
-    """Moves the write-ahead log into the SQLite database, so that one file has all data."""
+    """Moves the write-ahead log into the SQLite database, so that the database file has all
+    data."""
     database = sqlite_file(uri)
     if database is not None:
         with closing(sqlite3.connect(database, timeout=BUSY_SECONDS)) as connection:
@@ -70,9 +71,9 @@ def checkpoint_log(uri: str) -> None:
 
 
 def _sync_at_checkpoints(database: Path) -> None:
-    """Avoids a sync to disk at each of the eight commits of a run, by a write-ahead log.
+    """Uses a write-ahead log, which avoids a sync to disk at each of a run's eight commits.
 
-    A power cut may cost the last runs, which the next ingest writes again.
+    A power cut may lose the last runs, which the next ingest writes again.
     """
     if database in _TUNED:
         return
@@ -83,7 +84,8 @@ def _sync_at_checkpoints(database: Path) -> None:
             return
         opened = connection.execute("PRAGMA database_list").fetchone()[2]
         if opened and Path(opened) == database.resolve():
-            # first, for the next one may meet a lock; MLflow's own patience ends in silence
+            # first, because the next pragma may meet a lock; MLflow itself gives up without a
+            # message
             connection.execute(f"PRAGMA busy_timeout={BUSY_SECONDS * 1000:.0f}")
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=NORMAL")
@@ -106,7 +108,7 @@ def public_uri(uri: str) -> str:
 def reach_server(uri: str) -> None:
     """Raises TrackingError at once if no server answers: MLflow's own retries take minutes.
 
-    Any answer counts, even a request to log in. Certificates are checked as by MLflow.
+    Any answer counts, even a request to log in. Certificates are checked as MLflow checks them.
     """
     try:
         requests.get(
@@ -125,19 +127,20 @@ def reach_server(uri: str) -> None:
         ) from None
     except (OSError, requests.RequestException) as error:
         raise TrackingError(
-            f"tracking.uri: {public_uri(uri)}: no answer ({first_line(error)}); start the MLflow "
-            "server or write another URI"
+            f"tracking.uri: {public_uri(uri)}: no answer from this address ({first_line(error)}); "
+            "start the MLflow server or write another URI"
         ) from None
 
 
 def lock_file(uri: str, lock: Path, receipt: Path) -> Path:
-    """Returns the file to lock: a SQLite store's own, or one beside the receipt for a server."""
+    """Returns the file to lock: `lock` for a SQLite store, or a file beside the receipt for a
+    server."""
     return receipt.with_suffix(".lock") if is_server(uri) else lock
 
 
 @contextmanager
 def hold_store(uri: str, *, lock: Path, receipt: Path) -> Iterator[None]:
-    """Holds a store for writing and logs waits; errors become TrackingErrors with a remedy."""
+    """Locks a store for writing and logs waits; errors become TrackingErrors with a remedy."""
     with (
         hold_lock(lock_file(uri, lock, receipt)),
         readable_errors(uri),
@@ -150,9 +153,10 @@ def hold_store(uri: str, *, lock: Path, receipt: Path) -> Iterator[None]:
 def hold_lock(path: Path) -> Iterator[None]:
     """Holds an exclusive lock on a file for up to LOCK_SECONDS of waiting.
 
-    The system frees it when the process ends.
+    The system releases the lock when the process ends.
     """
-    # A file system without locks is an error: a lock file left by a killed job would stay held.
+    # Without system locks this is an error: as a substitute, a lock file of a killed job would
+    # block forever.
     lock = FileLock(path, fallback_to_soft=False)
     try:
         with _warn_of_wait(
@@ -192,11 +196,12 @@ def _warn_of_wait(text: str, **options: Any) -> AbstractContextManager[None]:
 
 
 def is_locked(database: Path) -> bool:
-    """Returns True if no other program can begin to write to a SQLite database now."""
+    """Returns True if some program locks a SQLite database, so that no other program can write
+    now."""
     if not database.is_file():
         return False
     try:
-        # the job's own statements take a part of this time at most
+        # this process's own statements take less than this time
         with closing(sqlite3.connect(database, timeout=0.5, isolation_level=None)) as connection:
             connection.execute("BEGIN IMMEDIATE")
             connection.execute("ROLLBACK")
@@ -212,8 +217,8 @@ def readable_errors(uri: str) -> Iterator[None]:
         yield
     except (MlflowException, SQLAlchemyError, sqlite3.Error) as error:
         remedy = (
-            "correct this at the server, then run the study again; data that was written is still "
-            "there"
+            "correct this at the server, then run the study again; the server still has the data "
+            "written so far"
             if is_server(uri)
             else "close the program that has it open, and run the study again; the store is intact"
             if _LOCKED.search(str(error))

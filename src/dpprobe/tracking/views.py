@@ -1,7 +1,7 @@
-"""The experiments of MLflow and their ready-made views: columns, order, filter, groups, charts.
+"""The experiments in MLflow and their ready-made views: columns, order, filter, groups and charts.
 
-Without a view, MLflow's table shows neither params nor metrics until a person picks columns. A
-view's keys are those of the page's state in MLflow 3.17, except the assistant's panel.
+Without a view, MLflow's table shows neither params nor metrics until a person picks columns. A view
+has the keys of the page's state in MLflow 3.17, except those of the assistant's panel.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from dpprobe.results.best_private import from_one
 from dpprobe.results.cell_record import Measure
 from dpprobe.tracking.runs import AGAINST_EPSILON, BEST, CURVES, RunContents
 
-VIEW_KEY = "dpprobe"  # of the ready-made view that an experiment's page opens
-PRIVATE_VIEW = "dpprobe-private"  # of private cells at every epsilon
-ALL_VIEW = "dpprobe-all"  # of every cell
-BASELINES_VIEW = "dpprobe-baselines"  # of zero-shot and few-shot runs, and comparable cells
-STUDIES = "all studies"  # the experiment of studies; a space keeps it apart from datasets
+VIEW_KEY = "dpprobe"  # key of the view with which an experiment's page opens
+PRIVATE_VIEW = "dpprobe-private"  # key of the view of private cells at all epsilons
+ALL_VIEW = "dpprobe-all"  # key of the view of all cells
+BASELINES_VIEW = "dpprobe-baselines"  # key of the view of baselines and comparable cells
+STUDIES = "all studies"  # the experiment of all studies; dataset names have no space
 RELEASES = "all releases"  # the experiment of releases
-STUDY_COLUMNS = 12  # of the view of all studies
+STUDY_COLUMNS = 12  # number of columns in the view of all studies
 CURRENT = "current"  # tag: "true" while the study names the result, else "false"
 COMPARED = "compared"  # tag: "true" for baselines and comparable cells
-NAME = "name"  # of a view, in the menu of its page; not a key of the page's state
-CHART_COLUMNS = 2  # with MLflow's three, titles lose their epsilon on a page of 1,600 pixels
-RUNS_SHOWN = 20  # in charts, until a person asks for more
+NAME = "name"  # a view's title in the menu of the page; not a key of the page's state
+CHART_COLUMNS = 2  # MLflow's default of 3 cuts the epsilon from titles on a page of 1,600 pixels
+RUNS_SHOWN = 20  # in charts, until a person selects more
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentContents:
-    """The intended contents of an experiment.
+    """The contents that an experiment should have.
 
     Attributes:
-      location: of its artifacts; None if a server decides that.
-      views: makes its views by key, given the metrics of other studies' runs, which it also shows.
+      location: the folder of its artifacts; None if a server chooses the folder.
+      views: makes the experiment's views, by key, from the metrics of other studies' runs in it.
     """
 
     name: str
@@ -59,7 +59,8 @@ def cells_experiment(
 ) -> ExperimentContents:
     """Describes the experiment of a dataset's cells and baselines.
 
-    Its page opens on the private epsilon nearest to 1: accuracies at one epsilon can be compared.
+    The page opens on the private cells at the epsilon nearest to 1, because accuracies are
+    comparable at one epsilon.
     """
     headline = f"test/{measure.headline}"
     others_shown = [f"test/{name}" for name in (*CURVES[measure.headline][1:], "auc")]
@@ -78,7 +79,7 @@ def cells_experiment(
         view = _make_view(params, shown, headline, runs=[*cells, *baselines])
         at_epsilon = f'{view["searchFilter"]} and tags.epsilon = "{epsilon}"'
         private = f'{view["searchFilter"]} and tags.private = "true"'
-        # a group's row shows the highest of each metric
+        # the row of a group shows the maximum of each metric
         keys = [{"mode": "param", "groupByData": "epsilon"}]
         grouped = view | {"groupBy": {"aggregateFunction": "max", "groupByKeys": keys}}
         views = {
@@ -133,7 +134,7 @@ def summary_experiment(
 
 
 def studies_experiment(location: Path | None, run: RunContents) -> ExperimentContents:
-    """Describes the experiment of all studies, for the view with this run."""
+    """Describes the experiment of all studies; `run` gives the view its columns."""
 
     def make_views(other_metrics: Set[str]) -> dict[str, dict[str, Any]]:
         columns = best_columns(_logged_metrics([run]) | other_metrics)
@@ -150,7 +151,7 @@ def studies_experiment(location: Path | None, run: RunContents) -> ExperimentCon
 
 
 def releases_experiment(location: Path | None, run: RunContents) -> ExperimentContents:
-    """Describes the experiment of all studies' releases, for the view with this run."""
+    """Describes the experiment of all studies' releases; `run` gives the view its columns."""
     params = ["study", "release", "dataset", "backbone", "method", "epsilon", "delta", "unit"]
     metrics = ["privacy/epsilon_realised", "evaluation/accuracy", "evaluation/auc"]
     return ExperimentContents(
@@ -164,7 +165,7 @@ def releases_experiment(location: Path | None, run: RunContents) -> ExperimentCo
 
 
 def nearest_to_one(epsilons: Iterable[str]) -> str:
-    """Returns the epsilon nearest to 1, a finite one if there is any."""
+    """Returns the finite epsilon nearest to 1; infinity only if there is no other."""
     return min(
         epsilons, key=lambda token: (_distance(token), budget_order(token)), default=INFINITE
     )
@@ -175,7 +176,7 @@ def _distance(token: str) -> float:
 
 
 def best_columns(metrics: Iterable[str]) -> list[str]:
-    """Returns the best private results that a view has room for, preferably near epsilon 1."""
+    """Returns as many best private results as a view has columns, preferring epsilons near 1."""
     epsilons: dict[str, list[str]] = {}  # by dataset
     for name in metrics:
         dataset, best, epsilon = name.partition(BEST)
@@ -191,12 +192,13 @@ def best_columns(metrics: Iterable[str]) -> list[str]:
 
 
 def view_tag(key: str) -> str:
-    """Returns the tag of an experiment that holds a view, as MLflow 3.17's page names it."""
+    """Returns the tag in which MLflow 3.17 keeps a view of an experiment."""
     return f"mlflow.sharedViewState.{key}"
 
 
 def changed_view(view: Mapping[str, Any], present: str | None) -> str | None:
-    """Returns the value of a view's tag as MLflow 3.17's page writes it; None if up to date."""
+    """Returns the new value of a view's tag, written as MLflow 3.17 writes it; None if it is up to
+    date."""
     state = {name: value for name, value in view.items() if name != NAME}
     packed = zlib.compress(json.dumps(state, sort_keys=True).encode(), 9)
     wanted = {"name": view[NAME], "state": "deflate;" + base64.b64encode(packed).decode()}
@@ -217,7 +219,8 @@ def _make_view(
     *,
     runs: Sequence[RunContents],
 ) -> dict[str, Any]:
-    """Makes a table: the first metric, so that it stays on the page, then params, more metrics."""
+    """Makes a table: the first metric comes first, so that it stays visible, then params, then
+    other metrics."""
     columns = [
         *(f"metrics.`{name}`" for name in metrics[:1]),
         *(f"params.`{name}`" for name in params),
@@ -239,18 +242,19 @@ def _make_view(
 
 
 def _make_charts(name: str, kinds: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """Lays out the first section of charts, in their order.
+    """Lays out the first section of charts, in the given order.
 
-    MLflow adds charts of other metrics, and titles each chart by its metric. It leaves reordered
-    sections in place, and sorts others by name, which puts accuracy before an AUC. It also sorts
-    the charts of a section if their metrics begin with its name, such as test/accuracy in test.
+    MLflow adds charts of other metrics, and names each chart after its metric. It keeps the order
+    of sections that are marked as reordered, and sorts others by name, which puts accuracy before
+    AUC. It also sorts a section's charts if their metrics begin with the section's name, such as
+    test/accuracy in test.
 
     Args:
-      kinds: LINE or BAR, and the metric, of each chart.
+      kinds: for each chart, LINE or BAR, and the metric.
     """
     section = f"dpprobe-{name}"
     shared = {"metricSectionId": section, "deleted": False, "isGenerated": True}
-    # Without a smoothness of 0 MLflow draws averages over epsilons.
+    # With its default smoothness MLflow would draw averages over epsilons.
     line = {
         "lineSmoothness": 0,
         "useGlobalLineSmoothing": False,
@@ -288,7 +292,7 @@ def _make_charts(name: str, kinds: Sequence[tuple[str, str]]) -> dict[str, Any]:
 
 
 def _column_width(param: str, runs: Sequence[RunContents]) -> int:
-    """Returns the pixels that a column of params needs, up to a limit."""
+    """Returns the width in pixels that a column of params needs, up to a limit."""
     longest = max((len(run.params.get(param, "")) for run in runs), default=0)
     return min(260, max(80, 8 * max(longest, len(param)) + 30))
 

@@ -1,7 +1,7 @@
 """Writes, reuses, replaces and retires experiments and runs in MLflow.
 
-A run is never updated: MLflow's params are immutable and a corrected metric may keep showing its
-old value. So a changed result gets a new run, and the old run is deleted once the new one is
+A run is never updated, because MLflow's params are immutable and a corrected metric may still show
+its old value. So a changed result gets a new run, and the old run is deleted when the new run is
 complete.
 """
 
@@ -47,20 +47,20 @@ from dpprobe.tracking.views import (
 
 logger = logging.getLogger("dpprobe")
 
-RESULT_KEY = "result_key"  # tag: the result that a run shows
-CONTENT_HASH = "content_hash"  # tag: of the result when the run was written
-METRICS_A_CALL = 900  # MLflow takes 1000 entities, including params and tags
-PARAMS_A_CALL = 90  # MLflow takes 100
-TAG_LENGTH = 7900  # of a run's tags; PostgreSQL refuses more than 8000 characters, SQLite does not
+RESULT_KEY = "result_key"  # tag: names the result that a run shows
+CONTENT_HASH = "content_hash"  # tag: hash of the result when the run was written
+METRICS_A_CALL = 900  # MLflow accepts 1000 entities per call, including params and tags
+PARAMS_A_CALL = 90  # MLflow accepts 100 per call
+TAG_LENGTH = 7900  # characters; PostgreSQL refuses more than 8000, SQLite does not
 
 
 class Writer:
-    """Brings a study's experiments up to date, and counts.
+    """Brings a study's experiments up to date, and counts the runs that it writes and keeps.
 
     Attributes:
-      location: of the artifacts of its experiments; None if a server decides that.
+      location: the folder of the experiments' artifacts; None if a server chooses the folder.
       created, replaced, kept: numbers of runs.
-      runs: id of the run of each result, by its key.
+      runs: the id of each result's run, by the result's key.
     """
 
     def __init__(
@@ -87,11 +87,11 @@ class Writer:
     ) -> str:
         """Brings one experiment up to date; returns the address of its page on the MLflow server.
 
-        `outdates` returns True for keys of older results that are no longer current: by default for
-        all that `contents` lacks.
+        `outdates` tells which older results, not in `contents`, are no longer current: by default
+        all of them.
         """
         experiment = _find_experiment(self.client, wanted)
-        present: dict[str, list[Run]] = {}  # finished or not, by result key
+        present: dict[str, list[Run]] = {}  # runs in MLflow, finished or not, by result key
         for run in self._search_runs([experiment.experiment_id], f"tags.study = '{self.study}'"):
             present.setdefault(run.data.tags.get(RESULT_KEY, ""), []).append(run)
         with Progress(len(contents), label=f"MLflow {wanted.name}", unit="runs") as progress:
@@ -101,7 +101,8 @@ class Writer:
         for key, left in present.items():
             for run in left if outdates(key) else ():
                 self._mark_run(run, current=False)
-        # After the runs: if two studies are written at once, the last one sees both.
+        # Views come after runs: if two studies are written at once, the later one sees the runs of
+        # both.
         now = self.client.get_experiment(experiment.experiment_id)
         for key, view in wanted.views(self._other_metrics(now)).items():
             tag = view_tag(key)
@@ -122,13 +123,15 @@ class Writer:
         return search_all(search)
 
     def _other_metrics(self, experiment: Experiment) -> set[str]:
-        """Returns the metrics of other studies' current runs, which share the views."""
+        """Returns the metrics of other studies' current runs in this experiment, which share its
+        views."""
         condition = f"tags.study != '{self.study}' and tags.{CURRENT} = 'true'"
         runs = self._search_runs([experiment.experiment_id], condition)
         return {metric for run in runs for metric in run.data.metrics}
 
     def retire_datasets(self, datasets: Iterable[str]) -> set[str]:
-        """Marks the runs of datasets that the study no longer has; returns their names."""
+        """Marks the runs of datasets that the study no longer has as not current; returns the
+        datasets' names."""
         kept = {STUDIES, RELEASES}
         for dataset in datasets:
             kept |= {dataset, f"{dataset}/summary"}
@@ -158,7 +161,8 @@ class Writer:
             else:
                 self.created += 1
         self.runs[item.key] = run_id
-        # After the new run is complete: a crash leaves one too many, never one too few.
+        # Deleted only after the new run is complete, so that a crash leaves an extra run, never a
+        # missing one.
         for run in present:
             if run.info.run_id != run_id:
                 self.client.delete_run(run.info.run_id)
@@ -205,7 +209,7 @@ class Writer:
     def _log_artifact(self, run: Run, folder: str, name: str, content: Path | str) -> None:
         local = _local_folder(run)
         if local is not None:
-            # MLflow writes the same file into its artifact folder, at ten times the cost.
+            # A plain copy is the same file that MLflow would write, at a tenth of the cost.
             target = local / folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
             if isinstance(content, Path):
@@ -223,7 +227,7 @@ def open_writer(
     *, uri: str, study: str, folder: str, artifact_root: Path, receipt: Path, lock: Path,
     commit: str | None = None,
 ) -> Iterator[Writer]:  # fmt: skip
-    """Holds a store, and yields a writer whose artifacts go to a folder of the root.
+    """Locks a store, and yields a writer whose artifacts go to `folder` below `artifact_root`.
 
     Raises:
       TrackingError: if the store cannot be reached, opened or written.
@@ -246,9 +250,10 @@ def leave_receipt(
     named: Mapping[str, str] | None = None,
     models: Mapping[str, str] | None = None,
 ) -> None:
-    """Logs how many runs were written, and writes the receipt.
+    """Logs the number of runs that were written, and writes the receipt.
 
-    `dataset` is the folder of artifacts, and `models` has versions of registered models.
+    `dataset` is the name of the folder of artifacts; `models` has the versions of registered
+    models.
     """
     counts = {"created": writer.created, "replaced": writer.replaced, "kept": writer.kept}
     logger.info("MLflow: %s", ", ".join(f"{count} {name}" for name, count in counts.items()))
@@ -268,7 +273,7 @@ def leave_receipt(
 
 
 def fit_to_tag(note: str, *, length: int = TAG_LENGTH) -> str:
-    """Shortens a note to fit a tag: whole lines, and a remark about the rest."""
+    """Shortens a note to fit into a tag: keeps whole lines, and adds where the rest is."""
     if len(note) <= length:
         return note
     whole, _, _ = note[:length].rpartition("\n")
@@ -276,7 +281,8 @@ def fit_to_tag(note: str, *, length: int = TAG_LENGTH) -> str:
 
 
 def _is_current(run: Run, item: RunContents) -> bool:
-    """Returns True if a run is finished, shows the present result and still has its artifacts."""
+    """Returns True if a run is finished, shows the up-to-date result and still has its
+    artifacts."""
     if run.info.status != "FINISHED" or run.data.tags.get(CONTENT_HASH) != item.content_hash:
         return False
     local = _local_folder(run)
@@ -290,7 +296,8 @@ def _local_folder(run: Run) -> Path | None:
 
 
 def _find_experiment(client: MlflowClient, wanted: ExperimentContents) -> Experiment:
-    """Returns the experiment with its note; creates or restores it if need be."""
+    """Returns the experiment and sets its note; creates the experiment or restores it from the
+    trash if needed."""
     location = None if wanted.location is None else wanted.location.resolve().as_uri()
     experiment = client.get_experiment_by_name(wanted.name) or _new_experiment(
         client, wanted.name, location
@@ -300,8 +307,8 @@ def _find_experiment(client: MlflowClient, wanted: ExperimentContents) -> Experi
     if location is not None and experiment.artifact_location != location:
         raise TrackingError(
             f"experiment {wanted.name}: its artifacts are at {experiment.artifact_location}, but "
-            f"the results are now at {location}; move them back, or delete the MLflow database "
-            "and run the study again, which recreates every run"
+            f"the results are now at {location}; move the results back, or delete the MLflow "
+            "database and run the study again, which recreates every run"
         )
     present = experiment.tags
     if present.get("mlflow.note.content") != wanted.note:
@@ -323,7 +330,7 @@ def _new_experiment(client: MlflowClient, name: str, location: str | None) -> Ex
 
 
 def restore_experiment(client: MlflowClient, experiment: Experiment) -> None:
-    """Takes an experiment out of the trash, unless another writer just did."""
+    """Restores an experiment from the trash, unless another writer has just restored it."""
     try:
         client.restore_experiment(experiment.experiment_id)
     except MlflowException:
@@ -336,14 +343,14 @@ def _set_tag(client: MlflowClient, experiment: Experiment, key: str, value: str)
 
 
 def _call_again(call: Callable[[], None]) -> None:
-    """Calls once more if refused: MLflow looks for a row, then inserts it.
+    """Makes a call, and repeats it once if the database refuses it.
 
-    In between, another writer of the server may insert the same row, and the database refuses the
-    second one. Called again, MLflow finds the row.
+    MLflow looks for a database row before it inserts the row. Meanwhile another writer may insert
+    the same row, and the database refuses the second one. When called again, MLflow finds the row.
     """
     try:
         call()
     except MlflowException as error:
-        if error.error_code != "BAD_REQUEST":  # what MLflow makes of a broken constraint
+        if error.error_code != "BAD_REQUEST":  # MLflow's code for a violated constraint
             raise
         call()

@@ -416,7 +416,7 @@ def test_weights_that_are_not_in_the_bundle_are_asked_for(
     for params in (None, {}, {"checkpoint": ""}):
         with pytest.raises(ConfigError, match=f"net.safetensors of SHA-256 {'ab' * 32}") as caught:
             model.predict(values, params)
-        assert "set DPPROBE_CHECKPOINT, or the param checkpoint" in str(caught.value)
+        assert "set DPPROBE_CHECKPOINT, or the parameter checkpoint" in str(caught.value)
 
 
 @pytest.mark.parametrize(
