@@ -1,1 +1,1 @@
-"""Predictions from public learning curves: accuracy by images and budget, before any work."""
+"""Predicts accuracy from the number of images and the budget, by public learning curves."""

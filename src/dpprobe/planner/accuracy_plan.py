@@ -1,4 +1,4 @@
-"""Predicts the accuracy of a setting, and the gain from more images or a larger budget."""
+"""Predicts the accuracy of a private head, and the gain from more images or a larger budget."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from dpprobe.privacy.risk import Risk, RiskEpsilon
 
 UNITS = (2, 4, 10)
 BUDGETS = (2, 4)
-LOSSES = (5, 2)  # points
+LOSSES = (5, 2)  # percentage points
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """One n and epsilon with its predictions."""
+    """A number n of units and an epsilon, with the predictions for them."""
 
     label: str
     n: int
@@ -36,12 +36,13 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """Turns shares into accuracies: chance, and the non-private accuracy.
+    """The values that turn a share of the lead over chance into an accuracy.
 
     Attributes:
-      chance: accuracy of guessing, which noise alone has: 1 / classes.
+      chance: accuracy of guessing, 1 / classes, which a head of pure noise has.
       majority: accuracy of the majority-class baseline.
-      ceilings: non-private accuracies, of public sets where `given` is False.
+      ceilings: non-private accuracies: the user's if `given` is True, else those of public
+        datasets.
     """
 
     chance: float
@@ -55,7 +56,7 @@ class Scale:
 
     @property
     def floor(self) -> float:
-        """The share of the lead that the majority-class baseline has."""
+        """The majority-class baseline's share of the lead over chance."""
         return (self.majority - self.chance) / (self.middle - self.chance)
 
 
@@ -64,12 +65,12 @@ class PlanForPeople:
     """The predictions for a setting.
 
     Attributes:
-      choices: the setting itself, then more images, then more budget.
-      n_within: by points of loss to the middle ceiling, the n from which at most this is expected;
-        None if no public signal reached it.
+      choices: the setting itself, then settings with more images, then with a larger epsilon.
+      n_within: for each loss in points against the middle ceiling, the n from which no larger loss
+        is expected. None if no public dataset came so close.
       too_few: the expected accuracy cannot be distinguished from the majority-class baseline.
-      would_do: the n that would be enough; None if none was measured.
-      unit: what n counts, the unit of privacy.
+      would_do: the n that would be enough; None if no measured n is enough.
+      unit: the unit of privacy, which n counts.
     """
 
     setting: Setting
@@ -86,7 +87,7 @@ class PlanForPeople:
         return self.choices[0]
 
     def as_json(self) -> dict[str, Any]:
-        """Returns JSON values; accuracies are fractions, low, expected and high."""
+        """Returns JSON values; each accuracy is [low, expected, high], as fractions."""
         law, epsilon = read_curves().law, self.setting.epsilon
         risk = Risk.from_token(epsilon.token) if isinstance(epsilon, RiskEpsilon) else None
         choices = []
@@ -129,7 +130,7 @@ def make_plan(
 
     Args:
       ceiling: the non-private accuracy on these images, known or guessed, as a fraction.
-      majority: the largest class's share of the images, for patients the mean of their shares;
+      majority: the share of the largest class; for patients, the mean of the patients' shares;
         1 / classes where it is not given.
       unit: what n counts, the unit of privacy: "image" or "patient".
 
@@ -180,7 +181,8 @@ def _make_scale(setting: Setting, ceiling: float | None, majority: float | None)
 
 
 def make_scale(classes: int, *, ceiling: float | None, majority: float) -> Scale:
-    """Takes a ceiling above the majority-class baseline, else the ceilings of public sets."""
+    """Makes a scale from a ceiling above the majority-class baseline, or from those of public
+    datasets."""
     given = ceiling is not None and ceiling > majority
     public = tuple(value for value in read_curves().choose_ceilings(classes) if value > majority)
     return Scale(

@@ -1,12 +1,13 @@
-"""Reads resources/learning_curves.json: public learning curves and the law that joins them.
+"""Reads resources/learning_curves.json: public learning curves, and the law that is fitted to them.
 
-The law: of the lead that a non-private head has over chance, 1 / K, a private head keeps a share
-that rises with one signal,
+The law: a non-private head leads over chance, which is 1 / K. A private head keeps a share of this
+lead, and the share rises with one signal,
 
     log n + a log mu - b log d - c log K,
 
-mu being that of the Gaussian mechanism at (epsilon, delta). bench/learning_curves.py measures the
-curves and fits a, b, c and the share by signal. Pure Python: planning a study imports this.
+where mu belongs to the Gaussian mechanism at (epsilon, delta). bench/learning_curves.py measures
+the curves and fits a, b, c and the share at each signal. This module is pure Python, because
+planning a study imports it.
 """
 
 from __future__ import annotations
@@ -28,15 +29,18 @@ VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Law:
-    """The share of the lead that is kept, at rising signals: expected, and a range.
+    """The expected share of the lead that is kept, with a range, at each of several rising signals.
 
     Attributes:
       mu, dimension, classes: exponents a, b, c of the signal.
-      band: quantiles of distances on left-out sources of images, that the range is made from.
-      widening: of the range, until it holds as many fits of sources that took no part in it.
-      coverage: the part of fits it held, of each source when that was left out of everything.
+      band: quantiles of the distances between results and law on left-out sources of images; they
+        make the range.
+      widening: the factor that widens the range until it contains as many fits of left-out sources
+        as stated.
+      coverage: the share of fits that the range contained, each source being left out of all
+        fitting in turn.
       error: mean distance of a left-out source's results from the expected share.
-      smallest: public dimension, the most favourable one where the dimension is not known.
+      smallest: the smallest public dimension, the most favourable one, for an unknown dimension.
     """
 
     mu: float
@@ -53,7 +57,8 @@ class Law:
     smallest: int
 
     def shares_at(self, signal: float) -> tuple[float, float, float]:
-        """Returns low, expected and high at a signal, constant beyond the measured ones."""
+        """Returns low, expected and high share at a signal, constant beyond the measured
+        signals."""
         place = bisect_right(self.signals, signal)
         if place == 0:
             return self.low[0], self.expected[0], self.high[0]
@@ -69,7 +74,7 @@ class Law:
         return low, expected, high
 
     def signal_of(self, values: Sequence[float], least: float) -> float | None:
-        """Returns the smallest signal from which values are above a number; None if none is."""
+        """Returns the smallest signal at which values exceed `least`; None if no value does."""
         for place, value in enumerate(values):
             if value > least:
                 if place == 0:
@@ -83,14 +88,14 @@ class Law:
 
 @dataclass(frozen=True, kw_only=True)
 class Curves:
-    """The law, and each curve as the file has it."""
+    """The law, and the measured curves as they are in the file."""
 
     law: Law
     curves: tuple[Mapping[str, Any], ...]
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Names the sets of images, each measured with several layers and numbers of classes."""
+        """Names the datasets, each measured with several layers and numbers of classes."""
         return tuple(sorted({str(curve["source"]) for curve in self.curves}))
 
     @property
@@ -98,9 +103,9 @@ class Curves:
         return max(int(curve["classes"]) for curve in self.curves)
 
     def choose_ceilings(self, classes: int) -> tuple[float, float, float]:
-        """Returns the lowest, middle and highest non-private accuracy on all of a set's rows.
+        """Returns the lowest, middle and highest non-private accuracy with all rows of a dataset.
 
-        Uses the curves whose number of classes is nearest, by ratio.
+        Uses the curves whose number of classes is nearest to `classes`, by ratio.
         """
 
         def distance_ratio(curve: Mapping[str, Any]) -> float:
@@ -123,7 +128,7 @@ def read_curves() -> Curves:
     """Reads the file once.
 
     Raises:
-      DataError: when it is missing or not of this format.
+      DataError: if the file is missing or has another format.
     """
     try:
         record = json.loads(FILE.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Plans and warnings in words."""
+"""Formats plans and warnings as text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dpprobe.privacy.risk import Risk, RiskEpsilon, explain_risks
 
 
 def plan_in_words(plan: PlanForPeople) -> str:
-    """Writes a plan for a terminal."""
+    """Formats a plan for a terminal."""
     setting, scale = plan.setting, plan.scale
     unknown = "number of features unknown (--d; the most favourable is assumed)"
     features = f"{setting.dimension:,} features" if setting.dimension else unknown
@@ -44,7 +44,7 @@ def plan_in_words(plan: PlanForPeople) -> str:
 
 
 def _explain_target(epsilon: float) -> list[str]:
-    """Says what risk an epsilon follows from; empty without one."""
+    """Explains the permitted risk from which epsilon follows; empty if epsilon was given."""
     if not isinstance(epsilon, RiskEpsilon):
         return []
     mu = Risk.from_token(epsilon.token).to_mu()
@@ -55,7 +55,8 @@ def _explain_target(epsilon: float) -> list[str]:
 
 
 def _write_table(plan: PlanForPeople) -> list[str]:
-    """Writes one line per choice: the share kept, and accuracies by ceiling."""
+    """Formats one line per choice: the share of the lead kept, and the accuracy for each
+    ceiling."""
     scale = plan.scale
     heads = [f"if non-private is {100 * value:.0f}%" for value in scale.ceilings]
     lines = [f"{'':12} {f'{plan.unit}s':>9} {'epsilon':>7}  {'lead kept':22}" + "".join(
@@ -76,7 +77,7 @@ def _write_table(plan: PlanForPeople) -> list[str]:
 
 
 def format_span(values: Sequence[float]) -> str:
-    """Writes low, expected and high in percent: "62% (55 to 70)"."""
+    """Formats low, expected and high in percent: "62% (55 to 70)"."""
     low, expected, high = (round(100 * value) for value in values)
     return f"{expected}% ({low} to {high})"
 
@@ -91,7 +92,7 @@ def beaten_words(accuracy: Sequence[float], majority: float, *, unit: str = "ima
 
 
 def _name_beaten(plan: PlanForPeople) -> list[str]:
-    """Names the predictions that do not beat the majority-class baseline, each once."""
+    """Names the predictions that do not exceed the majority-class baseline, each once."""
     scale = plan.scale
     if scale.majority <= scale.chance + 1e-9:
         return []
@@ -112,7 +113,7 @@ def _name_beaten(plan: PlanForPeople) -> list[str]:
 
 
 def write_notes(choices: Sequence[Choice], *, classes: int, unit: str = "image") -> list[str]:
-    """Says where the numbers come from, and how far they go."""
+    """Returns notes on the source of the numbers and on their limits."""
     curves = read_curves()
     low, high = (100 * part for part in curves.law.band)
     lines = [
@@ -146,7 +147,7 @@ def write_notes(choices: Sequence[Choice], *, classes: int, unit: str = "image")
 
 
 def too_few_words(setting: Setting, would_do: int | None, *, unit: str = "image") -> str:
-    """Says that a setting has too few units, and how many would do."""
+    """Says that a setting has too few units, and how many would be enough."""
     remedy = (
         f"about {round_count(would_do):,} {unit}s are enough"
         if would_do is not None
@@ -170,7 +171,8 @@ def too_few_warning(
 ) -> str | None:
     """Warns if a dataset is too small for some of a study's epsilons; else returns None.
 
-    Also None for more classes than were measured: there the prediction is a guess.
+    Also returns None for more classes than any public dataset had, because predictions are then
+    guesses.
     """
     if classes > read_curves().most_classes:
         return None

@@ -10,18 +10,18 @@ from dpprobe.planner.learning_curves import Law, read_curves
 from dpprobe.privacy.gaussian_mu import gaussian_mu
 from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON
 
-# "Too few" comes with the n at which half of the lead is expected.
+# The share of the lead at which n counts as enough, for the message that units are too few.
 ENOUGH = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """A classifier to be trained; all of it public.
+    """The public facts of a classifier to be trained.
 
     Attributes:
       n: training units of privacy: images, or patients.
-      dimension: of the features; None if it is not known, which is taken for the most
-        favourable one that was measured.
+      dimension: of the features; None if unknown, which counts as the most favourable measured
+        dimension.
     """
 
     n: int
@@ -31,7 +31,7 @@ class Setting:
     dimension: int | None = None
 
     def check_ranges(self) -> None:
-        """Raises ConfigError, a line for each value that is out of range."""
+        """Raises ConfigError with one line for each value that is out of range."""
         faults = []
         if self.classes < 2:
             faults.append(f"classes {self.classes}: one class needs no classifier; write 2 or more")
@@ -44,11 +44,11 @@ class Setting:
         if not SMALLEST_EPSILON <= self.epsilon <= LARGEST_EPSILON:
             faults.append(
                 f"epsilon {self.epsilon:g}: outside {SMALLEST_EPSILON:g} to {LARGEST_EPSILON:g}, "
-                "what can be calibrated; write one within"
+                "the range that can be calibrated; write a number in this range"
             )
         if not SMALLEST_DELTA <= self.delta < 1:
             faults.append(
-                f"delta {self.delta:g}: outside {SMALLEST_DELTA:g} to 1; write one below 1 / n"
+                f"delta {self.delta:g}: outside {SMALLEST_DELTA:g} to 1; write a delta below 1 / n"
             )
         if faults:
             raise ConfigError("\n".join(faults))
@@ -62,11 +62,11 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """The share of the lead that is kept, of a range over public sets.
+    """The predicted share of the lead that is kept: low, expected and high.
 
     Attributes:
-      beyond: -1 or 1 if the signal is below or above all measured ones; the shares are then those
-        of the nearest.
+      beyond: -1 or 1 if the signal is below or above all measured signals; the shares are then
+        those of the nearest measured signal.
     """
 
     low: float
@@ -75,7 +75,8 @@ class Kept:
     beyond: int
 
     def predict_accuracy(self, *, chance: float, ceiling: float) -> tuple[float, float, float]:
-        """Returns low, expected and high accuracy of a non-private accuracy, from 0 to 1."""
+        """Returns low, expected and high accuracy, from 0 to 1, given the non-private accuracy
+        `ceiling`."""
         low, expected, high = (
             min(max(chance + share * (ceiling - chance), 0.0), 1.0)
             for share in (self.low, self.expected, self.high)
@@ -84,7 +85,7 @@ class Kept:
 
 
 def predict(setting: Setting) -> Kept:
-    """Predicts what a setting keeps."""
+    """Predicts the share of the lead that a private head keeps in this setting."""
     law = read_curves().law
     signal = math.log(setting.n) + _without_n(setting, law)
     low, expected, high = law.shares_at(signal)
@@ -95,17 +96,19 @@ def predict(setting: Setting) -> Kept:
 def too_few(setting: Setting, *, floor: float = 0.0) -> bool:
     """Returns True if the expected accuracy is indistinguishable from the majority-class baseline.
 
-    It is no further above that than heads without any signal come by luck: the high end of the
-    range at the lowest signal that was measured.
+    It then exceeds the baseline by no more than heads at the lowest measured signal do by luck,
+    which is the high end of the range there.
 
     Args:
-      floor: the majority-class baseline's share of the lead, above 0 if classes are unequal.
+      floor: the majority-class baseline's share of the lead over chance; above 0 if classes are
+        imbalanced.
     """
     return predict(setting).expected <= floor + read_curves().law.high[0]
 
 
 def n_to_keep(setting: Setting, share: float) -> int | None:
-    """Returns the n from which more than a share is expected; None if no signal had that."""
+    """Returns the n from which more than `share` is expected; None if no measured signal gave so
+    much."""
     law = read_curves().law
     return _n_at(setting, law, law.signal_of(law.expected, share))
 

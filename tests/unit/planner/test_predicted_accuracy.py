@@ -76,11 +76,11 @@ def test_sixty_images_of_ten_classes_are_too_few_and_fifty_thousand_are_not() ->
     [
         ({"n": 3}, "n 3: fewer than the 4 classes; write at least one per class"),
         ({"classes": 1}, "classes 1: .*write 2 or more"),
-        ({"epsilon": 0.0}, "epsilon 0: outside 0.01 to 100.*write one within"),
+        ({"epsilon": 0.0}, "epsilon 0: outside 0.01 to 100, .*write a number in this range"),
         ({"epsilon": -1.0}, "epsilon -1: outside"),
         ({"epsilon": float("nan")}, "epsilon nan: outside"),
         ({"dimension": 0}, "d 0: no features; write 1 or more"),
-        ({"delta": 0.0}, "delta 0: outside .*write one below 1 / n"),
+        ({"delta": 0.0}, "delta 0: outside .*write a delta below 1 / n"),
         ({"delta": 1.0}, "delta 1: outside"),
     ],
 )
