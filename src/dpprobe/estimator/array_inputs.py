@@ -1,4 +1,4 @@
-"""Arrays as training data: rows in memory or read block by block, labels as numbers, groups."""
+"""Reads arrays as training data: rows (in memory or in blocks), numbers for labels, and groups."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dpprobe.errors import DataError, PrivacyError
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.training_set import LONGEST_ROW, RowSource
 
-STREAMED_BYTES = 2**30  # a source with more bytes, as float32, is read in blocks at each pass
-SCORED_BYTES = 64 * 2**20  # of a block that is scored, or read from a source
+STREAMED_BYTES = 2**30  # larger sources, as float32, are read in blocks, again in each pass
+SCORED_BYTES = 64 * 2**20  # size of a block that is scored, or read from a source
 
 
 class ArrayError(DataError, ValueError):
-    """Rows or labels cannot be used; scikit-learn expects a ValueError."""
+    """Rows or labels cannot be used; it is also a ValueError, which scikit-learn expects."""
 
 
 class MappedRows:
@@ -37,7 +37,7 @@ class MappedRows:
 
 def find_source(values: Any) -> RowSource | None:
     """Returns the reader of a feature store or a large array on disk; None for other rows."""
-    # h5py and zarr have `chunks`, and their rows stay on the disk until they are sliced.
+    # Arrays of h5py and zarr have `chunks`; their rows stay on disk until they are sliced.
     if isinstance(values, np.memmap) or (hasattr(values, "chunks") and hasattr(values, "ndim")):
         large = values.ndim == 2 and 4 * values.size > STREAMED_BYTES
         return MappedRows(values) if large else None
@@ -56,17 +56,15 @@ def read_source(source: RowSource) -> npt.NDArray[np.float32]:
 
 
 def join_blocks(values: Any) -> Any:
-    """Returns an iterator's blocks [m, d] or a tensor as one array, other values unchanged."""
+    """Returns an iterator's blocks [m, d], or a tensor, as one array; returns other values
+    unchanged."""
     if isinstance(values, torch.Tensor):
         return values.detach().cpu().numpy()
     if not isinstance(values, Iterator):
         return values
     blocks = [np.asarray(block, dtype=np.float32) for block in values]
     if not blocks:
-        raise ArrayError(
-            "X: an iterator without blocks, or an iterator that was already read; pass a new "
-            "iterator"
-        )
+        raise ArrayError("X: this iterator has no blocks, or was already read; pass a new iterator")
     shapes = {block.shape[1:] for block in blocks}
     if any(block.ndim != 2 for block in blocks) or len(shapes) > 1:
         raise ArrayError(
@@ -77,7 +75,8 @@ def join_blocks(values: Any) -> Any:
 
 
 def clear_unusable(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Returns rows [m, d] to be scored, with zeros for rows that training would clear."""
+    """Returns rows [m, d] to be scored; rows that training would replace by zeros are zeros here
+    too."""
     with np.errstate(over="ignore", invalid="ignore"):
         usable = np.linalg.norm(rows.astype(np.float64), axis=1) <= LONGEST_ROW
     if usable.all():
@@ -135,12 +134,15 @@ def number_labels(labels: npt.NDArray[Any], classes: Sequence[Hashable]) -> npt.
 
 
 def number_groups(groups: Any, rows: int) -> Units:
-    """Returns the units of rows by their group's name; raises PrivacyError for a missing name."""
+    """Returns the units of privacy by the names of groups; raises PrivacyError for a missing
+    name."""
     import pandas as pd  # heavy: for this function alone
 
-    names = np.asarray(groups, dtype=object)  # as text, a missing name would be the name "nan"
+    names = np.asarray(groups, dtype=object)  # as text, a missing name would become "nan"
     if names.shape != (rows,):
-        raise PrivacyError(f"groups: {names.shape}, but X has {rows} rows; pass one name per row")
+        raise PrivacyError(
+            f"groups: has shape {names.shape}, but X has {rows} rows; pass one name per row"
+        )
     missing = pd.isna(names) | [not str(name).strip() for name in names]
     if missing.any():
         raise PrivacyError(

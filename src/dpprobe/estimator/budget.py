@@ -1,9 +1,9 @@
 """The privacy budget that all fits on one private dataset share.
 
-A fit is booked before any noise is drawn, so everything that a fit made has been counted. The
-record is a ledger file, which any number of processes share, or the memory of one process.
-`sklearn.clone` and `copy.deepcopy` return the budget itself; otherwise a grid search would spend
-one budget per candidate.
+A fit is booked before its noise is drawn, so the budget counts each fit that may have released
+something. Bookings are kept in a ledger file, which any number of processes can share, or in the
+memory of one process. `sklearn.clone` and `copy.deepcopy` return the same budget; otherwise each
+candidate of a grid search would spend its own budget.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ MEMORY = "the budget in memory"
 
 
 class Budget:
-    """The most that all private fits on one dataset may cost together.
+    """A limit on the privacy cost of all private fits on one dataset together.
 
     Args:
-      folder: of the private data; its `ledger.jsonl` lists every fit and release. Give the folder
-        of a dataset under a study's `data_dir` to share its ledger with the workflow's releases.
-        None keeps the list in the memory of this process: it is lost with the process, and other
-        processes cannot spend from it.
+      folder: the folder of the private data; `ledger.jsonl` in this folder lists each fit and
+        release. To share the ledger with a study's releases, give the dataset's folder under the
+        study's `data_dir`. None keeps the list in this process's memory: the list is lost when the
+        process ends, and other processes cannot spend from this budget.
       max_epsilon: the largest epsilon of all fits together, at `delta`, for one unit of privacy
         (an image or a patient). Choose it before the first fit.
-      max_risk: a limit on attacks on one unit, given all fits, instead of max_epsilon:
-        `{"advantage": 0.1}`, or `{"true_positives": 0.01, "at": 0.001}`.
-      delta: of the limit, and of each fit that names no delta of its own.
-      column: the word for a group, such as "patient". All entries of one ledger must agree
-        in it: for a dataset of a study whose unit is a patient, write the study's column.
+      max_risk: instead of max_epsilon, a limit on the success of attacks on one unit, given all
+        fits: `{"advantage": 0.1}`, or `{"true_positives": 0.01, "at": 0.001}`.
+      delta: of the limit, and of each fit without its own delta.
+      column: the word for a group, such as "patient". All entries of one ledger must have the same
+        word: for a study's dataset whose unit is a patient, write the study's unit_column.
 
     Raises:
-      PrivacyError: for a limit that is not positive and finite, none or two of them, or a delta
+      PrivacyError: if a limit is not positive and finite, there is no limit or both, or delta is
         out of range.
     """
 
@@ -80,7 +80,7 @@ class Budget:
         self.folder = None if folder is None else Path(folder).absolute()
         self._bookings: list[Booking] = []
         self._lock = threading.Lock()
-        # A copy by pickle has no owner, and a fork is another process: neither sees later bookings.
+        # Neither a pickled copy, which has no owner, nor a forked process sees later bookings.
         self._owner: int | None = os.getpid()
 
     def __repr__(self) -> str:
@@ -97,7 +97,7 @@ class Budget:
         """Computes the total epsilon of all fits so far for one unit of privacy.
 
         Args:
-          delta: of the sum; the budget's if absent.
+          delta: the delta at which epsilon is computed; by default the budget's delta.
 
         Raises:
           DataError: for a damaged ledger.
@@ -115,7 +115,7 @@ class Budget:
           at: a false positive rate.
 
         Returns:
-          The true positive rate at it, or the advantage if absent: rounded up to six decimals.
+          The true positive rate at `at`, or without `at` the advantage, rounded up to six decimals.
 
         Raises:
           DataError: for a damaged ledger.
@@ -129,8 +129,8 @@ class Budget:
     def check_fit(self, booking: Booking) -> None:
         """Checks that the budget allows a fit, before its data is read or its noise drawn.
 
-        Raises BudgetError if the limit would be exceeded; `book_fit` decides, as others may book
-        first.
+        Raises BudgetError if the limit would be exceeded. `book_fit` checks again, because other
+        fits may be booked first.
         """
         if self._ledger is not None:
             self._ledger.check_room(booking, self._limits)
@@ -144,7 +144,7 @@ class Budget:
         returns.
 
         The booking gets a release name that no other fit has. Raises BudgetError if the limit would
-        be exceeded, and PrivacyError in another process than the one that made a budget in memory.
+        be exceeded. Raises PrivacyError for a budget in memory if another process made the budget.
         """
         named = replace(booking, release=f"fit-{uuid.uuid4().hex[:12]}")
         if self._ledger is not None:
@@ -156,7 +156,7 @@ class Budget:
             return len(self._bookings)
 
     def close_fit(self, number: int, digest: str) -> None:
-        """Notes that a booked fit has ended; an entry that stays open counts all the same."""
+        """Records that a booked fit has ended; a fit whose entry stays open counts too."""
         if self._ledger is not None:
             self._ledger.close_entry(number, digest)
 

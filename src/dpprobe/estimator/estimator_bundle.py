@@ -1,4 +1,5 @@
-"""The release of an estimator's head: its statement, and the bundle that `dpprobe verify` reads."""
+"""The release of an estimator's head: the privacy statement, and the bundle for `dpprobe
+verify`."""
 
 from __future__ import annotations
 
@@ -26,12 +27,12 @@ from dpprobe.versions import code_version
 from dpprobe.wrong_keys_and_values import explain_first, read_options
 
 STUDY = "estimator"
-# In a statement before a person names the model that computed the rows.
+# The backbone in a statement, until the user names the model that computed the rows.
 _UNNAMED = {"backbone": "vectors", "trained": True, "weights_sha256": None}
 
 
 def state_release(fit: Fit, facts: BundleFacts | None = None) -> dict[str, Any]:
-    """Returns the privacy statement of a private fit; without facts, before it is a bundle."""
+    """Returns the privacy statement of a private fit; `facts` are None until there is a bundle."""
     assert fit.spent is not None
     return release_statement(
         fit.plan,
@@ -60,7 +61,8 @@ def write_release(
 ) -> Path:
     """Writes the bundle of a private fit; see `PrivateClassifier.save_bundle`.
 
-    `external` has the options of the family `external`, for the model that computed the rows.
+    `external` has the options of the backbone family `external`, for the model that computed the
+    rows.
     """
     _check_names(folder, dataset)
     if external["each_by_itself"] is not True:
@@ -107,7 +109,7 @@ def write_release(
 
 def _check_names(folder: Path, dataset: str) -> None:
     if folder.exists():
-        raise ConfigError(f"{folder}: the folder exists; name a new folder")
+        raise ConfigError(f"{folder}: the folder already exists; write the path of a new folder")
     for what, name in (("folder", folder.name), ("dataset", dataset)):
         if re.fullmatch(NAME_PATTERN, name) is None:
             raise ConfigError(

@@ -1,4 +1,5 @@
-"""A fitted head and the facts of its statement, which are all that an estimator stores of a fit."""
+"""A fitted head and the facts of its privacy statement, which is all that an estimator keeps of a
+fit."""
 
 from __future__ import annotations
 
@@ -13,10 +14,10 @@ from dpprobe.release.ledger import Spent
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """The heads of a fit and the facts of their statement, but nothing of the rows.
+    """The heads of a fit and the facts of their privacy statement, without any training rows.
 
-    `method` has the choice that `auto` made. `entry` is the budget's entry, and `spent` its sum
-    after it; None in benchmark mode.
+    `method` is the head that `auto` chose, if the fit used `auto`. `entry` is the fit's number in
+    the budget, and `spent` the budget's total after the fit; both are None in benchmark mode.
     """
 
     method: MethodOptions

@@ -1,4 +1,4 @@
-"""The steps that transform rows before an estimator of scikit-learn sees them."""
+"""Finds the steps of a scikit-learn pipeline that transform rows before the estimator."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from sklearn.pipeline import Pipeline
 
 
 def list_steps_before(estimator: Any) -> list[tuple[str, Any]]:
-    """Lists the steps, by name, that pipelines apply before the estimator that they are fitting.
+    """Lists the named steps that pipelines apply before the estimator that is being fitted.
 
-    scikit-learn passes an estimator nothing of what is before it, so the pipelines are found among
-    the callers, inner ones first. Callers in other processes cannot be seen.
+    scikit-learn does not tell an estimator about earlier steps, so pipelines are found among the
+    calling functions, inner ones first. Callers in other processes cannot be seen.
     """
     steps: list[tuple[str, Any]] = []
     within: dict[int, int] = {}
@@ -21,7 +21,7 @@ def list_steps_before(estimator: Any) -> list[tuple[str, Any]]:
         pipeline = frame.f_locals.get("self")
         if not isinstance(pipeline, Pipeline) or pipeline is estimator:
             continue
-        if frame.f_code.co_name == "_fit":  # it fits an earlier step, of this number
+        if frame.f_code.co_name == "_fit":  # the pipeline is fitting an earlier step
             within[id(pipeline)] = frame.f_locals["step_idx"]
         elif frame.f_code.co_name.startswith("fit"):
             last = within.pop(id(pipeline), len(pipeline.steps) - 1)

@@ -1,7 +1,7 @@
 """A linear classifier with differential privacy, as an estimator of scikit-learn.
 
-It uses the workflow's options, plans, noise, statements and bundles. With the seed of a workflow's
-cell it gives that cell's weights, bit for bit.
+The estimator uses the same options, plans, noise, statements and bundles as a study. With the seed
+of a study's cell, it computes the weights of that cell, bit for bit.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from dpprobe.privacy.statement import make_statement
 from dpprobe.release.ledger import Booking, Part, Spent, tell_of_entry
 from dpprobe.training.plan_file import check_price, plan_method
 
-_HEAD = 0  # number of the only head of a private fit; nothing derives from it
+_HEAD = 0  # index of a private fit's only head; no random number derives from it
 _PROTECTS_NOTHING = (
     "benchmark=True protects nothing: the noise follows from a seed in the statement. "
 )
@@ -70,7 +70,7 @@ _PROTECTS_NOTHING = (
 
 @dataclass(frozen=True, kw_only=True)
 class _PlannedFit:
-    """The facts and the plan of a fit, before its rows are read."""
+    """The public facts and the plan of a fit, before the fit reads its rows."""
 
     classes: list[Any]
     units: Units | None
@@ -82,40 +82,40 @@ class _PlannedFit:
 class PrivateClassifier(ClassifierMixin, BaseEstimator):
     """A linear classifier of vectors, trained with differential privacy.
 
-    There are two modes. By default noise is secret, sums are exact, and the head may be published.
-    Each fit is booked in `budget` before its noise is drawn. With `benchmark=True` the noise comes
-    from a seed, so that results can be repeated; such a head protects nobody.
+    There are two modes. By default the noise is secret, sums are exact, and the head may be
+    published. Each fit is booked in `budget` before its noise is drawn. With `benchmark=True` the
+    noise comes from a seed, so that results can be reproduced; this protects nobody.
 
     Args:
-      epsilon: the target. Or the permitted risk: `{"advantage": 0.1}`, or `{"true_positives": 0.01,
-        "at": 0.001}`. In benchmark mode `math.inf` means no noise.
-      delta: the target; if absent, the budget's; in benchmark mode the largest power of ten that is
-        at most 1e-5 and 1 / (2 n).
+      epsilon: the target epsilon. Or a permitted risk: `{"advantage": 0.1}`, or `{"true_positives":
+        0.01, "at": 0.001}`. In benchmark mode `math.inf` means no noise.
+      delta: the target delta. By default the budget's delta, or in benchmark mode the largest power
+        of ten up to 1e-5 and 1 / (2 n).
       head: the name of a method (`auto`, `momentum`, `least_squares`, ...) or a mapping with its
         options as in a study, such as `{"head": "sgd", "batch_size": 256}`.
       classes: the labels that y may have. They are published with the weights, so a private fit
-        needs the list, and does not read it off y.
-      unit: of privacy. "row": each row is a unit. "group": all rows with one value of
-        `groups`, which `fit` then needs, such as a patient's images or a speaker's words. "image"
-        and "patient" mean the same of images; a ledger that a study shares has one of these.
-      budget: the common privacy budget of all private fits on these data; a private fit needs
-        a budget. Clones share it.
-      benchmark: seeded noise, and no budget.
-      random_state: the seed of benchmark mode: a whole number, or None for a fresh one. A private
-        fit refuses it.
+        needs this list instead of reading labels from y, which is private.
+      unit: the unit of privacy. "row": each row is a unit. "group": all rows with one value of
+        `groups` are a unit, such as a patient's images. Then `fit` needs `groups`. "image" and
+        "patient" mean the same for images: use the study's word if a study shares the ledger.
+      budget: the common privacy budget of all private fits on these data, which a private fit
+        needs. Clones of the estimator share the same budget.
+      benchmark: True for seeded noise without a budget, which protects nobody.
+      random_state: the seed of benchmark mode: a whole number, or None for a random seed. A private
+        fit refuses a seed.
       public_steps: names of steps before this one in a `Pipeline` that were fitted on public data.
-        Steps that scikit-learn tags as stateless, such as `Normalizer`, need no mention.
+        Steps that scikit-learn tags as stateless, such as `Normalizer`, need not be listed.
 
-    Rows that hold NaN, infinity or huge values count as rows of zeros, as in the workflow, with a
-    warning. A private fit cannot refuse them: whether such a row is there is private.
+    Rows with NaN, infinity or huge values count as rows of zeros, as in a study, with a warning. A
+    private fit cannot refuse such rows, because an error would reveal that one exists.
 
     Attributes:
       classes_: [classes], sorted, as tools of scikit-learn assume.
       n_features_in_: the dimension of X.
-      coef_: float32 [classes, n_features_in_], on rows as `normalize` of the method leaves them.
+      coef_: float32 [classes, n_features_in_], for rows after the method's `normalize`.
       intercept_: float32 [classes].
-      plan_: the mechanisms with their noise.
-      fit_: the heads and the facts of their statement.
+      plan_: the mechanisms with their noise multipliers.
+      fit_: the heads and the facts of their privacy statement.
     """
 
     def __init__(
@@ -151,10 +151,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         """Trains a head; a private fit always spends from the budget.
 
         Args:
-          X: numbers [n, d]: an array, a tensor, a data frame, a memory map or a dataset of
-            h5py. Also an iterator of blocks [m, d], or a result of `read_features`. Each row
-            must depend on its own item alone.
-          y: [n] labels, one of `classes` each.
+          X: numbers [n, d]: an array, a tensor, a data frame, a memory map or a dataset of h5py.
+            Also an iterator of blocks [m, d], or a result of `read_features`. Each row must be
+            computed from its own item alone, such as an image.
+          y: [n] labels, each one of `classes`.
           groups: [n] names of the rows' groups, for `unit="group"`.
 
         Returns:
@@ -162,7 +162,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
 
         Raises:
           PrivacyError: before the fit is recorded, if the guarantee would not hold.
-          BudgetError: when the budget does not allow another fit.
+          BudgetError: if the budget does not allow this fit.
           DpprobeError, ValueError: for inputs or parameters that cannot be used.
         """
         self._check_mode()
@@ -173,7 +173,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             rows, labels = self._check_rows(X, y)
             planned = self._plan_fit(len(labels), self.n_features_in_, groups, labels)
         else:
-            # A fit that the budget does not allow ends before any row is read.
+            # A fit that the budget does not allow is refused before any row is read.
             planned = self._plan_fit(*read_shape(X), groups, labels=None)
             with _explain_searches():
                 self._budget.check_fit(self._make_booking(planned))
@@ -204,7 +204,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         self.intercept_ = heads.weights[0, :, -1]
         return self
 
-    # scores and answers
+    # scores and predictions
 
     def decision_function(self, X: Any) -> npt.NDArray[np.float32]:
         """Returns scores [n, classes]; for two classes [n], positive for the second class."""
@@ -212,14 +212,15 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
-        """Returns the class of the largest score of each row, [n]."""
+        """Returns each row's class with the largest score, [n]."""
         scores = self._score_rows(X)
         answers: npt.NDArray[Any] = self.classes_[scores.argmax(axis=1)]
         return answers
 
     @available_if(lambda self: self._has_probabilities())
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
-        """Returns probabilities [n, classes]; heads without logits lack this method."""
+        """Returns probabilities [n, classes]; classifiers whose scores are no logits lack this
+        method."""
         scores = torch.from_numpy(self._score_rows(X)).to(torch.float64)
         chances: npt.NDArray[np.float64] = apply_link(scores, self._link).numpy()
         return chances / chances.sum(axis=1, keepdims=True)
@@ -234,7 +235,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         try:
             return self._read_method().link_on(False) != "none"
         except ConfigError:
-            return True  # `auto`, before it has chosen: one with probabilities
+            return True  # `auto` before its choice: it chooses a head with probabilities
 
     def _score_rows(self, X: Any) -> npt.NDArray[np.float32]:
         check_is_fitted(self)
@@ -249,7 +250,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         parts = [score_rows(self.fit_.heads, clear_unusable(block))[0] for block in blocks]
         return np.concatenate(parts)
 
-    # the statement
+    # the privacy statement
 
     @property
     def privacy_(self) -> dict[str, Any]:
@@ -261,7 +262,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         fit = self.fit_
         if not self.benchmark:
-            # release needs more libraries than a benchmark
+            # imported here: releases need more libraries than benchmarks
             from dpprobe.estimator.estimator_bundle import state_release
 
             return state_release(fit)
@@ -294,26 +295,26 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         sign_key: str | Path | None = None,
         card: Mapping[str, str] | None = None,
     ) -> Path:
-        """Writes the bundle of a private head, which others can check with `dpprobe verify` and
-        use.
+        """Writes the bundle of a private head; others can check it with `dpprobe verify`, and use
+        it.
 
         Args:
-          folder: a new folder; its name is the release's.
+          folder: the path of a new folder; the folder's name is the name of the release.
           dataset: the name of the private data.
           model: the name of the model that computed the rows of X.
           each_by_itself: True declares that each row was computed from its own item alone.
-          version: of the model.
-          weights_sha256: of the model's weights, if known.
-          pretrained: True if the model was trained on data, which must be public.
-          sign_key: the file of an Ed25519 private key, in PEM.
+          version: the version of the model.
+          weights_sha256: the hash of the model's weights, if known.
+          pretrained: True if the model was trained on data; these data must be public.
+          sign_key: the file with an Ed25519 private key in PEM, to sign the bundle.
           card: `license`, `intended_use`, `limits` and `contact`, texts for the model card.
 
         Returns:
           The folder.
 
         Raises:
-          PrivacyError: in benchmark mode, and without the declaration.
-          ConfigError: for a folder that exists, or a name that cannot be used.
+          PrivacyError: in benchmark mode, or if `each_by_itself` is not True.
+          ConfigError: if the folder exists, or a name cannot be used.
         """
         check_is_fitted(self)
         if self.benchmark:
@@ -348,7 +349,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             raise ConfigError(f"unit {self.unit!r}: write row or group, or image or patient")
         if isinstance(self.public_steps, str):
             raise ConfigError(
-                f"public_steps {self.public_steps!r}: is a text; write a list of names, "
+                f"public_steps {self.public_steps!r}: this is a text; write a list of names, "
                 f"[{self.public_steps!r}]"
             )
         if self.benchmark:
@@ -382,7 +383,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             )
 
     def _check_pipeline(self) -> None:
-        """Refuses earlier steps of a pipeline that were fitted on the private rows."""
+        """Refuses a pipeline with earlier steps that are fitted on the private rows."""
         for name, step in list_steps_before(self):
             if step in (None, "passthrough") or name in self.public_steps:
                 continue
@@ -397,7 +398,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
     def _check_rows(
         self, X: Any, y: Any
     ) -> tuple[npt.NDArray[np.float32] | RowSource, npt.NDArray[Any]]:
-        """Returns the rows as an array of the estimator's own, or their source; and the labels."""
+        """Returns the rows, as a new array or as their source, and the labels."""
         if (source := find_source(X)) is not None:
             self.n_features_in_ = source.dimension
             labels = column_or_1d(y, warn=True)
@@ -407,7 +408,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
                 )
             rows: npt.NDArray[np.float32] | RowSource = source
         else:
-            # a copy: training sets rows that cannot be used to zero
+            # a copy, because training replaces unusable rows by zeros
             rows, labels = validate_data(
                 self, X, y, dtype=np.float32, order="C", copy=True, ensure_all_finite=False
             )
@@ -419,7 +420,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
     ) -> _PlannedFit:
         """Decides the method and calibrates its plan, from public facts and the groups' names.
 
-        Benchmark mode may read the classes off the labels.
+        Benchmark mode may read the classes from the labels.
         """
         # sorted: tools of scikit-learn expect column k of scores to be the k-th class in order
         if labels is None or self.classes is not None:
@@ -541,7 +542,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
     def _make_booking(self, planned: _PlannedFit) -> Booking:
         plan = planned.plan
         return Booking(
-            release="fit",  # the budget gives it a name of its own
+            release="fit",  # the budget makes the name unique
             study="estimator",
             unit=self.unit,
             split="all rows",
@@ -572,7 +573,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
 
 @contextmanager
 def _explain_searches() -> Iterator[None]:
-    """Adds to a budget's refusal a remedy for searches and cross-validation."""
+    """Adds a remedy for searches and cross-validation to the error of an exceeded budget."""
     try:
         yield
     except BudgetError as error:
@@ -583,9 +584,10 @@ def _explain_searches() -> Iterator[None]:
 
 
 def _make_exact(method: MethodOptions) -> MethodOptions:
-    """Returns options with exact sums unless a person chose an engine; for `tuned`, of its base.
+    """Returns options with exact sums, unless the user chose an engine; for `tuned`, changes its
+    base.
 
-    An engine changes only the arithmetic, not the mechanisms or their price.
+    An engine changes only the arithmetic, not the mechanisms or their epsilon.
     """
     if method.is_exact:
         return method
@@ -601,7 +603,7 @@ def _make_exact(method: MethodOptions) -> MethodOptions:
 def _read_features(
     rows: npt.NDArray[np.float32] | RowSource, plan: Plan
 ) -> torch.Tensor | RowSource:
-    """Reads the rows of a source into memory if they are few, or if the plan samples rows."""
+    """Reads a source's rows into memory if they are few, or if the plan samples rows."""
     if isinstance(rows, np.ndarray):
         return torch.from_numpy(rows)
     samples = any(mechanism.sample_rate < 1 for mechanism in plan.mechanisms)

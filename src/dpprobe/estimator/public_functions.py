@@ -23,16 +23,16 @@ MANIFEST = "manifest.json"
 
 
 def calibrate(*, epsilon: float, delta: float, steps: int = 1, sample_rate: float = 1.0) -> float:
-    """Computes the noise multiplier with which Gaussian releases meet (epsilon, delta).
+    """Computes the noise multiplier with which Gaussian releases together meet (epsilon, delta).
 
     Args:
-      steps: releases of one kind, each of a clipped sum.
+      steps: the number of equal releases, each of a clipped sum.
       sample_rate: the probability with which each unit joins each release, independently (Poisson
         sampling); 1 for all units in every release.
 
     Returns:
-      The noise's standard deviation divided by the clipping norm, rounded up to six digits. A unit
-      is added or removed; see docs/privacy.md.
+      The noise's standard deviation divided by the clipping norm, rounded up to six digits.
+      Neighbouring datasets differ by one added or removed unit; see docs/privacy.md.
 
     Raises:
       PrivacyError: for values out of range.
@@ -52,7 +52,7 @@ def calibrate(*, epsilon: float, delta: float, steps: int = 1, sample_rate: floa
 def epsilon_of(
     *, noise_multiplier: float, delta: float, steps: int = 1, sample_rate: float = 1.0
 ) -> float:
-    """Computes the epsilon of Gaussian releases at delta; arguments as of `calibrate`.
+    """Computes the epsilon of Gaussian releases at delta; the arguments are those of `calibrate`.
 
     Without sampling the value is exact (Gaussian differential privacy); with sampling it is an
     upper bound by privacy loss distributions.
@@ -84,16 +84,16 @@ def audit(
 ) -> dict[str, Any]:
     """Attacks the releases of a fitted classifier's method and plan on synthetic rows.
 
-    Nothing of the private rows is used, so an audit costs no privacy.
+    No private rows are used, so an audit costs no privacy.
 
     Args:
-      runs: of training, half with and half without the attacked unit.
-      confidence: of the lower bound on epsilon.
-      controls: True to attack deliberately broken mechanisms too, which the audit should detect.
+      runs: the number of training runs, half with and half without the attacked unit.
+      confidence: the confidence level of the lower bound on epsilon.
+      controls: True to also attack deliberately broken mechanisms, which the audit should detect.
 
     Returns:
-      `white_box`, with `holds` and `epsilon_lower` among others, and `controls`; docs/audit.md
-      explains each key.
+      A mapping with `white_box`, which includes `holds` and `epsilon_lower`, and `controls`;
+      docs/audit.md explains each key.
 
     Raises:
       NotFittedError: before `fit`.
@@ -133,19 +133,21 @@ def plan_accuracy(
     """Predicts the accuracy of a private head before anything is trained; costs no privacy.
 
     Args:
-      n: training units of privacy.
-      dimension: of the features, if known.
-      ceiling: accuracy without privacy, from 0 to 1, if known.
-      majority: the largest class's share, if known.
+      n: number of training units of privacy.
+      dimension: number of features, if known.
+      ceiling: the accuracy without privacy, from 0 to 1, if known.
+      majority: the largest class's share of the units, if known.
 
     Returns:
-      JSON-compatible; `choices` has the expected range for this setting, for more units and for
-      larger budgets.
+      A JSON-compatible mapping; `choices` has the expected accuracies with their range, for this
+      setting, for more units and for larger epsilons.
 
     Raises:
       ConfigError: with a line for each value that is out of range.
     """
-    from dpprobe.planner.accuracy_plan import make_plan  # reads its curves: not at every import
+    from dpprobe.planner.accuracy_plan import (
+        make_plan,
+    )  # reads the file of curves
     from dpprobe.planner.predicted_accuracy import Setting  # likewise
 
     setting = Setting(n=n, classes=classes, epsilon=epsilon, delta=delta, dimension=dimension)
@@ -162,11 +164,12 @@ def read_features(
       split: "train" or "test".
 
     Returns:
-      A store with `read()`, float32 [rows, dimension]; `labels`, `ids`, `groups`, `units` and
-      `class_names`. `PrivateClassifier.fit` takes it as X, and reads large ones in blocks.
+      A store with `read()`, which returns float32 [rows, dimension], and with `labels`, `ids`,
+      `groups`, `units` and `class_names`. `PrivateClassifier.fit` accepts the store as X, and reads
+      a large store in blocks.
 
     Raises:
-      StoreError: when there are none, or they are damaged.
+      StoreError: if the features are missing or damaged.
     """
     return FeatureStore(Path(results) / "features" / dataset / backbone / split / MANIFEST)
 
@@ -178,17 +181,18 @@ def read_cells(results: str | Path) -> pd.DataFrame:
       results: the study's `results_dir`.
 
     Returns:
-      Columns that name the cell and the seed, and metrics as fractions; docs/python.md lists them.
+      A table whose columns name the cell and the seed, and give metrics as fractions;
+      docs/python.md lists the columns.
 
     Raises:
-      DataError: without summaries, or with one of another version.
+      DataError: if there is no summary, or a summary of another version.
     """
     from dpprobe.results.summary import read_summaries  # heavy: pyarrow
 
     folder = Path(results) / "summary"
     paths = sorted(folder.glob("*.parquet"))
     if not paths:
-        raise DataError(f"{folder}: no summary of a dataset; run the study first")
+        raise DataError(f"{folder}: this folder has no summary of a dataset; run the study first")
     return read_summaries(paths).to_pandas()
 
 
@@ -201,15 +205,16 @@ def verify(
     """Runs all checks of a bundle that need no private data.
 
     Args:
-      public_key: the signer's, Ed25519 in PEM, from another place than the bundle.
-      checkpoint: the file of the backbone's weights, to compute the backbone too.
+      public_key: the file with the signer's Ed25519 public key in PEM, obtained separately from the
+        bundle.
+      checkpoint: the file with the backbone's weights, to check the backbone's features too.
 
     Returns:
       A report: `passed`, and `checks`, each with `name`, `passed` and `detail`.
 
     Raises:
-      DataError: when there is no such folder.
-      ConfigError: when the public key cannot be read.
+      DataError: if the folder does not exist.
+      ConfigError: if the public key cannot be read.
     """
     return verify_bundle(
         Path(bundle),

@@ -144,7 +144,7 @@ def test_blocks_are_joined_in_order() -> None:
 @pytest.mark.parametrize(
     ("blocks", "message"),
     [
-        ([], "an iterator without blocks, or an iterator that was already read"),
+        ([], "this iterator has no blocks, or was already read"),
         ([np.ones((2, 3)), np.ones((2, 4))], r"blocks of shapes \(2, 3\), \(2, 4\)"),
         ([np.ones(3)], r"blocks of shapes \(3,\)"),
     ],

@@ -180,7 +180,7 @@ def test_a_folder_that_exists_is_kept(
     bundle: tuple[PrivateClassifier, Path], tmp_path: Path
 ) -> None:
     (tmp_path / "v1").mkdir()
-    with pytest.raises(ConfigError, match="exists; name a new folder"):
+    with pytest.raises(ConfigError, match="exists; write the path of a new folder"):
         save(bundle[0], tmp_path / "v1")
 
 
