@@ -141,7 +141,9 @@ def test_other_cuts_are_other_stores(dataset: Path, tmp_path: Path) -> None:
     assert len({store.fingerprint for store in stores}) == 3
     assert cut_shape(stores[2]) == (16, 16, 16)
     assert stores[2].dimension == 16**3
-    with pytest.raises(StoreError, match="features of a whole backbone instead of activations at a cut"):
+    with pytest.raises(
+        StoreError, match="features of a whole backbone instead of activations at a cut"
+    ):
         cut_shape(extract(dataset, tmp_path / "whole", blocks=None))
 
 

@@ -138,7 +138,7 @@ def test_a_plan_without_a_probe_is_refused() -> None:
     releases = releases_of(options, 1.0)
     with pytest.raises(PrivacyError, match="the plan covers no probe"):
         fit_probe(probed(), data(), releases, SEED)
-    with pytest.raises(PrivacyError, match="the options have no probe, and the plan"):
+    with pytest.raises(PrivacyError, match="these options have no probe, and the plan"):
         fit_probe(options, data(), releases, SEED)
 
 

@@ -183,7 +183,9 @@ def test_without_a_budget_nothing_is_clipped_and_nothing_promised(run: Run) -> N
 
 def test_a_cell_is_of_whole_seeds_of_one_identity(run: Run) -> None:
     run.tune(0)
-    with pytest.raises(DataError, match="seed-1: incomplete network; delete the folder and run again"):
+    with pytest.raises(
+        DataError, match="seed-1: incomplete network; delete the folder and run again"
+    ):
         run.gather()
     run.tune(1)
     path = run.network(1) / "result.json"
@@ -192,7 +194,9 @@ def test_a_cell_is_of_whole_seeds_of_one_identity(run: Run) -> None:
     with pytest.raises(DataError, match="trained on NVIDIA H100, .*seed-0 on cpu"):
         run.gather()
     write_json(path, written | {"fingerprint": "0" * 64})
-    with pytest.raises(DataError, match="seed-1: this network belongs to another version of the cell"):
+    with pytest.raises(
+        DataError, match="seed-1: this network belongs to another version of the cell"
+    ):
         run.gather()
 
 

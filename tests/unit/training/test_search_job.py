@@ -317,7 +317,9 @@ def test_labels_without_an_auc_are_said(run: Run) -> None:
 def test_a_part_that_leaves_one_side_empty_is_refused(tmp_path: Path) -> None:
     write_features(tmp_path)
     store = FeatureStore(tmp_path / "train/manifest.json")
-    with pytest.raises(DataError, match="held_out 1e-09 leaves all 300 units for training, or none"):
+    with pytest.raises(
+        DataError, match="held_out 1e-09 leaves all 300 units for training, or none"
+    ):
         held_out_rows(store, 1e-9, seed=0)
 
 
