@@ -1,4 +1,4 @@
-"""Drafts and runs studies, predicts accuracy, shows and checks results; uses releases."""
+"""Drafts and runs studies, predicts accuracy, shows and checks results, and uses releases."""
 
 from __future__ import annotations
 
@@ -36,8 +36,10 @@ def main() -> None:
         default="study",
         help="which schema to print: study or bundle",
     )
-    known = commands.add_parser("catalog", help="list the datasets and backbones known by name")
-    known.add_argument("name", nargs="?", help="print the complete entry of this dataset")
+    known = commands.add_parser(
+        "catalog", help="list the datasets and backbones that a study can name"
+    )
+    known.add_argument("name", nargs="?", help="print this dataset's complete catalog entry")
     add_commands(commands)
     add_run(commands)
     add_check(commands)
@@ -61,17 +63,18 @@ def main() -> None:
             print(describe_dataset(arguments.name) if arguments.name else list_catalog())
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader, such as `head`, has what it wanted. Python would flush once more at its end.
+        # The reader of the pipe, such as `head`, has closed it. Python would flush again at its end
+        # and fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except DpprobeError as error:
         sys.exit(f"dpprobe: {error}")
     except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:  # whatever command asks about a path
+        if error.errno != errno.ENAMETOOLONG:  # any command may ask about a path
             raise
-        sys.exit(f"dpprobe: {str(error.filename)[:60]}...: too long for a path; correct it")
+        sys.exit(f"dpprobe: {str(error.filename)[:60]}...: this path is too long; correct it")
     except KeyboardInterrupt:
         print("dpprobe: stopped", file=sys.stderr)
-        sys.exit(130)  # as a shell's
+        sys.exit(130)  # the status that shells report for Ctrl-C
     sys.exit(status)
 
 
@@ -87,8 +90,7 @@ class _Version(argparse.Action):
 
 
 def _show_progress() -> None:
-    """Sends log lines, such as progress, to standard error, because standard output is for
-    results."""
+    """Sends log lines, such as progress, to standard error, to keep standard output for results."""
     logging.basicConfig(format="%(message)s")
     logging.getLogger("dpprobe").setLevel(logging.INFO)
 

@@ -1,7 +1,7 @@
-"""The analyses of the project: one line each, with its package, version and folder of records.
+"""Lists all analyses, one line each: the package, the version and the folder of records.
 
-Nothing but the standard library is imported: `make clean` reads the registry where the environment
-is gone. A package is imported where its declaration is needed.
+This module imports only the standard library, because `make clean` reads the registry even if the
+environment is missing. An analysis's package is imported only when its declaration is needed.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ class Registered(NamedTuple):
     """An analysis that the workflow knows.
 
     Attributes:
-      package: declares it as `ANALYSIS`.
-      version: raise it when the output changes, so that finished studies measure again.
-      folder: of its records, within the results.
+      package: the package that declares the analysis as `ANALYSIS`.
+      version: raise this number when the analysis's output changes, so that finished studies
+        measure again.
+      folder: the folder of its records, in the results.
     """
 
     package: str

@@ -25,26 +25,26 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dpprobe")
 
-# A temporary file carries this suffix and a random token: it never matches a pattern of finished
-# files, and two processes never share one.
+# Names of temporary files have a random token and this suffix. So they match no pattern of finished
+# files, and two processes never share a temporary file.
 PARTIAL_SUFFIX = ".partial"
 ABSENT = "nothing"
-# The last keys of a record: sizes and hashes of the files beside it, and the hash of its own text.
-# Readers do not see them.
+# The last keys of a record: sizes and hashes of the files beside it, and the hash of the record's
+# text. Reading functions remove these keys.
 FILE_BYTES, FILE_HASHES, RECORD_HASH = "file_bytes", "file_sha256", "record_sha256"
 
 MEGABYTE = 1_000_000
 ROOM = "free space or have the quota raised, and run again"
 DISK_REMEDY = "free space, or choose a data_dir on another disk"
-WAIT = 3600  # seconds that finished work waits for room
-PAUSE = 60  # seconds between two tries
+WAIT = 3600  # seconds to wait for disk space before finished work is lost
+PAUSE = 60  # seconds between two attempts
 
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Yields a temporary path beside `path`; on success it is synced and renamed to `path`.
+    """Yields a temporary path beside `path`; on success the file is synced and renamed to `path`.
 
-    On an exception the temporary file is removed and `path` keeps its earlier content, if any.
+    After an exception the temporary file is removed, and `path` keeps its earlier content, if any.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{PARTIAL_SUFFIX}")
@@ -58,7 +58,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
             error.filename = str(path)
         raise
     finally:
-        with suppress(OSError):  # a read-only disk refuses this too
+        with suppress(OSError):  # a read-only disk refuses the removal too
             temporary.unlink()
 
 
@@ -71,7 +71,8 @@ def flush_to_disk(path: Path) -> None:
 
 
 def canonical_json(value: Any) -> str:
-    """Returns JSON with sorted keys and no spaces: equal values give equal text, NaN an error."""
+    """Returns JSON with sorted keys and no spaces, so that equal values give equal text; refuses
+    NaN."""
     return json.dumps(
         value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False
     )
@@ -93,7 +94,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes readable JSON; NaN and infinity are refused, as JSON has neither."""
+    """Writes indented JSON; refuses NaN and infinity, because JSON has neither."""
     write_text(path, _format_json(value))
 
 
@@ -105,7 +106,8 @@ def write_record(path: Path, values: Mapping[str, Any], *beside: Path) -> None:
     """Writes a JSON object that ends with the SHA-256 of its own text, so that damage is detected.
 
     Args:
-      beside: files in its folder, whose sizes it gets, and hashes unless it has a key `files`.
+      beside: files in the record's folder. The record gets their sizes, and their hashes unless
+        `values` has a key `files`.
     """
     values = dict(values)
     if beside:
@@ -118,9 +120,9 @@ def write_record(path: Path, values: Mapping[str, Any], *beside: Path) -> None:
 
 
 def parse_record(content: bytes) -> Any:
-    """Parses JSON, with the keys that `write_record` added.
+    """Parses a record's JSON, including the keys that `write_record` added.
 
-    Raises ValueError, in one line, if it is not JSON, or was changed after it was written.
+    Raises ValueError, with a message of one line, if the content is not JSON or was changed.
     """
     try:
         values = parse_json(content)
@@ -129,7 +131,7 @@ def parse_record(content: bytes) -> Any:
     if isinstance(values, dict):
         body, _, end = content.rpartition(b',\n  "')
         digest = hashlib.sha256(body).hexdigest()
-        # where the key itself is damaged the hash still stands there
+        # if only the key of the hash is damaged, the hash itself is still at the end
         recorded = RECORD_HASH in values or digest.encode() in end
         if recorded and end != f'{RECORD_HASH}": "{digest}"\n}}\n'.encode():
             raise ValueError("changed after it was written")
@@ -137,7 +139,7 @@ def parse_record(content: bytes) -> Any:
 
 
 def parse_values(content: bytes) -> Any:
-    """Parses JSON as `parse_record`, without the keys that `write_record` added."""
+    """Parses a record as `parse_record` does, and removes the keys that `write_record` added."""
     values = parse_record(content)
     if isinstance(values, dict):
         for key in (FILE_BYTES, FILE_HASHES, RECORD_HASH):
@@ -146,14 +148,17 @@ def parse_values(content: bytes) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """Reads JSON as `parse_values`; raises OSError, or ValueError if it is damaged."""
+    """Reads a file as `parse_values` does; raises OSError if it cannot be read, ValueError if
+    damaged."""
     return parse_values(path.read_bytes())
 
 
 def read_whole_record(path: Path) -> Any:
-    """Reads a record and compares the sizes of the files beside it with the recorded sizes.
+    """Reads a record, and compares the sizes of the files beside the record with the recorded
+    sizes.
 
-    Raises OSError if a file cannot be read; ValueError, in one line, if it is damaged.
+    Raises OSError if a file cannot be read; ValueError, with a message of one line, if a file is
+    damaged.
     """
     values = parse_record(path.read_bytes())
     for name, recorded in values.get(FILE_BYTES, {}).items() if isinstance(values, dict) else ():
@@ -164,7 +169,7 @@ def read_whole_record(path: Path) -> Any:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parses JSON; raises ValueError also for brackets too deep for the parser."""
+    """Parses JSON; raises ValueError also if brackets are nested too deeply for the parser."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -174,7 +179,7 @@ def parse_json(text: str | bytes) -> Any:
 def require_plain_file(path: Path) -> None:
     """Raises OSError for a device, pipe or socket, because reading it may never end."""
     mode = path.stat().st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # to open a folder is an error of its own
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # opening a folder fails by itself
         raise OSError(errno.EINVAL, "a device, a pipe or a socket, not a plain file", str(path))
 
 
@@ -182,7 +187,7 @@ def read_record(path: Path, *, kind: str, version: int) -> dict[str, Any]:
     """Reads a JSON object with the given `format` and `format_version`.
 
     Raises:
-      DataError: if the file is unreadable, or of another format or version.
+      DataError: if the file is unreadable, or has another format or version.
     """
     try:
         record = read_json(path)
@@ -198,7 +203,7 @@ def read_record(path: Path, *, kind: str, version: int) -> dict[str, Any]:
 def check_not_newer(
     where: Path | str, record: Mapping[str, Any], *, kind: str, version: int
 ) -> None:
-    """Raises DataError for a record of a newer version, which must not be deleted unread."""
+    """Raises DataError for a record of a newer format version, which must not be deleted."""
     written = record.get("format_version")
     if record.get("format") == kind and isinstance(written, Integral) and int(written) > version:
         raise DataError(
@@ -208,7 +213,7 @@ def check_not_newer(
 
 
 class Difference(NamedTuple):
-    """A place, as dotted keys, and its two values."""
+    """A place in two JSON values, written as dotted keys, and the two values there."""
 
     place: str
     first: Any
@@ -226,12 +231,12 @@ def first_difference(first: Any, second: Any, place: str = "") -> Difference | N
         pair = first.get(key, ABSENT), second.get(key, ABSENT)
         if difference := first_difference(*pair, inner):
             return difference
-    return Difference(place, first, second)  # one lacks a key where the other has "nothing"
+    return Difference(place, first, second)  # one lacks a key for which the other has "nothing"
 
 
 def write_table(path: Path, table: pa.Table) -> None:
     """Writes an Arrow table as parquet (zstd)."""
-    import pyarrow.parquet as pq  # heavy: a start of Snakemake imports this module
+    import pyarrow.parquet as pq  # heavy: each start of Snakemake imports this module
 
     with atomic_path(path) as temporary:
         pq.write_table(table, temporary, compression="zstd")
@@ -249,7 +254,7 @@ def read_table(path: Path) -> pa.Table:
 def explain_parquet(
     path: Path, kind: type[DpprobeError], fault: str, remedy: str = "replace it"
 ) -> Iterator[None]:
-    """Turns any error of reading a parquet file into one line: a DpprobeError of `kind`."""
+    """Turns each error in reading a parquet file into an error of class `kind`, in one line."""
     import pyarrow as pa  # as above
 
     try:
@@ -287,9 +292,11 @@ def explain_unwritable(error: OSError) -> DiskError | None:
 
 
 def when_there_is_room(folder: Path, needed: int, write: Callable[[], None]) -> None:
-    """Writes, and while the disk is full retries every minute; after an hour raises DiskError.
+    """Calls `write`; while the disk is full, retries each minute, and after an hour raises
+    DiskError.
 
-    `write` leaves nothing behind when it fails; `needed` is roughly the bytes it writes.
+    `write` must leave no files behind if it fails; `needed` is about the number of bytes that it
+    writes.
     """
     deadline = time.monotonic() + WAIT
     while True:
@@ -317,15 +324,16 @@ def when_there_is_room(folder: Path, needed: int, write: Callable[[], None]) -> 
 
 
 def require_room(folder: Path, needed: int) -> None:
-    """Raises the system's error of a full disk (ENOSPC) if fewer bytes are free."""
+    """Raises the system's error for a full disk (ENOSPC) if fewer than `needed` bytes are free."""
     usage = shutil.disk_usage(folder)
-    if usage.total and usage.free < needed:  # some network file systems say 0 to both
+    if usage.total and usage.free < needed:  # some network file systems report 0 for both
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 
 @contextmanager
 def explain_full_disk(folder: Path, doing: str) -> Iterator[None]:
-    """Raises DataError if the disk fills up inside, while `doing` this."""
+    """Raises DataError if the disk fills up in the `with` block; `doing` describes the work
+    there."""
     try:
         yield
     except OSError as error:
@@ -335,7 +343,7 @@ def explain_full_disk(folder: Path, doing: str) -> Iterator[None]:
 
 
 def git_commit(folder: Path) -> str | None:
-    """Returns the checked-out commit, marked if files differ; None without git."""
+    """Returns the checked-out commit, with a mark if files were changed; None without git."""
     try:
         commit = _run_git(folder, "rev-parse", "HEAD")
         changed = _run_git(folder, "status", "--porcelain", "--untracked-files=no")

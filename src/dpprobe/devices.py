@@ -1,12 +1,12 @@
 """The device, threads and Python of a process, and settings that depend on the device.
 
-A scheduler shows a job its GPU alone. Where a process sees several GPUs (several jobs on one node
-without a scheduler, or a group of jobs as one Slurm job), all would take the first. Here each takes
-the one that the fewest hold, by a lock that the system releases when the process ends.
+Under a scheduler, a job sees only its own GPU. Without a scheduler, or in a group of jobs that run
+as one Slurm job, each process sees several GPUs, and all would use the first. So each process
+reserves the GPU with the fewest users, by a lock that the system releases when the process ends.
 
-A GPU works in order while the program continues: what is fetched from it may be read only after
-waiting for a later mark. `tests/support/stand_in_device.py` keeps this contract on a processor, so
-that tests need no GPU.
+A GPU works in order while the program continues. So data copied from the GPU may be read only after
+waiting for a mark that was set after the copy. `tests/support/stand_in_device.py` has the same rule
+on a processor, so that tests need no GPU.
 """
 
 from __future__ import annotations
@@ -29,24 +29,25 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dpprobe")
 
-# Has PATH as it was before `put_python_on_path`.
+# The environment variable with the PATH from before `put_python_on_path`.
 USER_PATH = "DPPROBE_USER_PATH"
 
 Mark = Any
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-# More processes than this on one GPU would not fit into its memory.
+# The most processes per GPU; more would not fit into its memory.
 _LEVELS = 64
-# Ends with the status 3 only if torch is installed and sees no GPU.
+# A program that ends with status 3 only if torch is installed and sees no GPU.
 _ASK_TORCH = "import torch; raise SystemExit(0 if torch.cuda.is_available() else 3)"
-# GPU locks that this process holds until it ends.
+# Locks of GPUs that this process keeps until it ends.
 _held: list[BinaryIO] = []
 
 
 def resolve_device(name: str) -> str:
-    """Returns the torch device of a study's `device`: "cpu" or "cuda"; or raises DeviceError.
+    """Returns the torch device for a study's `device`, "cpu" or "cuda"; raises DeviceError without
+    a GPU for "cuda".
 
-    Call it before anything else asks CUDA: of several GPUs the process reserves one that no other
-    process of the node has, while there are enough.
+    Call it before anything else uses CUDA. If there are several GPUs, it reserves one for this
+    process; while there are enough GPUs, no other process of the node has the same GPU.
     """
     if name == "cpu":
         return name
@@ -64,9 +65,9 @@ def resolve_device(name: str) -> str:
 
 
 def identity_device(name: str) -> str:
-    """Returns the device that names a study's cells: "cpu" or "cuda".
+    """Returns the device in the identity of a study's cells: "cpu" or "cuda".
 
-    Needs no GPU for cuda: finished cells are reused on a machine without one.
+    If the study says cuda, no GPU is needed, so a machine without a GPU can reuse finished cells.
     """
     return resolve_device(name) if name == "auto" else name
 
@@ -85,10 +86,10 @@ def put_python_on_path() -> None:
 
 
 def visible_devices(environment: Mapping[str, str], nodes: Iterable[str]) -> tuple[str, ...]:
-    """Returns the GPUs that a process sees, by `CUDA_VISIBLE_DEVICES`.
+    """Returns the GPUs that a process sees, according to `CUDA_VISIBLE_DEVICES`.
 
     Args:
-      nodes: the names in /dev, counted if the environment does not set the variable.
+      nodes: the names of files in /dev; GPUs are counted by these if the variable is not set.
     """
     written = environment.get(VISIBLE)
     if written is None:
@@ -96,31 +97,32 @@ def visible_devices(environment: Mapping[str, str], nodes: Iterable[str]) -> tup
         return tuple(map(str, range(count)))
     names: list[str] = []
     for name in map(str.strip, written.split(",")):
-        if not name or name == "-1":  # CUDA takes nothing from here on
+        if not name or name == "-1":  # CUDA ignores all entries from here on
             break
         names.append(name)
     return tuple(dict.fromkeys(names))
 
 
 def count_devices() -> int:
-    """Counts the GPUs that this process sees, without asking CUDA."""
+    """Counts the GPUs that this process sees, without starting CUDA."""
     return len(visible_devices(os.environ, _device_nodes()))
 
 
 def lacks_gpu() -> bool:
-    """Returns True if torch sees no GPU; runs another process for this, which takes seconds.
+    """Returns True if torch sees no GPU; starts another process to find out, which takes seconds.
 
-    False if this Python has no torch: jobs may run in another environment.
+    Returns False if this Python has no torch, because jobs may run in another environment.
     """
     asked = subprocess.run([sys.executable, "-c", _ASK_TORCH], capture_output=True, check=False)
     return asked.returncode == 3
 
 
 def slot_names(devices: Sequence[str], environment: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Lists (lock file, device) in the order in which they are tried.
+    """Lists the pairs (lock file, device) in the order in which a process tries to lock them.
 
-    Each device once, then each a second time, and so on, so the first free slot is on a least used
-    device. Two Slurm jobs may call different devices by one name, so their locks are apart.
+    The list has each device once, then each device a second time, and so on. So the first free slot
+    is on a device with the fewest users. Two Slurm jobs may use the same name for different
+    devices, so each Slurm job has its own locks.
     """
     job = environment.get("SLURM_JOB_ID", "")
     return [
@@ -136,10 +138,11 @@ def take_device(
     nodes: Iterable[str] | None = None,
     folder: Path | None = None,
 ) -> str | None:
-    """Reserves one of several visible GPUs until the process ends; None if there is no choice.
+    """Reserves one of several visible GPUs until the process ends; None if fewer than two are
+    visible.
 
     Args:
-      folder: of the locks, on the node's own disk and shared by all of a user's processes.
+      folder: the folder of the locks, on the node's own disk, shared by all processes of a user.
     """
     given = os.environ if environment is None else environment
     devices = visible_devices(given, _device_nodes() if nodes is None else nodes)
@@ -155,14 +158,14 @@ def take_device(
 
 
 def keep_one_device() -> None:
-    """Leaves this process one GPU of several; call it before CUDA starts."""
+    """Hides all GPUs but one from this process; call it before CUDA starts."""
     if not _held and (device := take_device()) is not None:
         os.environ[VISIBLE] = device
         logger.info("GPU %s of several", device)
 
 
 def _lock_file(path: Path) -> BinaryIO | None:
-    """Returns a file that this process has locked; None if another process has."""
+    """Locks a file and returns it; None if another process has locked it."""
     stream = path.open("ab")
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -180,26 +183,27 @@ def _device_nodes() -> list[str]:
 
 
 class Accelerator:
-    """The first GPU that this process sees, as extraction uses it."""
+    """The first GPU that this process sees, with the operations that feature extraction needs."""
 
     device = "cuda"
 
     def host_memory(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Returns uninitialised memory of the host, which the device copies from and to."""
+        """Returns uninitialised host memory, from and to which the device can copy."""
         import torch  # as above
 
         return torch.empty(tuple(shape), dtype=dtype, pin_memory=True)
 
     def copy_to_device(self, values: torch.Tensor) -> torch.Tensor:
-        """Copies without waiting."""
+        """Starts a copy to the device, without waiting for its end."""
         return values.to(self.device, non_blocking=True)
 
     def copy_to_host(self, values: torch.Tensor) -> torch.Tensor:
-        """Copies without waiting; wait for a later mark before reading."""
+        """Starts a copy to the host, without waiting; before reading, wait for a mark that was set
+        later."""
         return self.host_memory(values.shape, values.dtype).copy_(values, non_blocking=True)
 
     def set_mark(self) -> Mark:
-        """Sets a mark behind all work that was handed over so far."""
+        """Sets a mark after all work that the device was given so far."""
         import torch  # as above
 
         event = torch.cuda.Event(enable_timing=True)
@@ -210,7 +214,7 @@ class Accelerator:
         mark.synchronize()
 
     def measure_seconds(self, first: Mark, second: Mark) -> float:
-        """Returns the device's time between two marks that it has passed."""
+        """Returns the seconds between two marks that the device has passed."""
         return float(first.elapsed_time(second)) / 1000
 
 
@@ -223,12 +227,12 @@ def is_gpu(device: str) -> bool:
 
 
 def default_precision(device: str) -> Literal["float16", "float32"]:
-    """Returns the precision that `precision: auto` stands for."""
+    """Returns the precision that `precision: auto` means on this device."""
     return "float16" if is_gpu(device) else "float32"
 
 
 def use_precision(device: torch.device | str, precision: torch.dtype | None) -> torch.autocast:
-    """Runs products in a precision; None means the precision of the weights."""
+    """Makes matrix products run in a precision; None means the precision of the weights."""
     import torch  # as above
 
     kind = "cuda" if is_gpu(str(device)) else "cpu"
@@ -236,5 +240,6 @@ def use_precision(device: torch.device | str, precision: torch.dtype | None) -> 
 
 
 def has_kernels(device: torch.device) -> bool:
-    """Returns True where compiled loops run; elsewhere torch computes the same sums."""
+    """Returns True for a device on which compiled loops run; on others torch computes the same
+    sums."""
     return device.type == "cpu"

@@ -1,10 +1,11 @@
-"""The errors a user is meant to read: one line that names the thing, the value and the remedy."""
+"""The errors for users to read: one line that names the wrong thing, its value and the remedy."""
 
 from __future__ import annotations
 
 import errno
 
-# The system's errors about a path, which stay until somebody mends it; all others may pass.
+# The system's errors about a path that stay until the user corrects the path; a retry may cure all
+# others.
 LASTING = {
     errno.EACCES, errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT,
     errno.ENOTDIR, errno.EPERM,
@@ -14,10 +15,10 @@ NETWORK = {"httpcore", "httpx", "huggingface_hub", "requests", "urllib3"}
 
 
 class DpprobeError(Exception):
-    """Base of every error raised for a person to read.
+    """Base class of all errors for users to read.
 
     Attributes:
-      passes: True if another try may succeed although nobody changed anything.
+      passes: True if a retry may succeed without any change.
     """
 
     passes = False
@@ -28,7 +29,7 @@ class ConfigError(DpprobeError):
 
 
 class DeviceError(ConfigError):
-    """This machine lacks the device that a study asks for; another may have it."""
+    """This machine lacks the device that a study asks for; another machine may have it."""
 
     passes = True
 
@@ -38,7 +39,7 @@ class DataError(DpprobeError):
 
 
 class DownloadError(DpprobeError):
-    """A file could not be fetched."""
+    """A file could not be downloaded."""
 
     passes = True
 
@@ -50,7 +51,7 @@ class WrongDownloadError(DownloadError):
 
 
 class StoreError(DpprobeError):
-    """A feature shard or its manifest is missing, damaged or replaced."""
+    """A feature shard or its manifest is missing, damaged or replaced by another file."""
 
 
 class PrivacyError(DpprobeError):
@@ -58,7 +59,7 @@ class PrivacyError(DpprobeError):
 
 
 class BudgetError(PrivacyError):
-    """A release or a fit would cost more than the budget of its dataset allows."""
+    """A release or a fit would cost more epsilon than the budget of its dataset allows."""
 
 
 class DiskError(DpprobeError):
@@ -68,15 +69,16 @@ class DiskError(DpprobeError):
 
 
 class TrackingError(DpprobeError):
-    """The tracking store cannot be written."""
+    """The MLflow store cannot be written."""
 
     passes = True
 
 
 def may_pass(error: BaseException) -> bool:
-    """Returns True if another try may succeed although nobody changed anything.
+    """Returns True if a retry may succeed without any change.
 
-    False only for an error of dpprobe that neither the system, the network nor memory caused.
+    Returns False only for an error of dpprobe that was not caused by the system, the network or
+    memory.
     """
     if not isinstance(error, DpprobeError):
         return True

@@ -1,4 +1,4 @@
-"""The log of a job: one file per job, the same lines on the terminal."""
+"""The log of a job: one file per job; the terminal shows the same lines."""
 
 from __future__ import annotations
 
@@ -21,27 +21,28 @@ from dpprobe.versions import check_versions
 logger = logging.getLogger("dpprobe")
 
 TRACEBACK = "Traceback (most recent call last):"
-# The last line of a log, in the file alone, of an error that stays until somebody mends it.
+# The last line in a log file (not on the terminal) after an error that a retry cannot cure.
 LASTING = "another attempt would fail the same way"
-# An error of a job's log, with all lines of its list, or a line of the scheduler that ended it.
+# An error in a job's log, with all its lines, or the line in which the scheduler ended the job.
 _OTHER_LINE = rf"\d\d:\d\d:\d\d |{LASTING}$|Traceback |\[|slurmstepd|RuleException|WorkflowError|$"
 ERROR_LINE = re.compile(
     r"^(?:slurmstepd(?:-[\w.-]+)?: error: (?P<scheduler>.+)"
     rf"|\d\d:\d\d:\d\d ERROR (?P<job>.+(?:\n(?!{_OTHER_LINE}).*)*))$",
     re.MULTILINE,
 )
-# The variable of a run that says little: on its terminal a job shows warnings and how far it is,
-# and its error is read from its log and printed when the run ends.
+# The variable that a run with short output sets: its jobs show only warnings and progress on the
+# terminal, and when the run ends it prints each job's error from the job's log.
 BRIEF = "DPPROBE_BRIEF"
 
 
 class _LogFile(logging.FileHandler):
-    """A log file that reports once if it cannot be written: the terminal has the same lines."""
+    """A log file that reports only once if it cannot be written, since the terminal has the same
+    lines."""
 
     failed = False
 
     def tells_at_end(self) -> bool:
-        """Returns True if the run prints the error that ends this log."""
+        """Returns True if the run will print, when it ends, the error that ends this log."""
         return not self.failed and bool(os.environ.get(BRIEF))
 
     def append_text(self, text: str) -> None:
@@ -58,7 +59,7 @@ class _LogFile(logging.FileHandler):
             print(f"dpprobe: {explain_unwritable(error) or error}", file=sys.stderr)
 
 
-# New objects after which Python looks for garbage.
+# The number of new objects after which Python collects garbage.
 GARBAGE_OBJECTS = 100_000
 
 
@@ -67,12 +68,13 @@ def job_log(path: str | Path) -> Iterator[None]:
     """Sends dpprobe's log lines and Python's warnings to `path` and to standard error.
 
     Refuses a job whose code was edited after its run began. A DpprobeError ends the process with
-    status 1 and one line. This line goes only to the log if the run prints it at its end; the last
-    line says if a retry cannot help. Any other exception leaves its traceback in the log and is
-    raised again. A missing file is reported with the run from another folder that may have replaced
-    it.
+    status 1 and one line, which goes only to the log if the run prints errors when it ends. If a
+    retry cannot help, the log's last line says so. Any other exception leaves its traceback in the
+    log and is raised again. If a file is missing, the message names a run in another folder that
+    may have replaced the file.
     """
-    # Imported modules stay. Python searches torch's 350,000 objects for garbage too often.
+    # By default Python would search torch's 350,000 objects, which stay anyway, for garbage too
+    # often.
     gc.set_threshold(GARBAGE_OBJECTS)
     path = Path(path)
     try:
@@ -107,28 +109,29 @@ def job_log(path: str | Path) -> Iterator[None]:
         if beside := explain_missing_file(error):
             _log_error(f"{error}; {beside}", written, terminal)
             sys.exit(1)
-        # Snakemake prints the traceback on the terminal; the file needs its own copy.
+        # Snakemake prints the traceback only on the terminal, so it is written to the file too.
         written.append_text(traceback.format_exc())
         raise
     finally:
         logging.captureWarnings(False)
         root.handlers, root.level = previous[0], previous[1]
         logger.setLevel(previous[2])
-        with suppress(OSError):  # said already
+        with suppress(OSError):  # already reported by `handleError`
             written.close()
 
 
 def _log_error(error: str, written: _LogFile, terminal: logging.Handler) -> None:
-    """Logs the error that ends a job; not on the terminal where the run prints it at its end."""
+    """Logs the error that ends a job; leaves the terminal out if the run prints the error when it
+    ends."""
     terminal.addFilter(lambda _: not written.tells_at_end())
     logger.error("%s", error)
 
 
 def last_error(log: str) -> str | None:
-    """Returns the last error in a job's log, None without any.
+    """Returns the last error in a job's log; None if there is none.
 
-    It is an entry of level ERROR, a line in which Slurm ends the job, or a later traceback's
-    exception.
+    An error is an entry of level ERROR, a line in which Slurm ends the job, or the exception of a
+    later traceback.
     """
     errors = list(ERROR_LINE.finditer(log))
     rest = log[errors[-1].end() if errors else 0 :]
@@ -140,5 +143,5 @@ def last_error(log: str) -> str | None:
 
 
 def is_lasting(log: str) -> bool:
-    """Returns True if the log says that another attempt would fail the same way."""
+    """Returns True if the log says that a retry would fail in the same way."""
     return log.endswith(f"\n{LASTING}\n")

@@ -1,4 +1,5 @@
-"""The base of every block of a study's configuration, and registries of such blocks by name."""
+"""The base class of all blocks of a study's configuration, and registries of these blocks by
+name."""
 
 from __future__ import annotations
 
@@ -23,14 +24,15 @@ from pydantic_core.core_schema import CoreSchema, no_info_after_validator_functi
 from dpprobe.errors import ConfigError
 
 NAME_PATTERN = r"[a-z0-9][a-z0-9_]*"
-# Snakemake formats paths, MLflow puts them into URIs, and neither expands `~`.
+# Other characters break paths: Snakemake formats them, MLflow puts them into URIs, and neither
+# expands `~`.
 _FOLDER_CHARACTERS = r"[^/\s{}~?#%*\[\]\"'`$\\:;,&<>|]"
 FOLDER_PATTERN = rf"/?{_FOLDER_CHARACTERS}+(/{_FOLDER_CHARACTERS}+)*/?"
 Name = Annotated[
     str,
     Field(
         pattern=f"^{NAME_PATTERN}$",
-        description="Lower-case letters, digits and underscores; it becomes part of paths.",
+        description="Lower-case letters, digits and underscores; the name becomes part of paths.",
     ),
 ]
 Folder = Annotated[
@@ -42,7 +44,7 @@ Folder = Annotated[
 
 @dataclass(frozen=True)
 class AtMost:
-    """An upper bound of a number in a study; `why` explains it in the error."""
+    """An upper bound on a number in a study; `why` is the reason that the error gives."""
 
     limit: int
     why: str
@@ -67,21 +69,24 @@ class AtMost:
 
 
 class Options(BaseModel):
-    """A block of the configuration: frozen, and closed to keys it does not know."""
+    """A block of the configuration: immutable, and without keys that its class does not declare."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
-    # Keys of other options in the registry -> this block's key for the same wish, with its value.
+    # Keys of other options in the registry -> this block's key, with value, that has the same
+    # purpose.
     COUNTERPARTS: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
     def suggest_key(cls, key: str) -> str | None:
-        """Returns this block's counterpart of another block's key, if it has one."""
+        """Returns this block's key with the same purpose as another block's key, if there is
+        one."""
         words = cls.COUNTERPARTS.get(key)
         return words if words and words.partition(":")[0] in cls.model_fields else None
 
 
-# The registries of options by the key that names one of them, for errors that name a neighbour.
+# All registries, by the key whose value selects options, for errors that name the options with a
+# key.
 REGISTRIES: dict[str, Mapping[str, str]] = {}
 
 
@@ -101,12 +106,12 @@ def written_keys(cls: type[BaseModel]) -> list[str]:
 
 
 def takes_key(registry: Mapping[str, str], name: str, key: Any) -> bool:
-    """Returns True if a study may write the key in the options registered under the name."""
+    """Returns True if the options that are registered under `name` have this key."""
     return key in written_keys(options_class(registry, name))
 
 
 def registered_name(registry: Mapping[str, str], key: str, name: Any) -> str:
-    """Returns the name; raises ValueError, listing the known names, if it is not registered."""
+    """Returns `name`; raises ValueError, which lists the known names, if it is not registered."""
     if isinstance(name, str) and name in registry:
         return name
     known = ", ".join(sorted(registry))
@@ -118,9 +123,10 @@ def by_registry(
     key: str,
     complete: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
 ) -> BeforeValidator:
-    """Makes a pydantic validator that reads a mapping as the `Options` its `key` names.
+    """Makes a pydantic validator that reads a mapping as the `Options` that the mapping's `key`
+    names.
 
-    `complete` fills in options that the mapping leaves out, before it is read.
+    Before that, `complete` fills in options that the mapping leaves out.
     """
 
     REGISTRIES[key] = registry
@@ -136,7 +142,7 @@ def by_registry(
 
 
 def resolve_path(path: str) -> Path:
-    """Expands `~` in a user's path; raises ConfigError for `~name` without such a user."""
+    """Expands `~` in a path; raises ConfigError for `~name` if there is no user of this name."""
     try:
         return Path(path).expanduser()
     except RuntimeError as error:

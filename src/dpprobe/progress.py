@@ -1,4 +1,4 @@
-"""Logs the progress of long work: done, rate, time left."""
+"""Logs the progress of long work: the amount done, the rate and the time left."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from contextvars import ContextVar
 
 logger = logging.getLogger("dpprobe")
 
-PROGRESS = "dpprobe_progress"  # marks the log records that say how far work is
+PROGRESS = "dpprobe_progress"  # marks log records that report progress
 
 _SILENT: ContextVar[bool] = ContextVar("silent", default=False)
 
 
 @contextmanager
 def silent_progress() -> Iterator[None]:
-    """Silences progress in this thread, such as for each of a thousand fits."""
+    """Silences progress in this thread, for example during a thousand short fits."""
     token = _SILENT.set(True)
     try:
         yield
@@ -30,7 +30,7 @@ class Progress:
     """Logs `label: done/total unit (percent), rate unit/s, ETA m:ss` every `interval` seconds.
 
     The last line, at the end of the `with` block, gives the whole time and the mean rate. The time
-    left is computed from the work after the first step, which often includes compiling or loading.
+    left is computed without the first step, which often includes compiling or loading.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Progress:
         self.interval = interval
         self.last_line = last_line
         self.done = 0
-        self._first: tuple[float, int] | None = None  # the end of the first step, and its work
+        self._first: tuple[float, int] | None = None  # time and work at the end of the first step
         self._started = self._reported = time.monotonic()
 
     def __enter__(self) -> Progress:
@@ -94,7 +94,7 @@ def report_wait(
 ) -> Iterator[None]:
     """Logs `text (m:ss so far)` while the block runs and `waits` stays true.
 
-    A thread logs after `first` seconds, then after pauses that double up to `longest`.
+    A thread logs after `first` seconds, then after pauses that double up to `longest` seconds.
     """
     if _SILENT.get():
         yield

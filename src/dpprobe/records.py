@@ -1,4 +1,4 @@
-"""The base of records: JSON files that name their format and version."""
+"""The base class of records, which are JSON files that name their format and version."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from dpprobe.wrong_keys_and_values import explain_first
 
 
 class Part(BaseModel):
-    """A part of a record: frozen, and closed to keys it does not know."""
+    """A part of a record: immutable, and without keys that its class does not declare."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Record(Part):
-    """A record file; subclasses set defaults for `format` and `format_version`."""
+    """The content of a record file; subclasses set defaults for `format` and `format_version`."""
 
     def write(self, path: Path, *beside: Path) -> None:
-        """Writes the record completely or not at all, with the hashes of the files beside it."""
+        """Writes the record, completely or not at all, with the hashes of the files `beside` it."""
         write_record(path, self.model_dump(mode="json", by_alias=True), *beside)
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Reads a record; raises DataError if it is missing or not of today's version."""
+        """Reads a record; raises DataError if the file is missing or has another format version."""
         kind, version = (cls.model_fields[key].default for key in ("format", "format_version"))
         values = read_record(path, kind=kind, version=version)
         try:

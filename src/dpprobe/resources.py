@@ -1,7 +1,7 @@
-"""Locates the files that are not Python's: resources, studies, rules, scripts, profiles.
+"""Locates the project's files outside the package: resources, studies, rules, scripts and profiles.
 
-They stand in the root of a clone, and in a wheel under one folder of the package, laid out alike.
-Everything that looks for one asks here.
+In a clone these files are in the root folder; in a wheel they have the same layout in one folder of
+the package. All other modules find them through this one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from dpprobe.errors import ConfigError
 
-# The folder of the package in which a wheel has them; pyproject.toml puts them there.
+# The folder in the package where a wheel has these files, by pyproject.toml.
 SHIPPED = "shipped"
 PACKAGE = Path(__file__).resolve().parent
 
@@ -25,7 +25,7 @@ def project_root() -> Path:
 
 @cache
 def clone_root() -> Path | None:
-    """Returns the clone that this package is imported from; None if it was installed."""
+    """Returns the clone from which this package is imported; None if the package was installed."""
     root = PACKAGE.parents[1]
     return root if is_clone(root) and root / "src" / "dpprobe" == PACKAGE else None
 

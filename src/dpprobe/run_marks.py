@@ -1,7 +1,8 @@
-"""Marks of the runs that work on a folder: two of them delete and replace each other's files.
+"""Marks folders that a run works on, because two runs would delete and replace each other's files.
 
-Snakemake locks the working directory and knows nothing of results that another directory's run
-shares. A run marks its results_dir and its data_dir, and keeps the marks locked until it ends.
+Snakemake locks only the working directory, but runs in two working directories may share a
+results_dir. So a run marks its results_dir and its data_dir, and keeps the marks locked until it
+ends.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from typing import NamedTuple
 from dpprobe.errors import DataError, StoreError
 
 FOLDER = ".runs"
-# The variable that tells jobs which folders their run marked, as JSON.
+# The environment variable with the folders that a run marked, as JSON, for its jobs.
 MARKED = "DPPROBE_MARKED"
-_DAYS = 30  # after which a mark of another machine, which may not share its locks, is removed
-_HELD: list[int] = []  # descriptors that keep this process's marks locked
+_DAYS = 30  # older marks of other machines, which may not share locks, are removed
+_HELD: list[int] = []  # open file descriptors, which keep this process's marks locked
 
 
 class OtherRun(NamedTuple):
@@ -37,7 +38,8 @@ class OtherRun(NamedTuple):
     shared: Path
 
     def describe(self) -> str:
-        """Returns the run's place, machine and time, and the folder that both share."""
+        """Describes the run: its folder, process, machine and start, and the folder that both runs
+        share."""
         return (
             f"another run works on {self.shared} (in {self.folder}, process {self.process} on "
             f"{self.host}, since {self.started})"
@@ -47,7 +49,7 @@ class OtherRun(NamedTuple):
 def mark_run(folders: Iterable[Path]) -> None:
     """Marks folders as used by a run in the working directory, until this process ends.
 
-    Folders that cannot be written or locked stay unmarked: a run does without.
+    Folders that cannot be written or locked stay unmarked, and the run continues.
     """
     known = {
         "folder": str(Path.cwd()), "inode": Path().stat().st_ino, "host": socket.gethostname(),
@@ -75,11 +77,11 @@ def _remove_mark(path: Path, *, with_folder: bool) -> None:
 
 
 def find_other_runs(folders: Iterable[Path]) -> list[OtherRun]:
-    """Lists the runs that use these folders now from other working directories."""
+    """Lists the runs that now use these folders from other working directories."""
     here = (
         str(Path.cwd()),
         Path().stat().st_ino,
-    )  # nodes of a cluster may call it by different names
+    )  # nodes of a cluster may have different names for the same folder
     runs = []
     for folder in dict.fromkeys(folders):
         for path in sorted((folder / FOLDER).glob("*.json")):
@@ -95,7 +97,7 @@ def find_other_runs(folders: Iterable[Path]) -> list[OtherRun]:
 
 
 def _is_alive(path: Path, run: OtherRun) -> bool:
-    """Returns True if a mark's run is still alive; removes the mark otherwise."""
+    """Returns True if the run of a mark is still alive; otherwise removes the mark."""
     with path.open() as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -108,9 +110,9 @@ def _is_alive(path: Path, run: OtherRun) -> bool:
 
 
 def explain_missing_file(error: BaseException) -> str | None:
-    """Returns a hint for an error if another run may have replaced the file.
+    """Returns a hint if an error is about a missing file that another run may have replaced.
 
-    None for other errors, and where no other run works on the folders of the job's run.
+    Returns None for other errors, and if no other run works on the folders of this job's run.
     """
     if not isinstance(error, FileNotFoundError | StoreError | DataError):
         return None

@@ -1,8 +1,9 @@
-"""The version of each stage's outputs, and of the code that runs.
+"""The version of each stage's outputs, and the version of the running code.
 
-Snakemake's trigger for code goes by the times of scripts, which a clone changes, and ignores the
-package; profiles/default switches it off. Each stage passes its number here as a parameter: raise
-it when the stage's output changes, and every finished study redoes that stage and what follows.
+Snakemake's trigger for changed code compares the times of scripts, which cloning changes, and
+ignores the package; so profiles/default disables it. Instead each stage's number below is a
+parameter of its rules. Raise the number when the stage's output changes: each finished study then
+repeats that stage and all later stages.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ VERSIONS = {
     "download": 1,
     "data": 2,
     "features": 2,
-    "manifest": 3,  # it was written under the number of "features" until copies were counted
+    "manifest": 3,  # until copies were counted, manifests used the number of "features"
     "text": 2,
     "overlap": 2,
     "calibration": 5,
     "training": 3,
-    "statement": 5,  # statements and metrics: cells are written again with their heads as they are
+    "statement": 5,  # statements and metrics: cells are written again, with unchanged heads
     "summary": 10,
     "figures": 10,
     "tables": 8,
@@ -41,13 +42,13 @@ VERSIONS = {
     "search": 1,
 } | analysis_registry.VERSIONS
 
-# The variable in which a job's script finds the versions that its run began with, as JSON.
+# The environment variable with the versions at the run's start, as JSON, for the run's jobs.
 RUN_VERSIONS = "DPPROBE_VERSIONS"
-UNKNOWN = "0.1.0.dev0"  # of a copy without a history that was not installed
+UNKNOWN = "0.1.0.dev0"  # for a copy that has no git history and was not installed
 
 
 def check_versions() -> None:
-    """Raises ConfigError if the code changed after the job's run began."""
+    """Raises ConfigError if the code has changed since the job's run began."""
     began = json.loads(os.environ.get(RUN_VERSIONS, "null"))
     if difference := first_difference(began or VERSIONS, VERSIONS, "versions"):
         raise ConfigError(describe_edit(difference))
@@ -62,27 +63,28 @@ def describe_edit(difference: Difference) -> str:
 
 @cache
 def code_version() -> str:
-    """Returns the version by the tags of a clone, and as it was installed elsewhere.
+    """Returns the version of the running code: from git tags in a clone, else the installed
+    version.
 
-    The installed version names the commit on which `make environment` ran, and a clone moves on. A
-    copy without a history states its own version, as an archive of git does, unless it is the
-    installed one: the environment may have another dpprobe.
+    In a clone the installed version may be old, because it names the commit at which `make
+    environment` ran. A copy without git history, such as an archive of git, states its own version
+    unless the copy itself is installed, because the environment may have another dpprobe.
     """
     from importlib.metadata import PackageNotFoundError, version  # not needed to plan
 
     root = clone_root()
     installed = root is None or _is_installed(root)
     if root is not None and (_find_clone() or not installed):
-        # Without the library or git: as it was installed. Whatever else may be wrong with a clone,
-        # a release that was drawn must not fail for its version.
+        # Without setuptools_scm or git: the installed version. All errors are suppressed, because a
+        # release whose noise was already drawn must not fail for lack of a version.
         with suppress(Exception), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a shallow clone
+            warnings.simplefilter("ignore")  # a shallow clone causes warnings
             import tomllib
 
             from setuptools_scm import get_version
 
             project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
-            options = project["tool"]["hatch"]["version"]["raw-options"]  # as builds have them
+            options = project["tool"]["hatch"]["version"]["raw-options"]  # as in builds
             return get_version(root=root, **options)
     with suppress(PackageNotFoundError):
         if installed:
@@ -91,7 +93,7 @@ def code_version() -> str:
 
 
 def _is_installed(folder: Path) -> bool:
-    """Returns True if the environment's dpprobe is an editable installation of a folder."""
+    """Returns True if the environment's dpprobe is an editable installation of this folder."""
     from importlib.metadata import PackageNotFoundError, distribution  # as above
     from urllib.parse import unquote, urlsplit
 
@@ -103,16 +105,16 @@ def _is_installed(folder: Path) -> bool:
 
 
 def clone_commit() -> str | None:
-    """Returns the commit of the clone that runs; None if the package was installed."""
+    """Returns the commit of the clone whose code is running; None if the package was installed."""
     root = _find_clone()
     return None if root is None else git_commit(root)
 
 
 def _find_clone() -> Path | None:
-    """Returns the clone that runs if it has a history.
+    """Returns the clone whose code is running if the clone has a git history.
 
-    An environment, or an unpacked source distribution, may lie in a repository of its user's,
-    whose commits say nothing of this code.
+    An installed package, or an unpacked source distribution, may lie in a repository of the user,
+    whose commits say nothing about this code.
     """
     root = clone_root()
     return root if root is not None and (root / ".git").exists() else None

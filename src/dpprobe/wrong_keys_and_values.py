@@ -1,4 +1,4 @@
-"""Reads options, and explains each error in one line: the place, the value, the remedy."""
+"""Reads options, and explains each error in one line: the key, its value and the remedy."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ from dpprobe.options import (
 
 OptionsT = TypeVar("OptionsT", bound=Options)
 _REMEDY = "remove it or correct its spelling"
-_LONGEST = 100  # characters of a value that an error shows
+_LONGEST = 100  # number of characters of a value that an error shows
 _DEEPEST, _MOST_VALUES = 32, 300_000
-_NO_TEXT = re.compile("[\0\ud800-\udfff]")  # what neither paths nor UTF-8 can have
-_ALIKE = 0.75  # from 0 to 1, of keys that are taken for one another
-# Expected values of pydantic's errors, by their types, in words and its numbers.
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")  # characters that paths or UTF-8 cannot have
+_ALIKE = 0.75  # similarity, from 0 to 1, from which one key may be a misspelling of another
+# For each type of pydantic's errors, the expected value in words, with pydantic's numbers in
+# braces.
 _WANTED = {
     **dict.fromkeys(["string_type", "string_unicode", "string_sub_type"], "a text"),
     **dict.fromkeys(["int_type", "int_from_float", "int_parsing", "int_parsing_size"],
@@ -55,7 +56,8 @@ _WANTED = {
 
 
 def validate_options(cls: type[OptionsT], values: Mapping[str, Any], where: str) -> OptionsT:
-    """Reads plain values; raises ConfigError with one line per fault, which begins with `where`."""
+    """Reads values as options; raises ConfigError with one line per fault, each starting with
+    `where`."""
     _check_extent(values, where)
     try:
         return cls.model_validate(dict(values))
@@ -67,7 +69,8 @@ def validate_options(cls: type[OptionsT], values: Mapping[str, Any], where: str)
 def read_options(
     registry: Mapping[str, str], key: str, values: Mapping[str, Any], base: type[OptionsT]
 ) -> OptionsT:
-    """Reads options by the module that `key` names; raises ConfigError with one line per fault."""
+    """Reads values as the options that the value of `key` names; raises ConfigError as
+    `validate_options`."""
     try:
         name = registered_name(registry, key, values.get(key))
     except ValueError as error:
@@ -78,10 +81,10 @@ def read_options(
 
 
 def _check_extent(values: Mapping[str, Any], where: str) -> None:
-    """Raises ConfigError for values that no option takes and that would overflow or fill memory.
+    """Raises ConfigError for values that no option accepts, and that would overflow or fill memory.
 
-    These are integers beyond 64 bits, texts that cannot be written, and too many or too deep
-    values: YAML's aliases make billions of a few lines.
+    These are integers beyond 64 bits, texts that cannot be written to files, and too many or too
+    deeply nested values: with aliases, a few lines of YAML can become billions of values.
     """
     pending: list[tuple[tuple[Any, ...], Any]] = [((), values)]
     count = 0
@@ -97,7 +100,8 @@ def _check_extent(values: Mapping[str, Any], where: str) -> None:
             raise ConfigError(f"{name}: a number beyond 64 bits; write a smaller number")
         if isinstance(value, str) and _NO_TEXT.search(value):
             raise ConfigError(
-                f"{name}: {value!r:.60}: contains a NUL or half of a character; remove it"
+                f"{name}: {value!r:.60}: contains a NUL character or half a character (a lone "
+                "surrogate); remove it"
             )
         if isinstance(value, Mapping):
             pending += [((*place, key), each) for key, each in value.items()]
@@ -113,7 +117,7 @@ def _explain_all(
     groups: dict[tuple[Any, ...], list[tuple[tuple[Any, ...], Any]]] = {}
     for number, item in enumerate(items):
         if item["type"] == "too_short" and len(item["input"]) >= item["ctx"]["min_length"]:
-            continue  # its entries are wrong, which other errors tell
+            continue  # only its entries are wrong, and other errors explain them
         path, union = _locate_error(item, values)
         place = ("alone", number) if union is None else ("union", *union)
         groups.setdefault(place, []).append((path, item))
@@ -130,9 +134,9 @@ def _explain_all(
 
 
 def _locate_error(item: Any, values: Any) -> tuple[tuple[Any, ...], tuple[Any, ...] | None]:
-    """Returns an error's path in the values, and the path of its union, if any.
+    """Returns the path of an error in the values, and the path of the union that it is in, if any.
 
-    Leaves out pydantic's names of a union's alternatives, which the user has not written.
+    Leaves out pydantic's names for the alternatives of a union, which the user has not written.
     """
     path: list[Any] = []
     union = None
@@ -163,7 +167,7 @@ def _describe_wanted(item: Any) -> str:
 
 
 def _spell_number(value: Any) -> Any:
-    """Writes a float without exponent or empty fraction; keeps other values."""
+    """Formats a float without exponent or ".0"; returns other values unchanged."""
     return f"{Decimal(repr(value)):f}".removesuffix(".0") if isinstance(value, float) else value
 
 
@@ -173,12 +177,12 @@ def _shorten(value: Any) -> str:
 
 
 def explain_first(error: ValidationError) -> str:
-    """Explains the first fault of values that dpprobe wrote, such as a record's."""
+    """Explains the first fault in values that dpprobe wrote, such as those of a record."""
     return explain_fault(error.errors()[0])
 
 
 def explain_fault(item: Any) -> str:
-    """Explains one of pydantic's errors: the place, the value, what it should be."""
+    """Explains one of pydantic's errors: the key, its value, and the expected value."""
     path, wanted = ".".join(map(str, item["loc"])), _describe_wanted(item)
     if item["type"] == "value_error":
         return f"{path}: {wanted}" if path else wanted
@@ -191,7 +195,7 @@ def _unknown_key(place: Sequence[Any], values: Any, cls: type[BaseModel]) -> str
     for part in place[:-1]:
         try:
             block = block[part]
-        except (KeyError, IndexError, TypeError):  # options that a catalog wrote
+        except (KeyError, IndexError, TypeError):  # the options come from the catalog
             return _REMEDY
     for selector, registry in REGISTRIES.items():
         name = block.get(selector) if isinstance(block, Mapping) else None
@@ -210,12 +214,12 @@ def _unknown_key(place: Sequence[Any], values: Any, cls: type[BaseModel]) -> str
 
 
 def _known_keys(place: Sequence[Any], values: Any, cls: type[BaseModel]) -> list[str]:
-    """Lists the keys of the block that the last key stands in."""
+    """Lists the known keys of the block that contains the last key of `place`."""
     classes = [cls]
     for part in place[:-1]:
         values = values[part]
         fields = [each.model_fields[part] for each in classes if part in each.model_fields]
-        if fields:  # a name or a number, as of a dataset, is in the field's own kind
+        if fields:  # a dataset's name or an index is no field: classes stay
             classes = [inner for field in fields for inner in _list_classes(field.annotation)]
         if isinstance(values, Mapping):
             classes = [

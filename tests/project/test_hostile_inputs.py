@@ -110,7 +110,9 @@ def test_texts_that_no_path_can_have_are_one_error(place: str, text: str) -> Non
     study = changed("datasets.rows", rows)
     value = {text: ["x"]} if place.endswith("filters") else text
     with pytest.raises(
-        ConfigError, match=r"^config: .*: contains a NUL or half of a character; remove it$"
+        ConfigError,
+        match=r"^config: .*: contains a NUL character or half a character \(a lone surrogate\); "
+        "remove it$",
     ):
         load_study(change_values(study, {place: value}))
 

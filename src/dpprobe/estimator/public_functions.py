@@ -145,9 +145,7 @@ def plan_accuracy(
     Raises:
       ConfigError: with a line for each value that is out of range.
     """
-    from dpprobe.planner.accuracy_plan import (
-        make_plan,
-    )  # reads the file of curves
+    from dpprobe.planner.accuracy_plan import make_plan  # reads the file of curves
     from dpprobe.planner.predicted_accuracy import Setting  # likewise
 
     setting = Setting(n=n, classes=classes, epsilon=epsilon, delta=delta, dimension=dimension)
