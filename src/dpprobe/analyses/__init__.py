@@ -1,1 +1,1 @@
-"""Analyses: studies of features, cells or networks, one subpackage each."""
+"""Analyses of features, cells or networks, one subpackage each."""

@@ -1,10 +1,10 @@
 """The declaration of an analysis: its block of the study, its job, and its tables and figures.
 
-Each subpackage of `dpprobe.analyses` declares one as `ANALYSIS`, and one line of
-`dpprobe.analysis_registry` names the subpackage. The workflow creates the rules from it. Every
-start of Snakemake reads the declarations: they import neither torch nor NumPy, and name the
-function that computes as text. They import `dpprobe.study.study` for types alone, since the study
-takes its blocks from them.
+Each subpackage of `dpprobe.analyses` declares its analysis as `ANALYSIS`, and one line of
+`dpprobe.analysis_registry` names the subpackage. The workflow creates its rules from the
+declarations. Each start of Snakemake reads them, so they import neither torch nor NumPy, and give
+the computing function as text. They import `dpprobe.study.study` only for types, because the study
+imports its blocks from them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 
 class Cost(NamedTuple):
-    """Memory and time that a job requests at its first attempt; each retry requests more."""
+    """Memory and time that a job requests at its first attempt; each retry requests more of
+    both."""
 
     memory_mb: float
     minutes: float
@@ -39,8 +40,8 @@ class JobSize:
     """The size of a job's inputs.
 
     Attributes:
-      inputs: the files of each need.
-      measure_mb: returns the megabytes of files; a file that does not exist yet has none.
+      inputs: by the name of each need, its files.
+      measure_mb: returns the megabytes of files; a file that does not exist yet counts as 0.
       count_rows: returns the numbers of training and of test examples of the job's dataset.
     """
 
@@ -60,16 +61,17 @@ class Measurement:
       rule: the name of its rule.
       words: the name of the job for a person, before "of <dataset>, <backbone>".
       needs: the files that it reads, by name.
-      outputs: the files that it writes, below the results, by name. The record is last: it marks
-        that the job is done. A file named "" has no name in the rule; the job gets it as `output`.
-      params: all else that the results depend on, beside the block of the study and the version. A
-        function gets the study and the wildcards.
-      job: the function that computes, as "module:function". It gets keyword arguments: each need
-        that is read and each named output. By name it may also ask for params, wildcards,
-        `threads`, `study` and `folder` (of all records of the analysis). `options` is the block of
-        the study as its class.
-      threads: a fixed number per job, since it may change the last bits of results.
-      on_device: the job computes on the study's `device`.
+      outputs: the files that it writes, below the results, by name. The record comes last and marks
+        the job as done. A file with the name "" has no name in the rule; the job gets it as
+        `output`.
+      params: further values that the results depend on, besides the study's block and the version.
+        A param that is a function is called with the study and the wildcards.
+      job: the function that computes, as "module:function". Its keyword arguments are the needs and
+        the named outputs. It may also have arguments with the names of params and wildcards, and
+        `threads`, `study` and `folder` (of all records of the analysis). `options` is the study's
+        block, as an object of the block's class.
+      threads: a fixed number per job, because the number may change the last bits of results.
+      on_device: True if the job computes on the study's `device`.
     """
 
     rule: str
@@ -85,11 +87,11 @@ class Measurement:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """The study around a section of the report: its results, and where its page lies.
+    """The study's results for a section of the report, and the folder of the report's page.
 
     Attributes:
-      names: of its datasets in the published numbers.
-      folder: of the page; links to files are relative to it.
+      names: for each dataset, its name in the published numbers.
+      folder: the folder of the page, to which links are relative.
     """
 
     grid: Grid
@@ -107,17 +109,17 @@ class Section:
     """A section of the report, made from all records of the analysis.
 
     Attributes:
-      template: the file in the package; it shows `section.content`, what `make` returns.
-      make: the function that reads the records, as "module:function". It gets their paths and the
-        `Page`. If it returns nothing, the section is left out.
-      needs: inputs of the report by name: the records first, then files that it waits for.
-      place: on the page, rising; sections of one place follow the registry. Test images that
-        privacy costs most come before place 1.
-      figures: the titles of figures of this section, by the figure's name. A name that ends with
-        "_" matches all that begin with it, and "{}" in its title is the rest. With figures, `make`
-        returns a part for each dataset, which gets its `figures`.
+      template: the file in the package that shows `section.content`, which is the result of `make`.
+      make: the function that reads the records, as "module:function". Its arguments are the
+        records' paths and the `Page`. If it returns nothing, the section is left out.
+      needs: inputs of the report by name: first the records, then files that must exist before.
+      place: sections are sorted by this number; equal ones keep the registry's order. The section
+        on test images that privacy costs most comes before place 1.
+      figures: the titles of the section's figures, by the figure's name. A name that ends with "_"
+        matches all names that begin with it, and "{}" in the title stands for the rest. With
+        figures, `make` returns one part per dataset, to which the dataset's `figures` are added.
       tables: the endings of the names of tables of this section.
-      not_covered: what no privacy statement covers, for the page of the section.
+      not_covered: what the section shows that no privacy statement covers, in words.
     """
 
     anchor: str
@@ -143,13 +145,13 @@ class Section:
         if not starts:
             return None
         longest = max(starts, key=len)
-        # names of backbones and methods have no hyphens: these stand between them
+        # hyphens separate backbone and method, whose names have none
         rest = name.removeprefix(longest).replace("-eps-", ", ε = ").replace("-", ", ")
         return self.figures[longest].format(rest)
 
 
 def find_wrong_names(key: str, chosen: Sequence[str], known: Sequence[str]) -> Iterator[str]:
-    """Yields one line per name of a block's key that is not in the study or appears twice."""
+    """Yields one line for each name in `chosen` that is not in the study, or appears twice."""
     for name in dict.fromkeys(chosen):
         if name not in known:
             yield f"{key}: {name} is not in this study; write some of {', '.join(known)}"
@@ -158,14 +160,15 @@ def find_wrong_names(key: str, chosen: Sequence[str], known: Sequence[str]) -> I
 
 
 def has_several_labels(study: Study, dataset: str) -> bool:
-    """Returns True if examples may have several labels; False if the source itself is faulty."""
+    """Returns True if examples may have several labels; False if the dataset's source is faulty."""
     with suppress(DpprobeError):
         return study.datasets[dataset].multi_label()
     return False
 
 
 def of_datasets(list_files: Callable[[StudyFiles, str], Iterable[str]]) -> Paths:
-    """Makes a function that collects another function's items for all datasets of the study."""
+    """Makes a function that calls `list_files` for all datasets of the study and joins the
+    results."""
     return lambda files, _place: [
         path for name in files.study.datasets for path in list_files(files, name)
     ]
@@ -173,22 +176,22 @@ def of_datasets(list_files: Callable[[StudyFiles, str], Iterable[str]]) -> Paths
 
 @dataclass(frozen=True, kw_only=True)
 class Analysis:
-    """One study of features, cells or networks, not private unless `reads` says otherwise.
+    """An analysis of features, cells or networks; not private unless `reads` says otherwise.
 
     Attributes:
-      name: in the registry, of its target, and of its block in the study.
-      describe: what it does, for those who write a study.
-      reads: the private examples that it reads, for the report: a title and a sentence; None if
-        another analysis or the report itself says it.
-      unpriced: the name of what it measures on training examples, which no release pays for; a
-        release lists it. None if it measures nothing on them.
+      name: the name in the registry, of its target, and of its block in the study.
+      describe: a sentence on what it does, for people who write a study.
+      reads: a title and a sentence for the report on the private examples that it reads; None if
+        another analysis or the report itself says this.
+      unpriced: the name of what it measures on training examples without an epsilon, which releases
+        list; None if it measures nothing on them.
       options: the class of its block; None if the study declares the block itself, or has none.
-      faults: yields what is wrong with the block, a line each.
-      datasets, backbones: list those that a study measures.
+      faults: yields one line for each fault in the block.
+      datasets, backbones: list the datasets and backbones that a study measures.
       measurement: its job; None if the rules are written by hand.
-      target: the name of its target, if not `name`.
-      named_datasets: lists the datasets with a target of their own, `<name>_<dataset>`; by default
-        those that are measured.
+      target: the name of its target, if the target is not called `name`.
+      named_datasets: lists the datasets that have their own target, `<name>_<dataset>`; by default
+        the measured datasets.
       target_shows: True if its targets make its tables and figures too.
     """
 

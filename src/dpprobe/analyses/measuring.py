@@ -14,10 +14,10 @@ from dpprobe.study.study import Study
 
 
 def find_analysis(rule: str) -> Analysis:
-    """Returns the analysis whose job has this rule.
+    """Returns the analysis whose job is run by this rule.
 
     Raises:
-      KeyError: if no analysis has it.
+      KeyError: if no analysis has this rule.
     """
     measured: dict[str, Analysis] = {
         analysis.measurement.rule: analysis
@@ -37,12 +37,12 @@ def measure_analysis(
     threads: int,
     read_study: Callable[[], Study],
 ) -> None:
-    """Runs one job.
+    """Runs one job of an analysis.
 
     Args:
-      inputs: the paths of each need.
-      outputs: the paths, in the order of the declaration.
-      read_study: returns the study; called if the job's function asks for it.
+      inputs: by the name of each need, its paths.
+      outputs: the paths of the outputs, in the order of the declaration.
+      read_study: returns the study; called only if the job's function asks for the study.
     """
     declared = analysis.measurement
     assert declared is not None

@@ -1,7 +1,7 @@
-"""Audits: lower bounds on epsilon from attacks on heads that were trained for it.
+"""Audits: lower bounds on epsilon, from attacks on heads that are trained only for the audit.
 
-`epsilon_lower_bound` turns scores of runs with and without a canary into an epsilon that the
-mechanism exceeds at a stated confidence. Importing this package imports neither NumPy nor SciPy.
+`epsilon_lower_bound` turns scores of runs with and without a canary into a lower bound on the
+mechanism's epsilon, at a stated confidence. Importing this package imports neither NumPy nor SciPy.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _membership_places(study: Study) -> list[Place]:
 
 
 def _ceiling_audit(files: StudyFiles, place: Place) -> str | None:
-    """Returns the audit of the non-private ceiling on the same features, if the study has one."""
+    """Returns the audit of the non-private ceiling on the same features, if the study audits it."""
     records = [
         str(audit_path(f"{files.results}/{AUDITS}", cell, RECORD_SUFFIX))
         for cell in audit_cells(files.study)
@@ -87,7 +87,7 @@ AUDIT = Exhibit(
     ],
 )
 
-# Private, as test results are: the attacks score real training examples.
+# Not for publication, like test results: the attacks score real training examples.
 MEMBERSHIP = Exhibit(
     name="plot_membership",
     kind="figure",

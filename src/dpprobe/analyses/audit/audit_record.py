@@ -1,12 +1,12 @@
 """The record of an audited cell: the names of its files, and its JSON as a typed object.
 
 Everything that writes or reads an audit takes names and formats from here: the job, the report,
-MLflow, a release's statement and the rules. Imports nothing heavy, since every start of Snakemake
-reads it.
+MLflow, a release's statement and the rules. This module imports nothing heavy, because each start
+of Snakemake imports it.
 
 A record reveals nothing about private examples outside `membership`. The white-box audit and its
-controls run on synthetic rows; of the data they use n, the dimension and the classes, all public.
-`membership` comes from real rows, without noise, and is as private as they are.
+controls run on synthetic rows; of the real data they use only n, the dimension and the classes, all
+public. `membership` comes from real rows, without noise, and must be protected like these rows.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ AUDIT_FORMAT_VERSION: Final = 3
 # <folder>/<dataset>/<backbone>/<method>/eps-<epsilon><suffix>.
 AUDITS = "audit"
 RECORD_SUFFIX, SCORES_SUFFIX = ".json", ".parquet"
-# The record is the commit mark: it is written last.
+# The record is written last, and marks the audit as complete.
 AUDIT_SUFFIXES = (RECORD_SUFFIX, SCORES_SUFFIX)
 
 
 def audit_path(audits: Path | str, cell: tuple[str, str, str, str], suffix: str) -> Path:
-    """Returns a file of an audit below the folder of all.
+    """Returns the path of an audit's file below the folder of all audits.
 
     Args:
       cell: dataset, backbone, method and epsilon token.
@@ -63,8 +63,9 @@ class Claim(Part):
     """The privacy guarantee that is tested.
 
     Attributes:
-      epsilon: realised, of one head; infinite for a cell that promises nothing.
-      mu: of the composition as one Gaussian; None if a mechanism samples or nothing is promised.
+      epsilon: realised epsilon of one head; infinite for a cell without a guarantee.
+      mu: of the composition as one Gaussian mechanism; None if a mechanism samples, or without a
+        guarantee.
       sampled: True if a mechanism runs on Poisson samples.
     """
 
@@ -77,7 +78,7 @@ class Claim(Part):
 
 
 class Bundle(Part):
-    """The same test by an attacker who sees only the weights."""
+    """The result of the same test for an attacker who sees only the weights."""
 
     accuracy: float
     epsilon_lower: Number
@@ -87,8 +88,8 @@ class Test(Part):
     """One of the tests of an audit.
 
     Attributes:
-      p_value: if the claim is right: exact, or too large; 0 or 1 of what a right mechanism never
-        fails.
+      p_value: under the claim; exact, or too large. 0 or 1 for a test that a correct mechanism
+        always passes.
     """
 
     name: str
@@ -99,22 +100,23 @@ class WhiteBox(Part):
     """The tests of all releases of a fit: tests with a canary, and tests of the noise.
 
     Attributes:
-      test: the statistic, in words.
+      test: the test statistic, in words.
       canary, rows: the canary and the rows beside it, in words.
-      group: canaries of one direction, in or out together.
-      inside, outside: runs with the canaries, and without.
-      accuracy: the share of the runs that the test was right in, counting both kinds alike.
-      epsilon_lower: the bound, at `confidence`, that assumes nothing of the scores.
-      holds: False if a test refutes the claim. All tests together do so by chance in one of 1,000
-        audits of a correct mechanism.
-      level: a p-value of at most this refutes the claim (Bonferroni over the tests).
-      number_factor: noise that is too small by so much in one number alone, such as a bias of one
-        step, is caught with `probability`; None if releases are not seen.
-      noise_factor: the noise is at most so many times the plan's, by this test.
-      caught_factor: noise too small by so much would have been caught with `probability`, by how
-        far the test came; None if none would.
-      direct_epsilon_lower: from (epsilon, delta) alone, without the plan.
-      sensitivity_used: the canary's change of a sum over its sensitivity, by mechanism.
+      group: number of canaries with the same direction, all in or all out.
+      inside, outside: numbers of runs with the canaries, and without.
+      accuracy: the share of runs in which the test was right, with equal weight for both kinds.
+      epsilon_lower: the lower bound on epsilon, at `confidence`, without assumptions on the scores.
+      holds: False if a test refutes the claim. By chance, this happens in one of 1,000 audits of a
+        correct mechanism.
+      level: a p-value up to this level refutes the claim (Bonferroni over the tests).
+      number_factor: noise that is too small by this factor in only one number, such as a bias of
+        one step, is caught with `probability`; None if releases are not seen.
+      noise_factor: by this test, the noise is at most the plan's noise times this factor.
+      caught_factor: noise too small by this factor would have been caught with `probability`, given
+        the test's strength; None if no such noise would have been caught.
+      direct_epsilon_lower: the lower bound by the definition of (epsilon, delta) alone, without the
+        plan.
+      sensitivity_used: by mechanism, the canary's change of a sum, divided by the sensitivity.
     """
 
     model_config = ConfigDict(
@@ -153,7 +155,7 @@ class Control(Part):
 
     Attributes:
       refuted_by: the names of the tests that refute the claim.
-      p_value: the smallest of all tests.
+      p_value: the smallest p-value of all tests.
     """
 
     name: str
@@ -166,7 +168,7 @@ class Control(Part):
 
 
 class NoControl(Part):
-    """A control that does not apply to a plan."""
+    """A control that does not apply to a plan, and the reason."""
 
     name: str
     not_applicable: str
@@ -176,8 +178,9 @@ class Attack(Part):
     """A membership attack on one kind of rows.
 
     Attributes:
-      members, non_members: pairs of a head and a unit that is in, or is not.
-      tpr_at_fpr: true-positive rates, by the false-positive rate; None if pairs are too few.
+      members, non_members: numbers of pairs (head, unit) with the unit in the training data, and
+        without.
+      tpr_at_fpr: true-positive rates, by the false-positive rate; None if there are too few pairs.
       intervals: of these rates, as [low, high].
     """
 
@@ -193,14 +196,14 @@ class Attack(Part):
 
 
 class Allowed(Part):
-    """The best result that the plan allows any attack."""
+    """The best rates that any attack can have under the plan."""
 
     balanced_accuracy: float
     tpr_at_fpr: dict[str, float]
 
 
 class NoRows(Part):
-    """A kind of rows that a dataset lacks, and why."""
+    """A kind of rows that a dataset lacks, and the reason."""
 
     rows: str
     reason: str
@@ -210,8 +213,8 @@ class Membership(Part):
     """Attacks on real training examples. Not private.
 
     Attributes:
-      units, n: units of privacy that are attacked, and all.
-      interval: how the intervals were computed.
+      units, n: number of attacked units of privacy, and of all units.
+      interval: how the intervals were computed, in words.
     """
 
     shadows: int
@@ -227,7 +230,7 @@ class Membership(Part):
     shadows_per_second: float
 
     def find_attack(self) -> Attack | None:
-        """Returns LiRA on all rows, which summaries show."""
+        """Returns the LiRA attack on all rows, which summaries show."""
         return next((r for r in self.rows if (r.rows, r.attack) == ("all", "lira")), None)
 
 
@@ -243,7 +246,7 @@ class AuditRecord(Record):
     """An audited cell.
 
     Attributes:
-      fingerprint: of all that the audit was made from.
+      fingerprint: of all inputs of the audit.
       plan: the plan that was audited, as `Plan.to_dict` gives it.
     """
 
@@ -294,7 +297,7 @@ def power_in_words(white_box: Mapping[str, Any] | None) -> str | None:
     """Returns the power of a white-box audit in a sentence; None if there was none.
 
     Args:
-      white_box: the values of that part of a record.
+      white_box: the values of the part `white_box` of a record.
     """
     if white_box is None:
         return None

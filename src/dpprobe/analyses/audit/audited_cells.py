@@ -1,4 +1,4 @@
-"""The cells that a study audits, and reasons why cells cannot be audited."""
+"""Lists the cells that a study audits, and reasons why cells cannot be audited."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def audit_cells(study: Study, *datasets: str) -> list[Cell]:
     """Returns the cells that a study audits, of some datasets or of all; none without `audit`.
 
-    A cell without a guarantee has nothing to test. It is attacked for comparison, where real rows
-    are.
+    A cell without a guarantee has nothing to test. It is audited only if real rows are attacked,
+    for comparison.
     """
     if study.block("audit") is None:
         return []

@@ -1,25 +1,26 @@
 """Lower bounds on epsilon from the scores of an attack, each at a stated confidence.
 
 A run is trained with a canary (in) or with a null row in its place (out), and an attack gives it a
-score, higher where it believes the canary in. Nothing private is released here: a guarantee holds
-for every data set, so runs are on rows made for the audit. Every bound rejects guarantees: the
-epsilon returned is such that, if the mechanism had a smaller one at this delta, scores like these
-would come up with a probability of at most 1 - confidence. It says nothing from above.
+score, higher if the attack believes that the canary is in. Nothing private is released here: a
+guarantee holds for every data set, so runs use rows made for the audit. A bound rejects smaller
+epsilons: if the mechanism's epsilon at this delta were below the bound, scores like these would
+occur with a probability of at most 1 - confidence. The bound says nothing about how large epsilon
+may be.
 
 **Rates.** (epsilon, delta)-DP and a test with true and false positive rates t and f have
 
     t <= exp(epsilon) f + delta    and    1 - f <= exp(epsilon) (1 - t) + delta
 
-(Kairouz, Oh and Viswanath 2015, theorem 2.1). So a lower bound on t and an upper one on f, by
-Clopper and Pearson at half the error each, give a lower bound on epsilon by both lines at once.
+(Kairouz, Oh and Viswanath 2015, theorem 2.1). So a lower bound on t and an upper bound on f, by
+Clopper and Pearson at half the error each, give a lower bound on epsilon by both inequalities.
 
-**Thresholds** may not be chosen by the scores that are then counted. They are the j-th largest
-score of the out runs, for j = 1, 2, 4, ..., fixed by the number of out runs alone. The rate f above
-the j-th largest of n is distributed as Beta(j, n - j + 1), or lies below it where scores are tied:
-its upper bound is that of Clopper and Pearson for j - 1 of n. Given the out runs the threshold is a
-constant to the in runs, which are counted beside it. The error is shared by all j (Bonferroni), and
-by the two rates. Nothing is assumed of the scores but independent runs (as Nasr et al. 2021,
-"Adversary instantiation: lower bounds for differentially private machine learning").
+**Thresholds** must not be chosen by the scores that are then counted. They are the j-th largest
+score of the out runs, for j = 1, 2, 4, ..., which only the number of out runs decides. The rate f
+above the j-th largest of n is distributed as Beta(j, n - j + 1), or is smaller if scores are tied.
+So its upper bound is the bound of Clopper and Pearson for j - 1 of n. Given the out runs, the
+threshold is a constant for the in runs, which are then counted. The error is divided among all j
+(Bonferroni) and the two rates. The only assumption is that runs are independent (as Nasr et al.
+2021, "Adversary instantiation: lower bounds for differentially private machine learning").
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
     Scores = npt.NDArray[np.float64]
 
-# Bounds are searched to this width, relative and below 0.001 absolute; the rejected end returns.
+# The search for a bound ends at this width, relative, or absolute below 0.001.
 _TOLERANCE = 1e-6
 
 
@@ -51,19 +52,19 @@ def epsilon_lower_bound(
     """Computes a lower bound on the epsilon of a mechanism from an attack's scores.
 
     Args:
-      scores_in: of runs with the canary; higher says in. Only the order of scores counts.
-      scores_out: of runs without it.
-      delta: of the (epsilon, delta) promise, 0 or more and below 1.
+      scores_in: scores of runs with the canary; a higher score means "in". Only their order counts.
+      scores_out: scores of runs without the canary.
+      delta: of the (epsilon, delta) guarantee, 0 or more and below 1.
       confidence: the probability that the bound holds, between 0 and 1.
-      group: canaries per run, all in or all out. The bound is on the epsilon of one canary: an
-        (epsilon, delta) mechanism adds up `group` links of a chain of data sets.
+      group: canaries per run, all in or all out. The bound is on the epsilon for one canary: from
+        no canary to all, the guarantee is composed over `group` steps of one canary each.
 
     Returns:
       The bound, finite and at least 0, never rounded up.
 
     Raises:
-      ConfigError: for a delta, a confidence or a group that cannot be.
-      DataError: for scores that are empty, NaN or not numbers in a row.
+      ConfigError: if delta, confidence or group is out of range.
+      DataError: if scores are empty, NaN or not a one-dimensional list of numbers.
     """
     import numpy as np
 
@@ -88,16 +89,17 @@ def epsilon_lower_bound(
 def accuracy_lower_bound(correct: int, runs: int, confidence: float) -> float:
     """Computes the one-sided lower bound of Clopper and Pearson (1934) on a share.
 
-    For runs that a fair coin made in or out it bounds the balanced accuracy of the test.
+    If a fair coin decided for each run between in and out, this bounds the test's balanced
+    accuracy.
 
     Args:
-      correct: runs that the test, fixed beforehand, was right about.
-      runs: all of them, at least one.
+      correct: number of runs about which the test, fixed beforehand, was right.
+      runs: number of all runs, at least one.
       confidence: the probability that the bound holds.
 
     Raises:
-      ConfigError: for a confidence that does not lie between 0 and 1.
-      DataError: for counts that cannot be.
+      ConfigError: if confidence is not between 0 and 1.
+      DataError: if the counts are impossible.
     """
     _check_confidence(confidence)
     if not 0 <= correct <= runs or runs < 1:
@@ -108,10 +110,11 @@ def accuracy_lower_bound(correct: int, runs: int, confidence: float) -> float:
 
 
 def _bound_rates(scores_in: Scores, scores_out: Scores, error: float) -> tuple[Scores, Scores]:
-    """Bounds the rates at every threshold, all of them together at the given error.
+    """Bounds the rates at all thresholds, so that all bounds hold together except with the given
+    error.
 
     Returns:
-      True positive rates from below, and false positive rates from above.
+      Lower bounds on true positive rates, and upper bounds on false positive rates.
     """
     import numpy as np
 
@@ -135,7 +138,7 @@ def _share_below(count: int, trials: int, error: float) -> float:
 
 
 def _largest_rejected(rejects: Callable[[float], bool]) -> float:
-    """Searches the largest value that a test rejects, from 0 where it rejects nothing above.
+    """Searches for the largest value that a test rejects; 0 if the test rejects no value above 0.
 
     Returns the rejected end of the last interval, so that a bound is never rounded up.
     """
@@ -159,7 +162,7 @@ def _read_scores(name: str, values: Sequence[float] | npt.ArrayLike) -> Scores:
     """Returns scores as an array.
 
     Raises:
-      DataError: for none, several dimensions, or what is not a number.
+      DataError: if there are no scores, several dimensions, or values that are not numbers.
     """
     import numpy as np
 

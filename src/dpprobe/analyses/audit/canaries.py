@@ -1,13 +1,15 @@
-"""The two data sets of a white-box audit: synthetic rows, with canaries and with null rows instead.
+"""The two data sets of a white-box audit: synthetic rows, with canaries or with null rows instead.
 
-A guarantee holds for every pair of data sets that differ in one unit, so an audit may choose them.
-None of their rows is private. They have the plan's n units; most of these have no rows, which adds
-to every sum what null rows add: nothing. A few rows lie in the canary's direction with another
-label, so that no head learns to expect the canary: its gradient stays at the clipping norm.
+A guarantee holds for every pair of data sets that differ in one unit, so an audit may choose the
+pair. None of the rows is private. The data sets have the plan's n units, but most units have no
+rows, and so add nothing to any sum, like null rows. A few rows have the canary's direction but
+another label. So no head learns to predict the canary, and the canary's gradient stays at the
+clipping norm.
 
-A group of k canaries is in as a whole, or not at all. A plan of privacy mu (Gaussian) is one of k
-mu to a group of k (Dong, Roth and Su 2022, theorem 2.14; of sampled releases: Ganesh 2024), and a
-bound on the latter is one on the plan: at a small epsilon it takes far fewer runs to find.
+A group of k canaries is either completely in or completely out. A plan with Gaussian privacy mu has
+privacy k mu for a group of k (Dong, Roth and Su 2022, theorem 2.14; for sampled releases: Ganesh
+2024). So a bound for the group gives a bound for the plan, and needs far fewer runs at a small
+epsilon.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.randomness import open_stream
 
-# Rows beside the canaries.
+# The number of rows besides the canaries.
 OTHERS = 64
 
 
@@ -29,7 +31,7 @@ OTHERS = 64
 class Shape:
     """The public facts of a cell's training examples: n units, features per row, classes.
 
-    A unit of several rows has them alike, each weighted by one over their number.
+    If a unit has several rows, they are equal, and each is weighted by one over their number.
     """
 
     n: int
@@ -44,9 +46,10 @@ class Worlds:
     """Two training sets that differ only in the canaries' rows.
 
     Attributes:
-      absent, present: with null rows in the canaries' place, and with the canaries.
-      canary: one's features, float32 [1, d].
-      label, other_label: the canaries', and that of the rows in their direction.
+      absent, present: the training set with null rows in place of the canaries, and with the
+        canaries.
+      canary: the features of one canary, float32 [1, d].
+      label, other_label: the label of the canaries, and of the other rows in their direction.
     """
 
     absent: TrainingSet
@@ -63,7 +66,7 @@ def make_worlds(shape: Shape, *, group: int, length: float, seed: int, label: in
     Args:
       group: the number of canaries, below n.
       length: a canary's norm before normalisation and clipping.
-      label: of the canaries; with several labels per row, canaries have all.
+      label: the canaries' label; if rows have several labels, canaries have all labels.
     """
     generator = open_stream(seed, "audit rows")
     others = min(OTHERS, shape.n - group)
@@ -79,10 +82,11 @@ def make_worlds(shape: Shape, *, group: int, length: float, seed: int, label: in
 
 
 def alike_worlds(shape: Shape, *, group: int, seed: int) -> Worlds:
-    """Makes data sets of equal rows, each set minus its exact mean, then each row to unit norm.
+    """Makes data sets of equal rows; each set is centred by its exact mean, then rows get unit
+    norm.
 
-    It is what a centring does that nobody priced. Without the canaries nothing is left of the
-    rows; with them every row has norm 1.
+    This is a centring that epsilon does not cover. Without the canaries all rows become 0; with the
+    canaries each row has norm 1.
     """
     direction = open_stream(seed, "audit rows").standard_normal(shape.dimension).astype(np.float32)
     direction /= np.linalg.norm(direction)
@@ -100,7 +104,7 @@ def worlds_of(
     *,
     centre: bool = False,
 ) -> Worlds:
-    """Makes the data sets of given rows, whose last `group` are the canaries."""
+    """Makes the two data sets from rows, of which the last `group` are the canaries."""
     others = len(features) - group
     label = int(labels[-1])
     absent, present = features[:others], features
@@ -117,7 +121,7 @@ def worlds_of(
 
 
 def _centre_rows(features: np.ndarray) -> np.ndarray:
-    """Returns rows minus their exact mean, each then scaled to unit norm; a zero row stays."""
+    """Returns rows minus their exact mean, then scaled to unit norm; zero rows stay zero."""
     shifted = features - features.mean(axis=0, dtype=np.float64)
     lengths = np.linalg.norm(shifted, axis=1, keepdims=True)
     scaled: np.ndarray = np.where(lengths > 1e-6, shifted / np.maximum(lengths, 1e-6), 0 * shifted)
@@ -127,7 +131,8 @@ def _centre_rows(features: np.ndarray) -> np.ndarray:
 def _training_set(
     shape: Shape, features: np.ndarray, labels: np.ndarray, canary: int
 ) -> TrainingSet:
-    """Returns a training set of n units; only the first have rows, one line of `features` each."""
+    """Returns a training set of n units; each of the first units has one line of `features`, the
+    others have no rows."""
     each = shape.rows_per_unit
     features, labels = features.repeat(each, axis=0), labels.repeat(each)
     rows = len(features)
@@ -136,7 +141,7 @@ def _training_set(
         starts=np.minimum(np.arange(shape.n + 1) * each, rows),
         weights=np.full(rows, 1 / each, dtype=np.float32),
     )
-    if shape.multi_label:  # a canary has every label, the rows against it none
+    if shape.multi_label:  # canaries have all labels, the other rows in their direction none
         hot = np.zeros((rows, shape.num_classes), dtype=np.uint8)
         hot[labels == canary] = 1
         targets = torch.from_numpy(hot)

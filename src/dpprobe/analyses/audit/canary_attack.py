@@ -1,23 +1,25 @@
 """The strongest test of a plan: all released values, compared with the privacy guarantee.
 
-In each run a fair coin puts the canaries in, or null rows in their place, and the head is trained
-by the cell's method and plan. The attacker sees every noisy release of the run, and knows all else.
-Its score is the log likelihood ratio of the whole transcript, canary in against canary out. Given
-the transcript so far, release t is Gaussian about one of two known sums, which two replays compute
-(`transcripts`), d_t apart:
+In each run a fair coin decides if the canaries are in, or null rows in their place, and the head is
+trained by the cell's method and plan. The attacker sees every noisy release of the run, and knows
+everything else. The score is the log likelihood ratio of the whole transcript, canaries in against
+canaries out. Given the earlier releases, release t is Gaussian around one of two known sums, which
+differ by d_t; two replays compute these sums (`transcripts`):
 
     l_t = <output - sum without, d_t> / s_t^2  -  |d_t|^2 / (2 s_t^2).
 
-Symmetric matrices have their noise in an orthonormal basis of the symmetric ones, in which this is
-the product of Frobenius. Where batches are Poisson samples of rate q, k canaries of one direction
-are in with binomial numbers j, the attacker knows the batch's other rows, and the ratio is that of
-the mixture: log sum_j Binom(j; k, q) exp(j <.,.> / s_t^2 - j^2 |d_t|^2 / (2 s_t^2)), d_t of one.
+Symmetric matrices have their noise in an orthonormal basis of the symmetric matrices, in which
+<.,.> is the Frobenius product. If batches are Poisson samples of rate q, a batch contains a
+binomial number j of the k equal canaries, and the attacker knows the batch's other rows. The ratio
+is then that of a mixture: log sum_j Binom(j; k, q) exp(j <.,.> / s_t^2 - j^2 |d_t|^2 / (2 s_t^2)),
+with d_t for one canary.
 
-By Neyman and Pearson a score above 0 is the best guess of a fair coin. The share of right guesses
-is a binomial with a mean of at most (1 + total variation) / 2, whatever the scores' distribution.
+By Neyman and Pearson the best guess is "in" if the score is above 0. The number of right guesses is
+binomial, with a probability of at most (1 + total variation) / 2, for any distribution of scores.
 
-Runs take their canary's class in turns, so that all classes have one. A replay shows more: given
-the releases a head must be the same on both data sets, for it may know them by its releases alone.
+The canaries' class changes from run to run, so that each class has canaries. A replay also tests
+the head: given the releases, the head must be the same on both data sets, because it may depend on
+the data only through the releases.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ from dpprobe.progress import Progress, silent_progress
 
 Numbers = npt.NDArray[np.float64]
 
-# Transcript bytes kept per chunk of runs.
+# Bytes of transcripts that a chunk of runs may keep in memory.
 _CHUNK_BYTES = 48 * 2**20
 _MOST_AT_ONCE = 64
 
@@ -62,10 +64,11 @@ class Runs:
     Attributes:
       members: bool [runs], True if the canaries were in.
       releases: float64 [runs], log likelihood ratios of all releases.
-      bundle: float64 [runs], of the head alone: its score of the canary's label minus another's.
-      used: by mechanism, the largest change of a sum by one canary, over the sensitivity.
-      head_change: the largest change of a head between the data sets with all releases alike,
-        relative to its largest weight; 0 is right.
+      bundle: float64 [runs], from the head alone: its score of the canary's label minus its score
+        of the other label.
+      used: by mechanism, the largest change of a sum by one canary, divided by the sensitivity.
+      head_change: the largest difference between heads on the two data sets given the same
+        releases, relative to the largest weight; 0 if correct.
       noise: the tests of the noise.
     """
 
@@ -82,10 +85,10 @@ class Attack:
     """An attack on a method and a plan.
 
     Attributes:
-      worlds: pairs of data sets, which runs take in turns.
-      claim: the plan that is promised; other than `plan` in controls alone.
-      broken: what a control does to releases; None elsewhere.
-      broken_head: what a control does to heads, by the rows that they were trained on.
+      worlds: pairs of data sets, which runs use in turn.
+      claim: the plan whose guarantee is tested; differs from `plan` only in controls.
+      broken: how a control changes releases; None outside controls.
+      broken_head: how a control changes heads, given their training rows.
     """
 
     method: MethodOptions
@@ -115,7 +118,7 @@ class Attack:
         )
 
     def compute_strength(self, seeds: Sequence[int]) -> float:
-        """Returns the root of the sum of |d_t|^2 / s_t^2 over releases, the mean over seeds."""
+        """Returns the root of the sum of |d_t|^2 / s_t^2 over releases, as a mean over seeds."""
         worlds = self.worlds[0]
         with silent_progress():
             _, recorder = self._train_heads(worlds, seeds, present=False)
@@ -132,7 +135,8 @@ class Attack:
     def _split_runs(
         self, seeds: Sequence[int], members: npt.NDArray[np.bool_]
     ) -> Iterator[tuple[Worlds, bool, list[int]]]:
-        """Yields indices of runs that are trained together, with their data sets: all in or out."""
+        """Yields the indices of runs that are trained together (all in, or all out), with their
+        data sets."""
         most = _MOST_AT_ONCE
         if self.plan.selection is None:
             with silent_progress():
@@ -162,7 +166,8 @@ class Attack:
         sums = {}
         sampled = any(item.sample_rate < 1 for item in self.plan.mechanisms)
         for world in (False, True):
-            # A run has the sums of its world, unless a sample decides if canaries are in.
+            # The recorded sums are those of the run's own data set, unless a sample decides if
+            # canaries are in.
             if world == present and not (sampled and present):
                 sums[world] = {
                     seed: {block.name: block.sums for block in blocks}
@@ -222,7 +227,7 @@ class Attack:
             products = (noise * change).flatten(1).sum(1).div_(deviation**2).numpy()
             squares = change.flatten(1).square().sum(1).div_(deviation**2).numpy()
             total += _log_ratios(products, squares, mechanism.sample_rate, joined)
-            each = squares.reshape(mechanism.count, -1).sum(1)  # of a release in parts
+            each = squares.reshape(mechanism.count, -1).sum(1)  # sums a release's parts
             longest = deviation * math.sqrt(float(each.max())) / mechanism.sensitivity
             longest /= 1 if sampled else group
             longest = math.inf if math.isnan(longest) else longest
@@ -251,7 +256,7 @@ def _compute_margins(heads: Heads, worlds: Worlds) -> Numbers:
 def _compare_heads(heads: Heads, others: Heads) -> float:
     """Returns the largest difference of weights or of other released values.
 
-    Relative to the largest number of each kind; infinite where one is not a number.
+    The difference is relative to the largest number of each kind; infinite if a number is NaN.
     """
     pairs = [(heads.weights, others.weights)]
     arrays = others.released_arrays()

@@ -1,7 +1,7 @@
 """Mechanisms broken on purpose: an audit that does not detect them is useless.
 
-Each control trains what a bug would train. The tests of an audit are run on it: one of them must
-refute the claim of the correct plan.
+Each control trains heads as a bug would. The tests of an audit are run on them, and at least one
+test must refute the claim of the correct plan.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ CONTROLS = (
     "unpriced_centre", "float_noise", "exact_class", "exact_first_step", "exact_bias",
     "repeated_noise", "noise_of_another_run", "noise_by_data", "counts_in_bias",
 )  # fmt: skip
-# Factor of the clipping norm that a row may add if clipping is practically off, and the norm of
-# such a canary.
+# Without clipping, in practice: the factor by which the clipping norm is raised, and the norm of
+# the canary.
 UNCLIPPED, LONG = 8.0, 1000.0
 _CLIPS = ("max_grad_norm", "max_row_norm")
 
@@ -37,8 +37,8 @@ class Control:
 
     Attributes:
       breaks: the fault, in words.
-      attack: on it; None if the fault does not exist for the method.
-      reason: for no attack.
+      attack: the attack on this mechanism; None if the method cannot have the fault.
+      reason: the reason why there is no attack.
     """
 
     name: str
@@ -51,7 +51,7 @@ def make_controls(attack: Attack, shape: Shape, *, group: int, seed: int) -> Ite
     """Yields the controls that belong to an attack on the correct mechanism.
 
     Args:
-      group: canaries.
+      group: the number of canaries.
     """
 
     def break_releases(name: str, breaks: str, broken: Break) -> Control:
@@ -103,7 +103,7 @@ def make_controls(attack: Attack, shape: Shape, *, group: int, seed: int) -> Ite
 
 
 def _make_unclipped_control(attack: Attack, shape: Shape, *, group: int, seed: int) -> Control:
-    """Returns a control that clips rows to several times the norm that epsilon assumes."""
+    """Returns a control that clips rows to several times the norm for which epsilon holds."""
     name, breaks = "no_clipping", f"rows are clipped to {UNCLIPPED:g} times the clipping norm"
     method = attack.method
     changes = {clip: UNCLIPPED * getattr(method, clip) for clip in _CLIPS if hasattr(method, clip)}
@@ -143,7 +143,8 @@ def _make_sampling_control(attack: Attack) -> Control:
 
 
 def share_noise(release: Release, _: list[Release]) -> torch.Tensor:
-    """Gives every class the noise of the first; in a vector or symmetric matrix, every feature."""
+    """Gives all classes the noise of the first class; in a vector or symmetric matrix, all
+    features."""
     noise = release.output - release.sums
     if _has_classes(release):
         return release.sums + noise[:1]
@@ -154,12 +155,12 @@ def share_noise(release: Release, _: list[Release]) -> torch.Tensor:
 
 
 def add_float_noise(release: Release, _: list[Release]) -> torch.Tensor:
-    """Adds float32 numbers to float64 sums."""
+    """Adds float32 noise to float64 sums."""
     return release.sums.double() + release.noise.float().double()
 
 
 def spare_class(release: Release, _: list[Release]) -> torch.Tensor:
-    """Leaves the last class exact; in a vector or symmetric matrix, the last feature."""
+    """Adds no noise to the last class; in a vector or symmetric matrix, to the last feature."""
     broken = release.output.clone()
     broken[-1] = release.sums[-1]
     if not _has_classes(release) and broken.ndim == 2:
@@ -168,7 +169,8 @@ def spare_class(release: Release, _: list[Release]) -> torch.Tensor:
 
 
 def spare_bias(release: Release, _: list[Release]) -> torch.Tensor:
-    """Leaves the biases exact: the last column, and in a symmetric matrix also the last row."""
+    """Adds no noise to biases: to the last column, and in a symmetric matrix also to the last
+    row."""
     broken = release.output.clone()
     broken[..., -1] = release.sums[..., -1]
     if not _has_classes(release):
@@ -177,19 +179,19 @@ def spare_bias(release: Release, _: list[Release]) -> torch.Tensor:
 
 
 def repeat_noise(release: Release, earlier: list[Release]) -> torch.Tensor:
-    """Gives every step the noise of the first."""
+    """Gives all steps the noise of the first step."""
     first = _find_first(release, earlier) or release
     return release.sums + (first.output - first.sums)
 
 
 def follow_sums(release: Release, _: list[Release]) -> torch.Tensor:
-    """Gives the noise of every number the number's sign."""
+    """Gives the noise of each number the sign of the number."""
     noise = (release.output - release.sums).abs()
     return release.sums + torch.where(release.sums < 0, -noise, noise)
 
 
 class _OneNoise:
-    """Gives every run the noise of the first."""
+    """Gives all runs the noise of the first run."""
 
     def __init__(self) -> None:
         self._noise: dict[int, torch.Tensor] = {}

@@ -1,12 +1,12 @@
-"""The audit job: every audited method of one (dataset, backbone, epsilon), cell by cell.
+"""The audit job: audits all chosen methods of one (dataset, backbone, epsilon), cell by cell.
 
-A job trains heads for itself and leaves the published ones alone. A cell that promises something is
-tested by `white_box`, on synthetic rows; where a study asks for it, real rows are attacked by
-`membership`. The scores of all attacks are written first, the record last: a cell whose record has
-today's fingerprint is whole, and is kept.
+A job trains its own heads and does not use the published heads. `white_box` tests a cell that has a
+guarantee, on synthetic rows. If the study asks for it, `membership` attacks real rows. The scores
+of all attacks are written first, the record last. So an audit whose record has an up-to-date
+fingerprint is complete, and is reused.
 
-Methods share a job since most of a small audit is starting Python; they do not share one with other
-epsilons, so that a cluster audits these side by side.
+Methods share a job, because a small audit mostly spends its time on starting Python. Each epsilon
+has its own job, so that a cluster audits epsilons in parallel.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ def audit_job(
     audits: Path,
     device: str,
 ) -> None:
-    """Brings every audit of a job up to date.
+    """Brings all audits of a job up to date.
 
     Raises:
-      PrivacyError: before anything is trained, when a plan is not its method's or does not cost
-        what its file says.
-      DpprobeError: naming each method that failed, after the others have been audited.
+      PrivacyError: before anything is trained, if a plan does not belong to its method or does not
+        cost what its file says.
+      DpprobeError: naming each method that failed, after all others have been audited.
     """
     store = FeatureStore(train)
     inputs = FitInputs(store, job.unit)
@@ -129,7 +129,7 @@ class _Task:
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """Everything that determines the audit's results; its seeds derive from it."""
+        """All that determines the audit's results; the audit's seeds derive from it."""
         values = {
             "use": "audit",
             "versions": [VERSIONS["training"], VERSIONS["audit"]],
@@ -148,12 +148,13 @@ class _Task:
 
     @cached_property
     def public_identity(self) -> dict[str, Any]:
-        """The identity without the private examples, because a white-box result must not reveal
-        them."""
+        """The identity without private examples, because a white-box result must not reveal
+        anything about them."""
         return {key: value for key, value in self.identity.items() if key not in ("rows", "device")}
 
     def is_current(self) -> bool:
-        """Returns True if a record has today's fingerprint; False if it cannot be read."""
+        """Returns True if the record's fingerprint is up to date; False if the record cannot be
+        read."""
         try:
             record = AuditRecord.read(audit_path(self.audits, self.key, RECORD_SUFFIX))
         except DataError:

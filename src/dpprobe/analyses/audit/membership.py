@@ -1,18 +1,18 @@
-"""Membership attacks on real training examples, compared with the best attack that the plan allows.
+"""Membership attacks on real training examples, compared with the best attack under the plan.
 
-Nothing here is private: scores and rates describe real rows, and stay with them. Nothing published
-is touched: the attacked heads are trained for this (`audit.shadows`), and each is in turn the
-target, the others being its shadows.
+Nothing here is differentially private: scores and rates describe real rows, and must be protected
+like these rows. Published heads are not attacked: the attacked heads are trained only for this
+(`audit.shadows`). Each is the target once, with the others as its shadows.
 
-Three groups of units are looked at apart. **all**: those with their real labels. **mislabelled**:
-a few whose labels were changed before any training, which heads remember most. **rarest_classes**:
-units with a row of a class that has at most half as many rows as a mean class, the smallest classes
-that hold at most a tenth of all rows together.
+Results are given for three groups of units. **all**: units with their real labels. **mislabelled**:
+a few units whose labels were changed before any training, which heads remember most.
+**rarest_classes**: units with a row of a rare class. Rare are the smallest classes that together
+have at most a tenth of all rows, and each at most half the rows of a mean class.
 
-The plan bounds every attack on a unit (`privacy.trade_off`): it holds for each unit whatever the
-others are, and its curve is concave, so it also bounds a threshold's mean rates over units and
-heads. A measured rate above it is chance, which its interval tells, or a broken promise. A rate far
-below it says how good this attack is, and nothing more.
+The plan bounds every attack on a unit (`privacy.trade_off`). The bound holds for each unit,
+whatever the other units are, and its curve is concave, so it also bounds a threshold's mean rates
+over units and heads. A measured rate above the bound is either chance, if its interval reaches the
+bound, or a broken guarantee. A rate far below the bound only shows that this attack is weak.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ RATES = (0.001, 0.01)
 ATTACKS = ("loss", "lira", "rmia")
 INTERVAL = "95%, over heads and units (pigeonhole bootstrap)"
 LEAST_UNITS = 20
-# False positive rates of the curves, which end with the two that are reported.
+# False positive rates of the curves; the last two are the rates that the report shows.
 _CURVE = np.append(np.logspace(-4, 0, 81), RATES)
 
 
@@ -50,7 +50,7 @@ class MembershipResult:
 
     Attributes:
       record: the part `membership` of the audit's record, JSON-compatible.
-      scores: columns attack, member and score, one line for each head and unit.
+      scores: columns attack, member and score, with one row for each head and unit.
     """
 
     record: Mapping[str, Any]
@@ -69,20 +69,21 @@ def attack_membership(
     mislabelled: float = 0.02,
     progress_label: str = "membership",
 ) -> MembershipResult:
-    """Trains heads with and without units, and attacks them; numbers as `MembershipOptions` has.
+    """Trains heads with and without units, and attacks them; defaults are those of
+    `MembershipOptions`.
 
     Args:
-      seed: of all that is drawn, at most 128 bits.
-      shadows: heads that are trained.
+      seed: the seed of all random numbers, at most 128 bits.
+      shadows: number of heads that are trained.
       targets: number of these heads that are attacked; None attacks all. The attack on one head
         uses all other heads as shadows.
       rows: maximum number of attacked units; all other units are in every head's training data.
       mislabelled: the share of attacked units whose labels are changed.
 
     Raises:
-      ConfigError: for a head whose engine takes no weights.
-      DataError: for data with nothing to attack.
-      PrivacyError: when the plan is not one for this method on this data.
+      ConfigError: if the head's engine takes no weights of rows.
+      DataError: if the data has too few units or classes to attack.
+      PrivacyError: if the plan is not for this method on this data.
     """
     _check_request(data)
     started = time.monotonic()
@@ -148,7 +149,8 @@ def _check_request(data: TrainingSet) -> None:
 
 
 def allowed_by(plan: Plan) -> Allowed:
-    """Computes the best attack that a plan allows; a plan without a guarantee allows everything."""
+    """Computes the rates of the best attack under a plan; without a guarantee, of a perfect
+    attack."""
     rates = np.minimum(_CURVE, 1.0).tolist()
     if not plan.private:
         return allow_everything(rates)
@@ -158,7 +160,7 @@ def allowed_by(plan: Plan) -> Allowed:
 
 
 def _group_units(attacked: Attacked) -> tuple[dict[str, Flags], dict[str, str]]:
-    """Returns the units of each group, and the reason for each group that has none."""
+    """Returns the units of each group, and for each group without units the reason."""
     groups = {"all": ~attacked.mislabelled, "mislabelled": attacked.mislabelled}
     missing = {}
     if not attacked.mislabelled.any():
@@ -177,7 +179,8 @@ def _group_units(attacked: Attacked) -> tuple[dict[str, Flags], dict[str, str]]:
 def _long_table(
     scores: Mapping[str, Numbers], members: Flags, groups: Mapping[str, Flags]
 ) -> dict[str, Any]:
-    """Returns the scores of all units as columns; "all" includes units of rare classes."""
+    """Returns the scores of all units as columns; the group "all" includes units of rare
+    classes."""
     parts = [
         (name if group == "all" else f"{name} {group}", values[:, chosen], members[:, chosen])
         for group, chosen in groups.items()
@@ -207,17 +210,17 @@ def _describe_roc(roc: Roc) -> dict[str, Any]:
 
 
 def _by_rate(values: Numbers) -> dict[str, float | None]:
-    """Returns the last values of a curve, by the false positive rates that are reported."""
+    """Returns the last values of a curve, by the false positive rates that the report shows."""
     return {
         f"{rate:g}": v for rate, v in zip(RATES, _round_values(values[-len(RATES) :]), strict=True)
     }
 
 
 def _round_curve(values: Numbers) -> list[float | None]:
-    """Returns the values of a curve without those at the reported rates, which end it."""
+    """Returns the values of a curve without the last ones, which are at the reported rates."""
     return _round_values(values[: -len(RATES)])
 
 
 def _round_values(values: Numbers) -> list[float | None]:
-    """Returns numbers of six decimals; None for NaN."""
+    """Returns numbers rounded to six decimals; None for NaN."""
     return [None if math.isnan(value) else round(value, 6) for value in values.tolist()]

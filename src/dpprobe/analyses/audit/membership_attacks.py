@@ -1,22 +1,23 @@
-"""Membership attacks by the scores of a head: is this row among those it was trained on?
+"""Membership attacks by a head's scores: was the head trained on this row?
 
-Higher scores say "member". Beside the head that is attacked an attacker has shadows: heads trained
-by the same method, some of them with the row and some without. With p the probability that a head
+A higher attack score means "member". Besides the attacked head, an attacker has shadows: heads
+trained by the same method, some with the row and some without. Let p be the probability that a head
 gives to a row's label:
 
 **Loss** (Yeom et al. 2018, adversary 2): log p, one threshold for all rows, no shadows.
 
-**LiRA** (Carlini et al. 2022, algorithm 1, online): phi = log(p / (1 - p)) of one row is near
-normal over heads, so the score is the log ratio of two normal densities at the attacked head's phi,
-fitted to the shadows with the row and to those without. Variances are each row's with 64 shadows or
-more, else one over all rows for each side: a handful of values says little about a variance (their
-section VI on the number of shadow models).
+**LiRA** (Carlini et al. 2022, algorithm 1, online): over heads, phi = log(p / (1 - p)) of one row
+is nearly normal. The score is the log ratio of two normal densities at the attacked head's phi: one
+fitted to the shadows with the row, one to the others. With 64 shadows or more, each row has its own
+variances. With fewer, all rows share one variance per side, because a few values say little about a
+variance (their section VI).
 
-**RMIA** (Zarifzadeh et al. 2024): the ratio p / P, with P the mean of p over shadows, half its
-weight on those with the row; the score is the share of the population's rows whose ratio is not
-larger. The population is the other attacked rows, and gamma is 1.
+**RMIA** (Zarifzadeh et al. 2024): the ratio of a row is p / P, where P is the mean of p over
+shadows, and shadows with the row have half of the weight. The score is the share of the
+population's rows whose ratio is not larger. The population is the other attacked rows, and gamma is
+1.
 
-A row whose coin fell on one side in all shadows gives LiRA nothing to fit, and scores 0.
+If all shadows were trained with a row, or all without it, LiRA has nothing to fit; the score is 0.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ import numpy.typing as npt
 Numbers = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
-# With so many shadows each row has variances to itself.
+# With at least so many shadows each row has its own variances.
 SHADOWS_FOR_VARIANCES = 64
-# A variance is at least this part of the one over all rows.
+# A row's variance is at least this share of the variance over all rows.
 _LEAST_VARIANCE = 1e-6
 
 
 class Confidences(NamedTuple):
-    """Log p and phi = log(p / (1 - p)) of rows, or their means over the rows of a unit."""
+    """log p and phi = log(p / (1 - p)) of rows, or the means of both over the rows of a unit."""
 
     log_probability: Numbers
     scaled: Numbers
@@ -47,11 +48,12 @@ def compute_confidences(
 ) -> Confidences:
     """Computes log p and phi of each row, [rows] each.
 
-    Scores that are no logits are taken as if they were: an attack may look at anything.
+    Scores that are no logits are treated as logits, because an attack may use any statistic.
 
     Args:
       scores: [rows, classes].
-      labels: [rows], p is softmax's; or [rows, classes] of 0 and 1, p is the product over labels.
+      labels: [rows], with p from softmax; or [rows, classes] of 0 and 1, with p the product over
+        labels.
     """
     logits = scores.astype(np.float64)
     if labels.ndim == 2:
@@ -66,7 +68,7 @@ def compute_confidences(
 
 
 def score_lira(scaled: Numbers, members: Flags, targets: int) -> Numbers:
-    """Computes LiRA's scores of the first `targets` heads, all others being a head's shadows.
+    """Computes LiRA's scores for the first `targets` heads; a head's shadows are all other heads.
 
     Args:
       scaled: phi [heads, units].
@@ -115,7 +117,7 @@ def _log_density(seen: Numbers, others: Numbers, chosen: Flags) -> Numbers:
 
 
 def _log_mean_over_sides(others: Numbers, inside: Flags) -> Numbers:
-    """Computes the log of the mean of p with the row and p without it, or of the only one that
+    """Computes the log of the mean of p with the row and p without the row, or of the one that
     exists."""
     sides = [_log_mean(others, inside), _log_mean(others, ~inside)]
     present = np.isfinite(sides).sum(axis=0)

@@ -1,5 +1,5 @@
-"""The figure of membership attacks: true against false positives, and the area that epsilon
-excludes."""
+"""The figure of membership attacks: true against false positives, and the area that epsilon rules
+out."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def membership_roc(
 ) -> None:
     """Draws the attacks on a cell's heads on logarithmic axes, one colour per attack.
 
-    Shaded is what the plan forbids: more true positives than its best attack has. Bands are 95%
-    intervals. A curve begins where single false positives are resolved.
+    The shaded area is impossible under the plan: more true positives than the best attack has.
+    Bands are 95% intervals. Each curve begins at the rate that enough false positives can measure.
 
     Args:
-      beside: the attacks on the non-private baseline, dashed.
+      beside: the attacks on the non-private baseline, drawn dashed.
 
     Raises:
-      DataError: when the record holds no attack on all rows.
+      DataError: if the record has no attack on all rows.
     """
     curves = _curves_by_attack(membership)
     if not curves:
@@ -100,7 +100,7 @@ def membership_roc(
 def _draw_bounds(
     axes: Axes, fpr: npt.NDArray[np.float64], allowed: npt.NDArray[np.float64]
 ) -> None:
-    """Shades the area above the plan's best attack, and draws the line of guessing."""
+    """Shades the area above the best attack under the plan, and draws the line of guessing."""
     if allowed.min() < 1:
         axes.fill_between(
             fpr, allowed, 1.0, color="#8C8C8C", alpha=0.28, linewidth=0,
@@ -133,7 +133,7 @@ def _find_auc(membership: Mapping[str, Any], attack: str) -> float:
 
 
 def _rates_or_nan(values: list[float | None]) -> npt.NDArray[np.float64]:
-    """Returns rates, NaN for None; zeros lie below the logarithmic axis."""
+    """Returns rates; NaN for None, and for 0 a rate below the logarithmic axis."""
     rates = np.array(values, dtype=np.float64)
     return np.where(rates == 0, _LEAST / 10, rates)
 

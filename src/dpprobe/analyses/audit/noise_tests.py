@@ -1,19 +1,20 @@
-"""Tests of the noise of every released number; they do not depend on the data.
+"""Tests of the noise of all released numbers; they do not depend on the data.
 
-An audit knows each sum and what was released for it, so it knows the noise. Where a mechanism is
-right, its noise over the planned standard deviation, in an orthonormal basis of each release, is
-independent standard normal numbers: in every coordinate, release and run, with canaries and without
-them, whatever the sums are and however they depend on earlier releases. Nothing is assumed of the
-place at which a mechanism may be broken, so a fault is seen where no canary is.
+An audit knows each sum and the released value, so it knows the noise. If a mechanism is correct,
+its noise divided by the planned standard deviation, in an orthonormal basis of each release,
+consists of independent standard normal numbers. This holds for each coordinate, release and run,
+with canaries and without, for any sums and any dependence on earlier releases. So the tests also
+find faults in numbers that no canary changes.
 
-Statistics have laws that are known under that hypothesis: sums of squares are chi-square, ratios of
-two are beta, sums are normal, and so is a product with a vector of unit length that was fixed
-before (another row, or the sums, which earlier releases determine). The distance of Kolmogorov and
-Smirnov is bounded by Dvoretzky, Kiefer, Wolfowitz and Massart. A p-value of several statistics is
-their smallest times their number (Bonferroni), so false alarms are no more often than stated.
+The statistics have known distributions under that hypothesis: sums of squares are chi-square,
+ratios of two are beta, and sums are normal. A product with a fixed vector of unit length is normal
+too (the vector is another row, or the sums, which earlier releases determine). The
+Kolmogorov-Smirnov distance is bounded by Dvoretzky, Kiefer, Wolfowitz and Massart. The p-value of
+several statistics is the smallest times their number (Bonferroni), so false alarms are not more
+frequent than stated.
 
-Noise that is rounded to a grid of steps has a variance larger by a twelfth of a step squared,
-which is below what these numbers of runs can see.
+Rounding noise to a grid raises its variance by a twelfth of the squared step, which is too little
+for these numbers of runs to detect.
 """
 
 from __future__ import annotations
@@ -30,22 +31,23 @@ from dpprobe.privacy.plan import Plan
 
 Numbers = npt.NDArray[np.float64]
 
-# Numbers of a mechanism's first release that are compared pair by pair; rows of such a comparison.
+# The most numbers of a mechanism's first release, and rows, that are compared pair by pair.
 _MOST_NUMBERS, _MOST_ROWS = 1500, 2048
-# Runs whose releases are compared pair by pair, as far as so many products allow.
+# The most runs whose releases are compared pair by pair, and the most products for this.
 _PAIRED_RUNS, _PAIRED_PRODUCTS = 64, 5 * 10**8
 _OFF_GRID = 1e-3
 
 
 class Outcome(NamedTuple):
-    """A test's name and its p-value if the mechanism is right: exact, or too large."""
+    """A test's name, and its p-value under a correct mechanism, which is exact or too large."""
 
     name: str
     p_value: float
 
 
 class NoiseTests:
-    """Adds up the noise of runs, and tests it against the deviations and rates of a plan."""
+    """Collects the noise and batches of runs, and compares them with a plan's deviations and
+    rates."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -69,7 +71,8 @@ class NoiseTests:
         self._joined[: len(recorder.unit_counts)] += recorder.unit_counts
 
     def list_results(self) -> list[Outcome]:
-        """Returns the tests of all added runs; some tests need batches or a grid."""
+        """Returns the results of tests on all added runs; some tests need batches or sums on a
+        grid."""
         levels: dict[str, list[float]] = {
             "variance": [], "both_worlds": [], "steps": [], "runs": [], "numbers": [], "sums": [],
             "normal": [], "low_bits": [], "batches": [],
@@ -89,7 +92,8 @@ class NoiseTests:
         ]
 
     def _test_batches(self) -> list[float]:
-        """Tests how many units the batches hold, each unit's share, and that sizes vary."""
+        """Tests the number of units in batches, each unit's share of batches, and that batch sizes
+        vary."""
         from scipy.stats import binom
 
         sizes = np.concatenate(self._sizes)
@@ -107,8 +111,8 @@ class _Tally:
     """Sums a mechanism's noise over runs, by release and coordinate.
 
     Args:
-      block: all releases of any run.
-      deviation: the noise's standard deviation by the plan.
+      block: all releases of one run, which gives the shapes.
+      deviation: the noise's standard deviation in the plan.
     """
 
     def __init__(self, block: Block, deviation: float) -> None:
@@ -121,7 +125,7 @@ class _Tally:
         self._shape = releases, rows, numbers // rows
         kept = min(numbers, _MOST_NUMBERS)
         self._kept = np.linspace(0, numbers - 1, kept).astype(np.int64)
-        # The first axis is the world.
+        # The first axis is the data set: without canaries, then with canaries.
         self._runs = np.zeros(2, dtype=np.int64)
         self._totals = np.zeros((2, releases, numbers))
         self._squares = np.zeros((2, releases, numbers))
@@ -160,7 +164,7 @@ class _Tally:
         return kept
 
     def _count_odd(self, noise: torch.Tensor, step: float) -> None:
-        """Counts odd multiples among numbers that must be whole multiples of a step."""
+        """Counts odd multiples of a step, among numbers that must all be whole multiples of it."""
         values = noise.numpy()
         steps = values[np.triu_indices(len(values))] if self._symmetric else values.ravel()
         steps = steps / step
@@ -217,13 +221,14 @@ class _Tally:
 
 
 def smallest_caught_share(freedom: int, statistics: int, level: float, power: float) -> float:
-    """Computes the share of its variance below which noise is caught with a probability.
+    """Computes the share of the planned variance below which noise is caught with probability
+    `power`.
 
     Args:
-      freedom: of the sum of squares, such as the runs for a single number.
-      statistics: that share the level.
+      freedom: degrees of freedom of the sum of squares; the number of runs for a single number.
+      statistics: the number of statistics that share the level.
       level: of the test, two-sided.
-      power: the probability.
+      power: the probability to catch the noise.
     """
     from scipy.stats import chi2
 
@@ -242,11 +247,12 @@ def _to_coordinates(values: torch.Tensor, *, symmetric: bool) -> Numbers:
     return upper
 
 
-# P-values: two-sided, of the most extreme of several statistics.
+# The tests below return two-sided p-values of the most extreme of several statistics.
 
 
 def _test_extremes(size: int, below: float, above: float) -> float:
-    """Returns the p-value of the smallest and the largest by their tails; 0 if one is NaN."""
+    """Returns the p-value of the smallest and largest statistic from their tails; 0 if one is
+    NaN."""
     tail = min(float(below), float(above))
     return 0.0 if math.isnan(below + above) else min(1.0, 2 * size * tail)
 
@@ -266,7 +272,7 @@ def _test_normals(values: Numbers) -> float:
 
 
 def _test_ratios(first: Numbers, second: Numbers, freedom: int, other: int) -> float:
-    """Tests two sums of squares against each other, pair by pair."""
+    """Tests the ratios of two sums of squares, pair by pair."""
     from scipy.special import betainc, betaincc
 
     total = first + second
@@ -285,8 +291,8 @@ def _test_counts(counts: npt.NDArray[np.int64], trials: int, rate: float) -> flo
 def _compare_pairs(rows: npt.NDArray[np.floating[Any]]) -> float:
     """Tests that rows of standard normal numbers are independent of each other, pair by pair.
 
-    The product of two rows over the length of the second is standard normal. If there are many
-    rows, only some are compared.
+    The product of two rows, divided by the length of the second, is standard normal. If there are
+    many rows, only some are compared.
     """
     if len(rows) > _MOST_ROWS:
         rows = rows[np.linspace(0, len(rows) - 1, _MOST_ROWS).astype(np.int64)]

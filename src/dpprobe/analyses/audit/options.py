@@ -15,31 +15,37 @@ class MembershipOptions(Options):
     """Membership inference attacks on real training images."""
 
     shadows: int = Field(
-        128, ge=8, le=10_000, description="Heads to train, each with half of the attacked units."
+        128,
+        ge=8,
+        le=10_000,
+        description="Number of heads to train, each with about half of the attacked units.",
     )
     targets: int | None = Field(
         None,
         ge=1,
-        description="Heads to attack, each with the help of the others; all if absent.",
+        description="Number of heads to attack, each with all others as shadow models. Without "
+        "this option, all heads.",
     )
     rows: int = Field(
         2000,
         ge=20,
-        description="Attack at most this many units; every head is trained on the others.",
+        description="Attack at most this many units of privacy; every head is trained on all other "
+        "units.",
     )
     mislabelled: float = Field(
         0.02,
         ge=0,
         le=0.2,
-        description="Share of the attacked units whose labels are changed: outliers are the "
-        "easiest to identify.",
+        description="Share of the attacked units whose labels are changed, because outliers are "
+        "the easiest to identify.",
     )
 
     @model_validator(mode="after")
     def _check_targets(self) -> MembershipOptions:
         if self.targets is not None and self.targets > self.shadows:
             raise ValueError(
-                f"targets: {self.targets} of {self.shadows} shadows; write at most {self.shadows}"
+                f"targets: {self.targets} heads to attack, but only {self.shadows} shadows are "
+                f"trained; write at most {self.shadows}"
             )
         return self
 
@@ -50,16 +56,17 @@ class AuditOptions(Options):
     methods: tuple[Name, ...] | None = Field(
         None,
         min_length=1,
-        description="If absent, all private methods, and with `membership` the others too.",
+        description="Methods to audit. Without this option: all private methods, and with "
+        "`membership` also the others.",
     )
     epsilons: Annotated[tuple[str, ...], Field(min_length=1), BeforeValidator(to_tokens)] | None = (
-        Field(None, description="A selection of the study's epsilons; all if absent.")
+        Field(None, description="Some of the study's epsilons; without this option, all of them.")
     )
     runs: int = Field(
         200,
         ge=10,
         le=10_000_000,
-        description="Training runs per cell for the white-box test, about half of them with the "
+        description="Training runs per cell for the white-box test; about half of them include the "
         "canary.",
     )
     confidence: float = Field(
@@ -67,18 +74,19 @@ class AuditOptions(Options):
     )
     controls: bool = Field(
         False,
-        description="Also audit deliberately broken mechanisms; the audit must find that each "
-        "exceeds the cell's claim.",
+        description="Also audit deliberately broken mechanisms, to check that the audit refutes "
+        "the cell's claim for each of them.",
     )
     membership: MembershipOptions | None = Field(
         None,
-        description="Also attack real training examples. The results are private, as a cell's "
-        "test scores are. Skipped if absent.",
+        description="Also attack real training examples; without this block, none are attacked. "
+        "Like test scores, the results are computed without noise and must stay private.",
     )
 
     @model_validator(mode="after")
     def _check_runs(self) -> AuditOptions:
-        # A test right in all runs shows at most this accuracy; a guess is right in half of them.
+        # Even if a test is right in all runs, this is the largest accuracy that they prove;
+        # guessing has 1/2.
         best = (1 - self.confidence) ** (1 / self.runs)
         if best <= 0.5:
             fewest = math.floor(math.log(1 - self.confidence) / math.log(0.5)) + 1

@@ -1,23 +1,22 @@
-"""The strongest test that a plan allows, with its noise as planned and with less or more.
+"""The strongest test that a plan allows, with the planned noise and with less or more noise.
 
-A test of "was the canary in?", fixed beforehand, is right about a fair coin with probability
-(1 + TV) / 2 at most, TV the total variation between what is released with and without the canary.
-A plan gives TV; the same plan with all noise multipliers times f gives TV(f), which falls with f.
-Runs that are right more often than TV(f) allows reject a noise of f times the plan's, or more. The
-largest f that they do not reject, and the epsilon of the plan with that noise, is a lower bound on
-the epsilon of a mechanism that differs from its plan by the noise alone. Nothing is assumed about
-the scores of the test.
+A test of "was the canary in?", fixed beforehand, guesses a fair coin with probability at most (1 +
+TV) / 2. TV is the total variation between the releases with and without the canary. A plan gives
+TV; the same plan with all noise multipliers times f gives TV(f), which falls with f. If runs are
+right more often than TV(f) allows, they reject noise of f times the plan's, or more. The largest f
+that is not rejected gives a plan whose epsilon is a lower bound on the mechanism's epsilon, if only
+the noise differs from the plan. Nothing is assumed about the scores of the test.
 
 - **No mechanism samples.** TV = 2 Phi(mu / (2 f)) - 1, exact (Dong, Roth and Su 2022).
-- **Some sample their rows.** TV is delta at epsilon 0 of the privacy loss distribution, whose grid
-  overestimates it: f is then too large, never too small. The epsilon of that f is
-  `accountants.epsilon_below`, which is never above the truth. Both sides are safe.
-- **A selection** is priced at one (epsilon, delta), of which no factor of noise is known. Then
+- **Some sample their rows.** TV is the delta at epsilon 0 of the privacy loss distribution. Its
+  grid overestimates TV, so f is too large, never too small. The epsilon of that f comes from
+  `accountants.epsilon_below`, which is never above the truth. So both steps keep the bound valid.
+- **A selection** has one price (epsilon, delta), and none for other factors of noise. Then
 
       accuracy <= (exp(epsilon) + delta) / (1 + exp(epsilon)),
 
-  the corner of the trade-off curve of (epsilon, delta)-DP, which an epsilon is solved for. The same
-  holds for a plan without noise, which promises nothing.
+  the corner of the trade-off curve of (epsilon, delta)-DP, is solved for epsilon. The same is done
+  for a plan without noise, which has no guarantee.
 """
 
 from __future__ import annotations
@@ -32,12 +31,13 @@ from dpprobe.errors import PrivacyError
 from dpprobe.privacy import accountants, calibration
 from dpprobe.privacy.plan import Mechanism, Plan
 
-# Factors of a sampled plan are searched to this relative width of the separation: few prices.
+# The search for a sampled plan's factor ends at this relative width of the separation, to compute
+# few prices.
 _TOLERANCE = 1e-3
-# With little noise grids outgrow memory: the search goes there in short strides, and no further
-# than to an epsilon of about a hundred: 250 by the rough price.
+# With little noise, grids would outgrow memory. So the search takes short strides towards little
+# noise, and stops at an epsilon of about a hundred, which is 250 by the rough price.
 _STRIDE, _FAR = 0.3, 250.0
-# Above what round-off may be, up to a total variation of 1 - 1e-9.
+# Exceeds any round-off, up to a total variation of 1 - 1e-9.
 _ABOVE = 1 + 1e-9
 
 
@@ -46,8 +46,9 @@ class PlanFamily:
     """A plan with all its noise multipliers times a factor.
 
     Attributes:
-      plan: with factor 1.
-      group: units that are in or out together, in what a test is allowed; epsilons are of one unit.
+      plan: the plan with factor 1.
+      group: the number of units that are in or out together. A test may use the whole group;
+        epsilons are for one unit.
     """
 
     plan: Plan
@@ -64,7 +65,7 @@ class PlanFamily:
 
     @cached_property
     def _gaussian_mu(self) -> float | None:
-        """The plan's mu, None if a mechanism samples its rows."""
+        """The plan's mu; None if a mechanism samples its rows."""
         if not accountants.is_gaussian(self._mechanisms):
             return None
         return self.group * accountants.gaussian_mu(self._mechanisms)
@@ -76,14 +77,14 @@ class PlanFamily:
 
     @property
     def separation(self) -> float:
-        """The mu of a Gaussian mechanism that allows as much as the plan."""
+        """The mu of the Gaussian mechanism with the same total variation as the plan."""
         return compute_separation(self.total_variation())
 
     def total_variation(self, factor: float = 1.0) -> float:
         """Computes the total variation that the plan allows with `factor` times its noise.
 
-        Exact if no mechanism samples, else an upper bound; 1 without noise. For a selection, the
-        bound by its one price, and NaN for other factors than 1.
+        Exact if no mechanism samples, else an upper bound; 1 without noise. For a selection: the
+        bound by its one price, and NaN for any other factor than 1.
         """
         if not self.plan.private or factor == 0:
             return 1.0
@@ -97,7 +98,8 @@ class PlanFamily:
         return _sampled_variation(self._scale_noise(factor), self.plan.delta, self.group)
 
     def compute_epsilon(self, factor: float = 1.0) -> float:
-        """Bounds epsilon at the plan's delta from below, with `factor` times the plan's noise.
+        """Computes a lower bound on epsilon, at the plan's delta, with `factor` times the plan's
+        noise.
 
         Infinite without noise, NaN for a selection.
         """
@@ -110,11 +112,12 @@ class PlanFamily:
         return accountants.epsilon_below(self._scale_noise(factor), self.plan.delta)
 
     def factor_of(self, total_variation: float) -> float:
-        """Computes the largest factor with which the plan allows a total variation, from above.
+        """Computes an upper bound on the largest factor with which the plan allows a total
+        variation.
 
-        Exact to nine digits, or to 0.1% if a mechanism samples. A sampled plan has at least the
-        factor at an epsilon of about a hundred, even if no factor allows so much. Infinite for 0
-        and less; NaN for a selection and for a plan without noise.
+        Exact to nine digits, or to 0.1% if a mechanism samples. For a sampled plan the result is at
+        least the factor at an epsilon of about a hundred, even if that allows less. Infinite for a
+        total variation of 0 or less; NaN for a selection and for a plan without noise.
         """
         if not self.has_price:
             return math.nan
@@ -126,7 +129,7 @@ class PlanFamily:
         return self._search_factor(wanted)
 
     def _search_factor(self, wanted: float) -> float:
-        """Searches the factor of a sampled plan that has a separation, from above."""
+        """Searches for the factor at which a sampled plan has a separation, from above."""
         least = self._least_factor
 
         def price_factor(factor: float) -> float:
@@ -136,7 +139,7 @@ class PlanFamily:
             factor, _ = calibration.find_factor(
                 price_factor, wanted, what="separation", tolerance=_TOLERANCE, stride=_STRIDE
             )
-        except PrivacyError:  # more than the least factor allows
+        except PrivacyError:  # the least factor allows less
             return least
         return max(factor, least)
 
@@ -150,12 +153,12 @@ class PlanFamily:
     def epsilon_of_accuracy(self, accuracy: float) -> float:
         """Computes the smallest epsilon, at the plan's delta, that allows a test this accuracy.
 
-        By the plan with another noise, or by (epsilon, delta) alone for a selection and for a plan
-        without noise. 0 for an accuracy of 1/2 or less.
+        Uses the plan with another factor of noise. For a selection and for a plan without noise,
+        uses only (epsilon, delta). Returns 0 for an accuracy of 1/2 or less.
 
         Args:
-          accuracy: a lower bound on the share of runs, in or out by a fair coin, that a test fixed
-            beforehand is right about.
+          accuracy: a lower bound on the probability that a test, fixed beforehand, guesses a fair
+            coin that decides between in and out.
         """
         if accuracy <= 0.5:
             return 0.0
@@ -177,14 +180,15 @@ def caught_factor(
     *,
     strength: float = 1.0,
 ) -> float:
-    """Computes the factor f > 1 by which noise must be too small for an audit to reject its plan.
+    """Computes the factor f > 1 by which noise must be too small for an audit to reject the plan.
 
     With noise of 1 / f times the plan's, the test rejects the plan at `confidence` with the given
-    probability. NaN if so few runs catch no noise, for a selection and for a plan without noise.
+    probability. NaN if the runs are too few to catch any noise, for a selection, and for a plan
+    without noise.
 
     Args:
-      strength: the test's separation (mu) over the plan's, taken to be the same with less noise; 1
-        is the best test there is.
+      strength: the test's separation (mu) divided by the plan's, assumed to be the same with less
+        noise; 1 for the best possible test.
     """
     from scipy.special import betaincinv
 
@@ -194,7 +198,7 @@ def caught_factor(
     needed = _fewest_that_reject(allowed, runs, confidence)
     if needed is None:
         return math.nan
-    # With this accuracy so many, or more, are right with the given probability.
+    # With this accuracy at least `needed` runs are right, with the given probability.
     accuracy = float(betaincinv(needed, runs - needed + 1, probability))
     wanted = min(math.erf(compute_separation(2 * accuracy - 1) / strength / math.sqrt(8)), 1.0)
     factor = family.factor_of(wanted)
@@ -203,7 +207,8 @@ def caught_factor(
 
 
 def _fewest_that_reject(accuracy: float, runs: int, confidence: float) -> int | None:
-    """Returns the fewest right runs whose lower bound lies above an accuracy; None if none does."""
+    """Returns the smallest number of right runs whose lower bound exceeds an accuracy; None if none
+    does."""
     needed = bisect_left(
         range(runs + 1), True, key=lambda k: accuracy_lower_bound(k, runs, confidence) > accuracy
     )
@@ -211,7 +216,7 @@ def _fewest_that_reject(accuracy: float, runs: int, confidence: float) -> int | 
 
 
 def compute_separation(total_variation: float) -> float:
-    """Computes the mu of two normal distributions of this total variation."""
+    """Computes the distance mu of two standard normal distributions with this total variation."""
     from scipy.special import erfinv
 
     return math.sqrt(8) * float(erfinv(min(total_variation, 1.0)))
@@ -219,7 +224,7 @@ def compute_separation(total_variation: float) -> float:
 
 @lru_cache
 def _sampled_variation(mechanisms: tuple[Mechanism, ...], delta: float, group: int) -> float:
-    """Bounds the total variation by the privacy profile at epsilon 0, to a group of units."""
+    """Bounds the total variation for a group of units by the privacy profile at epsilon 0."""
     import numpy as np
 
     profile = accountants.privacy_profile(mechanisms, delta, size=group)

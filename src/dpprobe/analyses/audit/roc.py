@@ -1,9 +1,9 @@
 """Receiver operating curves of attacks on several heads, with intervals.
 
-The scores of one head share its noise, and the scores of one unit, such as a row, share the unit:
-they are not independent, and an interval that took them so would be far too short. So heads and
-units are both drawn again, independently, and a score counts as often as its head times as often
-as its unit (the pigeonhole bootstrap, Owen 2007), which errs on the long side.
+Scores of the same head share the head's noise, and scores of the same unit share the unit. So
+scores are not independent, and an interval that ignored this would be far too short. The pigeonhole
+bootstrap (Owen 2007) resamples heads and units independently. A score counts as often as its head
+was drawn, times as often as its unit was drawn. The intervals tend to be too long.
 """
 
 from __future__ import annotations
@@ -19,22 +19,24 @@ Numbers = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
 RESAMPLES = 400
-# A rate is measured where so many false positives, at least, make it.
+# A false positive rate is measured only if at least so many false positives make it up.
 LEAST_FALSE_POSITIVES = 10
 _TAIL = 0.025
-# n times a rate that is a whole number may be rounded below it.
+# If n times a rate is a whole number, the product may be rounded below this number.
 _ROUND_OFF = 1e-12
 
 
 class Curve(NamedTuple):
-    """False and true positive rates at all thresholds, from none called a member to all."""
+    """False and true positive rates at all thresholds, from "no member" for all scores to "member"
+    for all."""
 
     false_positives: Numbers
     true_positives: Numbers
 
     @property
     def area(self) -> float:
-        """The chance that a member's score is higher than a non-member's; equal ones count half."""
+        """The chance that a member's score is higher than a non-member's; equal scores count
+        half."""
         return float(np.trapezoid(self.true_positives, self.false_positives))
 
     def rates_at(self, rates: Numbers) -> Numbers:
@@ -44,7 +46,7 @@ class Curve(NamedTuple):
 
 
 class Ranked:
-    """Scores in falling order, which are ranked once and weighted often."""
+    """Scores in falling order, sorted once and then used with many weights."""
 
     def __init__(self, scores: Numbers, members: Flags) -> None:
         self._order = np.argsort(-scores, kind="stable")
@@ -68,7 +70,8 @@ class Roc:
     """The curve of an attack at some false-positive rates, with 95% intervals.
 
     Attributes:
-      tpr, low, high: at each rate; NaN if non-members are too few for it.
+      tpr, low, high: at each false-positive rate; NaN if there are too few non-members for the
+        rate.
     """
 
     members: int
@@ -84,7 +87,7 @@ class Roc:
 def measure_roc(
     scores: Numbers, members: Flags, rates: Sequence[float], *, seed: int
 ) -> Roc | None:
-    """Measures an attack on heads [heads, units]; None if all are members, or none is.
+    """Measures an attack from scores [heads, units]; None if all units are members, or none is.
 
     A rate needs `LEAST_FALSE_POSITIVES` / rate non-members: 10,000 for 0.1%, 1,000 for 1%. With
     fewer, the threshold depends on a single row, and no resampling shows how much.

@@ -1,13 +1,13 @@
 """Heads trained with and without each of some units of privacy, for attacks on membership.
 
-Each head is trained by the cell's method and plan on the cell's rows. For each head a fair coin
-decides for each attacked unit: in, or out. A unit that is out has weight 0, so it is a null row: it
-contributes nothing to any sum, and n, rates, divisors and noise stay as they are. All other units
-are in every head.
+Each head is trained by the cell's method and plan on the cell's rows. For each head and each
+attacked unit, a fair coin decides between in and out. A unit that is out has weight 0, like a null
+row: it adds nothing to any sum, and n, rates, divisors and noise do not change. All other units are
+in the training data of every head.
 
-Coins are independent, so what an attacker knows of all other coins says nothing of the one that he
-guesses: this is the game that a plan's trade-off curve bounds (privacy.trade_off). Its results
-describe real rows, so they are not private.
+Coins are independent, so knowing all other coins does not help an attacker to guess one coin: a
+plan's trade-off curve bounds exactly this game (privacy.trade_off). The results describe real rows,
+so they are not private.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ logger = logging.getLogger("dpprobe")
 
 Index = npt.NDArray[np.int64]
 
-# Rare classes hold at most this part of the rows together, and each at most this part of a mean
-# class.
+# Rare classes together have at most this share of the rows, and each has at most this share of a
+# mean class's rows.
 _RARE_ROWS, _RARE_CLASS = 0.1, 0.5
 
 
@@ -49,10 +49,10 @@ class Attacked:
 
     Attributes:
       units: int64 [u], their numbers in the training set.
-      rows: int64 [r], all their rows.
-      unit_of: int64 [r], for each of these the place of its unit in `units`.
-      mislabelled: [u], True if the rows' labels were changed.
-      labels: of all rows of the training set, those changes made.
+      rows: int64 [r], all rows of these units.
+      unit_of: int64 [r], for each of these rows the index of its unit in `units`.
+      mislabelled: [u], True if the labels of the unit's rows were changed.
+      labels: the labels of all rows of the training set, after these changes.
       rare: [u], True for units with a row of a rare class; None if there is no such class.
     """
 
@@ -93,7 +93,7 @@ def draw_units(data: TrainingSet, *, rows: int, mislabelled: float, seed: int) -
 
 
 def units_of(data: TrainingSet) -> Units:
-    """Returns the units of a training set; without named units, each row is a unit."""
+    """Returns the units of a training set; if it has no units, each row is a unit."""
     if data.units is not None:
         return data.units
     return Units(
@@ -104,7 +104,7 @@ def units_of(data: TrainingSet) -> Units:
 
 
 def _find_rare_rows(labels: npt.NDArray[np.integer], num_classes: int) -> Flags | None:
-    """Returns the rows of rare classes, [rows]; None if classes are about balanced."""
+    """Returns True for rows of rare classes, [rows]; None if there is no rare class."""
     multi_label = labels.ndim == 2
     counts = labels.sum(axis=0) if multi_label else np.bincount(labels, minlength=num_classes)
     present = np.flatnonzero(counts)
@@ -118,7 +118,8 @@ def _find_rare_rows(labels: npt.NDArray[np.integer], num_classes: int) -> Flags 
 
 
 def toss_coins(attacked: Attacked, heads: int, *, seed: int) -> Flags:
-    """Tosses a fair coin for each head and attacked unit: [heads, u], True if it is in."""
+    """Tosses a fair coin for each head and attacked unit; returns [heads, u], True if the unit is
+    in."""
     return open_stream(seed, "coins").random((heads, len(attacked.units))) < 0.5
 
 
@@ -140,10 +141,10 @@ def train_and_look(
     seed: int,
     label: str,
 ) -> Confidences:
-    """Trains a head for each line of `members`, and asks it about every attacked unit.
+    """Trains a head for each line of `members`, and computes its confidences on all attacked units.
 
     Returns:
-      [heads, u] each: a unit's is the mean over its rows.
+      Arrays [heads, u]; the value of a unit is the mean over its rows.
     """
     method = settle_choice(
         method, plan, data.replace_labels(attacked.labels, units_of(data)), seed=seed
@@ -172,13 +173,13 @@ def train_and_look(
 def settle_choice(
     method: MethodOptions, plan: Plan, data: TrainingSet, *, seed: int
 ) -> MethodOptions:
-    """Returns a method whose cross-validation was done once, with all units.
+    """Returns the method with the penalty that one cross-validation on all units chose.
 
-    Each head's choice for itself would take ten times a fit, and hardly tell of any one unit.
+    A choice for each head would take as long as ten fits, and would hardly depend on any one unit.
     """
     if len(getattr(method, "penalties", ())) < 2:
         return method
-    # A fit keeps its history only if something records.
+    # A fit keeps its history only if `record` is given.
     heads = fit_heads(method, data, plan, [derived_seed(seed, "choice")], record=lambda *_: None)
     return method.model_copy(update={"penalties": (heads.history[0]["penalty"],)})
 
@@ -187,7 +188,7 @@ def settle_choice(
 def _side_by_side(data: TrainingSet) -> Iterator[Callable[..., Iterator[Confidences]]]:
     """Yields a `map` of fits; on the CPU one fit per thread of PyTorch runs at a time.
 
-    A fit of milliseconds gains nothing from threads of its own. Log lines of fits are dropped,
+    A fit that takes milliseconds gains nothing from several threads. Log lines of fits are dropped,
     except warnings.
     """
     caller = threading.get_ident()
@@ -196,7 +197,7 @@ def _side_by_side(data: TrainingSet) -> Iterator[Callable[..., Iterator[Confiden
     def keep_record(record: logging.LogRecord) -> bool:
         return record.thread == caller or record.levelno >= logging.WARNING
 
-    # Every fit sets this and puts it back, which must not happen in the midst of another.
+    # Each fit sets this precision and restores it, which must not happen while another fit runs.
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     logger.addFilter(keep_record)
@@ -209,7 +210,7 @@ def _side_by_side(data: TrainingSet) -> Iterator[Callable[..., Iterator[Confiden
 
 
 def copy_rows(data: TrainingSet, rows: Index) -> torch.Tensor:
-    """Returns copies of rows, which may be streamed."""
+    """Returns copies of some rows of a training set, which may be streamed from disk."""
     out = torch.empty((len(rows), data.dimension), device=data.device)
     for start, block in data.read_blocks():
         here = np.flatnonzero((rows >= start) & (rows < start + len(block)))

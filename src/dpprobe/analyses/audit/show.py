@@ -1,4 +1,4 @@
-"""Figure and report section of audits: the bound that an attack shows against the claim."""
+"""Figure and report section of audits: lower bounds on epsilon from attacks, against the claims."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from dpprobe.privacy.risk import budget_order
 from dpprobe.results.summary import rounded_up
 from dpprobe.study.ablations import keep_unique
 
-# Bounds below this share of the smallest claim are drawn at it: the foot of the logarithmic axis.
+# Bounds below this share of the smallest claim are drawn at the foot of the logarithmic axis.
 _FOOT = 0.06
-# Methods of one claim stand side by side, each at most so much further right.
+# Methods with the same claim stand side by side, each at most by this factor further right.
 _LARGEST_STEP = 1.09
 _BROKEN = "#D55E00"
 _ROWS = {"all": "all", "mislabelled": "mislabelled", "rarest_classes": "rarest classes"}
@@ -40,7 +40,7 @@ Tested = tuple[AuditRecord, WhiteBox]
 
 
 def plot_audit(*, audits: Sequence[Path], dataset: str, svg: Path, png: Path) -> None:
-    """Draws the bounds of a dataset's audits against the claims, from their records."""
+    """Draws the bounds of a dataset's audits against the claims."""
     audit_figure([AuditRecord.read(path) for path in audits], dataset=dataset, svg=svg, png=png)
 
 
@@ -61,15 +61,15 @@ def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
 def audit_figure(records: Iterable[AuditRecord], *, dataset: str, svg: Path, png: Path) -> None:
     """Draws the bounds of white-box audits against the claims, one panel per backbone.
 
-    Methods of one claim stand side by side, below a step of the line of claims. A bound of 0, or
-    near it, stands at the foot of the axis, where a triangle points down. A bound of a refuted
-    claim has a ring.
+    Methods with the same claim stand side by side, below one step of the line of claims. A bound at
+    or near 0 is a triangle that points down, at the foot of the axis. The bound of a refuted claim
+    has a ring.
 
     Args:
-      records: of the cells of one dataset; those without a white-box audit are left out.
+      records: of the cells of one dataset; records without a white-box audit are left out.
 
     Raises:
-      DataError: when none was audited.
+      DataError: if no record has a white-box audit.
     """
     tested = [(record, record.white_box) for record in records if record.white_box]
     if not tested:
@@ -97,7 +97,7 @@ def audit_figure(records: Iterable[AuditRecord], *, dataset: str, svg: Path, png
         style.label_outer_panels(grid, "lower bound on ε (log scale)")
         figure.legend(handles=_make_handles(looks), loc="outside right upper", handlelength=2.2)
         boxes = [box for _, box in tested]
-        # on two lines, however many panels there are: it is long
+        # on two lines for any number of panels, because the text is long
         style.title_figure(
             figure, f"{dataset}: bounds of audits against claims", _describe_power(boxes), panels=1
         )
@@ -107,7 +107,8 @@ def audit_figure(records: Iterable[AuditRecord], *, dataset: str, svg: Path, png
 def _draw_bounds(
     axes: Axes, items: Sequence[Tested], aside: float, colour: str, marker: str, foot: float
 ) -> None:
-    """Draws one method's bounds, each claim times `aside`; triangles at the foot point down."""
+    """Draws one method's bounds at each claim times `aside`; at the foot, as triangles that point
+    down."""
     for record, box in items:
         place = record.claim.epsilon_target * aside
         bound = box.epsilon_lower
@@ -124,7 +125,7 @@ def _draw_bounds(
 
 
 def _claim_line(axes: Axes, claims: Sequence[float], highest: float, foot: float) -> None:
-    """Draws a step of the line at each claim, and shades the area that no correct mechanism
+    """Draws one step of the line at each claim, and shades the area that no correct mechanism
     reaches."""
     between = [math.sqrt(low * high) for low, high in pairwise(claims)]
     ends = [claims[0] / 1.5, claims[-1] * 1.5]

@@ -1,10 +1,10 @@
-"""Records a fit's releases, and replays them on another training set, for audits.
+"""Records the releases of a fit, and replays them on another training set, for audits.
 
-The attacker of a guarantee sees every release, and knows all rows but the canary's. A head's
-computation between two releases is a function of its earlier releases. So the attacker can compute
-the sums before their noise, with the canary and without it: the attacker runs the head on either
-data set and feeds it the observed outputs in place of new ones. The attack needs no knowledge of
-the head, and counts every change that a canary causes, expected or not.
+The attacker sees every release, and knows all rows except if the canary is in. A head's computation
+between two releases is a function of its earlier releases and the rows. So the attacker can compute
+the sums before noise, with the canary and without it: the attacker runs the head on both data sets,
+and gives it the observed outputs in place of new ones. The attack needs no knowledge of the head,
+and finds every change that a canary causes, expected or not.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Index = npt.NDArray[np.int64]
 
 
 class Release(NamedTuple):
-    """One seed's output of a mechanism, and the sums before their noise.
+    """One output of a mechanism for one seed, and the sums before the noise was added.
 
     Attributes:
-      step: of the grid that both are on; None for float32 sums.
+      step: the step of the grid on which sums and outputs are; None for float32 sums.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Release(NamedTuple):
 
     @property
     def noise(self) -> torch.Tensor:
-        """The noise that was added, float64: exact where sums are on a grid."""
+        """The noise that was added, float64; exact if sums are on a grid."""
         return self.output.double() - self.sums.double()
 
 
@@ -48,9 +48,9 @@ class Block(NamedTuple):
     """Consecutive releases of one mechanism by one seed.
 
     Attributes:
-      sums: [releases, ...], before their noise.
-      outputs: of the same shape.
-      step: of the grid that both are on; None for float32 sums.
+      sums: [releases, ...], before the noise was added.
+      outputs: the same shape, with noise.
+      step: the step of the grid on which sums and outputs are; None for float32 sums.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Block(NamedTuple):
 
 
 Transcript = list[Block]
-# From a release and the earlier ones of its seed to what is released in its place.
+# Maps a release, and the earlier releases of its seed, to the output that replaces it.
 Break = Callable[[Release, list[Release]], torch.Tensor]
 
 
@@ -85,16 +85,16 @@ def _join_tensors(parts: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 class Recorder(Observer):
-    """Keeps each seed's releases, in order, and the sizes of its batches.
+    """Records each seed's releases, in order, and the sizes of its batches.
 
-    Seeds may train in threads of their own.
+    Seeds may train in separate threads.
 
     Attributes:
-      batch_sizes: of all samplers, block after block.
+      batch_sizes: the sizes of all samplers' batches, block after block.
       unit_counts: the number of batches that each unit joined.
 
     Args:
-      broken: replaces sums with noise in a control.
+      broken: in a control, computes the output of each release.
     """
 
     def __init__(self, broken: Break | None = None) -> None:
@@ -153,15 +153,15 @@ class _CountedBatches:
 
 
 class Replayer(Observer):
-    """Gives a head the recorded outputs, and stores the sums that it would have added noise to.
+    """Gives a head the recorded outputs, and stores the sums to which it would have added noise.
 
     Attributes:
-      sums: of each seed, by mechanism: its releases so far, in parts [releases, ...].
+      sums: for each seed and mechanism, the sums so far, in parts [releases, ...].
 
     Args:
-      transcripts: by seed.
-      canaries: the units of the canaries.
-      sampled: the canaries that each Poisson batch holds: the first so many, 0 or 1.
+      transcripts: the recorded releases, by seed.
+      canaries: the numbers of the canaries' units.
+      sampled: the number of canaries in each Poisson batch, 0 or 1; the first canaries are used.
     """
 
     sees_each_step = False
@@ -207,7 +207,7 @@ class Replayer(Observer):
         """Returns the next outputs of a seed's transcript, [count, ...].
 
         Raises:
-          PrivacyError: when the run that is replayed released something else.
+          PrivacyError: if the recorded run released something else at this point.
         """
         parts, missing, left = [], count, self._left[seed]
         while missing:
@@ -228,7 +228,7 @@ class Replayer(Observer):
 
 
 class FixedCanaries:
-    """The batches of a sampler, each with the first `sampled` canaries in it and no others."""
+    """The batches of a sampler, with exactly the first `sampled` canaries in each."""
 
     def __init__(self, sampler: Sampler, canaries: range, sampled: int) -> None:
         self._sampler = sampler

@@ -1,10 +1,11 @@
-"""The audit of one cell's guarantee: attacks the releases of its method and plan on synthetic rows.
+"""Audits one cell's guarantee: attacks the releases of the cell's method and plan on synthetic
+rows.
 
-`attack` has the test, `canaries` the rows, `controls` the mechanisms that must be caught, `bounds`
-and `power` turn right guesses into a bound. Power does not depend on a head's size, so rows are as
-wide as `LARGEST`, or as the features where the method's options ask for their width.
+`canary_attack` has the test, `canaries` the rows, and `controls` the mechanisms that must be
+caught. `bounds` and `power` turn right guesses into a bound. Power does not depend on a head's
+size, so rows are as wide as `LARGEST`, or as the features if the method's options need their width.
 
-A method that searches releases only the best trial's head, which is scored by its weights alone.
+A method with a search releases only the best trial's head, so the attack uses only its weights.
 """
 
 from __future__ import annotations
@@ -32,24 +33,24 @@ from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import derived_seed, open_stream
 from dpprobe.progress import Progress
 
-# Features and classes of the audited heads at most.
+# The most features and classes of audited heads.
 LARGEST = Shape(n=0, dimension=64, num_classes=10, multi_label=False)
-# A canary's norm before normalisation and clipping: the one that moves releases most is taken, and
-# of those that move them alike the shortest.
+# Norms of a canary before normalisation and clipping. The norm that changes releases most is used;
+# of about equal ones, the shortest.
 LENGTHS = (1.0, 30.0, 1000.0)
 _PILOTS, _AS_GOOD = 2, 0.01
-# The canaries' joint mu is about this, at which a test is most powerful.
+# The canaries' joint mu is about this value, at which a test is most powerful.
 _SEPARATION, _LARGEST_GROUP = 2.0, 50
-# Runs of a control: a look after the first few, which catch most, and one after all of them. Looks
-# share the error. docs/audit.md has the probability that the last catches it.
+# A control is tested after the first number of runs, which is mostly enough, and after the second.
+# Both tests share the error. docs/audit.md has the probability that the second catches the control.
 CONTROL_RUNS = (10, 40)
-# Share of all runs that set the threshold on a head's score; the others are tested.
+# The share of all runs that set the threshold on a head's score; the other runs are tested.
 _PILOT = 0.25
 PROBABILITY = 0.95
-# The confidence at which all tests of an audit together refute a claim, and the rounding of float32
-# sums and heads.
+# The confidence at which all tests of an audit together refute a claim, and margins for rounding of
+# float32 sums and heads.
 REFUTED, _ROUND_OFF, _HEADS_ROUND_OFF = 0.999, 1e-5, 1e-4
-# Tests that a right mechanism never fails: they take no part of the error.
+# Tests that a correct mechanism always passes, so they use none of the error.
 EXACT_TESTS = ("sensitivity", "head_from_releases")
 JOINT, SAMPLED, HEADS = (
     "paired likelihood ratio of all releases",
@@ -63,7 +64,7 @@ class WhiteBoxResult:
     """Lower bounds on a plan's epsilon, and on the epsilon of mechanisms broken on purpose.
 
     Attributes:
-      scores: of every run: columns attack, member, score.
+      scores: of all runs, as columns attack, member and score.
     """
 
     white_box: Mapping[str, Any]
@@ -90,13 +91,13 @@ def audit_plan(
     """Audits a method's plan.
 
     Args:
-      method: a head's options, of a private method without an `audit_fault`.
-      plan: as calibrated for it.
-      runs: of the test; the bound on a head's weights takes the same.
+      method: the options of a private head, without an `audit_fault`.
+      plan: the plan that was calibrated for this method.
+      runs: number of runs of the test; the bound from the head's weights uses the same runs.
       controls: True to attack broken mechanisms too.
 
     Raises:
-      ConfigError: for a plan that promises nothing, or an engine whose releases are not seen.
+      ConfigError: if the plan has no guarantee, or the engine does not show its releases.
     """
     if not plan.private:
         raise ConfigError(
@@ -145,8 +146,8 @@ def audited_shape(
 ) -> Shape:
     """Returns the size of the audited heads: near the cell's, and at most `LARGEST`.
 
-    Rows are wider than there are classes, so that no sum of a row per class is square. A unit that
-    may have several rows has two.
+    Rows have more features than there are classes, so that no sum with one row per class is square.
+    If units may have several rows, each has two.
     """
     files = bool(method.input_files())
     every = files or method.counted_classes is not None
@@ -184,19 +185,21 @@ class _Cell:
 
     @property
     def _canary_labels(self) -> range:
-        """Every class, up to the number of audited heads; one class if canaries have all labels."""
+        """The classes of the canaries: all classes of the audited heads; one if canaries have all
+        labels."""
         if self.shape.multi_label:
             return range(1)
         return range(min(self.shape.num_classes, LARGEST.num_classes))
 
     @property
     def attack(self) -> Attack:
-        """The attack with the shortest canary that moves releases most."""
+        """The attack with the canary norm that changes releases most."""
         return self._piloted_attack[0]
 
     @cached_property
     def _piloted_attack(self) -> tuple[Attack, float]:
-        """The attack and its strength, by a few runs with each canary; 0 for a search."""
+        """The attack and its strength, measured by a few runs with each canary norm; 0 for a
+        search."""
         attacks = [
             Attack(
                 method=self.method,
@@ -229,7 +232,7 @@ class _Cell:
             return attack.train_and_score(seeds, members, progress)
 
     def describe_bounds(self, test: Runs) -> dict[str, Any]:
-        """Returns the record of the test of the correct mechanism, without its time."""
+        """Returns the record of the test of the correct mechanism, without the time it took."""
         searched = self.plan.selection is not None
         bundle_correct, bundle_runs = _count_right_heads(test)
         bundle = accuracy_lower_bound(bundle_correct, bundle_runs, self.confidence)
@@ -272,7 +275,8 @@ class _Cell:
         }
 
     def list_tests(self, test: Runs) -> list[Outcome]:
-        """Returns all tests of runs; those that a right mechanism always passes have 0 or 1."""
+        """Returns all tests of runs; tests that a correct mechanism always passes have p-value 0 or
+        1."""
         from scipy.stats import binom
 
         allowed = (1 + self.family.total_variation()) / 2
@@ -291,7 +295,7 @@ class _Cell:
         ]
 
     def _factor_of_one_number(self, level: float) -> float:
-        """Returns the factor by which noise too small in a single number is caught."""
+        """Returns the factor from which noise that is too small in one number is caught."""
         mechanisms = self.plan.mechanisms
         most = max(item.count for item in mechanisms) * self.shape.num_classes
         numbers = 4 * len(mechanisms) * most * (self.shape.dimension + 1) ** 2
@@ -299,7 +303,8 @@ class _Cell:
         return 1 / math.sqrt(share)
 
     def _relative_strength(self, accuracy: float) -> float:
-        """Returns the test's separation over the plan's: computed, or by the runs' accuracy."""
+        """Returns the test's separation divided by the plan's: computed, or from the runs'
+        accuracy."""
         if self.plan.selection is not None:
             return 0.0
         best = self.family.separation
@@ -367,14 +372,14 @@ class _Cell:
 
 
 def _count_right_releases(test: Runs) -> tuple[int, int]:
-    """Returns the right guesses from all releases, and the runs."""
+    """Returns the numbers of right guesses from all releases, and of runs."""
     return int(((test.releases > 0) == test.members).sum()), len(test.members)
 
 
 def _count_right_heads(test: Runs) -> tuple[int, int]:
-    """Returns the right guesses from heads alone, and the runs.
+    """Returns the numbers of right guesses from heads alone, and of guessed runs.
 
-    A first part of the runs sets the threshold, and which side of it says in; the others are
+    A first part of the runs sets the threshold, and the side that means "in"; the other runs are
     guessed.
     """
     pilot = max(1, round(_PILOT * len(test.members)))
@@ -386,7 +391,8 @@ def _count_right_heads(test: Runs) -> tuple[int, int]:
 
 
 def _share_error(tests: Sequence[Outcome], *, looks: int = 1) -> float:
-    """Returns the level of each test, so that all together refute one right plan in a thousand."""
+    """Returns the level of each test, at which all tests together refute one correct plan in a
+    thousand."""
     return (1 - REFUTED) / looks / sum(item.name not in EXACT_TESTS for item in tests)
 
 

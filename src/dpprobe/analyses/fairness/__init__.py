@@ -1,4 +1,4 @@
-"""Subgroups of the test examples compared in every cell, not private."""
+"""Comparison of subgroups of the test examples in each cell; not private."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PACKAGE = "dpprobe.analyses.fairness"
 
 
 def list_datasets(study: Study) -> list[str]:
-    """Lists all datasets of a study that compares subgroups; else none."""
+    """Lists all datasets if the study compares subgroups; else none."""
     return list(study.datasets) if fairness_cells(study) else []
 
 
@@ -45,15 +45,17 @@ def list_cells(study: Study, place: Place) -> list[Cell]:
 
 
 def list_references(study: Study, place: Place) -> list[list[str]]:
-    """Lists [method, epsilon, its reference's method, epsilon] of the cells that have one."""
+    """Lists [method, epsilon, reference's method, reference's epsilon] for cells with a
+    reference."""
     keys = [(cell.method, cell.epsilon) for cell in list_cells(study, place)]
     return [[*key, *other] for key in keys if (other := reference_of(study, *key))]
 
 
 def estimate_cost(study: Study, place: Place, size: JobSize) -> Cost:
-    """Estimates a job: resamples of the test units at a byte each, and the results of a cell.
+    """Estimates a job's memory (resamples, with a byte per test unit, and a cell's results) and
+    time.
 
-    A minute for each head and million scores is five times what was measured.
+    The time, a minute for each head and million scores, is five times the measured time.
     """
     _, test = size.count_rows()
     counts = test * study.block("fairness").resamples / 1e6
@@ -136,7 +138,7 @@ ANALYSIS = Analysis(
     options=FairnessOptions,
     faults=fairness_faults,
     datasets=list_datasets,
-    # One job compares the groups of every cell: differences are paired, in the same resamples.
+    # One job compares all cells, so that their differences are paired, on the same resamples.
     measurement=Measurement(
         rule="compare_groups",
         words="groups",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def fairness_cells(study: Study, *datasets: str) -> list[Cell]:
     """Returns the cells whose groups are compared, of some datasets or of all.
 
-    None without `fairness`. The references of chosen cells are among them.
+    The references of chosen cells are included. No cells without the block `fairness`.
     """
     if study.block("fairness") is None:
         return []
@@ -41,7 +41,7 @@ def reference_of(study: Study, method: str, epsilon: str) -> tuple[str, str] | N
     """Returns the method and epsilon that a cell's gaps are compared with; None without a
     reference.
 
-    None too for a cell that is itself the reference.
+    Returns None also for a cell that is itself the reference.
     """
     at_infinity = study.job_methods(INFINITE)
     named = study.block("fairness").reference if study.block("fairness") else None

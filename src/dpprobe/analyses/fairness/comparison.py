@@ -1,4 +1,4 @@
-"""A metric of the groups of an attribute, for the heads of one cell."""
+"""Compares the groups of an attribute by one metric, for the heads of one cell."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ from dpprobe.analyses.fairness.groupings import (
 )
 from dpprobe.results.intervals import wilson_interval
 
-# Metrics that need units with each label of their mean; AUC needs units without it as well.
+# Metrics that need, for each label of their mean, units with it; AUC also needs units without it.
 OF_LABELS = ("auc", "recall")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """A metric of an attribute's groups; the same for all cells.
+    """One metric and an attribute's groups that it compares, the same for all cells.
 
     Attributes:
-      compared: the labels of the mean, and the groups that this metric alone leaves out.
-      kept: the groups that are compared, as indices into the attribute's.
-      labels: that the metric is computed for; empty if it is one number of all labels.
-      positives: int64 [all groups, labels], units with each label; None if none need it.
-      units: int64 [all groups, labels or 1], those that a value varies with: of an AUC the rarer of
-        those with the label and those without.
-      ways: blocks of rows given to groups at random; None if groups are labels, and for fewer
-        than two.
+      compared: the labels of the mean, and the groups that only this metric leaves out.
+      kept: the groups that are compared, as indices into the attribute's groups.
+      labels: the labels for which the metric is computed; empty if it is one number for all labels.
+      positives: int64 [all groups, labels], numbers of units with each label; None if not needed.
+      units: int64 [all groups, labels or 1], numbers of units that decide a value's variance. For
+        an AUC, the smaller of the numbers with and without the label.
+      ways: random assignments of blocks of rows to groups; None if groups are labels, or if there
+        are fewer than two groups.
     """
 
     rows: TestRows
@@ -74,7 +74,7 @@ class Comparison:
 
     @property
     def is_exchangeable(self) -> bool:
-        """True if rows can be given to groups at random."""
+        """True if rows can be assigned to groups at random."""
         return self.is_possible and not self.grouping.by_label
 
     @property
@@ -91,7 +91,7 @@ class Comparison:
         return values, drawn
 
     def compute_whole(self, head: Head, once: Resamples) -> Values:
-        """Computes the metric of all rows, [labels], or [groups] where groups are labels."""
+        """Computes the metric of all rows, [labels], or [groups] if groups are labels."""
         layout = Layout.layout_whole(len(self.rows.labels))
         return np.asarray(head.compute_metric(self.metric, layout, self.labels, once)[0][0])
 
@@ -99,10 +99,10 @@ class Comparison:
 def make_comparisons(
     rows: TestRows, grouping: Grouping, minimum: Minimum, *, seed: int
 ) -> list[Comparison]:
-    """Returns an attribute's comparisons, one for each metric that its groups can have.
+    """Returns an attribute's comparisons, one for each metric that is defined for its groups.
 
-    Classes as groups have no AUC, and their recall is their accuracy. A label has no calibration
-    error of its own.
+    If classes are the groups, there is no AUC, and recall equals accuracy. If labels are the
+    groups, there is no calibration error.
     """
     made: list[Comparison] = []
     for metric in GROUP_METRICS:
@@ -155,9 +155,10 @@ class Measured:
     """A comparison of one cell's heads.
 
     Attributes:
-      values: [groups, labels], means over the heads. drawn: [groups, labels, resamples].
-      whole: [labels], of all rows.
-      chance_gap: of the first head; None if groups cannot be exchanged.
+      values: [groups, labels], means over the heads. drawn: the same in resamples, [groups, labels,
+        resamples].
+      whole: [labels], the metric of all rows.
+      chance_gap: the gap by chance alone, for the first head; None if rows cannot be exchanged.
     """
 
     comparison: Comparison
@@ -179,7 +180,8 @@ def measure_comparison(
     once: Resamples,
     confidence: float,
 ) -> Measured:
-    """Computes a comparison of a cell, in the resamples of all cells, and in `once` without any."""
+    """Computes a cell's comparison, on the resamples that all cells share, and with `once` on the
+    test examples."""
     whole = np.mean([comparison.compute_whole(head, once) for head in heads], axis=0)
     chance_gap, excess, spread = _compute_chance(comparison, heads[0], once)
     units = np.array([comparison.units[group] for group in comparison.kept], dtype=np.float64)
@@ -203,10 +205,10 @@ def measure_comparison(
 def _compute_chance(
     comparison: Comparison, head: Head, once: Resamples
 ) -> tuple[float | None, Values, Values]:
-    """Returns the gap between random groups, and each group's mean excess over all rows with its
-    spread.
+    """Returns the gap between random groups, and each random group's mean excess over the metric of
+    all rows, with its standard deviation.
 
-    The second is 0 except for a calibration error, which depends on a group's size.
+    The excess is 0 except for a calibration error, which depends on a group's size.
     """
     excess = np.zeros(len(comparison.kept))
     if comparison.ways is None:
@@ -228,7 +230,7 @@ def _compute_chance(
 
 
 def gap_of(measured: Measured, reference: Sequence[Groups] | None, confidence: float) -> Gap:
-    """Returns the gap of a cell, compared with the reference's heads if it has a reference."""
+    """Returns a cell's gap, with its difference to the reference's gap if there is a reference."""
     comparison, heads = measured.comparison, measured.heads
     means = measured.values.mean(axis=1)
     low, high = mean_gap_interval(heads, confidence)
@@ -256,7 +258,7 @@ def gap_of(measured: Measured, reference: Sequence[Groups] | None, confidence: f
 
 
 def no_gap(comparison: Comparison) -> Gap:
-    """Returns the gap of fewer than two groups: none."""
+    """Returns the empty gap, for fewer than two groups."""
     undefined = dict.fromkeys(set(Gap.model_fields) - {"groups", "resamples"})
     return Gap.model_validate({**undefined, "groups": len(comparison.kept), "resamples": 0})
 
@@ -312,8 +314,8 @@ def _compute_intervals(
 ) -> tuple[Values, Values]:
     """Returns the ends [groups, labels] of each value's interval over test units.
 
-    Percentiles of the resamples' deviations about the value. An interval that reaches 0 or 1 is
-    joined with Wilson's, since resamples of rows that are all right do not vary.
+    Intervals are percentiles of the resamples' deviations from the value. An interval that reaches
+    0 or 1 is joined with Wilson's interval, because resamples do not vary if all rows are right.
     """
     ordered = np.sort(drawn, axis=-1)  # NaN last
     count = np.isfinite(ordered).sum(axis=-1, keepdims=True)
@@ -324,7 +326,7 @@ def _compute_intervals(
         ends.append(np.take_along_axis(ordered, place, axis=-1)[..., 0])
     middle = np.nansum(drawn, axis=-1, dtype=np.float64) / np.maximum(count[..., 0], 1)
     low, high = (values + end - middle for end in ends)
-    inside = (low > 0) & (high < 1) & (low < high)  # not so of NaN, where no resample has a value
+    inside = (low > 0) & (high < 1) & (low < high)  # False for NaN, if no resample has a value
     for place in zip(*np.nonzero(~inside), strict=True):
         lower, upper = wilson_interval(
             float(values[place]), max(float(units[place]), 1.0), confidence

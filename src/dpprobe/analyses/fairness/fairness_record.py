@@ -1,8 +1,8 @@
-"""The record of a job's subgroups: the names of its files, and its JSON as a typed object.
+"""The record of compared subgroups: the names of a job's files, and its JSON as a typed object.
 
 Everything that writes or reads the gaps between subgroups takes names and formats from here: the
-job, tables, figures, the report, MLflow and the rules. Imports nothing heavy, since every start of
-Snakemake reads it.
+job, tables, figures, the report, MLflow and the rules. This module imports nothing heavy, because
+each start of Snakemake imports it.
 
 All numbers come from the labels, groups and scores of test examples, without noise: not private.
 """
@@ -26,26 +26,26 @@ FAIRNESS_FORMAT_VERSION: Final = 2
 # The folder of all records; a job's files are <folder>/<dataset>/<backbone><suffix>.
 FAIRNESS = "fairness"
 RECORD_SUFFIX, TABLE_SUFFIX = ".json", ".parquet"
-# The record is the commit mark: it is written last.
+# The record is written last, and marks the job's results as complete.
 FAIRNESS_SUFFIXES = (RECORD_SUFFIX, TABLE_SUFFIX)
 
-# Metrics of a group, and whether a large value is a good one.
+# Metrics of a group: True if larger values are better.
 GROUP_METRICS = {"auc": True, "accuracy": True, "recall": True, "calibration_error": False}
-# The columns of the long table, one row for each metric of each group, by cell.
+# The columns of the long table, which has one row for each cell, group and metric.
 COLUMNS = (
     "method", "epsilon", "attribute", "group", "label", "metric", "value", "low", "high",
     "difference", "rows", "units", "positives", "left_out",
 )  # fmt: skip
-ALL_LABELS = ""  # in the column `label`: the mean over labels, or one number of all of them
+ALL_LABELS = ""  # in the column `label`: for the mean over labels, or one number for all labels
 
 
 def fairness_path(folder: Path | str, dataset: str, backbone: str, suffix: str) -> Path:
-    """Returns a file of a job below the folder of all."""
+    """Returns the path of a job's file below the folder of all jobs."""
     return Path(folder, dataset, f"{backbone}{suffix}")
 
 
 class Minimum(Part):
-    """The number of test units that a group needs, in total and of each value of a label."""
+    """The numbers of test units that a group needs: in total, with a label, and without it."""
 
     units: int
     positives: int
@@ -70,8 +70,9 @@ class Compared(Part):
     """The labels and groups that a metric of an attribute compares.
 
     Attributes:
-      labels: the metric is the mean over these, the same in every group; empty for all of them.
-      left_out: further groups that this metric alone leaves out, with reasons.
+      labels: the metric is the mean over these labels, the same in all groups; empty for all
+        labels.
+      left_out: further groups that only this metric leaves out, with reasons.
     """
 
     labels: tuple[str, ...]
@@ -94,19 +95,19 @@ class Reference(Part):
 class Gap(Part):
     """The distance between the best and the worst group by one metric, for one cell.
 
-    Values are means over seeds. The gap is that of each seed's head, then the mean over seeds, so
-    that it may lie above the distance between `best` and `worst`.
+    Values are means over seeds. The gap is computed for each seed's head and then averaged, so it
+    may be larger than the distance between `best` and `worst`.
 
     Attributes:
-      overall: the metric of all rows, over the same labels.
-      low, high: the interval of the gap, over test units, for these heads. With a `low` of 0 the
-        groups may be alike.
-      std: of the seeds' gaps, with ddof = 1; None for one seed.
-      chance_gap: the gap that one in twenty random splits into groups of these sizes exceeds, for
-        the first head; None if groups are labels.
+      overall: the metric of all rows, with the same labels.
+      low, high: the interval of the gap over test units, for these heads. If `low` is 0, the groups
+        may be equally good.
+      std: standard deviation of the seeds' gaps, with ddof = 1; None for one seed.
+      chance_gap: for the first head, the gap that one in twenty random splits into groups of these
+        sizes exceeds; None if groups are labels.
       difference: the gap minus the reference's, with its interval, on the same resamples.
       groups: the number of compared groups.
-      resamples: the number that drew every compared group with both values of every label.
+      resamples: the number of resamples that have both values of each label in each compared group.
     """
 
     overall: float | None
@@ -142,9 +143,9 @@ class FairnessCell(Part):
 
     Attributes:
       private: True if the cell carries a guarantee.
-      reference: the cell to compare with; None without one, and for that cell itself.
-      overall: each metric that is defined, of all test examples.
-      epsilon_at_delta: of a permitted risk, and otherwise absent, the epsilon that it led to.
+      reference: the cell to compare with; None if there is none, and for the reference itself.
+      overall: each metric that is defined, on all test examples.
+      epsilon_at_delta: the epsilon that follows from a permitted risk; absent for other budgets.
     """
 
     method: str
@@ -179,8 +180,8 @@ class FairnessRecord(Record):
     """The subgroups of all cells of a (dataset, backbone).
 
     Attributes:
-      headline: the metric that groups are compared by, "accuracy" or "auc".
-      cell_headline: the metric that represents a cell, which may be macro accuracy too.
+      headline: the metric by which groups are compared, "accuracy" or "auc".
+      cell_headline: the headline metric of the cells, which may also be macro accuracy.
       rows, units: of the test split; `units` is None if the dataset names no patients.
     """
 

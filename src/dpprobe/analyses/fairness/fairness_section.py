@@ -32,7 +32,7 @@ GAPS_SHOWN = 2000
 
 
 def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
-    """Reads records and their tables into one part per dataset that has them."""
+    """Reads records and their tables; returns one part for each dataset with records."""
     read = [(path, read_subgroups(path)) for path in sorted(paths)]
     parts = []
     for dataset in page.datasets:
@@ -83,7 +83,7 @@ def _make_part(dataset: str, parts: Sequence[Subgroups]) -> dict[str, Any]:
 
 
 def _count_gaps(record: FairnessRecord, attribute: Attribute, metric: str) -> dict[str, Any]:
-    """Counts the gaps of an attribute that stand out, and those expected by chance."""
+    """Counts an attribute's gaps beyond chance, and the number of such gaps expected by chance."""
     name = attribute.attribute
     private = [
         gap

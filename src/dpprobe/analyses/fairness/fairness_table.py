@@ -1,5 +1,4 @@
-"""The table of subgroups: one row per group, one column per epsilon, and a gap below each
-attribute.
+"""The table of subgroups: one row per group, one column per epsilon, and gaps below each attribute.
 
 Not private: computed from labels, groups and scores of test examples, without noise.
 """
@@ -60,10 +59,10 @@ class Subgroups:
 
 
 def read_subgroups(path: Path) -> Subgroups:
-    """Reads a record, and from its table the values over all labels.
+    """Reads a record, and the values over all labels from the table beside it.
 
     Raises:
-      DataError: when one of the two cannot be read.
+      DataError: if one of the two files cannot be read.
     """
     record = FairnessRecord.read(path)
     table = path.with_suffix(TABLE_SUFFIX)
@@ -115,7 +114,8 @@ def fairness_table(parts: Sequence[Subgroups]) -> Table:
 
 
 def shown_metric(record: FairnessRecord, attribute: str) -> str | None:
-    """Returns the metric shown for an attribute: the headline, else the first with a gap.
+    """Returns the metric shown for an attribute: the headline if it has a gap, else the first with
+    one.
 
     None if no metric compares two groups.
     """
@@ -205,8 +205,8 @@ def _difference_cell(gap: Gap | None) -> TableCell:
 def beyond_chance(gap: Gap) -> bool:
     """Returns True if a gap's interval is above 0, and few random splits have such a large gap.
 
-    A small group widens the gap that chance shows, but not a sure difference between two large
-    groups. Only a gap that passes both tests is beyond chance.
+    A small group widens the gap by chance alone, but does not hide a clear difference between two
+    large groups. Only a gap that passes both tests is beyond chance.
     """
     if gap.gap is None or not gap.is_apart:
         return False
@@ -220,7 +220,7 @@ def stands_apart(gap: Gap) -> bool:
 
 
 def _write_notes(parts: Sequence[Subgroups]) -> list[str]:
-    """Writes how to read the table, and which groups it leaves out."""
+    """Returns notes on how to read the table, and on the groups that it leaves out."""
     first = parts[0].record
     units = "patients" if first.units is not None else "rows"
     need = first.minimum

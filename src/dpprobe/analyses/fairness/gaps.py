@@ -1,32 +1,34 @@
 """Gaps between the best and the worst group, and intervals that are valid even if groups are equal.
 
-The largest of several estimates less the smallest is too large by chance, and resamples are larger
-still: a percentile interval of the gap leaves out a true gap of 0 nearly always. So the intervals
-come from differences of two groups, whose bootstrap is regular, in resamples of the test units.
+The largest of several estimates minus the smallest is too large by chance, and even larger in
+resamples: a percentile interval of the gap almost never contains a true gap of 0. So the intervals
+come from differences of two groups, for which the bootstrap is regular, in resamples of the test
+units.
 
-A gap phi = max over (g, h) of v_g - v_h. With estimates v' and deviations e of resamples about
+The gap is phi = max over (g, h) of v_g - v_h. With estimates v', and deviations e of resamples from
 their mean:
 
 - low: the largest of v'_g - v'_h - c s_gh, with s_gh the standard deviation of e_g - e_h, and c the
-  quantile, at the confidence, of the largest (e_g - e_h) / s_gh. With that probability every such
-  bound holds, and phi is no less than any difference (the one-sided form of Tukey and Kramer's
-  simultaneous intervals). Where all groups are alike, low is above 0 with 5% chance, at 95%.
-- high: the largest of v'_g - v'_h + z s_gh: no less than the bound of the pair that is truly apart
-  the most, which phi exceeds in half of 5%.
+  quantile, at the confidence, of the largest (e_g - e_h) / s_gh. With that probability all these
+  bounds hold, and phi is at least any difference (the one-sided form of Tukey and Kramer's
+  simultaneous intervals). If all groups are equal, low is above 0 with 5% chance, at 95%.
+- high: the largest of v'_g - v'_h + z s_gh. It is at least the bound of the pair with the largest
+  true difference, and phi exceeds that bound with 2.5% chance.
 
-Together they cover phi with at least the confidence: with just that for two groups, and where all
-are alike. The difference of two cells' gaps, phi_a - phi_b, both on the same resamples: low is the
-largest of (v'_g - v'_h) - phi'_b - c s, with the deviations e_g - e_h - (those of b between its
-best and its worst group), and c at half of the remaining 5%; high is minus the same bound with the
-cells exchanged.
+Together they cover phi with at least the confidence, and exactly with it for two groups, or if all
+groups are equal. For the difference of two cells' gaps, phi_a - phi_b, both on the same resamples:
+low is the largest of (v'_g - v'_h) - phi'_b - c s, with the deviations e_g - e_h - (those of b
+between its best and its worst group), and c at half of the remaining 5%; high is minus the same
+bound with the cells exchanged.
 
-Several heads of a cell: each bound is the mean of the heads' bounds, of the mean of their gaps.
+If a cell has several heads, each bound on the mean of their gaps is the mean of the heads' bounds.
 
-The standard deviation of a group is at least that of Wilson's interval (1927) of a share of 0 or 1
-of its units: resamples of rows that are all right do not vary. It is also at least that of a group
-of its size made at random: of many small groups the one that chance makes best is the one whose
-resamples vary least, and would stand out far too often. A calibration error is larger in a smaller
-group by chance, so bounds use values minus the mean excess of random groups over the whole.
+The standard deviation of a group is at least that of Wilson's interval (1927) for a share of 0 or 1
+of its units, because resamples do not vary if all rows are right. It is also at least the standard
+deviation of a random group of the same size. Otherwise, of many small groups, the one that is best
+by chance would also vary least in resamples, and would stand out far too often. A smaller group has
+a larger calibration error by chance, so bounds use values minus the mean excess of random groups
+over all rows.
 """
 
 from __future__ import annotations
@@ -40,16 +42,16 @@ from scipy.special import ndtri
 
 from dpprobe.analyses.fairness.groupings import Values
 
-CHANCE = 0.95  # the quantile of gaps between groups at random
+CHANCE = 0.95  # the quantile of gaps between random groups
 
 
 @dataclass(frozen=True, kw_only=True)
 class Groups:
-    """One head's metric in each group, with its deviations in resamples.
+    """One head's metric in each group, with the deviations in resamples.
 
     Attributes:
-      values: [groups], as they are. corrected: less what chance adds to each.
-      deviations: [groups, resamples], about their mean; NaN where a group is not drawn.
+      values: [groups], as measured. corrected: values minus the excess by chance.
+      deviations: [groups, resamples], from their mean; NaN if a resample lacks a group.
       errors: [groups, groups], the standard deviation of the difference of two groups.
     """
 
@@ -65,9 +67,10 @@ class Groups:
         """Prepares the groups of one head.
 
         Args:
-          values, drawn: [groups] of the test examples, and [groups, resamples].
-          least: [groups], the smallest plausible standard deviation of each.
-          excess: [groups], what chance alone adds to each value.
+          values, drawn: the metric on the test examples, [groups], and in resamples, [groups,
+            resamples].
+          least: [groups], the smallest plausible standard deviation of each group.
+          excess: [groups], the part of each value that is due to chance alone.
         """
         there = np.isfinite(drawn)
         counts = np.maximum(there.sum(axis=1), 1)
@@ -90,7 +93,7 @@ class Groups:
         return int(self.values.argmax()), int(self.values.argmin())
 
     def gap_interval(self, confidence: float) -> tuple[float, float]:
-        """Returns low and high of the gap, low below 0 where chance explains more than the gap."""
+        """Returns low and high of the gap; low is below 0 if chance explains more than the gap."""
         still = np.zeros(self.deviations.shape[1])
         low = self.lower_bound(0.0, still, confidence)
         z = float(ndtri((1 + confidence) / 2))
@@ -99,13 +102,14 @@ class Groups:
 
     @property
     def gap_spread(self) -> tuple[float, Values]:
-        """The distance of best and worst group, less chance's part, and its deviations."""
+        """The distance between best and worst group without the excess by chance, and its
+        deviations."""
         best, worst = self.extremes
         distance = float(self.corrected[best] - self.corrected[worst])
         return distance, self.deviations[best].astype(np.float64) - self.deviations[worst]
 
     def lower_bound(self, shift: float, moved: Values, level: float) -> float:
-        """Returns a lower bound, at a probability, on the gap minus a shift.
+        """Returns a lower bound on the gap minus a shift, which holds with probability `level`.
 
         Args:
           moved: [resamples], the deviations of the shift.
@@ -116,7 +120,7 @@ class Groups:
         for group, deviations in enumerate(self.deviations):
             scaled = (deviations - self.deviations - np.nan_to_num(moved)) * scale[group, :, None]
             scaled[group] = -np.inf
-            # A group that a resample does not draw has NaN there, which enters no difference.
+            # NaN, for a group that a resample lacks, enters no difference.
             largest = np.fmax(largest, np.fmax.reduce(scaled, axis=0))
         seen = largest[np.isfinite(largest)]
         quantile = float(np.quantile(seen, level)) if len(seen) else np.inf
@@ -132,14 +136,16 @@ class Groups:
         numbers = np.nan_to_num(self.deviations)
         together = numbers @ shift / max(int(there.sum()), 1)
         variance = self.errors**2 + shift.var() - 2 * np.subtract.outer(together, together)
-        # Rounding, and the least variances, can make it negative where the two move together.
+        # Rounding, and the least variances, can make it negative if differences and shift are
+        # correlated.
         return np.sqrt(np.maximum(variance, 1e-6 * self.errors**2))
 
 
 def mean_gap_interval(heads: Sequence[Groups], confidence: float) -> tuple[float, float]:
     """Returns low and high of the mean of the heads' gaps, which is 0 or more.
 
-    Bounds are cut after their mean: else one head whose bound is above 0 by chance would lift it.
+    Negative bounds are set to 0 only after averaging. Otherwise one head whose bound is above 0 by
+    chance would raise the mean.
     """
     low, high = np.mean([head.gap_interval(confidence) for head in heads], axis=0)
     gap = float(np.mean([head.gap for head in heads]))
@@ -164,7 +170,8 @@ def _mean_bound(heads: Sequence[Groups], others: Sequence[Groups], level: float)
 
 
 def _compute_variances(deviations: npt.NDArray[np.floating]) -> Values:
-    """Returns the variances [groups, groups] of differences, over resamples that have both."""
+    """Returns the variances [groups, groups] of differences, over resamples that have both
+    groups."""
     there = np.isfinite(deviations)
     numbers = np.where(there, deviations, 0.0).astype(np.float64)
     both = np.maximum(there.astype(np.float64) @ there.T.astype(np.float64), 1)
@@ -173,16 +180,17 @@ def _compute_variances(deviations: npt.NDArray[np.floating]) -> Values:
 
 
 def smallest_deviation(units: npt.NDArray[np.floating], confidence: float) -> Values:
-    """Returns the smallest deviation of a share: half of Wilson's interval at 0 or 1, over z."""
+    """Returns the smallest deviation of a share: half of Wilson's interval at 0 or 1, divided by
+    z."""
     z = float(ndtri((1 + confidence) / 2))
     return np.asarray(z / (2 * (units + z**2)), dtype=np.float64)
 
 
 def count_units(units: npt.NDArray[np.floating]) -> Values:
-    """Returns the units [groups] that a mean over labels counts, of those of each label.
+    """Returns the effective units [groups] of a mean over labels, from the units of each label.
 
-    A mean's deviation is at most the mean of the deviations: the number whose inverse root is the
-    mean of theirs.
+    A mean's standard deviation is at most the mean of the standard deviations. So the inverse root
+    of the returned number is the mean of the labels' inverse roots.
 
     Args:
       units: [groups, labels], above 0.

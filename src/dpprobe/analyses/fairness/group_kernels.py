@@ -1,8 +1,8 @@
 """Areas under the ROC curve of many groups in many resamples, in machine code.
 
-Libraries compute one area per call: 200 groups of 14 labels in 2,000 resamples of 9 cells are 50
-million areas. Rows come in the order of their groups, and within a group of their scores, so that
-one pass gives an area. 64 resamples lie side by side: one vector of the processor for eight.
+Libraries compute one area per call, but 200 groups with 14 labels in 2,000 resamples of 9 cells are
+50 million areas. Rows are sorted by group, then by score, so that one pass gives the areas. 64
+resamples are computed side by side, eight in each vector of the processor.
 """
 
 # mypy: allow-untyped-defs
@@ -24,14 +24,15 @@ MACHINE_CODE = MachineCode(__file__)
 def compute_areas(counts, unit, positive, last, weight, starts, out):
     """Computes the area under the ROC curve of each group in each resample.
 
-    The chance that a row with the label scores above one without it, ties for a half; rows count by
-    their weights, and as often as their units are drawn.
+    The area is the chance that a row with the label scores above a row without it; a tie counts
+    half. Rows count by their weights, and as often as their units were drawn.
 
     Args:
-      counts: [units, resamples], how often a resample draws each unit.
-      unit, positive, last, weight: of the rows, by group, then by score; `last` of equal scores.
-      starts: [groups + 1], the first row of each group, and the end.
-      out: [groups, resamples]; NaN where one kind of row is not drawn.
+      counts: [units, resamples], how often each resample has each unit.
+      unit, positive, last, weight: values of the rows, sorted by group, then by score; `last` is
+        True for the last of equal scores.
+      starts: [groups + 1], the index of each group's first row, and the number of rows.
+      out: [groups, resamples], the areas; NaN if a resample lacks rows with or without the label.
     """
     lanes = counts.shape[1]
     wins, hits, misses = np.empty(lanes), np.empty(lanes), np.empty(lanes)

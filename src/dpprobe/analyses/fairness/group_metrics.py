@@ -1,15 +1,15 @@
-"""Metrics of groups, for the test examples, for bootstrap samples, and for random groups.
+"""Metrics of groups, on the test examples, in bootstrap samples, and for random groups.
 
-The definitions are those of `dpprobe.results.metrics`, with rows weighted 1 / m of their unit:
+The definitions are those of `dpprobe.results.metrics`; each of a unit's m rows has weight 1 / m:
 
-- AUC: per label; with two classes, of the second.
-- accuracy: the share of right predictions; of several labels, of each label.
-- recall: the share of the rows with a label that are predicted to have it; with two classes, of the
-  second.
-- calibration error: over all labels together; none for scores that are no logits.
+- AUC: for each label; with two classes, of the second class.
+- accuracy: the share of right predictions; for several labels, of each label.
+- recall: of the rows with a label, the share that is predicted to have the label; with two classes,
+  of the second class.
+- calibration error: over all labels together; undefined for scores that are no logits.
 
-A metric of a group is the mean over the compared labels. If a resample lacks rows that one of these
-labels needs, the group has no value in it.
+A group's metric is the mean over the compared labels. If a resample lacks rows that one of these
+labels needs, the group has no value in that resample.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from dpprobe.results.metrics import CALIBRATION_BINS, THRESHOLDS, Link
 Drawn = npt.NDArray[np.float32]
 Ways = npt.NDArray[np.int16]
 
-_LANES = 64  # resamples side by side: one cache line of their counts
-_MOST = 255  # what a count can hold
+_LANES = 64  # resamples side by side, whose counts fill one cache line
+_MOST = 255  # the largest count that fits
 PERMUTATIONS = 500
 
 
@@ -57,7 +57,7 @@ class Resamples:
         """Computes a function of each block's counts [units, lanes], whose last axis is lanes.
 
         Returns:
-          The values of the test examples as they are [...], and of the resamples [..., resamples].
+          The values for the test examples, [...], and for the resamples, [..., resamples].
         """
         with ThreadPoolExecutor(self.threads) as pool:
             parts = pool.map(compute, self.blocks)
@@ -84,14 +84,15 @@ def _draw_counts(units: int, lanes: int, seed: int, start: int) -> npt.NDArray[n
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The groups that a metric compares: int32 [n], each row's, -1 for a row of no such group."""
+    """The groups that a metric compares: int32 [n], each row's group; -1 for a row in none of
+    them."""
 
     codes: npt.NDArray[np.int32]
     groups: int
 
     @classmethod
     def layout_groups(cls, grouping: Grouping, kept: Sequence[int]) -> Layout:
-        place = np.full(len(grouping.names) + 1, -1, dtype=np.int32)  # the last for a code of -1
+        place = np.full(len(grouping.names) + 1, -1, dtype=np.int32)  # last: for the code -1
         place[list(kept)] = np.arange(len(kept), dtype=np.int32)
         return cls(codes=place[grouping.codes], groups=len(kept))
 
@@ -100,8 +101,8 @@ class Layout:
         return cls(codes=np.zeros(rows, dtype=np.int32), groups=1)
 
     def in_groups(self, order: np.ndarray) -> tuple[np.ndarray, npt.NDArray[np.int64]]:
-        """Returns the rows of `order` group by group, and the first place of each group."""
-        codes = self.codes[order].astype(np.int16)  # which NumPy sorts in one pass
+        """Returns the rows of `order` sorted by group, and the first position of each group."""
+        codes = self.codes[order].astype(np.int16)  # int16, which NumPy sorts in one pass
         sorted_rows = order[np.argsort(codes, kind="stable")]
         starts = np.searchsorted(self.codes[sorted_rows], np.arange(self.groups + 1))
         return sorted_rows[starts[0] :], (starts - starts[0]).astype(np.int64)
@@ -109,15 +110,15 @@ class Layout:
     def assign_blocks(self, rows: TestRows) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int16]]:
         """Returns each row's block, [n], and the group of each block.
 
-        A block is a unit's rows in one group. A unit may have rows in several groups, such as a
-        patient's frontal and lateral images. Rows of no group are one more group.
+        A block has the rows of one unit in one group. A unit may have rows in several groups, such
+        as a patient's frontal and lateral images. Rows without a group form a further group.
         """
         codes = np.where(self.codes < 0, self.groups, self.codes).astype(np.int64)
         blocks, block = np.unique(rows.units * (self.groups + 1) + codes, return_inverse=True)
         return block.astype(np.int32), (blocks % (self.groups + 1)).astype(np.int16)
 
     def shuffle_blocks(self, rows: TestRows, seed: int) -> Ways:
-        """Gives the blocks to random groups of the same sizes, int16 [permutations, blocks]."""
+        """Assigns the blocks to random groups of the same sizes, int16 [permutations, blocks]."""
         generator = np.random.Generator(np.random.Philox(seed))
         _, codes = self.assign_blocks(rows)
         return generator.permuted(np.tile(codes, (PERMUTATIONS, 1)), axis=1)
@@ -125,7 +126,8 @@ class Layout:
 
 @dataclass(frozen=True, kw_only=True)
 class _Sum:
-    """Values that a sum of each group adds: of rows, at places within the group's sums."""
+    """Values that are summed for each group: one per row, each at a place among the group's
+    sums."""
 
     row: np.ndarray
     place: np.ndarray
@@ -133,7 +135,7 @@ class _Sum:
     places: int
 
     def make_matrix(self, rows: TestRows, layout: Layout) -> csr_array:
-        """Makes the matrix [groups x places, units] whose product with counts are the sums."""
+        """Makes the matrix [groups x places, units] whose product with counts gives the sums."""
         codes = layout.codes[self.row]
         named = codes >= 0
         place = (codes * self.places + self.place)[named]
@@ -142,7 +144,7 @@ class _Sum:
         return csr_array((self.value[named], (place, unit)), shape=shape)
 
     def sum_permutations(self, block: npt.NDArray[np.int32], groups: int, ways: Ways) -> Values:
-        """Returns the sums [groups, places, permutations]; `block` is that of each row."""
+        """Returns the sums [groups, places, permutations]; `block` has the block of each row."""
         out = np.empty((groups, self.places, len(ways)))
         for way, group in enumerate(ways):
             place = group[block[self.row]].astype(np.int64) * self.places + self.place
@@ -174,7 +176,7 @@ class Head:
 
     @cached_property
     def right_predictions(self) -> npt.NDArray[np.bool_]:
-        """[n, K] of several labels, else [n, 1]."""
+        """True for right predictions: [n, K] for several labels, else [n, 1]."""
         labels = self.rows.labels
         if self.rows.multi_label:
             return np.asarray((self.scores > THRESHOLDS[self.link]) == labels)
@@ -186,12 +188,12 @@ class Head:
         """Computes a metric of each group and label.
 
         Args:
-          labels: those that are compared; without meaning for a calibration error, and for the
-            accuracy of rows with one label.
+          labels: the compared labels; ignored for a calibration error, and for the accuracy of rows
+            with one label.
 
         Returns:
-          [groups, labels] of the test examples, and [groups, labels, resamples]; NaN where
-          undefined.
+          Values for the test examples, [groups, labels], and for resamples, [groups, labels,
+          resamples]; NaN if undefined.
         """
         if metric == "auc":
             parts = [resamples.compute_all(self._area_function(name, layout)) for name in labels]
@@ -227,7 +229,7 @@ class Head:
     def compute_shuffled(
         self, metric: str, layout: Layout, labels: Sequence[str], ways: Ways
     ) -> Values:
-        """Computes a metric's mean over labels, [groups, permutations], for groups at random."""
+        """Computes a metric's mean over labels for random groups, [groups, permutations]."""
         block, _ = layout.assign_blocks(self.rows)
         if metric != "auc":
             sums = self._make_sums(metric, labels)
@@ -298,7 +300,7 @@ class Head:
 
 
 def _divide_sums(metric: str, above: Values, below: Values) -> Values:
-    """Returns the ratio of sums [groups, labels, ...]; NaN where nothing is below."""
+    """Returns the ratio of sums [groups, labels, ...]; NaN if the denominator is 0."""
     if metric == "calibration_error":
         above = np.abs(above).sum(axis=1, keepdims=True)
     below = np.broadcast_to(below, above.shape)

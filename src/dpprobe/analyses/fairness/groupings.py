@@ -1,10 +1,10 @@
-"""The groups of test examples, and the rule by which a metric compares them.
+"""The groups of test examples, and the rule that decides which groups and labels are compared.
 
-A group enters where it has enough units (patients, or rows where none are named). A mean over
-labels is compared over the same labels in every group: as long as some group has too few units with
-or without some label, the label or the group that lacks most often is left out, a label before a
-group. So neither one tiny group removes all labels, nor one rare label all groups. All that is left
-out is named, with its reason.
+A group is compared if it has enough units (patients, or rows if patients are unknown). A mean over
+labels uses the same labels in each group. As long as a group has too few units with or without a
+label, the label or group with the most such cases is left out; of equal ones, a label before a
+group. So one tiny group does not remove all labels, and one rare label does not remove all groups.
+Reasons are given for all that is left out.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from dpprobe.errors import DataError
 Codes = npt.NDArray[np.int32]
 Values = npt.NDArray[np.float64]
 
-NO_GROUP = -1  # the code of a row whose group is blank
+NO_GROUP = -1  # the code of a row without a group
 NO_NAME = "(blank)"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TestRows:
-    """The rows that heads are tested on.
+    """The test examples of all heads.
 
     Attributes:
       labels: int64 [n], or bool [n, K] if a row may have several.
@@ -39,7 +39,7 @@ class TestRows:
       groups: column -> n names.
     """
 
-    __test__ = False  # not a test of pytest's
+    __test__ = False  # tells pytest that this class is no test
 
     labels: np.ndarray
     class_names: tuple[str, ...]
@@ -58,7 +58,7 @@ class TestRows:
 
     @cached_property
     def weights(self) -> Values:
-        """1 / m for each row of a unit of m rows."""
+        """The weight of each row: 1 / m in a unit of m rows."""
         return 1 / np.bincount(self.units)[self.units]
 
     def format_number(self, units: int) -> str:
@@ -66,7 +66,7 @@ class TestRows:
 
     @cached_property
     def ranked_labels(self) -> tuple[str, ...]:
-        """The names of the labels that have an AUC: all of several, the second of two."""
+        """The names of the labels that have an AUC: all labels, or the second of two classes."""
         if self.multi_label:
             return self.class_names
         return self.class_names[1:] if len(self.class_names) == 2 else ()
@@ -82,13 +82,13 @@ class TestRows:
 
 @dataclass(frozen=True, kw_only=True)
 class Grouping:
-    """An attribute: the group of each row, and the groups that are compared.
+    """An attribute: the group of each row, and which groups are compared.
 
     Attributes:
       codes: int32 [n], an index into `names`, or `NO_GROUP`.
-      left_out: by group, the reason why no metric compares it.
-      classes: True if the groups are the classes; a column may be called "class" too.
-      by_label: True if the groups are the labels themselves, and every row belongs to each.
+      left_out: for each group that no metric compares, the reason.
+      classes: True if the groups are the classes (a column may also be called "class").
+      by_label: True if the groups are the labels, so that each row belongs to all groups.
     """
 
     attribute: str
@@ -108,15 +108,15 @@ def make_groupings(
     pairs: Sequence[tuple[str, str]],
     minimum: Minimum,
 ) -> list[Grouping]:
-    """Returns the attributes that test examples are compared by.
+    """Returns the attributes by which test examples are compared.
 
     Args:
       groups: names of group columns, with or without `group_`, and "class"; None for every column,
         or for the classes if there is no column.
-      pairs: of names, whose intersections are groups.
+      pairs: pairs of column names; the groups are the intersections of both columns' groups.
 
     Raises:
-      DataError: when rows have none of the named groups.
+      DataError: if rows have none of the named group columns.
     """
     columns = {group_name(name): values for name, values in rows.groups.items()}
     names = list(map(group_name, groups if groups is not None else tuple(columns) or (CLASSES,)))
@@ -159,13 +159,14 @@ def _of_column(
 
 
 def natural_key(name: str) -> tuple[bool, float, str]:
-    """Sorts "<20", "20-39", "100-119" by their numbers, other names by their letters."""
+    """Returns a key that sorts names such as "<20", "20-39" by their numbers, others
+    alphabetically."""
     digits = name.lstrip("<>=").split("-")[0]
     try:
         number = float(digits)
     except ValueError:
         number = math.nan
-    if not math.isfinite(number):  # a group called "nan" too
+    if not math.isfinite(number):  # also for a group with the name "nan"
         return True, 0.0, name
     return False, number - 0.5 * name.startswith("<"), name
 
@@ -215,7 +216,8 @@ def _make_grouping(
 def _count_units(
     rows: TestRows, codes: Codes, groups: int, of: np.ndarray | None = None
 ) -> np.ndarray:
-    """Counts the units of each group, int64 [groups]: all, or those of some rows [n]."""
+    """Counts the units of each group, int64 [groups]: all units, or only the units of some rows
+    [n]."""
     named = codes >= 0 if of is None else (codes >= 0) & of
     pairs = np.unique(codes[named].astype(np.int64) * rows.count + rows.units[named])
     return np.bincount(pairs // rows.count, minlength=groups)
@@ -224,7 +226,7 @@ def _count_units(
 def _explain_lack(
     rows: TestRows, has: np.ndarray, label: str, minimum: Minimum, *, negatives: bool
 ) -> str | None:
-    """Returns the reason why rows are too few for a metric of a label, if they are."""
+    """Returns the reason if there are too few rows for a metric of a label, else None."""
     positive = len(np.unique(rows.units[has]))
     if positive < minimum.positives:
         return f"{rows.format_number(positive)} with {label}, {minimum.positives} needed"
@@ -236,7 +238,7 @@ def _explain_lack(
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """The units of each group with each label, and without, int64 [groups, labels]."""
+    """The numbers of units in each group with and without each label, int64 [groups, labels]."""
 
     positives: npt.NDArray[np.int64]
     negatives: npt.NDArray[np.int64]

@@ -1,9 +1,9 @@
-"""The fairness job: the subgroups of every cell of one (dataset, backbone).
+"""The fairness job: compares subgroups in all cells of one (dataset, backbone).
 
 Results are computed from the labels, groups and scores of test examples, without noise: not
-private. All cells, and all attributes, see the same resamples of the test units, so that a
-difference of two cells' gaps is paired. The heads of a cell are compared one by one, and gaps are
-means over them: a person publishes one head. The long table is written first, the record last.
+private. All cells and attributes share the same resamples of the test units, so that the difference
+of two cells' gaps is paired. Gaps are computed for each head of a cell and then averaged, because
+only one head is published. The long table is written first, the record last.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ def compare_groups(
     seed: int,
     threads: int,
 ) -> None:
-    """Compares the groups of the test examples of every cell of a (dataset, backbone).
+    """Compares groups of the test examples in all cells of a (dataset, backbone).
 
     Args:
-      metrics: of each cell, with its predictions beside it.
-      references: method and epsilon of a cell, then those of its reference, which is a cell too.
-      seed: of the resamples and of the groups at random.
+      metrics: metrics.json of each cell, with the cell's predictions beside it.
+      references: for each cell with a reference, its method and epsilon, then the reference's.
+      seed: the seed of the resamples and of the random groups.
 
     Raises:
       DataError: if the cells were tested on different rows, a score is not finite, or the rows
@@ -96,7 +96,7 @@ def compare_groups(
     kept: dict[Key, Heads] = {}
     label = f"groups of {first.cell.dataset}, {first.cell.backbone}"
     with Progress(len(read), label=label, unit="cells") as progress:
-        # A reference comes before the cells that are compared with it.
+        # References are measured before the cells that are compared with them.
         for cell, path in sorted(
             read, key=lambda item: _cell_key(item[0]) not in compared_with.values()
         ):
@@ -143,7 +143,8 @@ def _read_labels(column: pa.ChunkedArray, multi_label: bool, classes: int) -> np
 
 
 def read_heads(cell: CellRecord, predictions: Path, rows: TestRows) -> list[Head]:
-    """Reads the scores of every head of a cell; DataError for other rows, or scores not finite."""
+    """Reads the scores of a cell's heads; DataError for other rows, or scores that are not
+    finite."""
     table = pq.read_table(predictions, columns=["label", "scores"])
     heads, classes = len(cell.seeds), len(cell.class_names)
     labels = _read_labels(table["label"], cell.multi_label, classes)
@@ -169,7 +170,7 @@ class _Measured:
 
 
 class _Work:
-    """The parts that the cells of a job share: rows, attributes and resamples."""
+    """The rows, attributes and resamples that all cells of a job share."""
 
     def __init__(
         self, *, rows: TestRows, options: FairnessOptions, seed: int, threads: int
@@ -187,7 +188,8 @@ class _Work:
         self.once = Resamples(rows.count, 0, seed=seed)
 
     def measure_cell(self, heads: Sequence[Head], reference: Heads) -> _Measured:
-        """Compares the groups of one cell's heads, and their gaps with the reference's gaps."""
+        """Compares the groups for one cell's heads, and the cell's gaps with the reference's
+        gaps."""
         gaps, lines, groups = [], [], {}
         for grouping, comparisons in self.attributes:
             title = grouping.attribute
@@ -212,9 +214,9 @@ class _Work:
         return _Measured(overall=overall, gaps=gaps, lines=lines, heads=groups)
 
     def _measure_overall(self, heads: Sequence[Head]) -> dict[str, float]:
-        """Computes each metric of all rows, the mean over heads and over labels with both values.
+        """Computes each metric of all rows, as a mean over heads and over labels with both values.
 
-        For a recall, rows with the label suffice.
+        A recall needs only rows with the label.
         """
         rows = self.rows
         layout = Layout.layout_whole(len(rows.labels))
@@ -258,7 +260,7 @@ class _Work:
             backbone=first.cell.backbone,
             class_names=self.rows.class_names,
             multi_label=self.rows.multi_label,
-            # a group may lack classes, so that groups are not compared by macro accuracy
+            # not macro accuracy, because a group may lack classes
             headline="auc" if first.headline == "auc" else "accuracy",
             cell_headline=first.headline,
             rows=len(self.rows.labels),

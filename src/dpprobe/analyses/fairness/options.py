@@ -11,45 +11,47 @@ from dpprobe.privacy.risk import to_tokens
 
 
 class MinimumOptions(Options):
-    """Minimum numbers of test units (patients or images) per compared group."""
+    """The fewest test units (patients or images) that a group needs to be compared."""
 
-    units: int = Field(30, ge=2, description="Minimum number of test units in total.")
+    units: int = Field(30, ge=2, description="Fewest test units in a group.")
     positives: int = Field(
         10,
         ge=1,
-        description="Minimum number of test units with a label; the label's recall and "
-        "AUC are then compared.",
+        description="Fewest test units in a group that have a label, for comparing the label's "
+        "recall and AUC.",
     )
     negatives: int = Field(
         10,
         ge=1,
-        description="Minimum number of test units without a label; "
-        "the label's AUC is then compared.",
+        description="Fewest test units in a group that do not have a label, for comparing the "
+        "label's AUC.",
     )
 
 
 class FairnessOptions(Options):
-    """Comparison of subgroups of the test images, in every cell. Not private."""
+    """Comparison of subgroups of the test images, in each cell. Not private."""
 
     groups: tuple[str, ...] | None = Field(
         None,
         min_length=1,
-        description="Group columns of the datasets, or `class`. If absent: every group column, or "
-        "the classes of a dataset without group columns.",
+        description="Group columns to compare, or `class` for the classes. Without this option: "
+        "all group columns, or the classes of a dataset without group columns.",
     )
     pairs: tuple[tuple[str, str], ...] = Field(
         (), description="Pairs of group columns whose intersections are compared too: [[sex, age]]."
     )
     methods: tuple[Name, ...] | None = Field(
-        None, min_length=1, description="All if absent; references are always compared."
+        None,
+        min_length=1,
+        description="Methods to compare; without this option, all. References are always compared.",
     )
     epsilons: Annotated[tuple[str, ...], Field(min_length=1), BeforeValidator(to_tokens)] | None = (
-        Field(None, description="A selection of the study's epsilons; all if absent.")
+        Field(None, description="Some of the study's epsilons; without this option, all of them.")
     )
     minimum: MinimumOptions = Field(
         MinimumOptions(),
-        description="Minimum number of test units per group; the report names smaller groups but "
-        "leaves them out.",
+        description="Fewest test units per group; the report lists smaller groups, but does not "
+        "compare them.",
     )
     resamples: int = Field(
         2000, ge=200, le=100_000, description="Bootstrap resamples of the test units."
@@ -57,6 +59,7 @@ class FairnessOptions(Options):
     confidence: float = Field(0.95, ge=0.5, lt=1, description="Confidence level of the intervals.")
     reference: Name | None = Field(
         None,
-        description="Gaps are compared with this method's heads without privacy. If absent: the "
-        "non-private baseline, or in a study without one each method itself at inf.",
+        description="Each cell's gaps are compared with the gaps of this method without privacy. "
+        "Without this option: with the non-private baseline, or if the study has none, with the "
+        "same method at inf.",
     )

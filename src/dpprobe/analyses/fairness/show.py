@@ -26,13 +26,14 @@ from dpprobe.study.ablations import keep_unique
 
 Point = tuple[FairnessCell, Gap]  # a cell, and its gap by the metric of the panel
 Looks = dict[str, tuple[str, tuple[Any, str]]]
-_TICK: Any = {"markersize": 9, "markeredgewidth": 1.6, "zorder": 5}  # of chance alone
-_SPREAD = 0.12  # of the shortest way between two epsilons, between methods that stand side by side
+_TICK: Any = {"markersize": 9, "markeredgewidth": 1.6, "zorder": 5}  # of the gap by chance alone
+_SPREAD = 0.12  # between methods at one epsilon, as a share of the shortest step of epsilon
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Panel:
-    """An attribute on a backbone: cells with their gaps, epsilons rising, and their references."""
+    """An attribute on a backbone: cells in order of epsilon with their gaps, and their
+    references."""
 
     title: str
     metric: str
@@ -55,10 +56,10 @@ def plot_fairness(
 def gap_figure(records: Sequence[FairnessRecord], *, svg: Path, png: Path) -> None:
     """Draws gaps against epsilon, one panel per attribute and backbone.
 
-    Methods of one epsilon stand side by side, with the intervals of their gaps; a mark is filled
-    where chance does not explain the gap. A dashed line and its band are the gap of the head
-    without privacy that cells are compared with. One in twenty random splits into groups of these
-    sizes exceeds the short line across a mark's interval.
+    Methods at the same epsilon stand side by side, with the intervals of their gaps. A mark is
+    filled if chance does not explain the gap. A dashed line with a band is the gap, with interval,
+    of the reference without privacy. A short line across an interval is the gap that one in twenty
+    random splits into groups of these sizes exceeds.
 
     If no cell has two groups to compare, the figure says so.
 
@@ -68,7 +69,7 @@ def gap_figure(records: Sequence[FairnessRecord], *, svg: Path, png: Path) -> No
     panels, looks = _make_panels(records)
     epsilons = {c.place for panel in panels for c, _ in panel.points}
     finite = tuple(sorted(filter(math.isfinite, epsilons)))
-    # curves at infinity stand side by side and need room
+    # curves at infinity stand side by side and need space
     scale = EpsilonScale(
         finite=finite, infinite=len(finite) < len(epsilons), curves=12 + 2 * len(looks)
     )
@@ -108,9 +109,9 @@ def gap_figure(records: Sequence[FairnessRecord], *, svg: Path, png: Path) -> No
 def quality_figure(records: Sequence[FairnessRecord], *, svg: Path, png: Path) -> None:
     """Draws gaps against the metric on all test examples, with panels as in `gap_figure`.
 
-    A line joins a method's epsilons, written beside the marks. Hollow squares are heads without
-    privacy. Where private heads as good as those have no larger gaps, privacy widens gaps only as
-    far as it costs quality.
+    A line joins a method's marks; epsilons are written beside them. Hollow squares are heads
+    without privacy. If private heads of the same quality have no larger gaps, privacy widens gaps
+    only because it costs quality.
     """
     panels, looks = _make_panels(records)
 
@@ -127,7 +128,7 @@ def quality_figure(records: Sequence[FairnessRecord], *, svg: Path, png: Path) -
         axes.set_xlabel(f"test {panel.metric} (%)", fontsize=8.5)
         axes.margins(x=0.12)
         axes.grid(axis="both")
-        for cell, gap in named:  # those between would stand on each other
+        for cell, gap in named:  # labels of the other marks would overlap
             text = "∞" if cell.epsilon == INFINITE else budget_words(cell.epsilon)
             axes.annotate(
                 text, (_to_percent(gap.overall), _to_percent(gap.gap)), xytext=(3, 3),
@@ -172,7 +173,7 @@ def _make_panels(records: Sequence[FairnessRecord]) -> tuple[list[_Panel], Looks
 
 
 def _choose_colour(looks: Looks, cell: FairnessCell) -> str:
-    """Returns the colour of a cell's method; gray for a method that is a reference only."""
+    """Returns the colour of a cell's method; gray for a method that is only a reference."""
     return looks[cell.method][0] if cell.method in looks else style.NEUTRAL
 
 
@@ -233,7 +234,8 @@ def _save_panels(
     svg: Path,
     png: Path,
 ) -> None:
-    """Draws the panels with one legend; `without` is the entry of heads without privacy."""
+    """Draws the panels with one legend; `without` is the legend's entry for heads without
+    privacy."""
     first = records[0]
     units = "patients" if first.units is not None else "rows"
     with mpl.rc_context(style.SETTINGS):
@@ -241,11 +243,11 @@ def _save_panels(
         if not panels:
             grid[0].set_axis_off()
             grid[0].text(0, 0.5, "No two groups are large enough to compare.")
-        for axes, panel in zip(grid, panels, strict=False):  # one is empty without any
+        for axes, panel in zip(grid, panels, strict=False):  # one is empty without panels
             draw(axes, panel)
             axes.set_title(panel.title, fontsize=9)
         bottom, top = grid[0].get_ylim()
-        grid[0].set_ylim(min(0.0, bottom), top)  # the panels share their axis
+        grid[0].set_ylim(min(0.0, bottom), top)  # all panels share this axis
         metrics = " or ".join(keep_unique(panel.metric for panel in panels))
         style.label_outer_panels(grid, f"gap in {metrics} (points)")
         beside = [without] if any(panel.references for panel in panels) else []

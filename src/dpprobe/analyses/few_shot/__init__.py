@@ -1,4 +1,4 @@
-"""Linear probes on a few images of each class, not private."""
+"""Linear probes on a few images of each class; not private."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def estimate_cost(study: Study, _place: Place, size: JobSize) -> Cost:
-    """Estimates a job: the memory of training, and four hours per GB of it."""
+    """Estimates a job: the memory of training, and four hours for each GB of this memory."""
     return Cost(
         memory_mb=estimate_memory_mb(study, size.megabytes()),
         minutes=60 + 240 * size.megabytes() / 1e3,
@@ -22,7 +22,7 @@ def estimate_cost(study: Study, _place: Place, size: JobSize) -> Cost:
 
 ANALYSIS = Analysis(
     name="few_shot",
-    describe="Linear probes on a few images per class, not private; none if absent.",
+    describe="Linear probes on a few images per class, not private; without this block, none.",
     reads=None,
     backbones=lambda study: study.few_shot_backbones(),
     measurement=Measurement(

@@ -15,6 +15,6 @@ def read_few_shot(path: Path) -> dict[str, Any]:
     """Reads the record of few-shot probes.
 
     Raises:
-      DataError: when it is not one of this version.
+      DataError: if the file is not such a record of this version.
     """
     return read_record(path, kind=FEW_SHOT_FORMAT, version=FEW_SHOT_FORMAT_VERSION)

@@ -1,7 +1,7 @@
 """Few-shot linear probes: logistic regression on N training images per class. Not private.
 
-A person could do as much with N images of each class and the same features, without any privacy:
-the scale against which private heads are read.
+They show what N images of each class and the same features can do without privacy, for comparison
+with private heads.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from dpprobe.study.study import Study
 logger = logging.getLogger("dpprobe")
 
 BLOCK_ROWS = 4096
-# With so few images per class, none can be spared to choose a penalty.
+# With fewer images per class, none can be held out to choose a penalty.
 FEWEST_TO_CHOOSE = 4
 FEW_PENALTY = 0.1
 NOTE = (
@@ -50,7 +50,7 @@ PATIENTS_NOTE = (
     "/ m. Intervals over test rows are over patients."
 )
 Shots = int | Literal["full"]
-METRIC_COLUMNS = (  # the scalar metrics, in the order of the file's columns
+METRIC_COLUMNS = (  # scalar metrics, in the order of the file's columns
     "accuracy",
     "macro_accuracy",
     "expected_calibration_error",
@@ -64,10 +64,10 @@ SCHEMA = pa.schema(
     [
         ("dataset", pa.string()),
         ("backbone", pa.string()),
-        ("shots", pa.int64()),  # null: the whole split
+        ("shots", pa.int64()),  # N; null for the whole split
         ("seed_index", pa.int64()),
         ("train_rows", pa.int64()),
-        ("train_units", pa.int64()),  # patients; null where the dataset does not name them
+        ("train_units", pa.int64()),  # number of patients; null if the dataset does not name them
         ("penalty", pa.float64()),
         *((name, pa.float64()) for name in METRIC_COLUMNS),
     ]
@@ -91,26 +91,26 @@ def probe_few_shot(
 ) -> None:
     """Trains and tests a probe for each N and each random sample.
 
-    The draws of one seed are nested: its 2 images of a class are its 1 image and another. A class
-    with fewer images gives all of them. If rows have several labels, N rows of each label are drawn
-    and N without any label; a row drawn for two labels counts once.
+    The samples of one seed are nested: with N = 2, a class has its image of N = 1 and one more. A
+    class with fewer than N images gives all its images. If rows have several labels, N rows of each
+    label and N rows without any label are drawn. A row that is drawn for two labels counts once.
 
-    If the dataset names patients, N different patients are drawn, with one image of the class each;
-    a patient may be drawn for two classes. In each fit, also of the whole split, an image has
-    weight 1 / m, where m counts its patient's training images.
+    If the dataset names patients, N different patients are drawn for each class, with one image of
+    the class each. A patient may be drawn for two classes. In each fit, even on the whole split, an
+    image has weight 1 / m if its patient has m training images there.
 
     Args:
       rows: parquet, one row per probe.
       record: JSON, one entry per N with mean and interval.
-      study: whose device is used.
+      study: the study whose device is used.
 
     Raises:
-      DataError: when the two splits do not have the same classes.
+      DataError: if the two splits have different classes.
     """
     limit_threads(threads)
     stores = FeatureStore(train), FeatureStore(test)
     if stores[0].class_names != stores[1].class_names:
-        raise DataError(f"{test}: classes differ from {train}; delete both, run again")
+        raise DataError(f"{test}: classes differ from {train}; delete both and run again")
     shown = headline_metric(
         metric,
         num_classes=stores[1].num_classes,
@@ -163,13 +163,13 @@ def probe_few_shot(
 def draw_shots(
     labels: np.ndarray, count: int, seed: int, units: np.ndarray | None = None
 ) -> np.ndarray:
-    """Draws sorted rows: `count` of each label, or all of a label that has fewer.
+    """Draws `count` rows of each label, or all rows of a label with fewer; returns them sorted.
 
     Args:
       labels: [n] integers, or [n, K] of 0 and 1. In the latter case a row may be drawn for several
         labels, and `count` rows without any label are drawn too: a probe needs to see them.
       units: int64 [n], the unit of each row. If given, `count` units of each label are drawn with
-        equal chances, and one row with the label of each unit.
+        equal chances, and from each unit one row with the label.
     """
     generator = open_stream(seed, "few_shot")
     groups = (
@@ -177,7 +177,7 @@ def draw_shots(
         if labels.ndim == 2
         else [np.flatnonzero(labels == label) for label in range(int(labels.max()) + 1)]
     )
-    # Permuted whole, so that a seed's smaller draws are parts of its larger ones.
+    # All rows are permuted, so that a seed's smaller samples are parts of its larger samples.
     orders = [generator.permutation(rows) for rows in groups]
     if units is not None:
         orders = [_one_of_each(rows, units, generator) for rows in orders]
@@ -191,7 +191,7 @@ def _one_of_each(rows: np.ndarray, units: np.ndarray, generator: np.random.Gener
 
 
 class _Probe:
-    """Fits on a part of the training examples and scores all test examples."""
+    """Fits heads on parts of the training examples, and scores all test examples."""
 
     def __init__(
         self,
@@ -221,7 +221,7 @@ class _Probe:
 
     @property
     def patients(self) -> dict[str, int | None] | None:
-        """The number of patients per split; None if the dataset does not name them."""
+        """The number of patients in each split; None if the dataset does not name patients."""
         if self._train_units is None or self._test_units is None:
             return None
         return {"train": count_units(self._train_units), "test": count_units(self._test_units)}
@@ -249,7 +249,7 @@ class _Probe:
         return records
 
     def summarise_draws(self, draws: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Computes means and intervals of what `draws` returned last."""
+        """Computes means and intervals of the result of the last `run_draws`."""
         assert self._first is not None
         return uncertainty.summarise_records(
             draws,
@@ -294,7 +294,7 @@ class _Probe:
         return Units.number_units([str(unit) for unit in self._train_units[rows]])
 
     def _fit_probe(self, data: TrainingSet, count: Shots) -> tuple[np.ndarray, float]:
-        """Returns weights [K, d + 1] on the features themselves, and their penalty."""
+        """Returns weights [K, d + 1] for unnormalised features, and the penalty."""
         rows = Rows(data, Transform(NoNormalisation()))
         objective = Objective(rows, one_scale=count != "full")
         few = count != "full" and count < FEWEST_TO_CHOOSE

@@ -1,4 +1,4 @@
-"""Makes classes rare and measures how well private heads learn them; not private."""
+"""Makes classes rare, and measures how well private heads learn rare classes; not private."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def list_imbalanced(study: Study) -> list[str]:
 
 
 def list_imbalance_records(files: StudyFiles, dataset: str) -> list[str]:
-    """Lists the records of the rare classes of a dataset, if the study makes any rare."""
+    """Lists the records of a dataset's rare classes, if the study makes any class rare."""
     backbones = files.study.backbones if dataset in list_imbalanced(files.study) else []
     return [
         str(imbalance_path(f"{files.results}/{IMBALANCE}", dataset, backbone))

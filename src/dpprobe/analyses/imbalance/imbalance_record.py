@@ -1,7 +1,7 @@
-"""The record of a dataset's rare classes on one backbone, as a typed object, and its files' names.
+"""The record of a dataset's rare classes on one backbone: its file's name, and a typed object.
 
-Nothing heavy is imported: every start of Snakemake reads this module. All that a record tells comes
-from test labels and training examples, without noise: it is not private.
+This module imports nothing heavy, because each start of Snakemake imports it. A record is not
+private: all its numbers come from test labels and training examples, without noise.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ IMBALANCE = "imbalance"  # the folder: <folder>/<dataset>/<backbone>.json
 
 
 def imbalance_path(folder: Path | str, dataset: str, backbone: str) -> Path:
-    """Returns the path of a record below the folder of all."""
+    """Returns the path of a record below the folder of all records."""
     return Path(folder, dataset, f"{backbone}.json")
 
 
@@ -49,8 +49,9 @@ class TrainingSet(Part):
     """A dataset of the study: the complete dataset, or a copy in which one class is rare.
 
     Attributes:
-      class_name, fraction: of the rare class; None and 1 for the whole dataset.
-      per_class: training examples of each class.
+      class_name, fraction: the rare class and its share of kept examples; None and 1 for the whole
+        dataset.
+      per_class: number of training examples of each class.
     """
 
     name: str
@@ -64,15 +65,15 @@ class RareCell(Part):
     """A cell's results on the class that is rare in its training examples.
 
     Attributes:
-      class_rows, rows: training examples of the class (n_c), and of all classes.
+      class_rows, rows: numbers of training examples of the class (n_c), and of all classes.
       private: True if the cell carries a guarantee.
-      auc: of the class against all others; None if the test examples are all of one side.
+      auc: of the class against all others; None if no test example, or each, has the class.
       never_predicted: the number of seeds whose head never predicts the class.
       macro_accuracy: mean over seeds of the mean recall over classes.
-      reference: the method and epsilon of the cell that `drop` compares with, on the same training
-        examples; None without one.
-      drop: the reference's recall minus this one, with the ends of its 95% interval (Welch); None
-        if neither varies over seeds.
+      reference: the method and epsilon of the cell, on the same training examples, with which
+        `drop` compares; None if there is none.
+      drop: the reference's recall minus this cell's, with the ends of the 95% interval (Welch); the
+        ends are None if neither recall varies over seeds.
       reference_learnt: True if the reference's recall is above 10% and above twice guessing, so
         that half of it is meaningful.
     """
@@ -102,11 +103,14 @@ class BreakDown(Part):
     """The product n_c * epsilon at which a method learns a class half as well as without privacy.
 
     Attributes:
-      reached: the smallest product of a cell whose recall is at least half of the reference's.
-      lasting: the smallest product from which on all cells are; None if the last is not.
-      cells: that were compared. left_out: cells whose reference has not learnt the class itself.
-      smallest, largest: product of the compared cells.
-      note: in words, what the study's grid cannot tell; empty where it tells both.
+      reached: the smallest product at which a cell has at least half of the reference's recall.
+      lasting: the smallest product from which on all cells have at least half; None if the cell at
+        the largest product has less.
+      cells: number of compared cells. left_out: number of cells whose reference has not learnt the
+        class.
+      smallest, largest: the smallest and largest product of the compared cells.
+      note: the reason why `reached` or `lasting` is uncertain on this study's grid; empty if both
+        are certain.
     """
 
     class_name: str

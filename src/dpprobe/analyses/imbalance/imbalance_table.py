@@ -33,7 +33,7 @@ def write_imbalance_tables(records: Sequence[Path], *, csv: Path, markdown: Path
     """Writes the tables of one dataset, from its records on all backbones.
 
     Raises:
-      DataError: when a file is not such a record.
+      DataError: if a file is not such a record.
     """
     read = [ImbalanceRecord.read(path) for path in records]
     write_text(csv, tables.comma_separated(numbers_table(read)))
@@ -41,7 +41,7 @@ def write_imbalance_tables(records: Sequence[Path], *, csv: Path, markdown: Path
 
 
 def best_table(records: Sequence[ImbalanceRecord], *, notes: Iterable[str] = ()) -> Table:
-    """Makes the table for people: one row per (backbone, class, number of images)."""
+    """Makes the table for readers: one row per (backbone, class, number of images)."""
     epsilons = keep_unique(
         cell.epsilon
         for cell in sorted(
@@ -84,7 +84,8 @@ def best_table(records: Sequence[ImbalanceRecord], *, notes: Iterable[str] = ())
 
 
 def _describe_references(cells: Sequence[RareCell | None]) -> str:
-    """Writes the recall of the reference; where each method is its reference, with their names."""
+    """Formats the reference's recall; if each method is its own reference, with the methods'
+    names."""
     recalls = {
         cell.reference[0]: f"{100 * cell.reference_recall:.1f}"
         for cell in cells
@@ -146,7 +147,7 @@ def _format_number(value: float | None) -> str:
 
 
 def in_words(records: Sequence[ImbalanceRecord]) -> list[str]:
-    """Writes the break-down points of all records as sentences."""
+    """Describes the break-down points of all records in sentences."""
     lines = []
     for record in records:
         parts = [f"{each.class_name} by {each.method} {break_down_words(each)}"
@@ -159,7 +160,8 @@ def in_words(records: Sequence[ImbalanceRecord]) -> list[str]:
 
 
 def break_down_words(point: BreakDown) -> str:
-    """Writes a break-down point: the smallest product that is enough, and that from which all are.
+    """Formats a break-down point: the smallest product that is enough, and from which product all
+    are enough.
 
     For example "from 73, always from 146 (2.5 to 1168 tried)".
     """

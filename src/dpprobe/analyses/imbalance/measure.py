@@ -1,6 +1,6 @@
-"""The job of rare classes: all cells of a dataset and its copies on one backbone, compared.
+"""The job of rare classes: compares all cells of a dataset and its copies on one backbone.
 
-Not private: it reads test labels, and adds no noise.
+Not private: the job reads test labels and adds no noise.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Sources:
     """The files of a dataset and its copies on one backbone.
 
     Attributes:
-      infos: names of the whole dataset and then of its copies -> dataset.json.
+      infos: dataset.json by name: of the whole dataset, then of its copies.
     """
 
     cells: Path
@@ -59,12 +59,12 @@ class Sources:
 
 @dataclass(frozen=True, kw_only=True)
 class Tested:
-    """A cell with its results on each class of interest, one entry per seed.
+    """A cell and its results on each class that is made rare, with one entry per seed.
 
     Attributes:
-      recall, auc: class -> [seeds]; auc is None if the test examples are all of one side.
+      recall, auc: class -> [seeds]; auc is None if no test example, or each, has the class.
       never: class -> [seeds], True if the head never predicts the class.
-      counted: class -> test units of the class, and of the rarer side.
+      counted: class -> test units with the class, and the smaller of the units with and without it.
     """
 
     record: CellRecord
@@ -83,7 +83,7 @@ def imbalance_job(
       classes: names of the classes that are rare in the copies.
 
     Raises:
-      DataError: for an unknown class, several labels per row, and missing or damaged files.
+      DataError: if a class is unknown, rows have several labels, or files are missing or damaged.
     """
     info = read_info(sources.infos[dataset])
     for name in classes:
@@ -116,7 +116,7 @@ def imbalance_job(
 def _test_all(
     sources: Sources, sets: Mapping[str, TrainingSet], classes: Sequence[str], *, label: str
 ) -> dict[tuple[str, str, str], Tested]:
-    """Returns every cell's results, by training set, method and epsilon."""
+    """Returns the results of all cells, by training set, method and epsilon."""
     tested = {}
     with Progress(len(sources.names), label=label) as progress:
         for name, training_set in sets.items():
@@ -131,7 +131,7 @@ def _test_all(
 
 
 def _training_set(name: str, dataset_json: Path, class_names: Sequence[str]) -> TrainingSet:
-    """Describes the training examples of a dataset, by its dataset.json."""
+    """Describes the training examples of a dataset, from its dataset.json."""
     info = read_info(dataset_json)
     if info.class_names != tuple(class_names) or info.multi_label:
         raise DataError(
@@ -185,7 +185,8 @@ def one_against_rest(scores: np.ndarray, k: int, link: Link) -> np.ndarray:
     """Returns the score that ranks rows [n, K] by class k: its log odds, or its lead over the next
     class.
 
-    Scores that are no logits may share a part that says nothing of the class: the lead drops it.
+    Scores that are no logits may have a common part that says nothing about the class; the lead
+    cancels this part.
     """
     chosen = scores[:, k].astype(np.float64)
     if link == "sigmoid":
@@ -201,7 +202,7 @@ def _list_cells(
     sets: Mapping[str, TrainingSet],
     class_names: Sequence[str],
 ) -> Iterator[RareCell]:
-    """Yields a cell's results, one for each looked-at class that has test examples."""
+    """Yields a cell's results, one for each class of interest that has test examples."""
     mine, training_set = tested[key], sets[key[0]]
     reference = _find_reference(key, tested)
     for k, recall in mine.recall.items():
@@ -235,7 +236,8 @@ def _list_cells(
 
 
 def _recall_drop(recall: np.ndarray, base: np.ndarray | None) -> dict[str, float | None]:
-    """Returns by how much a recall [seeds] is below the reference's, with its interval."""
+    """Returns the reference's recall minus a recall [seeds], with the interval of the
+    difference."""
     if base is None:
         return {"drop": None, "drop_low": None, "drop_high": None}
     gap, half = compare_means(recall.tolist(), base.tolist())
@@ -246,7 +248,7 @@ def _recall_drop(recall: np.ndarray, base: np.ndarray | None) -> dict[str, float
 def _find_reference(
     key: tuple[str, str, str], tested: Mapping[tuple[str, str, str], Tested]
 ) -> tuple[str, str, str] | None:
-    """Returns the cell without privacy on the same rows: the ceiling, else the method itself."""
+    """Returns the non-private cell on the same rows: the ceiling, else the same method at inf."""
     name, method, _ = key
     ceilings = [k for k, cell in tested.items() if k[0] == name and cell.record.is_ceiling]
     candidates = [*ceilings, (name, method, INFINITE)]

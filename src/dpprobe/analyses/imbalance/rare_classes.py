@@ -1,9 +1,9 @@
-"""Rare classes: the recall that is left of them, and where it breaks down.
+"""Rare classes: the recall that heads keep for them, and where it breaks down.
 
 Not private: recalls come from test labels, and reference heads from training examples, without
 noise. As in the open questions on imbalance of Berrada et al. 2023 (docs/references.md), n_c is the
-number of training examples of the class. rho is the recall of the class divided by the recall of a
-non-private reference on the same rows.
+number of training examples of the class. rho is the recall of the class divided by the class's
+recall by a non-private reference on the same rows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dpprobe.results.bootstrap import CONFIDENCE
 from dpprobe.results.intervals import wilson_interval
 from dpprobe.results.metrics import SAME
 
-# A reference with less recall has not learnt the class either: its half says nothing.
+# A reference with less recall has not learnt the class either, so half of its recall means nothing.
 _LEAST_REFERENCE = 0.1
 
 
@@ -27,8 +27,8 @@ def estimate_share(values: Sequence[float], counted: float) -> Estimate:
     """Returns the mean over seeds of a share, with an interval over seeds and test examples.
 
     Args:
-      values: one per seed, 0 to 1.
-      counted: independent test examples, or units, that each value is a share of.
+      values: the share of each seed, 0 to 1.
+      counted: the number of independent test examples, or units, behind each share.
     """
     from scipy.stats import t
 
@@ -48,10 +48,10 @@ def estimate_share(values: Sequence[float], counted: float) -> Estimate:
 
 
 def least_reference(classes: int) -> float:
-    """Returns the recall above which a reference has learnt a class, by the number of classes.
+    """Returns the recall above which a reference counts as having learnt a class.
 
-    A head of noise alone keeps one in so many of a class's rows: a half must be more than that.
-    With two classes no half is more, so nothing is compared.
+    A head of pure noise finds 1 / classes of a class's rows, and half of the reference's recall
+    must exceed that. With two classes no half exceeds it, so nothing is compared.
     """
     return max(_LEAST_REFERENCE, 2 / classes)
 
@@ -66,7 +66,7 @@ def _rows_times_epsilon(cell: RareCell) -> float:
 
 
 def retained_recall(cell: RareCell) -> float:
-    """Returns rho, the recall over the reference's, at most 1."""
+    """Returns rho, the recall divided by the reference's recall, at most 1."""
     assert cell.reference_recall
     return min(cell.recall.mean / cell.reference_recall, 1.0)
 
@@ -75,9 +75,10 @@ def break_down(cells: Sequence[RareCell], *, class_name: str, method: str) -> Br
     """Returns where a method's recall of a class falls below half of the reference's.
 
     Args:
-      cells: of one backbone; other classes and methods, and cells without privacy, are ignored.
+      cells: cells of one backbone; other classes and methods, and cells without privacy, are
+        ignored.
     """
-    # A record does not say what epsilon a permitted risk led to, so there is no product of it.
+    # A permitted risk has no product, because the record lacks the epsilon that follows from it.
     mine = [
         c
         for c in cells
@@ -115,9 +116,9 @@ def break_down(cells: Sequence[RareCell], *, class_name: str, method: str) -> Br
 
 
 def best_methods(cells: Sequence[RareCell]) -> Mapping[tuple[str, float, str], RareCell]:
-    """Returns the private cell of the largest recall for each (class, fraction, epsilon).
+    """Returns the private cell with the largest recall for each (class, fraction, epsilon).
 
-    Choosing it by looking at test results is not covered by any epsilon.
+    No epsilon covers this choice by test results.
     """
     best: dict[tuple[str, float, str], RareCell] = {}
     for cell in cells:

@@ -22,7 +22,7 @@ from dpprobe.privacy.limits import INFINITE
 from dpprobe.privacy.risk import budget_order, budget_words
 from dpprobe.study.ablations import keep_unique
 
-_COLOURS = "cividis"  # readable without colours too
+_COLOURS = "cividis"  # also readable in gray
 _CELL, _EDGE = 0.42, "#D55E00"
 
 
@@ -32,7 +32,7 @@ def plot_imbalance(*, record: Path, svg: Path, png: Path) -> None:
 
 
 def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
-    """Reads records into one part per dataset that has them."""
+    """Reads records; returns one part for each dataset with records."""
     records = [ImbalanceRecord.read(path) for path in paths]
     return [
         _make_part(dataset, mine)
@@ -45,12 +45,12 @@ def imbalance_figure(record: ImbalanceRecord, *, svg: Path, png: Path) -> None:
     """Draws the recall of each rare class in percent: rows are its images, columns are epsilons.
 
     One panel per (class, private method). The last column is the reference without privacy on the
-    same rows. A line is drawn round the cells that keep at least half of its recall, and a small
+    same rows. A line surrounds the cells that keep at least half of the reference's recall. A small
     number below a recall counts the seeds that never predict the class. "\N{INFINITY}" is the same
     optimiser without noise.
 
     Raises:
-      DataError: without a private cell.
+      DataError: if there is no private cell.
     """
     methods = _list_methods(record)
     epsilons = sorted(
@@ -101,7 +101,7 @@ def _list_methods(record: ImbalanceRecord) -> list[str]:
 def _heat_map(
     axes: Axes, cells: Sequence[RareCell], method: str, epsilons: Sequence[str]
 ) -> mpl.cm.ScalarMappable:
-    # by fractions: two of them may leave as many rows
+    # by fraction too, because two fractions may keep the same number of rows
     rows = sorted({(cell.fraction, cell.class_rows) for cell in cells}, reverse=True)
     shape = (len(rows), len(epsilons) + 1)
     recall, held = np.full(shape, np.nan), np.zeros(shape, dtype=bool)

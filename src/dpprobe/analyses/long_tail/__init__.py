@@ -1,6 +1,6 @@
-"""Long tails: sub-classes and memorisation of the features of each (dataset, backbone).
+"""Long tails: sub-classes and memorisation in the features of each (dataset, backbone).
 
-Not private, and measured only where a study asks.
+Not private, and measured only if a study asks for them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PACKAGE = "dpprobe.analyses.long_tail"
 
 
 def read_block(study: Study) -> LongTailOptions | None:
-    """Returns the block of a study; None if it asks for no long tails."""
+    """Returns the block `long_tail` of a study; None if there is none."""
     block: LongTailOptions | None = study.block("long_tail")
     return block
 
@@ -79,9 +79,11 @@ def list_faults(study: Study) -> Iterator[str]:
 
 
 def estimate_cost(study: Study, _place: Place, size: JobSize) -> Cost:
-    """Estimates a job: copies of its features, tables of rows by rows, thrice the measured time.
+    """Estimates a job: memory for copies of features and rows-by-rows tables; thrice the measured
+    time.
 
-    Clusterings take time by rows; each head factorises a matrix of 30% of the scored rows.
+    The time of clustering grows with the rows; each head factorises a matrix of 30% of the scored
+    rows.
     """
     options, (train, _) = read_block(study), size.count_rows()
     assert options is not None
@@ -139,7 +141,7 @@ FIGURE = Exhibit(
 )
 ANALYSIS = Analysis(
     name="long_tail",
-    describe="Sub-classes and memorisation of the features, not private; skipped if absent.",
+    describe="Sub-classes and memorisation in the features, not private; without this block, none.",
     reads=(
         "Long tails",
         "sub-classes and memorised rows come from features and labels, without noise.",

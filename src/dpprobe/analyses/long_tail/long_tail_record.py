@@ -1,9 +1,10 @@
 """The record of a long tail: the names of its files, and its JSON as a typed object.
 
-The job, the tables, the figures, the report and the rules take names and formats from here. Imports
-nothing heavy, since every start of Snakemake reads it.
+The job, the tables, the figures, the report and the rules take names and formats from here. This
+module imports nothing heavy, because each start of Snakemake imports it.
 
-Nothing in it is differentially private: all numbers come from training examples, without noise.
+Nothing in a record is differentially private: all numbers come from training examples, without
+noise.
 """
 
 from __future__ import annotations
@@ -19,14 +20,16 @@ FORMAT_VERSION: Final = 2
 LONG_TAIL = "long_tail"  # the folder: <folder>/<dataset>/<backbone><suffix>
 LONG_TAIL_TABLES = ("long_tail", "long_tail_gap")
 RECORD_SUFFIX, ROWS_SUFFIX = ".json", ".parquet"
-# The record is the commit mark: it is written last.
+# The record is written last, and marks the results as complete.
 SUFFIXES = (ROWS_SUFFIX, RECORD_SUFFIX)
 
 
 class Index(Part):
-    """A tail index and its 95% interval; `high` is null above 5, the largest that is tried.
+    """A tail index and its 95% interval; `high` is null if it exceeds 5, the largest index that is
+    tried.
 
-    The interval is over rows drawn from given frequencies; it says nothing of another clustering.
+    The interval covers the random drawing of rows from given frequencies, but not other
+    clusterings.
     """
 
     value: float
@@ -35,14 +38,14 @@ class Index(Part):
 
 
 class Frequencies(Part):
-    """Frequencies of sub-classes, of the features or of their reference.
+    """Frequencies of sub-classes, in the features or in the reference without sub-classes.
 
     Attributes:
       sub_classes: the number of clusters of all classes.
       index: the tail index; None if no class has two sub-classes.
-      few: by a number of rows, the share of sub-classes with at most so many.
-      effective: the effective number M.
-      shares: by rank, a sub-class's share of its class's rows, the mean over classes.
+      few: for each of some numbers of rows, the share of sub-classes with at most so many rows.
+      effective: the effective number M of sub-classes.
+      shares: by rank, a sub-class's share of its class's rows, as a mean over classes.
     """
 
     sub_classes: int
@@ -73,11 +76,13 @@ class Scores(Part):
     """Memorisation scores.
 
     Attributes:
-      rows, units: that heads were trained on, each on `trained_share` of the units.
-      accuracy: of heads on rows that they were not trained on.
-      share, chance: of rows with a score above `threshold`, and the share expected by chance.
-      low, high: of `share`, a 95% interval over units.
-      standard_error: of a row's score, the median.
+      rows, units: numbers of scored rows and units; each head was trained on `trained_share` of the
+        units.
+      accuracy: the heads' accuracy on rows that they were not trained on.
+      share, chance: the share of rows with a score above `threshold`, and the share expected by
+        chance.
+      low, high: the 95% interval of `share`, over units.
+      standard_error: the median over rows of the score's standard error.
     """
 
     heads: int
@@ -100,11 +105,11 @@ class LongTailRecord(Record):
     """The long tail of the features of one (dataset, backbone).
 
     Attributes:
-      rows, units: of the training split; N of the theorem is `units`.
+      rows, units: numbers in the training split; `units` is the theorem's N.
       clustered: the number of clustered rows.
-      classes: with a row among them.
-      variance_kept: the share that the clustered components keep, over all classes.
-      memorisation: None if the study asks for none, or for the reason in `notes`.
+      classes: the number of classes among the clustered rows.
+      variance_kept: the share of the variance in the clustered components, over all classes.
+      memorisation: None if the study does not ask for it, or for the reason in `notes`.
     """
 
     format: Literal["dpprobe-long-tail"] = FORMAT
@@ -130,7 +135,7 @@ class LongTailRecord(Record):
 
 
 def long_tail_path(folder: Path | str, dataset: str, backbone: str, suffix: str) -> Path:
-    """Returns a file of a long tail below the folder of all."""
+    """Returns the path of a long tail's file below the folder of all long tails."""
     return Path(folder, dataset, f"{backbone}{suffix}")
 
 

@@ -1,7 +1,7 @@
 """The tables of long tails: sub-classes, and memorisation compared with the accuracy lost to
 privacy.
 
-All of it is made from private examples without noise, and says so.
+All numbers come from private examples without noise, and the tables say so.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ NO_BOUND = (
     "proved bound for this data set: the theorem's assumptions may not hold, and M depends on the "
     "clustering."
 )
-FEWEST = 4  # points of a correlation: with three, any order is likely by chance
-NEAR = 2.0  # points below the ceiling within which a private result counts as near it
+FEWEST = 4  # the fewest points of a correlation: with three, any order is likely by chance
+NEAR = 2.0  # a private result at most so many percentage points below the ceiling counts as near
 
 _REFERENCE = (
     "Reference: the same number of rows per class, drawn from one normal distribution with the "
@@ -193,8 +193,9 @@ def gap_table(records: Sequence[LongTailRecord], gaps: Sequence[Gap]) -> Table:
 
 
 def describe_correlations(records: Sequence[LongTailRecord], gaps: Sequence[Gap]) -> str:
-    """Writes the rank correlation of memorised rows with the gap at each epsilon, if any."""
-    from scipy.stats import spearmanr  # heavy, for a start of Snakemake
+    """Formats the rank correlation of memorised rows with the gap at each epsilon, if there are
+    enough points."""
+    from scipy.stats import spearmanr  # heavy; each start of Snakemake imports this module
 
     shares = {(r.dataset, r.backbone): r.memorisation.share for r in records if r.memorisation}
     parts = []

@@ -1,7 +1,7 @@
-"""The long-tail job of one (dataset, backbone), not private.
+"""The long-tail job of one (dataset, backbone); not private.
 
 Sub-classes come from at most `rows` training examples, memorisation from at most
-`memorisation.rows` of them. From larger sets, units are drawn with the study's seed. The scores of
+`memorisation.rows` of these. Larger sets are sampled by units, with the study's seed. The scores of
 the rows are written first, the record last.
 """
 
@@ -73,7 +73,7 @@ def long_tail_job(
     """Measures sub-classes and memorisation of the features of one (dataset, backbone).
 
     Raises:
-      DataError: for rows of several labels, and for features that are not finite.
+      DataError: if rows have several labels, or features are not finite.
     """
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
@@ -136,14 +136,14 @@ class Rows:
         return len(np.unique(self.units))
 
     def draw_units(self, most: int, seed: int) -> Rows:
-        """Returns at most `most` of the rows, of whole units in random order; at least one unit."""
+        """Returns at most `most` rows, from random units with all their rows; at least one unit."""
         chosen = _draw_positions(self.units, most, seed)
         ids = [self.ids[row] for row in chosen]
         return Rows(self.features[chosen], self.labels[chosen], self.units[chosen], ids)
 
 
 def read_rows(store: FeatureStore, most: int, *, seed: int) -> Rows:
-    """Reads at most `most` rows, of whole units in random order."""
+    """Reads at most `most` rows, from random units with all their rows."""
     if store.multi_label:
         raise DataError(
             f"{store.path}: rows have several labels, but a long tail needs one label per "
@@ -163,7 +163,7 @@ def read_rows(store: FeatureStore, most: int, *, seed: int) -> Rows:
 def measure_sub_classes(
     features: npt.NDArray[np.floating], labels: Index, clusters: Sequence[int], *, seed: int
 ) -> dict[str, Any]:
-    """Clusters each class, and its reference without sub-classes, once per number of clusters."""
+    """Clusters each class, and its reference without sub-classes, for each number of clusters."""
     sizes: dict[tuple[int, bool], list[Index]] = {}
     classes = np.unique(labels)
     kept = total = 0.0
@@ -205,7 +205,7 @@ def _measure_frequencies(sizes: Sizes, seed: int) -> dict[str, Any]:
 def measure_memorisation(
     rows: Rows, classes: int, options: MemorisationOptions, seed: int
 ) -> tuple[dict[str, Any], pa.Table]:
-    """Returns the memorisation of the record, and the table of scores."""
+    """Returns the part `memorisation` of the record, and the table of scores."""
     started = time.monotonic()
     codes: Index = np.unique(rows.units, return_inverse=True)[1]
     measured = memorisation.measure_memorisation(
@@ -248,7 +248,7 @@ def _describe_shares(measured: Memorisation, units: int) -> dict[str, Any]:
 
 
 def _make_table(rows: Rows, measured: Memorisation) -> pa.Table:
-    """Returns a line per row; an unknown score is null."""
+    """Returns the table of scores, one line per row; an unknown score is null."""
     columns = {
         "id": rows.ids,
         "label": rows.labels,
@@ -268,7 +268,7 @@ def _number_units(store: FeatureStore) -> Index:
 
 
 def _draw_positions(units: Index, most: int, seed: int) -> Index:
-    """Returns the positions, rising, of at most `most` rows; of one unit where it has more."""
+    """Returns the sorted positions of at most `most` rows, or of one unit if it has more rows."""
     if len(units) <= most:
         return np.arange(len(units))
     names, codes, sizes = np.unique(units, return_inverse=True, return_counts=True)

@@ -1,16 +1,16 @@
 """Memorisation scores of training examples, by heads trained on random subsets; not private.
 
-An example's score is the probability that a head classifies it correctly when trained on it, minus
-the probability when not (Feldman and Zhang 2020, "What neural networks memorize and why", section
-2). Heads are trained on random shares of the units; rows of a unit, such as a patient's images, are
-in or out together. Scores come from labels and features without noise: they show which examples are
-unusual, and are as private as the examples.
+An example's score is the probability that a head trained on the example classifies it correctly,
+minus the same probability for a head not trained on it (Feldman and Zhang 2020, "What neural
+networks memorize and why", section 2). Heads are trained on random shares of the units; rows of a
+unit, such as a patient's images, are in or out together. Scores come from labels and features
+without noise: they show which examples are unusual, so they must be protected like the examples.
 
-The head is ridge regression of the classes (one column of 0 and 1 for each), which private least
-squares approaches as its noise vanishes. It has a closed form, so that hundreds of heads share one
-factorisation. With the rows X, the targets Y, the ridge r and Q = (XX' + r)^-1, the head without
-the rows O has the dual coefficients QY - Q_:O Q_OO^-1 (QY)_O, which are 0 on O (block inverse of
-Q). These are the weights of a new fit, up to rounding.
+The head is a ridge regression of the classes (one column of 0 and 1 for each class). Private least
+squares approaches this head as its noise vanishes. It has a closed form, so hundreds of heads share
+one factorisation. With the rows X, the targets Y, the ridge r and Q = (XX' + r)^-1, the head
+without the rows O has the dual coefficients QY - Q_:O Q_OO^-1 (QY)_O, which are 0 on O (block
+inverse of Q). These are the weights of a new fit, up to rounding.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ Index = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 THRESHOLD = 0.25  # a row with a score above it counts as memorised, as in the paper
-SHARE = 0.7  # of the units, in each head
+SHARE = 0.7  # of the units, for training each head
 FEWEST_UNITS = 20
 RIDGES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 1e2, 1e3, 1e4)
-PILOT_UNITS, PILOT_HEADS = 2000, 5  # from which the ridge is chosen
+PILOT_UNITS, PILOT_HEADS = 2000, 5  # units and heads for choosing the ridge
 
 
 def scale_columns(features: npt.NDArray[np.floating]) -> Numbers:
     """Returns a head's columns [n, d + 1]: features centred, of mean squared norm 1, and ones.
 
-    Centre and scale are of all rows, also of those that a head leaves out.
+    Centre and scale come from all rows, including the rows that a head leaves out.
     """
     columns = np.ones((len(features), features.shape[1] + 1))
     np.subtract(features, features.mean(axis=0, dtype=np.float64), out=columns[:, :-1])
@@ -53,7 +53,7 @@ def scale_columns(features: npt.NDArray[np.floating]) -> Numbers:
 
 
 class Heads:
-    """Ridge heads of some rows [n, d] and targets [n, K], each without a few of the rows."""
+    """Ridge heads on rows [n, d] and targets [n, K], each trained without some of the rows."""
 
     def __init__(self, rows: Numbers, targets: Numbers, ridge: float) -> None:
         self.rows = rows
@@ -65,18 +65,19 @@ class Heads:
         self.coefficients = self.inverse @ targets
 
     def weights_without(self, out: Index) -> Numbers:
-        """Returns the weights [d, K] of the head trained on all rows but these."""
-        across = self.inverse[out]  # it is symmetric, and rows are quicker to take than columns
+        """Returns the weights [d, K] of the head that is trained on all rows except `out`."""
+        across = self.inverse[out]  # symmetric, and rows are faster to copy than columns
         block = cho_factor(across[:, out], overwrite_a=True, check_finite=False)
         solved = cho_solve(block, self.coefficients[out], check_finite=False)
         coefficients = self.coefficients - across.T @ solved
-        coefficients[out] = 0.0  # exactly, which rounding is not
+        coefficients[out] = 0.0  # exactly 0, without rounding
         return np.asarray(self.rows.T @ coefficients)
 
 
 @dataclass(frozen=True)
 class Memorisation:
-    """For each row [n], the heads trained with it (in) and without it (out), and those right."""
+    """For each row [n], the numbers of heads trained with it (in) and without it (out), and of
+    right ones."""
 
     right_in: Index
     heads_in: Index
@@ -86,7 +87,8 @@ class Memorisation:
 
     @cached_property
     def scores(self) -> Numbers:
-        """The memorisation of each row, -1 to 1; NaN where all heads or none have the row."""
+        """The memorisation of each row, -1 to 1; NaN if all heads or none were trained on the
+        row."""
         with np.errstate(invalid="ignore"):
             return np.asarray(self.right_in / self.heads_in - self.right_out / self.heads_out)
 
@@ -94,8 +96,8 @@ class Memorisation:
     def standard_errors(self) -> Numbers:
         """The standard error of each score, from its number of heads.
 
-        One head that is right and one that is wrong are added to both kinds: a row about which all
-        heads agree has an error too (Agresti and Caffo 2000).
+        One right and one wrong head are added to both kinds, so that a row on which all heads agree
+        has an error above 0 (Agresti and Caffo 2000).
         """
         share_in = (self.right_in + 1) / (self.heads_in + 2)
         share_out = (self.right_out + 1) / (self.heads_out + 2)
@@ -111,11 +113,11 @@ class Memorisation:
         return float((known > threshold).mean())
 
     def expected_share_above(self, threshold: float) -> float:
-        """Returns the share that `share_above` is expected to be if no row is memorised.
+        """Returns the expected value of `share_above` if no row is memorised.
 
-        Heads are then as often right with a row as without it. So the number of right heads with
-        the row is hypergeometric, given the number of all right heads. Exact, since the rows that
-        are out are drawn again for each head.
+        Heads trained with and without a row are then right equally often. So the number of right
+        heads with the row is hypergeometric, given the number of all right heads. This is exact,
+        because each head draws the left-out rows independently.
         """
         known = (self.heads_in > 0) & (self.heads_out > 0)
         inside, outside = self.heads_in[known], self.heads_out[known]
@@ -135,14 +137,14 @@ def measure_memorisation(
     heads: int,
     seed: int,
 ) -> Memorisation:
-    """Trains heads on random shares of the units, and tests each on every row.
+    """Trains heads on random shares of the units, and tests each head on all rows.
 
     Args:
       rows: [n, d], by `scale_columns`.
       units: int64 [n], the unit of each row, from 0 without gaps.
 
     Raises:
-      DataError: for fewer than 20 units.
+      DataError: if there are fewer than 20 units.
     """
     count = int(units.max()) + 1 if len(units) else 0
     if count < FEWEST_UNITS:
@@ -164,10 +166,10 @@ def measure_memorisation(
 
 
 def choose_ridge(rows: Numbers, targets: Numbers, units: Index, *, seed: int) -> float:
-    """Returns the ridge with the least squared error about rows that heads were not trained on.
+    """Returns the ridge with the smallest squared error on rows that heads were not trained on.
 
-    Heads of at most 2,000 units are tried. Squared errors have no ties, as shares of right answers
-    have on easy features.
+    Uses a few heads on at most 2,000 units. Unlike shares of right answers on easy features,
+    squared errors have no ties.
     """
     count = int(units.max()) + 1
     drawn = open_stream(seed, "ridge units").permutation(count)[:PILOT_UNITS]
@@ -187,7 +189,7 @@ def choose_ridge(rows: Numbers, targets: Numbers, units: Index, *, seed: int) ->
 
 
 def _draw_subsets(units: Index, heads: int, *, seed: int, name: str) -> Iterator[Flags]:
-    """Yields for each head the rows [n] that are out: all rows of 30% of the units."""
+    """Yields for each head the rows [n] that it leaves out: all rows of 30% of the units."""
     count = int(units.max()) + 1
     left_out = count - round(SHARE * count)
     random = open_stream(seed, name)

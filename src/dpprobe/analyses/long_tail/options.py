@@ -13,7 +13,10 @@ class MemorisationOptions(Options):
     """Scores of images that heads classify correctly only if they were trained on them."""
 
     heads: int = Field(
-        200, ge=50, le=100_000, description="Heads to train, each on a random 70% of the units."
+        200,
+        ge=50,
+        le=100_000,
+        description="Number of heads to train, each on a random 70% of the units.",
     )
     rows: int = Field(
         10_000,
@@ -27,13 +30,16 @@ class LongTailOptions(Options):
     """Sub-classes of the features of each class, and memorisation: not private."""
 
     datasets: tuple[Name, ...] | None = Field(
-        None, min_length=1, description="If absent, all datasets with one label per image."
+        None,
+        min_length=1,
+        description="Datasets to measure; without this option, all datasets with one label per "
+        "image.",
     )
     clusters: tuple[Annotated[int, Field(ge=2, le=10_000)], ...] = Field(
         (5, 20, 50),
         min_length=1,
-        description="Sub-classes to look for in each class, one clustering each; fewer if a class "
-        "has under 5 examples for each.",
+        description="Numbers of sub-classes to look for in each class, with one clustering for "
+        "each number. A class with fewer than 5 examples per sub-class gets fewer sub-classes.",
     )
     rows: int = Field(
         50_000,

@@ -30,7 +30,8 @@ def plot_long_tail(records: Sequence[Path], *, svg: Path, png: Path) -> None:
 
 
 def make_section(paths: Sequence[Path], page: Page) -> dict[str, list[Markup] | list[str]] | None:
-    """Reads records, and makes the tables and the notes of the section; None without records."""
+    """Reads records, and makes the tables and notes of the section; returns None without
+    records."""
     records = read_long_tails(paths)
     if not records:
         return None
@@ -42,13 +43,13 @@ def make_section(paths: Sequence[Path], page: Page) -> dict[str, list[Markup] | 
 
 
 def long_tail_figure(records: Sequence[LongTailRecord], *, svg: Path, png: Path) -> None:
-    """Draws one dataset: shares of sub-classes by rank, and memorised rows by threshold.
+    """Draws a dataset's long tail: shares of sub-classes by rank, and memorised rows by threshold.
 
-    One colour per backbone. Dashed lines: features without sub-classes; scores if nothing is
-    memorised.
+    One colour per backbone. Dashed lines show features without sub-classes, and scores if no row
+    were memorised.
 
     Raises:
-      DataError: without records.
+      DataError: if there are no records.
     """
     if not records:
         raise DataError("no long tail to draw; write `long_tail: {}` in the study")

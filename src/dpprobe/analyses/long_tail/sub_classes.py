@@ -1,17 +1,17 @@
 """Sub-classes of features, and how unequal they are; not private.
 
-The features of each class are clustered. A cluster is taken for a sub-class, and its share of the
-class's rows for the sub-class's frequency. Three numbers describe the frequencies:
+The features of each class are clustered. A cluster counts as a sub-class, and its share of the
+class's rows as the sub-class's frequency. Three numbers describe the frequencies:
 
-- the tail index a: the r-th most frequent sub-class of a class has a share in proportion to r^-a
-  (Zipf); 0 where all are equally frequent. One number for all classes.
+- the tail index a: the r-th most frequent sub-class of a class has a share proportional to r^-a
+  (Zipf); 0 if all are equally frequent. All classes together have one index.
 - the share of sub-classes with at most 1, 2 or 5 rows;
-- the effective number M of sub-classes: the exponential of the entropy of all frequencies, the
-  number of equally frequent ones that would be as hard to guess.
+- the effective number M of sub-classes: the exponential of the entropy of all frequencies. So many
+  equally frequent sub-classes would be as hard to guess.
 
-A clustering returns clusters even if there are no sub-classes, and k-means makes them unequal by
-itself. So each number is compared with a *reference*: as many rows per class, drawn from one normal
-distribution with the class's principal variances, clustered alike.
+A clustering returns clusters even if there are no sub-classes, and k-means itself makes them
+unequal. So each number is compared with a *reference*: the same number of rows per class, drawn
+from one normal distribution with the class's principal variances, and clustered in the same way.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ from dpprobe.privacy.randomness import open_stream, stream_seed
 
 Numbers = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
-Sizes = Sequence[Index]  # of each class, the rows of its sub-classes, falling
+Sizes = Sequence[Index]  # for each class, the numbers of rows of its sub-classes, falling
 
-COMPONENTS = 64  # principal components of a class that are clustered
-ROWS_A_CLUSTER = 5  # a class has at most one cluster for so many rows
-FEW = (1, 2, 5)  # rows of a rare sub-class
-STARTS = 4  # of k-means
-# Tail indices that are tried, and simulated draws of each.
+COMPONENTS = 64  # number of a class's principal components that are clustered
+ROWS_A_CLUSTER = 5  # a class has at most one cluster per 5 rows
+FEW = (1, 2, 5)  # a sub-class with at most so many rows is rare
+STARTS = 4  # number of starts of k-means
+# The tail indices that are tried, and the number of simulations for each.
 _INDICES = np.linspace(0.0, 5.0, 51)
 _DRAWS = 200
 
 
 @dataclass(frozen=True)
 class Coordinates:
-    """A class's rows in at most 64 principal components, their variance, and the total variance."""
+    """A class's rows in at most 64 principal components, the variance of these, and the total
+    variance."""
 
     rows: Numbers
     kept: float
@@ -50,9 +51,9 @@ class Coordinates:
 def compute_coordinates(features: npt.NDArray[np.floating], *, seed: int) -> Coordinates:
     """Computes the principal components of one class's features [n, d].
 
-    Components beyond the 64 largest are left out: distances in them are mostly noise.
+    Components beyond the 64 largest are left out, because their distances are mostly noise.
     """
-    from sklearn.decomposition import PCA  # heavy: planning imports this room
+    from sklearn.decomposition import PCA  # heavy: planning imports this package
 
     rows = np.asarray(features, dtype=np.float64)
     rows = rows - rows.mean(axis=0)
@@ -76,14 +77,14 @@ def draw_reference(rows: Numbers, *, seed: int) -> Numbers:
 
 
 def cluster_sizes(rows: Numbers, clusters: int, *, seed: int) -> Index:
-    """Clusters one class's rows [n, q] by k-means, and counts them.
+    """Clusters one class's rows [n, q] by k-means, and counts the rows of each cluster.
 
     Args:
-      clusters: at most so many; fewer where the class has under 5 rows for each, or fewer
+      clusters: the most clusters; fewer if the class has fewer than 5 rows per cluster, or fewer
         different rows.
 
     Returns:
-      The rows of each cluster, falling; none is 0.
+      The number of rows of each cluster, falling; none is 0.
     """
     from sklearn.cluster import KMeans  # as above
 
@@ -99,10 +100,11 @@ def cluster_sizes(rows: Numbers, clusters: int, *, seed: int) -> Index:
 def tail_index(sizes: Sizes, *, seed: int) -> long_tail_record.Index | None:
     """Estimates one tail index for all classes; None if no class has two sub-classes.
 
-    The mean logarithm of a row's rank is sufficient for the index. Ranks are those of the observed
-    sizes, which makes equal frequencies look unequal; so its distribution is simulated for each of
-    many indices, with observed ranks too. The index at which the measured value is the median is
-    the estimate; the interval has the indices that make it no outlier.
+    The mean logarithm of a row's rank is a sufficient statistic for the index. Ranks come from the
+    observed sizes, which makes equal frequencies look unequal. So the statistic's distribution is
+    simulated for each of many indices, with ranks of simulated sizes. The estimate is the index at
+    which the measured value is the median. The interval has the indices for which the measured
+    value is not extreme.
     """
     sizes = [one for one in sizes if len(one) > 1]
     if not sizes:
@@ -118,9 +120,10 @@ def tail_index(sizes: Sizes, *, seed: int) -> long_tail_record.Index | None:
             for index in _INDICES
         ]
     )
-    # k-means may cut more evenly than equal frequencies are drawn, which would leave no interval.
+    # Clusters of k-means may be more even than random draws at equal frequencies, which would leave
+    # no interval.
     measured = min(measured, quantiles[0, 1])
-    # The more unequal the frequencies, the lower the mean rank; simulated curves are a bit rough.
+    # Unequal frequencies have a lower mean rank; the simulated curves are made monotonic.
     low, middle, high = (
         float(np.interp(-measured, -np.minimum.accumulate(column), _INDICES))
         for column in quantiles.T
@@ -131,8 +134,8 @@ def tail_index(sizes: Sizes, *, seed: int) -> long_tail_record.Index | None:
 
 
 def _draw_sizes(sizes: Index, index: float, random: np.random.Generator) -> Index:
-    """Samples sub-class sizes with this tail index, for the same rows and sub-classes: [samples,
-    k], falling."""
+    """Samples sub-class sizes with this tail index, for the same numbers of rows and sub-classes:
+    [samples, k], falling."""
     shares = np.arange(1, len(sizes) + 1) ** -index
     drawn = random.multinomial(int(sizes.sum()), shares / shares.sum(), size=_DRAWS)
     return np.asarray(np.sort(drawn, axis=1)[:, ::-1])
@@ -157,7 +160,7 @@ def few_rows(sizes: Sizes) -> dict[int, float]:
 
 
 def shares_by_rank(sizes: Sizes) -> list[float]:
-    """Returns the share of a class's rows in its sub-class of each rank, the mean over classes."""
+    """Returns, for each rank, a sub-class's share of its class's rows, as a mean over classes."""
     table = np.zeros((len(sizes), max(len(one) for one in sizes)))
     for line, one in zip(table, sizes, strict=True):
         line[: len(one)] = one / one.sum()
@@ -165,5 +168,5 @@ def shares_by_rank(sizes: Sizes) -> list[float]:
 
 
 def _sklearn_seed(seed: int) -> int:
-    """Returns a seed of 32 bits, which scikit-learn takes."""
+    """Returns a seed of 32 bits for scikit-learn, which accepts no longer seeds."""
     return stream_seed(seed, "scikit-learn") >> 32

@@ -1,4 +1,4 @@
-"""Laws of separability over the blocks of networks, not private."""
+"""Laws of separability over the blocks of networks; not private."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Features of every block of a network, in one pass over images: class token, or pooled."""
+"""Features of all blocks of a network in one pass: the class token, or pooled tokens or maps."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from dpprobe.finetune.blocks import blocks_of
 
 Features = npt.NDArray[np.float32]
 Token = Literal["class", "pooled"]
-_CPU_ROWS, _GPU_ROWS = 16, 128  # images of a pass
+_CPU_ROWS, _GPU_ROWS = 16, 128  # number of images in a pass
 
 
 @dataclass
 class Tap:
-    """Takes the features of the input of the first block and of the output of each.
+    """Collects the features of the first block's input and of each block's output.
 
     Attributes:
-      token: the class token or the mean over patches; maps are pooled.
+      token: which features of tokens to use, class token or mean over patches; maps are pooled.
       prefix: the number of tokens before the patches.
-      taken: by layer, the features of each call since they were last handed out; a network that
-        passes mirror images too calls its blocks twice.
+      taken: by layer, the features of each call since the last `hand_out`. If a network also passes
+        mirrored images, it calls each block twice.
     """
 
     blocks: Sequence[torch.nn.Module]
@@ -41,7 +41,7 @@ class Tap:
 
     @contextmanager
     def collect_features(self) -> Iterator[None]:
-        """Takes features while the `with` block runs."""
+        """Collects features while the `with` block runs."""
         handles = [
             self.blocks[0].register_forward_pre_hook(
                 lambda _m, inputs: self._take_features(0, inputs[0])
@@ -60,7 +60,8 @@ class Tap:
                 handle.remove()
 
     def hand_out(self) -> list[torch.Tensor]:
-        """Returns float32 [m, width] of each layer, the mean over its calls, and forgets them."""
+        """Returns the features of each layer, float32 [m, width], as a mean over its calls, and
+        clears them."""
         missing = [layer for layer in range(len(self.blocks) + 1) if layer not in self.taken]
         if missing:
             raise ConfigError(
@@ -89,16 +90,16 @@ class Tap:
 
 
 def tap_blocks(network: torch.nn.Module, name: str, *, token: Token) -> Tap:
-    """Makes the tap of a network's blocks; a network without a class token is pooled.
+    """Makes the tap of a network's blocks; without a class token, features are pooled.
 
     Args:
-      network: of timm or open_clip, or of fine-tuning around one.
+      network: a network of timm or open_clip, or fine-tuning's form of such a network.
 
     Raises:
-      ConfigError: when it does not show its blocks.
+      ConfigError: if the network gives no access to its blocks.
     """
     blocks = blocks_of(network, name)
-    for attribute in ("body", "tower"):  # the wrappers of fine-tuning
+    for attribute in ("body", "tower"):  # fine-tuning's wrappers of a network
         network = getattr(network, attribute, network)
     shown = find_blocks(network)
     assert shown is not None, "blocks_of raises"
@@ -106,13 +107,13 @@ def tap_blocks(network: torch.nn.Module, name: str, *, token: Token) -> Tap:
 
 
 def read_images(table: SplitTable, backbone: Backbone, rows: npt.NDArray[np.int64]) -> torch.Tensor:
-    """Decodes some rows of a split in the backbone's input form: [n, channels, height, width].
+    """Decodes some rows of a split into the backbone's input form: [n, channels, height, width].
 
-    Training examples are cropped as test examples are: no random crop.
+    Training examples are cropped like test examples, without random crops.
 
     Raises:
-      DataError: naming the row, when an image cannot be read, or has another size than the first
-        where the backbone does not resize.
+      DataError: naming the row, if an image cannot be read, or if its size differs from the first
+        image's and the backbone does not resize.
     """
     wanted = set(rows.tolist())
     images: list[torch.Tensor] = []
@@ -134,14 +135,14 @@ def read_images(table: SplitTable, backbone: Backbone, rows: npt.NDArray[np.int6
 def block_features(
     network: torch.nn.Module, taps: Tap, images: torch.Tensor, *, device: str
 ) -> list[Features]:
-    """Passes images through a network: the features [n, width] of each layer, in order.
+    """Passes images through a network; returns the features [n, width] of each layer, in order.
 
     Args:
-      network: images as `read_images` gives them -> anything.
-      taps: of blocks of this network.
+      network: takes images in the form of `read_images`; its output is not used.
+      taps: the tap of this network's blocks.
 
     Raises:
-      ConfigError: when a block gives neither tokens nor maps.
+      ConfigError: if a block gives neither tokens nor maps.
     """
     rows = _GPU_ROWS if is_gpu(device) else _CPU_ROWS
     parts: list[list[Features]] = []

@@ -1,13 +1,14 @@
-"""Separability and prediction residual of features, and the geometric law fitted to them by layer.
+"""Separability and prediction residual of features, and the geometric law fitted to both over
+layers.
 
 With K classes, class means m_k of n_k rows and the grand mean m, the scatter between and within
-classes is SS_b = (1/n) sum_k n_k (m_k - m)(m_k - m)^T and SS_w = (1/n) sum_ik (x_ik - m_k)
-(x_ik - m_k)^T. Two orders of their quotient have the name D: Tr[SS_b SS_w^+] is `separability`, as
-the paper on representation laws prints it, and grows as classes come apart; Tr[SS_w SS_b^+] is
-`fuzziness`, that of He and Su (2023), which falls. Pseudo-inverses are in float64 and leave out
+classes is SS_b = (1/n) sum_k n_k (m_k - m)(m_k - m)^T and SS_w = (1/n) sum_ik (x_ik - m_k) (x_ik -
+m_k)^T. Papers use the name D for both orders of the quotient. Tr[SS_b SS_w^+], here `separability`,
+is D in the paper on representation laws, and grows as classes move apart. Tr[SS_w SS_b^+], here
+`fuzziness`, is D in He and Su (2023), and falls. Pseudo-inverses are in float64 and leave out
 eigenvalues of at most `RCOND` times the largest.
 
-All of it is computed from private examples without noise.
+All values are computed from private examples without noise.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from dpprobe.analyses.representation_law.law_record import FittedLaw
 Matrix = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 
-# A bound on eigenvalues of a scatter, so 1e-5 of a standard deviation: float32 features are good to
+# A bound on eigenvalues, which are variances: 1e-5 of a standard deviation. float32 has precision
 # 1e-7.
 RCOND = 1e-10
-# A spread of rows below this part of their size is the rounding of float32 features.
+# A spread of rows below this share of their length is rounding of float32 features.
 CONSTANT = 1e-6
-# Values at or below it are rounding: no law is fitted to them.
+# Values up to this are rounding, so no law is fitted to them.
 ROUNDING = 1e-9
-FEWEST_LAYERS = 3  # for an interval of rho
+FEWEST_LAYERS = 3  # the fewest layers for an interval of rho
 CONFIDENCE = 0.95
 # Reasons for layers without a value.
 NOT_FINITE = "not finite in some rows"
@@ -40,10 +41,10 @@ CONSTANT_ROWS = "the same for all rows, so there is nothing to predict"
 
 @dataclass(frozen=True, kw_only=True)
 class Scatter:
-    """The two orders of D, None if they are 0/0 or rounding.
+    """Both orders of D; a value is None if it is 0/0 or rounding.
 
     Attributes:
-      fault: the reason why a number is None.
+      fault: the reason why a value is None.
     """
 
     separability: float | None
@@ -53,15 +54,16 @@ class Scatter:
 
 @dataclass(frozen=True, kw_only=True)
 class Residuals:
-    """Prediction residuals: the share of a target's variance that least squares leaves.
+    """Prediction residuals: the share of a target's variance that least squares does not explain.
 
     Attributes:
-      integer: of the class number as the target, in the rows that were fitted: as printed.
-      integer_held_out: of the same regression on other rows; above 1 where their mean is closer.
-      one_hot, one_hot_held_out: of one target a class, the mean over classes.
-      null: what pure noise of the same rank leaves in the fitted rows, (n - 1 - rank) / (n - 1).
-      rank: of the features about their mean.
-      fault: the reason why residuals of the fitted rows, or all, are None.
+      integer: for the class number as target, on the fitted rows, as in the paper.
+      integer_held_out: of the same regression on other rows; above 1 if their mean predicts better.
+      one_hot, one_hot_held_out: for one target per class, as a mean over classes.
+      null: the residual of pure noise of the same rank on the fitted rows, (n - 1 - rank) / (n -
+        1).
+      rank: the rank of the centred features.
+      fault: the reason why residuals of the fitted rows, or all residuals, are None.
     """
 
     integer: float | None
@@ -77,8 +79,8 @@ def measure_scatter(features: npt.ArrayLike, labels: npt.ArrayLike) -> Scatter:
     """Measures both orders of D.
 
     Args:
-      features: [n, d], computed with in float64.
-      labels: [n] class numbers; classes without a row do not count.
+      features: [n, d]; converted to float64.
+      labels: [n] class numbers; classes without rows are ignored.
     """
     x, codes, sizes = _read_inputs(features, labels)
     if len(sizes) < 2:
@@ -120,11 +122,11 @@ def measure_residuals(
 ) -> Residuals:
     """Measures prediction residuals of linear regressions with an intercept.
 
-    The integer target depends on the order of the classes; the one-hot ones do not. A residual of
-    other rows is relative to their own variance about their own mean.
+    The integer target depends on the order of the classes; one-hot targets do not. A residual on
+    other rows is relative to the variance of these rows.
 
     Args:
-      features: [n, d] of the rows that are fitted, and their class numbers `labels` [n].
+      features: [n, d] of the rows to fit, and their class numbers `labels` [n].
       held_out: [m, d] of other rows, and their class numbers.
     """
     x, numbers = np.asarray(features, dtype=np.float64), np.asarray(labels, dtype=np.int64)
@@ -144,7 +146,7 @@ def measure_residuals(
     inner = _left_over(targets, (x - centre) @ weights + offset)
     others = np.asarray(held_out, dtype=np.float64)
     wanted = _make_targets(np.asarray(held_out_labels, dtype=np.int64), classes)
-    with np.errstate(invalid="ignore"):  # other rows may not be finite: they have no residual
+    with np.errstate(invalid="ignore"):  # other rows that are not finite get no residual
         outer = _left_over(wanted, (others - centre) @ weights + offset)
     rank = len(values)
     full = rank >= rows - 1
@@ -165,7 +167,7 @@ def _make_targets(labels: Index, classes: Index) -> Matrix:
 
 
 def _left_over(targets: Matrix, predicted: Matrix) -> Matrix:
-    """Returns for each target the unexplained part of its variance; NaN where it has none."""
+    """Returns for each target the unexplained share of its variance; NaN if its variance is 0."""
     total = ((targets - targets.mean(axis=0)) ** 2).sum(axis=0)
     left = ((targets - predicted) ** 2).sum(axis=0)
     return np.divide(left, total, out=np.full(len(total), np.nan), where=total > 0)
@@ -183,12 +185,12 @@ def _average_finite(values: Matrix) -> float | None:
 def fit_law(
     layers: Sequence[int], values: Sequence[float | None]
 ) -> tuple[FittedLaw | None, str | None]:
-    """Fits a geometric law by least squares of logarithms on the layer.
+    """Fits a geometric law: a least-squares line through the logarithms of values by layer.
 
-    A value that is None, zero or rounding is left out.
+    Values that are None, zero or rounding are left out.
 
     Returns:
-      The law, or None with the reason.
+      The law and None, or None and the reason.
     """
     known = [
         (layer, value)
@@ -202,7 +204,7 @@ def fit_law(
     fit = stats.linregress(x, y)
     spread = float(((y - y.mean()) ** 2).sum())
     flat = spread <= (ROUNDING * max(1.0, float(np.abs(y).max()))) ** 2
-    # of equal values SciPy has no standard error
+    # for equal values SciPy returns no standard error
     error = fit.stderr if np.isfinite(fit.stderr) else 0.0
     reach = error * stats.t.ppf((1 + CONFIDENCE) / 2, len(known) - 2)
     return FittedLaw(
@@ -220,14 +222,14 @@ def is_constant(x: Matrix) -> bool:
 
 
 def _root_mean_square(x: Matrix) -> float:
-    """Returns the root of the rows' mean squared length."""
+    """Returns the root of the mean squared length of rows."""
     return float(np.sqrt((x**2).sum(axis=1).mean()))
 
 
 def _decompose_moment(x: Matrix) -> tuple[Matrix, Matrix]:
-    """Returns the eigenvalues of x^T x / n that count, and their vectors [d, rank].
+    """Returns the eigenvalues of x^T x / n above rounding, and their eigenvectors [d, rank].
 
-    By the smaller of the two products of x, whose eigenvalues are the same.
+    Uses the smaller of x^T x and x x^T, whose nonzero eigenvalues are the same.
     """
     rows, columns = x.shape
     small = x.T @ x if columns <= rows else x @ x.T

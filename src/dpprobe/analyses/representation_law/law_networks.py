@@ -1,4 +1,4 @@
-"""The networks and rows that a job of representation laws measures, read from a study's files."""
+"""Reads the networks and rows that a job of representation laws measures, from a study's files."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ logger = logging.getLogger("dpprobe")
 
 @dataclass(frozen=True, kw_only=True)
 class TunedFiles:
-    """The first seed's network of a cell: its folder has its weights and its record."""
+    """The files of the first seed's network of a cell: a folder with weights and record."""
 
     method: str
     epsilon: str
@@ -87,7 +87,7 @@ def measure_laws(
     """Measures the laws of the frozen and the tuned networks of one (dataset, backbone).
 
     Raises:
-      ConfigError: for a backbone whose blocks cannot be told apart.
+      ConfigError: if the backbone gives no access to its blocks.
       DataError: naming an image that cannot be read.
     """
     wanted = _hash_inputs(
@@ -98,7 +98,7 @@ def measure_laws(
         return
     limit_threads(threads)
     place = resolve_device(device)
-    # Without the features inside that the study may ask of the store: hooks of their own take them.
+    # Without the inner features that the study may store, because those are taken by other hooks.
     loaded = loading.load_backbone(
         backbone.model_copy(update={"layers": (), "token": None}),
         runtime=Runtime(device="cpu", precision="float32"),
@@ -202,7 +202,7 @@ def _hash_inputs(
 
 
 def _read_images(table: SplitTable, backbone: Backbone, most: int, *, seed: int) -> Rows:
-    """Reads the images of at most `most` rows of a split, a seeded sample where it has more."""
+    """Reads the images of a split, or of a seeded sample of `most` rows if it has more."""
     chosen = np.arange(table.rows)
     if table.rows > most:
         chosen = np.sort(open_stream(seed, table.split).permutation(table.rows)[:most])
@@ -212,7 +212,8 @@ def _read_images(table: SplitTable, backbone: Backbone, most: int, *, seed: int)
 def _make_frozen_network(
     backbone: Backbone, name: str, *, token: Token, device: str
 ) -> tuple[torch.nn.Module, Tap]:
-    """Makes the network in the form in which parts of it are trained: the same arithmetic."""
+    """Makes the frozen network in fine-tuning's form, so that its arithmetic is the tuned
+    networks'."""
     graph = network_graph(backbone)
     network = Graph(
         frozen_model(backbone),
@@ -233,7 +234,7 @@ def _make_tuned_network(
     token: Token,
     device: str,
 ) -> tuple[torch.nn.Module, Tap]:
-    # The head has no part in the features of blocks, so neither has what normalises its rows.
+    # The features of blocks depend neither on the head nor on the normalisation before the head.
     network = whole_network(
         backbone,
         trained_options(method, NetworkRecord.read(files.folder / RECORD_FILE).chosen),
@@ -246,8 +247,7 @@ def _make_tuned_network(
 
 
 def trained_options(method: MethodOptions, chosen: Mapping[str, Any]) -> FineTune:
-    """Returns the options that a network was trained with; `chosen` has the options that a search
-    chose."""
+    """Returns a network's training options; `chosen` has the values that a search chose."""
     options = network_options(method)
     assert options is not None, "list_law_networks names methods that tune networks"
     return options.make_trial(chosen)

@@ -1,9 +1,9 @@
 """The record of representation laws: the names of its files, and its JSON as a typed object.
 
-The job, the tables, the figures, the report and the rules take names and formats from here. Imports
-nothing heavy, since every start of Snakemake reads it.
+The job, the tables, the figures, the report and the rules take names and formats from here. This
+module imports nothing heavy, because each start of Snakemake imports it.
 
-Nothing in it is private: all numbers come from training examples, or test examples, without noise.
+Nothing in a record is private: all numbers come from training or test examples, without noise.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LAYERS = "layers"  # the folder: <folder>/<dataset>/<backbone>/law.json
 LAW_TABLES = ("representation_law", "accuracy_by_blocks")
 
 Split = Literal["train", "test"]
-# residual: of the class number as an integer, as printed; on test examples, held out.
+# residual: for the class number as an integer target, as in the paper; held out on test examples.
 Measure = Literal["separability", "fuzziness", "residual", "residual_one_hot"]
 MEASURES: tuple[Measure, ...] = ("fuzziness", "separability", "residual", "residual_one_hot")
 # Figures of a (dataset, backbone): figures/<dataset>/<name>_<backbone>.
@@ -31,13 +31,14 @@ Setting = Literal["frozen", "constant", "searched"]
 
 
 class FittedLaw(Part):
-    """A line through the logarithms of values by layer: value_l = value_0 * rho^l.
+    """A line through the logarithms of values by layer l: value_l = value_0 * rho^l.
 
     Attributes:
       rho: the factor per layer.
-      low, high: the ends of its 95% interval. It assumes independent errors of layers and is
+      low, high: the ends of rho's 95% interval, which assumes independent errors of layers and is
         therefore too narrow.
-      r_squared: the share of the logarithms' variance that the line has; None if they are equal.
+      r_squared: the share of the logarithms' variance that the line explains; None if they are
+        equal.
       layers: the number of layers fitted.
     """
 
@@ -49,14 +50,14 @@ class FittedLaw(Part):
 
 
 class Series(Part):
-    """A measure of one network and split, layer by layer, and its law.
+    """One measure of a network on one split, layer by layer, with its law.
 
     Attributes:
-      values: of layers 0, 1, ..., L; None if they are 0/0 or rounding.
-      shuffled: the same with shuffled labels, the mean over shuffles.
-      noise: what pure noise of the layer's rank leaves; of residuals of fitted rows alone.
-      law: of layers 1 to L; None for the reason in `fault`.
-      null: the law of `shuffled`, which widths and ranks alone make.
+      values: for layers 0, 1, ..., L; a value is None if it is 0/0 or rounding.
+      shuffled: the same with shuffled labels, as a mean over shuffles.
+      noise: the residual of pure noise of the layer's rank; only for residuals on fitted rows.
+      law: the law of layers 1 to L; None for the reason in `fault`.
+      null: the law of `shuffled`, which only depends on widths and ranks.
     """
 
     split: Split
@@ -70,7 +71,7 @@ class Series(Part):
 
 
 class LeftOut(Part):
-    """A layer without a value of some measures, and why."""
+    """A layer that has no value of some measures, and the reason."""
 
     layer: int
     split: Split
@@ -82,10 +83,10 @@ class NetworkLaws(Part):
     """The laws of one network.
 
     Attributes:
-      method, epsilon: of the cell whose first seed it is; None of the frozen network.
-      tuned: what was trained: "head", "last 4 blocks", "all".
-      blocks: the number of tuned blocks; 0 for the head alone, None for "all" and adapters.
-      widths: of the features of layers 0 to L.
+      method, epsilon: of the cell whose first seed the network is; None for the frozen network.
+      tuned: the trained part, such as "head", "last 4 blocks" or "all".
+      blocks: the number of tuned blocks; 0 for only the head, None for "all" and adapters.
+      widths: the number of features of layers 0 to L.
     """
 
     method: str | None
@@ -105,10 +106,10 @@ class LawRecord(Record):
     """The laws of the frozen network and the tuned ones of one (dataset, backbone).
 
     Attributes:
-      layers: L, the number of blocks; layer 0 is what enters the first.
+      layers: L, the number of blocks; layer 0 is the input of the first block.
       token: the features of a block: its class token, or pooled tokens or maps.
-      rcond: eigenvalues of at most this part of the largest do not count.
-      fingerprint: of all that decides the values.
+      rcond: eigenvalues up to this share of the largest eigenvalue are left out.
+      fingerprint: of all inputs that decide the values.
     """
 
     format: Literal["dpprobe-representation-law"] = FORMAT
@@ -134,7 +135,7 @@ class LawRecord(Record):
 
 
 def law_path(folder: Path | str, dataset: str, backbone: str) -> Path:
-    """Returns the path of a record below the folder of all."""
+    """Returns the path of a record below the folder of all records."""
     return Path(folder, dataset, backbone, "law.json")
 
 

@@ -1,6 +1,6 @@
 """The tables of representation laws: the laws of each network, and accuracy by tuned blocks.
 
-All of it is made from private examples without noise, and says so.
+All numbers come from private examples without noise, and the tables say so.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def published_laws(published: Published, name: str, records: Sequence[LawRecord]
 
 
 def law_table(records: Sequence[LawRecord], *, dataset: str) -> Table:
-    """Makes the table of laws: a row per network and split."""
+    """Makes the table of laws: one row per network and split."""
     rows = []
     for record in records:
         for network in sort_networks(record.networks):
@@ -181,7 +181,7 @@ def _format_layers(layers: Iterable[int]) -> str:
 
 
 def left_out_notes(records: Sequence[LawRecord]) -> list[str]:
-    """Writes the layers without a value of a measure, and why: one line per backbone."""
+    """Lists the layers that have no value of a measure, with reasons: one line per backbone."""
     notes = []
     for record in records:
         groups: dict[tuple[str, str], set[int]] = {}
@@ -208,7 +208,7 @@ def accuracy_by_blocks(
 ) -> Table:
     """Makes the table of test results by tuned part: one row per method, one column per epsilon.
 
-    Published results stand first, networks without a law and linear heads on the same features
+    Published results come first; networks without a law and linear heads on the same features come
     last.
     """
     stated = {number.single_epsilon for number in published} - {None}

@@ -1,7 +1,7 @@
 """The job of representation laws of one (dataset, backbone). Nothing that it writes is private.
 
-Measures every block of the frozen network and of the tuned ones, on training and test examples, and
-beside each measure the same with shuffled labels.
+Measures all blocks of the frozen network and of the tuned networks, on training and test examples,
+each with the true labels and with shuffled labels.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class Subject:
     """A network to measure: the frozen network, or a cell's network, described by `tuning`.
 
     Attributes:
-      make: the network on its device and the tap of its blocks; called when its turn comes.
+      make: returns the network on its device and the tap of its blocks; called just before it is
+        measured.
     """
 
     make: Callable[[], tuple[torch.nn.Module, Tap]]
@@ -72,7 +73,7 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """The measures of one layer, their means with shuffled labels, and the measures without a
+    """One layer's measures, the means with shuffled labels, and reasons for measures without a
     value."""
 
     width: int
@@ -107,7 +108,7 @@ def law_job(
         }
         for index in range(shuffles)
     ]
-    # A block that was not tuned has the frozen network's features, and its measures.
+    # A block before all tuned blocks has the features, and so the measures, of the frozen network.
     known: dict[bytes, Layer] = {}
     networks, frozen = [], list[Layer]()
     with Progress(len(subjects), label=f"laws of {backbone}", unit="networks") as progress:
@@ -119,14 +120,14 @@ def law_job(
                     for split in SPLITS
                 }
                 token = taps.token
-                del network, taps  # before the next is made
-                with threadpool_limits(1):  # small matrices; another number changes last bits
+                del network, taps  # frees memory before the next network is made
+                with threadpool_limits(1):  # small matrices; more threads would change last bits
                     layers = [
                         _measure_layer(known, pair, labels, shuffled)
                         for pair in zip(features["train"], features["test"], strict=True)
                     ]
                 frozen = layers if subject.tuning is None else frozen
-            else:  # the head alone was tuned
+            else:  # only the head was tuned
                 layers = frozen
             networks.append(_network_laws(subject, layers))
             progress.advance_by(1)
@@ -157,7 +158,7 @@ def _measure_layer(
     labels: Mapping[Split, Labels],
     shuffled: Sequence[Mapping[Split, Labels]],
 ) -> Layer:
-    """Measures a layer, unless features of the same bits were measured before."""
+    """Measures a layer, unless features with the same bits were measured before."""
     digest = hashlib.sha256()
     for part in features:
         digest.update(str(part.shape).encode() + np.ascontiguousarray(part).tobytes())
@@ -188,7 +189,8 @@ def measure_layer(
 def _measure_values(
     train: Features, test: Features, labels: Mapping[Split, Labels]
 ) -> tuple[Values, float, list[tuple[Split, tuple[Measure, ...], str]]]:
-    """Returns the measures, the residual of pure noise, and which have no value, with reasons."""
+    """Returns the measures, the residual of pure noise, and the measures without a value, with
+    reasons."""
     left = measure_residuals(train, labels["train"], held_out=test, held_out_labels=labels["test"])
     spread = {
         "train": measure_scatter(train, labels["train"]),
@@ -251,7 +253,7 @@ def _network_laws(subject: Subject, layers: Sequence[Layer]) -> NetworkLaws:
 def _make_series(split: Split, measure: Measure, layers: Sequence[Layer]) -> Series:
     values = tuple(layer.values[split, measure] for layer in layers)
     shuffled = tuple(layer.shuffled[split, measure] for layer in layers)
-    # Layer 0 is what enters the first block: of class tokens one constant.
+    # The law leaves out layer 0, the input of the first block, where a class token is a constant.
     places = range(1, len(layers))
     law, fault = fit_law(places, values[1:])
     null, _ = fit_law(places, shuffled[1:])

@@ -1,5 +1,4 @@
-"""The networks whose representation laws a study measures, and reasons why it cannot measure
-them."""
+"""Lists the networks whose representation laws a study measures, and faults in its block."""
 
 from __future__ import annotations
 
@@ -21,8 +20,8 @@ class Tuning:
     """One way in which a method tunes a network.
 
     Attributes:
-      setting: constant options, or options that an unpriced search chose.
-      blocks: the number of tuned blocks; 0 for the head alone, None if it is no number.
+      setting: "constant" for options as written, "searched" if an unpriced search chose them.
+      blocks: the number of tuned blocks; 0 for only the head, None for all and adapters.
     """
 
     setting: Literal["constant", "searched"]
@@ -51,7 +50,7 @@ def describe_tuning(method: MethodOptions) -> Tuning | None:
 
 
 def law_datasets(study: Study) -> list[str]:
-    """Returns the datasets of one label per example; none without `representation_law`."""
+    """Returns the datasets with one label per example; none without `representation_law`."""
     if study.block("representation_law") is None:
         return []
     return [name for name in study.datasets if not has_several_labels(study, name)]

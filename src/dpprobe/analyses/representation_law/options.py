@@ -11,15 +11,16 @@ from dpprobe.privacy.risk import to_tokens
 
 
 class RepresentationLawOptions(Options):
-    """Separability and prediction residual of each block, frozen and tuned: not private."""
+    """Separability and prediction residual of the blocks of frozen and tuned networks: not
+    private."""
 
     methods: tuple[Name, ...] | None = Field(
         None,
-        description="Methods whose tuned networks are measured beside the frozen one; if absent, "
-        "all methods that tune networks.",
+        description="Methods whose tuned networks are measured besides the frozen network. Without "
+        "this option, all methods that tune networks.",
     )
     epsilons: Annotated[tuple[str, ...], Field(min_length=1), BeforeValidator(to_tokens)] | None = (
-        Field(None, description="A selection of the study's epsilons; all if absent.")
+        Field(None, description="Some of the study's epsilons; without this option, all of them.")
     )
     rows: int = Field(
         10_000,
@@ -29,12 +30,12 @@ class RepresentationLawOptions(Options):
     )
     token: Literal["class", "pooled"] = Field(
         "class",
-        description="Source of a transformer block's features: the class token, or the mean over "
-        "the patches. Networks without a class token, including convolutional ones, use the mean.",
+        description="Features of a transformer block: its class token, or the mean over its "
+        "patches. Networks without a class token, such as convolutional networks, use the mean.",
     )
     shuffles: int = Field(
         3,
         ge=1,
         le=100,
-        description="Measurements with shuffled labels, as the null distribution for each law.",
+        description="Number of measurements with shuffled labels, with which each law is compared.",
     )

@@ -53,7 +53,7 @@ _SHUFFLED: dict[str, Any] = {"color": "#8C8C8C", "linestyle": (0, (1, 1.5)), "li
 _NOISE: dict[str, Any] = {"color": "#8C8C8C", "linestyle": "-", "linewidth": 0.9}
 
 _NOTHING: tuple[None] = (None,)
-Curve = tuple[str | None, int | None]  # what was tuned, in words and in blocks
+Curve = tuple[str | None, int | None]  # the tuned part in words, and its number of blocks
 
 
 def plot_law(*, record: Path, folder: Path) -> None:
@@ -65,7 +65,7 @@ def plot_law(*, record: Path, folder: Path) -> None:
 
 
 def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
-    """Reads records, and makes the tables of each dataset; no part for a dataset without."""
+    """Reads records, and makes the tables of each dataset that has records."""
     records = read_laws(paths)
     return [
         {"dataset": dataset, "tables": _make_tables(records, dataset, page)}
@@ -87,13 +87,13 @@ def _make_tables(records: Sequence[LawRecord], dataset: str, page: Page) -> list
 def law_figure(record: LawRecord, measure: Measure, *, svg: Path, png: Path) -> None:
     """Draws one measure by block: one column of panels per epsilon, one row per option and split.
 
-    One curve per number of tuned blocks, the frozen network dashed in black, and in gray the frozen
-    network with shuffled labels. In the fitted rows residuals also have what pure noise leaves.
+    One curve per number of tuned blocks; the frozen network is dashed in black, and in gray with
+    shuffled labels. Panels of residuals on fitted rows also show the residual of pure noise.
     """
     tuned = [network for network in record.networks if network.setting != "frozen"]
     epsilons = sorted(keep_unique(network.epsilon or "" for network in tuned), key=budget_order)
     settings = [setting for setting in SETTINGS if setting in {n.setting for n in tuned}]
-    # the frozen network alone has a column of panels
+    # without tuned networks, the frozen network has one column of panels
     rows = [(setting, split) for setting in settings or _NOTHING for split in SPLITS]
     columns: Sequence[str | None] = epsilons or _NOTHING
     looks = _choose_looks(tuned)
@@ -137,7 +137,8 @@ def _panel_title(setting: Setting | None, epsilon: str | None, split: Split) -> 
 
 
 def _choose_looks(tuned: Sequence[NetworkLaws]) -> dict[Curve, dict[str, Any]]:
-    """Gives each number of tuned blocks a colour of a scale, other choices colours of their own."""
+    """Gives numbers of tuned blocks the colours of a scale, and other tuned parts further
+    colours."""
     curves: list[Curve] = keep_unique((n.tuned, n.blocks) for n in sort_networks(tuned))
     counted = sorted((c for c in curves if c[1] is not None), key=lambda curve: curve[1] or 0)
     scale = mpl.colormaps[_COLOURS]
@@ -182,7 +183,7 @@ def _draw_line(axes: Axes, values: Sequence[float | None], **look: Any) -> None:
 
 
 def _law_text(laws: Sequence[FittedLaw | None]) -> str:
-    """Writes rho of the frozen network, and its range over the tuned networks."""
+    """Formats rho of the frozen network, and the range of rho over the tuned networks."""
     frozen, tuned = laws[0], [law.rho for law in laws[1:] if law is not None]
     text = "no law" if frozen is None else f"ρ: frozen {frozen.rho:.2f}"
     if not tuned:
@@ -192,7 +193,8 @@ def _law_text(laws: Sequence[FittedLaw | None]) -> str:
 
 
 def _label_logarithm(axes: Axes) -> None:
-    """Labels an axis with plain numbers; if it spans few powers of ten, also between them."""
+    """Labels an axis with plain numbers; if it spans few powers of ten, also between these
+    powers."""
     low, high = axes.get_ylim()
     decades = math.log10(high / low) if low > 0 else 9.0
     steps: tuple[float, ...] = (1.0, 2.0, 5.0) if decades < 2.5 else (1.0,)

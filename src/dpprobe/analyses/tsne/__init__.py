@@ -1,4 +1,4 @@
-"""Embeds the features of each (dataset, backbone) in the plane by t-SNE, not private."""
+"""Embeds the features of each (dataset, backbone) in the plane by t-SNE; not private."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TSNE_GRID = Exhibit(
     minutes=20,
 )
 
-# For MLflow's run of a dataset, which must not change with other datasets.
+# Only for MLflow's run of a dataset, which must not change if other datasets change.
 DATASET_TSNE = Exhibit(
     name="plot_dataset_tsne",
     kind="figure",

@@ -22,16 +22,16 @@ logger = logging.getLogger("dpprobe")
 EMBEDDING_FORMAT = "dpprobe-embedding"
 EMBEDDING_FORMAT_VERSION = 1
 METADATA_KEY = b"dpprobe"
-NEIGHBOURS = 15  # k of the neighbour agreement
-LARGEST = 1e15  # squares of larger features leave the range of float32
-ANCHORS = 2000  # rows at which it is measured
-ENOUGH = 0.9  # PCA keeps this share of neighbours, or its dimension is doubled
+NEIGHBOURS = 15  # number of nearest neighbours whose agreement is measured
+LARGEST = 1e15  # squares of larger features exceed the range of float32
+ANCHORS = 2000  # number of rows whose neighbours are compared
+ENOUGH = 0.9  # if PCA keeps a smaller share of neighbours, its dimension is doubled
 DOUBLINGS = 3
 NO_TSNE: dict[str, Any] = {
     "method": None, "perplexity": None, "components": None, "neighbours": None,
     "pca_agreement": None, "tsne_agreement": None,
 }  # fmt: skip
-FEWEST_ROWS = 10  # fewer have no picture
+FEWEST_ROWS = 10  # with fewer rows there is no plot
 
 
 def embed_tsne(
@@ -39,26 +39,26 @@ def embed_tsne(
 ) -> None:
     """Embeds the features of a split in the plane and measures how many neighbours stay neighbours.
 
-    PCA, then openTSNE (Policar, Strazar and Zupan, 2024) from a PCA start. The principal components
-    are doubled, up to three times, while they keep less than 90% of each point's 15 nearest
-    neighbours in feature space. The same seed and threads give the same picture.
+    Applies PCA, then openTSNE (Policar, Strazar and Zupan, 2024) with a PCA start. The number of
+    principal components is doubled, up to three times, while they keep less than 90% of each
+    point's 15 nearest neighbours in feature space. The same seed and threads give the same plot.
 
-    Rows that t-SNE cannot embed do not stop a study: fewer than 10, or all equal, give a table
-    without points. The metadata then holds a `note` for the reader, and `method` is null.
+    Fewer than 10 rows, or only equal rows, do not stop a study but give a table without points. The
+    metadata then has a `note` with the reason, and `method` is null.
 
     Args:
-      output: parquet with id, label, x, y; its schema metadata says how it was made, with
-        `pca_agreement` and `tsne_agreement`: the mean share of a point's 15 nearest neighbours
-        in feature space that are among its 15 nearest after PCA and after t-SNE, null without
-        t-SNE. Where rows have several labels, label is how many are positive.
-      options: of the study. points: at most so many rows; beyond, a sample drawn with the seed.
-        perplexity: lowered to a third of the rows where it is larger. components: principal
-        components to begin with.
+      output: parquet with id, label, x, y; the schema metadata describes how it was made.
+        `pca_agreement` there is the mean share of a point's 15 nearest neighbours in feature space
+        that are among its 15 nearest after PCA. `tsne_agreement` is the same after t-SNE; both are
+        null without t-SNE. If rows have several labels, label is the number of positive labels.
+      options: of the study. points: the most rows; of more rows, a sample is drawn with the seed.
+        perplexity: at most a third of the rows, else it is lowered. components: the number of
+        principal components at first.
 
     Raises:
-      DataError: when a feature shard is missing or damaged.
+      DataError: if a feature shard is missing or damaged.
     """
-    # HDF5: figures read embeddings and need none
+    # imports HDF5, which figures of embeddings do not need
     from dpprobe.features.feature_store import FeatureStore
 
     store = FeatureStore(manifest)
@@ -109,7 +109,8 @@ def read_embedding(path: Path) -> tuple[pa.Table, dict[str, Any]]:
 def compute_embedding(
     features: np.ndarray, *, perplexity: float, components: int, seed: int, threads: int
 ) -> tuple[np.ndarray, dict[str, Any]]:
-    """Computes PCA and t-SNE of [m, d] features: [m, 2] the plane, the settings and agreements."""
+    """Computes PCA and t-SNE of features [m, d]; returns the plane [m, 2], and settings with
+    agreements."""
     import openTSNE
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
@@ -151,9 +152,9 @@ def compute_embedding(
 
 
 def find_nearest(rows: np.ndarray, anchors: np.ndarray, *, k: int = NEIGHBOURS) -> np.ndarray:
-    """Returns indices [a, k] of the other rows [m, d] nearest to each anchor [a], in any order."""
+    """Returns indices [a, k] of the k other rows nearest to each anchor [a], in any order."""
     k = min(k, len(rows) - 1)
-    # Distances do not change when the mean goes, and float32 products then lose less.
+    # Subtracting the mean does not change distances, but float32 products are then more precise.
     centred = np.ascontiguousarray(rows - rows.mean(axis=0), dtype=np.float32)
     squares = np.einsum("ij,ij->i", centred, centred)
     result = np.empty((len(anchors), k), dtype=np.int64)
@@ -166,7 +167,8 @@ def find_nearest(rows: np.ndarray, anchors: np.ndarray, *, k: int = NEIGHBOURS) 
 
 
 def measure_agreement(first: np.ndarray, second: np.ndarray) -> float:
-    """Returns the mean share of the neighbours [a, k] in `first` that `second` has in that row."""
+    """Returns the mean share of neighbours [a, k] in a row of `first` that are in the same row of
+    `second`."""
     shared = [np.isin(one, two).mean() for one, two in zip(first, second, strict=True)]
     return float(np.mean(shared))
 
@@ -174,8 +176,8 @@ def measure_agreement(first: np.ndarray, second: np.ndarray) -> float:
 def _reduce_dimension(
     features: np.ndarray, anchors: np.ndarray, truth: np.ndarray, *, components: int, seed: int
 ) -> tuple[np.ndarray, float]:
-    """Returns principal components, doubled until few neighbours are lost, and the share of kept
-    neighbours."""
+    """Returns enough principal components to keep most neighbours, and the share of neighbours
+    kept."""
     from sklearn.decomposition import PCA
 
     most = min(len(features) - 1, features.shape[1])
@@ -192,7 +194,8 @@ def _reduce_dimension(
 
 
 def _choose_colours(store: FeatureStore) -> tuple[np.ndarray, list[str], str]:
-    """Returns the labels [n] that rows are coloured by, their names, and the legend's title."""
+    """Returns the labels [n] by which rows are coloured, the labels' names, and the legend's
+    title."""
     labels = np.asarray(store.labels)
     if labels.ndim == 1:
         return labels, list(store.class_names), "class"
@@ -202,7 +205,7 @@ def _choose_colours(store: FeatureStore) -> tuple[np.ndarray, list[str], str]:
 
 
 def _at_least_two_columns(reduced: np.ndarray) -> np.ndarray:
-    """Adds a column of zeros to a single column, because t-SNE starts from two."""
+    """Adds a column of zeros to a single column, because t-SNE starts from two columns."""
     return np.pad(reduced, ((0, 0), (0, max(0, 2 - reduced.shape[1]))))
 
 

@@ -20,8 +20,8 @@ from dpprobe.exhibits import style
 from dpprobe.exhibits.class_colours import CIRCLES, CLASS_COLOURS, NAMED_CLASSES
 from dpprobe.study.ablations import keep_unique
 
-MARKERS = ("o", "^")  # of the first classes, and of those after them
-NAMED_POINTS = 50  # among fewer, a class's name would hide its points; the legend has it
+MARKERS = ("o", "^")  # of the first classes, and of the others
+NAMED_POINTS = 50  # with fewer points, a class's name would hide them
 
 
 def plot_tsne_grid(*, embeddings: Sequence[Path], split: str, svg: Path, png: Path) -> None:
@@ -40,8 +40,8 @@ def tsne_grid(
 ) -> None:
     """Draws embeddings side by side: one row per dataset, one column per backbone.
 
-    Each panel's title has the share of nearest neighbours that t-SNE keeps. Each row has the
-    colours of its labels and the number of points; of a sample also its seed.
+    Each panel's title has the share of nearest neighbours that t-SNE keeps. Each row has a legend
+    of its label colours and the number of points, with the seed if they are a sample.
     """
     datasets = keep_unique(dataset for dataset, _ in embeddings)
     backbones = keep_unique(backbone for _, backbone in embeddings)
@@ -71,13 +71,13 @@ def tsne_grid(
 
 
 def tsne_figure(embedding: Path, *, svg: Path, png: Path, title: str | None = None) -> None:
-    """Draws an embedding, coloured by class; a note replaces points that are missing.
+    """Draws an embedding, coloured by class; without points, draws the note with the reason.
 
-    Up to 20 classes are named, in the plane and in the legend; more share a colour bar. The line
-    below the title gives the share of nearest neighbours that PCA and t-SNE keep.
+    Up to 20 classes are named, in the plane and in the legend; more classes share a colour bar. The
+    line below the title gives the share of nearest neighbours that PCA and t-SNE keep.
 
     Raises:
-      DataError: when the file is not an embedding.
+      DataError: if the file is not an embedding.
     """
     table, facts = read_embedding(embedding)
     plane = np.column_stack([table["x"].to_numpy(), table["y"].to_numpy()])
@@ -148,13 +148,13 @@ def _drawn_rows(facts: Mapping[str, Any]) -> str:
 
 
 def _draw_empty_plane(axes: Axes, note: str) -> None:
-    """Draws a plane without points, a note in their place."""
+    """Draws a plane with a note in place of points."""
     axes.text(0.5, 0.5, note, transform=axes.transAxes, ha="center", va="center")
     _draw_frame(axes)
 
 
 def _draw_frame(axes: Axes) -> None:
-    """Draws a frame without ticks: the plane's units mean nothing."""
+    """Draws a frame without ticks, because the plane's units mean nothing."""
     axes.set_xticks([])
     axes.set_yticks([])
     for side in axes.spines.values():

@@ -1,4 +1,4 @@
-"""Classifiers from class names without training; not private."""
+"""Classifiers made from class names without training; not private."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dpprobe.exhibits.exhibit import one, waits
 
 ANALYSIS = Analysis(
     name="zero_shot",
-    describe="Classifies test images by the text embeddings of their classes.",
+    describe="Classifies test images by the text embeddings of the class names.",
     reads=None,
     backbones=lambda study: study.text_backbones(),
     measurement=Measurement(

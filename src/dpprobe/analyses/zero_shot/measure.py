@@ -1,8 +1,9 @@
-"""Zero-shot classification: image features against the text embeddings of the classes.
+"""Zero-shot classification: compares image features with the text embeddings of the classes.
 
-As Radford et al. 2021, section 3.1.2: the cosine of an image's embedding with each class's, times
-the model's logit scale. Nothing is trained, so no training example is touched: the classifier
-spends no privacy. Its score on a private test split is a test result, which is not private.
+As in Radford et al. 2021, section 3.1.2, logits are cosines of the image's embedding with the
+classes' embeddings, times the model's logit scale. Nothing is trained and no training example is
+used, so the classifier costs no privacy. Its score on a private test split is a test result, which
+is not private.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from dpprobe.results.unit_counts import class_counts, count_units, unit_codes
 logger = logging.getLogger("dpprobe")
 
 BLOCK_ROWS = 4096
-# Metrics that need no threshold: with several labels per example, cosines have none.
+# Metrics that need no threshold, because cosines have no threshold for several labels.
 RANKED = ("auc", "mean_average_precision", "per_label_auc", "per_label_average_precision")
 
 
@@ -48,17 +49,16 @@ def classify_zero_shot(
     """Scores a test split by the text embeddings of its classes.
 
     Args:
-      test: manifest of the split's features, image embeddings of the same model.
-      text: what `features.text.write_text_embeddings` wrote.
+      test: manifest of the test features, which are image embeddings of the same model.
+      text: the text embeddings, from `features.text.write_text_embeddings`.
       metrics: the results, with an interval over test examples, or over patients, as JSON.
-      predictions: parquet with id, label, scores, the subgroups and, where known, numbers of the
-        patients.
+      predictions: parquet with id, label, scores, subgroups and, if known, the patients' numbers.
       model: the name of the model whose text tower made `text`.
-      metric: the dataset's choice of headline metric, None for the usual. With several labels per
-        example and a model without a logit bias it is AUC in any case.
+      metric: the headline metric that is set for the dataset; None for the default. With several
+        labels per example and a model without a logit bias, the headline is always AUC.
 
     Raises:
-      DataError: when classes, weights or dimension of the two do not fit together.
+      DataError: if images and text differ in classes, weights or dimension.
     """
     store = FeatureStore(test)
     weights, facts = read_text_embeddings(text)
@@ -88,7 +88,7 @@ def classify_zero_shot(
         test_counts=class_counts(labels, store.num_classes),
     )
     if ranked:
-        shown = "auc"  # an accuracy needs a threshold, which a model without a bias has none of
+        shown = "auc"  # accuracy needs a threshold, which a model without a bias lacks
     if shown not in summary:
         raise DataError(f"{test}: {NO_AUC}")
     write_table(predictions, _make_predictions(store, labels, scores, units))
@@ -127,7 +127,7 @@ def scored_blocks(
 ) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
     """Yields logits of the rows in order: (first row, float32 [m, classes]).
 
-    A row of zeros, which has no direction, has cosine 0 with every class.
+    A row of zeros has no direction; its cosine with each class is 0.
     """
     scale = np.float32(facts["logit_scale"])
     bias = np.float32(facts["logit_bias"] or 0.0)
@@ -142,7 +142,7 @@ def _check_inputs(
 ) -> None:
     if list(store.class_names) != list(facts["class_names"]):
         raise DataError(
-            f"{text}: classes differ from those of {store.path}; delete it and run again"
+            f"{text}: classes differ from the classes of {store.path}; delete {text} and run again"
         )
     if weights.shape[1] != store.dimension:
         raise DataError(
@@ -171,7 +171,7 @@ def _make_predictions(
 
 
 def _make_array(values: np.ndarray, kind: pa.DataType) -> pa.Array:
-    """Returns [n] as it is, [n, K] as lists."""
+    """Returns an Arrow array: [n] as scalars, [n, K] as lists."""
     if values.ndim == 1:
         return pa.array(values)
     flat = pa.array(values.reshape(-1)).cast(kind)

@@ -15,6 +15,6 @@ def read_zero_shot(path: Path) -> dict[str, Any]:
     """Reads the record of a zero-shot classifier.
 
     Raises:
-      DataError: when it is not one of this version.
+      DataError: if the file is not such a record of this version.
     """
     return read_record(path, kind=ZERO_SHOT_FORMAT, version=ZERO_SHOT_FORMAT_VERSION)
