@@ -71,8 +71,7 @@ def flush_to_disk(path: Path) -> None:
 
 
 def canonical_json(value: Any) -> str:
-    """Returns JSON with sorted keys and no spaces, so that equal values give equal text; refuses
-    NaN."""
+    """Returns JSON with sorted keys and no spaces: equal values give equal text; refuses NaN."""
     return json.dumps(
         value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False
     )
@@ -148,8 +147,7 @@ def parse_values(content: bytes) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """Reads a file as `parse_values` does; raises OSError if it cannot be read, ValueError if
-    damaged."""
+    """Reads a file as `parse_values`; raises OSError if unreadable, ValueError if damaged."""
     return parse_values(path.read_bytes())
 
 
@@ -332,8 +330,7 @@ def require_room(folder: Path, needed: int) -> None:
 
 @contextmanager
 def explain_full_disk(folder: Path, doing: str) -> Iterator[None]:
-    """Raises DataError if the disk fills up in the `with` block; `doing` describes the work
-    there."""
+    """Raises DataError if the disk fills up in the `with` block; `doing` is the work there."""
     try:
         yield
     except OSError as error:

@@ -194,12 +194,11 @@ class Accelerator:
         return torch.empty(tuple(shape), dtype=dtype, pin_memory=True)
 
     def copy_to_device(self, values: torch.Tensor) -> torch.Tensor:
-        """Starts a copy to the device, without waiting for its end."""
+        """Starts a copy to the device."""
         return values.to(self.device, non_blocking=True)
 
     def copy_to_host(self, values: torch.Tensor) -> torch.Tensor:
-        """Starts a copy to the host, without waiting; before reading, wait for a mark that was set
-        later."""
+        """Starts a copy to the host; before reading, wait for a mark that was set later."""
         return self.host_memory(values.shape, values.dtype).copy_(values, non_blocking=True)
 
     def set_mark(self) -> Mark:
@@ -240,6 +239,5 @@ def use_precision(device: torch.device | str, precision: torch.dtype | None) -> 
 
 
 def has_kernels(device: torch.device) -> bool:
-    """Returns True for a device on which compiled loops run; on others torch computes the same
-    sums."""
+    """Returns True if compiled loops run on a device; on others torch computes the same sums."""
     return device.type == "cpu"

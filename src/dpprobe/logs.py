@@ -36,8 +36,7 @@ BRIEF = "DPPROBE_BRIEF"
 
 
 class _LogFile(logging.FileHandler):
-    """A log file that reports only once if it cannot be written, since the terminal has the same
-    lines."""
+    """A log file that reports only once if it cannot be written; the terminal has its lines."""
 
     failed = False
 
@@ -121,8 +120,7 @@ def job_log(path: str | Path) -> Iterator[None]:
 
 
 def _log_error(error: str, written: _LogFile, terminal: logging.Handler) -> None:
-    """Logs the error that ends a job; leaves the terminal out if the run prints the error when it
-    ends."""
+    """Logs the error that ends a job; not on the terminal if the run prints errors at its end."""
     terminal.addFilter(lambda _: not written.tells_at_end())
     logger.error("%s", error)
 

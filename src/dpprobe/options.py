@@ -1,5 +1,4 @@
-"""The base class of all blocks of a study's configuration, and registries of these blocks by
-name."""
+"""The base class of all blocks of a study's configuration, and registries of blocks by name."""
 
 from __future__ import annotations
 
@@ -79,8 +78,7 @@ class Options(BaseModel):
 
     @classmethod
     def suggest_key(cls, key: str) -> str | None:
-        """Returns this block's key with the same purpose as another block's key, if there is
-        one."""
+        """Returns this block's key with the same purpose as another block's key, if any."""
         words = cls.COUNTERPARTS.get(key)
         return words if words and words.partition(":")[0] in cls.model_fields else None
 

@@ -38,8 +38,7 @@ class OtherRun(NamedTuple):
     shared: Path
 
     def describe(self) -> str:
-        """Describes the run: its folder, process, machine and start, and the folder that both runs
-        share."""
+        """Describes the run: folder, process, machine and start, and the folder that both share."""
         return (
             f"another run works on {self.shared} (in {self.folder}, process {self.process} on "
             f"{self.host}, since {self.started})"

@@ -56,8 +56,7 @@ _WANTED = {
 
 
 def validate_options(cls: type[OptionsT], values: Mapping[str, Any], where: str) -> OptionsT:
-    """Reads values as options; raises ConfigError with one line per fault, each starting with
-    `where`."""
+    """Reads values as options; raises ConfigError: one line per fault, starting with `where`."""
     _check_extent(values, where)
     try:
         return cls.model_validate(dict(values))
@@ -69,8 +68,8 @@ def validate_options(cls: type[OptionsT], values: Mapping[str, Any], where: str)
 def read_options(
     registry: Mapping[str, str], key: str, values: Mapping[str, Any], base: type[OptionsT]
 ) -> OptionsT:
-    """Reads values as the options that the value of `key` names; raises ConfigError as
-    `validate_options`."""
+    """Reads values as the options that `key` selects; raises ConfigError with one line per
+    fault."""
     try:
         name = registered_name(registry, key, values.get(key))
     except ValueError as error:

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 
 class Cost(NamedTuple):
-    """Memory and time that a job requests at its first attempt; each retry requests more of
-    both."""
+    """Memory and time that a job requests at its first attempt; each retry requests more."""
 
     memory_mb: float
     minutes: float
@@ -167,7 +166,7 @@ def has_several_labels(study: Study, dataset: str) -> bool:
 
 
 def of_datasets(list_files: Callable[[StudyFiles, str], Iterable[str]]) -> Paths:
-    """Makes a function that calls `list_files` for all datasets of the study and joins the
+    """Makes a function that calls `list_files` for all datasets of a study and joins the
     results."""
     return lambda files, _place: [
         path for name in files.study.datasets for path in list_files(files, name)

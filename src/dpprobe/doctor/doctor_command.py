@@ -182,8 +182,7 @@ def _count_unhashed(results: Path, checked: Sequence[Checked]) -> Counter[str]:
 def _treat_damage(
     damage: Checked, results: Path, data: Path | None, run: Run | None, *, fix: bool
 ) -> tuple[bool, str]:
-    """Deletes a damaged file if allowed; returns whether the next run recreates it, and the
-    remedy."""
+    """Deletes a damaged file if allowed; returns if the next run recreates it, and the remedy."""
     if damage.by_hand:
         return False, damage.by_hand
     of_results, target = damage.path.is_relative_to(results), damage.target

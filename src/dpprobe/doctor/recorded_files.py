@@ -85,8 +85,7 @@ class RecordedFile(NamedTuple):
 
 
 class FoundRecord(NamedTuple):
-    """A record, and the files whose hashes it contains; `hashed` if it also contains its own
-    hash."""
+    """A record, and the files whose hashes it contains; `hashed` if it also has its own hash."""
 
     checked: Checked
     hashed: bool = True
@@ -105,7 +104,7 @@ def _describe_error(error: OSError, by_hand: str = "") -> tuple[str, str]:
 
 
 def list_records(folder: Path, *, data: bool = False) -> list[Path]:
-    """Lists the records below a folder of results or split tables, and missing records of finished
+    """Lists records below a folder of results or split tables, also missing ones of finished
     jobs."""
     if data:
         return sorted(chain.from_iterable(map(folder.glob, _DATA_PLACES)))

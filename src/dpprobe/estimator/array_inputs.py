@@ -56,8 +56,7 @@ def read_source(source: RowSource) -> npt.NDArray[np.float32]:
 
 
 def join_blocks(values: Any) -> Any:
-    """Returns an iterator's blocks [m, d], or a tensor, as one array; returns other values
-    unchanged."""
+    """Returns an iterator's blocks [m, d], or a tensor, as one array; other values unchanged."""
     if isinstance(values, torch.Tensor):
         return values.detach().cpu().numpy()
     if not isinstance(values, Iterator):
@@ -75,8 +74,7 @@ def join_blocks(values: Any) -> Any:
 
 
 def clear_unusable(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Returns rows [m, d] to be scored; rows that training would replace by zeros are zeros here
-    too."""
+    """Returns rows [m, d] to be scored; rows that training would clear are zeros here too."""
     with np.errstate(over="ignore", invalid="ignore"):
         usable = np.linalg.norm(rows.astype(np.float64), axis=1) <= LONGEST_ROW
     if usable.all():
@@ -134,8 +132,7 @@ def number_labels(labels: npt.NDArray[Any], classes: Sequence[Hashable]) -> npt.
 
 
 def number_groups(groups: Any, rows: int) -> Units:
-    """Returns the units of privacy by the names of groups; raises PrivacyError for a missing
-    name."""
+    """Returns the units of privacy by names of groups; raises PrivacyError for a missing name."""
     import pandas as pd  # heavy: for this function alone
 
     names = np.asarray(groups, dtype=object)  # as text, a missing name would become "nan"

@@ -1,5 +1,4 @@
-"""The release of an estimator's head: the privacy statement, and the bundle for `dpprobe
-verify`."""
+"""The release of an estimator's head: its privacy statement, and the bundle that users verify."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A fitted head and the facts of its privacy statement, which is all that an estimator keeps of a
-fit."""
+"""A fitted head and the facts of its privacy statement: all that an estimator keeps of a fit."""
 
 from __future__ import annotations
 

@@ -219,8 +219,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
 
     @available_if(lambda self: self._has_probabilities())
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
-        """Returns probabilities [n, classes]; classifiers whose scores are no logits lack this
-        method."""
+        """Returns probabilities [n, classes]; heads whose scores are no logits lack this."""
         scores = torch.from_numpy(self._score_rows(X)).to(torch.float64)
         chances: npt.NDArray[np.float64] = apply_link(scores, self._link).numpy()
         return chances / chances.sum(axis=1, keepdims=True)

@@ -101,8 +101,7 @@ class Conv2dRule(Rule):
     def _pad_inputs(
         module: nn.Conv2d, inputs: torch.Tensor
     ) -> tuple[torch.Tensor, tuple[int, int]]:
-        """Returns inputs, and the (height, width) of zeros that the convolution still has to
-        add."""
+        """Returns inputs, and the (height, width) of zeros that the convolution still adds."""
         if isinstance(module, Conv2dSame):
             padded = pad_same(
                 inputs, list(module.kernel_size), list(module.stride), list(module.dilation)

@@ -80,8 +80,7 @@ def cut_backbone(backbone: Backbone, runtime: Runtime, blocks: int) -> Backbone:
 
 
 def cut_shape(store: FeatureStore) -> tuple[int, ...]:
-    """Returns the shape of an activation; raises StoreError if a store has features of another
-    kind."""
+    """Returns the shape of an activation; raises StoreError if the store has other features."""
     cut = store.preprocessing.get(CUT)
     if not isinstance(cut, dict):
         raise StoreError(

@@ -76,8 +76,7 @@ def check_network(
 
 
 def _draw_inputs(example: torch.Tensor, views: int, generator: torch.Generator) -> torch.Tensor:
-    """Returns random rows [ROWS, ...] shaped like those of `example`; [ROWS, views, ...] for
-    several views."""
+    """Returns random rows shaped as in `example`: [ROWS, ...], or [ROWS, views, ...] for views."""
     shape = (ROWS, *((views,) if views > 1 else ()), *example.shape[1:])
     if example.dtype == torch.uint8:
         values = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)

@@ -27,8 +27,7 @@ from dpprobe.finetune.losses import row_losses
 
 @dataclass(frozen=True)
 class Layer:
-    """A module with trained parameters; `names` maps their names in the module to the gradients'
-    names."""
+    """A module with trained parameters; `names` maps their names there to the gradients' names."""
 
     name: str
     module: nn.Module
@@ -120,8 +119,7 @@ class Ghost:
 
     @contextmanager
     def _note_calls(self, batch: BatchGradients) -> Iterator[list[Any]]:
-        """Records the calls of layers; yields the outputs of calls that no trained parameter
-        precedes."""
+        """Records the calls of layers; yields outputs that no trained parameter precedes."""
         starts: list[Any] = []
         calls: Counter[int] = Counter()
         handles = []

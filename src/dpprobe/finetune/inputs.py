@@ -79,15 +79,13 @@ class Inputs:
             raise DataError(f"inputs: {len(source)} rows but {self.rows} labels")
 
     def read_batch(self, index: Index, *, step: int | None) -> torch.Tensor:  # noqa: ARG002
-        """Returns rows [m, ...] in the order of `index`; their augmented views if `step` is
-        given."""
+        """Returns rows [m, ...] in the order of `index`; augmented views if `step` is given."""
         if isinstance(self._source, torch.Tensor):
             return self._source[torch.from_numpy(index).to(self._source.device)]
         return self._source.read_rows(index)
 
     def keep_rows(self, kept: npt.NDArray[np.bool_]) -> Self:
-        """Returns the same inputs, without a copy, in which only some rows take part in
-        training."""
+        """Returns the same inputs, not copied, in which only some rows take part in training."""
         other = copy.copy(self)
         other.kept = kept
         return other

@@ -28,8 +28,7 @@ _TINY = 2.0**-126  # a product of smaller size may be rounded to zero
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a layer: its arguments, of which the first is the batch, and its output's
-    gradient."""
+    """One call of a layer: its arguments, the batch first, and its output's gradient."""
 
     module: nn.Module
     inputs: tuple[Any, ...]

@@ -40,8 +40,7 @@ class LoraLinear(nn.Module):
     """A frozen linear layer W plus a low-rank adapter: y = W x + scale * b(a(x))."""
 
     def __init__(self, base: nn.Linear, a: torch.Tensor, *, alpha: float) -> None:
-        """Takes a's weights [rank, inputs]; b starts from zero, so the layer's output is at first y
-        = W x."""
+        """Takes a's weights [rank, inputs]; b starts from zero, so that y = W x at first."""
         super().__init__()
         rank = len(a)
         self.base = base
@@ -113,8 +112,7 @@ def replace_module(model: nn.Module, path: str, module: nn.Module) -> None:
 
 
 def check_reached(model: nn.Module, run: Callable[[], T], *, name: str) -> T:
-    """Returns the result of a forward pass; raises ConfigError if the pass does not call each
-    adapter."""
+    """Returns a forward pass's result; raises ConfigError if it does not call each adapter."""
     reached: set[int] = set()
     layers = [(path, one) for path, one in model.named_modules() if isinstance(one, LoraLinear)]
     hooks = [

@@ -104,8 +104,7 @@ _TUNE_FORMS: dict[str, type[Block]] = {"blocks": TuneBlocks, "lora": TuneLora}
 
 
 def _read_tune(value: Any) -> Any:
-    """Reads `tune` by the mapping's key, so that errors concern only the form that the user
-    wrote."""
+    """Reads `tune` by the mapping's key, so that errors concern only the form in the study."""
     if isinstance(value, Mapping) and len(value) == 1:
         (key,) = value
         if key in _TUNE_FORMS:
@@ -298,8 +297,8 @@ class Options(GradientOptions):
             self._check_trial(values)
 
     def _check_trial(self, values: Mapping[str, Any]) -> None:
-        """Raises ValueError for values that are invalid, or that change epsilon or the meaning of
-        scores."""
+        """Raises ValueError for values that are invalid, or change epsilon or the scores'
+        meaning."""
         place = f"search.space: {spell_options(values)}"
         try:
             changed = self.make_trial(values)

@@ -21,8 +21,7 @@ _READS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.defau
 
 
 class RefuseBranches(TorchDispatchMode):
-    """Refuses to read numbers of a batch, because no test finds every branch that depends on
-    them."""
+    """Refuses to read numbers of a batch, because no test finds all branches by them."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

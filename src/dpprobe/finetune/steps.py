@@ -109,8 +109,7 @@ class Training:
             average.lerp_(self._parameters[name], float(self._mixing[self.taken]))
 
     def _drawn_rows(self) -> RowIndices:
-        """Samples the units of the next step; returns those of their rows that take part in
-        training."""
+        """Samples the next step's units; returns those of their rows that take part in training."""
         inputs = self._inputs
         if self._mechanism.sample_rate == 1:
             rows = np.arange(inputs.rows)
@@ -121,8 +120,7 @@ class Training:
         return rows if inputs.kept is None else rows[inputs.kept[rows]]
 
     def _physical_batches(self, rows: RowIndices) -> Iterator[tuple[RowIndices, torch.Tensor]]:
-        """Yields a step's rows in parts; a thread reads the next part ahead if the inputs are
-        slow."""
+        """Yields a step's rows in parts; a thread reads the next part ahead if inputs are slow."""
         size, step = self._rows_at_once, self.taken
         parts = [rows[start : start + size] for start in range(0, len(rows), size)]
         if not self._inputs.slow or len(parts) < 2:

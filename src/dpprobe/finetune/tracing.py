@@ -34,16 +34,14 @@ class _Tracer(fx.Tracer):
         return id(m) not in self._around
 
     def to_bool(self, obj: fx.Proxy) -> bool:
-        """Returns a condition's value if it is the same for both batches: it then depends only on
-        sizes."""
+        """Returns a condition's value if both batches give the same: it depends only on sizes."""
         answers = [self._find_value(obj.node, batch, {}) for batch in range(len(self._batches))]
         if answers[0] is answers[1] and isinstance(answers[0], bool):
             return answers[0]
         return super().to_bool(obj)
 
     def _find_value(self, node: fx.Node, batch: int, known: dict[fx.Node, Any]) -> Any:
-        """Computes a node's value; outputs of modules were recorded before the trace, which cannot
-        run them."""
+        """Computes a node's value; outputs of modules were recorded before the trace."""
         if node not in known:
             known[node] = self._compute_value(node, batch, known)
         return known[node]

@@ -221,8 +221,7 @@ def checked_mechanism(options: Options, inputs: Inputs, releases: Releases) -> M
 
 @contextmanager
 def _make_reproducible() -> Iterator[None]:
-    """Sets full float32 precision and deterministic convolutions, and restores the caller's
-    settings."""
+    """Sets full float32 precision and deterministic convolutions; restores them afterwards."""
     backend = torch.backends.cudnn
     flags = backend.deterministic, backend.benchmark, backend.allow_tf32
     backend.deterministic, backend.benchmark, backend.allow_tf32 = True, False, False

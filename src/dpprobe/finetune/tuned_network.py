@@ -27,8 +27,7 @@ TRANSFORM = "transform."
 
 
 class Network(nn.Module):
-    """Inputs -> float32 scores: a body that computes features, their normalisation, and a linear
-    head."""
+    """Inputs -> float32 scores: a body for features, their normalisation, and a linear head."""
 
     mean: torch.Tensor
     std: torch.Tensor
@@ -36,8 +35,7 @@ class Network(nn.Module):
     def __init__(
         self, body: nn.Module, head: nn.Linear, transform: Transform, *, graph: Graph | None
     ) -> None:
-        """Takes the backbone's graph if inputs are images, for converting bytes into normalised
-        images."""
+        """Takes the backbone's graph if inputs are images, to normalise their bytes."""
         super().__init__()
         self.body, self.head, self.transform = body, head, transform
         self.from_images = graph is not None

@@ -118,8 +118,7 @@ def run_trials(
 
 
 def best_trial(trials: Sequence[Trial]) -> Trial:
-    """Returns the trial with the largest score, of equals the first; raises ConfigError if all
-    diverged."""
+    """Returns the (first) trial with the largest score; raises ConfigError if all diverged."""
     scored = [trial for trial in trials if trial.score is not None]
     if not scored:
         raise ConfigError(
@@ -206,8 +205,7 @@ def suggest_values(search: Search, trials: Sequence[Trial], seed: int) -> dict[s
 
 
 def _make_distribution(space: Any) -> BaseDistribution:
-    """Returns Optuna's form of a space; a list is given by its indices, because 1 and true are
-    equal."""
+    """Returns Optuna's form of a space; a list by its indices, because 1 and true are equal."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution  # as above
 
     if isinstance(space, Range):

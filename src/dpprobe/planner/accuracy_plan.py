@@ -181,8 +181,7 @@ def _make_scale(setting: Setting, ceiling: float | None, majority: float | None)
 
 
 def make_scale(classes: int, *, ceiling: float | None, majority: float) -> Scale:
-    """Makes a scale from a ceiling above the majority-class baseline, or from those of public
-    datasets."""
+    """Makes a scale from a ceiling above the majority-class baseline, or from public ceilings."""
     given = ceiling is not None and ceiling > majority
     public = tuple(value for value in read_curves().choose_ceilings(classes) if value > majority)
     return Scale(

@@ -55,8 +55,7 @@ def _explain_target(epsilon: float) -> list[str]:
 
 
 def _write_table(plan: PlanForPeople) -> list[str]:
-    """Formats one line per choice: the share of the lead kept, and the accuracy for each
-    ceiling."""
+    """Formats one line per choice: share of the lead kept, and the accuracy for each ceiling."""
     scale = plan.scale
     heads = [f"if non-private is {100 * value:.0f}%" for value in scale.ceilings]
     lines = [f"{'':12} {f'{plan.unit}s':>9} {'epsilon':>7}  {'lead kept':22}" + "".join(

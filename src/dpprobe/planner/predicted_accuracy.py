@@ -75,8 +75,7 @@ class Kept:
     beyond: int
 
     def predict_accuracy(self, *, chance: float, ceiling: float) -> tuple[float, float, float]:
-        """Returns low, expected and high accuracy, from 0 to 1, given the non-private accuracy
-        `ceiling`."""
+        """Returns low, expected and high accuracy for the non-private accuracy `ceiling`."""
         low, expected, high = (
             min(max(chance + share * (ceiling - chance), 0.0), 1.0)
             for share in (self.low, self.expected, self.high)
@@ -107,8 +106,7 @@ def too_few(setting: Setting, *, floor: float = 0.0) -> bool:
 
 
 def n_to_keep(setting: Setting, share: float) -> int | None:
-    """Returns the n from which more than `share` is expected; None if no measured signal gave so
-    much."""
+    """Returns the n from which more than `share` is expected; None if no measured signal did."""
     law = read_curves().law
     return _n_at(setting, law, law.signal_of(law.expected, share))
 

@@ -45,8 +45,7 @@ class Best:
 
     @property
     def head_epsilon(self) -> float:
-        """The head's own epsilon: if the budget is a permitted risk, heads in one row differ in
-        epsilon."""
+        """The head's own epsilon: for a permitted risk, heads in one row differ in epsilon."""
         return self.at if self.entry.epsilon is None else self.entry.epsilon
 
     @property
@@ -72,8 +71,7 @@ class Best:
 
     @property
     def uncorrected(self) -> bool:
-        """True if this is the best of several cells, without a held-out estimate to correct for
-        that."""
+        """True if this is the best of several cells, and no held-out estimate corrects for that."""
         return self.choice.candidates > 1 and self.held_out is None
 
     @property

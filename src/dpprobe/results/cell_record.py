@@ -247,8 +247,7 @@ class Measure(_StrictPart):
 
     @property
     def title(self) -> str:
-        """The metric's name in a sentence or on an axis, such as "mean AUC over 13 of 14
-        labels"."""
+        """The metric's name in sentences and on axes, such as "mean AUC over 13 of 14 labels"."""
         name = HEADLINES[self.headline]
         if not self.multi_label:
             return name

@@ -1,5 +1,4 @@
-"""The results of a study's cells, with the options that they were made with, and their
-differences."""
+"""The results of a study's cells, with the cells' options, and differences of results."""
 
 from __future__ import annotations
 
@@ -69,8 +68,7 @@ class CellResult:
 
     @property
     def base_options(self) -> Mapping[str, Any]:
-        """The options of the trained head: of a search's base head, or of the head that `auto`
-        chose."""
+        """The trained head's options: of a search's base head, or of the head that `auto` chose."""
         named = self.options.get("base") or self.options.get("chosen")
         trained: Mapping[str, Any] = named or self.options
         return trained
@@ -93,8 +91,7 @@ class CellResult:
 
     @property
     def visited_rows(self) -> float | None:
-        """Expected rows in the steps of all seeds; None for heads without steps, and for
-        networks."""
+        """Expected rows in the steps of all seeds; None for heads without steps and networks."""
         options = method_options(self.options).trained_options
         if not isinstance(options, GradientOptions) or options.tunes_network:
             return None

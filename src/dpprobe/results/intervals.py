@@ -54,8 +54,7 @@ def over_classes(mean: float, correct: np.ndarray, labels: np.ndarray) -> Ends:
 
 
 def combine_errors(mean: float, *parts: Ends) -> Ends:
-    """Returns the interval of a mean with several independent errors, from the interval of each
-    error."""
+    """Returns the interval of a mean with several independent errors, from their intervals."""
     low = math.sqrt(math.fsum((mean - low) ** 2 for low, _ in parts))
     high = math.sqrt(math.fsum((high - mean) ** 2 for _, high in parts))
     return max(0.0, mean - low), min(1.0, mean + high)

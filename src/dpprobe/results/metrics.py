@@ -111,8 +111,7 @@ def evaluate_scores(
 
 
 def constant_accuracy(labels: np.ndarray, *, units: np.ndarray | None = None) -> float:
-    """Computes the accuracy of the majority-class baseline; for several labels, its mean over
-    labels."""
+    """Computes the majority-class baseline's accuracy; for several labels, the mean over labels."""
     weights = row_weights(units)
     if labels.ndim == 1:
         total = len(labels) if weights is None else weights.sum()

@@ -16,8 +16,7 @@ SEARCHES = "searches"
 
 
 class HeldOut(Part):
-    """The numbers of training examples and units on which trials were scored; units are patients if
-    known."""
+    """Numbers of training examples and units (patients if known) on which trials were scored."""
 
     share: float
     rows: int

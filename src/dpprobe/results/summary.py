@@ -309,8 +309,7 @@ class Grid:
         return " or ".join(names[kind] for kind in sorted(kinds)) or names[False]
 
     def delta_text(self, dataset: str) -> str | None:
-        """Formats a dataset's delta, with a mark if it is above 1/n; None for a dataset without
-        delta."""
+        """Formats a dataset's delta, marked if it is above 1/n; None without a delta."""
         if dataset not in self.deltas:
             return None
         return f"{self.deltas[dataset]:g}{ABOVE_MARK if dataset in self.above else ''}"
@@ -398,8 +397,7 @@ def _row_epsilon(row: Any) -> float:
 
 
 def own_epsilon(row: Any) -> float | None:
-    """Returns a cell's own epsilon from its summary row; None unless it follows from a permitted
-    risk."""
+    """Returns the epsilon in a summary's row that follows from a permitted risk; else None."""
     if find_risk(row.epsilon_token) is None:
         return None
     return RiskEpsilon(rounded_up(row.realised_epsilon), row.epsilon_token, row.delta)

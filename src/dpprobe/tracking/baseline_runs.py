@@ -41,8 +41,7 @@ def list_baseline_runs(
     shared_tags: Mapping[str, str],
     source: DatasetInput,
 ) -> list[RunContents]:
-    """Describes a dataset's baseline runs: one per zero-shot classifier, and one per probe on N
-    images."""
+    """Describes a dataset's baseline runs: one per zero-shot classifier or probe on N images."""
     runs = []
     for path in zero_shot:
         record = read_zero_shot(path)

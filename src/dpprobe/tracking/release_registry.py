@@ -100,8 +100,7 @@ def model_name(study: str, release: str) -> str:
 
 
 def release_run(bundle: Bundle, *, study: str, digest: str) -> RunContents:
-    """Describes the run of a release from its bundle alone, so that no other change makes the run
-    stale."""
+    """Describes a release's run from the bundle alone, so that nothing else makes it stale."""
     facts, statement = bundle.facts, bundle.statement
     epsilon, delta = f"{statement['epsilon_target']:g}", f"{statement['delta']:g}"
     guarantee = f"({epsilon}, {delta})-DP{target_words(statement)}"
@@ -224,8 +223,7 @@ def _is_whole(client: MlflowClient, run_id: str, bundle: Bundle) -> bool:
 
 
 def _write_bundle(bundle: Bundle, folder: Path) -> dict[str, Any]:
-    """Copies the bundle's files; returns the settings of the MLflow model, such as loader and
-    signature."""
+    """Copies the bundle's files; returns the MLflow model's settings, such as its signature."""
     data = folder / DATA
     data.mkdir()
     for path in _list_files(bundle):

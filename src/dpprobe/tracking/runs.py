@@ -205,8 +205,7 @@ def cell_run(
 
 
 def option_params(options: Mapping[str, Any], taken: Mapping[str, str]) -> dict[str, str]:
-    """Returns a method's options as MLflow params; names that are already in `taken` get a
-    prefix."""
+    """Returns a method's options as MLflow params; names in `taken` get a prefix."""
     return {
         f"option_{name}" if name in taken else name: (
             value if isinstance(value, str) else json.dumps(value)
@@ -315,8 +314,7 @@ def study_run(
 
 
 def dataset_input(dataset: str, info: DatasetInfo) -> DatasetInput:
-    """Describes a dataset with dpprobe's own digest, because MLflow hashes only a sample of a large
-    set."""
+    """Describes a dataset with dpprobe's digest, because MLflow hashes only a sample."""
     rows = {f"{name}_rows": split.rows for name, split in info.splits.items()}
     return DatasetInput(
         Dataset(
@@ -403,8 +401,7 @@ def class_metrics(
 
 
 def scalar_metrics(summary: Mapping[str, Mapping[str, float | None]]) -> dict[str, float | None]:
-    """Returns the test metrics of a summary (fields as in `MetricSummary`), by their names in
-    MLflow."""
+    """Returns a summary's test metrics (see `MetricSummary`), by their names in MLflow."""
     values: dict[str, float | None] = {}
     for name, title in SCALARS.items():
         if (entry := summary.get(name)) is not None:
@@ -482,8 +479,7 @@ def _audit_note(audit: AuditFile | None) -> str:
 
 
 def _confusion_files(path: Path, record: CellRecord) -> dict[str, Callable[[], str]]:
-    """Returns, by path, functions that return confusion counts over all seeds, and their
-    picture."""
+    """Returns, by path, functions for confusion counts over all seeds, and their picture."""
     names = [str(name) for name in record.class_names]
     predictions, cell = path.with_name(PREDICTIONS_FILE), record.cell
     if len(names) > confusion.LARGEST:

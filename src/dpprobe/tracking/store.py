@@ -62,8 +62,7 @@ def create_tables(uri: str) -> None:
 
 
 def checkpoint_log(uri: str) -> None:
-    """Moves the write-ahead log into the SQLite database, so that the database file has all
-    data."""
+    """Moves the write-ahead log into the SQLite database, so that this file has all data."""
     database = sqlite_file(uri)
     if database is not None:
         with closing(sqlite3.connect(database, timeout=BUSY_SECONDS)) as connection:
@@ -133,8 +132,7 @@ def reach_server(uri: str) -> None:
 
 
 def lock_file(uri: str, lock: Path, receipt: Path) -> Path:
-    """Returns the file to lock: `lock` for a SQLite store, or a file beside the receipt for a
-    server."""
+    """Returns the file to lock: `lock` for SQLite, a file beside the receipt for a server."""
     return receipt.with_suffix(".lock") if is_server(uri) else lock
 
 
@@ -196,8 +194,7 @@ def _warn_of_wait(text: str, **options: Any) -> AbstractContextManager[None]:
 
 
 def is_locked(database: Path) -> bool:
-    """Returns True if some program locks a SQLite database, so that no other program can write
-    now."""
+    """Returns True if a SQLite database is locked, so that another program cannot write now."""
     if not database.is_file():
         return False
     try:

@@ -197,8 +197,7 @@ def view_tag(key: str) -> str:
 
 
 def changed_view(view: Mapping[str, Any], present: str | None) -> str | None:
-    """Returns the new value of a view's tag, written as MLflow 3.17 writes it; None if it is up to
-    date."""
+    """Returns a view's new tag value, written as by MLflow 3.17; None if it is up to date."""
     state = {name: value for name, value in view.items() if name != NAME}
     packed = zlib.compress(json.dumps(state, sort_keys=True).encode(), 9)
     wanted = {"name": view[NAME], "state": "deflate;" + base64.b64encode(packed).decode()}
@@ -219,8 +218,7 @@ def _make_view(
     *,
     runs: Sequence[RunContents],
 ) -> dict[str, Any]:
-    """Makes a table: the first metric comes first, so that it stays visible, then params, then
-    other metrics."""
+    """Makes a table: the first metric, which so stays visible, then params, then other metrics."""
     columns = [
         *(f"metrics.`{name}`" for name in metrics[:1]),
         *(f"params.`{name}`" for name in params),

@@ -123,15 +123,13 @@ class Writer:
         return search_all(search)
 
     def _other_metrics(self, experiment: Experiment) -> set[str]:
-        """Returns the metrics of other studies' current runs in this experiment, which share its
-        views."""
+        """Returns metrics of other studies' current runs in this experiment, which share views."""
         condition = f"tags.study != '{self.study}' and tags.{CURRENT} = 'true'"
         runs = self._search_runs([experiment.experiment_id], condition)
         return {metric for run in runs for metric in run.data.metrics}
 
     def retire_datasets(self, datasets: Iterable[str]) -> set[str]:
-        """Marks the runs of datasets that the study no longer has as not current; returns the
-        datasets' names."""
+        """Marks runs of datasets that the study no longer has; returns the datasets' names."""
         kept = {STUDIES, RELEASES}
         for dataset in datasets:
             kept |= {dataset, f"{dataset}/summary"}
@@ -281,8 +279,7 @@ def fit_to_tag(note: str, *, length: int = TAG_LENGTH) -> str:
 
 
 def _is_current(run: Run, item: RunContents) -> bool:
-    """Returns True if a run is finished, shows the up-to-date result and still has its
-    artifacts."""
+    """Returns True if a run is finished, is up to date and still has its artifacts."""
     if run.info.status != "FINISHED" or run.data.tags.get(CONTENT_HASH) != item.content_hash:
         return False
     local = _local_folder(run)
@@ -296,8 +293,7 @@ def _local_folder(run: Run) -> Path | None:
 
 
 def _find_experiment(client: MlflowClient, wanted: ExperimentContents) -> Experiment:
-    """Returns the experiment and sets its note; creates the experiment or restores it from the
-    trash if needed."""
+    """Returns the experiment, after setting its note; creates or restores it if needed."""
     location = None if wanted.location is None else wanted.location.resolve().as_uri()
     experiment = client.get_experiment_by_name(wanted.name) or _new_experiment(
         client, wanted.name, location

@@ -110,8 +110,7 @@ class CellTask:
         )
 
     def derive_seed(self, index: int) -> int:
-        """Derives the seed of repetition `index` from the identity, so that no other cell has the
-        same seed."""
+        """Derives repetition `index`'s seed from the identity, so that no other cell has it."""
         return cell_seed(self.identity, index)
 
     @cached_property

@@ -35,8 +35,7 @@ class FitInputs:
 
     @cached_property
     def units(self) -> Units | None:
-        """The units of the rows; None if each row is a unit; DataError if patients have no
-        names."""
+        """The units of the rows; None if each row is a unit; DataError without patients' names."""
         if self.unit == "image":
             return None
         return Units.number_units(self._require_names("unit: patient"))

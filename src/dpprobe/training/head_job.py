@@ -85,8 +85,7 @@ def train_job(
 
 
 def _train_all(tasks: Sequence[CellTask], features: JobFeatures) -> dict[str, Exception]:
-    """Trains and stages each cell; collects errors, so that a failed method does not stop the
-    others."""
+    """Trains and stages each cell; collects errors, so that one method does not stop others."""
     errors: dict[str, Exception] = {}
     for task in tasks:
         try:

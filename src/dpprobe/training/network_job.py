@@ -130,8 +130,7 @@ def tune_network(job: Job, files: NetworkFiles, *, index: int, limits: Limits) -
 
 
 def with_choice(task: CellTask, chosen: Mapping[str, Any]) -> Options:
-    """Returns the options that train a network: the cell's options with the values that a search
-    chose."""
+    """Returns the options that train a network: the cell's, with values that a search chose."""
     options = task.options
     assert isinstance(options, Options)
     return options.make_trial(chosen) if options.search is not None else options
@@ -193,8 +192,7 @@ def make_curve(test: Inputs, *, link: metrics.Link, rows: int) -> Record:
 def scores_of(
     network: TunedNetwork, inputs: Inputs, *, rows: int, index: npt.NDArray[np.int64] | None = None
 ) -> npt.NDArray[np.float32]:
-    """Returns the scores of some rows, or of all, float32 [m, K]; raises DataError if scores are
-    not finite."""
+    """Returns scores of some rows, or all, float32 [m, K]; raises DataError if not finite."""
     index = np.arange(inputs.rows) if index is None else index
     scores = network_scores(network, inputs, index, physical_batch=rows).numpy()
     if not np.isfinite(scores).all():

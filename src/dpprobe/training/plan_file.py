@@ -1,5 +1,4 @@
-"""The calibrated plans of all methods at one epsilon, in a file that passes them to training
-jobs."""
+"""The calibrated plans of all methods at one epsilon, in a file for training jobs."""
 
 from __future__ import annotations
 
@@ -119,8 +118,7 @@ def make_plans(
     unit: str,
     patients: Patients | None,
 ) -> Plans:
-    """Calibrates each method, and computes the epsilon of publishing all its heads; see
-    `write_plans`."""
+    """Calibrates each method, and computes epsilon for all its heads; see `write_plans`."""
     plans: dict[str, Plan] = {}
     failures: dict[str, str] = {}
     together: dict[str, float] = {}
@@ -197,8 +195,7 @@ def plan_method(
 
 
 def read_plans(path: Path) -> Plans:
-    """Reads a file of `write_plans`; raises PrivacyError if it was edited, DataError if a newer
-    dpprobe wrote it."""
+    """Reads `write_plans`' file; raises PrivacyError if edited, DataError if a newer dpprobe's."""
     try:
         record = read_json(path)
         check_not_newer(path, record, kind=FORMAT, version=FORMAT_VERSION)

@@ -62,8 +62,7 @@ class PrivateData:
     tables: Path | None = None
 
     def check_files(self, options: MethodOptions) -> None:
-        """Raises PrivacyError if a public file was made from private examples; does not read its
-        rows."""
+        """Raises PrivacyError if a public file is made from private examples; skips its rows."""
         for option, written in options.public_files().items():
             path = resolve_path(written)
             check_unmarked(path, option=option, written=written)
@@ -93,8 +92,7 @@ class PrivateData:
         return contents
 
     def check_rows(self, options: MethodOptions) -> None:
-        """Reads the rows of public features; raises PrivacyError if many of them are private
-        examples."""
+        """Reads rows of public features; raises PrivacyError if many are private examples."""
         for option, written in options.public_files().items():
             public = _open_store(resolve_path(written))
             if public is not None and (origin := self._find_rows(public)):

@@ -55,8 +55,7 @@ Rows = npt.NDArray[np.bool_]
 
 
 def search_job(job: Job, files: NetworkFiles, *, output: Path, limits: Limits) -> None:
-    """Brings a search up to date; raises ConfigError without a search, DataError if no trial can be
-    scored."""
+    """Brings a search up to date; raises ConfigError, or DataError if no trial can be scored."""
     opened = open_network_job(job, files)
     device = identity_device(limits.device)
     task = network_task(opened, files, device=device)
@@ -189,8 +188,7 @@ class _Objective:
 
     @cached_property
     def _checked(self) -> bool:
-        """Checks the gradients of one network for all trials, because their networks have the same
-        layers."""
+        """Checks one network's gradients for all trials, because all have the same layers."""
         self.material.check_gradients(
             self.material.make_network(0), physical_batch=self.limits.physical_batch
         )
@@ -198,8 +196,7 @@ class _Objective:
 
     @cached_property
     def _inputs(self) -> Inputs:
-        """The training examples, decoded once; all trials use the augmented views of the same
-        seed."""
+        """The training examples, decoded once; all trials use one seed's augmented views."""
         return self.material.make_train_inputs(
             derived_seed(self.task.study_seed, "views of trials")
         )

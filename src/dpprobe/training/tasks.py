@@ -160,8 +160,7 @@ class OpenedJob:
         )
 
     def check_stale(self, task: CellTask) -> None:
-        """Does the slow checks of a cell to be trained, of epsilons and public rows; raises
-        PrivacyError."""
+        """Checks epsilons and public rows of a cell to be trained; slow; raises PrivacyError."""
         method = task.name.method
         check_prices(self.path, method, self.calibrated, self.job.seeds)
         with _name_method(method):

@@ -131,8 +131,8 @@ def _centre_rows(features: np.ndarray) -> np.ndarray:
 def _training_set(
     shape: Shape, features: np.ndarray, labels: np.ndarray, canary: int
 ) -> TrainingSet:
-    """Returns a training set of n units; each of the first units has one line of `features`, the
-    others have no rows."""
+    """Returns a training set of n units, of which only the first have rows: one line of
+    `features`."""
     each = shape.rows_per_unit
     features, labels = features.repeat(each, axis=0), labels.repeat(each)
     rows = len(features)

@@ -135,8 +135,7 @@ class Attack:
     def _split_runs(
         self, seeds: Sequence[int], members: npt.NDArray[np.bool_]
     ) -> Iterator[tuple[Worlds, bool, list[int]]]:
-        """Yields the indices of runs that are trained together (all in, or all out), with their
-        data sets."""
+        """Yields indices of runs to train together (all in, or all out), with their data sets."""
         most = _MOST_AT_ONCE
         if self.plan.selection is None:
             with silent_progress():

@@ -143,8 +143,7 @@ def _make_sampling_control(attack: Attack) -> Control:
 
 
 def share_noise(release: Release, _: list[Release]) -> torch.Tensor:
-    """Gives all classes the noise of the first class; in a vector or symmetric matrix, all
-    features."""
+    """Gives all classes the noise of the first; in a vector or symmetric matrix, all features."""
     noise = release.output - release.sums
     if _has_classes(release):
         return release.sums + noise[:1]
@@ -169,8 +168,7 @@ def spare_class(release: Release, _: list[Release]) -> torch.Tensor:
 
 
 def spare_bias(release: Release, _: list[Release]) -> torch.Tensor:
-    """Adds no noise to biases: to the last column, and in a symmetric matrix also to the last
-    row."""
+    """Adds no noise to biases: the last column, and in a symmetric matrix also the last row."""
     broken = release.output.clone()
     broken[..., -1] = release.sums[..., -1]
     if not _has_classes(release):

@@ -153,8 +153,7 @@ class _Task:
         return {key: value for key, value in self.identity.items() if key not in ("rows", "device")}
 
     def is_current(self) -> bool:
-        """Returns True if the record's fingerprint is up to date; False if the record cannot be
-        read."""
+        """Returns True if there is a readable record with an up-to-date fingerprint."""
         try:
             record = AuditRecord.read(audit_path(self.audits, self.key, RECORD_SUFFIX))
         except DataError:

@@ -149,8 +149,7 @@ def _check_request(data: TrainingSet) -> None:
 
 
 def allowed_by(plan: Plan) -> Allowed:
-    """Computes the rates of the best attack under a plan; without a guarantee, of a perfect
-    attack."""
+    """Computes the best attack's rates under a plan; without a guarantee, a perfect attack's."""
     rates = np.minimum(_CURVE, 1.0).tolist()
     if not plan.private:
         return allow_everything(rates)
@@ -179,8 +178,7 @@ def _group_units(attacked: Attacked) -> tuple[dict[str, Flags], dict[str, str]]:
 def _long_table(
     scores: Mapping[str, Numbers], members: Flags, groups: Mapping[str, Flags]
 ) -> dict[str, Any]:
-    """Returns the scores of all units as columns; the group "all" includes units of rare
-    classes."""
+    """Returns the scores of all units as columns; "all" includes units of rare classes."""
     parts = [
         (name if group == "all" else f"{name} {group}", values[:, chosen], members[:, chosen])
         for group, chosen in groups.items()

@@ -46,8 +46,7 @@ class Outcome(NamedTuple):
 
 
 class NoiseTests:
-    """Collects the noise and batches of runs, and compares them with a plan's deviations and
-    rates."""
+    """Collects noise and batches of runs, and compares them with a plan's deviations and rates."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -71,8 +70,7 @@ class NoiseTests:
         self._joined[: len(recorder.unit_counts)] += recorder.unit_counts
 
     def list_results(self) -> list[Outcome]:
-        """Returns the results of tests on all added runs; some tests need batches or sums on a
-        grid."""
+        """Returns the tests' results on all added runs; some tests need batches or a grid."""
         levels: dict[str, list[float]] = {
             "variance": [], "both_worlds": [], "steps": [], "runs": [], "numbers": [], "sums": [],
             "normal": [], "low_bits": [], "batches": [],
@@ -92,8 +90,7 @@ class NoiseTests:
         ]
 
     def _test_batches(self) -> list[float]:
-        """Tests the number of units in batches, each unit's share of batches, and that batch sizes
-        vary."""
+        """Tests numbers of units in batches, each unit's share of batches, and that sizes vary."""
         from scipy.stats import binom
 
         sizes = np.concatenate(self._sizes)
@@ -251,8 +248,7 @@ def _to_coordinates(values: torch.Tensor, *, symmetric: bool) -> Numbers:
 
 
 def _test_extremes(size: int, below: float, above: float) -> float:
-    """Returns the p-value of the smallest and largest statistic from their tails; 0 if one is
-    NaN."""
+    """Returns the p-value of the smallest and largest statistic, by their tails; 0 for NaN."""
     tail = min(float(below), float(above))
     return 0.0 if math.isnan(below + above) else min(1.0, 2 * size * tail)
 

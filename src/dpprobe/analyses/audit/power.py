@@ -207,8 +207,7 @@ def caught_factor(
 
 
 def _fewest_that_reject(accuracy: float, runs: int, confidence: float) -> int | None:
-    """Returns the smallest number of right runs whose lower bound exceeds an accuracy; None if none
-    does."""
+    """Returns the fewest right runs whose lower bound exceeds an accuracy; None if none does."""
     needed = bisect_left(
         range(runs + 1), True, key=lambda k: accuracy_lower_bound(k, runs, confidence) > accuracy
     )

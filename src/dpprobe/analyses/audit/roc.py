@@ -27,16 +27,14 @@ _ROUND_OFF = 1e-12
 
 
 class Curve(NamedTuple):
-    """False and true positive rates at all thresholds, from "no member" for all scores to "member"
-    for all."""
+    """False and true positive rates at all thresholds, from no score called member to all."""
 
     false_positives: Numbers
     true_positives: Numbers
 
     @property
     def area(self) -> float:
-        """The chance that a member's score is higher than a non-member's; equal scores count
-        half."""
+        """The chance that a member scores higher than a non-member; equal scores count half."""
         return float(np.trapezoid(self.true_positives, self.false_positives))
 
     def rates_at(self, rates: Numbers) -> Numbers:

@@ -118,8 +118,7 @@ def _find_rare_rows(labels: npt.NDArray[np.integer], num_classes: int) -> Flags 
 
 
 def toss_coins(attacked: Attacked, heads: int, *, seed: int) -> Flags:
-    """Tosses a fair coin for each head and attacked unit; returns [heads, u], True if the unit is
-    in."""
+    """Tosses a fair coin for each head and attacked unit: [heads, u], True for "in"."""
     return open_stream(seed, "coins").random((heads, len(attacked.units))) < 0.5
 
 

@@ -107,8 +107,7 @@ def audit_figure(records: Iterable[AuditRecord], *, dataset: str, svg: Path, png
 def _draw_bounds(
     axes: Axes, items: Sequence[Tested], aside: float, colour: str, marker: str, foot: float
 ) -> None:
-    """Draws one method's bounds at each claim times `aside`; at the foot, as triangles that point
-    down."""
+    """Draws one method's bounds at each claim times `aside`, as triangles at the foot."""
     for record, box in items:
         place = record.claim.epsilon_target * aside
         bound = box.epsilon_lower

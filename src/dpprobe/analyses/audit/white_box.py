@@ -185,8 +185,7 @@ class _Cell:
 
     @property
     def _canary_labels(self) -> range:
-        """The classes of the canaries: all classes of the audited heads; one if canaries have all
-        labels."""
+        """The canaries' classes: all of the audited heads; one if canaries have all labels."""
         if self.shape.multi_label:
             return range(1)
         return range(min(self.shape.num_classes, LARGEST.num_classes))
@@ -198,8 +197,7 @@ class _Cell:
 
     @cached_property
     def _piloted_attack(self) -> tuple[Attack, float]:
-        """The attack and its strength, measured by a few runs with each canary norm; 0 for a
-        search."""
+        """The attack and its strength, from a few runs with each canary norm; 0 for a search."""
         attacks = [
             Attack(
                 method=self.method,
@@ -275,8 +273,7 @@ class _Cell:
         }
 
     def list_tests(self, test: Runs) -> list[Outcome]:
-        """Returns all tests of runs; tests that a correct mechanism always passes have p-value 0 or
-        1."""
+        """Returns all tests of runs; tests that a correct mechanism always passes give 0 or 1."""
         from scipy.stats import binom
 
         allowed = (1 + self.family.total_variation()) / 2
@@ -303,8 +300,7 @@ class _Cell:
         return 1 / math.sqrt(share)
 
     def _relative_strength(self, accuracy: float) -> float:
-        """Returns the test's separation divided by the plan's: computed, or from the runs'
-        accuracy."""
+        """Returns the test's separation over the plan's: computed, or from the runs' accuracy."""
         if self.plan.selection is not None:
             return 0.0
         best = self.family.separation
@@ -391,8 +387,7 @@ def _count_right_heads(test: Runs) -> tuple[int, int]:
 
 
 def _share_error(tests: Sequence[Outcome], *, looks: int = 1) -> float:
-    """Returns the level of each test, at which all tests together refute one correct plan in a
-    thousand."""
+    """Returns each test's level, at which all together refute one correct plan in a thousand."""
     return (1 - REFUTED) / looks / sum(item.name not in EXACT_TESTS for item in tests)
 
 

@@ -45,8 +45,7 @@ def list_cells(study: Study, place: Place) -> list[Cell]:
 
 
 def list_references(study: Study, place: Place) -> list[list[str]]:
-    """Lists [method, epsilon, reference's method, reference's epsilon] for cells with a
-    reference."""
+    """Lists [method, epsilon, reference's method, reference's epsilon] of cells that have one."""
     keys = [(cell.method, cell.epsilon) for cell in list_cells(study, place)]
     return [[*key, *other] for key in keys if (other := reference_of(study, *key))]
 

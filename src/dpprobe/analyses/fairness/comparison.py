@@ -180,8 +180,8 @@ def measure_comparison(
     once: Resamples,
     confidence: float,
 ) -> Measured:
-    """Computes a cell's comparison, on the resamples that all cells share, and with `once` on the
-    test examples."""
+    """Computes a cell's comparison on all cells' resamples, and with `once` on the test
+    examples."""
     whole = np.mean([comparison.compute_whole(head, once) for head in heads], axis=0)
     chance_gap, excess, spread = _compute_chance(comparison, heads[0], once)
     units = np.array([comparison.units[group] for group in comparison.kept], dtype=np.float64)

@@ -102,8 +102,7 @@ class Groups:
 
     @property
     def gap_spread(self) -> tuple[float, Values]:
-        """The distance between best and worst group without the excess by chance, and its
-        deviations."""
+        """The distance of best and worst group without the excess by chance, and its deviations."""
         best, worst = self.extremes
         distance = float(self.corrected[best] - self.corrected[worst])
         return distance, self.deviations[best].astype(np.float64) - self.deviations[worst]
@@ -170,8 +169,7 @@ def _mean_bound(heads: Sequence[Groups], others: Sequence[Groups], level: float)
 
 
 def _compute_variances(deviations: npt.NDArray[np.floating]) -> Values:
-    """Returns the variances [groups, groups] of differences, over resamples that have both
-    groups."""
+    """Returns the variances [groups, groups] of differences, over resamples with both groups."""
     there = np.isfinite(deviations)
     numbers = np.where(there, deviations, 0.0).astype(np.float64)
     both = np.maximum(there.astype(np.float64) @ there.T.astype(np.float64), 1)
@@ -180,8 +178,7 @@ def _compute_variances(deviations: npt.NDArray[np.floating]) -> Values:
 
 
 def smallest_deviation(units: npt.NDArray[np.floating], confidence: float) -> Values:
-    """Returns the smallest deviation of a share: half of Wilson's interval at 0 or 1, divided by
-    z."""
+    """Returns the smallest deviation of a share: half of Wilson's interval at 0 or 1, over z."""
     z = float(ndtri((1 + confidence) / 2))
     return np.asarray(z / (2 * (units + z**2)), dtype=np.float64)
 

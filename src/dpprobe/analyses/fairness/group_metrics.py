@@ -84,8 +84,7 @@ def _draw_counts(units: int, lanes: int, seed: int, start: int) -> npt.NDArray[n
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The groups that a metric compares: int32 [n], each row's group; -1 for a row in none of
-    them."""
+    """The groups that a metric compares: int32 [n], each row's group; -1 for a row in none."""
 
     codes: npt.NDArray[np.int32]
     groups: int
@@ -126,8 +125,7 @@ class Layout:
 
 @dataclass(frozen=True, kw_only=True)
 class _Sum:
-    """Values that are summed for each group: one per row, each at a place among the group's
-    sums."""
+    """Values to sum for each group: one per row, each at a place among the group's sums."""
 
     row: np.ndarray
     place: np.ndarray

@@ -159,8 +159,7 @@ def _of_column(
 
 
 def natural_key(name: str) -> tuple[bool, float, str]:
-    """Returns a key that sorts names such as "<20", "20-39" by their numbers, others
-    alphabetically."""
+    """Returns a sort key: names such as "<20", "20-39" by numbers, others alphabetically."""
     digits = name.lstrip("<>=").split("-")[0]
     try:
         number = float(digits)
@@ -216,8 +215,7 @@ def _make_grouping(
 def _count_units(
     rows: TestRows, codes: Codes, groups: int, of: np.ndarray | None = None
 ) -> np.ndarray:
-    """Counts the units of each group, int64 [groups]: all units, or only the units of some rows
-    [n]."""
+    """Counts the units of each group, int64 [groups]: all, or only the units of some rows [n]."""
     named = codes >= 0 if of is None else (codes >= 0) & of
     pairs = np.unique(codes[named].astype(np.int64) * rows.count + rows.units[named])
     return np.bincount(pairs // rows.count, minlength=groups)

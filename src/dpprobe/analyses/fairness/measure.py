@@ -143,8 +143,7 @@ def _read_labels(column: pa.ChunkedArray, multi_label: bool, classes: int) -> np
 
 
 def read_heads(cell: CellRecord, predictions: Path, rows: TestRows) -> list[Head]:
-    """Reads the scores of a cell's heads; DataError for other rows, or scores that are not
-    finite."""
+    """Reads scores of a cell's heads; DataError for other rows, or scores that are not finite."""
     table = pq.read_table(predictions, columns=["label", "scores"])
     heads, classes = len(cell.seeds), len(cell.class_names)
     labels = _read_labels(table["label"], cell.multi_label, classes)
@@ -188,8 +187,7 @@ class _Work:
         self.once = Resamples(rows.count, 0, seed=seed)
 
     def measure_cell(self, heads: Sequence[Head], reference: Heads) -> _Measured:
-        """Compares the groups for one cell's heads, and the cell's gaps with the reference's
-        gaps."""
+        """Compares the groups for one cell's heads, and its gaps with the reference's gaps."""
         gaps, lines, groups = [], [], {}
         for grouping, comparisons in self.attributes:
             title = grouping.attribute

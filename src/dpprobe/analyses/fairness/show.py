@@ -32,8 +32,7 @@ _SPREAD = 0.12  # between methods at one epsilon, as a share of the shortest ste
 
 @dataclass(frozen=True, kw_only=True)
 class _Panel:
-    """An attribute on a backbone: cells in order of epsilon with their gaps, and their
-    references."""
+    """An attribute on a backbone: cells by epsilon with their gaps, and their references."""
 
     title: str
     metric: str
@@ -234,8 +233,7 @@ def _save_panels(
     svg: Path,
     png: Path,
 ) -> None:
-    """Draws the panels with one legend; `without` is the legend's entry for heads without
-    privacy."""
+    """Draws the panels with one legend; `without` is its entry for heads without privacy."""
     first = records[0]
     units = "patients" if first.units is not None else "rows"
     with mpl.rc_context(style.SETTINGS):

@@ -84,8 +84,7 @@ def best_table(records: Sequence[ImbalanceRecord], *, notes: Iterable[str] = ())
 
 
 def _describe_references(cells: Sequence[RareCell | None]) -> str:
-    """Formats the reference's recall; if each method is its own reference, with the methods'
-    names."""
+    """Formats the reference's recall; if methods are their own references, with their names."""
     recalls = {
         cell.reference[0]: f"{100 * cell.reference_recall:.1f}"
         for cell in cells

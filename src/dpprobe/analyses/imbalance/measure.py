@@ -236,8 +236,7 @@ def _list_cells(
 
 
 def _recall_drop(recall: np.ndarray, base: np.ndarray | None) -> dict[str, float | None]:
-    """Returns the reference's recall minus a recall [seeds], with the interval of the
-    difference."""
+    """Returns the reference's recall minus a recall [seeds], with its interval."""
     if base is None:
         return {"drop": None, "drop_low": None, "drop_high": None}
     gap, half = compare_means(recall.tolist(), base.tolist())

@@ -76,8 +76,8 @@ class Heads:
 
 @dataclass(frozen=True)
 class Memorisation:
-    """For each row [n], the numbers of heads trained with it (in) and without it (out), and of
-    right ones."""
+    """For each row [n], numbers of heads trained with it (in) and without it (out), and right
+    ones."""
 
     right_in: Index
     heads_in: Index
@@ -87,8 +87,7 @@ class Memorisation:
 
     @cached_property
     def scores(self) -> Numbers:
-        """The memorisation of each row, -1 to 1; NaN if all heads or none were trained on the
-        row."""
+        """The memorisation of each row, -1 to 1; NaN if all heads or none trained on the row."""
         with np.errstate(invalid="ignore"):
             return np.asarray(self.right_in / self.heads_in - self.right_out / self.heads_out)
 

@@ -30,8 +30,7 @@ def plot_long_tail(records: Sequence[Path], *, svg: Path, png: Path) -> None:
 
 
 def make_section(paths: Sequence[Path], page: Page) -> dict[str, list[Markup] | list[str]] | None:
-    """Reads records, and makes the tables and notes of the section; returns None without
-    records."""
+    """Reads records, and makes tables and notes of the section; returns None without records."""
     records = read_long_tails(paths)
     if not records:
         return None

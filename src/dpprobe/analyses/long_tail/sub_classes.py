@@ -40,8 +40,7 @@ _DRAWS = 200
 
 @dataclass(frozen=True)
 class Coordinates:
-    """A class's rows in at most 64 principal components, the variance of these, and the total
-    variance."""
+    """A class's rows in at most 64 principal components, their variance, and the total variance."""
 
     rows: Numbers
     kept: float

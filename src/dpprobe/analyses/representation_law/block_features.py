@@ -60,8 +60,7 @@ class Tap:
                 handle.remove()
 
     def hand_out(self) -> list[torch.Tensor]:
-        """Returns the features of each layer, float32 [m, width], as a mean over its calls, and
-        clears them."""
+        """Returns each layer's features [m, width], the mean over its calls, and clears them."""
         missing = [layer for layer in range(len(self.blocks) + 1) if layer not in self.taken]
         if missing:
             raise ConfigError(

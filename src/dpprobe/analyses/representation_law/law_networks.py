@@ -212,8 +212,7 @@ def _read_images(table: SplitTable, backbone: Backbone, most: int, *, seed: int)
 def _make_frozen_network(
     backbone: Backbone, name: str, *, token: Token, device: str
 ) -> tuple[torch.nn.Module, Tap]:
-    """Makes the frozen network in fine-tuning's form, so that its arithmetic is the tuned
-    networks'."""
+    """Makes the frozen network in fine-tuning's form, with the tuned networks' arithmetic."""
     graph = network_graph(backbone)
     network = Graph(
         frozen_model(backbone),

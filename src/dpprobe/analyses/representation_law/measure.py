@@ -189,8 +189,7 @@ def measure_layer(
 def _measure_values(
     train: Features, test: Features, labels: Mapping[Split, Labels]
 ) -> tuple[Values, float, list[tuple[Split, tuple[Measure, ...], str]]]:
-    """Returns the measures, the residual of pure noise, and the measures without a value, with
-    reasons."""
+    """Returns the measures, the residual of noise, and reasons for measures without a value."""
     left = measure_residuals(train, labels["train"], held_out=test, held_out_labels=labels["test"])
     spread = {
         "train": measure_scatter(train, labels["train"]),

@@ -11,8 +11,7 @@ from dpprobe.privacy.risk import to_tokens
 
 
 class RepresentationLawOptions(Options):
-    """Separability and prediction residual of the blocks of frozen and tuned networks: not
-    private."""
+    """Separability and prediction residual of blocks, in frozen and tuned networks: not private."""
 
     methods: tuple[Name, ...] | None = Field(
         None,

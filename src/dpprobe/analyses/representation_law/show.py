@@ -137,8 +137,7 @@ def _panel_title(setting: Setting | None, epsilon: str | None, split: Split) -> 
 
 
 def _choose_looks(tuned: Sequence[NetworkLaws]) -> dict[Curve, dict[str, Any]]:
-    """Gives numbers of tuned blocks the colours of a scale, and other tuned parts further
-    colours."""
+    """Gives numbers of tuned blocks the colours of a scale, other tuned parts further colours."""
     curves: list[Curve] = keep_unique((n.tuned, n.blocks) for n in sort_networks(tuned))
     counted = sorted((c for c in curves if c[1] is not None), key=lambda curve: curve[1] or 0)
     scale = mpl.colormaps[_COLOURS]
@@ -193,8 +192,7 @@ def _law_text(laws: Sequence[FittedLaw | None]) -> str:
 
 
 def _label_logarithm(axes: Axes) -> None:
-    """Labels an axis with plain numbers; if it spans few powers of ten, also between these
-    powers."""
+    """Labels an axis with plain numbers; if it spans few powers of ten, also between these."""
     low, high = axes.get_ylim()
     decades = math.log10(high / low) if low > 0 else 9.0
     steps: tuple[float, ...] = (1.0, 2.0, 5.0) if decades < 2.5 else (1.0,)

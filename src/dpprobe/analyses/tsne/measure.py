@@ -109,8 +109,7 @@ def read_embedding(path: Path) -> tuple[pa.Table, dict[str, Any]]:
 def compute_embedding(
     features: np.ndarray, *, perplexity: float, components: int, seed: int, threads: int
 ) -> tuple[np.ndarray, dict[str, Any]]:
-    """Computes PCA and t-SNE of features [m, d]; returns the plane [m, 2], and settings with
-    agreements."""
+    """Computes PCA and t-SNE of features [m, d]: the plane [m, 2], settings and agreements."""
     import openTSNE
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
@@ -167,8 +166,7 @@ def find_nearest(rows: np.ndarray, anchors: np.ndarray, *, k: int = NEIGHBOURS) 
 
 
 def measure_agreement(first: np.ndarray, second: np.ndarray) -> float:
-    """Returns the mean share of neighbours [a, k] in a row of `first` that are in the same row of
-    `second`."""
+    """Returns the mean share of a row's neighbours [a, k] in `first` that are in `second` too."""
     shared = [np.isin(one, two).mean() for one, two in zip(first, second, strict=True)]
     return float(np.mean(shared))
 
@@ -194,8 +192,7 @@ def _reduce_dimension(
 
 
 def _choose_colours(store: FeatureStore) -> tuple[np.ndarray, list[str], str]:
-    """Returns the labels [n] by which rows are coloured, the labels' names, and the legend's
-    title."""
+    """Returns the labels [n] by which rows are coloured, their names, and the legend's title."""
     labels = np.asarray(store.labels)
     if labels.ndim == 1:
         return labels, list(store.class_names), "class"
