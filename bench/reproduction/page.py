@@ -285,7 +285,8 @@ def _gap(comparison: Comparison) -> str:
     """Writes ours minus the published value; nothing where the paper writes words."""
     if comparison.gap is None:
         return ""
-    return f"{comparison.gap:+.{3 if comparison.number.metric == 'auc' else 1}f}"
+    text = f"{comparison.gap:+.{3 if comparison.number.metric == 'auc' else 1}f}"
+    return text if float(text) else text[1:]  # zero has no sign
 
 
 def _direction(comparison: Comparison) -> str:
