@@ -48,10 +48,10 @@ def find_images(columns: Columns, *, table: Path, root: Path | None, column: str
     roots = [root] if root else list_roots(table)
     for name in candidates:
         first = _first_value(columns, name)
-        if found := search_images([first] if first else [], roots):
-            added = found.before or found.after
-            template = f"{found.before}{{{name}}}{found.after}" if added else None
-            return Place(root=found.root, column=name, template=template)
+        if paths := search_images([first] if first else [], roots):
+            added = paths.before or paths.after
+            template = f"{paths.before}{{{name}}}{paths.after}" if added else None
+            return Place(root=paths.root, column=name, template=template)
     first = _first_value(columns, candidates[0])
     raise ConfigError(
         f"{table}: column {candidates[0]} names {first!r}, but this image is not under "

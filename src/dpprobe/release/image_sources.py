@@ -211,13 +211,13 @@ def _find_files(table: Path, names: Sequence[str], root: Path | None) -> ImagePa
     plain = ImagePaths(root=roots[0])
     if not names or any(plain.path_of(name).is_file() for name in names):
         return plain
-    found = search_images(names[:SEARCHED], roots)
-    if found is None:
+    paths = search_images(names[:SEARCHED], roots)
+    if paths is None:
         raise ConfigError(
             f"images: {table}: none of its images exists, such as {names[0]!r} under "
             f"{join_roots(roots)}; name the folder where the paths start with --root"
         )
-    return found
+    return paths
 
 
 def _of_parquet(

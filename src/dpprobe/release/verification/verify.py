@@ -109,6 +109,6 @@ def verify_bundle(
 def _suggest_bundle(folder: Path) -> str:
     """Names the bundles near a folder, such as those of a study's results."""
     places = (f"{below}*/{FACTS_FILE}" for below in ("", "*/", "*/*/"))
-    found = (path.parent for place in places for path in folder.glob(place))
-    near = sorted(str(path) for path in found if not path.name.startswith("."))
+    bundles = (path.parent for place in places for path in folder.glob(place))
+    near = sorted(str(path) for path in bundles if not path.name.startswith("."))
     return f"is it {' or '.join(near[:5])}?" if near else f"name the folder with its {FACTS_FILE}"
