@@ -33,8 +33,7 @@ def public_url(url: str) -> str:
 def public_addresses(value: Any) -> Any:
     """Returns a study's options, nested as they may be, for people who do not see its files.
 
-    URLs become what `public_url` shows. Absolute paths keep only their last part, because folders
-    may name people and machines.
+    URLs: see `public_url`. Absolute paths keep their last part: folders may name people, machines.
     """
     if isinstance(value, str):
         if re.fullmatch(r"/[^()\[\]\\*+?|^$]+", value):  # but no pattern of `extract`

@@ -62,8 +62,7 @@ def extract_archive(archive: Path, directory: Path, *, sha256: str | None = None
 
     Raises:
       DataError: if the archive is damaged or encrypted, reaches outside the folder, contains
-        devices or a file twice, or cannot be unpacked. Names the archive and the member; no
-        unpacked file is left.
+        devices or a file twice, or fails to unpack. Names archive and member; leaves no file.
     """
     mark = directory.with_name(f".{directory.name}.extracted.json")
     state = {"archive": archive.name, "sha256": sha256 or artifacts.sha256_file(archive)}
@@ -85,8 +84,7 @@ def extract_archive(archive: Path, directory: Path, *, sha256: str | None = None
                 _extract_tar(archive, temporary)
             mark.unlink(missing_ok=True)
             _remove_folder(directory)
-            # If the process is killed before the rename, the mark has no folder, and `_is_whole`
-            # ignores it.
+            # If the process dies before the rename, `_is_whole` ignores the mark: it has no folder.
             artifacts.write_json(mark, {**state, **_count_contents(temporary)})
             temporary.replace(directory)
         except BaseException:
@@ -253,8 +251,7 @@ def _extract_zip(archive: Path, folder: Path) -> None:
 
 
 class _StrictTarInfo(tarfile.TarInfo):
-    """A member's header; raises an error for a damaged or missing header, where tarfile would stop
-    silently."""
+    """A member's header; raises an error for a faulty or missing one: tarfile stops silently."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _StrictTarInfo:

@@ -33,10 +33,7 @@ _counted: dict[tuple[object, ...], SplitCounts] = {}
 
 
 def count_once(options: DatasetOptions, count: Callable[[], SplitCounts]) -> SplitCounts:
-    """Returns the result of `count`, cached while the options and their files are unchanged.
-
-    Planning asks for rows, patients and classes several times, and a table may be large.
-    """
+    """Returns the result of `count`, cached until options or files change: planning asks often."""
     states = [os.stat(path) for path in options.input_files() if os.path.exists(path)]  # noqa: PTH110, PTH116
     files = ((state.st_ino, state.st_size, state.st_mtime_ns) for state in states)
     key = (type(options), options.model_dump_json(), *files)

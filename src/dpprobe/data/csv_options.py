@@ -234,8 +234,7 @@ class TableOptions(UnitOptions):
     def image_params(self) -> dict[str, Any]:
         """Returns the options that determine the set of images.
 
-        `split_column` is not among them; `extract` and `joins` are only if paths or filters use
-        their columns.
+        `split_column` is not among them; `extract` and `joins` only if paths or filters use them.
         """
         made = {*self.extract, *(column for join in self.joins for column in join.columns)}
         others = {"split_column"}
@@ -271,8 +270,7 @@ class TableOptions(UnitOptions):
     def unit_name(self) -> str | None:
         """Returns the column of patients, with the pattern or join that makes it.
 
-        A column of the same name with another pattern has other units: their epsilons must not be
-        added up.
+        A column of this name with another pattern has other units: their epsilons do not add up.
         """
         return None if self.unit_column is None else self._describe_column(self.unit_column)
 
@@ -306,8 +304,7 @@ class TableOptions(UnitOptions):
         return {*names, *made}
 
     def id_options(self) -> set[str]:
-        """Returns the options that determine ids without `id_column`: the files, whose rows are
-        numbered."""
+        """Returns options that determine ids without `id_column`: the files, with numbered rows."""
         return {"train"}
 
     def images_fault(self) -> str | None:

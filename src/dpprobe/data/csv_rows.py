@@ -1,5 +1,4 @@
-"""The rows of a CSV manifest: read, joined, filtered, split, and passed to the writer of split
-tables.
+"""The rows of a CSV manifest: read, joined, filtered, split, and passed to split tables' writer.
 
 A fault of a whole file raises ConfigError before any image is read. Faulty labels of single rows
 become negative codes; `problems.csv` lists all faulty rows together.
@@ -374,8 +373,7 @@ def _make_paths(options: ManifestOptions, rows: ManifestRows) -> list[str]:
 def make_batches(
     options: ManifestOptions, parts: Mapping[SplitName, ManifestRows]
 ) -> Iterator[tuple[str, pa.Table]]:
-    """Yields batches for the split tables. Needs the rows of both splits to find faulty
-    patients."""
+    """Yields batches for the split tables. To find faulty patients, needs both splits' rows."""
     mistaken = find_mistaken(options, parts)
     root = resolve_path(options.root)
     for name, rows in parts.items():

@@ -90,8 +90,7 @@ class Checks:
         self._strict_test = needed and options.missing_classes == "error"
         # The first row of each image, by a hash of its pixels, or of its bytes if not decoded.
         self._seen: dict[str, dict[bytes, _First]] = {"train": {}, "test": {}}
-        # For each image in more than one training row: how often it is repeated, and in which
-        # units.
+        # Per image in more than one training row: how often it is repeated, and in which units.
         self._copies: Counter[bytes] = Counter()
         self._copy_units: dict[bytes, set[str | None]] = {}
         self._copies_of_others = 0
@@ -108,8 +107,7 @@ class Checks:
         labels: Sequence[Any],
         columns: Mapping[str, Any],
     ) -> None:
-        """Looks at the rows of a batch; `columns` has `group_*` and, if patients are named,
-        `unit`."""
+        """Looks at a batch's rows; `columns` has `group_*` and, if patients are named, `unit`."""
         units = columns.get("unit") or [None] * len(labels)
         for image, label, unit in zip(images, labels, units, strict=True):
             self._look_for_twins(split, image, label, unit)
@@ -265,8 +263,7 @@ class Checks:
 
 
 def rare_words(class_names: Sequence[str], train: Sequence[int], test: Sequence[int]) -> str:
-    """Names the classes with fewer than `RARE` training or test images, but at least one of
-    each."""
+    """Names the classes with fewer than `RARE` training or test images, but one or more of each."""
     few = [
         f"class {name}: {_count_images(rows, 'training')}, {_count_images(tested, 'test')}"
         for name, rows, tested in zip(class_names, train, test, strict=True)

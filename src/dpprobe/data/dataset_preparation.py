@@ -1,7 +1,6 @@
 """Downloads a dataset and writes its split tables, by the module of its source.
 
-A source is one module with an `Options` class and a `prepare` function, named in
-`dpprobe.data.registry.SOURCES`.
+A source is a module with an `Options` class and a `prepare` function, in `data.registry.SOURCES`.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ from dpprobe.data.registry import SOURCES
 def download_dataset(options: DatasetOptions, directory: Path) -> None:
     """Fetches the files of a dataset into `directory`, and last writes its `receipt.json`.
 
-    A file that was downloaded before is reused if its content is right; an interrupted transfer
-    continues where it stopped.
+    A downloaded file is reused if its content is right; an interrupted transfer continues.
 
     Raises:
       ConfigError: if the user must do something first, such as accept a licence.

@@ -2,9 +2,8 @@
 
 Grey values go through the file's rescale slope and intercept (or modality table). Then the file's
 first window (or value-of-interest table) maps its dark end to 0 and its bright end to 255. Without
-a window, these ends are the smallest and the largest value of the image. MONOCHROME1, whose small
-values are bright, is inverted; padding is black. An image's pixels never depend on another image,
-so decoding costs no privacy.
+a window, these ends are the image's smallest and largest value. MONOCHROME1, whose small values are
+bright, is inverted; padding is black. Decoding costs no privacy: pixels depend on one image alone.
 
 Only header fields that describe pixels are read: names, dates and numbers of patients never reach
 this program's memory, and no message repeats a value from a file.

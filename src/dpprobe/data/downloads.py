@@ -1,10 +1,9 @@
 """Fetches files from the web: resumed, retried, and verified before they get their names.
 
 Received bytes are kept beside the file as `.<name>.partial`. The next attempt, or the next run,
-requests only the rest from the server. A file is accepted if it matches its declared checksum. If a
-resumed file does not match, the server's file may have changed in between, so it is fetched once
-more from the start. Content with a wrong checksum stays in the partial file, in case the checksum
-in the study is corrected.
+requests only the rest. A file is accepted if it matches its declared checksum. If a resumed file
+does not match, the server's file may have changed in between, so it is fetched once more from the
+start. Content with a wrong checksum stays in the partial file, in case the study is corrected.
 
 The partial file itself is locked, so that no lock file stays beside the data.
 """
@@ -59,8 +58,7 @@ TIMEOUT = 60.0  # seconds without a connection, or without a byte
 
 
 class Checksum(NamedTuple):
-    """A declared checksum in hex; `git` is a git blob's SHA-1, which the Hub states for small
-    files."""
+    """A declared checksum in hex; `git` is a git blob's SHA-1, the Hub's for small files."""
 
     kind: Literal["sha256", "md5", "git"]
     value: str
@@ -126,8 +124,7 @@ class _Wanted(NamedTuple):
 
 
 class _TransientError(Exception):
-    """An error that a retry may solve; `wait` is the number of seconds that the server asked
-    for."""
+    """An error that a retry may solve; `wait` is the number of seconds the server asked for."""
 
     def __init__(self, text: str, *, wait: float | None = None) -> None:
         super().__init__(text)

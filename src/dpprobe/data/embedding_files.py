@@ -1,8 +1,7 @@
 """Files of vectors that another program wrote, read in blocks of rows.
 
 The formats are NumPy's .npy and .npz, safetensors, parquet with list columns, and AnnData's .h5ad.
-A file may also contain labels, patients and groups: as arrays of one dimension, as columns, or in
-`obs`.
+A file may also have labels, patients and groups: arrays of one dimension, columns, or `obs`.
 """
 
 from __future__ import annotations
@@ -320,8 +319,7 @@ class ParquetFiles(EmbeddingFile):
 
 
 def _stack_lists(lists: pa.Array, where: str, start: int) -> Array:
-    """Returns lists of equal length as an array; raises DataError that names the first other
-    list."""
+    """Returns lists of equal length as an array; DataError names the first other list."""
     import pyarrow.compute as pc
 
     lengths = pc.fill_null(pc.list_value_length(lists), -1).to_numpy(zero_copy_only=False)
@@ -415,8 +413,7 @@ def _open_matrix(part: Any) -> Any:
 
 
 def _read_obs(column: Any) -> list[str]:
-    """Reads a column of `obs`: a plain array, a categorical array, or an array with a mask of
-    blanks."""
+    """Reads a column of `obs`: a plain or categorical array, or an array with a mask of blanks."""
     if hasattr(column, "dtype"):
         return _write_texts(column[:])
     if "codes" in column:

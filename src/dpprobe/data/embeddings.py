@@ -3,8 +3,7 @@
 No model runs here. A backbone of the family `external` says which model computed the vectors, and
 declares that each was computed from its own item alone.
 
-Rows are matched by their place: row i of the table belongs to row i of the vectors. Files are read
-in blocks, so they may be larger than memory.
+Row i of the table belongs to row i of the vectors. Files are read in blocks: memory may be less.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 The Hub's library lists the files and reads their checksums. `dpprobe.data.downloads` fetches the
 bytes, because it resumes interrupted transfers: if `hf_hub_download` fails, it deletes the received
-bytes (seen in huggingface_hub 2.4). The token comes from HF_TOKEN or `hf auth login` and is never
-written anywhere.
+bytes (seen in huggingface_hub 2.4). The token, from HF_TOKEN or `hf auth login`, is never written.
 """
 
 from __future__ import annotations
@@ -176,8 +175,7 @@ def download(options: Options, directory: Path) -> list[Fetched]:
 
 
 def _match_files(patterns: parquet.Paths, names: Sequence[str], options: Options) -> list[str]:
-    """Returns the files that match the patterns, in the order of the patterns, then of the
-    names."""
+    """Returns the files that match the patterns, in the order of patterns, then of names."""
     files: list[str] = []
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
         matches = sorted(name for name in names if fnmatchcase(name, pattern))
@@ -195,10 +193,7 @@ def _match_files(patterns: parquet.Paths, names: Sequence[str], options: Options
 def _fetch_checked(
     options: Options, directory: Path, name: str, *, api: HfApi, token: str | None
 ) -> Fetched:
-    """Fetches one file and compares it with the checksum at its address.
-
-    The Hub's listing also has checksums, but not for gated files.
-    """
+    """Fetches one file; checks the checksum at its address: the Hub lists none for gated files."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
     from dpprobe.data import downloads  # heavy: requests

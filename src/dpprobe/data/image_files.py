@@ -1,7 +1,6 @@
 """Image files: which files count as images, and the one function that decodes them.
 
-Reads all formats of Pillow; HEIC and DICOM have libraries of their own, imported with the first
-such file.
+Reads all formats of Pillow; HEIC and DICOM have own libraries, imported with their first file.
 """
 
 from __future__ import annotations

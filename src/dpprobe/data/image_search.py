@@ -25,8 +25,7 @@ class ImagePaths:
 def search_images(names: Sequence[str], roots: Sequence[Path]) -> ImagePaths | None:
     """Looks for a file with one of the names; None if there is none.
 
-    Tries the names as they are and with usual suffixes. Looks in each of `roots`, and in the
-    folders directly inside the first of them.
+    Tries names as they are and with usual suffixes, in `roots` and folders directly in the first.
     """
     for root in roots:
         for name in names:

@@ -4,8 +4,7 @@ The layout is `train/<class>/...` and `test/<class>/...`, or only `<class>/...`,
 splits. Class names are the sorted names of the folders; they are published with the weights.
 
 A row's id is its path under the folder. The path contains the class, but depends on that row alone.
-With `split_by: id`, an image that moves to another folder may change between train and test, but no
-other image does.
+With `split_by: id`, moving an image to another folder may change its side, but no other's.
 """
 
 from __future__ import annotations
@@ -55,8 +54,7 @@ class Options(SplitOptions):
         return tuple(sorted(str(folder) for folder, _ in self._walk_folders()))
 
     def source_state(self) -> str:
-        """Hashes the images' names, sizes and times: an image replaced in place changes the
-        hash."""
+        """Hashes the images' names, sizes and times: replacing one in place changes the hash."""
         root = resolve_path(self.path)
         states = []
         for folder, entries in self._walk_folders():

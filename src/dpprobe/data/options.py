@@ -35,8 +35,7 @@ class Limit(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class ClassUnits:
-    """Numbers of units per class, or label, before `subsample`: patients if named, otherwise
-    images.
+    """Units per class, or label, before `subsample`: patients if named, otherwise images.
 
     Private: for the owner's screen, never for a file.
 
@@ -63,8 +62,7 @@ DATASET_NOTES = frozenset(
         "verify",
     }
 )  # fmt: skip
-# At their defaults, these are no parameters of the split tables: tables from before these options
-# existed stay up to date.
+# No parameters of split tables at their defaults, so older tables stay up to date.
 _OMITTED_AT_DEFAULT = frozenset({"max_images_per_patient", "split_by", "subsample", "unit_column"})
 # Options that split, limit, store or label a source's images, but do not say which images they are.
 _OF_THE_SAME_IMAGES = DATASET_NOTES | {
@@ -171,8 +169,7 @@ class DatasetOptions(Options, ABC):
         """Raises ConfigError if a file that the options name is missing. Reads no image."""
 
     def download_params(self) -> dict[str, Any] | None:
-        """Returns the options that determine the download, JSON-compatible; None without a
-        download."""
+        """Returns the options that determine the download, JSON-compatible; None without one."""
         return None
 
     def input_files(self) -> tuple[str, ...]:
@@ -319,8 +316,7 @@ class DatasetOptions(Options, ABC):
     def count_class_units(self) -> ClassUnits | None:
         """Counts units per class in both splits before `subsample`. Only for the owner's screen.
 
-        None if counting needs a download or reads all files: the split tables are then checked
-        instead.
+        None if counting needs a download or reads all files: then split tables are checked instead.
         """
         return None
 

@@ -140,8 +140,7 @@ class Options(ColumnOptions):
                 f"class_names: {headers[0].path} already names the classes "
                 f"({', '.join(named)}); remove the option"
             )
-        # The number of classes fixes the shape of the published weights: never take it from the
-        # labels.
+        # The number of classes fixes the published weights' shape: never take it from labels.
         if not (self.class_names or named):
             raise ConfigError(
                 f"class_names: {headers[0].path} does not name its classes; write "

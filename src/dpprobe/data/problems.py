@@ -1,7 +1,6 @@
 """The faults of a dataset, gathered while its tables are written and reported at once.
 
-The error shows the first of each kind; all of them are streamed to `problems.csv`, so memory does
-not grow with their number.
+The error shows the first of each kind; `problems.csv` gets all, streamed in constant memory.
 """
 
 from __future__ import annotations
@@ -59,9 +58,8 @@ class ImageError(DataError):
 class Problems:
     """Counts problems, keeps the first of each kind, and writes all of them to a file.
 
-    A context manager. It keeps `problems.csv` if `make_error` was called, or if `keep_notes` was
-    called and there are notes. Otherwise another error cut the report short, and the file is
-    removed.
+    A context manager. It keeps `problems.csv` if `make_error` was called, or `keep_notes` with
+    notes. Otherwise another error cut the report short, and the file is removed.
     """
 
     def __init__(self, directory: Path) -> None:

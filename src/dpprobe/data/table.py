@@ -235,8 +235,7 @@ def write_dataset(
 ) -> None:
     """Writes both split tables from a stream of batches, then `dataset.json`.
 
-    Every row is checked, and all problems are reported at once: see `problems`. With problems, no
-    table is left, only the report `problems.csv`.
+    Checks every row and reports all problems at once (`problems`); they leave only `problems.csv`.
 
     Args:
       batches: (split name, rows of `make_batch`) in any order.

@@ -7,8 +7,7 @@ size of its bytes,
     shards/train-000.tar#offset=1536,size=48213,member=n01/a.jpg
 
 so that any process reads any row without searching the tar. Python's tarfile reads the headers:
-webdataset's readers stream batches, and give neither offsets nor an error for a tar that ends too
-early.
+webdataset's readers stream batches, and give neither offsets nor an error for a truncated tar.
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ from dpprobe.errors import DataError
 SUFFIX = ".tar"
 # Compressed files are refused by name, never skipped silently.
 _SUFFIXES = (SUFFIX, ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
-# Not samples: names that begin with a dot, which macOS adds, and WebDataset's own folders such as
-# __index__/.
+# Not samples: names that begin with a dot, as macOS adds, and WebDataset's __index__/ etc.
 _NAME = re.compile(r"(?!__[^/]*__/)((?:.*/)?[^./][^./]*)\.([^/]+)", re.DOTALL)
 _PLACE = re.compile(r"(.+?)#offset=(\d+),size=(\d+),member=(.+)", re.DOTALL)
 _BLOCK = 512
@@ -49,10 +47,7 @@ class Member(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """The members of one key, by their extension in lower case.
-
-    `twice` are the extensions that occur more than once; the first member of each is kept.
-    """
+    """A key's members by lower-case extension; `twice` lists repeated ones: the first is kept."""
 
     key: str
     members: dict[str, Member]
@@ -171,8 +166,7 @@ def _list_members(shard: Path) -> Iterator[Member]:
 
 
 def _check_name(shard: Path, info: tarfile.TarInfo, stream: BinaryIO) -> None:
-    """Refuses a name with a NUL, because tarfile cuts the name there and the sample would be
-    lost."""
+    """Refuses a name with a NUL: tarfile cuts the name there and the sample would be lost."""
     size = min(info.offset_data - info.offset, _LONGEST_END)
     blocks = os.pread(stream.fileno(), size, info.offset)
     names = [info.name, blocks[-_BLOCK:][:_NAME_BYTES].rstrip(b"\0")]

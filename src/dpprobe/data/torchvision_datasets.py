@@ -1,8 +1,7 @@
 """Datasets of torchvision, which gives addresses, checksums and parsers; dpprobe downloads.
 
 Arrays (MNIST, FashionMNIST, CIFAR10, CIFAR100) become PNG without loss; the JPEG files of EuroSAT
-and Places365 stay as they are. EuroSAT, the only set that is split here, is read as an image
-folder.
+and Places365 stay as they are. EuroSAT, the only set split here, is read as an image folder.
 """
 
 from __future__ import annotations

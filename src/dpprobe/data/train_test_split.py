@@ -10,8 +10,7 @@ By id, a row's side is a public function of its id and the seed: whether SHA-256
 number in [0, 1), lies below the fraction. No other row, label or pixel matters, so whatever happens
 to one unit (added, left out, relabelled, replaced by null rows) moves no other one: train and test
 tables of neighbouring sources differ in that unit's rows alone. All rows of a patient have the
-patient's name as id. The number of test units is random over seeds, by a binomial distribution, and
-a class may have none.
+patient's name as id. The number of test units is binomial over seeds; a class may have none.
 
 This holds if a unit's id depends on that unit alone. Positions in a file qualify: the guarantee
 compares sources in which null rows replace a unit and all other positions stay. An extra row at the
@@ -50,8 +49,7 @@ _DIGEST_BITS = 256
 def count_test(rows: int, fraction: float) -> int:
     """Counts the test rows of a class: the fraction of its rows, rounded to the nearest number.
 
-    At least one row and at most all but one; the only row of a class is a training row. One more
-    row raises the count by at most one.
+    At least one row, at most all but one; a class's only row trains. One more row adds at most one.
     """
     if rows < 2:
         return 0
@@ -71,8 +69,7 @@ def count_by_id(ids: Iterable[str], *, fraction: float, seed: int) -> tuple[int,
 
 
 def choose_by_id(ids: Iterable[str], *, fraction: float, seed: int) -> list[bool]:
-    """Chooses a test row only by its id: if SHA-256 of (seed, id), in [0, 1), is below the
-    fraction.
+    """Chooses test rows only by id: if SHA-256 of (seed, id), in [0, 1), is below the fraction.
 
     Rows of equal ids are on one side.
     """
@@ -92,8 +89,7 @@ def choose_test(
 ) -> list[bool]:
     """Chooses the test rows: True for a test row, in the order of `ids`.
 
-    By class, rows of each stratum are ranked by SHA-256 of (seed, id), and the first `count_test`
-    are taken. By id, see `choose_by_id`.
+    By class, takes `count_test` per stratum, first by SHA-256 of (seed, id). By id: `choose_by_id`.
 
     Args:
       ids: unique.
@@ -140,8 +136,7 @@ class SplitOptions(DatasetOptions):
         return self.subsample_fault() or self.split_fault(own_test=self.has_test())
 
     def split_fault(self, *, own_test: bool) -> str | None:
-        """Explains why a release cannot use this split; `own_test` says if the source has a test
-        set."""
+        """Explains why a release cannot use this split; `own_test`: the source has a test set."""
         if own_test or self.split_by == "id":
             return None
         return (

@@ -148,8 +148,7 @@ class Options(DatasetOptions):
         return {**super().image_params(), "files": files, "layout": layout}
 
     def has_test(self) -> bool:
-        """Returns True if the layout has a test split; False for an image folder that is not yet
-        downloaded."""
+        """Returns True if the layout has a test split; False for a folder before the download."""
         layout = self._parse_layout()
         return layout.source != "imagefolder" and layout.has_test()
 
@@ -167,8 +166,7 @@ class Options(DatasetOptions):
         return self._parse_layout().rule_of_split(own_test=self.has_test())
 
     def split_key(self) -> str:
-        """Returns the layout's key with a short hash of the files: positions in them are ids of
-        rows."""
+        """Returns the layout's key with a short hash of the files: these number the rows."""
         key = self._parse_layout().key_of_split(own_test=self.has_test())
         return f"{key}, files {artifacts.hash_value(self.download_params())[:12]}"
 

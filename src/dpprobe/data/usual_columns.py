@@ -30,10 +30,7 @@ GROUPS = (
 
 
 def find_usual(columns: Collection[str], names: Iterable[str]) -> Iterator[str]:
-    """Yields the columns with one of the names, in the order of the names.
-
-    Ignores case and separators: PatientID is patient_id.
-    """
+    """Yields columns with one of the names, in order, ignoring case and separators (PatientID)."""
     for name in names:
         yield from (column for column in columns if _plain_name(column) == _plain_name(name))
 

@@ -1,8 +1,7 @@
 """Tar shards as WebDataset writes them: `key.jpg` with `key.cls`, or with `key.json`.
 
 Shards are read in place, in order, and never unpacked. A first pass reads headers, labels and each
-image's offset; a second one reads, hashes and decodes the images. The split tables keep the
-offsets: see `tar_shards`.
+image's offset; a second reads, hashes and decodes. Split tables keep offsets: see `tar_shards`.
 """
 
 from __future__ import annotations
