@@ -6,8 +6,7 @@ several small passes are faster than one pass divided among threads. On a GPU th
 into pinned memory, and a batch's features are fetched while the GPU computes the next one.
 
 The last bits of a library's matrix products may depend on the number of rows. So every pass has the
-same number of rows, and the last one is filled up. A row's features then depend on that row alone:
-on no other row, and not on how rows are cut into shards.
+same number of rows; the last is filled up. A row's features then depend on no other row or shard.
 """
 
 from __future__ import annotations
@@ -289,8 +288,7 @@ def in_order(
     """Yields `work` of each item, in the items' order, from a pool of threads.
 
     At most `ahead` items are in progress. An error of `work` is raised when its item is due. After
-    an error, or if the generator is closed, no further item begins, and items in progress are
-    waited for.
+    an error, or on closing, no further item begins, and items in progress are waited for.
     """
     before = torch.get_num_threads()
     pool = ThreadPoolExecutor(threads, "extract", initializer=torch.set_num_threads, initargs=(1,))
@@ -308,8 +306,7 @@ def in_order(
 
 
 def _run_forward(backbone: Backbone, images: torch.Tensor, rows: int) -> Outputs:
-    """Passes exactly `rows` rows through the model; drops the results of rows that fill up the
-    pass."""
+    """Passes exactly `rows` rows through the model; drops results of rows that fill up the pass."""
     given = len(images)
     if given < rows:
         images = torch.cat([images, images[-1:].expand(rows - given, *images.shape[1:])])
@@ -362,8 +359,7 @@ def _make_features(
 class _Launched:
     """A batch on its way through an accelerator.
 
-    `marks` are four times: before the copy to the device, before and after the forward pass, and
-    after the copy back to the host's memory.
+    `marks` are times: before the copy to the device, around the pass, after the copy to the host.
     """
 
     rows: tuple[Row, ...]
@@ -381,8 +377,7 @@ def _on_accelerator(
     sizes: _Sizes,
     clock: Clock,
 ) -> Generator[Features]:
-    """Launches each batch before it fetches the results of the previous batch, to keep the device
-    busy."""
+    """Launches each batch before it fetches the previous batch's results: keeps the device busy."""
     before: _Launched | None = None
     with closing(pieces):
         for batch in _make_batches(pieces, batch_size, sizes, clock):

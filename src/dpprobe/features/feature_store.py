@@ -56,11 +56,10 @@ def _read_state(path: Path) -> _FileState:
 class FeatureStore:
     """The features of one split, read through their manifest.
 
-    A shard's size and the SHA-256 of all its bytes are compared with the manifest before HDF5
-    opens it: damaged HDF5 may crash the process. Later reads of the same store compare them again
-    if the file was replaced or written to meanwhile, and otherwise rely on HDF5's own checksums. A
-    file that changes while it is read is refused at the end. Files are opened by each call, so a
-    store may cross a fork.
+    A shard's size and the SHA-256 of all its bytes are compared with the manifest before HDF5 opens
+    it: damaged HDF5 may crash the process. Later reads of the same store compare them again if the
+    file was replaced or written to meanwhile, and otherwise rely on HDF5's own checksums. A file
+    that changes while read is refused at the end. Each call opens files, so forks are safe.
 
     Attributes:
       rows, dimension: n and d.
@@ -175,8 +174,7 @@ class FeatureStore:
     def read_rows(
         self, rows: npt.NDArray[np.int64], *, layer: str | None = None
     ) -> npt.NDArray[np.float32]:
-        """Reads the features, float32 [len(rows), d], of `rows`: ascending positions in the
-        split."""
+        """Reads features, float32 [len(rows), d], of `rows`: ascending positions in the split."""
         features = empty_rows((len(rows), self._layer_width(layer)), np.float32)
         for start, block in self.read_blocks(SELECTED_BLOCK_ROWS, layer=layer):
             low, high = np.searchsorted(rows, (start, start + len(block)))
@@ -240,8 +238,7 @@ class FeatureStore:
     def _compare_bytes(self, record: ShardRecord) -> _FileState | None:
         """Compares a file with the manifest before HDF5 opens the file; returns the file's state.
 
-        Returns None if the file is an undamaged shard, but not the manifest's: HDF5 may open it for
-        its header.
+        Returns None for an undamaged shard that is not the manifest's: HDF5 may read its header.
 
         Raises:
           StoreError: if HDF5 should not open the file.

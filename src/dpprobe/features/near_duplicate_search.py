@@ -7,9 +7,8 @@ near-duplicates of every split from the public set, after Kolesnikov et al. 2020
 examples of both splits are compared with public datasets of the study. Two images match by the
 SHA-256 of their files, or by the cosine of their features.
 
-A row's result depends only on this row and the public examples, not on block sizes or devices.
-These change the last bits of float32 cosines, so a cosine too close to the threshold is computed
-again in float64.
+A row's result depends only on this row and the public examples, not on block sizes or devices. As
+these change the last bits of float32, a cosine near the threshold is computed again in float64.
 
 The result is computed from the private images without noise, so it is not private.
 """
@@ -239,8 +238,7 @@ def _compute_cosine(first: npt.NDArray[np.float64], second: npt.NDArray[np.float
 
 
 def _unit_blocks(store: FeatureStore, rows: int, device: str) -> Iterator[tuple[int, torch.Tensor]]:
-    """Yields rows of unit norm, float32 [m, d]; a row of zeros is unchanged and has cosine 0 to all
-    rows."""
+    """Yields rows of unit norm, float32 [m, d]; a row of zeros stays: cosine 0 to all rows."""
     for start, block in store.read_blocks(rows):
         yield start, _scale_to_unit(torch.from_numpy(block).to(device))
 

@@ -1,9 +1,8 @@
 """Reading an HDF5 shard: its seal, its header, its columns and its features in blocks.
 
-HDF5 trusts what it opens: damaged bytes of its own structures may crash the process or keep it in
-an endless loop. So a shard begins with a seal: the SHA-256 of all later bytes, in the user block
-that HDF5 leaves to applications. Readers compare the bytes with the seal, or with the manifest,
-before HDF5 opens the file.
+HDF5 trusts what it opens: damaged structures may crash the process or trap it in an endless loop.
+So a shard begins with a seal: the SHA-256 of all later bytes, in the user block that HDF5 leaves to
+applications. Readers compare the bytes with seal or manifest before HDF5 opens the file.
 """
 
 from __future__ import annotations

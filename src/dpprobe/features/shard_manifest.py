@@ -103,8 +103,7 @@ def _common_widths(shards: Sequence[Path]) -> dict[str | None, int]:
 
 
 def _compare_probes(shards: Sequence[Path], records: Sequence[ShardRecord]) -> None:
-    """Raises StoreError if a shard comes from a machine that computes other features than the first
-    shard's machine."""
+    """Raises StoreError if a shard's machine computes other features than the first shard's."""
     probed = [(path, record.probe) for path, record in zip(shards, records, strict=True)]
     known = [(path, probe) for path, probe in probed if probe is not None]
     for path, probe in known[1:]:

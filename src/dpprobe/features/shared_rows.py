@@ -1,30 +1,26 @@
-"""Computes the share of public examples that are private examples, in any order and scaled by any
-factor.
+"""The share of public examples that are private examples, in any order and scaled by any factor.
 
 Rows are compared as vectors of unit length. Let s^2 be the mean squared distance of the rows from
 their mean. Two rows count as one if their squared distance is at most 0.002 s^2. If the mean is
 zero, this is a cosine above 0.999. So a row is recognised after it was scaled, stored in float16 or
-bfloat16, extracted again in another order or precision, or changed in any way by up to 4% of s. Two
-pictures that merely look alike count as two rows. Near the limit of 4% many shared rows are missed:
-a row falls into cells of width s/4 along ten random directions, and is compared only with the other
-side's row in the same cells. No equal row is missed. One in fifteen is missed if rows changed by
-0.2% of s, and three of four at 4%; one of four is still more than `MOST_SHARED`. Rows in the same
-cells count as one.
+bfloat16, extracted again in another order or precision, or changed in any way by up to 4% of s.
+Pictures that only look alike are two rows. Near the limit of 4% many shared rows are missed: a row
+falls into cells of width s/4 along ten random directions, and meets only the other side's row in
+its cells. No equal row is missed. One in fifteen is missed if rows changed by 0.2% of s, and three
+of four at 4%; one of four is still more than `MOST_SHARED`. Rows in the same cells count as one.
 
 Rows are compared in three forms: unchanged, minus the mean of their own numbers, and minus the mean
 of all rows; each with both signs. So a row is also recognised if it was negated, if one number was
 added to all its numbers, or if one row was added to all rows of a store.
 
-Rows that were changed by more, rotated, averaged or shortened are not recognised, nor is a part of
-a store after one row was added to all its rows: rows can be hidden on purpose. Rows of fewer than
-16 numbers lie close to each other by chance, and count as one if they are equal as float16. Rows of
-zeros, NaN or infinities are ignored.
+Rows changed by more, rotated, averaged or shortened are not recognised, nor is a part of a store
+after adding one row to all: rows can be hidden on purpose. Rows of fewer than 16 numbers lie close
+by chance: they count as one if equal as float16. Rows of zeros, NaN or infinities are ignored.
 
 Two public data sets share pictures, or contain almost equal ones: `MOST_SHARED` is far above what
 honest data has, and far below what a data set shares with a part of itself.
 
-Each side is read in blocks. Memory holds two numbers of eight bytes per row and form, and
-`_COMPARED` rows.
+Sides are read in blocks. Memory holds two 8-byte numbers per row and form, and `_COMPARED` rows.
 """
 
 from __future__ import annotations
@@ -94,8 +90,7 @@ class PublicRows:
     def _keys_of(
         self, store: _Forms, signs: Sequence[int] = (1,)
     ) -> dict[tuple[int, int], tuple[npt.NDArray[np.uint64], Index]]:
-        """Returns by form and sign the different keys in ascending order, and one row with each
-        key."""
+        """Returns by form and sign the different keys, ascending, and one row with each key."""
         width = _DIRECTIONS if store.forms > 1 else store.dimension
         odd = np.random.default_rng(1).integers(2**64, size=width, dtype=np.uint64) | np.uint64(1)
         directions = np.random.default_rng(0).standard_normal((store.dimension, _DIRECTIONS))
@@ -179,8 +174,7 @@ def _measure_spreads(rows: _Forms) -> list[float]:
 
 
 def _unit_rows(block: Array) -> tuple[Index, Array]:
-    """Returns a block's finite rows that are not zero: their positions, and the rows at unit
-    length."""
+    """Returns a block's finite nonzero rows: their positions, and the rows at unit length."""
     lengths = np.sqrt(np.einsum("ij,ij->i", block, block, dtype=np.float64))
     kept = np.flatnonzero(np.isfinite(lengths) & (lengths > 0))
     return kept, (block[kept] / lengths[kept, None]).astype(np.float32)

@@ -1,8 +1,7 @@
 """Features of several random parts of each training image, stored beside its central part.
 
 These features are layers of the same shard, `layers/crop_00` and so on: hashed, verified, streamed
-and selected together with the rows. All parts of a row come from one image, and belong to its unit
-of privacy.
+and selected with the rows. All parts of a row belong to one image and its unit of privacy.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ from dpprobe.features.feature_store import CROP_PREFIX, FeatureStore
 def with_crops(backbone: Backbone, crops: int) -> Backbone:
     """Makes a backbone that returns the features of random parts of a training image as layers.
 
-    Each part has its own forward pass, so the other parts do not change the features of the central
-    part.
+    Each part has its own forward pass, so other parts do not change the central part's features.
 
     Args:
       backbone: a backbone with an inception crop of training images; crop number 0 is the first

@@ -21,8 +21,7 @@ def select_shard(
 ) -> None:
     """Writes one shard of a part's features, bit for bit equal to an extraction from its images.
 
-    A row of the part is found in the whole dataset by its id, and must have the same image and
-    label there.
+    A row of the part is found in the whole dataset by id, and must have its image and label there.
 
     Args:
       whole: the whole split's parquet file, beside its dataset.json.
@@ -34,8 +33,7 @@ def select_shard(
 
     Raises:
       DataError: if the whole dataset lacks a row or has another image or label for it; names the
-        row. Also if rows are in another order, or the features belong to another version of the
-        whole dataset.
+        row. Also if rows are in another order, or features are of another dataset version.
       StoreError: if a shard is not the shard that the manifest lists.
       ConfigError: if there are more shards than rows.
     """
