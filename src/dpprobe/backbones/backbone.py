@@ -1,5 +1,4 @@
-"""A loaded backbone, its runtime, and the fingerprint of everything that determines its
-features."""
+"""A loaded backbone, its runtime, and the fingerprint of all that determines its features."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The layers of `convolutional`: scattering coefficients, and convolutions with activation and
-pooling."""
+"""The layers of `convolutional`: scattering, and convolutions with activation and pooling."""
 
 from __future__ import annotations
 

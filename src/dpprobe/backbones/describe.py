@@ -32,8 +32,7 @@ def describe_backbone(options: BackboneOptions) -> Mapping[str, Any]:
     """Returns the numbers of features and blocks, or the error that loading would raise.
 
     Also lists the files that loading fetches from the Hub. The model is built on the meta device,
-    without weights. If an operation does not work there, the model is built on the CPU, with random
-    weights.
+    without weights. If an operation fails there, the CPU builds the model with random weights.
     """
     import torch
 

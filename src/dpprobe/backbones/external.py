@@ -2,8 +2,7 @@
 
 The study declares that each vector was computed from its own item alone; dpprobe cannot check this
 declaration, and the privacy guarantee depends on it. Whitening, centring, principal components,
-batch correction, z-scores and fine-tuning on the private items make every vector depend on all
-items.
+batch correction, z-scores and fine-tuning on private items make every vector depend on all.
 """
 
 from __future__ import annotations
@@ -60,8 +59,7 @@ class Options(BackboneOptions):
         """Checks nothing: the dataset names the files."""
 
     def choose_vectors(self, backbone: str, known: Collection[str]) -> str:
-        """Chooses a dataset's vectors by the option, or by the backbone's name, or the only
-        vectors.
+        """Chooses a dataset's vectors by the option, by the backbone's name, or the only ones.
 
         Args:
           backbone: the backbone's name in the study.

@@ -23,9 +23,8 @@ PROBE_TOLERANCE = 0.05
 def take_probe(backbone: Backbone) -> dict[str, Any]:
     """Digests the features of one public image: SHA-256, L2 norm, and at most 64 of them.
 
-    Unlike a fingerprint, a probe shows whether two machines compute the same features. `norm` and
-    `sample` agree up to the precision of the machines; `sha256` agrees only on equal machines.
-    Vectors have `NO_PROBE`.
+    Unlike a fingerprint, a probe shows if machines compute equal features. `norm` and `sample`
+    agree up to the machines' precision; `sha256` only on equal machines. Vectors have `NO_PROBE`.
     """
     if backbone.takes_vectors:
         return dict(NO_PROBE)

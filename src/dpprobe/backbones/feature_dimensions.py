@@ -1,8 +1,7 @@
 """Numbers of features, and of a network's blocks, found out before features are extracted.
 
 Families without a network compute their number. For a network, the process
-`dpprobe.backbones.describe` builds it once without weights; a file in the results folder caches the
-answer.
+`dpprobe.backbones.describe` builds it once without weights; a results file caches the answer.
 """
 
 from __future__ import annotations

@@ -70,8 +70,7 @@ def describe_missing(wanted: Iterable[HubFile], *, network: bool) -> str | None:
 
 
 def require_files(wanted: Iterable[HubFile]) -> None:
-    """Raises ConfigError if files are neither cached nor reachable; libraries would retry for
-    minutes."""
+    """Raises ConfigError if files are neither cached nor reachable, without minutes of retries."""
     if fault := describe_missing(wanted, network=True):
         raise ConfigError(fault)
 

@@ -25,9 +25,8 @@ def convert_mode(image: Image.Image, mode: Mode) -> Image.Image:
     """Converts an image to 8-bit grey ("L") or colour ("RGB").
 
     Resolves palettes, drops alpha and copies grey into each colour channel. Scales 16-bit grey to 8
-    bits: Pillow's own conversion clips the values, so that nearly the whole image turns white.
-    Raises DataError for modes such as LAB, and for pixels without a known range (floats, integers
-    beyond 16 bits).
+    bits: Pillow's own conversion clips values: nearly all turns white. Raises DataError for modes
+    such as LAB, and for pixels without a known range (floats, integers beyond 16 bits).
     """
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         return _from_sixteen_bits(image).convert(mode)
@@ -75,8 +74,7 @@ class ToTensor:
 
 @dataclass(frozen=True, kw_only=True)
 class ToBytes:
-    """Image -> uint8 [channels, height, width], by a library's steps after the conversion of the
-    mode."""
+    """Image -> uint8 [channels, height, width], by a library's steps after mode conversion."""
 
     mode: Mode
     steps: Callable[[Image.Image], torch.Tensor]
@@ -113,8 +111,7 @@ class InceptionCrop:
 def make_train_crop(
     views: Views, *, mode: Mode, size: tuple[int, int], interpolation: str
 ) -> InceptionCrop | None:
-    """Makes the crop of training images; None if training images have the same central crop as test
-    images."""
+    """Makes the crop of training images; None if it is the central crop of test images."""
     if views.crop == "centre":
         return None
     return InceptionCrop(
@@ -122,8 +119,7 @@ def make_train_crop(
     )
 
 
-# The share of an image's area that the inception crop keeps, and the crop's ratio of width to
-# height.
+# The share of an image's area that the inception crop keeps, and its ratio of width to height.
 CROP_AREA = (0.08, 1.0)
 CROP_RATIO = (3 / 4, 4 / 3)
 CROP_TRIES = 10

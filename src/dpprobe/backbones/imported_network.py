@@ -140,8 +140,7 @@ def load(options: Options, runtime: Runtime) -> Backbone:
 
 
 def describe(options: Options, device: str) -> dict[str, int]:  # noqa: ARG001
-    """Returns the numbers of features and blocks. Uses the CPU, which the user's function may
-    need."""
+    """Returns the numbers of features and blocks. Uses the CPU, as the function may need."""
     from dpprobe.backbones import network_forward  # heavy: torch
 
     runtime = Runtime(device="cpu", precision="float32")

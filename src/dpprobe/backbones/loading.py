@@ -1,7 +1,6 @@
 """Loads a backbone with the module of its family.
 
-A family is one module with an `Options` class and a `load` function, named in
-`dpprobe.backbones.registry.FAMILIES`.
+A family is a module with `Options` and a `load` function, in `backbones.registry.FAMILIES`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The forward pass of the networks of all libraries, and the features of the blocks inside.
 
 Images arrive as uint8. They are scaled and normalised on the device, in float32, with torchvision's
-own arithmetic. Moving uint8 takes a quarter of the bytes of float32, and spares the processor that
-decodes one pass over the pixels.
+arithmetic. Moving uint8 takes a quarter of float32's bytes, and spares the decoding CPU a pass.
 """
 
 from __future__ import annotations
@@ -24,11 +23,9 @@ if TYPE_CHECKING:
     from dpprobe.backbones.options import NetworkOptions, Views
 
 # Pixels per pass on a CPU, 16 images of 128 x 128. With more, malloc does not reuse the memory of
-# the large activations but maps new memory for each, and MobileNetV2 runs at a half to a third of
-# its speed.
+# large activations but maps new memory for each, and MobileNetV2 slows to a half or a third.
 CPU_PIXELS = 16 * 128 * 128
-# The attributes with a network's blocks: `blocks` in ViTs and MobileNets, `stages` in ConvNeXts and
-# NFNets.
+# A network's blocks: the attribute `blocks` in ViTs and MobileNets, `stages` in ConvNeXts, NFNets.
 _SEQUENCES = (torch.nn.Sequential, torch.nn.ModuleList)
 _BLOCK_LISTS = ("blocks", "stages")
 
@@ -204,8 +201,7 @@ class _Pass:
 
 @dataclass(frozen=True)
 class Blocks:
-    """A network's blocks, its number of tokens before the patches, and True if the first is a class
-    token."""
+    """A network's blocks, number of tokens before patches, and True if a class token is first."""
 
     modules: list[torch.nn.Module]
     prefix: int
@@ -285,8 +281,7 @@ def _find_taps(model: torch.nn.Module, options: NetworkOptions, name: str) -> li
 
 
 def find_blocks(model: torch.nn.Module) -> Blocks | None:
-    """Finds the blocks of a ViT in order, or the stages of a convolutional network; None if
-    hidden."""
+    """Finds a ViT's blocks in order, or a convolutional network's stages; None if hidden."""
     model = getattr(model, "visual", model)  # open_clip's tower,
     model = getattr(model, "trunk", model)  # and the timm model that may be in it
     if getattr(model, "output_fmt", "NCHW") == "NHWC":
@@ -309,8 +304,7 @@ def find_blocks(model: torch.nn.Module) -> Blocks | None:
 
 
 def list_blocks(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """Lists all blocks in order, including blocks inside stages; none if they are not
-    accessible."""
+    """Lists all blocks in order, also those inside stages; none if they are not accessible."""
     shown = find_blocks(model)
     if shown is None:
         return []

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
     from dpprobe.backbones import network_forward
 
-# This file lists open_clip's version, and its models with the activation of each tag;
-# test_open_clip_models.py renews it.
+# open_clip's version, and models with each tag's activation; test_open_clip_models.py renews it.
 NAMES = Path(__file__).with_name("open_clip_models.txt")
 LIBRARY = "open_clip_torch"
 QUICK, USUAL = "quickgelu", "gelu"
@@ -152,8 +151,7 @@ class Options(NetworkOptions):
 
     @property
     def reads_text(self) -> bool:
-        """True if the text tower can run: tokenizers of the Hugging Face Hub need the package
-        transformers."""
+        """True if the text tower can run: tokenizers of the Hub need the package transformers."""
         model = (known_models() or {}).get(self.architecture)
         included = model is not None and model.tokenizer == OWN
         return included or find_spec("transformers") is not None
@@ -171,8 +169,7 @@ class Options(NetworkOptions):
         return {k: v for k, v in self.extraction_params().items() if k not in images}
 
     def extraction_params(self) -> dict[str, Any]:
-        """Returns the options without the checkpoint's path; `Options` cannot be made from them
-        again."""
+        """Returns the options without the checkpoint's path; no `Options` can be made from them."""
         values = super().extraction_params()
         del values["checkpoint"]
         return values
@@ -187,8 +184,7 @@ class KnownModel(NamedTuple):
 
 
 def _split_name(model: str) -> tuple[str, str | None]:
-    """Splits `name.tag` into name and tag; names with a colon (of the Hub or a folder) have no
-    tag."""
+    """Splits `name.tag` into name and tag; names with a colon (of Hub or folder) have no tag."""
     name, _, tag = ("", "", "") if ":" in model else model.partition(".")
     return (name, tag or None) if name else (model, None)
 
@@ -408,8 +404,7 @@ def _make_tokenizer(options: Options) -> Callable[[list[str]], torch.Tensor]:
 
 
 def _create_model(options: Options, *, shapes_on: str | None = None) -> Any:
-    """Creates the complete model on the CPU. With `shapes_on`, creates only shapes on that
-    device."""
+    """Creates the complete model on the CPU; with `shapes_on`, only shapes on that device."""
     import open_clip
     import torch
 
@@ -464,8 +459,7 @@ def _weights_sha256(options: Options, part: torch.nn.Module) -> str:
 
 
 def _described_activation(model: Any) -> str:
-    """Returns the activation of the towers as built: QuickGELU or not. ResNets and timm models may
-    have other activations."""
+    """Returns the towers' activation as built: QuickGELU or not; ResNets and timm may differ."""
     from open_clip.transformer import QuickGELU
 
     return _name_activation(any(isinstance(module, QuickGELU) for module in model.modules()))

@@ -57,8 +57,7 @@ class BackboneOptions(Options, ABC):
 
     @property
     def fewer_features(self) -> str | None:
-        """The option, as written in a study, that reduces the number of features; None without
-        one."""
+        """The option, as written in a study, that reduces the number of features; or None."""
         return None
 
     def check_dimension(self, features: int | None) -> None:
@@ -85,8 +84,7 @@ class BackboneOptions(Options, ABC):
 
     @property
     def stored_crops(self) -> int:
-        """Random crops per training image whose features are stored beside those of the central
-        crop."""
+        """Random crops per training image whose features are stored beside the central crop's."""
         return 0
 
     def list_warnings(self) -> list[str]:

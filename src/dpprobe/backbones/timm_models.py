@@ -326,8 +326,7 @@ def _explain_fault(options: Options, said: str) -> str | None:
 
 
 def _list_arguments(architecture: str, kind: str) -> list[str]:
-    """Lists the arguments that a study may give to a model's class; none if the class is not
-    found."""
+    """Lists a model class's arguments that a study may give; none if the class is not found."""
     import timm
 
     try:
