@@ -54,8 +54,7 @@ def same_but_size(backbones: Mapping[str, Mapping[str, Any]]) -> list[tuple[str,
 def find_changes(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Returns the options that differ: name -> (base's value, other's value), None if absent.
 
-    If `head` differs, options that only one of the two has are left out. So is the learning rate,
-    because optimisers need different ones.
+    If `head` differs, options of only one and the learning rate are left out: optimisers differ.
     """
     differences = {
         key: (base.get(key), other.get(key))

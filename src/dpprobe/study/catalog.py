@@ -21,8 +21,7 @@ from dpprobe.wrong_keys_and_values import explain_first
 # Options that choose rows or make another split: with them, sizes may differ from the catalog's.
 # `limit` is not among them, because the sizes that it leaves are known.
 _RESIZE = ("exclude", "filters", "layout", "split_by", "test_fraction")
-# Further such options of the entry's source; with another source they only name that source's
-# files.
+# Further such options of the entry's source; with another source they only name its files.
 _SOURCE_RESIZE = ("split_column", "test", "test_values", "train", "train_values")
 # Options that say how -1 and blank labels are read, which may drop rows.
 _POLICIES = ("uncertain", "missing")
@@ -159,9 +158,8 @@ def complete_dataset(values: Mapping[str, Any]) -> dict[str, Any]:
     """Completes a dataset's options from its catalog entry.
 
     With another `source`, such as a copy on disk, only the entry's sizes, metric, prompts and the
-    options in `_KEPT` apply. So the copy is still checked against the catalog. `prompt_names` does
-    not apply, because classes may have other names. Raises ConfigError if the name is unknown, or
-    if options are missing that only a person knows.
+    options in `_KEPT` apply: the copy is still checked. Not `prompt_names`: classes may have other
+    names. Raises ConfigError if the name is unknown, or options only a person knows are missing.
     """
     entry = dataset_entry(values["catalog"])
     common = entry.common_options(resized=entry.changes_rows(values))

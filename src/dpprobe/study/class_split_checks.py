@@ -18,8 +18,7 @@ def class_split_faults(study: Study, name: str, counts: ClassUnits) -> tuple[lis
     """Lists the classes of a private dataset that its split does not train on, or hardly tests.
 
     Returns errors, for classes without training units or without test units that a metric needs,
-    and warnings, for other classes with fewer than RARE test units: at most one line per kind of
-    fault.
+    and warnings, for other classes with fewer than RARE test units: one line at most per kind.
     """
     dataset, train, test = study.datasets[name], counts.train, counts.test
     unit = "patient" if dataset.names_units() else "image"

@@ -18,8 +18,7 @@ def check_dimensions(study: Study, *, network: bool = False) -> list[str]:
 
     Networks that are not cached are built, which takes seconds because torch is imported. So this
     is separate from `check_study`, which must have passed. Too few rows for an epsilon, and weights
-    that cannot be fetched, are only warnings: features may exist already, or jobs may run on other
-    machines.
+    that cannot be fetched, are only warnings: features may exist, or jobs run on other machines.
 
     Args:
       network: as in `hub_files.describe_missing`.

@@ -82,8 +82,7 @@ def _backbone_fault(study: Study, name: str, options: Options) -> str | None:
 
 
 def blocks_faults(study: Study, blocks: Mapping[str, int]) -> Iterator[str]:
-    """Yields faults of trained blocks; `blocks` has 0 for a network whose blocks are not
-    accessible."""
+    """Yields faults of trained blocks; `blocks` has 0 for networks without accessible blocks."""
     for method in network_methods(study):
         options = network_options(study.methods[method])
         if options is None or options.blocks is None:

@@ -1,9 +1,8 @@
 """Refuses public files among the folders of a study's private data.
 
 In results_dir, only features of public datasets and text embeddings, which need only class names,
-come from no private example. All other files there, and the data of private datasets, are not
-public. Paths are compared as written, and with links followed. The training job checks whether a
-file elsewhere is a copy of private data.
+come from no private example. Other files there, and private datasets' data, are not public. Paths
+are compared as written, and with links followed. The training job finds private copies elsewhere.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The names that a study writes into its results_dir.
-
-Imports only the standard library: `make clean` reads these names even without the environment.
-"""
+"""Names a study writes into results_dir. Imports only the standard library, for `make clean`."""
 
 from __future__ import annotations
 
@@ -19,6 +16,5 @@ WRITTEN = frozenset(
         "tracking",
     }
 )  # fmt: skip
-# Folders of other studies must not have these names: they would lie among the default study's
-# files.
+# No names for folders of other studies: they would lie among the default study's files.
 TAKEN = WRITTEN | {RELEASES, DOWNLOADS}

@@ -1,5 +1,4 @@
-"""The command that runs a study: it starts Snakemake with the rules of a clone or with installed
-rules.
+"""The command that runs a study: starts Snakemake with a clone's rules or with installed rules.
 
 Results are written to the working directory, as with Snakemake itself.
 """
@@ -22,8 +21,7 @@ from dpprobe.devices import USER_PATH
 from dpprobe.errors import ConfigError
 from dpprobe.resources import is_clone, project_root
 
-# Environment variable: tells a script in Snakemake's conda environment which dpprobe to install
-# there.
+# Environment variable: tells a script in Snakemake's conda environment which dpprobe to install.
 ROOT = "DPPROBE_ROOT"
 STUDY = "config.yaml"  # the default study
 # Options that say how much may run at once, or name a profile that does.
@@ -169,8 +167,7 @@ def _known_file(option: str, word: str, root: Path, here: Path) -> str:
 
 
 def make_environment(root: Path, variables: dict[str, str] | os._Environ[str]) -> dict[str, str]:
-    """Returns environment variables by which Snakemake and its jobs import the package of
-    `root`."""
+    """Returns environment variables for Snakemake and its jobs to import `root`'s package."""
     result = {**variables, ROOT: str(root)}
     if root != project_root():
         places = [str(root / "src"), variables.get("PYTHONPATH", "")]
@@ -181,8 +178,7 @@ def make_environment(root: Path, variables: dict[str, str] | os._Environ[str]) -
 def profile_words(words: Sequence[str]) -> list[str]:
     """Returns the options that name profiles, which say where jobs run.
 
-    No words if the environment names a profile; the option for all cores if nothing names a
-    profile.
+    No words if the environment names a profile; the option for all cores if nothing names one.
     """
     named = _single_values(words, _PROFILE)
     if named == [NO_PROFILE]:
@@ -197,8 +193,7 @@ def run_words(
 ) -> list[str]:
     """Returns the words that run a study from the working directory.
 
-    In the root of a clone the command is `snakemake`. Elsewhere it is `dpprobe run`, which finds
-    the rules.
+    In a clone's root the command is `snakemake`, elsewhere `dpprobe run`, which finds the rules.
 
     Args:
       targets: files or named targets; none for all.
@@ -230,8 +225,7 @@ def run_command(*call: str, targets: Sequence[str] = ()) -> str:
 def command_line(program: str, *words: str) -> str:
     """Returns a line that starts a program of this environment, for a person to copy.
 
-    The line has the program's path if the environment is not activated: the name alone would start
-    nothing, or the program of another environment.
+    The line has the program's path if the environment is inactive: a name starts none or another.
     """
     beside = Path(sys.executable).with_name(program)
     named = shutil.which(program, path=os.environ.get(USER_PATH))

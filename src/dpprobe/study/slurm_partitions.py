@@ -1,7 +1,6 @@
 """The partitions of a Slurm cluster, and which of them have GPUs.
 
-Planning asks Slurm once, before jobs ask for GPUs: such a job in a partition without GPUs would
-wait forever, or be refused.
+Planning asks Slurm once: in a partition without GPUs, jobs for GPUs wait forever or are refused.
 """
 
 from __future__ import annotations

@@ -31,10 +31,7 @@ DAYS = 30  # that a snapshot is kept after the last job was started with it
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The file of a run's snapshot, and its text.
-
-    The name is the hash of the text: runs of different studies in one folder never share a file.
-    """
+    """A run's snapshot file, named by a hash of its text, so studies share none; and the text."""
 
     path: Path
     text: str

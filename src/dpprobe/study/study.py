@@ -308,8 +308,7 @@ class Study(_Analysed):
         return whole | self.papers.datasets
 
     def paper_names(self) -> set[str]:
-        """Returns the names in published results; for subsampled datasets also the full dataset's
-        name."""
+        """Returns the names in published results; of subsampled datasets also the full one's."""
         return {*self.published_names().values(), *self.part_names().values()}
 
     def text_backbones(self) -> tuple[str, ...]:
@@ -358,8 +357,7 @@ class Study(_Analysed):
     def release_delta_fault(self, release: str, n: int) -> str | None:
         """Returns the error if the delta of a release, or of a limit on releases, is above 1 / n.
 
-        No option allows this. A limit uses the dataset's delta, even if a release has another
-        delta.
+        No option allows this. A limit uses the dataset's delta, even if a release has another.
         """
         dataset = self.releases[release].dataset
         unit = self.dataset_unit(dataset)
@@ -373,15 +371,13 @@ class Study(_Analysed):
         return None
 
     def max_epsilon(self, dataset: str) -> float | None:
-        """Returns the limit on the total epsilon, per unit, of a dataset's releases; None for no
-        limit."""
+        """Returns the limit on a dataset's releases: total epsilon per unit; None for no limit."""
         limits = self.privacy.max_epsilon
         return limits.get(dataset) if isinstance(limits, Mapping) else limits
 
     @property
     def max_risk(self) -> Risk | None:
-        """The limit on the risk of an attack, given all releases of a dataset; None without a
-        limit."""
+        """The limit on an attack's risk, given all releases of a dataset; None without one."""
         limit = self.privacy.max_risk
         return None if limit is None else limit.to_risk()
 

@@ -170,8 +170,7 @@ def _check_release(study: Study, name: str) -> list[str]:
             headline_metric(release.evaluate.metric, num_classes=classes, multi_label=multi_label)
         except ConfigError as error:
             faults.append(f"evaluate: {error}")
-        # The dataset's metric may be chosen from the labels, as by `init`, so a release never uses
-        # it.
+        # The dataset's metric may come from the labels, as by `init`, so a release never uses it.
         if release.evaluate.metric is None and dataset.metric not in (None, "accuracy"):
             faults.append(
                 f"evaluate: tables show {dataset.metric} of {release.dataset}, but the "
@@ -274,8 +273,7 @@ def _check_sizes(
 
 
 def _table_sizes(table: Path, dataset: DatasetOptions) -> dict[str, int]:
-    """Reads the sizes of existing tables; empty if they are missing, or were made with other
-    options."""
+    """Reads existing tables' sizes; empty if they are missing, or made with other options."""
     try:
         info = json.loads(table.read_text(encoding="utf-8"))
         if info["source"] != dataset.preparation_params():
@@ -287,10 +285,7 @@ def _table_sizes(table: Path, dataset: DatasetOptions) -> dict[str, int]:
 
 
 def _check_overwritten(study: Study, name: str, dataset: DatasetOptions) -> None:
-    """Raises ConfigError if a source's file is one of the split tables made from it.
-
-    Snakemake deletes a file that a job is about to write.
-    """
+    """Raises ConfigError if a source's file is its own split table: Snakemake would delete it."""
     folder = Path(study.data_dir) / name
     written = {
         (folder / file).resolve() for file in ("train.parquet", "test.parquet", "dataset.json")

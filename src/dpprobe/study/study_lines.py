@@ -80,8 +80,7 @@ class StudyLines:
     def find_place(self, text: str) -> str:
         """Returns `file:line` of the key at the start of a text, such as `methods.sgd.steps: 0`.
 
-        A missing key gets the line of its block; a missing top-level key gets only the files'
-        names.
+        A missing key gets its block's line; a missing top-level key gets only the files' names.
         """
         match: _Found | None = _Found(values=self._sources, rest=text)
         place = None
