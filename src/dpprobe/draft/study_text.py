@@ -1,7 +1,6 @@
 """A study's YAML with comments, for a dataset and an available backbone.
 
-It contains names (classes, columns) and public facts (the number of training units). Counts of
-classes stay out: no guarantee covers them.
+Names (classes, columns), public facts (training units); no class counts: no guarantee covers them.
 """
 
 from __future__ import annotations
