@@ -72,8 +72,7 @@ _PRV_TRIES = 12
 def resolve_accountant(mechanisms: Sequence[Mechanism], accountant: str) -> str:
     """Returns the accountant that computes epsilon for these mechanisms.
 
-    `pld` becomes exact where it can: `gaussian` without sampling, `exponential` for one exponential
-    release alone.
+    `pld` is exact if possible: `gaussian` without sampling, `exponential` for one release alone.
 
     Raises:
       PrivacyError: for an unknown name, or `gaussian` or `exponential` on other mechanisms.
@@ -311,8 +310,7 @@ def price_together(
 
     Exact for Gaussian mechanisms without sampling or selection. With sampling it is by RDP, which
     is quick for any number of fits. With a selection and no sampling it is the lower of the bounds
-    by RDP and by the privacy profile; with exponential releases it is by privacy loss
-    distributions.
+    by RDP and profile; with exponential releases, by privacy loss distributions.
     """
     repeated = [mechanism.repeat_count(times) for mechanism in mechanisms]
     sampled = any(mechanism.sample_rate < 1 for mechanism in repeated)
@@ -389,8 +387,7 @@ def gaussian_log_delta(mu: float, epsilon: float) -> float:
     """Computes the log of Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu).
 
     Balle and Wang 2018, theorem 8, without cancellation between large terms or underflow: in the
-    upper tail both terms are the same normal density times a Mills ratio, so only the Mills ratios
-    are subtracted.
+    upper tail both are one normal density times a Mills ratio, so only those ratios are subtracted.
     """
     from scipy.special import erfcx, log_ndtr
 
@@ -463,8 +460,7 @@ def check_epsilons(
     """Computes epsilon with every other accountant than the main one for these mechanisms.
 
     Returns:
-      Answers by accountant with library and version, None for no useful answer; and the reasons for
-      having none, by the same names.
+      Answers by accountant, with library and version, None if useless; and, by name, the reasons.
     """
     used = resolve_accountant(mechanisms, accountant)
     answers: dict[str, float | None] = {}

@@ -89,8 +89,7 @@ class Table:
 
     @classmethod
     def tabulate_profile(cls, profile: Profile, delta: float) -> Table:
-        """Tabulates a privacy profile over the range that matters at `delta`, or where it is
-        finite."""
+        """Tabulates a privacy profile over the range that matters at `delta`, or is finite."""
         parts = (min(_NEGLIGIBLE, 1e-4 * delta), _NEGLIGIBLE)
         reaches = [profile.epsilon(part) for part in parts]
         reach = min(next((each for each in reaches if math.isfinite(each)), math.inf), 600.0)
@@ -153,10 +152,7 @@ def best_bound(selection: Selection, profile: Profile, delta: float) -> Bound:
 
 
 def _bound_profile(selection: Selection, table: Table, reach: float, tail: float) -> Bound:
-    """Bounds F, over z up to `reach`, by its chords at offsets of equal spacing.
-
-    F is convex: between two points it is not above its chord.
-    """
+    """Bounds the convex F, over z up to `reach`, by its chords at offsets of equal spacing."""
     heights, losses = _make_lines(selection, table, reach)
     top = max(float(losses.max()), 0.0) * _ROUND_OFF + 1e-12
     offsets = np.linspace(0.0, top, _HINGES)
@@ -218,8 +214,7 @@ def _weight_functions(
 def _trade_off(table: Table, z: Array) -> tuple[Array, Array]:
     """Bounds T at each z by one line exp(e) z + delta_Q(e): the slopes, and the values up to 1.
 
-    Any line is a bound; the one with the least value at z lies between the two points of the
-    profile whose chord has the slope -z.
+    Any line bounds; the least at z lies between the profile's two points whose chord has slope -z.
     """
     slopes, deltas = np.exp(table.epsilons), table.deltas
     with np.errstate(invalid="ignore", divide="ignore"):

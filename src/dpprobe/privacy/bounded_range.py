@@ -7,9 +7,8 @@ place, max c - min c <= D. With c(r) / (sigma D) - log(Z / Z') for log P(r) / P'
 likelihood ratios are further apart than eta = 1 / sigma. That is the definition of range eta.
 
 - Both P and P' are probabilities, so the log ratios are not all above 0, nor all below: none is
-  further than eta from 0, and the mechanism is (eta, 0)-DP. Where a unit moves all scores the same
-  way, each by at most D, this is half of what the mechanism costs in general, where scores may move
-  by D up and by D down.
+  further than eta from 0, and the mechanism is (eta, 0)-DP. Where a unit moves all scores one way,
+  each by at most D, this is half of the general cost, where scores may move by D up and by D down.
 - Draws for several groups of scores at once, such as one per class, are one mechanism on tuples:
   the log ratios add up, so D bounds max c - min c of the sums over groups. It is no matter into how
   many groups a unit's rows fall, as long as they move all of them together by at most D.

@@ -1,8 +1,7 @@
 """Computes the noise that meets a privacy target, once for all fits that need it.
 
 An answer depends on the accountant, the target, each mechanism's sampling rate, count and relative
-noise, and on which of them are repeated. It depends on nothing else, so it is stored in a file
-named by their hash.
+noise, and on which of them are repeated. It depends on nothing else, so their hash names its file.
 """
 
 from __future__ import annotations

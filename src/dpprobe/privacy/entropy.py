@@ -10,10 +10,7 @@ from dpprobe.privacy.randomness import derived_seed, open_stream
 
 
 class SeededEntropy:
-    """Derives all random numbers from seeds that are published with the results: benchmark mode.
-
-    Each use of each head has its own numbers; seeds tell heads apart.
-    """
+    """Benchmark mode: own random numbers per use of a head, from seeds published with results."""
 
     secret = False
 

@@ -3,8 +3,7 @@
 A float64 exp, a sum of such numbers and a uniform float64 each have an error that depends on the
 scores, and what is drawn with them does not have the law that was priced: a candidate may be out of
 reach on one side of a neighbouring pair alone. Here scores are integers, the temperature a rational
-number, and every comparison of a random number with a probability is decided by as many bits as it
-takes:
+number, and every comparison of a random number with a probability takes as many bits as needed:
 
 1. A proposal: candidate r with probability in proportion to a whole number g(r), at least
    2^40 exp(-x) with x the distance of its score from the best one's over the temperature. That is

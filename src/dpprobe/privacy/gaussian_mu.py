@@ -1,7 +1,6 @@
 """mu of the Gaussian mechanism at (epsilon, delta), in pure Python.
 
-For predictions and warnings alone: `accountants` and `calibration`, which import SciPy, price every
-promise.
+For predictions and warnings alone; for promises see `accountants` and `calibration`, with SciPy.
 """
 
 from __future__ import annotations

@@ -65,8 +65,7 @@ class Keystream:
     def make_part(self, name: str) -> Keystream:
         """Returns a separate stream for one part of this stream's use.
 
-        Raises PrivacyError if the part was given away before, or in a forked process, whose words
-        would be used twice.
+        Raises PrivacyError for a part given before, or in a forked process: words would repeat.
         """
         self._check_process()
         if name in self._parts:
@@ -84,10 +83,7 @@ class Keystream:
         return (float(self.draw_words(1)[0] >> np.uint64(12)) + 0.5) * 2.0**-52
 
     def fill_words(self, out: Words) -> None:
-        """Fills a contiguous array of one dimension with the next words.
-
-        Raises PrivacyError in a forked process, which would draw the same words again.
-        """
+        """Fills a contiguous 1-D array with next words; raises PrivacyError in a forked process."""
         self._check_process()
         view = out.view(np.uint8).data
         for start in range(0, len(view), len(_ZEROS)):

@@ -1,5 +1,4 @@
-"""The plan of a private fit: the same object is run by a head, read by an accountant and printed in
-a statement.
+"""The plan of a private fit: a head runs it, an accountant reads it and a statement prints it.
 
 Two training splits are neighbours if one is the other with one unit's rows replaced by null rows,
 which add nothing to any sum. The number of training units n is the same in both, fixed and public:
@@ -48,8 +47,7 @@ class Mechanism:
       name: short and unique within a plan, such as "gradients".
       released: its output in words, for the privacy statement.
       sensitivity: the most that the rows of one unit add to the released sum, in L2 norm; for an
-        exponential release, the most by which they move the scores of two outputs against each
-        other.
+        exponential release, the most by which they move two outputs' scores against each other.
       noise_multiplier: the noise's standard deviation, or the temperature, over the sensitivity.
         Before calibration it is relative: one common factor is found for all mechanisms of a plan.
       sample_rate: the probability with which each unit joins each release independently; 1 is all
@@ -338,8 +336,7 @@ def _from_json(value: float | str | None) -> float | None:
 def plan_identity(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the parts of a plan, as `Plan.to_dict`, that decide training and guarantee.
 
-    Seeds derive from them. A description counts in its first words, so that other words for the
-    same release train nothing again.
+    Seeds derive from them, by a description's first words: rewording the rest trains nothing.
     """
     keys = ("mechanisms", "n", "unit", "epsilon", "delta", "accountant", "selection")
     return {key: values.get(key) for key in keys} | {

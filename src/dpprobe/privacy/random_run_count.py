@@ -1,7 +1,4 @@
-"""The random number of runs of a repeated run: its distribution, and drawing from it.
-
-Priced in `dpprobe.privacy.best_of_runs_price`.
-"""
+"""The random number of runs of a repeated run, drawn here and priced in `best_of_runs_price`."""
 
 from __future__ import annotations
 

@@ -47,8 +47,7 @@ class Sampler(Protocol):
         """Draws the batches of the next `steps` steps.
 
         Returns:
-          The rows of every batch, batch after batch, ascending within each; and each batch's size,
-          which may be 0.
+          The rows of every batch in order, ascending within each; and each batch's size, perhaps 0.
         """
         ...
 
@@ -189,8 +188,7 @@ def split_hits(hits, rows, out, sizes):
 
 @jit("Tuple((i8, i8, i8))(u8[::1], i8, u1[::1], i8, i8, i8[::1])")
 def draw_batch(words, place, digits, row, rows, out):
-    """Draws rows from `row` on, 64 at a time, while there are words from `place` on, and room in
-    `out`.
+    """Draws rows from `row` on, 64 at a time, while there are words from `place` and room in `out`.
 
     Returns:
       The next row, the next word's place, and how many rows join.

@@ -28,12 +28,10 @@ exchanged; their sum is a + b >= 2 (1 - delta(e)) / (1 + exp(e)), so
 which at e = 0 is (1 + total variation) / 2, and attained. Every e gives a bound, so a minimum over
 a grid of them is one; a profile that overestimates delta overestimates both.
 
-**A selection** was priced at one (epsilon, delta), and the same lines at this point are what is
-known of it.
+**A selection** was priced at one (epsilon, delta): the same lines, at this point, are all known.
 
-**A group** of k units, such as a patient's images, moves a sum over all rows by up to k
-sensitivities: mu is k times as large. A Poisson sample's profile is that of
-`accountants.group_epsilon`.
+**A group** of k units, such as a patient's images, moves sums by up to k sensitivities: mu is k
+times as large. For Poisson samples see `accountants.group_epsilon`.
 """
 
 from __future__ import annotations
@@ -110,8 +108,7 @@ def bound_attacks(
       size: of a group of units that are in or out together.
 
     Returns:
-      Rates rounded up to six decimals: exact for Gaussian mechanisms without sampling or selection,
-      upper bounds otherwise.
+      Rates rounded up to six decimals; bounds, exact for Gaussians without sampling or selection.
     """
     import numpy as np
 
@@ -158,8 +155,7 @@ def _gaussian_rate(rate: float, mu: float) -> float:
 
 
 def _merge_alike(mechanisms: Sequence[Mechanism]) -> tuple[Mechanism, ...]:
-    """Reduces mechanisms to the fields that a privacy profile depends on, so that plans share
-    it."""
+    """Reduces mechanisms to the fields that a profile depends on, so that plans share profiles."""
     return tuple(
         replace(item, name=str(place), released="", sensitivity=1.0)
         for place, item in enumerate(mechanisms)
