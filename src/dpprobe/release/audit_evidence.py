@@ -40,10 +40,7 @@ class Evidence(BaseModel):
 
 
 def read_evidence(audit: Path, plan: Plan) -> dict[str, Any] | None:
-    """Returns the evidence of an audit for a release; None if it is of another plan.
-
-    Raises PrivacyError if one of the audit's tests refutes the promise.
-    """
+    """Returns an audit's evidence on a release, None for another plan; PrivacyError if refuted."""
     record = AuditRecord.read(audit)
     box = record.white_box
     if box is None:

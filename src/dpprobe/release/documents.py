@@ -1,7 +1,6 @@
 """Facts that the documents of a release share, and their safe form in Markdown.
 
-Everything is computed from bundle.json and privacy.json, which are public: the documents release
-nothing more.
+Everything comes from bundle.json and privacy.json, which are public: documents release no more.
 """
 
 from __future__ import annotations
@@ -157,8 +156,7 @@ def in_plain_words(statement: Mapping[str, Any], table: Sequence[Attack]) -> tup
 
 
 def to_patients(statement: Mapping[str, Any]) -> str | None:
-    """Explains the guarantee for a patient with several images if the unit is one image; else
-    None."""
+    """Explains the guarantee for a patient of several images if the unit is one; else None."""
     patients = statement["patients"]
     if patients is None:
         return None

@@ -6,9 +6,8 @@ examples has weight 1 / m, rounded down; weights of a unit's rows sum to at most
 NaN as scores and counts nothing. Scores of a row depend on that row and on the head, which was
 released before: composition is adaptive, so the head may be anything.
 
-**Accuracy.** The released sum over rows is of weight times hit, a number in [0, 1]: the share of a
-row's labels that are right. A unit adds at most 1 and null rows add 0: sensitivity 1. The value is
-the sum over n, clamped.
+**Accuracy.** The released sum is of weight times hit, in [0, 1]: a row's share of right labels. A
+unit adds at most 1 and null rows add 0: sensitivity 1. The value is the sum over n, clamped.
 
 **AUC**, of one label (two classes) or the mean over several, from two releases of counts:
 
@@ -27,11 +26,10 @@ All sums are whole numbers of steps of a public grid. Entries are rounded toward
 shortens vectors of weights; so the price is exact (`privacy.releases`).
 
 **Interval.** 95%, for all units like these: it covers both the choice of test units and the noise.
-It never has width 0. For accuracy it holds each p that the noisy sum does not contradict at 2.5% on
-either side, if it is of n coin tosses with chance p. That is exact for hits of 0 and 1, for any n;
-hits in between vary less. For an AUC it holds the areas within 1.96 standard deviations of the
-value, each with its own deviation (Newcombe 2006, method 5, from Hanley and McNeil 1982) and the
-simulated deviation of the noise.
+Its width is never 0. For accuracy it holds each p that the noisy sum does not contradict at 2.5% on
+either side, if it is of n coin tosses with chance p. Exact for hits of 0 and 1, any n; others vary
+less. For an AUC it holds the areas within 1.96 standard deviations of the value, each with own
+deviation (Newcombe 2006, method 5, from Hanley and McNeil 1982) and the noise's simulated one.
 """
 
 from __future__ import annotations
@@ -211,9 +209,8 @@ def evaluate_heads(
 def check_telling(plan: Plan, *, classes: int = 2) -> None:
     """Checks by public numbers that a result is not lost in its noise.
 
-    Raises PrivacyError for an accuracy whose noise has a standard deviation above `MOST_NOISE`, and
-    for an AUC or a macro accuracy that could not be measured even if classes had equal sizes. With
-    several labels per example, `classes` is 2.
+    Raises PrivacyError for accuracy noise of a standard deviation above `MOST_NOISE`, and for an
+    AUC or macro accuracy unmeasurable even with equal classes. With several labels `classes` is 2.
     """
     if [mechanism.name for mechanism in plan.mechanisms] == [ACCURACY]:
         noise = plan.mechanisms[0].noise_multiplier / plan.n
@@ -245,8 +242,7 @@ def fewest_of_a_class(plan: Plan) -> float:
 
 
 def composition_words(head: Plan, tested: Plan, *, split: str) -> str:
-    """States the epsilons of training and test units; `split` is the public rule that assigns
-    them."""
+    """States epsilons of training and test units; `split` is the public rule that assigns them."""
     units = {"image": "images", "patient": "patients"}[head.unit]
     return (
         f"No {head.unit} is both a training and a test {head.unit} (split: {split}), so nobody "
@@ -463,9 +459,8 @@ def label_counts(
 def area_estimate(counts: Floats, deviation: float) -> tuple[Estimate, str]:
     """Returns the mean area under the ROC curve over labels, computed only from noisy counts.
 
-    Counts may be negative: they are added up unchanged, so that noise cancels. A label is left out
-    if the rows with it, or without it, do not clearly exceed the noise. If no label is left, the
-    value is 1/2 and the interval [0, 1].
+    Counts may be negative: added unchanged, noise cancels. A label is left out if the rows with it,
+    or without it, do not clearly exceed the noise. If none is left: value 1/2, interval [0, 1].
 
     Args:
       counts: [labels, 2, bins], rows with the label first, bins from low scores to high ones.

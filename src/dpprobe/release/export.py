@@ -1,7 +1,6 @@
 """A release as one ONNX file: backbone and head, from the bytes of an image to probabilities.
 
-The file reveals nothing about the machine that wrote it: the names of source files that PyTorch
-adds to a graph are removed.
+Reveals nothing about the machine: source file names that PyTorch adds to a graph are removed.
 """
 
 from __future__ import annotations

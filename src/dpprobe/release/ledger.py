@@ -9,21 +9,18 @@ holds hashes of private data, and times.
 
 **Which entries count.** `book_release` returns once the booking is on the disk, before a random
 word of the release's noise is drawn. So whatever leaves this computer has an entry. Open and closed
-entries count. An abandoned one does not, on the word of a person who says that nobody saw what it
-made.
+entries count. An abandoned one does not, on a person's word that nobody saw its result.
 
 **The sum.** Fix one unit and its sides: in each split its rows are training examples or test
-examples, never both. Null rows in their place change the sums of that side's mechanisms, each by
-its sensitivity. The mechanisms of the other side read other units' rows and what was released
-before: post-processing. So a unit pays for the composition of its sides' mechanisms over all
-releases, at most for the worst choice of a side in each split. Within one split that is the larger
-of the two sides' compositions. With more than `MOST_SPLITS` splits of two sides all parts are
-composed: an upper bound.
+examples, never both. Null rows there change the sums of that side's mechanisms, each by its
+sensitivity. The mechanisms of the other side read other units' rows and what was released before:
+post-processing. So a unit pays for the composition of its sides' mechanisms over all releases, at
+most for the worst choice of a side in each split. Within one split that is the larger of the two
+sides' compositions. With over `MOST_SPLITS` splits of two sides all parts compose: an upper bound.
 
 - Gaussian mechanisms without sampling or repetition: exact, one Gaussian of mu^2 = sum of count /
-  sigma^2. It holds also if a plan was chosen after looking at earlier releases, as long as
-  `max_epsilon` was fixed before (Smith and Thakurta 2022, "Fully adaptive composition for Gaussian
-  DP").
+  sigma^2. It holds if a plan was chosen after seeing earlier releases, as long as `max_epsilon` was
+  fixed before (Smith and Thakurta 2022, "Fully adaptive composition for Gaussian DP").
 - Sampled or exponential mechanisms: privacy loss distributions, an upper bound; theorems cover
   plans that were fixed without looking at what was released.
 - Fits that are repeated, with only the best run released: one alone has its plan's price; beside
@@ -271,10 +268,7 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Spent:
-    """The sum of a number of entries for one unit: epsilon rounded up to six digits.
-
-    It is exact, or an upper bound.
-    """
+    """The sum of entries for one unit, exact or upper bound: epsilon rounded up to six digits."""
 
     epsilon: float
     exact: bool
@@ -375,8 +369,7 @@ class Ledger:
         refuse_excess(self._add_up(added), booking, limits, ledger=str(self.path))
 
     def close_entry(self, number: int, digest: str) -> None:
-        """Closes an open entry whose bundle is complete; does nothing if called again with the same
-        digest."""
+        """Closes an open entry whose bundle is complete; repeats with one digest do nothing."""
         with self._lock_ledger() as content:
             entry = self._find_entry(content, number)
             if entry.state == "closed" and entry.digest == digest:
@@ -611,8 +604,7 @@ class Ledger:
             os.close(lock)
 
     def _mend(self, content: _Content) -> None:
-        """Removes an incomplete last line, and flushes data that a dead process wrote without
-        flushing."""
+        """Removes an incomplete last line; flushes data that a dead process left unflushed."""
         if not self.path.exists():
             return
         if content.end == "torn":
@@ -719,10 +711,7 @@ def check_delta(delta: float) -> None:
 def refuse_excess(
     booked: Sequence[Booking], booking: Booking, limits: Limits, *, ledger: str
 ) -> None:
-    """Raises BudgetError for a booking with which all together would exceed a limit.
-
-    `ledger` names the place of the earlier bookings.
-    """
+    """Raises BudgetError if a booking and the earlier ones (placed in `ledger`) exceed a limit."""
     delta, max_epsilon, max_risk = limits.delta, limits.max_epsilon, limits.max_risk
     every = [*booked, booking]
     if max_epsilon is not None:

@@ -98,8 +98,7 @@ def make_release(
     audit: Path | None = None,
     benchmark: Path | None = None,
 ) -> None:
-    """Makes a release of a study, leaves a finished release unchanged, or finishes an interrupted
-    one.
+    """Makes a release of a study, leaves a finished one unchanged, or finishes an interrupted one.
 
     `audit` is the record of an audit, and `benchmark` the `metrics.json`, of the study's cell of
     the same method and epsilon. Nothing is booked if an error shows beforehand.
@@ -178,10 +177,7 @@ class _Task:
 
     @property
     def metric(self) -> Headline:
-        """The metric of the test result, which is published.
-
-        It never comes from the dataset, whose metric may follow from labels.
-        """
+        """The published test metric, never the dataset's: that may follow from labels."""
         return self.options.evaluate.published if self.options.evaluate else "accuracy"
 
     @cached_property

@@ -96,8 +96,7 @@ def label_of(
     """Names the class of an image, or its labels, joined.
 
     A label counts from its threshold on, or above 1/2. If classes are exclusive, the most probable
-    class that reaches its threshold is named; if none does, the most probable class without a
-    threshold.
+    class that reaches its threshold is named; else the most probable without a threshold.
 
     Args:
       values: probabilities [classes]; scores if the link is none.

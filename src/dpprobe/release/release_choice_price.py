@@ -11,8 +11,7 @@ The bound assumes noise that nobody can repeat. A benchmark's noise follows from
 fingerprint of its data. So the bound holds against people who lack either, but not against the
 release's own adversary, who knows all other units; the words say so.
 
-The choice of `auto` needs the features of each backbone. If some are missing, the mechanisms of
-their cells are unknown, and nothing is priced.
+`auto` chooses by each backbone's features. If some are missing, mechanisms are unknown: no price.
 
 Test units are not covered: benchmarks print their results without noise. Cells whose noise cannot
 be calibrated are left out, since they have no head.
@@ -118,8 +117,7 @@ def choice_words(
 ) -> str:
     """States the epsilon of a choice among a number of cells at `delta`, or why none exists.
 
-    `exposed` names parts of the study that are not private, `unknown` heads that `auto` has not
-    chosen.
+    `exposed` names the study's parts that are not private, `unknown` heads not chosen by `auto`.
     """
     if not (cells or exposed or unknown):
         return NO_CHOICE

@@ -1,5 +1,4 @@
-"""The privacy statement of a release: a cell's statement without private parts, plus further
-facts."""
+"""A release's privacy statement: a cell's statement without private parts, plus further facts."""
 
 from __future__ import annotations
 

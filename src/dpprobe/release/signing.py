@@ -6,8 +6,7 @@ beside it holds the raw 64 bytes; openssl checks them as well:
     openssl pkeyutl -verify -pubin -inkey public_key.pem -rawin -in SHA256SUMS \
         -sigfile SHA256SUMS.sig
 
-A bundle holds no public key: beside the files it would prove nothing. Get it from elsewhere, such
-as the signer's web page.
+A bundle holds no public key: beside files it proves nothing. Get it elsewhere (signer's web page).
 
     openssl genpkey -algorithm ed25519 -out private_key.pem
     openssl pkey -in private_key.pem -pubout -out public_key.pem

@@ -8,8 +8,7 @@ image's bytes, and of its pixels. With the key, the files tell whether a guessed
 data, so they are private. They may refuse a release, but never change what is published: whether
 two datasets share a unit depends on private examples.
 
-Two unrelated hashes are equal with probability 2^-64. For a million units on each side, any two are
-equal with probability 5e-8.
+Unrelated hashes are equal with probability 2^-64; any two of a million units per side with 5e-8.
 """
 
 from __future__ import annotations

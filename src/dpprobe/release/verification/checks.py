@@ -119,8 +119,7 @@ class Checks:
 
 
 def _one_line(text: str) -> str:
-    """Returns one printable line of bounded length, because a file may contain control
-    characters."""
+    """Returns one printable line of bounded length: a file may contain control characters."""
     clean = "".join(
         letter if letter.isprintable() else " " if letter.isspace() else "?"
         for letter in text[: 2 * _LONGEST_DETAIL]

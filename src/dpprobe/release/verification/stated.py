@@ -33,8 +33,7 @@ def is_hash(text: Any) -> bool:
 
 
 def read_json(path: Path) -> Any:
-    """Reads JSON that all readers understand in the same way: no NaN, infinity, repeated key or
-    deep nesting."""
+    """Reads JSON all readers understand alike: no NaN, infinity, repeated key or deep nesting."""
 
     def read_number(text: str) -> float:
         value = float(text)

@@ -102,8 +102,7 @@ def require_bounded(plan: Plan) -> Plan:
 
 
 def check_price(plan: Plan, _matched: bool) -> tuple[str, bool]:
-    """Computes a plan's epsilon again by all accountants; raises PrivacyError if the results
-    differ."""
+    """Computes a plan's epsilon again by all accountants; raises PrivacyError if they differ."""
     cost = price_plan(plan)
     if not cost <= plan.epsilon * (1 + 1e-9):
         raise _other_price(plan, f"{plan.epsilon:g}", f"{cost:.6g} or more")
@@ -124,8 +123,7 @@ def _other_price(plan: Plan, stated: str, computed: str) -> PrivacyError:
 
 
 def _check_opinions(plan: Plan) -> tuple[str, Mapping[str, float | None]]:
-    """Checks the epsilons of other accountants; returns the plan's accountant and these
-    epsilons."""
+    """Checks other accountants' epsilons; returns the plan's accountant and these epsilons."""
     by, computed, notes = second_opinions(plan)
     stated = _key_by_name(plan.checks)
     same = _drop_versions(by) == _drop_versions(plan.priced_by)

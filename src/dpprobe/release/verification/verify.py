@@ -1,9 +1,8 @@
 """Checks a bundle without the private data or a network; with the backbone if it is available.
 
 Everything that can be computed is computed, because anyone who edits a file can hash it again. The
-statement is written again from the options, the facts and the noise that it states, and has to be
-the same, word for word. So are card and page. The noise is priced again, by the accountant that
-priced it and by others.
+statement is written again from the options, the facts and the noise that it states, and has to
+match word for word. So do card and page. The noise is priced again, by its accountant and others.
 
 **Not noticed**, because nothing in a bundle reveals it; only a signature protects it:
 
@@ -69,9 +68,8 @@ def verify_bundle(
 ) -> Report:
     """Runs all checks of a bundle that need no private data.
 
-    `public_key` is the signer's, and `checkpoint` the file of the backbone's weights, to compute
-    the backbone too. Raises DataError for a folder without a bundle, ConfigError for an unusable
-    key.
+    `public_key` is the signer's, and `checkpoint` the backbone's weights, to compute it too. Raises
+    DataError for a folder without a bundle, ConfigError for an unusable key.
     """
     if not any((bundle / name).exists() for name in (FACTS_FILE, STATEMENT_FILE, SUMS_FILE)):
         raise DataError(f"{bundle}: no bundle in this folder; {_suggest_bundle(bundle)}")
