@@ -65,9 +65,8 @@ def write_accuracy_table(summaries: Sequence[Path], *, csv: Path, markdown: Path
 def accuracy_table(grid: Grid) -> Table:
     """Makes the table for people: one row per (dataset, epsilon), one column per backbone + method.
 
-    A column `metric` names the metrics unless all are accuracy. Cells that were not run are blank.
-    Rows at epsilon inf have the non-private ceilings. Bold is the best private entry of a row, and
-    every other that prints the same mean.
+    A column `metric` names the metrics unless all are accuracy. Cells not run are blank. Rows at
+    epsilon inf have ceilings. Bold is a row's best private entry, and all that print its mean.
     """
     named = _names_metrics(grid)
     titles = ["dataset", "metric"] if named else ["dataset"]

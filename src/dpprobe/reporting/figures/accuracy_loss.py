@@ -55,8 +55,7 @@ def relative_error(percent: float, constant: float | None) -> float | None:
 
 
 def find_losses(grid: Grid) -> list[Loss]:
-    """Finds the accuracy lost to privacy per epsilon, dataset and backbone with a non-private
-    baseline."""
+    """Finds accuracy lost to privacy per epsilon, dataset and backbone with a ceiling."""
     losses = []
     for backbone in keep_unique(name for name, _ in grid.columns):
         of_backbone = replace(
@@ -119,10 +118,9 @@ def plot_distribution_shift(
 ) -> None:
     """Draws the points lost to privacy against how far a dataset lies from the pre-training data.
 
-    The distance of a (dataset, backbone) is the error on the frozen features: of the non-private
-    head (linear probe), and of zero-shot classification if the backbone reads text, both in percent
-    of the majority-class baseline's error. At 0 the pre-training solves the task, at 100 its
-    features say nothing about the classes.
+    The distance of a (dataset, backbone) is the error on the frozen features: of the linear probe,
+    and of zero-shot classification if the backbone reads text, both in percent of the
+    majority-class baseline's error. At 0 pre-training solves the task, at 100 features say nothing.
 
     Args:
       zero_shot: records of zero-shot classifiers.

@@ -46,8 +46,7 @@ class Panel:
 
     @property
     def most_at_place(self) -> int:
-        """The largest number of cells at one position and epsilon; if above 1, the best is
-        selected."""
+        """The most cells at one position and epsilon; if above 1, the best is selected."""
         keys = [(place, cell.epsilon) for place, cell in self.cells]
         return max(map(keys.count, keys))
 

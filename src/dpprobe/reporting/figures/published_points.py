@@ -125,8 +125,7 @@ def _free_place(
     *,
     top: float,
 ) -> tuple[float, float]:
-    """Finds the position nearest to the true position where a circle of this size overlaps no
-    other."""
+    """Finds the nearest position to the true one where a circle this big overlaps no other."""
     for across, up in _STEPS:
         x, y = true[0] + across * size[0], true[1] + up * size[1]
         free = all(

@@ -57,8 +57,7 @@ class _BatchRow:
 
 
 def batch_sizes(run: Run, published: Published, table: str) -> Table:
-    """Makes the table of one optimiser: one row per model and epsilon, one column per batch
-    size."""
+    """Makes one optimiser's table: one row per model and epsilon, one column per batch size."""
     printed = published.of_table(TRANSFER, table)
     assert printed.optimiser is not None
     rows = [*_printed_batches(published, table), *_measured_batches(run, printed.optimiser)]

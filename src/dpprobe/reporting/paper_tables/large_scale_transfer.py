@@ -83,8 +83,7 @@ def ablation_table(run: Run, published: Published) -> Table:
 def _changed_rows(run: Run, base: str) -> list[tuple[TableCell, ...]]:
     """Makes rows for each private cell of the base method, and for the cells one change away.
 
-    The base is on the first of several backbones. If methods differ only in the learning rate, the
-    best has the row.
+    The base is on the first of several backbones. The best of several learning rates has the row.
     """
     rows = []
     cells = [cell for cell in run.cells if cell.method == base and cell.private]

@@ -1,5 +1,4 @@
-"""The AUCs of Berrada et al. 2023 on chest radiographs, compared with networks and heads of a
-study."""
+"""Berrada et al. 2023's AUCs on chest radiographs, compared with a study's networks and heads."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The papers' tables by name: checks whether a study measures any of their rows, and names the
-function that makes each.
+"""The papers' tables by name: the check that a study measures any row, and the function for each.
 
 Every start of Snakemake reads this module: it imports nothing heavy.
 """

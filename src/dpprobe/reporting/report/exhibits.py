@@ -75,8 +75,7 @@ class Exhibits:
     def _leave_out_repeats(self, groups: dict[str, dict[str, Path]]) -> None:
         """Leaves out figures whose content another figure of the dataset has.
 
-        The figure of all curves has the methods of one backbone. The grid of t-SNE planes has all
-        planes.
+        The figure of all curves has one backbone's methods, the grid of t-SNE planes all planes.
         """
         if self.backbones == 1 and "accuracy" in groups:
             groups.pop("methods", None)

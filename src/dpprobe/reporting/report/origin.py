@@ -33,8 +33,7 @@ def cell_command(origin: Origin, dataset: str, backbone: str, method: str, epsil
 
 
 def _snakemake_call(origin: Origin, *targets: str) -> str:
-    """Writes a call of Snakemake, with options last, because --configfile takes all words that
-    follow."""
+    """Writes a call of Snakemake, options last: --configfile takes all words that follow."""
     return shlex.join(run_words(*targets, call=origin.call))
 
 

@@ -40,8 +40,7 @@ class Statement:
 def read_statements(paths: Iterable[Path], *, order: Sequence[str]) -> list[Statement]:
     """Reads the statements of cells; merges equal statements of several backbones.
 
-    The paths end in <dataset>/<backbone>/<method>/eps-<epsilon>/privacy.json. Seeds are left out:
-    they differ in every cell.
+    Paths end in <dataset>/<backbone>/<method>/eps-<epsilon>/privacy.json; seeds differ per cell.
     """
     groups: dict[str, tuple[dict[str, Any], list[tuple[str, Path]]]] = {}
     for path in paths:
