@@ -96,8 +96,7 @@ class PrintedTable(Facts):
 
 
 class Number(Facts):
-    """One published number and its place in the papers; None for facts that the paper does not
-    state.
+    """One published number and its place in the papers; None for facts that the paper omits.
 
     Attributes:
       value: percent for an accuracy or its change, a fraction for an AUC, images per second and

@@ -1,7 +1,6 @@
 """The common style of all figures: colours and styles of series, sizes, titles, saving.
 
-Colours are those of Okabe and Ito, safe for colour-blind readers; lines also differ by style and
-marker.
+Colours are Okabe and Ito's, safe for colour-blind readers; lines also differ by style and marker.
 """
 
 from __future__ import annotations
@@ -63,10 +62,7 @@ CAPTION_LETTER = 0.065  # inches, on average
 
 
 def choose_looks(count: int) -> list[Look]:
-    """Gives each of `count` series a colour and a line style.
-
-    Colours come again with other styles.
-    """
+    """Gives `count` series a colour and a line style each; colours return with other styles."""
     series = []
     for index in range(count):
         rounds, place = divmod(index, len(COLOURS))
