@@ -107,8 +107,7 @@ class Adam(Optimiser):
 
 
 def moment_constants(options: MomentOptions, releases: Releases) -> dict[str, float]:
-    """Returns the arguments of `Adam`: the options, and the noise variance to subtract from the
-    mean square."""
+    """`Adam`'s arguments: options, and noise variance to subtract from the mean square."""
     floor = options.noise_correction
     return {
         "beta1": options.beta1,

@@ -56,9 +56,8 @@ MaxLabels = Annotated[
 class RowOptions(MethodOptions):
     """A head that clips feature rows and appends a constant to them.
 
-    A row x, after the normalisation, becomes [x min(1, C / |x|), b C] with C = `max_row_norm` and
-    b = `intercept`: of norm at most S = C sqrt(1 + b^2). Rows with NaN, infinity or huge values
-    become 0, the constant as well.
+    A normalised row x becomes [x min(1, C / |x|), b C] with C = `max_row_norm` and b = `intercept`:
+    of norm at most S = C sqrt(1 + b^2). Rows with NaN, infinity or huge values become 0, also b C.
     """
 
     normalize: Normalize = Field(default_factory=Centred, description=CENTRED_BY_DEFAULT)

@@ -9,8 +9,7 @@ If units of privacy have several rows (`units`), each clipped gradient is multip
 weight. A unit's weights sum to at most 1, so it adds at most norm C. Poisson samples are of units:
 all rows of a drawn unit join the batch.
 
-On the CPU `kernels.fused_step` computes the sums; elsewhere PyTorch does, without a host
-synchronisation within a block of steps.
+On the CPU `kernels.fused_step` computes the sums; else PyTorch, synchronising only between blocks.
 """
 
 from __future__ import annotations

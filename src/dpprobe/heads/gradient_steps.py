@@ -54,10 +54,9 @@ def train_heads(
 ) -> Fitted:
     """Runs the plan: batches, clipped sums, noise, the optimiser's steps.
 
-    A noisy sum is divided by the expected batch size, which is public. On the CPU each seed has its
-    own Poisson batches, and seeds train side by side on PyTorch's threads; heads on full batches
-    share each block of rows. A seed's head depends on that seed alone, except for the last bits of
-    float32 sums on a GPU.
+    Noisy sums are divided by the public expected batch size. On the CPU each seed has its own
+    Poisson batches, and seeds train side by side on PyTorch's threads; heads on full batches share
+    each block of rows. A seed's head depends on that seed alone, except for last bits on a GPU.
 
     Raises:
       PrivacyError: if more steps were taken than were priced.
@@ -284,8 +283,7 @@ def heads_of(trainings: Sequence[Training]) -> torch.Tensor:
 def block_steps(size: int, mechanism: Mechanism, rows: int) -> int:
     """Returns how many steps' noise, of `size` numbers each, is drawn at a time.
 
-    On a GPU this number changes the noise, so it must be the same for any number of seeds that
-    train together.
+    On a GPU this number changes the noise, so it must not depend on how many seeds train together.
     """
     steps = _NOISE_BYTES // (4 * size)
     if mechanism.sample_rate < 1:

@@ -18,8 +18,7 @@ from dpprobe.heads.rows import Rows
 from dpprobe.privacy.entropy import SEEDED, Entropy
 from dpprobe.privacy.private_mark import check_unmarked
 
-# A normal beyond two standard deviations is drawn again; this is the standard deviation of the
-# numbers that are left.
+# The standard deviation of normals that are drawn again if beyond two standard deviations.
 _TRUNCATED = 0.87962566103423978
 
 

@@ -121,8 +121,7 @@ def choose_penalty(objective: Objective, options: Options) -> float:
     """Returns the candidate with the best accuracy over folds; of equals, the largest.
 
     Starts at the largest candidate and stops once accuracy has fallen by more than a standard
-    error: smaller penalties overfit more, and take longest. The rows of a unit are in one fold, and
-    a unit counts once.
+    error: smaller penalties overfit more, and take longest. A unit is in one fold and counts once.
     """
     candidates = sorted(options.penalties, reverse=True)
     if len(candidates) == 1:

@@ -51,8 +51,7 @@ class MethodOptions(Options, ABC):
     tunes_network: ClassVar[bool] = False
     # Options that no search may change, whatever they cost.
     FIXED: ClassVar[frozenset[str]] = frozenset({"head", "normalize", "engine"})
-    # The names of options that hold the path of a public file; "{dataset}" and "{backbone}" may
-    # stand in such a path.
+    # Options that hold the path of a public file, in which "{dataset}" and "{backbone}" may stand.
     paths: ClassVar[tuple[str, ...]] = ()
 
     COUNTERPARTS: ClassVar[Mapping[str, str]] = {
@@ -85,8 +84,7 @@ class MethodOptions(Options, ABC):
 
     @property
     def is_undecided(self) -> bool:
-        """True if facts of the data choose the head; `resolve_choice` must come before
-        calibration."""
+        """True if facts of the data choose the head: first `resolve_choice`, then calibration."""
         return False
 
     def resolve_choice(self, facts: DataFacts) -> MethodOptions:  # noqa: ARG002

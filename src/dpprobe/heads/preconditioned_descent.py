@@ -34,8 +34,7 @@ _LEAST_CURVATURE = 1e-3
 
 
 class PreconditionedDescentOptions(RowOptions, BalanceOptions):
-    """Steps W <- W - rate P (g + lambda h (W - W_0)), where P is the inverse of the released
-    matrix.
+    """Steps W <- W - rate P (g + lambda h (W - W_0)), with P the inverse of the released matrix.
 
     h is the loss's curvature at the start, per unit of the second moment.
     """

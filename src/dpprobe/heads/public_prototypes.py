@@ -1,5 +1,4 @@
-"""Uses public examples as prototypes: each class selects examples near its private examples, at
-random.
+"""Uses public examples as prototypes: each class draws examples near its private ones, at random.
 
 DPPL-Public of Wahdany, Jagielski, Dziedzic and Boenisch 2025 ("Differentially private prototypes
 for imbalanced transfer learning"), with draws one after the other in place of one draw of several.
@@ -192,10 +191,7 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
 
 
 def read_candidates(options: Options, rows: Rows) -> Candidates:
-    """Reads the public candidates, without rows that are not finite.
-
-    Raises DataError if none is usable, and as `read_public_rows` does.
-    """
+    """Reads finite public candidates; DataError without any, else raises as `read_public_rows`."""
     # torch and what needs it, as above
     import torch
 
@@ -279,8 +275,7 @@ def class_shares(
 
 
 def _weight_bits(rows: Rows) -> int:
-    """Returns the bits of a row's weights: 0 if all are 1, otherwise the bits that n units leave
-    free."""
+    """Returns the bits of a row's weights: 0 if all are 1, else those that n units leave free."""
     if rows.weights is None and not rows.multi_label:
         return 0
     return min(_WEIGHT_BITS, _SCORE_BITS - _SHARE_BITS - rows.n.bit_length())

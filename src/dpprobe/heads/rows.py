@@ -157,9 +157,8 @@ class Rows:
     def crops(self) -> tuple[Rows, ...]:
         """The rows that gradient steps take in turn, see `crop_at`; usually only these rows.
 
-        For images with stored random crops, each item has one crop of every image, after the same
-        normalisation. A normalisation releases statistics of the central crops, the rows of this
-        object.
+        With stored random crops, each item has one crop of every image, normalised alike. A
+        normalisation releases statistics of the central crops, the rows of this object.
         """
 
         def make_crops() -> tuple[Rows, ...]:

@@ -61,8 +61,7 @@ def list_probes(space: Any) -> tuple[Any, ...]:
 
 
 def list_corners(spaces: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yields the values to try when a study is checked: each option separately, then all
-    together."""
+    """Yields the values to try in a study's check: each option separately, then all together."""
     probes = {name: list_probes(space) for name, space in spaces.items()}
     for name, values in probes.items():
         for value in values:

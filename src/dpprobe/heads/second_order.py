@@ -18,8 +18,7 @@ products of entries sum to at most S^2 per unit, hence to at most 2^52 steps ove
 adds them exactly, and so do 16-bit integers (`kernels.integer_products`). Logits are such products
 too, so a row's part depends on that row and its weight alone. The sums have the same bits for any
 order, blocks and threads. (Exception: PyTorch's sigmoid in Newton's curvatures may differ in its
-last bit by a row's place in its block; a null row keeps its place.) Without noise they are
-plain float64 sums.
+last bit by a row's place in its block; a null row keeps its place.) Without noise: float64 sums.
 
 Everything else here is post-processing of releases, or uses only n, d, K and noise multipliers.
 """
@@ -157,8 +156,7 @@ class Design:
     ) -> torch.Tensor:
         """Fills float64 [m, d + 1] with a piece's rows and constants, in units of `step`.
 
-        Products of float32 numbers are exact in float64, so an entry's rounding does not depend on
-        its place.
+        Products of float32 numbers are exact in float64: an entry's place does not change rounding.
         """
         scale, shift, centre, constant = self._in_steps(piece, step or self.step)
         if devices.has_kernels(out.device):
@@ -350,10 +348,7 @@ def _weigh_rows(block: torch.Tensor, factors: torch.Tensor, *, whole: bool) -> N
 
 
 def _add_squares(total: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
-    """Adds the rows' outer products in place; only the upper triangle of the result is right.
-
-    On the CPU only that triangle is multiplied: half the products.
-    """
+    """Adds rows' outer products in place, upper triangle only: half the products on the CPU."""
     if not devices.has_kernels(total.device):
         return total.addmm_(block.T, block)
     # Fortran's arrays are transposed: its lower triangle is the upper one here
@@ -601,8 +596,7 @@ def average_descent(
 ) -> torch.Tensor:
     """Takes steps from `start`, float64 [K, d + 1]; returns the average of the iterates.
 
-    `direction` maps step t and the parameters to the direction and the learning rate. The average
-    after each step is appended to `snapshots`.
+    `direction` maps step t and parameters to direction and rate; `snapshots` gets each average.
     """
     current, mean, total = start.clone(), torch.zeros_like(start), 0.0
     for step in range(steps):

@@ -49,8 +49,7 @@ class TrainingSet:
 
     Args:
       features: float32 [rows, d], owned by the set from now on. Rows with NaN or infinity, longer
-        than 1e18, or shorter than 1e-20 but not zero are set to zero. Or a source that is read
-        again at each pass.
+        than 1e18, or shorter than 1e-20 but not zero become zero. Or a source, read each pass.
       labels: int64 [rows], from 0 to num_classes - 1; or uint8 [rows, num_classes] of 0 and 1.
       num_classes: public.
       units: units of privacy with several rows; None if each row is a unit.

@@ -308,8 +308,7 @@ class _Best:
 def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
     """Runs every seed's trials and keeps the best.
 
-    Each trial's releases are counted against the price of one trial. Raises PrivacyError if a trial
-    released more or less than that.
+    Each trial's releases are counted against one trial's price. Raises PrivacyError if unequal.
     """
     # torch and what needs it: planning imports this module
     import torch
@@ -416,8 +415,7 @@ def _fit_trials(
 def _trial_plan(plan: Plan, method: MethodOptions, selection: Selection) -> Plan:
     """Returns the plan of one trial: the repeated mechanisms, clipped as its options say.
 
-    Noise multipliers, on which alone the price depends, are the plan's; the noise is in proportion
-    to the trial's own sensitivity.
+    The plan's noise multipliers set the price; noise is in proportion to the trial's sensitivity.
     """
     clipped = {item.name: item.sensitivity for item in method.list_releases(plan.n)}
     repeated = tuple(item for item in plan.mechanisms if item.name in selection.repeated)
