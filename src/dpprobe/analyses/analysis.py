@@ -60,9 +60,8 @@ class Measurement:
       rule: the name of its rule.
       words: the name of the job for a person, before "of <dataset>, <backbone>".
       needs: the files that it reads, by name.
-      outputs: the files that it writes, below the results, by name. The record comes last and marks
-        the job as done. A file with the name "" has no name in the rule; the job gets it as
-        `output`.
+      outputs: the files that it writes, below the results, by name. The record, the last, marks the
+        job as done. A file with the name "" has no name in the rule; the job gets it as `output`.
       params: further values that the results depend on, besides the study's block and the version.
         A param that is a function is called with the study and the wildcards.
       job: the function that computes, as "module:function". Its keyword arguments are the needs and
@@ -166,8 +165,7 @@ def has_several_labels(study: Study, dataset: str) -> bool:
 
 
 def of_datasets(list_files: Callable[[StudyFiles, str], Iterable[str]]) -> Paths:
-    """Makes a function that calls `list_files` for all datasets of a study and joins the
-    results."""
+    """Makes a function that calls `list_files` for each dataset and joins the results."""
     return lambda files, _place: [
         path for name in files.study.datasets for path in list_files(files, name)
     ]
@@ -189,8 +187,7 @@ class Analysis:
       datasets, backbones: list the datasets and backbones that a study measures.
       measurement: its job; None if the rules are written by hand.
       target: the name of its target, if the target is not called `name`.
-      named_datasets: lists the datasets that have their own target, `<name>_<dataset>`; by default
-        the measured datasets.
+      named_datasets: lists datasets with a target `<name>_<dataset>`; by default those measured.
       target_shows: True if its targets make its tables and figures too.
     """
 

@@ -64,8 +64,7 @@ class Claim(Part):
 
     Attributes:
       epsilon: realised epsilon of one head; infinite for a cell without a guarantee.
-      mu: of the composition as one Gaussian mechanism; None if a mechanism samples, or without a
-        guarantee.
+      mu: of the composition as one Gaussian mechanism; None for sampling, or without a guarantee.
       sampled: True if a mechanism runs on Poisson samples.
     """
 
@@ -88,8 +87,7 @@ class Test(Part):
     """One of the tests of an audit.
 
     Attributes:
-      p_value: under the claim; exact, or too large. 0 or 1 for a test that a correct mechanism
-        always passes.
+      p_value: under the claim; exact, or too large. 0 or 1 if correct mechanisms always pass.
     """
 
     name: str
@@ -106,16 +104,14 @@ class WhiteBox(Part):
       inside, outside: numbers of runs with the canaries, and without.
       accuracy: the share of runs in which the test was right, with equal weight for both kinds.
       epsilon_lower: the lower bound on epsilon, at `confidence`, without assumptions on the scores.
-      holds: False if a test refutes the claim. By chance, this happens in one of 1,000 audits of a
-        correct mechanism.
+      holds: False if a test refutes the claim. By chance, in 1 of 1,000 audits of a correct one.
       level: a p-value up to this level refutes the claim (Bonferroni over the tests).
       number_factor: noise that is too small by this factor in only one number, such as a bias of
         one step, is caught with `probability`; None if releases are not seen.
       noise_factor: by this test, the noise is at most the plan's noise times this factor.
       caught_factor: noise too small by this factor would have been caught with `probability`, given
         the test's strength; None if no such noise would have been caught.
-      direct_epsilon_lower: the lower bound by the definition of (epsilon, delta) alone, without the
-        plan.
+      direct_epsilon_lower: the lower bound from (epsilon, delta) alone, without the plan.
       sensitivity_used: by mechanism, the canary's change of a sum, divided by the sensitivity.
     """
 
@@ -178,8 +174,7 @@ class Attack(Part):
     """A membership attack on one kind of rows.
 
     Attributes:
-      members, non_members: numbers of pairs (head, unit) with the unit in the training data, and
-        without.
+      members, non_members: numbers of pairs (head, unit) with the unit in training data, or not.
       tpr_at_fpr: true-positive rates, by the false-positive rate; None if there are too few pairs.
       intervals: of these rates, as [low, high].
     """

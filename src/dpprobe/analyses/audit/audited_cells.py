@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 def audit_cells(study: Study, *datasets: str) -> list[Cell]:
     """Returns the cells that a study audits, of some datasets or of all; none without `audit`.
 
-    A cell without a guarantee has nothing to test. It is audited only if real rows are attacked,
-    for comparison.
+    A cell without a guarantee has nothing to test. Attacks on real rows audit it, for comparison.
     """
     if study.block("audit") is None:
         return []

@@ -1,11 +1,10 @@
 """Lower bounds on epsilon from the scores of an attack, each at a stated confidence.
 
 A run is trained with a canary (in) or with a null row in its place (out), and an attack gives it a
-score, higher if the attack believes that the canary is in. Nothing private is released here: a
-guarantee holds for every data set, so runs use rows made for the audit. A bound rejects smaller
-epsilons: if the mechanism's epsilon at this delta were below the bound, scores like these would
-occur with a probability of at most 1 - confidence. The bound says nothing about how large epsilon
-may be.
+score, higher for "in" than for "out". Nothing private is released here: a guarantee holds for every
+data set, so runs use rows made for the audit. A bound rejects smaller epsilons: if the mechanism's
+epsilon at this delta were below the bound, scores like these would occur with a probability of at
+most 1 - confidence. The bound says nothing about how large epsilon may be.
 
 **Rates.** (epsilon, delta)-DP and a test with true and false positive rates t and f have
 
@@ -89,8 +88,7 @@ def epsilon_lower_bound(
 def accuracy_lower_bound(correct: int, runs: int, confidence: float) -> float:
     """Computes the one-sided lower bound of Clopper and Pearson (1934) on a share.
 
-    If a fair coin decided for each run between in and out, this bounds the test's balanced
-    accuracy.
+    If a fair coin decided per run between in and out, this bounds the test's balanced accuracy.
 
     Args:
       correct: number of runs about which the test, fixed beforehand, was right.
@@ -110,8 +108,7 @@ def accuracy_lower_bound(correct: int, runs: int, confidence: float) -> float:
 
 
 def _bound_rates(scores_in: Scores, scores_out: Scores, error: float) -> tuple[Scores, Scores]:
-    """Bounds the rates at all thresholds, so that all bounds hold together except with the given
-    error.
+    """Bounds the rates at all thresholds, so that all hold together except with the given error.
 
     Returns:
       Lower bounds on true positive rates, and upper bounds on false positive rates.

@@ -1,15 +1,13 @@
 """The two data sets of a white-box audit: synthetic rows, with canaries or with null rows instead.
 
 A guarantee holds for every pair of data sets that differ in one unit, so an audit may choose the
-pair. None of the rows is private. The data sets have the plan's n units, but most units have no
-rows, and so add nothing to any sum, like null rows. A few rows have the canary's direction but
-another label. So no head learns to predict the canary, and the canary's gradient stays at the
-clipping norm.
+pair. No row is private. The data sets have the plan's n units, but most units have no rows, and so
+add nothing to any sum, like null rows. A few rows have the canary's direction but another label. So
+no head learns to predict the canary, and the canary's gradient stays at the clipping norm.
 
-A group of k canaries is either completely in or completely out. A plan with Gaussian privacy mu has
-privacy k mu for a group of k (Dong, Roth and Su 2022, theorem 2.14; for sampled releases: Ganesh
-2024). So a bound for the group gives a bound for the plan, and needs far fewer runs at a small
-epsilon.
+A group of k canaries is completely in or completely out. A plan with Gaussian privacy mu has k mu
+for a group of k (Dong, Roth and Su 2022, theorem 2.14; for sampled releases: Ganesh 2024). So a
+bound for the group gives a bound for the plan, and needs far fewer runs at a small epsilon.
 """
 
 from __future__ import annotations
@@ -46,8 +44,7 @@ class Worlds:
     """Two training sets that differ only in the canaries' rows.
 
     Attributes:
-      absent, present: the training set with null rows in place of the canaries, and with the
-        canaries.
+      absent, present: the training set with null rows for the canaries, and with the canaries.
       canary: the features of one canary, float32 [1, d].
       label, other_label: the label of the canaries, and of the other rows in their direction.
     """
@@ -82,8 +79,7 @@ def make_worlds(shape: Shape, *, group: int, length: float, seed: int, label: in
 
 
 def alike_worlds(shape: Shape, *, group: int, seed: int) -> Worlds:
-    """Makes data sets of equal rows; each set is centred by its exact mean, then rows get unit
-    norm.
+    """Makes data sets of equal rows; each is centred by its exact mean, then rows get unit norm.
 
     This is a centring that epsilon does not cover. Without the canaries all rows become 0; with the
     canaries each row has norm 1.
@@ -131,8 +127,7 @@ def _centre_rows(features: np.ndarray) -> np.ndarray:
 def _training_set(
     shape: Shape, features: np.ndarray, labels: np.ndarray, canary: int
 ) -> TrainingSet:
-    """Returns a training set of n units, of which only the first have rows: one line of
-    `features`."""
+    """Returns a training set of n units, of which the first have rows: one line of `features`."""
     each = shape.rows_per_unit
     features, labels = features.repeat(each, axis=0), labels.repeat(each)
     rows = len(features)

@@ -64,8 +64,7 @@ class Runs:
     Attributes:
       members: bool [runs], True if the canaries were in.
       releases: float64 [runs], log likelihood ratios of all releases.
-      bundle: float64 [runs], from the head alone: its score of the canary's label minus its score
-        of the other label.
+      bundle: float64 [runs], the head's score of the canary's label minus its score of the other.
       used: by mechanism, the largest change of a sum by one canary, divided by the sensitivity.
       head_change: the largest difference between heads on the two data sets given the same
         releases, relative to the largest weight; 0 if correct.
@@ -165,8 +164,7 @@ class Attack:
         sums = {}
         sampled = any(item.sample_rate < 1 for item in self.plan.mechanisms)
         for world in (False, True):
-            # The recorded sums are those of the run's own data set, unless a sample decides if
-            # canaries are in.
+            # The recorded sums are those of the run's own data set, unless canaries are sampled.
             if world == present and not (sampled and present):
                 sums[world] = {
                     seed: {block.name: block.sums for block in blocks}

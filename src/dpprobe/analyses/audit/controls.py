@@ -25,8 +25,7 @@ CONTROLS = (
     "unpriced_centre", "float_noise", "exact_class", "exact_first_step", "exact_bias",
     "repeated_noise", "noise_of_another_run", "noise_by_data", "counts_in_bias",
 )  # fmt: skip
-# Without clipping, in practice: the factor by which the clipping norm is raised, and the norm of
-# the canary.
+# To simulate no clipping: the factor that raises the clipping norm, and the canary's norm.
 UNCLIPPED, LONG = 8.0, 1000.0
 _CLIPS = ("max_grad_norm", "max_row_norm")
 

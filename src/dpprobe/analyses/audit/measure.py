@@ -148,8 +148,7 @@ class _Task:
 
     @cached_property
     def public_identity(self) -> dict[str, Any]:
-        """The identity without private examples, because a white-box result must not reveal
-        anything about them."""
+        """The identity without private examples, which a white-box result must not reveal."""
         return {key: value for key, value in self.identity.items() if key not in ("rows", "device")}
 
     def is_current(self) -> bool:

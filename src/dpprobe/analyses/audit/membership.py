@@ -69,8 +69,7 @@ def attack_membership(
     mislabelled: float = 0.02,
     progress_label: str = "membership",
 ) -> MembershipResult:
-    """Trains heads with and without units, and attacks them; defaults are those of
-    `MembershipOptions`.
+    """Trains heads with and without units, and attacks them; defaults: `MembershipOptions`.
 
     Args:
       seed: the seed of all random numbers, at most 128 bits.

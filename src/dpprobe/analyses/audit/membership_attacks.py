@@ -13,9 +13,8 @@ variances. With fewer, all rows share one variance per side, because a few value
 variance (their section VI).
 
 **RMIA** (Zarifzadeh et al. 2024): the ratio of a row is p / P, where P is the mean of p over
-shadows, and shadows with the row have half of the weight. The score is the share of the
-population's rows whose ratio is not larger. The population is the other attacked rows, and gamma is
-1.
+shadows, and shadows with the row have half the weight. The score is the share of the population's
+rows whose ratio is not larger. The population is the other attacked rows, and gamma is 1.
 
 If all shadows were trained with a row, or all without it, LiRA has nothing to fit; the score is 0.
 """
@@ -52,8 +51,7 @@ def compute_confidences(
 
     Args:
       scores: [rows, classes].
-      labels: [rows], with p from softmax; or [rows, classes] of 0 and 1, with p the product over
-        labels.
+      labels: [rows], with p by softmax; or [rows, classes], 0 or 1, with p the product over labels.
     """
     logits = scores.astype(np.float64)
     if labels.ndim == 2:
@@ -117,8 +115,7 @@ def _log_density(seen: Numbers, others: Numbers, chosen: Flags) -> Numbers:
 
 
 def _log_mean_over_sides(others: Numbers, inside: Flags) -> Numbers:
-    """Computes the log of the mean of p with the row and p without the row, or of the one that
-    exists."""
+    """Computes the log of the mean of p with and without the row, or of the one that exists."""
     sides = [_log_mean(others, inside), _log_mean(others, ~inside)]
     present = np.isfinite(sides).sum(axis=0)
     return np.asarray(np.logaddexp(*sides) - np.log(present))

@@ -1,5 +1,4 @@
-"""The figure of membership attacks: true against false positives, and the area that epsilon rules
-out."""
+"""Figure of membership attacks: true against false positives, and the area epsilon rules out."""
 
 from __future__ import annotations
 

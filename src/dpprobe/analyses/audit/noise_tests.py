@@ -8,10 +8,9 @@ find faults in numbers that no canary changes.
 
 The statistics have known distributions under that hypothesis: sums of squares are chi-square,
 ratios of two are beta, and sums are normal. A product with a fixed vector of unit length is normal
-too (the vector is another row, or the sums, which earlier releases determine). The
-Kolmogorov-Smirnov distance is bounded by Dvoretzky, Kiefer, Wolfowitz and Massart. The p-value of
-several statistics is the smallest times their number (Bonferroni), so false alarms are not more
-frequent than stated.
+too (another row, or the sums, which earlier releases determine). The Kolmogorov-Smirnov distance is
+bounded by Dvoretzky, Kiefer, Wolfowitz and Massart. The p-value of several statistics is the
+smallest times their number (Bonferroni), so false alarms are not more frequent than stated.
 
 Rounding noise to a grid raises its variance by a twelfth of the squared step, which is too little
 for these numbers of runs to detect.
@@ -218,8 +217,7 @@ class _Tally:
 
 
 def smallest_caught_share(freedom: int, statistics: int, level: float, power: float) -> float:
-    """Computes the share of the planned variance below which noise is caught with probability
-    `power`.
+    """Computes the share of planned variance below which noise is caught with probability `power`.
 
     Args:
       freedom: degrees of freedom of the sum of squares; the number of runs for a single number.

@@ -31,8 +31,7 @@ from dpprobe.errors import PrivacyError
 from dpprobe.privacy import accountants, calibration
 from dpprobe.privacy.plan import Mechanism, Plan
 
-# The search for a sampled plan's factor ends at this relative width of the separation, to compute
-# few prices.
+# To compute few prices, a sampled plan's search ends at this relative width of the separation.
 _TOLERANCE = 1e-3
 # With little noise, grids would outgrow memory. So the search takes short strides towards little
 # noise, and stops at an epsilon of about a hundred, which is 250 by the rough price.
@@ -47,8 +46,7 @@ class PlanFamily:
 
     Attributes:
       plan: the plan with factor 1.
-      group: the number of units that are in or out together. A test may use the whole group;
-        epsilons are for one unit.
+      group: units that are in or out together. A test may use all; epsilons are for one unit.
     """
 
     plan: Plan
@@ -98,8 +96,7 @@ class PlanFamily:
         return _sampled_variation(self._scale_noise(factor), self.plan.delta, self.group)
 
     def compute_epsilon(self, factor: float = 1.0) -> float:
-        """Computes a lower bound on epsilon, at the plan's delta, with `factor` times the plan's
-        noise.
+        """Computes a lower bound on epsilon, at the plan's delta, for `factor` times its noise.
 
         Infinite without noise, NaN for a selection.
         """
@@ -112,8 +109,7 @@ class PlanFamily:
         return accountants.epsilon_below(self._scale_noise(factor), self.plan.delta)
 
     def factor_of(self, total_variation: float) -> float:
-        """Computes an upper bound on the largest factor with which the plan allows a total
-        variation.
+        """Computes an upper bound on the largest factor where the plan allows a total variation.
 
         Exact to nine digits, or to 0.1% if a mechanism samples. For a sampled plan the result is at
         least the factor at an epsilon of about a hundred, even if that allows less. Infinite for a

@@ -68,8 +68,7 @@ class Roc:
     """The curve of an attack at some false-positive rates, with 95% intervals.
 
     Attributes:
-      tpr, low, high: at each false-positive rate; NaN if there are too few non-members for the
-        rate.
+      tpr, low, high: at each false-positive rate; NaN with too few non-members for the rate.
     """
 
     members: int

@@ -38,8 +38,7 @@ logger = logging.getLogger("dpprobe")
 
 Index = npt.NDArray[np.int64]
 
-# Rare classes together have at most this share of the rows, and each has at most this share of a
-# mean class's rows.
+# Rare classes have together at most this share of rows, each this share of a mean class's.
 _RARE_ROWS, _RARE_CLASS = 0.1, 0.5
 
 
@@ -187,8 +186,7 @@ def settle_choice(
 def _side_by_side(data: TrainingSet) -> Iterator[Callable[..., Iterator[Confidences]]]:
     """Yields a `map` of fits; on the CPU one fit per thread of PyTorch runs at a time.
 
-    A fit that takes milliseconds gains nothing from several threads. Log lines of fits are dropped,
-    except warnings.
+    Fits of milliseconds gain nothing from threads. Log lines of fits are dropped, except warnings.
     """
     caller = threading.get_ident()
     workers = torch.get_num_threads() if data.device.type == "cpu" else 1

@@ -62,8 +62,7 @@ def audit_figure(records: Iterable[AuditRecord], *, dataset: str, svg: Path, png
     """Draws the bounds of white-box audits against the claims, one panel per backbone.
 
     Methods with the same claim stand side by side, below one step of the line of claims. A bound at
-    or near 0 is a triangle that points down, at the foot of the axis. The bound of a refuted claim
-    has a ring.
+    or near 0 is a triangle that points down, at the foot of the axis. Rings mark refuted claims.
 
     Args:
       records: of the cells of one dataset; records without a white-box audit are left out.
@@ -124,8 +123,7 @@ def _draw_bounds(
 
 
 def _claim_line(axes: Axes, claims: Sequence[float], highest: float, foot: float) -> None:
-    """Draws one step of the line at each claim, and shades the area that no correct mechanism
-    reaches."""
+    """Draws a step of the line per claim, and shades the area no correct mechanism reaches."""
     between = [math.sqrt(low * high) for low, high in pairwise(claims)]
     ends = [claims[0] / 1.5, claims[-1] * 1.5]
     edges, top = [ends[0], *between, ends[1]], highest * 1.5

@@ -1,5 +1,4 @@
-"""Audits one cell's guarantee: attacks the releases of the cell's method and plan on synthetic
-rows.
+"""Audits one cell's guarantee: attacks the releases of its method and plan on synthetic rows.
 
 `canary_attack` has the test, `canaries` the rows, and `controls` the mechanisms that must be
 caught. `bounds` and `power` turn right guesses into a bound. Power does not depend on a head's
@@ -375,8 +374,7 @@ def _count_right_releases(test: Runs) -> tuple[int, int]:
 def _count_right_heads(test: Runs) -> tuple[int, int]:
     """Returns the numbers of right guesses from heads alone, and of guessed runs.
 
-    A first part of the runs sets the threshold, and the side that means "in"; the other runs are
-    guessed.
+    The first runs set the threshold, and the side that means "in"; the other runs are guessed.
     """
     pilot = max(1, round(_PILOT * len(test.members)))
     scores, members = test.bundle[:pilot], test.members[:pilot]

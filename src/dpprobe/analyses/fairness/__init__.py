@@ -51,8 +51,7 @@ def list_references(study: Study, place: Place) -> list[list[str]]:
 
 
 def estimate_cost(study: Study, place: Place, size: JobSize) -> Cost:
-    """Estimates a job's memory (resamples, with a byte per test unit, and a cell's results) and
-    time.
+    """Estimates a job's memory (resamples, a byte per test unit, and a cell's results) and time.
 
     The time, a minute for each head and million scores, is five times the measured time.
     """

@@ -1,5 +1,4 @@
-"""The cells whose subgroups a study compares, their references, and reasons why cells cannot be
-compared."""
+"""Cells whose subgroups a study compares, their references, and reasons against comparing."""
 
 from __future__ import annotations
 
@@ -38,8 +37,7 @@ def fairness_cells(study: Study, *datasets: str) -> list[Cell]:
 
 
 def reference_of(study: Study, method: str, epsilon: str) -> tuple[str, str] | None:
-    """Returns the method and epsilon that a cell's gaps are compared with; None without a
-    reference.
+    """Returns the method and epsilon to compare a cell's gaps with; None without a reference.
 
     Returns None also for a cell that is itself the reference.
     """

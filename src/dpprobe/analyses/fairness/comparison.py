@@ -155,8 +155,7 @@ class Measured:
     """A comparison of one cell's heads.
 
     Attributes:
-      values: [groups, labels], means over the heads. drawn: the same in resamples, [groups, labels,
-        resamples].
+      values: [groups, labels], means over the heads. drawn: [groups, labels, resamples].
       whole: [labels], the metric of all rows.
       chance_gap: the gap by chance alone, for the first head; None if rows cannot be exchanged.
     """
@@ -180,8 +179,7 @@ def measure_comparison(
     once: Resamples,
     confidence: float,
 ) -> Measured:
-    """Computes a cell's comparison on all cells' resamples, and with `once` on the test
-    examples."""
+    """Computes a cell's comparison on all resamples, and with `once` on test examples."""
     whole = np.mean([comparison.compute_whole(head, once) for head in heads], axis=0)
     chance_gap, excess, spread = _compute_chance(comparison, heads[0], once)
     units = np.array([comparison.units[group] for group in comparison.kept], dtype=np.float64)

@@ -70,8 +70,7 @@ class Compared(Part):
     """The labels and groups that a metric of an attribute compares.
 
     Attributes:
-      labels: the metric is the mean over these labels, the same in all groups; empty for all
-        labels.
+      labels: the metric is the mean over these labels, equal in all groups; empty for all labels.
       left_out: further groups that only this metric leaves out, with reasons.
     """
 
@@ -100,8 +99,7 @@ class Gap(Part):
 
     Attributes:
       overall: the metric of all rows, with the same labels.
-      low, high: the interval of the gap over test units, for these heads. If `low` is 0, the groups
-        may be equally good.
+      low, high: the gap's interval over test units, for these heads. At 0 groups may be equal.
       std: standard deviation of the seeds' gaps, with ddof = 1; None for one seed.
       chance_gap: for the first head, the gap that one in twenty random splits into groups of these
         sizes exceeds; None if groups are labels.

@@ -95,8 +95,7 @@ def fairness_table(parts: Sequence[Subgroups]) -> Table:
 
     For each backbone, method and attribute the table lists the groups, largest first (ranges of
     numbers in their order). Then come the gap, the gap expected by chance, and the difference to
-    the gap of the reference cell. The notes name the groups that are left out. A cell that was not
-    run is blank.
+    the gap of the reference cell. Notes name omitted groups. A cell that was not run is blank.
     """
     epsilons = keep_unique(cell.epsilon for part in parts for cell in part.record.cells)
     epsilons.sort(key=budget_order)
@@ -114,8 +113,7 @@ def fairness_table(parts: Sequence[Subgroups]) -> Table:
 
 
 def shown_metric(record: FairnessRecord, attribute: str) -> str | None:
-    """Returns the metric shown for an attribute: the headline if it has a gap, else the first with
-    one.
+    """Returns an attribute's shown metric: the headline if it has a gap, else the first with one.
 
     None if no metric compares two groups.
     """

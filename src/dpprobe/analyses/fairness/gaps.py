@@ -1,12 +1,10 @@
 """Gaps between the best and the worst group, and intervals that are valid even if groups are equal.
 
-The largest of several estimates minus the smallest is too large by chance, and even larger in
-resamples: a percentile interval of the gap almost never contains a true gap of 0. So the intervals
-come from differences of two groups, for which the bootstrap is regular, in resamples of the test
-units.
+The largest of several estimates minus the smallest is too large by chance, more so in resamples. A
+percentile interval of the gap almost never contains a true gap of 0. So the intervals come from
+differences of two groups, for which the bootstrap is regular, in resamples of the test units.
 
-The gap is phi = max over (g, h) of v_g - v_h. With estimates v', and deviations e of resamples from
-their mean:
+The gap is phi = max over (g, h) of v_g - v_h. With estimates v', and resamples' deviations e:
 
 - low: the largest of v'_g - v'_h - c s_gh, with s_gh the standard deviation of e_g - e_h, and c the
   quantile, at the confidence, of the largest (e_g - e_h) / s_gh. With that probability all these
@@ -25,10 +23,9 @@ If a cell has several heads, each bound on the mean of their gaps is the mean of
 
 The standard deviation of a group is at least that of Wilson's interval (1927) for a share of 0 or 1
 of its units, because resamples do not vary if all rows are right. It is also at least the standard
-deviation of a random group of the same size. Otherwise, of many small groups, the one that is best
-by chance would also vary least in resamples, and would stand out far too often. A smaller group has
-a larger calibration error by chance, so bounds use values minus the mean excess of random groups
-over all rows.
+deviation of a random group of the same size. Otherwise, of many small groups, the best by chance
+would also vary least, and would stand out far too often. A smaller group has a larger calibration
+error by chance, so bounds use values minus the mean excess of random groups over all rows.
 """
 
 from __future__ import annotations
@@ -67,8 +64,7 @@ class Groups:
         """Prepares the groups of one head.
 
         Args:
-          values, drawn: the metric on the test examples, [groups], and in resamples, [groups,
-            resamples].
+          values, drawn: the metric on test examples, [groups], and resamples, [groups, resamples].
           least: [groups], the smallest plausible standard deviation of each group.
           excess: [groups], the part of each value that is due to chance alone.
         """
@@ -135,8 +131,7 @@ class Groups:
         numbers = np.nan_to_num(self.deviations)
         together = numbers @ shift / max(int(there.sum()), 1)
         variance = self.errors**2 + shift.var() - 2 * np.subtract.outer(together, together)
-        # Rounding, and the least variances, can make it negative if differences and shift are
-        # correlated.
+        # Rounding, and the least variances, make it negative if differences and shift correlate.
         return np.sqrt(np.maximum(variance, 1e-6 * self.errors**2))
 
 

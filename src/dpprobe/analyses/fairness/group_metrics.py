@@ -4,8 +4,7 @@ The definitions are those of `dpprobe.results.metrics`; each of a unit's m rows 
 
 - AUC: for each label; with two classes, of the second class.
 - accuracy: the share of right predictions; for several labels, of each label.
-- recall: of the rows with a label, the share that is predicted to have the label; with two classes,
-  of the second class.
+- recall: the share of a label's rows that get the label; with two classes, of the second class.
 - calibration error: over all labels together; undefined for scores that are no logits.
 
 A group's metric is the mean over the compared labels. If a resample lacks rows that one of these
@@ -39,8 +38,7 @@ PERMUTATIONS = 500
 class Resamples:
     """Bootstrap samples of all units, with replacement; the first block begins with all units once.
 
-    Each block of samples has its own random stream, so the samples are the same for any number of
-    threads.
+    Each block of samples has its own random stream, so samples are the same for any threads.
     """
 
     def __init__(self, units: int, resamples: int, *, seed: int, threads: int = 1) -> None:
@@ -186,8 +184,7 @@ class Head:
         """Computes a metric of each group and label.
 
         Args:
-          labels: the compared labels; ignored for a calibration error, and for the accuracy of rows
-            with one label.
+          labels: the compared labels; ignored for calibration errors, and single-label accuracy.
 
         Returns:
           Values for the test examples, [groups, labels], and for resamples, [groups, labels,

@@ -1,7 +1,6 @@
 """Few-shot linear probes: logistic regression on N training images per class. Not private.
 
-They show what N images of each class and the same features can do without privacy, for comparison
-with private heads.
+For comparison with private heads: N images per class and the same features without privacy.
 """
 
 from __future__ import annotations
@@ -227,8 +226,7 @@ class _Probe:
         return {"train": count_units(self._train_units), "test": count_units(self._test_units)}
 
     def run_draws(self, count: Shots) -> list[dict[str, Any]]:
-        """Returns the metrics, rows and penalty of each random sample. The whole split is used
-        once."""
+        """Returns the metrics, rows and penalty of each random sample. A whole split runs once."""
         records: list[dict[str, Any]] = []
         for seed in self._seeds if count != "full" else self._seeds[:1]:
             rows = self._choose_rows(count, seed)
@@ -261,8 +259,7 @@ class _Probe:
         )
 
     def _choose_rows(self, count: Shots, seed: int) -> np.ndarray:
-        """Returns a sample's rows sorted by class, so that each fold (every third row) has all
-        classes."""
+        """Returns a sample's rows sorted by class, so each fold (every third row) has all."""
         if count == "full":
             return np.arange(self._train.rows)
         rows = draw_shots(self._train_labels, count, seed, self._train_units)

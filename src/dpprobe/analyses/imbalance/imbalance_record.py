@@ -49,8 +49,7 @@ class TrainingSet(Part):
     """A dataset of the study: the complete dataset, or a copy in which one class is rare.
 
     Attributes:
-      class_name, fraction: the rare class and its share of kept examples; None and 1 for the whole
-        dataset.
+      class_name, fraction: the rare class and its share of kept examples; None and 1 for all data.
       per_class: number of training examples of each class.
     """
 
@@ -106,11 +105,9 @@ class BreakDown(Part):
       reached: the smallest product at which a cell has at least half of the reference's recall.
       lasting: the smallest product from which on all cells have at least half; None if the cell at
         the largest product has less.
-      cells: number of compared cells. left_out: number of cells whose reference has not learnt the
-        class.
+      cells: number of compared cells. left_out: cells whose reference has not learnt the class.
       smallest, largest: the smallest and largest product of the compared cells.
-      note: the reason why `reached` or `lasting` is uncertain on this study's grid; empty if both
-        are certain.
+      note: why `reached` or `lasting` is uncertain on this grid; empty if both are certain.
     """
 
     class_name: str

@@ -159,8 +159,7 @@ def in_words(records: Sequence[ImbalanceRecord]) -> list[str]:
 
 
 def break_down_words(point: BreakDown) -> str:
-    """Formats a break-down point: the smallest product that is enough, and from which product all
-    are enough.
+    """Formats a break-down point: the smallest sufficient product, and from where all suffice.
 
     For example "from 73, always from 146 (2.5 to 1168 tried)".
     """

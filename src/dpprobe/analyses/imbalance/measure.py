@@ -182,11 +182,9 @@ def _test_cell(folder: Path, classes: Sequence[str]) -> Tested:
 
 
 def one_against_rest(scores: np.ndarray, k: int, link: Link) -> np.ndarray:
-    """Returns the score that ranks rows [n, K] by class k: its log odds, or its lead over the next
-    class.
+    """Returns class k's score of rows [n, K]: the log odds, or the lead over the next class.
 
-    Scores that are no logits may have a common part that says nothing about the class; the lead
-    cancels this part.
+    Scores other than logits may share a part that is no evidence for a class; the lead cancels it.
     """
     chosen = scores[:, k].astype(np.float64)
     if link == "sigmoid":

@@ -75,8 +75,7 @@ def break_down(cells: Sequence[RareCell], *, class_name: str, method: str) -> Br
     """Returns where a method's recall of a class falls below half of the reference's.
 
     Args:
-      cells: cells of one backbone; other classes and methods, and cells without privacy, are
-        ignored.
+      cells: cells of one backbone; other classes and methods, and non-private cells, are ignored.
     """
     # A permitted risk has no product, because the record lacks the epsilon that follows from it.
     mine = [

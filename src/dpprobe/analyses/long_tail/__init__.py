@@ -79,11 +79,9 @@ def list_faults(study: Study) -> Iterator[str]:
 
 
 def estimate_cost(study: Study, _place: Place, size: JobSize) -> Cost:
-    """Estimates a job: memory for copies of features and rows-by-rows tables; thrice the measured
-    time.
+    """Estimates a job: memory: copies of features, rows-by-rows tables; thrice the measured time.
 
-    The time of clustering grows with the rows; each head factorises a matrix of 30% of the scored
-    rows.
+    The time of clustering grows with rows; heads factorise a matrix of 30% of the scored rows.
     """
     options, (train, _) = read_block(study), size.count_rows()
     assert options is not None

@@ -3,8 +3,7 @@
 The job, the tables, the figures, the report and the rules take names and formats from here. This
 module imports nothing heavy, because each start of Snakemake imports it.
 
-Nothing in a record is differentially private: all numbers come from training examples, without
-noise.
+Nothing in a record is differentially private: numbers come from training examples, without noise.
 """
 
 from __future__ import annotations
@@ -25,11 +24,9 @@ SUFFIXES = (ROWS_SUFFIX, RECORD_SUFFIX)
 
 
 class Index(Part):
-    """A tail index and its 95% interval; `high` is null if it exceeds 5, the largest index that is
-    tried.
+    """A tail index and its 95% interval; `high` is null if it exceeds 5, the largest tried.
 
-    The interval covers the random drawing of rows from given frequencies, but not other
-    clusterings.
+    The interval covers random drawing of rows from given frequencies, but not other clusterings.
     """
 
     value: float
@@ -76,11 +73,9 @@ class Scores(Part):
     """Memorisation scores.
 
     Attributes:
-      rows, units: numbers of scored rows and units; each head was trained on `trained_share` of the
-        units.
+      rows, units: numbers of scored rows and units; heads trained on `trained_share` of the units.
       accuracy: the heads' accuracy on rows that they were not trained on.
-      share, chance: the share of rows with a score above `threshold`, and the share expected by
-        chance.
+      share, chance: the share of rows with a score above `threshold`, and that share by chance.
       low, high: the 95% interval of `share`, over units.
       standard_error: the median over rows of the score's standard error.
     """

@@ -1,5 +1,4 @@
-"""The tables of long tails: sub-classes, and memorisation compared with the accuracy lost to
-privacy.
+"""Tables of long tails: sub-classes, and memorisation compared with the accuracy lost to privacy.
 
 All numbers come from private examples without noise, and the tables say so.
 """

@@ -76,8 +76,7 @@ class Heads:
 
 @dataclass(frozen=True)
 class Memorisation:
-    """For each row [n], numbers of heads trained with it (in) and without it (out), and right
-    ones."""
+    """For each row [n], numbers of heads trained with it (in) and without (out), and right ones."""
 
     right_in: Index
     heads_in: Index
@@ -167,8 +166,7 @@ def measure_memorisation(
 def choose_ridge(rows: Numbers, targets: Numbers, units: Index, *, seed: int) -> float:
     """Returns the ridge with the smallest squared error on rows that heads were not trained on.
 
-    Uses a few heads on at most 2,000 units. Unlike shares of right answers on easy features,
-    squared errors have no ties.
+    Few heads, at most 2,000 units. On easy features only squared errors have no ties.
     """
     count = int(units.max()) + 1
     drawn = open_stream(seed, "ridge units").permutation(count)[:PILOT_UNITS]

@@ -1,5 +1,4 @@
-"""Figure and report section of long tails: sub-classes, memorised rows, and the accuracy lost to
-privacy."""
+"""Figure and section of long tails: sub-classes, memorised rows, accuracy lost to privacy."""
 
 from __future__ import annotations
 
@@ -44,8 +43,7 @@ def make_section(paths: Sequence[Path], page: Page) -> dict[str, list[Markup] | 
 def long_tail_figure(records: Sequence[LongTailRecord], *, svg: Path, png: Path) -> None:
     """Draws a dataset's long tail: shares of sub-classes by rank, and memorised rows by threshold.
 
-    One colour per backbone. Dashed lines show features without sub-classes, and scores if no row
-    were memorised.
+    Colours: backbones. Dashed: features without sub-classes, scores without memorised rows.
 
     Raises:
       DataError: if there are no records.

@@ -79,8 +79,7 @@ def cluster_sizes(rows: Numbers, clusters: int, *, seed: int) -> Index:
     """Clusters one class's rows [n, q] by k-means, and counts the rows of each cluster.
 
     Args:
-      clusters: the most clusters; fewer if the class has fewer than 5 rows per cluster, or fewer
-        different rows.
+      clusters: the most clusters; fewer at under 5 rows per cluster, or for fewer different rows.
 
     Returns:
       The number of rows of each cluster, falling; none is 0.
@@ -100,10 +99,9 @@ def tail_index(sizes: Sizes, *, seed: int) -> long_tail_record.Index | None:
     """Estimates one tail index for all classes; None if no class has two sub-classes.
 
     The mean logarithm of a row's rank is a sufficient statistic for the index. Ranks come from the
-    observed sizes, which makes equal frequencies look unequal. So the statistic's distribution is
-    simulated for each of many indices, with ranks of simulated sizes. The estimate is the index at
-    which the measured value is the median. The interval has the indices for which the measured
-    value is not extreme.
+    observed sizes, which makes equal frequencies look unequal. So the distribution is simulated for
+    many indices, with ranks of simulated sizes. The estimate is the index at which the measured
+    value is the median. The interval has the indices for which the measured value is not extreme.
     """
     sizes = [one for one in sizes if len(one) > 1]
     if not sizes:
@@ -119,8 +117,7 @@ def tail_index(sizes: Sizes, *, seed: int) -> long_tail_record.Index | None:
             for index in _INDICES
         ]
     )
-    # Clusters of k-means may be more even than random draws at equal frequencies, which would leave
-    # no interval.
+    # k-means may be more even than random draws at equal frequencies, leaving no interval.
     measured = min(measured, quantiles[0, 1])
     # Unequal frequencies have a lower mean rank; the simulated curves are made monotonic.
     low, middle, high = (

@@ -1,5 +1,4 @@
-"""Separability and prediction residual of features, and the geometric law fitted to both over
-layers.
+"""Separability and prediction residual of features, and the geometric law fitted to both.
 
 With K classes, class means m_k of n_k rows and the grand mean m, the scatter between and within
 classes is SS_b = (1/n) sum_k n_k (m_k - m)(m_k - m)^T and SS_w = (1/n) sum_ik (x_ik - m_k) (x_ik -
@@ -25,8 +24,7 @@ from dpprobe.analyses.representation_law.law_record import FittedLaw
 Matrix = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 
-# A bound on eigenvalues, which are variances: 1e-5 of a standard deviation. float32 has precision
-# 1e-7.
+# A bound on eigenvalues (variances): 1e-5 of a standard deviation. float32 has precision 1e-7.
 RCOND = 1e-10
 # A spread of rows below this share of their length is rounding of float32 features.
 CONSTANT = 1e-6
@@ -60,8 +58,7 @@ class Residuals:
       integer: for the class number as target, on the fitted rows, as in the paper.
       integer_held_out: of the same regression on other rows; above 1 if their mean predicts better.
       one_hot, one_hot_held_out: for one target per class, as a mean over classes.
-      null: the residual of pure noise of the same rank on the fitted rows, (n - 1 - rank) / (n -
-        1).
+      null: the residual of pure noise of the same rank on fitted rows, (n - 1 - rank) / (n - 1).
       rank: the rank of the centred features.
       fault: the reason why residuals of the fitted rows, or all residuals, are None.
     """

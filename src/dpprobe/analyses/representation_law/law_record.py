@@ -35,10 +35,8 @@ class FittedLaw(Part):
 
     Attributes:
       rho: the factor per layer.
-      low, high: the ends of rho's 95% interval, which assumes independent errors of layers and is
-        therefore too narrow.
-      r_squared: the share of the logarithms' variance that the line explains; None if they are
-        equal.
+      low, high: the ends of rho's 95% interval, too narrow, as layers' errors are not independent.
+      r_squared: the share of the logarithms' variance the line explains; None if equal.
       layers: the number of layers fitted.
     """
 

@@ -105,8 +105,7 @@ def law_tables(
 
 
 def published_laws(published: Published, name: str, records: Sequence[LawRecord]) -> list[Number]:
-    """Returns the published results of tuned blocks for a dataset with this number of training
-    examples."""
+    """Returns published results of tuned blocks for a dataset with n training examples."""
     rows = {record.train_rows for record in records}
     return [
         number
@@ -208,8 +207,7 @@ def accuracy_by_blocks(
 ) -> Table:
     """Makes the table of test results by tuned part: one row per method, one column per epsilon.
 
-    Published results come first; networks without a law and linear heads on the same features come
-    last.
+    Published results come first; networks without a law and linear heads on these features last.
     """
     stated = {number.single_epsilon for number in published} - {None}
     measured = {epsilon for name, epsilon, *_ in grid.entries if name == dataset}

@@ -53,8 +53,7 @@ class Subject:
     """A network to measure: the frozen network, or a cell's network, described by `tuning`.
 
     Attributes:
-      make: returns the network on its device and the tap of its blocks; called just before it is
-        measured.
+      make: returns the network on its device and the tap of its blocks; called before measuring.
     """
 
     make: Callable[[], tuple[torch.nn.Module, Tap]]
@@ -73,8 +72,7 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """One layer's measures, the means with shuffled labels, and reasons for measures without a
-    value."""
+    """One layer's measures, the means with shuffled labels, and reasons for missing values."""
 
     width: int
     noise: float

@@ -174,8 +174,7 @@ def measure_agreement(first: np.ndarray, second: np.ndarray) -> float:
 def _reduce_dimension(
     features: np.ndarray, anchors: np.ndarray, truth: np.ndarray, *, components: int, seed: int
 ) -> tuple[np.ndarray, float]:
-    """Returns enough principal components to keep most neighbours, and the share of neighbours
-    kept."""
+    """Returns enough principal components to keep most neighbours, and the share kept."""
     from sklearn.decomposition import PCA
 
     most = min(len(features) - 1, features.shape[1])

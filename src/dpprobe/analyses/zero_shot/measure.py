@@ -2,8 +2,7 @@
 
 As in Radford et al. 2021, section 3.1.2, logits are cosines of the image's embedding with the
 classes' embeddings, times the model's logit scale. Nothing is trained and no training example is
-used, so the classifier costs no privacy. Its score on a private test split is a test result, which
-is not private.
+used, so the classifier costs no privacy. The score on a private test split is not private.
 """
 
 from __future__ import annotations
