@@ -121,8 +121,7 @@ class Runs:
         shape = count, int(units.max()) + 1
         unit, weight = units[order], weights[order]
         self._gained = _sparse_matrix(run[present] - 1, unit[present], weight[present], shape)
-        # A row without the label lies between two runs, and counts as below the second if there is
-        # one.
+        # A row without the label lies between two runs, and counts as below any second.
         between = ~present & (run < count)
         self._below = _sparse_matrix(run[between], unit[between], weight[between], shape)
         tied = between & mixed

@@ -104,13 +104,11 @@ class SplitCounts(_StrictPart):
 
 
 class MetricSummary(_StrictPart):
-    """A metric over the seeds of a cell, as a fraction; ends are None where there is no 95%
-    interval.
+    """A metric over the seeds of a cell, as a fraction; ends are None without a 95% interval.
 
     Attributes:
       std: standard deviation over seeds, with ddof = 1; None for one seed.
-      low, high: ends of the interval over seeds, or over test examples if the seeds have equal
-        values.
+      low, high: ends of the interval over seeds, or over test examples if seeds have equal values.
       rows_low, rows_high: ends of the interval over test examples.
       both_low, both_high: ends of the interval over seeds and test examples together.
       interval, rows_interval, both_interval: how each interval was computed.
@@ -135,15 +133,13 @@ class CellRecord(Record):
 
     Attributes:
       private: True for a private method, at any epsilon; see `guaranteed`.
-      fingerprint: of all that the cell is made from. content_hash: of the fingerprint and the
-        cell's files.
+      fingerprint: of all inputs of the cell. content_hash: of the fingerprint and the cell's files.
       noise_multiplier: None unless the plan is private and has exactly one mechanism.
       options: of the method, as the study file has them.
       units: numbers of patients in both splits; None if the dataset does not name patients.
       unit: of privacy, "image" or "patient". n: the number of training units.
       accountant: the name in the study; None without a guarantee.
-      headline: the metric of the cell in tables and figures. metric_named: True if the study sets
-        it.
+      headline: the cell's metric in tables and figures. metric_named: True if the study sets it.
       test_counts: test rows of each class, or of each label if rows have several.
       constant_accuracy: the accuracy of the majority-class baseline.
       auc_labels: labels that have both values in the test split.
@@ -231,8 +227,7 @@ class Measure(_StrictPart):
 
     @property
     def is_partial(self) -> bool:
-        """True if the mean leaves out labels, because they have the same value in all test
-        examples."""
+        """True if the mean leaves out labels, whose value is the same in all test examples."""
         return self.multi_label and self.headline == "auc" and self.labels < self.num_classes
 
     @property
@@ -277,8 +272,7 @@ def read_cell(path: Path) -> CellRecord:
 
 
 def check_file(path: Path) -> Path:
-    """Returns the path of a cell's file, after comparing its content with the hash in the cell's
-    record, if any.
+    """Returns the path of a cell's file, after comparing with the recorded hash, if any.
 
     Raises:
       DataError: if the file is missing or was changed, or if the record is damaged.
@@ -313,8 +307,7 @@ def parse_cell(text: bytes) -> CellRecord:
     """Parses a `metrics.json`.
 
     Raises:
-      ValueError: with a message of one line, if the text is not JSON or not a record of this format
-        version.
+      ValueError: with a message of one line, if the text is no JSON, or no record of this version.
       DataError: if a newer dpprobe wrote the record.
     """
     values = parse_values(text)

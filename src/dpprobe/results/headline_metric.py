@@ -33,8 +33,7 @@ def least_class(record: CellRecord) -> Least | None:
 def constant_headline(record: CellRecord) -> float | None:
     """Returns the headline metric of the majority-class baseline; None if it is unknown.
 
-    With the same answer for all rows, no row ranks above another, and only one class has a recall
-    above 0, which is 1.
+    With one answer for all rows, no row ranks above another; one class has recall 1, the others 0.
     """
     if record.headline == "accuracy":
         return record.constant_accuracy
@@ -45,8 +44,7 @@ def constant_headline(record: CellRecord) -> float | None:
 
 
 def resting_rows(record: CellRecord) -> float:
-    """Returns the effective number of test examples, or patients, behind the variance of a cell's
-    headline.
+    """Returns the effective number of test examples, or patients, behind a headline's variance.
 
     For an accuracy, all rows count. In a macro accuracy or an AUC, each class contributes 1 / m of
     its m rows to the variance, so a rare class contributes nearly all of it. If parts rest on m

@@ -28,8 +28,7 @@ _KEY = 20260102  # seed of the generator that splits the seeds
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """The result of the best of several cells without selection bias, in the unit of the cells'
-    means.
+    """The result of the best of several cells without selection bias, in the unit of cell means.
 
     Attributes:
       seeds: True if seeds were split too, so that other seeds measured the cell than selected it.

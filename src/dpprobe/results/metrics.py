@@ -1,8 +1,7 @@
 """Accuracy, area under the ROC curve and calibration of one head on a test split.
 
 Labels are one class per row, [n] integers, or several, [n, K] of 0 and 1. The `link`, which turns
-scores into probabilities, is "softmax" or "sigmoid" for logits, and "none" for scores that are no
-logits.
+scores into probabilities, is "softmax" or "sigmoid" for logits, and "none" for other scores.
 
 `units` (int64 [rows]) may give the number of each test example's patient. Each patient then counts
 once: a row of a patient with m test examples has weight 1 / m in each metric, and a bootstrap draws
@@ -29,8 +28,7 @@ CALIBRATION_BINS = 15
 # most this count as equal; one of a million test examples changes an accuracy by as much.
 SAME = 1e-6
 TOP5_ABOVE = 10  # top-5 accuracy is computed for more classes than this
-# The message does not suggest accuracy: a head that never predicts the missing class would be
-# always right.
+# The message does not suggest accuracy: never predicting the missing class is always right.
 NO_AUC = (
     "no label that some test rows have and others have not, so there is no AUC; enlarge the test "
     "split (test_fraction, or a test split of your own) or merge classes, so that both are in it"
@@ -65,8 +63,7 @@ def evaluate_scores(
       without test examples), never_predicted (classes with test examples and no prediction),
       top5_accuracy if K > 10, real_accuracy if there are accepted labels (ReaL: Beyer et al. 2020,
       "Are we done with ImageNet?"), and auc, of the second class against the first, if K = 2 and
-      both have test examples. Equal scores rank in the order of the classes, so that top-1 is
-      argmax.
+      both have test examples. Equal scores rank in the order of the classes, so top-1 is argmax.
 
       With several: auc and mean_average_precision, means over the labels that some test examples
       have and others have not (absent if there is no such label); accuracy, the share of all n K
@@ -197,8 +194,7 @@ def training_metrics(
     link: Link = "softmax",
     units: np.ndarray | None = None,
 ) -> dict[str, float]:
-    """Computes the metrics that are cheap enough during training: test_accuracy, and test_auc if
-    defined.
+    """Computes the metrics that are cheap during training: test_accuracy, and test_auc if defined.
 
     Scores that are not finite give NaN.
     """

@@ -71,8 +71,7 @@ class Comparison:
     def move_by(self, points: float) -> Comparison:
         """Adds points to the first cell's result, and widens the interval by as many points.
 
-        The points are only an estimate of a selection bias, so the interval also keeps its old
-        range.
+        The points are only an estimate of a selection bias, so the interval keeps its old range.
         """
         return replace(
             self,

@@ -72,8 +72,7 @@ class StudyFiles:
         ]
 
     def list_overlap_splits(self, dataset: str) -> list[tuple[str, str]]:
-        """Lists the splits of a near-duplicate check: the private splits, then the public
-        splits."""
+        """Lists the splits of a near-duplicate check: private splits, then public splits."""
         public = self.study.overlap.public if self.study.overlap else ()
         return [(name, split) for name in (dataset, *public) for split in SPLITS]
 

@@ -83,8 +83,7 @@ SCHEMA = pa.schema(
             for name in HEADLINES
             for part in ENDS
         ),
-        # Values of a cell: its worst class by recall, or label by AUC, and this value's mean over
-        # seeds.
+        # Values of a cell: its worst class by recall, or label by AUC, and its mean over seeds.
         ("least", pa.float64()),
         ("least_class", pa.string()),
         # Values of a seed: classes that it never predicts; the headline metric on both halves of
@@ -116,12 +115,10 @@ def summarise_cells(
     The privacy statement of each private cell is read from the file beside its record.
     `choice_epsilon` is the epsilon of publishing the best private cell of the dataset and epsilon
     (`best_head_price`); None if there is one cell. `private` is true for a private method at a
-    finite epsilon. Metrics are fractions. `metric_of` says where the metric was set, if it was set
-    explicitly.
+    finite epsilon. Metrics are fractions. `metric_of` says where the metric was set, if explicitly.
 
     Raises:
-      DataError: if a file is not a cell's record, or two cells of one dataset have different
-        headline metrics.
+      DataError: if a file is not a cell's record, or headline metrics differ in a dataset.
     """
     cells = [(path, read_cell(path)) for path in metrics_files]
     read_measures(cells)  # refuses different metrics in one column
@@ -148,8 +145,7 @@ def summarise_cells(
 
 
 def number_budgets(records: Sequence[CellRecord]) -> dict[tuple[str, str], float]:
-    """Returns the epsilon of each dataset's budgets; for a permitted risk, the largest of its
-    cells.
+    """Returns the epsilon of each dataset's budgets; for a permitted risk, its cells' largest.
 
     Each epsilon is rounded up to four digits. No two budgets of a dataset have the same epsilon,
     because it names the rows of tables.
@@ -204,8 +200,7 @@ class Entry:
     Attributes:
       low, high, rows_low, ...: the intervals of `cell_record.MetricSummary`.
       values: of each seed.
-      halves: the metric of each seed on both halves of each split, [seeds, splits, 2]; NaN if
-        undefined.
+      halves: each seed's metric on both halves of each split, [seeds, splits, 2]; NaN if undefined.
       accuracy: the mean over seeds, even if another metric is the headline.
       constant, constant_accuracy: headline and accuracy of the majority-class baseline.
       least, least_class: worst-class recall (or AUC of a label, see least_title), mean over seeds.
@@ -215,8 +210,7 @@ class Entry:
       patients: True if each test patient counts once, and a bootstrap draws whole patients.
       network: True if a part of the backbone was trained.
       balanced: True if the head's options balance classes of different frequencies.
-      unpriced: True at a finite epsilon if an unpriced search chose options: then there is no
-        guarantee.
+      unpriced: True at a finite epsilon if an unpriced search chose options: no guarantee then.
       epsilon: the cell's own epsilon if its budget is a permitted risk, whose row is named by the
         largest epsilon; else None.
     """

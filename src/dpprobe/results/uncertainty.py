@@ -62,15 +62,13 @@ def summarise_records(
     rows as units. It does so too if the bootstrap reaches 0 or 1, which happens if all rows are
     right, or all but those of three units. Wilson's interval is valid here: a unit's mean lies
     between 0 and 1, so its variance is at most the variance of one row that is right with the same
-    probability. Further rows of a unit add nothing. For macro_accuracy and auc see
-    `_counted_units`.
+    probability. A unit's further rows add nothing. For macro_accuracy and auc see `_counted_units`.
 
     The third interval, over seeds and test examples, combines both errors
     (`intervals.combine_errors`). With one seed it is the interval over test examples.
 
     Args:
-      records: one result of `evaluate_scores` per seed; keys that are not scalar metrics are
-        ignored.
+      records: one result of `evaluate_scores` per seed; keys other than scalar metrics are ignored.
       correct: `right_predictions` of the first seed. scores: [n, K] of the first seed.
       labels, units: as in `evaluate_scores`.
 

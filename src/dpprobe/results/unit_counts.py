@@ -16,8 +16,7 @@ def class_counts(labels: np.ndarray, num_classes: int) -> list[int]:
 def unit_codes(names: Sequence[str] | None) -> np.ndarray | None:
     """Returns a number for each row's unit, int64 [rows], by first appearance; None without names.
 
-    Results contain only these numbers: the units' names, and the order of names, stay with the
-    data.
+    Results contain only these numbers: units' names, and the names' order, stay with the data.
     """
     if names is None:
         return None
