@@ -44,8 +44,7 @@ class Checkpoints:
     """The checkpoints of one training; each replaces the previous checkpoint.
 
     Attributes:
-      fingerprint: of all that decides the training; a checkpoint with another fingerprint is
-        ignored.
+      fingerprint: of all that decides training; checkpoints with other fingerprints are ignored.
       minutes: between two checkpoints; 0 for a checkpoint after every step.
     """
 

@@ -145,8 +145,7 @@ def _from_images(graph: fx.Graph) -> set[fx.Node]:
 
 
 def _read_constant(node: fx.Node, runs: list[dict[fx.Node, Any]], name: str) -> Any:
-    """Returns a node's value if it is equal in all runs, such as an image height; refuses
-    tensors."""
+    """Returns a node's value if it is equal in all runs, like an image height; refuses tensors."""
     first, second = (values[node] for values in runs)
     if isinstance(first, int | float | torch.dtype | torch.device) and first == second:
         return first

@@ -150,8 +150,7 @@ def _check_gradients(
     sums = ClippedSums(
         network, sigmoid=sigmoid, max_grad_norm=math.inf, clipping="fixed", precision=precision
     )
-    # In the same batch, whose rows do not mix: if rounding turns an activation off, it does so in
-    # both computations.
+    # In one batch, whose rows do not mix: rounding turns activations off in both computations.
     with torch.enable_grad():
         with use_precision(inputs.device, PRECISIONS[precision]):
             scores = network.module(sums.lay_inputs(inputs))
@@ -206,8 +205,7 @@ def _compare_gradients(
             )
     # The norm that clips a row must be at least the norm of the sum that the row adds.
     norm = norm if float(total.double().norm()) <= norm * _SUMMED else math.nan
-    # The norm may exceed the true norm by the margin for rounding where terms cancel, but not fall
-    # below it.
+    # The norm may exceed the true norm by the rounding margin of cancelling terms, but not be less.
     if not -tolerance * length <= norm - length <= (tolerance + _ABOVE) * length:
         raise ConfigError(
             f"engine ghost gives a wrong gradient norm, {norm:.6g} instead of {length:.6g}; "

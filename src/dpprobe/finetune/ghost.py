@@ -2,8 +2,7 @@
 
 A forward pass records the inputs of the layers with trained parameters. One backward pass gives the
 gradients of their outputs. From inputs and gradients, each layer's rule computes the rows' squared
-norms. It keeps the gradients that it forms, or else their factors. Any weighted sum over rows is
-computed from these.
+norms. The rule keeps gradients that it forms, or else factors, for any weighted sum over rows.
 """
 
 from __future__ import annotations
@@ -150,8 +149,7 @@ class Ghost:
                             f"{layer.name or 'the network'}: its input is overwritten before "
                             "gradients are computed; choose another backbone"
                         )
-                    # Without their graph: its hooks refer to this call, and such a cycle would
-                    # never be freed.
+                    # Without their graph, whose hooks refer to this call: cycles are never freed.
                     given = tuple(_detach_value(value) for value in inputs)
                     named = {name: _detach_value(value) for name, value in options.items()}
                     call = Call(module, given, named, gradient, batch.rows)
@@ -223,11 +221,9 @@ def _detach_value(value: Any) -> Any:
 def _find_layers(
     module: nn.Module, trained: Mapping[str, nn.Parameter]
 ) -> tuple[list[Layer], dict[str, tuple[str, nn.Parameter]]]:
-    """Returns the layers, and the parameters that are copied for each row, by their name in
-    `module`.
+    """Returns the layers, and the parameters copied for each row, by their name in `module`.
 
-    Copied are a network's own parameters with a first dimension of 1, such as class tokens, which
-    broadcast over a batch.
+    Copied are own parameters with first dimension 1, such as class tokens, which broadcast.
     """
     names = {id(parameter): name for name, parameter in trained.items()}
     layers: list[Layer] = []

@@ -106,10 +106,9 @@ def row_norms(rows: torch.Tensor) -> torch.Tensor:
 def squared_norms(inputs: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
     """Returns upper bounds of |sum_t g_t a_t^T|^2 of rows, float64 [m], close to their values.
 
-    Where terms cancel, rounding of float32 products could make the sum too small, and a row would
-    be clipped too little. So a bound on the rounding is added, which grows with the number of terms
-    in a product; the largest error observed was half of it. A second bound covers products that
-    underflow.
+    Where terms cancel, rounding of float32 products could make the sum too small, and clip a row
+    too little. So a bound on the rounding is added, which grows with the number of terms in a
+    product; the largest observed error was half. A second bound covers products that underflow.
     """
     numbers = inputs.shape[2], outputs.shape[2]
     if inputs.shape[1] == 1:
@@ -178,8 +177,7 @@ class LinearRule(Rule):
 class AffineRule(Rule):
     """y = n(x) * weight + bias, with n (`normalised`) without parameters.
 
-    `maps` is True if channels are dimension 1; None if channels are dimension 1 for maps [m, c, h,
-    w] only.
+    `maps`: True if channels are dimension 1; None if they are so for maps [m, c, h, w] only.
     """
 
     def __init__(

@@ -31,8 +31,7 @@ class ChannelAffine(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         shape = (-1, 1, 1) if x.ndim == 4 else (-1,)
         scale, shift = self.scale.view(shape), self.shift.view(shape)
-        # Parameters stay float32 in passes of lower precision, because rounding would change the
-        # scale.
+        # Parameters stay float32 in passes of lower precision, as rounding changes the scale.
         return torch.addcmul(shift, x, scale).to(x.dtype)
 
 
@@ -59,8 +58,7 @@ class LoraLinear(nn.Module):
 def insert_lora(
     model: nn.Module, blocks: Sequence[nn.Module], lora: Lora, *, seed: int, name: str
 ) -> None:
-    """Adds low-rank adapters to linear layers in place; without targets, to all linear layers of
-    `blocks`.
+    """Adds low-rank adapters to linear layers in place; without targets, to all in `blocks`.
 
     The seed and the layer's name determine each layer's random factor a. Raises ConfigError if
     there is no linear layer in the blocks, or none whose name ends in one of the targets.

@@ -297,8 +297,7 @@ class Options(GradientOptions):
             self._check_trial(values)
 
     def _check_trial(self, values: Mapping[str, Any]) -> None:
-        """Raises ValueError for values that are invalid, or change epsilon or the scores'
-        meaning."""
+        """Raises ValueError for values that are invalid, or change epsilon or scores' meaning."""
         place = f"search.space: {spell_options(values)}"
         try:
             changed = self.make_trial(values)
@@ -380,8 +379,7 @@ class Options(GradientOptions):
 
     @property
     def cut_blocks(self) -> int | None:
-        """The number of blocks that are trained from stored activations; None without stored
-        activations."""
+        """The number of blocks trained from stored activations; None without stored activations."""
         return self.blocks if self.cut else None
 
     @property

@@ -1,5 +1,4 @@
-"""Finds layers that mix the rows of a batch, because a row's gradient would then depend on other
-rows."""
+"""Finds layers that mix the rows of a batch, as gradients would depend on other rows."""
 
 from __future__ import annotations
 
@@ -13,8 +12,7 @@ from dpprobe.errors import ConfigError
 
 # Relative to the largest value. Batches of the same shape round a row in the same way.
 _TOLERANCE = 1e-6
-# Numbers of rows beside the checked row: the fewest, and more than a branch for small batches is
-# meant for.
+# Numbers of rows beside the checked row: the fewest, and too many for small-batch branches.
 _COMPANIES = (1, 8)
 # Operations that return a number of a tensor to Python, whose code may then depend on it.
 _READS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default)
@@ -36,8 +34,7 @@ class RefuseBranches(TorchDispatchMode):
 
 @torch.no_grad()
 def check_rows_apart(model: nn.Module, example: torch.Tensor, *, name: str) -> None:
-    """Passes a row with one and then with another companion; raises an error if its features
-    change.
+    """Passes a row with one, then with another companion; raises an error if its features change.
 
     The row stands first and then last, since a row may depend only on earlier rows. Then it gets
     several copies of each companion, since small batches hide some mixing. Raises ConfigError if

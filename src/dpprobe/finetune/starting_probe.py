@@ -38,8 +38,7 @@ def fit_probe(
       seed: of the fit; the probe's own seed derives from it.
 
     Returns weights float32 [classes, d + 1], and the normalisation of feature rows. Raises
-    PrivacyError if the plan is not for this probe and these rows, or if the probe was already
-    released.
+    PrivacyError if the plan is not for the probe and rows, or the probe was already released.
     """
     if options.probe is None:
         raise PrivacyError(

@@ -84,8 +84,7 @@ class Training:
 
     @torch.no_grad()
     def take_step(self, advance: Callable[[int], None]) -> None:
-        """Takes one noisy step, even with an empty batch; calls `advance` with numbers of finished
-        rows."""
+        """Takes one noisy step, even with an empty batch; `advance` gets numbers of rows done."""
         self._releases.count_releases(GRADIENTS, 1)
         self._total.zero_()
         for rows, batch in self._physical_batches(self._drawn_rows()):
@@ -262,8 +261,7 @@ def network_scores(
 def row_weights(options: Options, inputs: Inputs) -> torch.Tensor | None:
     """Returns the weights of examples' clipped gradients, float32 [rows]; None if all are 1.
 
-    The weights of a unit's rows sum to at most 1, and a class's weight is at most 1: see
-    `heads.balance`.
+    A unit's row weights sum to at most 1, and a class's weight is at most 1: see `heads.balance`.
     """
     weights = None if inputs.units is None else torch.from_numpy(inputs.units.weights)
     if options.class_weights:

@@ -79,8 +79,7 @@ def train_network(
       releases: of one seed, with the mechanism `gradients`, whose releases are the steps. The
         caller calls `check_counts` afterwards.
       checkpoint: where the training is saved, and continues from.
-      physical_batch: number of rows, times their views, that pass through the network at once;
-        affects only rounding.
+      physical_batch: rows times their views in one pass through the network; affects only rounding.
       record: called with (step, network) at the start, about twenty times in between, and at the
         end. The network is as it would be returned at that step.
 
@@ -99,8 +98,7 @@ def train_network(
         run = _Run(options, training, mechanism, min(inputs.rows, LOSS_ROWS), record)
         run.start_run(checkpoint, label)
         expected = (mechanism.count - training.taken) * mechanism.sample_rate * inputs.rows
-        # Counts rows, because a step may have many: the remaining time is shown before the first
-        # step ends.
+        # Counts rows, as a step may have many: remaining time is shown before the first step ends.
         with Progress(round(expected), label=f"{label}: train", unit="rows") as progress:
             run.finish_run(checkpoint, progress)
         state = training.copy_result()

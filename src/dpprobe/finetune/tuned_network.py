@@ -64,8 +64,7 @@ class TunedNetwork:
 
     Attributes:
       module: inputs -> scores [m, K] float32; only `trained` requires gradients.
-      trained: by the names of `module`, in a fixed order; head.weight [K, d] and head.bias [K]
-        are last.
+      trained: by names of `module`, in a fixed order; head.weight [K, d] and head.bias [K] last.
       shape: of one input: (C, H, W) of images, the shape of an activation, or (d,).
       from_images: True if inputs are uint8 images [m, C, H, W], which the module scales and
         normalises, else float32 activations or features.

@@ -5,8 +5,7 @@ choice. Each record of a choice has the warning `NOT_PRICED`.
 
 **Deterministic.** A trial's options depend only on the seed, the trial's number and earlier scores.
 Each trial fits its own tree-structured Parzen estimator to them (Bergstra et al. 2011). So a killed
-search continues from its log and ends the same. A search with more trials reuses the log of a
-search with fewer.
+search continues from its log and ends the same. A longer search reuses a shorter search's log.
 
 **Diverged trials** score below all others, so that the search avoids values near theirs.
 """
@@ -80,16 +79,14 @@ def run_trials(
 ) -> tuple[Trial, ...]:
     """Runs the trials that are not in the log yet; returns all trials, in order.
 
-    Raises ConfigError if values of the space do not fit together, StoreError if another process
-    runs this search.
+    Raises ConfigError if values of the space conflict, StoreError if another process runs it.
 
     Args:
       objective: takes a trial's options and number, trains, and returns the held-out score; a score
         that is not finite means that training diverged.
       log: the file of finished trials. The log of another search is replaced.
       seed: public.
-      identity: everything else that decides a trial's score, such as data, plan and device;
-        JSON-compatible.
+      identity: all else that decides a trial's score, like data, plan, device; JSON-compatible.
     """
     search = options.search
     if search is None:
