@@ -1,5 +1,4 @@
-"""`auto` methods: resolved from public facts of the features, then calibrated, in jobs that read
-features.
+"""`auto` methods: resolved from public facts of features, then calibrated, in jobs that read them.
 
 Calibrating a study's other methods needs only n, and is a separate job before feature extraction.
 """

@@ -71,8 +71,7 @@ class CellTask:
       near_duplicates: the counts of the near-duplicate check against public data, or "not run".
       headline: the metric that represents the cell; metric_named: True if the study names it.
       staged: the folder where the complete cell waits until it is published.
-      identity: all that decides the cell's contents; the cell's fingerprint and seeds derive from
-        it.
+      identity: all that decides a cell's contents; the cell's fingerprint and seeds derive from it.
     """
 
     name: CellName
@@ -201,8 +200,7 @@ class CellTask:
         )
 
     def stage_cell(self, contents: CellContents, features: JobFeatures) -> None:
-        """Writes a complete cell to its staging folder; raises DiskError if the disk is full for an
-        hour."""
+        """Writes a complete cell to its staging folder; raises DiskError after an hour."""
         self.staged.parent.mkdir(parents=True, exist_ok=True)
         needed = contents.weights.nbytes + contents.scores.nbytes + RECORDS_BYTES
         when_there_is_room(
@@ -248,8 +246,7 @@ class CellTask:
                 os.utime(self.published / name)
         else:
             self.published.mkdir(parents=True, exist_ok=True)
-            # Renamed only after all are copied, the last file first: if the disk is full, the old
-            # cell remains.
+            # Renamed after all are copied, the last file first: a full disk leaves the old cell.
             with ExitStack() as stack:
                 for name in reversed(files):
                     temporary = stack.enter_context(atomic_path(self.published / name))

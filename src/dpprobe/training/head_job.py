@@ -48,8 +48,7 @@ def train_job(
 
     Args:
       overlap: the file with the counts of a near-duplicate check, if the check was run.
-      cells: the folder of all cells; a finished but unpublished cell is a hidden folder beside its
-        final place.
+      cells: the folder of all cells; a finished, unpublished cell is hidden beside its final place.
       tables: the folder of all split tables, if this machine may have it.
 
     Raises:

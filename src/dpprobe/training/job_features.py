@@ -69,8 +69,7 @@ def read_job_features(
 ) -> JobFeatures:
     """Reads both splits; features above `memory_mb` stay on disk and are streamed.
 
-    Raises DataError if the splits differ in classes or dimension, or if no label has an AUC
-    although AUC is the headline.
+    Raises DataError if splits differ in classes or dimension, or no label has AUC, the headline.
     """
     train = inputs.store
     if train.class_names != test.class_names or train.dimension != test.dimension:

@@ -117,8 +117,7 @@ class Material:
         return inputs
 
     def check_gradients(self, network: TunedNetwork, *, physical_batch: int) -> None:
-        """Checks a network's per-example gradients on random rows; raises ConfigError if one is
-        wrong.
+        """Checks a network's per-example gradients on random rows; ConfigError if one is wrong.
 
         `physical_batch` is the number of rows, times their views, in one pass.
         """

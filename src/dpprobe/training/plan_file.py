@@ -42,8 +42,7 @@ class Plans:
     Attributes:
       plans: of the methods that meet the target.
       failures: for each other method, the reason why it misses the target.
-      together: the epsilon, at the same delta, of publishing the heads of all seeds; infinite
-        without privacy.
+      together: the epsilon, at the same delta, of publishing all heads; infinite without privacy.
     """
 
     plans: Mapping[str, Plan]
@@ -72,8 +71,7 @@ def write_plans(
 
     Args:
       cache: the folder of noise multipliers, shared by all datasets and methods.
-      seeds: number of heads per method; the epsilon of publishing all of them is written beside
-        each plan.
+      seeds: number of heads per method; the epsilon of publishing all is written beside each plan.
       patients: given if the dataset names patients and the unit of privacy is one image.
 
     Raises:
@@ -167,8 +165,7 @@ def plan_method(
     """Calibrates one method's mechanisms; raises DpprobeError if it cannot meet the target.
 
     Args:
-      checked: False to omit epsilons by other accountants, for a plan that no privacy statement
-        prints.
+      checked: False to omit epsilons by other accountants, for a plan in no privacy statement.
     """
     mechanisms = options.list_mechanisms(n)
     check_counts(mechanisms)
@@ -228,8 +225,7 @@ def check_prices(
     all methods with the same mechanisms.
 
     Args:
-      other_accountants: False to use only the plan's own accountant, if no privacy statement
-        follows.
+      other_accountants: False to use only the plan's accountant, if no privacy statement follows.
     """
     for fault in _list_faults(
         plans.plans[method], plans.together[method], seeds, other_accountants=other_accountants

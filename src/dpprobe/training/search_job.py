@@ -1,12 +1,10 @@
 """The job of an unpriced search: trials of one (dataset, backbone, method, epsilon).
 
 A trial trains a network with the cell's plan, and is scored without noise on held-out training
-units. The units' names and the study's seed decide which units are held out, so a patient's images
-stay together. Held-out units stay in the plan as null rows, so n, sampling and divisor are those of
-the cell's networks.
+units. The units' names and the study's seed decide which, so a patient's images stay together.
+Held-out units stay in the plan as null rows, so n, sampling and divisor stay the cell's.
 
-A search resumes from its hidden log of finished trials, and a trial from its checkpoint. Neither is
-private.
+A search resumes from its hidden log of trials, a trial from its checkpoint. None is private.
 """
 
 from __future__ import annotations
@@ -111,8 +109,7 @@ def search_job(job: Job, files: NetworkFiles, *, output: Path, limits: Limits) -
 def held_out_rows(store: FeatureStore, share: float, *, seed: int) -> Rows:
     """Returns True for the held-out rows, on which trials are scored: all rows of a unit, or none.
 
-    Only a unit's name and the seed decide if it is held out. Raises DataError if no unit, or each
-    unit, is held out.
+    Only a unit's name and the seed decide. Raises DataError if no unit, or each unit, is held out.
     """
     names = _unit_names(store)
     chosen = np.asarray(choose_by_id(names, fraction=share, seed=derived_seed(seed, "held out")))
@@ -230,8 +227,7 @@ class _Objective:
 
 
 def without_rows(whole: TrainingSet, store: FeatureStore, left_out: Rows) -> TrainingSet:
-    """Returns a training set in which some rows are null rows: not finite, so they add nothing to
-    sums.
+    """Returns a training set in which some rows are null rows: not finite, adding nothing to sums.
 
     Features in memory are not copied: these rows become null in `whole` as well.
     """

@@ -131,8 +131,7 @@ class OpenedJob:
             "mode": job.mode,
             **(more or {}),
         }
-        # A GPU draws other noise and sums in another order. The identity of cells from a CPU has no
-        # device.
+        # A GPU draws other noise and sums in another order. CPU cells' identity has no device.
         if device != "cpu":
             identity["device"] = device
         published = name.folder(self.cells)
@@ -179,8 +178,7 @@ def open_job(
 ) -> OpenedJob:
     """Reads and checks a job's inputs; arguments are those of `head_job.train_job`.
 
-    Raises PrivacyError if a plan does not belong to its method, or a private file is declared
-    public.
+    Raises PrivacyError if a plan is not for its method, or a private file is declared public.
     """
     stores = FeatureStore(train), FeatureStore(test)
     check = read_near_duplicates(overlap, *stores) if overlap else "not run"
@@ -258,8 +256,7 @@ def locate_options(job: Job, method: str) -> MethodOptions:
 def check_planned(path: Path, job: Job, method: str, calibrated: Plans, n: int) -> None:
     """Checks that a method has a plan for this job and for what the method releases.
 
-    Raises DataError if there is no plan or it is for another job, PrivacyError if it is for another
-    method.
+    Raises DataError without a plan for this job, PrivacyError if the plan is for another method.
     """
     if method not in calibrated.plans:
         raise DataError(f"{path}: this file has no plan for {method}; delete it and run again")

@@ -1,8 +1,6 @@
-"""Makes a cell from its seeds' networks, with the same files as any cell has, for all readers of
-cells.
+"""Makes a cell from its seeds' networks, with any cell's files, for all readers of cells.
 
-`heads.safetensors` has the last layers, whose features each network computes itself. The networks
-have their own folder.
+`heads.safetensors` has the last layers, on each network's own features. Networks have a folder.
 """
 
 from __future__ import annotations
