@@ -1,7 +1,6 @@
 """Copies finished cells, and the results of the whole study, into MLflow.
 
-Jobs write files, which `update_dataset` and `ingest_study` read. `docs/tracking.md` describes the
-pages in MLflow.
+`update_dataset` and `ingest_study` read jobs' files. `docs/tracking.md` describes MLflow's pages.
 """
 
 from __future__ import annotations
@@ -161,8 +160,7 @@ def ingest_study(
 ) -> None:
     """Brings MLflow up to date with the whole study: one run, with the study's report and tables.
 
-    Tables in a subfolder of `tables` keep the subfolder. Other arguments are as for
-    `update_dataset`.
+    Tables in a subfolder of `tables` keep the subfolder. Other arguments: see `update_dataset`.
     """
     files = [(report, "")]
     for path in tables:

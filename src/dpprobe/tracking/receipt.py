@@ -15,8 +15,7 @@ RECEIPT_FORMAT_VERSION = 1
 
 
 def store_missing(receipt: Path) -> bool:
-    """Returns True if a receipt names a local store that no longer exists; its runs are then
-    recreated.
+    """Returns True if a receipt names a local store that no longer exists; its runs are recreated.
 
     Also returns True if the receipt cannot be read. Returns False without a receipt, and for a
     server. Relative paths start from the working directory.

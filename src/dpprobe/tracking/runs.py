@@ -58,8 +58,7 @@ AGAINST_EPSILON = "by_100_eps"
 NAME_LENGTH = 22  # longer run names are cut in MLflow's table
 TAG_LENGTH = 2000  # of a tag that lists classes
 CLASSES_LOGGED = 100  # with more classes, only metrics.json has each class's recall
-# Parts of a study's metric names between dataset and epsilon: of the best result, and of the
-# epsilon for choosing it.
+# Between dataset and epsilon in a study's metric names: the best result, the epsilon to choose it.
 BEST, CHOICE = "/best_private_eps_", "/choice_epsilon_eps_"
 
 RUN_COLOUR = "mlflow.runColor"  # tag of a run, as MLflow 3.17's page names it

@@ -34,16 +34,14 @@ LOCK_SECONDS = 3600.0
 LOCK_NOTE_SECONDS = 5.0  # a wait for the lock is logged after this time
 BUSY_SECONDS = 600.0  # an SQL statement waits so long while another program locks the database
 HTTP_SECONDS = 10.0
-# Messages of SQLite that do not mean a damaged store: it is locked, or the disk is full, read-only
-# or broken.
+# Messages of SQLite that do not mean a damaged store: a lock, or a full, read-only or broken disk.
 _LOCKED = re.compile("database (table |schema )?is locked")
 UNWRITABLE = re.compile("disk is full|disk I/O error|readonly database|unable to open database")
 _TUNED: set[Path] = set()  # databases that `_sync_at_checkpoints` has set up
 
 
 def create_tables(uri: str) -> None:
-    """Creates the store's tables if they are missing. Two processes must not call this at the same
-    time."""
+    """Creates the store's tables if they are missing. Two processes must not call this at once."""
     if is_server(uri):
         reach_server(uri)
         return
@@ -83,8 +81,7 @@ def _sync_at_checkpoints(database: Path) -> None:
             return
         opened = connection.execute("PRAGMA database_list").fetchone()[2]
         if opened and Path(opened) == database.resolve():
-            # first, because the next pragma may meet a lock; MLflow itself gives up without a
-            # message
+            # first, as the next pragma may meet a lock; MLflow gives up without a message
             connection.execute(f"PRAGMA busy_timeout={BUSY_SECONDS * 1000:.0f}")
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=NORMAL")
@@ -153,8 +150,7 @@ def hold_lock(path: Path) -> Iterator[None]:
 
     The system releases the lock when the process ends.
     """
-    # Without system locks this is an error: as a substitute, a lock file of a killed job would
-    # block forever.
+    # Without system locks this is an error: a killed job's own lock file would block forever.
     lock = FileLock(path, fallback_to_soft=False)
     try:
         with _warn_of_wait(
@@ -175,8 +171,7 @@ def hold_lock(path: Path) -> Iterator[None]:
 
 @contextmanager
 def report_database_locks(database: Path | None) -> Iterator[None]:
-    """Warns if another program keeps a SQLite database locked: SQL statements would wait
-    silently."""
+    """Warns if another program keeps a SQLite database locked: SQL would wait silently."""
     if database is None:
         yield
         return

@@ -59,8 +59,7 @@ def cells_experiment(
 ) -> ExperimentContents:
     """Describes the experiment of a dataset's cells and baselines.
 
-    The page opens on the private cells at the epsilon nearest to 1, because accuracies are
-    comparable at one epsilon.
+    The page opens on the private cells at the epsilon nearest to 1, for comparable accuracies.
     """
     headline = f"test/{measure.headline}"
     others_shown = [f"test/{name}" for name in (*CURVES[measure.headline][1:], "auc")]

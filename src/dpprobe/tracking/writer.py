@@ -1,8 +1,7 @@
 """Writes, reuses, replaces and retires experiments and runs in MLflow.
 
-A run is never updated, because MLflow's params are immutable and a corrected metric may still show
-its old value. So a changed result gets a new run, and the old run is deleted when the new run is
-complete.
+A run is never updated, because MLflow's params are immutable and a corrected metric may show an old
+value. So a changed result gets a new run, and the old run is deleted once the new run is complete.
 """
 
 from __future__ import annotations
@@ -87,8 +86,7 @@ class Writer:
     ) -> str:
         """Brings one experiment up to date; returns the address of its page on the MLflow server.
 
-        `outdates` tells which older results, not in `contents`, are no longer current: by default
-        all of them.
+        `outdates` tells which older results, not in `contents`, are out of date: by default all.
         """
         experiment = _find_experiment(self.client, wanted)
         present: dict[str, list[Run]] = {}  # runs in MLflow, finished or not, by result key
@@ -101,8 +99,7 @@ class Writer:
         for key, left in present.items():
             for run in left if outdates(key) else ():
                 self._mark_run(run, current=False)
-        # Views come after runs: if two studies are written at once, the later one sees the runs of
-        # both.
+        # Views come after runs: of two studies written at once, the later sees all runs.
         now = self.client.get_experiment(experiment.experiment_id)
         for key, view in wanted.views(self._other_metrics(now)).items():
             tag = view_tag(key)
@@ -159,8 +156,7 @@ class Writer:
             else:
                 self.created += 1
         self.runs[item.key] = run_id
-        # Deleted only after the new run is complete, so that a crash leaves an extra run, never a
-        # missing one.
+        # Deleted only after the new run is complete, so a crash leaves an extra run, never none.
         for run in present:
             if run.info.run_id != run_id:
                 self.client.delete_run(run.info.run_id)
@@ -250,8 +246,7 @@ def leave_receipt(
 ) -> None:
     """Logs the number of runs that were written, and writes the receipt.
 
-    `dataset` is the name of the folder of artifacts; `models` has the versions of registered
-    models.
+    `dataset` is the name of the artifacts' folder; `models` has the versions of registered models.
     """
     counts = {"created": writer.created, "replaced": writer.replaced, "kept": writer.kept}
     logger.info("MLflow: %s", ", ".join(f"{count} {name}" for name, count in counts.items()))
