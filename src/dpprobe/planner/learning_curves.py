@@ -6,8 +6,7 @@ lead, and the share rises with one signal,
     log n + a log mu - b log d - c log K,
 
 where mu belongs to the Gaussian mechanism at (epsilon, delta). bench/learning_curves.py measures
-the curves and fits a, b, c and the share at each signal. This module is pure Python, because
-planning a study imports it.
+the curves and fits a, b, c and the share at each signal. Planning imports this pure Python module.
 """
 
 from __future__ import annotations
@@ -33,12 +32,9 @@ class Law:
 
     Attributes:
       mu, dimension, classes: exponents a, b, c of the signal.
-      band: quantiles of the distances between results and law on left-out sources of images; they
-        make the range.
-      widening: the factor that widens the range until it contains as many fits of left-out sources
-        as stated.
-      coverage: the share of fits that the range contained, each source being left out of all
-        fitting in turn.
+      band: the range: quantiles of distances between results and law on left-out sources of images.
+      widening: the factor that widens the range to hold the stated share of left-out sources' fits.
+      coverage: the share of fits that the range contained, each source being left out in turn.
       error: mean distance of a left-out source's results from the expected share.
       smallest: the smallest public dimension, the most favourable one, for an unknown dimension.
     """

@@ -170,8 +170,7 @@ def too_few_warning(
 ) -> str | None:
     """Warns if a dataset is too small for some of a study's epsilons; else returns None.
 
-    Also returns None for more classes than any public dataset had, because predictions are then
-    guesses.
+    Also returns None for more classes than any public dataset, as predictions are then guesses.
     """
     if classes > read_curves().most_classes:
         return None

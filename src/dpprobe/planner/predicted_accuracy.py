@@ -20,8 +20,7 @@ class Setting:
 
     Attributes:
       n: training units of privacy: images, or patients.
-      dimension: of the features; None if unknown, which counts as the most favourable measured
-        dimension.
+      dimension: of features; None if unknown, which counts as the most favourable measured one.
     """
 
     n: int
@@ -99,8 +98,7 @@ def too_few(setting: Setting, *, floor: float = 0.0) -> bool:
     which is the high end of the range there.
 
     Args:
-      floor: the majority-class baseline's share of the lead over chance; above 0 if classes are
-        imbalanced.
+      floor: majority-class baseline's share of the lead over chance; above 0 with class imbalance.
     """
     return predict(setting).expected <= floor + read_curves().law.high[0]
 
