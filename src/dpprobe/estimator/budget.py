@@ -52,8 +52,7 @@ class Budget:
         word: for a study's dataset whose unit is a patient, write the study's unit_column.
 
     Raises:
-      PrivacyError: if a limit is not positive and finite, there is no limit or both, or delta is
-        out of range.
+      PrivacyError: unless there is exactly one limit, positive and finite, and delta is in range.
     """
 
     def __init__(
@@ -129,8 +128,7 @@ class Budget:
     def check_fit(self, booking: Booking) -> None:
         """Checks that the budget allows a fit, before its data is read or its noise drawn.
 
-        Raises BudgetError if the limit would be exceeded. `book_fit` checks again, because other
-        fits may be booked first.
+        Raises BudgetError above the limit. `book_fit` checks again: other fits may be booked first.
         """
         if self._ledger is not None:
             self._ledger.check_room(booking, self._limits)
@@ -140,8 +138,7 @@ class Budget:
             self._refuse_excess(booking)
 
     def book_fit(self, booking: Booking) -> int:
-        """Records a fit and returns the number of its entry; the noise may be drawn after this
-        returns.
+        """Records a fit and returns the number of its entry; noise may be drawn after this returns.
 
         The booking gets a release name that no other fit has. Raises BudgetError if the limit would
         be exceeded. Raises PrivacyError for a budget in memory if another process made the budget.

@@ -60,8 +60,7 @@ def write_release(
 ) -> Path:
     """Writes the bundle of a private fit; see `PrivateClassifier.save_bundle`.
 
-    `external` has the options of the backbone family `external`, for the model that computed the
-    rows.
+    `external` has the options of the backbone family `external`, for the model behind the rows.
     """
     _check_names(folder, dataset)
     if external["each_by_itself"] is not True:

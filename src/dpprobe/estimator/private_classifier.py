@@ -294,8 +294,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         sign_key: str | Path | None = None,
         card: Mapping[str, str] | None = None,
     ) -> Path:
-        """Writes the bundle of a private head; others can check it with `dpprobe verify`, and use
-        it.
+        """Writes the bundle of a private head; others can use and `dpprobe verify` it.
 
         Args:
           folder: the path of a new folder; the folder's name is the name of the release.
@@ -583,8 +582,7 @@ def _explain_searches() -> Iterator[None]:
 
 
 def _make_exact(method: MethodOptions) -> MethodOptions:
-    """Returns options with exact sums, unless the user chose an engine; for `tuned`, changes its
-    base.
+    """Returns options with exact sums, unless the user chose an engine; for `tuned`, in its base.
 
     An engine changes only the arithmetic, not the mechanisms or their epsilon.
     """

@@ -179,8 +179,7 @@ def read_cells(results: str | Path) -> pd.DataFrame:
       results: the study's `results_dir`.
 
     Returns:
-      A table whose columns name the cell and the seed, and give metrics as fractions;
-      docs/python.md lists the columns.
+      A table of cells and seeds, with metrics as fractions; docs/python.md lists the columns.
 
     Raises:
       DataError: if there is no summary, or a summary of another version.
@@ -203,8 +202,7 @@ def verify(
     """Runs all checks of a bundle that need no private data.
 
     Args:
-      public_key: the file with the signer's Ed25519 public key in PEM, obtained separately from the
-        bundle.
+      public_key: the file with the signer's Ed25519 public key in PEM, obtained elsewhere.
       checkpoint: the file with the backbone's weights, to check the backbone's features too.
 
     Returns:
