@@ -23,8 +23,7 @@ from dpprobe.study.snapshot import Run, recent_runs
 
 _LOCKS = Path(".snakemake/locks")
 _THREADS = 8  # reading takes most of the time, and hashing releases Python's lock
-# A folder that changed in the last 60 s is checked up to 4 times, because a job may be publishing
-# it.
+# A folder that changed in the last 60 s is checked up to 4 times, as jobs may be publishing it.
 _RECENT, _LOOKS, _PAUSE = 60, 4, 0.5
 _LOGS = {"logs", "benchmarks", "mlartifacts"}  # folders whose files need no hash
 
