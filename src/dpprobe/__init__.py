@@ -1,8 +1,7 @@
 """Differentially private classifiers on features of frozen foundation models.
 
 The names in `__all__` are the public Python API; docs/python.md has the stability policy. They are
-imported when they are first used, so that `import dpprobe` takes no time. Everything else is
-internal.
+imported at first use, so that `import dpprobe` takes no time. Everything else is internal.
 """
 
 from importlib import import_module

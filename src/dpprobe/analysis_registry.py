@@ -16,8 +16,7 @@ class Registered(NamedTuple):
 
     Attributes:
       package: the package that declares the analysis as `ANALYSIS`.
-      version: raise this number when the analysis's output changes, so that finished studies
-        measure again.
+      version: raise this if the analysis's output changes, so that finished studies measure again.
       folder: the folder of its records, in the results.
     """
 

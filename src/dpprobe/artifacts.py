@@ -152,11 +152,9 @@ def read_json(path: Path) -> Any:
 
 
 def read_whole_record(path: Path) -> Any:
-    """Reads a record, and compares the sizes of the files beside the record with the recorded
-    sizes.
+    """Reads a record, and compares the sizes of files beside the record with the recorded sizes.
 
-    Raises OSError if a file cannot be read; ValueError, with a message of one line, if a file is
-    damaged.
+    Raises OSError if a file cannot be read; ValueError, with a one-line message, if damaged.
     """
     values = parse_record(path.read_bytes())
     for name, recorded in values.get(FILE_BYTES, {}).items() if isinstance(values, dict) else ():
@@ -290,11 +288,9 @@ def explain_unwritable(error: OSError) -> DiskError | None:
 
 
 def when_there_is_room(folder: Path, needed: int, write: Callable[[], None]) -> None:
-    """Calls `write`; while the disk is full, retries each minute, and after an hour raises
-    DiskError.
+    """Calls `write`; while the disk is full, retries each minute, after an hour raises DiskError.
 
-    `write` must leave no files behind if it fails; `needed` is about the number of bytes that it
-    writes.
+    `write` must leave no files behind if it fails; `needed` is about the number of bytes written.
     """
     deadline = time.monotonic() + WAIT
     while True:

@@ -43,8 +43,7 @@ _held: list[BinaryIO] = []
 
 
 def resolve_device(name: str) -> str:
-    """Returns the torch device for a study's `device`, "cpu" or "cuda"; raises DeviceError without
-    a GPU for "cuda".
+    """Returns the device for a study's `device`, "cpu" or "cuda" (DeviceError without a GPU).
 
     Call it before anything else uses CUDA. If there are several GPUs, it reserves one for this
     process; while there are enough GPUs, no other process of the node has the same GPU.
@@ -138,8 +137,7 @@ def take_device(
     nodes: Iterable[str] | None = None,
     folder: Path | None = None,
 ) -> str | None:
-    """Reserves one of several visible GPUs until the process ends; None if fewer than two are
-    visible.
+    """Reserves one of several visible GPUs until the process ends; None if under two are visible.
 
     Args:
       folder: the folder of the locks, on the node's own disk, shared by all processes of a user.

@@ -77,8 +77,7 @@ class TrackingError(DpprobeError):
 def may_pass(error: BaseException) -> bool:
     """Returns True if a retry may succeed without any change.
 
-    Returns False only for an error of dpprobe that was not caused by the system, the network or
-    memory.
+    Returns False only for an error of dpprobe not caused by the system, the network or memory.
     """
     if not isinstance(error, DpprobeError):
         return True

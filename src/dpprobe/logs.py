@@ -72,8 +72,7 @@ def job_log(path: str | Path) -> Iterator[None]:
     log and is raised again. If a file is missing, the message names a run in another folder that
     may have replaced the file.
     """
-    # By default Python would search torch's 350,000 objects, which stay anyway, for garbage too
-    # often.
+    # By default Python would search torch's 350,000 objects, which stay, for garbage too often.
     gc.set_threshold(GARBAGE_OBJECTS)
     path = Path(path)
     try:

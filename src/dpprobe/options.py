@@ -23,8 +23,7 @@ from pydantic_core.core_schema import CoreSchema, no_info_after_validator_functi
 from dpprobe.errors import ConfigError
 
 NAME_PATTERN = r"[a-z0-9][a-z0-9_]*"
-# Other characters break paths: Snakemake formats them, MLflow puts them into URIs, and neither
-# expands `~`.
+# Other characters break paths: Snakemake formats them, MLflow makes URIs of them, none expands `~`.
 _FOLDER_CHARACTERS = r"[^/\s{}~?#%*\[\]\"'`$\\:;,&<>|]"
 FOLDER_PATTERN = rf"/?{_FOLDER_CHARACTERS}+(/{_FOLDER_CHARACTERS}+)*/?"
 Name = Annotated[
@@ -72,8 +71,7 @@ class Options(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
-    # Keys of other options in the registry -> this block's key, with value, that has the same
-    # purpose.
+    # Keys of other options in the registry -> this block's key, with value, of the same purpose.
     COUNTERPARTS: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
@@ -83,8 +81,7 @@ class Options(BaseModel):
         return words if words and words.partition(":")[0] in cls.model_fields else None
 
 
-# All registries, by the key whose value selects options, for errors that name the options with a
-# key.
+# All registries, by the key whose value selects options, for errors that name options with a key.
 REGISTRIES: dict[str, Mapping[str, str]] = {}
 
 
@@ -121,8 +118,7 @@ def by_registry(
     key: str,
     complete: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
 ) -> BeforeValidator:
-    """Makes a pydantic validator that reads a mapping as the `Options` that the mapping's `key`
-    names.
+    """Makes a pydantic validator that reads a mapping as the `Options` that its `key` names.
 
     Before that, `complete` fills in options that the mapping leaves out.
     """

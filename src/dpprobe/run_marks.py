@@ -1,8 +1,7 @@
 """Marks folders that a run works on, because two runs would delete and replace each other's files.
 
 Snakemake locks only the working directory, but runs in two working directories may share a
-results_dir. So a run marks its results_dir and its data_dir, and keeps the marks locked until it
-ends.
+results_dir. So a run marks its results_dir and its data_dir, and keeps these locked until it ends.
 """
 
 from __future__ import annotations

@@ -63,8 +63,7 @@ def describe_edit(difference: Difference) -> str:
 
 @cache
 def code_version() -> str:
-    """Returns the version of the running code: from git tags in a clone, else the installed
-    version.
+    """Returns the version of the running code: from git tags in a clone, else the installation.
 
     In a clone the installed version may be old, because it names the commit at which `make
     environment` ran. A copy without git history, such as an archive of git, states its own version

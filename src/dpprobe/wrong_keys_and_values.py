@@ -28,8 +28,7 @@ _LONGEST = 100  # number of characters of a value that an error shows
 _DEEPEST, _MOST_VALUES = 32, 300_000
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")  # characters that paths or UTF-8 cannot have
 _ALIKE = 0.75  # similarity, from 0 to 1, from which one key may be a misspelling of another
-# For each type of pydantic's errors, the expected value in words, with pydantic's numbers in
-# braces.
+# For each type of pydantic's errors, the expected value in words, pydantic's numbers in braces.
 _WANTED = {
     **dict.fromkeys(["string_type", "string_unicode", "string_sub_type"], "a text"),
     **dict.fromkeys(["int_type", "int_from_float", "int_parsing", "int_parsing_size"],
@@ -68,8 +67,7 @@ def validate_options(cls: type[OptionsT], values: Mapping[str, Any], where: str)
 def read_options(
     registry: Mapping[str, str], key: str, values: Mapping[str, Any], base: type[OptionsT]
 ) -> OptionsT:
-    """Reads values as the options that `key` selects; raises ConfigError with one line per
-    fault."""
+    """Reads values as the options that `key` selects; raises ConfigError, one line per fault."""
     try:
         name = registered_name(registry, key, values.get(key))
     except ValueError as error:
