@@ -200,7 +200,7 @@ class CellTask:
         )
 
     def stage_cell(self, contents: CellContents, features: JobFeatures) -> None:
-        """Writes a complete cell to its staging folder; raises DiskError after an hour."""
+        """Writes a whole cell to its staging folder; DiskError if the disk is full for an hour."""
         self.staged.parent.mkdir(parents=True, exist_ok=True)
         needed = contents.weights.nbytes + contents.scores.nbytes + RECORDS_BYTES
         when_there_is_room(
