@@ -294,7 +294,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         sign_key: str | Path | None = None,
         card: Mapping[str, str] | None = None,
     ) -> Path:
-        """Writes the bundle of a private head; others can use and `dpprobe verify` it.
+        """Writes the bundle of a private head; others can check (`dpprobe verify`) and use it.
 
         Args:
           folder: the path of a new folder; the folder's name is the name of the release.

@@ -202,7 +202,7 @@ def verify(
     """Runs all checks of a bundle that need no private data.
 
     Args:
-      public_key: the file with the signer's Ed25519 public key in PEM, obtained elsewhere.
+      public_key: the file with the signer's Ed25519 public key in PEM, not taken from the bundle.
       checkpoint: the file with the backbone's weights, to check the backbone's features too.
 
     Returns:
