@@ -137,8 +137,8 @@ class ExactPoissonSampler:
         self.rate = rate
         self._keystream = keystream
         self._digits = _binary_digits(rate)
-        self._words: Words = np.zeros(0, dtype=np.uint64)
-        self._place = 0
+        self._words: Words = np.zeros(_WORDS + len(self._digits), dtype=np.uint64)
+        self._place = len(self._words)
         self._buffer = np.empty(1 << 12, dtype=np.int64)
 
     def draw_block(self, steps: int) -> tuple[RowIndices, npt.NDArray[np.int64]]:
@@ -152,8 +152,9 @@ class ExactPoissonSampler:
         parts, row = [], 0
         while row < self.rows:
             if len(self._words) - self._place < len(self._digits):
-                left = self._words[self._place :]
-                self._words = np.concatenate([left, self._keystream.draw_words(_WORDS)])
+                left = len(self._words) - self._place
+                self._words[:left] = self._words[self._place :]
+                self._keystream.fill_words(self._words[left:])
                 self._place = 0
             row, self._place, count = draw_batch(
                 self._words, self._place, self._digits, row, self.rows, self._buffer
@@ -162,12 +163,13 @@ class ExactPoissonSampler:
         return np.concatenate(parts)
 
 
-def _binary_digits(rate: float) -> npt.NDArray[np.uint8]:
-    """Returns the binary digits of a rate after the point; none for 1."""
+def _binary_digits(rate: float) -> Words:
+    """Returns the binary digits of a rate after the point, as words of 64 equal bits; none for
+    1."""
     numerator, denominator = Fraction(rate).as_integer_ratio()
     places = denominator.bit_length() - 1
-    digits = [numerator >> place & 1 for place in reversed(range(places))]
-    return np.array(digits, dtype=np.uint8)
+    digits = [-(numerator >> place & 1) for place in reversed(range(places))]
+    return np.array(digits, dtype=np.int64).view(np.uint64)
 
 
 @jit("i8(i8[::1], i8, i8[::1], i8[::1])")
@@ -186,7 +188,7 @@ def split_hits(hits, rows, out, sizes):
     return place
 
 
-@jit("Tuple((i8, i8, i8))(u8[::1], i8, u1[::1], i8, i8, i8[::1])")
+@jit("Tuple((i8, i8, i8))(u8[::1], i8, u8[::1], i8, i8, i8[::1])")
 def draw_batch(words, place, digits, row, rows, out):
     """Draws rows from `row` on, 64 at a time, while there are words from `place` and room in `out`.
 
@@ -202,23 +204,19 @@ def draw_batch(words, place, digits, row, rows, out):
         undecided, joined = _ALL, _NONE
         if rows - row < _AT_ONCE:
             undecided = (_FIRST << np.uint64(rows - row)) - _FIRST
-        for k in range(digits.shape[0]):
-            word = words[place]
+        for digit in digits:
+            decided = undecided & (words[place] ^ digit)
             place += 1
-            if digits[k]:
-                joined |= undecided & ~word
-                undecided &= word
-            else:
-                undecided &= ~word
+            joined |= decided & digit
+            undecided ^= decided
             if undecided == _NONE:
                 break
-        index = row
         while joined != _NONE:
-            if joined & _FIRST:
-                out[count] = index
-                count += 1
-            joined >>= _FIRST
-            index += 1
+            lowest = joined & (_NONE - joined)
+            # a power of two, whose exponent float64 has
+            out[count] = row + (np.float64(lowest).view(np.int64) >> 52) - 1023
+            count += 1
+            joined ^= lowest
         row += _AT_ONCE
     return min(row, rows), place, count
 

@@ -162,9 +162,9 @@ class Words(Keystream):
         super().__init__(bytes(32), "given")
         self._given = words
 
-    def draw_words(self, count: int) -> np.ndarray:
-        taken, self._given = self._given[:count], self._given[count:]
-        return np.array(taken + [0] * (count - len(taken)), dtype=np.uint64)
+    def fill_words(self, out: np.ndarray) -> None:
+        taken, self._given = self._given[: len(out)], self._given[len(out) :]
+        out[:] = np.array(taken + [0] * (len(out) - len(taken)), dtype=np.uint64)
 
 
 @given(
@@ -189,6 +189,27 @@ def test_a_row_joins_where_its_number_is_below_the_rate(
     ]
     assert actual.tolist() == [row for row in range(rows) if numbers[row] < Fraction(rate)]
     assert sizes.tolist() == [len(actual)]
+
+
+@pytest.mark.parametrize("rate", [0.5, 0.3, 32 / 50_000, 0.9999, 2.0**-60])
+@pytest.mark.parametrize("rows", [63, 64, 65, 1000])
+def test_64_rows_share_words_until_all_are_decided(rate: float, rows: int) -> None:
+    """Digit by digit, word by word, over several batches and reads of the keystream."""
+    length = Fraction(rate).denominator.bit_length() - 1
+    words = iter(Keystream.from_seed(3, "s").draw_words(200_000).tolist())
+    sampler = ExactPoissonSampler(rows, rate, Keystream.from_seed(3, "s"))
+    for _ in range(60):
+        batch: list[int] = []
+        for start in range(0, rows, 64):
+            undecided = set(range(start, min(start + 64, rows)))
+            for place in range(length):
+                word, digit = next(words), math.floor(Fraction(rate) * 2 ** (place + 1)) & 1
+                unlike = {row for row in undecided if (word >> (row - start) & 1) != digit}
+                batch += unlike if digit else []
+                undecided -= unlike
+                if not undecided:
+                    break
+        assert sampler.draw_block(1)[0].tolist() == sorted(batch)
 
 
 def test_exact_batches_do_not_depend_on_blocks() -> None:
