@@ -80,7 +80,6 @@ _FEWEST = 3  # further words that one attempt may take before it is settled in i
 _EXP_BITS = 160
 
 _f8, _u8, _i8 = np.float64, np.uint64, np.int64
-_LEFT = _i8(-(2**63))  # marks what is not decided yet
 _0, _1, _32, _64, _128 = _u8(0), _u8(1), _u8(32), _u8(64), _u8(128)
 _LOW_HALF, _ONES = _u8(2**32 - 1), _u8(2**64 - 1)
 _CHOICE, _CHOICES = _u8(CHOICE_BITS), _u8(2**CHOICE_BITS - 1)
@@ -228,7 +227,7 @@ class RoundedGaussian:
     def __init__(self, keystream: Keystream) -> None:
         self._words = keystream.make_part("words")
         self._more = keystream.make_part("further words")
-        self._block: Words = np.empty(BLOCK, dtype=np.uint64)
+        self._left = np.empty(BLOCK, dtype=np.int64)
         self._ahead: Words = np.empty(0, dtype=np.uint64)
         self._place = 0
 
@@ -238,8 +237,7 @@ class RoundedGaussian:
         Raises:
           PrivacyError: unless the deviation is from 0 to 2^48.
         """
-        out = np.zeros(size, dtype=np.int64)
-        scale = _find_scale(deviation)
+        scale, out = _find_scale(deviation), np.zeros(size, dtype=np.int64)
         if scale is not None:
             for start in range(0, size, BLOCK):
                 self._fill_numbers(out[start : start + BLOCK], scale)
@@ -271,24 +269,24 @@ class RoundedGaussian:
     def _fill_numbers(self, out: npt.NDArray[np.int64], scale: _Scale) -> None:
         pieces = compute_table()
         settled = np.uint64(pieces.settled)
-        words = self._block[: out.size]
+        words = out.view(np.uint64)
         self._words.fill_words(words)
-        draw_most(words, pieces.shares, settled, scale.coarse, scale.limit, out)
+        count = draw_most(words, pieces.shares, settled, scale.coarse, scale.limit, self._left)
+        left = self._left[:count]
         index, again = 0, False
         while True:
             index, self._place, again, hard = draw_rest(
-                words, self._ahead, pieces.shares, settled, pieces.guide, pieces.ends,
+                words, left, self._ahead, pieces.shares, settled, pieces.guide, pieces.ends,
                 pieces.offsets, pieces.tops, scale.factor, scale.shift, index, self._place, again,
-                out,
             )  # fmt: skip
-            if index == out.size:
+            if index == left.size:
                 return
             if hard:
-                word = self._draw_next() if again else int(words[index])
+                word = self._draw_next() if again else int(words[left[index]])
                 number = attempt_number(word, self._draw_next, scale.exact)
                 again = number is None
                 if number is not None:
-                    out[index] = number
+                    out[left[index]] = number
                     index += 1
             else:
                 self._look_ahead()
@@ -304,6 +302,7 @@ class RoundedGaussian:
         return int(self._ahead[self._place - 1])
 
 
+@functools.lru_cache(maxsize=64)
 def _find_scale(deviation: float) -> _Scale | None:
     if not 0 <= deviation <= LARGEST_DEVIATION:
         raise PrivacyError(
@@ -390,19 +389,36 @@ def _is_below(y: Fraction, x: Fraction) -> bool:
         bits *= 2
 
 
-@jit("void(u8[::1], u1[::1], u8, f8, f8, i8[::1])")
-def draw_most(words, shares, settled, coarse, limit, out):
-    """Draws the numbers that a floor and 44 bits of the position decide, and marks the others.
+@jit("b1(f8[:, :], i8[::1], f8, f8, f8[::1])")
+def release_integers(sums, numbers, largest, step, out):
+    """Fills out with sums [m, k] plus numbers, times a step; False if sums are no such integers."""
+    wrong, columns = 0, sums.shape[1]
+    for i in range(sums.shape[0]):
+        line, drawn = out[i * columns : (i + 1) * columns], numbers[i * columns : (i + 1) * columns]
+        for j in range(columns):
+            value = sums[i, j]
+            wrong += (not abs(value) <= largest) | (value != np.trunc(value))
+            line[j] = (value + drawn[j]) * step
+    return wrong == 0
+
+
+@jit("i8(u8[::1], u1[::1], u8, f8, f8, i8[::1])")
+def draw_most(words, shares, settled, coarse, limit, left):
+    """Draws the numbers that a floor and 44 bits of the position decide, and lists the others.
 
     Args:
-      words: [n], as `out`.
+      words: [n]; numbers take their words' places.
       shares, settled: of the table.
       coarse, limit: of the deviation.
+      left: gets the others' places, in order; [n or more].
+
+    Returns:
+      How many others there are.
     """
+    count = 0
     cells = np.empty(1024, dtype=np.uint8)
     for start in range(0, words.shape[0], 1024):
         part = words[start : start + 1024]
-        numbers = out[start : start + 1024]
         for i in range(part.shape[0]):
             cells[i] = shares[part[i] & _CHOICES]
         # Apart from the look-up, so that the processor's vector instructions do this.
@@ -416,7 +432,12 @@ def draw_most(words, shares, settled, coarse, limit, out):
             sign = _0 - (word >> _CHOICE & _1)
             number = (number ^ sign) - sign
             decided = (distance <= limit) & ((word & _CHOICES) < settled)
-            numbers[i] = _i8(number) if decided else _LEFT
+            part[i] = number if decided else word
+            cells[i] = not decided
+        for i in range(part.shape[0]):
+            left[count] = start + i  # counts only if it stays
+            count += cells[i]
+    return count
 
 
 @jit()
@@ -473,33 +494,31 @@ def compute_density(cell, position, tops):
 
 
 @jit(
-    "Tuple((i8, i8, b1, b1))(u8[::1], u8[::1], u1[::1], u8, u2[::1], u8[::1], u8[::1], f8[::1],"
-    " u8, u8, i8, i8, b1, i8[::1])"
+    "Tuple((i8, i8, b1, b1))(u8[::1], i8[::1], u8[::1], u1[::1], u8, u2[::1], u8[::1], u8[::1], "
+    "f8[::1], u8, u8, i8, i8, b1)"
 )
 def draw_rest(
-    words, more, shares, settled, guide, ends, offsets, tops, factor, shift, index, place, again,
-    out,
+    words, left, more, shares, settled, guide, ends, offsets, tops, factor, shift, index, place,
+    again,
 ):  # fmt: skip
-    """Draws the marked numbers, in their order, until further words are short or one is hard.
+    """Draws the listed numbers, in their order, until further words are short or one is hard.
 
     Args:
-      words: [n], as `out`; `more` are further words.
+      words: [n], of which numbers take the places; `more` are further words.
+      left: the places of those to draw.
       shares, settled, guide, ends, offsets, tops: of the table.
       factor, shift: of the deviation.
-      index: of the first number to look at; `again` if it is being drawn again.
+      index: of the first number's place to look at; `again` if it is being drawn again.
       place: of the first further word to take.
 
     Returns:
       Index, place and again for the next call, and True if `attempt_number` must make that number.
     """
-    while index < out.shape[0]:
-        if out[index] != _LEFT:
-            index += 1
-            continue
+    while index < left.shape[0]:
         if place + _FEWEST > more.shape[0]:
             return index, place, again, False
         at = place
-        word = words[index]
+        word = words[left[index]]
         if again:
             word = more[at]
             at += 1
@@ -532,7 +551,7 @@ def draw_rest(
             number = round_product(factor, shift, position, lower, _0)
             if number != round_product(factor, shift, position, lower, factor - _1):
                 return index, place, again, True
-        out[index] = -_i8(number) if word >> _CHOICE & _1 else _i8(number)
+        words[left[index]] = _0 - number if word >> _CHOICE & _1 else number
         place, again = at, False
         index += 1
     return index, place, again, False

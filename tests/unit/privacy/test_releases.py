@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -131,6 +133,22 @@ def test_sums_off_the_grid_are_not_released() -> None:
     taken = releases(mechanism("a"))
     with pytest.raises(PrivacyError, match="a: sums are not whole numbers of steps"):
         taken.release_gaussian("a", GridSum(torch.full((2, 3), 0.5, dtype=torch.float64), 1.0))
+
+
+@pytest.mark.parametrize("shape", [(2, 40), (2, 3, 7), (2, 4, 1, 5), (2, 5, 30)])
+def test_an_observer_gets_the_bits_of_a_release(shape: tuple[int, ...]) -> None:
+    """Two ways through the code; sums may be a part of a larger array."""
+    units = (100 * torch.randn(*shape[:-1], 40, dtype=torch.float64)).round()[..., : shape[-1]]
+    sums = GridSum(units, 2.0**-12).divide_by(3.0)
+    taken, observed = releases(mechanism("a", count=2)), releases(mechanism("a", count=2))
+    observer: Any = SimpleNamespace(observe_release=lambda *given: given[3]())  # changes nothing
+    observed.observer = observer
+    before = units.clone()
+    for _ in range(2):
+        released = taken.release_gaussian("a", sums)
+        assert torch.equal(released, observed.release_gaussian("a", sums))
+        assert torch.equal(units, before)
+        assert not torch.equal(released, sums.values)
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 2.0**53 + 2, -(2.0**60)])
