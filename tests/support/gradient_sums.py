@@ -86,8 +86,4 @@ def poisson_sums(
 
 def sum_over(sums: ExactSums, index: npt.NDArray[np.int64], weights: torch.Tensor) -> GridSum:
     """Each head's exact sum over the rows of an index."""
-    heads, units = sums._on_grid(weights)
-    totals = np.zeros(tuple(weights.shape))
-    for data, part in sums._gather_rows(index):
-        sums._add_rows(data, part, heads, units, totals)
-    return sums._make_sum(totals)
+    return sums.sum_batches(weights, [index] * len(weights))

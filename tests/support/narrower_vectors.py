@@ -77,24 +77,23 @@ def compare_integers(n: int, dimension: int, classes: int) -> bool:
     from dpprobe.heads.kernels import integer_products as products
 
     n, generator = min(n, products.CHUNK), np.random.default_rng(n)
-    rows = generator.integers(-9000, 9000, (products.CHUNK, products.padded(dimension)))
+    rows = generator.integers(-9000, 9000, (products.CHUNK, products.padded(dimension, 32)))
     rows[:, dimension:] = 0
-    weights = generator.integers(-(2**28), 2**28, (dimension + 1, classes))
-    weights[-1] = 0
+    weights = generator.integers(-(2**28), 2**28, (classes, dimension))
     factors = generator.integers(-(2**17), 2**17, (classes, n))
     squares = products.Squares(dimension + 1)
     assert squares.add_rows(np.c_[rows[:n, :dimension], rows[:n, 0]].astype(float))
     gram = np.zeros((dimension + 1, dimension + 1))
     squares.add_to(gram)
-    logits = np.empty((products.padded(classes), products.CHUNK))
-    digits = products.split_weights(weights.astype(float), 17)
-    products.multiply_weights(rows.astype(np.int16), digits, logits)
-    sums = np.zeros((products.padded(classes), rows.shape[1]))
+    logits, bits = np.empty((n, classes)), products.digit_bits(17)
+    digits = products.split_weights(weights.astype(float), bits)
+    products.multiply_weights(rows.astype(np.int16), digits, 2.0**bits, logits)
+    sums = np.zeros((products.padded(classes, 4), rows.shape[1]))
     products.add_products(factors.astype(float), rows.astype(np.int16), sums)
     kept = rows[:, :dimension]
     return (
         np.array_equal(np.triu(gram[:-1, :-1]), np.triu(kept[:n].T @ kept[:n]))
-        and np.array_equal(logits[:classes], (kept @ weights[:-1]).T)
+        and np.array_equal(logits, kept[:n] @ weights.T)
         and np.array_equal(sums[:classes], factors @ rows[:n])
     )
 

@@ -21,7 +21,7 @@ Weights, rates, optimisers and averages are post-processing of the releases.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import repeat
@@ -39,6 +39,7 @@ from dpprobe.heads.gradient_options import GRADIENTS, GradientOptions, finite_we
 from dpprobe.heads.history import History, record_steps
 from dpprobe.heads.initial_weights import initial_weights
 from dpprobe.heads.kernels import exact_step
+from dpprobe.heads.kernels.integer_products import digit_bits, padded
 from dpprobe.heads.optimiser import Optimiser
 from dpprobe.heads.rows import Rows, crop_at
 from dpprobe.heads.schedules import learning_rates, mixing_rates, rate_of
@@ -49,6 +50,8 @@ from dpprobe.progress import Progress
 
 _NONE = torch.zeros(0)
 _PIECE_BYTES = 32 * 2**20
+# Steps whose batches are drawn at a time.
+_STEPS = 8
 # Rows of a thread's slice are at least so many.
 _SLICE_ROWS = 512
 
@@ -109,12 +112,15 @@ def train(
         progress = stack.enter_context(
             Progress(mechanism.count, label=f"{options.head}, exact: train", unit="steps")
         )
+        batches = _draw_batches(rows, samplers, mechanism.count)
         history.add_record(0, average.float())
         for stop in record_steps(mechanism.count):
             progress.advance_by(stop - taken)
             for step in range(taken, stop):
                 sums = crops[crop_at(step, sample_rate, len(crops))[0]]
-                total = sums.sum_batch(weights, samplers) if samplers else sums.sum_all(weights)
+                total = (
+                    sums.sum_batches(weights, next(batches)) if samplers else sums.sum_all(weights)
+                )
                 release = releases.release_gaussian(GRADIENTS, total).div_(divisor)
                 optimiser.step(parameters, release, float(rates[step]))
                 if constant != 1:
@@ -126,6 +132,20 @@ def train(
             history.add_record(taken, average.float())
     heads = finite_weights(average.float(), options)
     return Fitted(weights=heads, steps=taken, history=history.records)
+
+
+def _draw_batches(rows: Rows, samplers: list[Sampler], steps: int) -> Iterator[list[Index]]:
+    """Yields the rows of each seed's batch, step after step; draws some steps at a time."""
+    while True:  # more steps than are priced end elsewhere, with their own error
+        taken = max(1, min(_STEPS, steps))
+        steps -= taken
+        drawn = [drawn_rows(rows, sampler, taken) for sampler in samplers]
+        stops = [np.cumsum(sizes) for _, sizes in drawn]
+        for step in range(taken):
+            yield [
+                index[stop[step] - sizes[step] : stop[step]]
+                for (index, sizes), stop in zip(drawn, stops, strict=True)
+            ]
 
 
 class _Data(NamedTuple):
@@ -165,7 +185,11 @@ class ExactSums:
         self._clip = clip / constant * (1 - exact_step.MARGIN)
         self._sigmoid = sigmoid
         self._pool = pool
-        self._entry = grid_step(1 - exact_step.MARGIN, entry_bits(rows.n))
+        bits = entry_bits(rows.n)
+        self._entry = grid_step(1 - exact_step.MARGIN, bits)
+        self._bits = product_bits(1) - bits - 1, digit_bits(bits)
+        self._shape = rows.num_classes, rows.dimension + 1
+        self._padded = padded(self._shape[0], 4), padded(self._shape[1], 32)
         self._step = grid_step(self._clip, factor_bits(rows.n))
         weights = torch.ones(len(rows)) if rows.weights is None else rows.weights
         self._weights = torch.where(rows.lengths.isfinite(), weights, 0.0)
@@ -173,60 +197,49 @@ class ExactSums:
 
     def sum_all(self, weights: torch.Tensor) -> GridSum:
         """Returns the sums over all rows, one for each head of weights [seeds, K, d + 1]."""
-        heads, units = self._on_grid(weights)
-        totals = np.zeros(tuple(weights.shape))
+        heads, totals = self._prepare(weights)
         for data in self._read_blocks():
             index = np.arange(len(data.features))
             count = max(1, min(torch.get_num_threads(), len(index) // _SLICE_ROWS))
             if self._pool is None or count == 1:
-                self._add_rows(data, index, heads, units, totals)
+                self._add_rows(data, index, heads, totals)
                 continue
             parts = [np.zeros_like(totals) for _ in range(count)]
             slices = np.array_split(index, count)
-            shared = repeat(data), slices, repeat(heads), repeat(units)
-            list(self._pool.map(self._add_rows, *shared, parts))
+            list(self._pool.map(self._add_rows, repeat(data), slices, repeat(heads), parts))
             for part in parts:
                 totals += part
         return self._make_sum(totals)
 
-    def sum_batch(self, weights: torch.Tensor, samplers: list[Sampler]) -> GridSum:
-        """Returns each head's sum over the next batch of its sampler."""
-        totals = np.zeros(tuple(weights.shape))
+    def sum_batches(self, weights: torch.Tensor, batches: Sequence[Index]) -> GridSum:
+        """Returns each head's sum over its batch."""
+        heads, totals = self._prepare(weights)
 
         def add_seed(seed: int) -> None:
             window = slice(seed, seed + 1)
-            batch, _ = drawn_rows(self._rows, samplers[seed], 1)
-            heads, units = self._on_grid(weights[window])
-            for data, index in self._gather_rows(batch):
-                self._add_rows(data, index, heads, units, totals[window])
+            for data, index in self._gather_rows(batches[seed]):
+                self._add_rows(data, index, heads[window], totals[window])
 
-        list((map if self._pool is None else self._pool.map)(add_seed, range(len(samplers))))
+        seeds = range(len(batches))
+        list(map(add_seed, seeds) if self._pool is None else self._pool.map(add_seed, seeds))
         return self._make_sum(totals)
 
-    def _make_sum(self, totals: Numbers) -> GridSum:
-        total = GridSum(torch.from_numpy(totals), self._entry * self._step)
-        return total if self._constant == 1 else total.divide_by(1 / self._constant)
-
-    def _add_rows(
-        self, data: _Data, index: Index, heads: Numbers, units: Numbers, out: Numbers
-    ) -> None:
-        exact_step.add_sums(
-            *data, index, heads, units, self._clip, self._entry, self._step, self._sigmoid, out
-        )
-
-    def _on_grid(self, weights: torch.Tensor) -> tuple[Numbers, Numbers]:
-        """Returns weights as integers [seeds, d + 1, K], and the units of their logits [seeds].
-
-        In these units a product of a unit row and a class's weights is below 2^53. Weights that are
-        not finite make all logits so: no row contributes.
-        """
-        heads = np.empty((len(weights), weights.shape[2], weights.shape[1]))
-        units = np.empty(len(weights))
-        bits = product_bits(1) - entry_bits(self._rows.n) - 1
+    def _prepare(self, weights: torch.Tensor) -> tuple[Numbers, Numbers]:
+        """Returns weights for the compiled sums' rows, and zeros for the sums."""
         if self._constant != 1:
             weights = torch.cat([weights[..., :-1] * self._constant, weights[..., -1:]], -1)
-        exact_step.to_integers(weights.numpy(), bits, heads, units)
-        return heads, units * (self._entry / (1 - exact_step.MARGIN))
+        return weights.numpy(), np.zeros((len(weights), *self._padded))
+
+    def _make_sum(self, totals: Numbers) -> GridSum:
+        units = torch.from_numpy(totals[:, : self._shape[0], : self._shape[1]])
+        total = GridSum(units, self._entry * self._step)
+        return total if self._constant == 1 else total.divide_by(1 / self._constant)
+
+    def _add_rows(self, data: _Data, index: Index, heads: Numbers, out: Numbers) -> None:
+        exact_step.add_sums(
+            *data, index, heads, *self._bits, self._clip, self._entry, self._step, self._sigmoid,
+            out,
+        )  # fmt: skip
 
     def _where_they_lie(self) -> _Data | None:
         """Returns all rows without a copy; None if they are not in memory in this form."""

@@ -223,11 +223,12 @@ class Design:
             factors = factors.div(step).round_()
         padded = factors.new_zeros((self.columns, len(weights)))
         padded[:-1] = factors.T
-        digits = integer_products.NO_DIGITS
+        digits, bits = integer_products.NO_DIGITS, 0
         if self.private and longest < math.inf and devices.has_kernels(padded.device):
-            digits = integer_products.split_weights(padded.numpy(), entry_bits(self.rows.n))
+            bits = integer_products.digit_bits(entry_bits(self.rows.n))
+            digits = integer_products.split_weights(factors.contiguous().numpy(), bits)
         biases = weights[:, -1].double().contiguous()
-        return Factors(padded, step, biases, zero=longest == 0, digits=digits)
+        return Factors(padded, step, biases, zero=longest == 0, digits=digits, base=2.0**bits)
 
     def add_gradients(
         self, piece: Piece, loss: Loss, factors: Factors, steps: Steps, total: torch.Tensor
@@ -239,9 +240,9 @@ class Design:
             piece.features.numpy(), scale.numpy(), shift.numpy(), centre.numpy(), constant.numpy(),
             self.private, self.rows.make_targets(piece.start, piece.stop).numpy(), norms.numpy(),
             self.row_lengths(piece).numpy(), self.unit_shares(piece).numpy(),
-            factors.padded.numpy(), factors.digits, not factors.zero, factors.biases.numpy(),
-            steps.unit * factors.step, loss.clip * (1 - MARGIN), loss.sigmoid,
-            steps.factor if self.private else 0.0, total.numpy(),
+            factors.padded.numpy(), factors.digits, factors.base, not factors.zero,
+            factors.biases.numpy(), steps.unit * factors.step, loss.clip * (1 - MARGIN),
+            loss.sigmoid, steps.factor if self.private else 0.0, total.numpy(),
         )  # fmt: skip
 
     def row_lengths(self, piece: Piece) -> torch.Tensor:
@@ -274,6 +275,7 @@ class Factors(NamedTuple):
       biases: float64 [K].
       zero: True if all of `padded` is 0.
       digits: of `padded`, if `grid_rows.add_gradients` may multiply integers; else empty.
+      base: of the digits.
     """
 
     padded: torch.Tensor
@@ -281,6 +283,7 @@ class Factors(NamedTuple):
     biases: torch.Tensor
     zero: bool
     digits: npt.NDArray[np.int32]
+    base: float
 
 
 class Steps(NamedTuple):

@@ -1,11 +1,13 @@
 """Adds clipped gradients exactly, on the CPU: a unit row times a factor, both on a public grid.
 
-Both products are exact: of integers below 2^53 in float64, by NumPy's BLAS. The work between them
-handles one row at a time, number by number, so a row's part depends on neither place nor
-neighbours.
+Both products are exact, of 16-bit integers (`integer_products`). A row has a few larger numbers at
+most, as its norm is at most 2^17: what those have beyond 16 bits, and the row's constant, are
+multiplied in float64. All sums are integers below 2^53, so they have the same bits in any order.
+The work between the products handles one row at a time, number by number, so a row's part depends
+on neither place nor neighbours.
 """
 
-# mypy: allow-untyped-defs
+# mypy: allow-untyped-defs, disable-error-code="call-arg"
 
 from __future__ import annotations
 
@@ -13,16 +15,21 @@ import math
 
 import numpy as np
 
+from dpprobe.heads.kernels import integer_products, vectors
+from dpprobe.heads.kernels.integer_products import CHUNK, LARGEST, padded
 from dpprobe.privacy.machine_code import MachineCode
 
-MACHINE_CODE = MachineCode(__file__)
+MACHINE_CODE = MachineCode(__file__, integer_products.__file__, vectors.__file__)
 jit = MACHINE_CODE.jit
 
-CHUNK = 128
 # Rows and factors are shorter than their bounds by this much, more than what float64 rounds in a
 # million columns.
 MARGIN = 2.0**-30
-_LARGEST = np.finfo(np.float64).max
+_LARGEST, _LARGEST_ENTRY = np.finfo(np.float64).max, np.int32(LARGEST)
+# Numbers beyond 16 bits in a row of norm 2^17 are fewer.
+_MOST_RESTS = 16
+# Rows that are asked for ahead of time.
+_AHEAD = 4
 # Weights whose norm is smaller are 0 in logits, where they would change nothing.
 _SMALLEST_HEAD = 1e-150
 
@@ -35,57 +42,79 @@ def _square_norm(x):
     return total
 
 
-@jit("void(f8[:, :, ::1], i8, f8[:, :, ::1], f8[::1])")
-def to_integers(weights, bits, heads, units):
-    """Fills heads [seeds, d + 1, K] with weights [seeds, K, d + 1] in units, rounded to integers.
+@jit("f8(f8[:, ::1], i8, f8[:, ::1])")
+def to_integers(head, bits, out):
+    """Fills out with a head [K, d + 1] in units, rounded to integers.
 
-    A class's integers have a norm of at most about 2^bits. `units` [seeds] become powers of two.
-    Weights that are not finite become NaN, so that all their logits are not finite.
+    A class's integers have a norm of at most about 2^bits. Weights that are not finite become 0.
+
+    Returns:
+      The unit, a power of two; NaN if weights are not finite, so that all logits are not.
     """
-    for seed in range(weights.shape[0]):
-        longest = 0.0
-        finite = True
-        for k in range(weights.shape[1]):
-            norm = np.sqrt(_square_norm(weights[seed, k]))
-            finite = finite and norm <= _LARGEST
-            longest = max(longest, norm)
-        units[seed] = 1.0
-        if not finite:
-            heads[seed] = np.nan
-            continue
-        if longest < _SMALLEST_HEAD:
-            heads[seed] = 0.0
-            continue
-        exponent = math.frexp(longest)[1] - bits
-        units[seed], inverse = math.ldexp(1.0, exponent), math.ldexp(1.0, -exponent)
-        for k in range(weights.shape[1]):
-            for j in range(weights.shape[2]):
-                heads[seed, j, k] = np.rint(weights[seed, k, j] * inverse)
+    longest = 0.0
+    finite = True
+    for k in range(head.shape[0]):
+        norm = np.sqrt(_square_norm(head[k]))
+        finite = finite and norm <= _LARGEST
+        longest = max(longest, norm)
+    if not finite or longest < _SMALLEST_HEAD:
+        out[:] = 0.0
+        return 1.0 if finite else np.nan
+    exponent = math.frexp(longest)[1] - bits
+    inverse = math.ldexp(1.0, -exponent)
+    for k in range(head.shape[0]):
+        for j in range(head.shape[1]):
+            out[k, j] = np.rint(head[k, j] * inverse)
+    return math.ldexp(1.0, exponent)
 
 
-@jit("f8(f4[::1], f8, f8, f4[::1], f8, f8[::1])")
-def to_grid(source, scale, shift, centre, entry, out):
-    """Fills out with [x, 1] / |[x, 1]|, x = scale * source - shift * centre, in steps of `entry`.
+@jit("Tuple((f8, f8, b1))(f4[::1], f8, f8, f4[::1], f8, f8[::1], i4[::1], i2[::1])")
+def to_grid(source, scale, shift, centre, entry, row, whole, out):
+    """Fills whole with [x, 1] / |[x, 1]|, x = scale * source - shift * centre, in steps of `entry`.
 
     Entries are rounded towards zero, so the result in steps is no longer than 1. An empty centre
-    stands for none. Returns |[x, 1]|; or 0, and fills zeros, if it is not finite.
+    stands for none. `out` gets the lower 16 bits; `row` is scratch. The last entry is apart.
+
+    Returns:
+      |[x, 1]|, or 0 if it is not finite, and then all entries are 0; the last entry; and True if
+      16 bits hold the others.
     """
     d = source.shape[0]
     if centre.shape[0]:
         for j in range(d):
-            out[j] = scale * np.float64(source[j]) - shift * np.float64(centre[j])
+            row[j] = scale * np.float64(source[j]) - shift * np.float64(centre[j])
     else:
         for j in range(d):
-            out[j] = scale * np.float64(source[j])
-    out[d] = 1.0
-    norm = np.sqrt(_square_norm(out))
+            row[j] = scale * np.float64(source[j])
+    row[d] = 1.0
+    norm = np.sqrt(_square_norm(row))
     if not norm <= _LARGEST:
-        out[:] = 0.0
-        return 0.0
-    factor = (1 - MARGIN) / (norm * entry)
-    for j in range(d + 1):
-        out[j] = np.trunc(out[j] * factor)
-    return norm
+        out[:d] = 0
+        return 0.0, 0.0, True
+    factor, used = (1 - MARGIN) / (norm * entry), np.int32(0)
+    for j in range(d):
+        whole[j] = np.int32(row[j] * factor)
+    # in a loop of its own, or it would not be vectorised well
+    for j in range(d):
+        value = whole[j]
+        used = np.int32(used | np.int32(value + _LARGEST_ENTRY) | np.int32(_LARGEST_ENTRY - value))
+        out[j] = np.int16(value)
+    return norm, np.trunc(factor), used >= 0
+
+
+@jit("i8(i4[::1], i8, i8, i2[::1], i8[:, ::1])")
+def cut_entries(whole, i, count, out, rests):
+    """Cuts entries to 16 bits; appends what that takes from row i to rests (row, column, value).
+
+    Returns the number of rests, of which there were `count`.
+    """
+    for j in range(whole.shape[0]):
+        value = whole[j]
+        out[j] = max(-LARGEST, min(value, LARGEST))
+        if value != out[j]:
+            rests[count, 0], rests[count, 1], rests[count, 2] = i, j, value - out[j]
+            count += 1
+    return count
 
 
 @jit("void(f8[:, ::1], f8[::1], f8[::1], i8[::1], u1[:, ::1], i8[::1], f8, f8, b1, f8[:, ::1])")
@@ -133,10 +162,10 @@ def _to_factors(logits, norms, weights, labels, multi_hot, rows, clip, step, sig
 _DATA = "f4[:, ::1], f4[::1], f4[::1], f4[::1], i8[::1], u1[:, ::1], f4[::1]"
 
 
-@jit(f"void({_DATA}, i8[::1], f8[:, :, ::1], f8[::1], f8, f8, f8, b1, f8[:, :, ::1])")
+@jit(f"void({_DATA}, i8[::1], f8[:, :, ::1], i8, i8, f8, f8, f8, b1, f8[:, :, ::1])")
 def add_sums(
-    features, scale, shift, centre, labels, multi_hot, weights, rows, heads, units, clip, entry,
-    step, sigmoid, totals,
+    features, scale, shift, centre, labels, multi_hot, weights, rows, heads, bits, digit_bits,
+    clip, entry, step, sigmoid, totals,
 ):  # fmt: skip
     """Adds each head's clipped sum over the same rows [m] to its total, in steps of entry * step.
 
@@ -146,43 +175,63 @@ def add_sums(
       labels, multi_hot: int64 [n] and [0, 0]; for several labels [0] and uint8 [n, K].
       weights: float32 [n], factors of the clipped gradients; 0 for an unusable row.
       rows: int64 [m], each from 0 to n - 1: this is not checked.
-      heads: [seeds, d + 1, K], integers.
-      units: [seeds], of a row in steps times a head's integers.
+      heads: [seeds, K, d + 1].
+      bits, digit_bits: of `to_integers`.
       clip: of a gradient's norm.
       entry, step: of the rows' entries and of the factors.
-      totals: [seeds, K, d + 1].
+      totals: [seeds, K, d + 1], padded to multiples of 4 and 32.
     """
-    seeds, columns, classes = heads.shape
-    most = min(CHUNK, rows.shape[0])
-    block, logits = np.empty((most, columns)), np.empty((most, classes))
+    seeds, classes, d = heads.shape[0], heads.shape[1], features.shape[1]
+    whole_heads, units, digits = np.empty(heads.shape), np.empty(seeds), []
+    for seed in range(seeds):
+        units[seed] = to_integers(heads[seed], bits, whole_heads[seed]) * (entry / (1 - MARGIN))
+        digits.append(integer_products.split_weights(whole_heads[seed, :, :d], digit_bits))
+    most = min(CHUNK, padded(rows.shape[0], 8))
+    integers = np.empty((most, integer_products.row_width(d + 1)), np.int16)
+    integers[:, d:] = 0
+    logits, constants = np.empty((most, classes)), np.empty(most)
     norms, parts = np.empty(most), np.empty(most)
-    part = np.empty((classes, columns))
+    work, whole = np.empty(d + 1), np.empty(d, np.int32)
+    rests = np.empty((_MOST_RESTS * most, 3), np.int64)
+    first = features.ctypes.data
     for start in range(0, rows.shape[0], CHUNK):
         chosen = rows[start : start + CHUNK]
-        m = chosen.shape[0]
+        m, count = chosen.shape[0], 0
         for i in range(m):
             row = chosen[i]
-            parts[i] = weights[row]
+            later = first + 4 * d * rows[min(start + i + _AHEAD, rows.shape[0] - 1)]
+            for line in range(0, 4 * d, vectors.LINE):
+                vectors.fetch_line(later + line)
+            parts[i], norms[i], constants[i], fits = weights[row], 0.0, 0.0, True
             if parts[i] > 0:
                 moved = shift[row] if shift.shape[0] else 0.0
-                norms[i] = to_grid(features[row], scale[row], moved, centre, entry, block[i])
+                norms[i], constants[i], fits = to_grid(
+                    features[row], scale[row], moved, centre, entry, work, whole, integers[i]
+                )
             else:
-                norms[i] = 0.0
-                block[i] = 0.0
+                integers[i, :d] = 0
+            if not fits:
+                count = cut_entries(whole, i, count, integers[i], rests)
         for seed in range(seeds):
-            np.dot(block[:m], heads[seed], logits[:m])
+            head, total = whole_heads[seed], totals[seed]
+            integer_products.multiply_weights(integers, digits[seed], 2.0**digit_bits, logits[:m])
+            for at in range(count):
+                for k in range(classes):
+                    logits[rests[at, 0], k] += rests[at, 2] * head[k, rests[at, 1]]
             for i in range(m):
                 for k in range(classes):
-                    logits[i, k] *= units[seed] * norms[i]
+                    exact = logits[i, k] + constants[i] * head[k, d]
+                    logits[i, k] = exact * (units[seed] * norms[i])
             factors = np.empty((classes, m))
             _to_factors(
                 logits[:m], norms, parts, labels, multi_hot, chosen, clip, step, sigmoid, factors
             )
-            np.dot(factors, block[:m], part)
-            total = totals[seed]
+            integer_products.add_products(factors, integers, total)
             for k in range(classes):
-                for j in range(columns):
-                    total[k, j] += part[k, j]
+                for i in range(m):
+                    total[k, d] += factors[k, i] * constants[i]
+                for at in range(count):
+                    total[k, rests[at, 1]] += factors[k, rests[at, 0]] * rests[at, 2]
 
 
 MACHINE_CODE.keep()

@@ -49,17 +49,6 @@ _ALIGNED = 16
 
 
 @intrinsic
-def _fetch_line(_context, address):
-    """Asks for the cache line at an address."""
-
-    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        Code(builder).prefetch_line(arguments[0])
-        return context.get_dummy_value()
-
-    return types.void(types.intp), generate
-
-
-@intrinsic
 def _add_products(
     _context, rows, byte, columns, weights, stride, out, out_stride, spots, start, twice
 ):
@@ -411,10 +400,10 @@ def _add_chunk(
     next_rows = following.shape[0]
     for i in range(next_rows):
         row = following[i]
-        _fetch_line(scale.ctypes.data + 4 * row)
-        _fetch_line(bounds.ctypes.data + 8 * row)
+        vectors.fetch_line(scale.ctypes.data + 4 * row)
+        vectors.fetch_line(bounds.ctypes.data + 8 * row)
         if labels.shape[0]:
-            _fetch_line(labels.ctypes.data + 8 * row)
+            vectors.fetch_line(labels.ctypes.data + 8 * row)
     kinds, lines, seeds = padded_classes // _CLASSES, -(-4 * d // LINE), weights.shape[0]
     # A line per step is enough for so many rows as there are pairs of tiles.
     together = INTERLEAVED if 2 * next_rows <= m * kinds else 2 * INTERLEAVED

@@ -108,11 +108,11 @@ def _compute_residuals(logits, targets, norms, lengths, weights, clip, sigmoid, 
 
 @jit(
     "void(f4[:, ::1], f8[::1], f8[::1], f8[::1], f8[::1], b1, f4[:, ::1], f8[::1], f8[::1], "
-    "f8[::1], f8[:, ::1], i4[:, :, ::1], b1, f8[::1], f8, f8, b1, f8, f8[:, ::1])"
+    "f8[::1], f8[:, ::1], i4[:, ::1], f8, b1, f8[::1], f8, f8, b1, f8, f8[:, ::1])"
 )
 def add_gradients(
     features, scale, shift, centre, constant, whole, targets, norms, lengths, weights, factors,
-    digits, weighted, biases, unit, clip, sigmoid, step, total,
+    digits, base, weighted, biases, unit, clip, sigmoid, step, total,
 ):  # fmt: skip
     """Adds examples' clipped gradients to total [K, d + 1], in units of the rows' and of `step`.
 
@@ -123,6 +123,7 @@ def add_gradients(
       weights: [m], factors of the clipped gradients.
       factors: [d + 1, K], weights in units of their grid; 0 in the last row.
       digits: of the factors, by `integer_products.split_weights`; empty for products in float64.
+      base: of the digits.
       weighted: False if all of them are 0.
       unit: of the products of rows and factors, before they are multiplied with `lengths`.
       clip: of a gradient's norm; infinite for none.
@@ -131,8 +132,8 @@ def add_gradients(
     classes, columns = total.shape
     chunk = integer_products.CHUNK if digits.shape[0] else CHUNK
     block, products = np.zeros((chunk, columns)), np.zeros((chunk, classes))
-    width, height = integer_products.padded(columns - 1), integer_products.padded(classes)
-    integers, by_class = np.zeros((chunk, width), np.int16), np.zeros((height, chunk))
+    width, height = integer_products.padded(columns - 1, 32), integer_products.padded(classes, 4)
+    integers = np.zeros((chunk, integer_products.row_width(columns - 1)), np.int16)
     part, sums = np.empty((classes, columns)), np.zeros((height, width))
     for start in range(0, features.shape[0], chunk):
         stop = min(start + chunk, features.shape[0])
@@ -148,8 +149,7 @@ def add_gradients(
         if not weighted:
             logits[:] = 0.0
         elif fits:
-            integer_products.multiply_weights(integers, digits, by_class)
-            logits[:] = by_class[:classes, : stop - start].T
+            integer_products.multiply_weights(integers, digits, base, logits)
         else:
             np.dot(rows, factors, logits)
         for i in range(stop - start):

@@ -5,15 +5,15 @@ products in 32 bits. By Cauchy-Schwarz no partial sum of products of vectors a a
 |a| |b|, so it is exact if |a| |b| < 2^31. It is then added in float64, where all sums on the grid
 are exact (`privacy.grid`). So the results have the bits of float64 products. The bounds:
 
-- Rows: integers of at most 32,767 (`LARGEST`). Blocks with a larger one are multiplied in float64.
-  So are the constants of rows, which are larger than most entries.
+- Rows: integers of at most 32,767 (`LARGEST`). What a number has beyond that is multiplied in
+  float64, or the whole block. So are the constants of rows, which are larger than most entries.
 - Second moments: 32 bits take as many rows as the columns' sums of squares allow (`pack_rows`).
 - Gradients: a factor of at most 2^17 is 2^9 h + l with |h|, |l| <= 2^8. A chunk has 128 rows, and
   128 x 2^8 x 32,767 < 2^30.
-- Logits: unit rows with entries of e = 13 to 17 bits have norm 2^(e - 1) at most. A class's
-  weights have norm 2^(51 - e) at most. Weights are three digits of 12 bits. The lower two are at
-  most 2^11, and over 128 columns 2^(e - 1) 2^11 sqrt(128) < 2^31. The highest have norm
-  2^(27 - e) + 6 at most.
+- Logits: unit rows with entries of e = 8 to 17 bits have norm 2^e at most, and a class's weights
+  norm 2^(51 - e). Weights are three digits of b = min(15, 28 - e) bits. The lower two are at most
+  2^(b - 1), and over 128 columns 2^e 2^(b - 1) sqrt(128) < 2^31. The highest have norm
+  2^(51 - e - 2b) + 12 <= 2^13 + 12 there, and 2^e times that is below 2^31 too.
 
 Compiled functions take arrays, not addresses, so that no array is freed while it is read.
 """
@@ -40,17 +40,23 @@ jit = MACHINE_CODE.jit
 
 LARGEST = 32_767
 CHUNK = 128
-# Digits and bits of weights, and of gradients' factors.
-DIGITS, DIGIT_BITS, FACTOR_BITS = 3, 12, 9
-NO_DIGITS: npt.NDArray[np.int32] = np.zeros((0, 0, 0), np.int32)
+# Digits of weights, and bits of the lower digit of gradients' factors.
+DIGITS, FACTOR_BITS = 3, 9
+NO_DIGITS: npt.NDArray[np.int32] = np.zeros((0, 0), np.int32)
 # Columns that are multiplied at a time: two vectors, each of pairs of rows.
 PANEL = 2 * LANES
 # Factors of a tile of sums that registers hold, if they have two digits.
 KINDS = 4 if LANES == 16 else 2
-# Columns of logits, and the fewest rows of squares, that are added in 32 bits at a time.
-_SEGMENT, _GROUP = 128, 4
+# Pairs of columns of logits, and the fewest rows of squares, that are added in 32 bits at a time.
+_SEGMENT, _GROUP = 64, 4
 _PAIRS = ir.VectorType(ir.IntType(16), 2 * LANES)
 _INTEGERS, _DOUBLES = ir.VectorType(INT32, LANES), ir.VectorType(ir.DoubleType(), LANES)
+# Two rows as pairs of their columns, as cheaply as processors do it; and columns in order again.
+_TO_PAIRS = [
+    [i // 8 * 8 + i % 8 // 2 + i % 2 * 2 * LANES + half for i in range(2 * LANES)]
+    for half in (0, 4)
+]
+_IN_ORDER = [i // 8 * 4 + i % 4 + i % 8 // 4 * LANES for i in range(2 * LANES)]
 _MULTIPLY = {
     16: ("avx512bw", "llvm.x86.avx512.pmaddw.d.512"),
     8: ("avx2", "llvm.x86.avx2.pmadd.wd"),
@@ -58,10 +64,16 @@ _MULTIPLY = {
 }
 
 
+@jit("i8(i8, i8)")
+def padded(count, unit):
+    """Rounds a number up: 32 columns are whole panels of any processor, 4 classes whole tiles."""
+    return -(-count // unit) * unit
+
+
 @jit("i8(i8)")
-def padded(columns):
-    """Rounds a number of columns, or classes, up to whole panels, or tiles, of any processor."""
-    return -(-columns // 32) * 32
+def row_width(columns):
+    """Returns a width for so many columns: odd in cache lines, which else collide in the cache."""
+    return (-(-columns // 32) | 1) * 32
 
 
 def _multiply_pairs(code: Code, features: str, left: Any, right: Any) -> Any:
@@ -78,18 +90,19 @@ def _multiply_pairs(code: Code, features: str, left: Any, right: Any) -> Any:
     return builder.add(builder.mul(*low), builder.mul(*high))
 
 
-def _make_tile(kinds: int, digits: int) -> Any:
+def _make_tile(kinds: int, digits: int, *, packed: bool) -> Any:
     """Makes a function that adds the products of factors of some digits to float64 sums."""
 
     @intrinsic
-    def add_tile(_context, left, left_place, left_stride, right, right_place, pairs, base, total,
-                 place, stride):  # fmt: skip
+    def add_tile(_context, left, left_place, step, left_stride, right, right_place, width, pairs,
+                 base, total, place, stride):  # fmt: skip
         """Adds the products of `kinds` factors with the columns of a panel.
 
         Args:
-          left: int32, pair p of digit m at left_place + p * left_stride + m, the lowest digit
-            of each factor first.
-          right: int32, pair p of each column from right_place + p * PANEL on.
+          left: int32, pair p of digit m at left_place + p * step + m * left_stride, the lowest
+            digit of each factor first.
+          right: if `packed`, int32, pair p of each column from right_place + p * width on. Else
+            int16, row i from right_place + i * width on.
           base: of the digits.
           place: of the first sum in `total`. The factors' sums are `stride` apart.
         """
@@ -100,56 +113,68 @@ def _make_tile(kinds: int, digits: int) -> Any:
                 data = builder.ptrtoint(kind(context, builder, arguments[array]).data, INT)
                 return code.offset_address(data, (arguments[place], size))
 
-            code, stride = Code(builder), builder.mul(arguments[2], ir.Constant(INT, 4))
+            code = Code(builder)
+            strides = [
+                builder.mul(arguments[place], ir.Constant(INT, size))
+                for place, size in ((2, 4), (3, 4), (6, 4), (6, 2))
+            ]
             totals = [cgutils.alloca_once(builder, _INTEGERS) for _ in range(2 * kinds * digits)]
             features = context.codegen().magic_tuple()[2]
-            left, right, sums = address(0, 1, 4), address(3, 4, 4), address(7, 8, 8)
-            _sum_products(code, features, left, stride, right, arguments[5], totals)
+            left, sums = address(0, 1, 4), address(9, 10, 8)
+            right = address(4, 5, 4 if packed else 2)
+            _sum_products(code, features, left, right, strides, arguments[7], totals, packed)
             for k in range(kinds):
                 part = totals[k * 2 * digits : (k + 1) * 2 * digits]
-                _add_digits(code, part, arguments[6], sums, (arguments[9], 8 * k))
+                _add_digits(code, part, arguments[8], sums, (arguments[11], 8 * k), packed)
             return context.get_dummy_value()
 
         i8, f8 = types.intp, types.float64
-        return types.void(left, i8, i8, right, i8, i8, f8, total, i8, i8), generate
+        return types.void(left, i8, i8, i8, right, i8, i8, i8, f8, total, i8, i8), generate
 
     return add_tile
 
 
 def _sum_products(
-    code: Code, features: str, left: Any, stride: Any, right: Any, pairs: Any, totals: Any
-) -> None:
+    code: Code, features: str, left: Any, right: Any, strides: Any, pairs: Any, totals: Any,
+    packed: bool,
+) -> None:  # fmt: skip
     """Writes int32 sums of the products of each left digit with two vectors of columns."""
-    builder = code.builder
+    builder, (step, stride, width, row) = code.builder, strides
     for total in totals:
         builder.store(ir.Constant(_INTEGERS, [0] * LANES), total)
     with cgutils.for_range(builder, pairs, intp=INT) as loop:
-        place = code.offset_address(right, (loop.index, 4 * PANEL))
-        places = [code.offset_address(place, (4 * LANES, j)) for j in (0, 1)]
-        vectors = [code.read_value(place, _PAIRS, align=4) for place in places]
+        first = code.offset_address(right, (loop.index, width))
+        second = code.offset_address(first, (4 * LANES, 1) if packed else (row, 1))
+        vectors = [code.read_value(place, _PAIRS, align=2) for place in (first, second)]
+        if not packed:
+            vectors = [code.pick_lanes(*vectors, order) for order in _TO_PAIRS]
         for m in range(len(totals) // 2):
-            place = code.offset_address(left, (loop.index, stride), (4, m))
+            place = code.offset_address(left, (loop.index, step), (stride, m))
             digit = code.splat_value(code.read_value(place, INT32, align=4))
             for total, vector in zip(totals[2 * m : 2 * m + 2], vectors, strict=True):
                 product = _multiply_pairs(code, features, builder.bitcast(digit, _PAIRS), vector)
                 builder.store(builder.add(builder.load(total), product), total)
 
 
-def _add_digits(code: Code, totals: Any, base: Any, sums: Any, term: tuple[Any, int]) -> None:
+def _add_digits(
+    code: Code, totals: Any, base: Any, sums: Any, term: tuple[Any, int], packed: bool
+) -> None:
     """Adds a factor's two vectors, of its digits' sums, to float64 numbers at an address."""
     builder, bases = code.builder, code.splat_value(base)
-    for j in (0, 1):
-        value = ir.Constant(_DOUBLES, [0.0] * LANES)
-        for total in totals[j::2][::-1]:
-            digit = builder.sitofp(builder.load(total), _DOUBLES)
-            value = builder.fadd(builder.fmul(value, bases), digit)
+    values = [ir.Constant(_DOUBLES, [0.0] * LANES)] * 2
+    for place, total in reversed(list(enumerate(totals))):
+        digit = builder.sitofp(builder.load(total), _DOUBLES)
+        values[place % 2] = builder.fadd(builder.fmul(values[place % 2], bases), digit)
+    if not packed:
+        orders = _IN_ORDER[:LANES], _IN_ORDER[LANES:]
+        values = [code.pick_lanes(*values, order) for order in orders]
+    for j, value in enumerate(values):
         place = code.offset_address(sums, term, (8 * LANES, j))
         code.write_value(builder.fadd(code.read_value(place, _DOUBLES, align=8), value), place)
 
 
-_add_squares_tile = _make_tile(2 * KINDS, 1)
-_add_factors_tile = _make_tile(KINDS, 2)
-_add_logits_tile = _make_tile(2, DIGITS)
+_add_tile = _make_tile(2 * KINDS, 1, packed=True)
+_add_factors_tile = _make_tile(KINDS, 2, packed=False)
 
 
 @jit("i8(f8[:, ::1], i4[:, :, ::1], i8[::1], f8[::1])")
@@ -208,27 +233,49 @@ def add_squares(packed, stops, total):
             start = 0
             for stop in stops:
                 for row in range(0, PANEL, 2 * KINDS):
-                    _add_squares_tile(
-                        packed, i * size + start * PANEL + row, PANEL,
-                        packed, j * size + start * PANEL, stop - start, 1.0,
+                    _add_tile(
+                        packed, i * size + start * PANEL + row, PANEL, 1,
+                        packed, j * size + start * PANEL, PANEL, stop - start, 1.0,
                         total, (i * PANEL + row) * columns + j * PANEL, columns,
                     )  # fmt: skip
                 start = stop
 
 
-@jit("i4[:, :, ::1](f8[:, ::1], i8, i8, i8, i8)")
-def split_digits(numbers, pairs, kinds, digits, bits):
-    """Splits whole numbers [K, m] into digits, the lowest first: pairs, in tiles of `kinds`."""
-    classes, columns = numbers.shape
-    out = np.zeros((-(-classes // kinds), pairs, kinds * digits), np.int32)
+@jit("void(f8[::1], i8, i2[:, ::1])")
+def fill_digits(numbers, bits, out):
+    """Splits whole numbers [m] into digits, the lowest first: out [digits, m or more].
+
+    Digits of b bits are from -2^(b - 1) to 2^(b - 1), but for the highest.
+    """
+    base, inverse = 2.0**bits, 2.0**-bits
+    rest, whole = numbers.copy(), np.empty(numbers.shape[0], np.int32)
+    for digit in range(out.shape[0]):
+        line = out[digit]
+        # loops are vectorised well if they convert once only
+        if digit == out.shape[0] - 1:
+            for j in range(rest.shape[0]):
+                whole[j] = np.int32(rest[j])
+        else:
+            for j in range(rest.shape[0]):
+                higher = np.rint(rest[j] * inverse)
+                whole[j] = np.int32(rest[j] - higher * base)
+                rest[j] = higher
+        for j in range(rest.shape[0]):
+            line[j] = np.int16(whole[j])
+
+
+@jit("i4[:, ::1](f8[:, :], i8)")
+def split_weights(weights, bits):
+    """Splits whole numbers [K, d] into digits of so many bits, pairs of columns: [pairs, K * 3]."""
+    classes, columns = weights.shape
+    out = np.zeros((padded(columns, 32) // 2, padded(classes * DIGITS, 32)), np.int32)
+    digits = np.zeros((DIGITS, 2 * out.shape[0]), np.int16)
+    pairs = digits.view(np.int32)
     for k in range(classes):
-        tile, first = out[k // kinds], k % kinds * digits
-        for j in range(columns):
-            rest, place, move = np.int64(numbers[k, j]), first, 16 * (j % 2)
-            for left in range(digits - 1, -1, -1):
-                higher = (rest + (1 << (bits - 1))) >> bits if left else 0
-                tile[j // 2, place] |= ((rest - (higher << bits)) & 0xFFFF) << move
-                rest, place = higher, place + 1
+        fill_digits(weights[k].copy(), bits, digits)
+        for pair in range(out.shape[0]):
+            for digit in range(DIGITS):
+                out[pair, k * DIGITS + digit] = pairs[digit, pair]
     return out
 
 
@@ -246,60 +293,57 @@ def fill_rows(features, scale, shift, centre, out):
     return used == 0
 
 
-@jit("void(i2[:, ::1], i4[:, :, ::1], f8[:, ::1])")
-def multiply_weights(rows, digits, out):
-    """Fills [K, CHUNK] with the products of rows and the weights of `split_weights`."""
-    out[:] = 0.0
-    tiles, pairs, size = digits.shape
-    panel, columns = np.empty((_SEGMENT // 2, PANEL), np.int32), rows.view(np.int32)
-    for start in range(0, pairs, _SEGMENT // 2):
-        stop = min(start + _SEGMENT // 2, pairs)
-        for low in range(0, CHUNK, PANEL):
-            panel[: stop - start] = columns[low : low + PANEL, start:stop].T
-            for tile in range(tiles):
-                _add_logits_tile(
-                    digits, (tile * pairs + start) * size, size, panel, 0, stop - start,
-                    2.0**DIGIT_BITS, out, 2 * tile * CHUNK + low, CHUNK,
+@jit("void(i2[:, ::1], i4[:, ::1], f8, f8[:, ::1])")
+def multiply_weights(rows, digits, base, logits):
+    """Fills [m, K] with the products of the first m rows and the weights of `split_weights`.
+
+    There are 8 rows or a multiple.
+    """
+    (m, classes), (pairs, lanes), kinds = logits.shape, digits.shape, 2 * KINDS
+    columns = rows.view(np.int32)
+    sums, width = np.zeros((padded(m, 8), lanes)), columns.shape[1]
+    for start in range(0, pairs, _SEGMENT):
+        for i in range(0, m, kinds):
+            for low in range(0, lanes, PANEL):
+                _add_tile(
+                    columns, i * width + start, 1, width, digits, start * lanes + low, lanes,
+                    min(_SEGMENT, pairs - start), 1.0, sums, i * lanes + low, lanes,
                 )  # fmt: skip
+    for i in range(m):
+        for k in range(classes):
+            low, middle, high = sums[i, 3 * k], sums[i, 3 * k + 1], sums[i, 3 * k + 2]
+            logits[i, k] = (high * base + middle) * base + low
 
 
 @jit("void(f8[:, ::1], i2[:, ::1], f8[:, ::1])")
 def add_products(factors, rows, total):
     """Adds the products of factors [K, m] and the first m rows to `total`, its K padded too."""
-    pairs, columns = CHUNK // 2, total.shape[1]
-    digits = split_digits(factors, pairs, KINDS, 2, FACTOR_BITS)
-    panel = np.empty((pairs, PANEL), np.int32)
+    (classes, m), columns = factors.shape, total.shape[1]
+    digits = np.zeros((padded(classes, 4), 2, CHUNK), np.int16)
+    for k in range(classes):
+        fill_digits(factors[k], FACTOR_BITS, digits[k])
+    pairs = digits.view(np.int32)
     for low in range(0, columns, PANEL):
-        for pair in range(pairs):
-            first, second = rows[2 * pair], rows[2 * pair + 1]
-            for j in range(PANEL):
-                panel[pair, j] = (first[low + j] & 0xFFFF) | (second[low + j] << 16)
-        for tile in range(digits.shape[0]):
+        for k in range(0, classes, KINDS):
             _add_factors_tile(
-                digits, tile * pairs * 2 * KINDS, 2 * KINDS, panel, 0, pairs, 2.0**FACTOR_BITS,
-                total, tile * KINDS * columns + low, columns,
+                pairs, k * CHUNK, 1, CHUNK // 2, rows, low, rows.shape[1], (m + 1) // 2,
+                2.0**FACTOR_BITS, total, k * columns + low, columns,
             )  # fmt: skip
 
 
 MACHINE_CODE.keep()
 
 
-def split_weights(factors: npt.NDArray[np.float64], entry_bits: int) -> Any:
-    """Splits weights [d + 1, K] that meet rows with entries of so many bits, at least 13.
-
-    The last row is zero. Returns no digits for fewer bits: weights are then too long.
-    """
-    if entry_bits < 13:
-        return NO_DIGITS
-    pairs = padded(len(factors) - 1) // 2
-    return split_digits(np.ascontiguousarray(factors[:-1].T), pairs, 2, DIGITS, DIGIT_BITS)
+def digit_bits(entry_bits: int) -> int:
+    """Returns the bits of the digits of weights that meet rows with entries of so many bits."""
+    return min(15, 28 - entry_bits)
 
 
 class Squares:
     """The sum of the rows' outer products, [d + 1, d + 1], of rows whose numbers fit."""
 
     def __init__(self, columns: int) -> None:
-        width = padded(columns - 1)
+        width = padded(columns - 1, 32)
         self._total, self._constant = np.zeros((width, width)), np.zeros(columns)
         self._packed = np.zeros((width // PANEL, 0, PANEL), np.int32)
 

@@ -1,6 +1,7 @@
 """Writes machine code on vectors of float32: what loops of `fused_step` are made of."""
 
 # mypy: allow-untyped-defs, disable-error-code="call-arg"
+# ruff: noqa: ARG001  (of an intrinsic Numba reads the signature, LLVM gets the values)
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import binding, ir
-from numba.core import cgutils
+from numba.core import cgutils, types
+from numba.extending import intrinsic
 
 # Rows whose cache lines are fetched in turn, a step of a tile each; twice so many where one line
 # per step is not enough.
@@ -28,6 +30,17 @@ FLOAT, BYTE = ir.FloatType(), ir.IntType(8)
 INT, INT32 = ir.IntType(64), ir.IntType(32)
 VECTOR = ir.VectorType(FLOAT, LANES)
 ZERO = ir.Constant(VECTOR, [0.0] * LANES)
+
+
+@intrinsic
+def fetch_line(_context, address):
+    """Asks for the cache line at an address."""
+
+    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        Code(builder).prefetch_line(arguments[0])
+        return context.get_dummy_value()
+
+    return types.void(types.intp), generate
 
 
 class Code:
@@ -131,19 +144,19 @@ class Code:
             size //= 2
             swapped = [lane ^ size for lane in range(LANES)]
             folded = self.builder.fadd(
-                folded, self._pick_lanes(folded, folded, swapped), flags=FLAGS
+                folded, self.pick_lanes(folded, folded, swapped), flags=FLAGS
             )
-        return self._pick_lanes(folded, folded, range(0, LANES, LANES // 4))
+        return self.pick_lanes(folded, folded, range(0, LANES, LANES // 4))
 
     def _fold_lanes(self, left: Any, right: Any, size: int) -> Any:
         """Adds the halves of each group of `size` lanes: first those of `left`."""
         starts = range(0, 2 * LANES, size)
         low = [start + lane for start in starts for lane in range(size // 2)]
         halves = [
-            self._pick_lanes(left, right, [lane + half for lane in low]) for half in (0, size // 2)
+            self.pick_lanes(left, right, [lane + half for lane in low]) for half in (0, size // 2)
         ]
         return self.builder.fadd(*halves, flags=FLAGS)
 
-    def _pick_lanes(self, left: Any, right: Any, lanes: Sequence[int]) -> Any:
+    def pick_lanes(self, left: Any, right: Any, lanes: Sequence[int]) -> Any:
         order = ir.Constant(ir.VectorType(INT32, len(lanes)), list(lanes))
         return self.builder.shuffle_vector(left, right, order)

@@ -16,12 +16,13 @@ from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.kernels import grid_rows, integer_products
 from dpprobe.heads.kernels.integer_products import (
     CHUNK,
-    DIGIT_BITS,
     LARGEST,
     NO_DIGITS,
     PANEL,
     Squares,
+    digit_bits,
     padded,
+    row_width,
 )
 from dpprobe.heads.normalisation import L2
 from dpprobe.heads.patient_groups import Units
@@ -87,7 +88,7 @@ def test_32_bits_are_emptied_before_they_overflow() -> None:
     """A group of rows whose squares sum to just below 2^31 with those before it, or to 2^31."""
     block = np.full((8, 3), 16_384.0)
     block[7, :2] -= 1
-    packed, last = np.zeros((padded(2) // PANEL, 4, PANEL), np.int32), np.zeros(3)
+    packed, last = np.zeros((padded(2, 32) // PANEL, 4, PANEL), np.int32), np.zeros(3)
     stops = np.zeros(2, np.int64)
     assert integer_products.pack_rows(block, packed, stops, last) == 1
     block[7, 1] += 1
@@ -117,43 +118,65 @@ def test_products_of_factors_are_exact_at_their_bound(classes: int) -> None:
         for row_signs in (np.ones(CHUNK, np.int64), signs(CHUNK)):
             rows = LARGEST * np.ones((CHUNK, 64), np.int64) * row_signs[:, None]
             factors = factor * np.ones((classes, CHUNK), np.int64) * row_signs
-            total = np.ones((padded(classes), 64))
+            total = np.ones((padded(classes, 4), 64))
             integer_products.add_products(factors.astype(float), rows.astype(np.int16), total)
             np.testing.assert_array_equal(total[:classes] - 1, factors @ rows)
 
 
-@pytest.mark.parametrize("entry_bits", range(13, 18))
+@pytest.mark.parametrize("rows", [1, 2, 33, 100])
+def test_products_of_some_rows_leave_the_others_out(rows: int) -> None:
+    """Rows may be further apart than the sums are wide; what follows the last row is anything."""
+    generator = np.random.default_rng(rows)
+    given = generator.integers(-LARGEST, LARGEST, (padded(rows, 8), row_width(96)))
+    factors = generator.integers(-(2**17), 2**17, (3, rows))
+    total = np.zeros((4, 96))
+    integer_products.add_products(factors.astype(float), given.astype(np.int16), total)
+    np.testing.assert_array_equal(total[:3], factors @ given[:rows, :96])
+    weights = generator.integers(-(2**28), 2**28, (3, 96))
+    split = integer_products.split_weights(weights.astype(float), 11)
+    logits = np.empty((rows, 3))
+    integer_products.multiply_weights(given.astype(np.int16), split, 2.0**11, logits)
+    np.testing.assert_array_equal(logits, given[:rows, :96] @ weights.T)
+
+
+@pytest.mark.parametrize("bits", [9, 11, 15])
+def test_digits_are_of_equal_size_but_for_the_highest(bits: int) -> None:
+    numbers = np.random.default_rng(bits).integers(-(2**35), 2**35, 1000)
+    numbers[:5] = 0, 2 ** (bits - 1), -(2 ** (bits - 1)), 2**35, -(2**35)
+    out = np.zeros((5, 1001), np.int16)
+    integer_products.fill_digits(numbers.astype(float), bits, out)
+    digits = out.astype(np.int64)
+    assert abs(digits[:-1]).max() <= 2 ** (bits - 1)
+    joined = (digits << (bits * np.arange(5))[:, None]).sum(0)
+    np.testing.assert_array_equal(joined[:-1], numbers)
+
+
+@pytest.mark.parametrize("entry_bits", range(8, 18))
 def test_logits_are_exact_at_their_bound(entry_bits: int) -> None:
     """Rows of the largest norm in 128 columns or all, times weights of the largest digits."""
-    norm, digit, longest = 2 ** (entry_bits - 1), 2 ** (DIGIT_BITS - 1), 2 ** (51 - entry_bits)
+    bits = digit_bits(entry_bits)
+    norm, digit, longest = 2**entry_bits, 2 ** (bits - 1), 2 ** (51 - entry_bits)
     assert norm * digit * math.sqrt(128) < 2**31
+    assert longest // 4**bits <= 2**13
     columns = 300
-    rows = np.zeros((CHUNK, padded(columns)), np.int16)
+    rows = np.zeros((CHUNK, padded(columns, 32)), np.int16)
     rows[:, 128:256] = (norm / math.sqrt(128)) * signs(CHUNK, 1)
     rows[0, :columns] = norm / math.sqrt(columns)
     rows[1, :] = 0
     rows[1, 7] = min(norm, LARGEST)
-    low, most = -digit * (1 + 2**DIGIT_BITS), longest // 18  # of 300 columns
-    weights = np.zeros((columns + 1, 5), np.int64)
-    weights[:-1] = np.array([low, low // -digit * (digit - 1), most // 2 + low, 0, most])
-    weights[:-1, 1] *= signs(columns)
-    weights[7, 3] = -longest
-    split = integer_products.split_weights(weights.astype(float), entry_bits)
-    lower = split.view(np.int16).reshape(*split.shape, 2)[:, :, [0, 1, 3, 4]]
-    assert (lower.min(), lower.max()) == (-digit, digit - 1)
-    out = np.empty((6, CHUNK))
-    integer_products.multiply_weights(rows, split, out)
-    expected = weights[:-1].T.astype(object) @ rows[:, :columns].T.astype(object)
+    low, most = -digit * (1 + 2**bits), longest // 18  # of 300 columns
+    weights = np.zeros((5, columns), np.int64)
+    weights[:] = np.array([low, low // -digit * (digit - 1), most // 2 + low, 0, most])[:, None]
+    weights[1] *= signs(columns)
+    weights[3, 7] = -longest
+    split = integer_products.split_weights(weights.astype(float), bits)
+    digits = split.view(np.int16).reshape(len(split), -1, 2)[:, :15].reshape(len(split), 5, 3, 2)
+    assert abs(digits[:, :, :2].astype(np.int64)).max() == digit
+    out = np.empty((CHUNK, 5))
+    integer_products.multiply_weights(rows, split, 2.0**bits, out)
+    expected = rows[:, :columns].astype(object) @ weights.T.astype(object)
     assert abs(expected).max() < 2**53
-    np.testing.assert_array_equal(out[:5].astype(np.int64), expected.astype(np.int64))
-
-
-def test_weights_of_too_many_bits_are_not_split() -> None:
-    assert integer_products.split_weights(np.ones((3, 2)), 12).size == 0
-    weights = np.zeros((3, 2))
-    weights[0] = 2.0 ** (51 - 13), -(2.0 ** (51 - 13))
-    digits = integer_products.split_weights(weights, 13).view(np.int16).astype(np.int64)
-    assert abs(digits).max() == 2 ** (27 - 13)
+    np.testing.assert_array_equal(out.astype(np.int64), expected.astype(np.int64))
 
 
 def no_integers(monkeypatch: pytest.MonkeyPatch) -> None:
