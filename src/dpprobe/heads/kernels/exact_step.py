@@ -1,8 +1,8 @@
 """Adds clipped gradients exactly, on the CPU: a unit row times a factor, both on a public grid.
 
-Both products are exact, of 16-bit integers (`integer_products`). A row has a few larger numbers at
-most, as its norm is at most 2^17: what those have beyond 16 bits, and the row's constant, are
-multiplied in float64. All sums are integers below 2^53, so they have the same bits in any order.
+Both products are exact, of 16-bit integers (`integer_products`). A row's norm is at most 2^17, so
+few of its numbers need more bits. Their excess over 16 bits, and the row's constant, are multiplied
+in float64. All sums are integers below 2^53: they have the same bits in any order.
 The work between the products handles one row at a time, number by number, so a row's part depends
 on neither place nor neighbours.
 """

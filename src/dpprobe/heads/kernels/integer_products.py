@@ -5,8 +5,8 @@ products in 32 bits. By Cauchy-Schwarz no partial sum of products of vectors a a
 |a| |b|, so it is exact if |a| |b| < 2^31. It is then added in float64, where all sums on the grid
 are exact (`privacy.grid`). So the results have the bits of float64 products. The bounds:
 
-- Rows: integers of at most 32,767 (`LARGEST`). What a number has beyond that is multiplied in
-  float64, or the whole block. So are the constants of rows, which are larger than most entries.
+- Rows: integers of at most 32,767 (`LARGEST`). Larger ones are cut, and the rest is multiplied in
+  float64, or their whole block is. So are the constants of rows, larger than most entries.
 - Second moments: 32 bits take as many rows as the columns' sums of squares allow (`pack_rows`).
 - Gradients: a factor of at most 2^17 is 2^9 h + l with |h|, |l| <= 2^8. A chunk has 128 rows, and
   128 x 2^8 x 32,767 < 2^30.
