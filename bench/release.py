@@ -63,16 +63,15 @@ CASES = (
     ),
     sgd_case(f"`sgd`, batch 32, {STEPS} steps", 4.0, batch_size=32, steps=STEPS),
 )
-# Whose accuracies are not compared: the digits are too few.
+# These are timed only: the digits are too few for such batches.
 LARGE = (
     sgd_case("`sgd`, batch 4096, 20 steps", 2.0, batch_size=4096, steps=20),
     sgd_case("`sgd`, full batch, 5 steps", 2.0, batch_size="full", steps=5),
 )
 
 
-BOUND = """A step of batch 32 has a bound of its own, whatever the sums cost. It reads about 13,600 random
-words of a cipher, 5,800 for the sample and 7,800 for the noise, and turns them into rows and numbers.
-The [sgd page](../../docs/methods/sgd.md#engines) has the shares."""  # noqa: E501
+BOUND = """A step of batch 32 reads about 13,500 random words: 5,700 for the sample and 7,800 for the noise.
+[The sgd page](../../docs/methods/sgd.md#engines) says what that costs."""  # noqa: E501
 
 
 def main() -> None:
