@@ -179,7 +179,8 @@ def read_cells(results: str | Path) -> pd.DataFrame:
       results: the study's `results_dir`.
 
     Returns:
-      A table of cells and seeds, with metrics as fractions; docs/python.md lists the columns.
+      A table with a row per cell and seed, and metrics as fractions; docs/python.md lists the
+      columns.
 
     Raises:
       DataError: if there is no summary, or a summary of another version.

@@ -12,7 +12,7 @@ from dpprobe.errors import ConfigError
 
 # Relative to the largest value. Batches of the same shape round a row in the same way.
 _TOLERANCE = 1e-6
-# Numbers of rows beside the checked row: the fewest, and too many for small-batch branches.
+# Numbers of rows beside the checked row: the fewest, and more than a small-batch branch takes.
 _COMPANIES = (1, 8)
 # Operations that return a number of a tensor to Python, whose code may then depend on it.
 _READS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default)

@@ -308,7 +308,8 @@ class _Best:
 def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
     """Runs every seed's trials and keeps the best.
 
-    Each trial's releases are counted against one trial's price. Raises PrivacyError if unequal.
+    Each trial's releases are counted against one trial's price. Raises PrivacyError if a
+    trial released more or less.
     """
     # torch and what needs it: planning imports this module
     import torch

@@ -65,7 +65,8 @@ class Keystream:
     def make_part(self, name: str) -> Keystream:
         """Returns a separate stream for one part of this stream's use.
 
-        Raises PrivacyError for a part given before, or in a forked process: words would repeat.
+        Raises PrivacyError for a part that was given before, and in a forked process: words would
+        be used twice.
         """
         self._check_process()
         if name in self._parts:

@@ -1,10 +1,10 @@
 """The job of an unpriced search: trials of one (dataset, backbone, method, epsilon).
 
 A trial trains a network with the cell's plan, and is scored without noise on held-out training
-units. The units' names and the study's seed decide which, so a patient's images stay together.
+units. Unit names and the study's seed decide which are held out; a patient's images stay together.
 Held-out units stay in the plan as null rows, so n, sampling and divisor stay the cell's.
 
-A search resumes from its hidden log of trials, a trial from its checkpoint. None is private.
+A search resumes from its hidden log of trials, a trial from its checkpoint. Neither is private.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def search_job(job: Job, files: NetworkFiles, *, output: Path, limits: Limits) -
 def held_out_rows(store: FeatureStore, share: float, *, seed: int) -> Rows:
     """Returns True for the held-out rows, on which trials are scored: all rows of a unit, or none.
 
-    Only a unit's name and the seed decide. Raises DataError if no unit, or each unit, is held out.
+    Only a unit's name and the seed decide if it is held out. Raises DataError for none or all.
     """
     names = _unit_names(store)
     chosen = np.asarray(choose_by_id(names, fraction=share, seed=derived_seed(seed, "held out")))

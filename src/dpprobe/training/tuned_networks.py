@@ -1,6 +1,7 @@
 """Makes a cell from its seeds' networks, with any cell's files, for all readers of cells.
 
-`heads.safetensors` has the last layers, on each network's own features. Networks have a folder.
+`heads.safetensors` has the last layers, on each network's own features. Networks have their own
+folder.
 """
 
 from __future__ import annotations

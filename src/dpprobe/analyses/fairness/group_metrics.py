@@ -38,7 +38,8 @@ PERMUTATIONS = 500
 class Resamples:
     """Bootstrap samples of all units, with replacement; the first block begins with all units once.
 
-    Each block of samples has its own random stream, so samples are the same for any threads.
+    Each block of samples has its own random stream, so the samples are the same for any number of
+    threads.
     """
 
     def __init__(self, units: int, resamples: int, *, seed: int, threads: int = 1) -> None:

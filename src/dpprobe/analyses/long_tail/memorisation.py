@@ -166,7 +166,8 @@ def measure_memorisation(
 def choose_ridge(rows: Numbers, targets: Numbers, units: Index, *, seed: int) -> float:
     """Returns the ridge with the smallest squared error on rows that heads were not trained on.
 
-    Few heads, at most 2,000 units. On easy features only squared errors have no ties.
+    Uses a few heads on at most 2,000 units. Squared errors have no ties on easy features; shares of
+    right answers do.
     """
     count = int(units.max()) + 1
     drawn = open_stream(seed, "ridge units").permutation(count)[:PILOT_UNITS]
