@@ -34,7 +34,7 @@ class Law:
       mu, dimension, classes: exponents a, b, c of the signal.
       band: the range: quantiles of distances between results and law on left-out sources of images.
       widening: the factor that widens the range to hold the stated share of left-out sources' fits.
-      coverage: the share of fits that the range contained; each source was left out of fitting in turn.
+      coverage: the share of fits that the range contained, each source left out of fitting in turn.
       error: mean distance of a left-out source's results from the expected share.
       smallest: the smallest public dimension, the most favourable one, for an unknown dimension.
     """
