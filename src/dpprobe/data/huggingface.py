@@ -76,7 +76,7 @@ class Options(parquet.ColumnOptions):
     test: parquet.Paths | None = Field(
         None,
         min_length=1,
-        description="Test files, written in the same way; if absent, the training files are split.",
+        description="Test files, in the form of `train`; if absent, the training files are split.",
     )
     several_labels: bool = Field(
         False,

@@ -108,7 +108,7 @@ class Options(ColumnOptions):
     test: Paths | None = Field(
         None,
         min_length=1,
-        description="Test files, written in the same way; if absent, the training files are split.",
+        description="Test files, in the form of `train`; if absent, the training files are split.",
     )
     accepted_labels: AcceptedLabels | None = Field(
         None, description="Labels that count as correct beside `label`, for the test images (ReaL)."

@@ -33,7 +33,7 @@ class ShardOptions(UnitOptions):
     test: Paths | None = Field(
         None,
         min_length=1,
-        description="Test shards, written in the same way; if absent, dpprobe splits the training "
+        description="Test shards, in the form of `train`; if absent, dpprobe splits the training "
         "shards.",
     )
     image_member: str | None = Field(

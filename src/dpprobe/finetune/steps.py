@@ -232,7 +232,7 @@ class Training:
 
 
 def rows_at_once(network: TunedNetwork, physical_batch: int, views: int) -> int:
-    """Returns the rows that pass through a network together: `physical_batch` over the views.
+    """Returns how many rows pass through a network at once: `physical_batch` divided by views.
 
     On a CPU this is at most the batch of extraction: larger batches wait for memory.
     """

@@ -201,8 +201,8 @@ def read_candidates(options: Options, rows: Rows) -> Candidates:
     usable = (public.lengths.isfinite() & (public.lengths > 0)).nonzero()[:, 0]
     if not len(usable):
         raise DataError(
-            f"public_features {options.public_features}: no row has values that are finite and "
-            "not all 0; name another file"
+            f"public_features {options.public_features}: every row is all 0 or has "
+            "numbers that are not finite; name another file"
         )
     count = min(options.candidates, len(usable))
     kept = usable[torch.arange(count, device=usable.device) * len(usable) // count]

@@ -1,4 +1,4 @@
-"""Packs a head that was drawn into a bundle."""
+"""Packs a trained head into a bundle."""
 
 from __future__ import annotations
 

@@ -127,8 +127,8 @@ def choice_words(
     )
     if epsilon is not None:
         return (
-            f"{trains}Choosing this release by looking at all their results costs one training "
-            f"unit at most epsilon {rounded_up(epsilon):g} at delta {delta:g}, the release "
+            f"{trains}If all their results decided which head to release, the cost to one "
+            f"training unit is at most epsilon {rounded_up(epsilon):g} at delta {delta:g}, release "
             f"included.{SEEDED}{LOOKED_AT}{TEST_UNITS}"
         )
     if not exposed:

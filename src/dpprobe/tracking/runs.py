@@ -327,7 +327,7 @@ def dataset_input(dataset: str, info: DatasetInfo) -> DatasetInput:
 
 
 def pick_colour(index: int) -> str:
-    """Returns the colour of a run in charts, because MLflow's random colours may be equal."""
+    """Returns a run's colour in charts; MLflow's random ones may be alike for two runs."""
     return CLASS_COLOURS[index % len(CLASS_COLOURS)]
 
 

@@ -59,7 +59,7 @@ class FairnessOptions(Options):
     confidence: float = Field(0.95, ge=0.5, lt=1, description="Confidence level of the intervals.")
     reference: Name | None = Field(
         None,
-        description="Each cell's gaps are compared with the gaps of this method without privacy. "
-        "Without this option: with the non-private baseline, or if the study has none, with the "
-        "same method at inf.",
+        description="The non-private method whose gaps are the reference for all gaps. "
+        "Without this option: the non-private baseline, or if the study has none, the same method "
+        "at inf.",
     )

@@ -186,7 +186,8 @@ def check_choice(values: Values, plan: Plan) -> tuple[str, bool]:
         require_true(cells > 0, "has an epsilon but no cells")
         require_true(
             read_real("epsilon", epsilon) > plan.realised_epsilon,
-            f"epsilon {epsilon:g}: must be above the cost of the release alone",
+            f"epsilon {epsilon:g}: must be above the release's own epsilon, because it also covers "
+            "the choice",
         )
     if epsilon is not None or (cells == 0 and choices.NOT_COVERED not in words):
         require_same(
