@@ -347,7 +347,7 @@ def test_public_rows_that_do_not_fit(tmp_path: Path) -> None:
             DataError,
             "dimension 9, but the private features have 5",
         ),
-        ("empty", np.zeros((5, 5)), {"top": 1}, DataError, "no row has values that are finite and"),
+        ("empty", np.zeros((5, 5)), {"top": 1}, DataError, "every row is all 0 or has"),
         ("few", np.eye(5), {"top": 6}, ConfigError, "top 6: .* has 5 candidates"),
     ):
         manifest = store_of(tmp_path / name, np.asarray(public, dtype=np.float32))

@@ -785,7 +785,7 @@ def test_a_choice_that_costs_no_more_than_its_head_fails(original: Path) -> None
         if fits:
             check_choice(values, plan)
             continue
-        with pytest.raises(DataError, match="must be above the cost of the release alone"):
+        with pytest.raises(DataError, match="must be above the release's own epsilon"):
             check_choice(values, plan)
 
 
