@@ -32,7 +32,7 @@ import numpy.typing as npt
 import torch
 
 from dpprobe import devices
-from dpprobe.errors import ConfigError
+from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.heads.clipping import drawn_rows
 from dpprobe.heads.fitted import Fitted, Record
 from dpprobe.heads.gradient_options import GRADIENTS, GradientOptions, finite_weights
@@ -193,6 +193,8 @@ class ExactSums:
         self._step = grid_step(self._clip, factor_bits(rows.n))
         weights = torch.ones(len(rows)) if rows.weights is None else rows.weights
         self._weights = torch.where(rows.lengths.isfinite(), weights, 0.0)
+        if not bool((self._weights <= 1).all()):  # the sensitivity, and the integers' bounds
+            raise PrivacyError("weights of examples must be at most 1; nothing is released")
         self._whole = self._where_they_lie()
 
     def sum_all(self, weights: torch.Tensor) -> GridSum:

@@ -328,11 +328,13 @@ class Releases:
     def _release_at_once(self, name: str, sums: GridSum, deviation: float) -> torch.Tensor:
         """Returns what `_add_rounded_noise` does, in one pass over the sums of each seed."""
         out = np.empty(tuple(sums.units.shape))
-        for seed, units, noisy in zip(self.seeds, sums.units.numpy(), out, strict=True):
+        lines = out.reshape(len(self.seeds), -1)  # no copies, also of one number per seed
+        for seed, units, noisy in zip(self.seeds, sums.units.numpy(), lines, strict=True):
             numbers = self._make_rounded_gaussian(name, seed).draw_numbers(units.size, deviation)
             table = units if units.ndim == 2 else units.reshape(1, -1)
-            if not release_integers(table, numbers, LARGEST_SUM, sums.step, noisy.reshape(-1)):
+            if not release_integers(table, numbers, LARGEST_SUM, sums.step, noisy):
                 self._require_whole(name, sums.units)
+                raise PrivacyError(f"{name}: sums cannot be released; nothing is released")
         return torch.from_numpy(out)
 
     def _add_rounded_noise(

@@ -60,6 +60,16 @@ def exact(rows: Rows, clip: float, *, sigmoid: bool = False) -> ExactSums:
     return ExactSums(rows, clip, sigmoid=sigmoid, pool=None)
 
 
+@pytest.mark.parametrize("weight", [1.0 + 2.0**-23, 200.0, math.nan])
+def test_weights_above_one_are_refused(weight: float) -> None:
+    """They would break the sensitivity, and the bounds of 16-bit products."""
+    rows = normalised(training_set(9, 4, 3), "l2")
+    rows.weights = torch.ones(len(rows))
+    rows.weights[3] = weight
+    with pytest.raises(PrivacyError, match="weights of examples must be at most 1"):
+        exact(rows, 1.0)
+
+
 def square(sums: GridSum) -> Fraction:
     """The squared norm of the sums, exactly."""
     whole = [Fraction(unit) for unit in sums.units.flatten().tolist()]

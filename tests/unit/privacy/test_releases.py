@@ -135,10 +135,11 @@ def test_sums_off_the_grid_are_not_released() -> None:
         taken.release_gaussian("a", GridSum(torch.full((2, 3), 0.5, dtype=torch.float64), 1.0))
 
 
-@pytest.mark.parametrize("shape", [(2, 40), (2, 3, 7), (2, 4, 1, 5), (2, 5, 30)])
+@pytest.mark.parametrize("shape", [(2,), (2, 40), (2, 3, 7), (2, 4, 1, 5), (2, 5, 30)])
 def test_an_observer_gets_the_bits_of_a_release(shape: tuple[int, ...]) -> None:
     """Two ways through the code; sums may be a part of a larger array."""
-    units = (100 * torch.randn(*shape[:-1], 40, dtype=torch.float64)).round()[..., : shape[-1]]
+    larger = shape if len(shape) == 1 else (*shape[:-1], 40)
+    units = (100 * torch.randn(larger, dtype=torch.float64)).round()[..., : shape[-1]]
     sums = GridSum(units, 2.0**-12).divide_by(3.0)
     taken, observed = releases(mechanism("a", count=2)), releases(mechanism("a", count=2))
     observer: Any = SimpleNamespace(observe_release=lambda *given: given[3]())  # changes nothing
