@@ -688,7 +688,7 @@ def test_what_is_not_there(tmp_path: Path, changed: dict[str, Any], message: str
         ({"uncertain": "ones"}, "uncertain: works only with label_columns"),
         ({"missing": "zeros"}, "missing: zeros works only with label_columns"),
         ({"label_column": None, "label_columns": ["a", "b"], "class_names": ["x", "y", "z"]},
-         "class_names: not as many as label_columns"),
+         "class_names: not as many names as label_columns"),
         ({"label_column": None, "label_columns": ["a", "b"], "uncertain": {"c": "ones"},
           "class_names": None}, "uncertain.c: not one of label_columns"),
         ({"group_columns": ["Frontal/Lateral"]}, "'Frontal/Lateral' cannot be the name of a group"),
@@ -936,7 +936,7 @@ def test_a_label_in_another_spelling_is_told_with_the_class(tmp_path: Path) -> N
     rows[5]["kind"] = "Cat"
     write_csv(tmp_path / "a.csv", rows)
     with pytest.raises(
-        DataError, match=r"kind is 'Cat', which is not in .* \(write 'cat', or spell"
+        DataError, match=r"kind is 'Cat', which is not in .* \(write 'cat' in the file"
     ):
         prepare(tmp_path / "out", root=str(tmp_path), train="a.csv", **ANIMALS)
     with pytest.raises(ConfigError, match="'cat' and 'Cat' differ only in case or spaces"):
