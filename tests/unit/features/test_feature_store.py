@@ -681,7 +681,7 @@ def test_layers_and_accepted_labels_round_trip(tmp_path: Path, dtype: str, shard
         parts = [part for _, part in features.read_blocks(4, layer=name)]
         np.testing.assert_array_equal(np.concatenate(parts), expected)
     np.testing.assert_array_equal(features.read(), FEATURES.astype(dtype).astype(np.float32))
-    with pytest.raises(StoreError, match=r"no features of layer 3, only of 10, 2; add it"):
+    with pytest.raises(StoreError, match=r"no features of layer 3, only of 10, 2; add 3"):
         features.read(layer="3")
     with h5py.File(paths[0]) as file:
         assert file["layers/10"].dtype == dtype

@@ -463,7 +463,7 @@ def test_states_of_other_networks_are_refused() -> None:
     backbone = timm_backbone("vit")
     network = build(backbone, tune="head")
     other = tuned_state(build(backbone, tune="bias"))
-    with pytest.raises(ConfigError, match=r"body.patch_embed.proj.bias is only in the state"):
+    with pytest.raises(ConfigError, match=r"body.patch_embed.proj.bias is only in the saved state"):
         load_tuned_state(network, other)
     state = tuned_state(network)
     with pytest.raises(ConfigError, match="head.bias is missing in the state"):
