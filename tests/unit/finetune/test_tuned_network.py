@@ -466,7 +466,7 @@ def test_states_of_other_networks_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"body.patch_embed.proj.bias is only in the saved state"):
         load_tuned_state(network, other)
     state = tuned_state(network)
-    with pytest.raises(ConfigError, match="head.bias is missing in the state"):
+    with pytest.raises(ConfigError, match="head.bias is missing in the saved state"):
         load_tuned_state(network, {"head.weight": state["head.weight"]})
     with pytest.raises(ConfigError, match=r"head.bias is \[4\] in the saved state but \[3\]"):
         load_tuned_state(network, {**state, "head.bias": torch.zeros(4)})
