@@ -59,7 +59,7 @@ def test_a_delta_above_one_over_n_is_refused_or_where_allowed_warned_of(
         "accountant": "pld", "seeds": 1,
     }  # fmt: skip
     with pytest.raises(
-        PrivacyError, match=r"above 1/n = 0\.00333 .* or allow_delta_above_one_over"
+        PrivacyError, match=r"above 1/n = 0\.00333 .* or `allow_delta_above_one_over"
     ):
         write_plans({"full": FULL}, **given)
     assert not path.exists()
