@@ -216,7 +216,7 @@ UGLY = {
         lambda: encoded(header(VALUES, NumberOfFrames=2)), "2 frames in one file; save each"
     ),
     "transfer syntax": (
-        compressed, r"transfer syntax \(JPEG Lossless.*cannot be decoded here; rewrite the file uncompr"
+        compressed, r"transfer syntax \(JPEG Lossless.*cannot be decoded here; rewrite the file"
     ),
     "palette": (
         lambda: encoded(header(VALUES, PhotometricInterpretation="PALETTE COLOR")), "from a palette"
