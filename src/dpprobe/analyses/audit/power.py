@@ -149,7 +149,7 @@ class PlanFamily:
     def epsilon_of_accuracy(self, accuracy: float) -> float:
         """Computes the smallest epsilon, at the plan's delta, that allows a test this accuracy.
 
-        Uses the plan with another factor of noise. For a selection and for a plan without noise,
+        Uses the plan with its noise rescaled. For a selection and for a plan without noise,
         uses only (epsilon, delta). Returns 0 for an accuracy of 1/2 or less.
 
         Args:
