@@ -134,8 +134,9 @@ class DatasetOptions(Options, ABC):
     missing_classes: Literal["error", "warn"] = Field(
         "error",
         description="Treatment of a class without test images, if the source sets the test split "
-        "itself or the metric covers every class (auc, macro_accuracy, or no "
-        "`metric` for two classes). In other cases it is a warning. A class without training images is always an error.",
+        "itself or the metric needs every class. `auc` and `macro_accuracy` do, and the default "
+        "metric of two classes. In other cases it is a warning. A class without training images is "
+        "always an error.",
     )
     verify: Literal["decode", "hash"] = Field(
         "decode",
