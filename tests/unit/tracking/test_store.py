@@ -200,7 +200,7 @@ def test_a_certificate_that_is_not_trusted_is_named_at_once(
     login_server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address, path = login_server
-    with pytest.raises(TrackingError, match="set MLFLOW_TRACKING_SERVER_CERT_PATH"):
+    with pytest.raises(TrackingError, match="variable MLFLOW_TRACKING_SERVER_CERT_PATH"):
         reach_server(address)
     with monkeypatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_SERVER_CERT_PATH", str(path))
