@@ -50,7 +50,7 @@ def test_a_statement_that_cannot_be_read_is_named(tmp_path: Path, text: str | No
     path = tmp_path / "privacy.json"
     if text is not None:
         path.write_text(text)
-    with pytest.raises(DataError, match=r"privacy\.json: cannot be read .*; delete the file and run"):
+    with pytest.raises(DataError, match=r"privacy\.json: cannot be read .*; delete the file"):
         read_statement(path)
 
 
