@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from dpprobe.counted_nouns import count_noun
 from dpprobe.data.alike_names import find_alike, in_words
 from dpprobe.data.class_units import RARE
 from dpprobe.data.group_columns import BLANKS, MISSING_CODE, group_name, warn_of_code
@@ -265,7 +266,7 @@ class Checks:
 def rare_words(class_names: Sequence[str], train: Sequence[int], test: Sequence[int]) -> str:
     """Names the classes with fewer than `RARE` training or test images, but one or more of each."""
     few = [
-        f"class {name}: {_count_images(rows, 'training')}, {_count_images(tested, 'test')}"
+        f"class {name}: {count_noun(rows, 'training image')}, {count_noun(tested, 'test image')}"
         for name, rows, tested in zip(class_names, train, test, strict=True)
         if 0 < min(rows, tested) < RARE
     ]
@@ -276,10 +277,6 @@ def rare_words(class_names: Sequence[str], train: Sequence[int], test: Sequence[
         f"{'; '.join(few[:RARE_NAMED])}{more}: numbers about {'it' if len(few) == 1 else 'them'} "
         "are meaningless"
     )
-
-
-def _count_images(count: int, kind: str) -> str:
-    return f"{count:,} {kind} image{'' if count == 1 else 's'}"
 
 
 def label_words(label: Any, class_names: Sequence[str]) -> str:

@@ -195,13 +195,14 @@ def _of_csv(
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"images: {path}: cannot be read as CSV ({error}); replace it") from error
 
+    files = _find_files(path, [image for image, _ in named if image], root)
+
     def read_rows() -> Iterator[Row]:
         for number, (image, row_id) in enumerate(named):
             # None in a record that ends early
             place = str(files.path_of(image)) if image else None
             yield row_id or image or f"{path}:{number}", None, place
 
-    files = _find_files(path, [image for image, _ in named if image], root)
     return Source(count=len(named), rows=read_rows)
 
 

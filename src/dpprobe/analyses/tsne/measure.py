@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from dpprobe.artifacts import check_not_newer, read_table, write_table
+from dpprobe.counted_nouns import count_noun
 from dpprobe.errors import DataError
 
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ def _choose_colours(store: FeatureStore) -> tuple[np.ndarray, list[str], str]:
     if labels.ndim == 1:
         return labels, list(store.class_names), "class"
     counts = np.asarray((labels > 0).sum(axis=1))
-    names = ["1 label" if count == 1 else f"{count} labels" for count in range(counts.max() + 1)]
+    names = [count_noun(count, "label") for count in range(counts.max() + 1)]
     return counts, names, "positive labels"
 
 
