@@ -134,7 +134,8 @@ class LogHandler(LogHandlerBase):
         self._failures = Failures()
         self._statuses: dict[int | None, int | None] = {}  # of failed processes, by thread
         self._progress_time = 0.0
-        self._interrupted = self._nothing_to_do = self._ended = self._broken = False
+        self._interrupted = self._nothing_to_do = self._broken = False
+        self._ended = threading.Event()
         self._planned: dict[str, int] = {}  # jobs of a dry run by rule
         self._reasons: Counter[str] = Counter()
         self._targets: set[str] = set()  # rules that make nothing
@@ -145,8 +146,7 @@ class LogHandler(LogHandlerBase):
             threading.Thread(target=self._report_waits, daemon=True).start()
 
     def _report_waits(self) -> None:
-        while not (self._ended or self._broken):
-            time.sleep(1)
+        while not (self._ended.wait(1) or self._broken):
             with suppress(RuntimeError):  # a job began meanwhile
                 self._report_wait(time.monotonic())
 
@@ -266,8 +266,8 @@ class LogHandler(LogHandlerBase):
 
     def close(self) -> None:
         """Ends a run: writes the causes of its failures, or its results."""
-        if not self._ended:
-            self._ended = True
+        if not self._ended.is_set():
+            self._ended.set()
             try:
                 self._end()
             except Exception:  # Snakemake drops what a handler raises when it closes

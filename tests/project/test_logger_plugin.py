@@ -6,6 +6,7 @@ import logging
 import re
 import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +24,21 @@ from snakemake_logger_plugin_dpprobe import (
     shorten_interrupt,
 )
 from snakemake_logger_plugin_dpprobe.failures import describe_clock, read_status
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A handler that nobody closes would go on looking whether its jobs wait."""
+    made, start = [], LogHandler.__post_init__
+
+    def note(handler: LogHandler) -> None:
+        made.append(handler)
+        start(handler)
+
+    monkeypatch.setattr(LogHandler, "__post_init__", note)
+    yield
+    for handler in made:
+        handler._ended.set()
 
 
 class TestHandler(TestLogHandlerBase):
