@@ -76,8 +76,7 @@ format: $(READY)
 	$(BIN)/snakefmt Snakefile workflow
 
 schema: $(READY)
-	$(BIN)/python -m dpprobe schema > workflow/schemas/study.schema.json
-	$(BIN)/python -m dpprobe schema bundle > workflow/schemas/bundle.schema.json
+	$(BIN)/python bench/schemas.py
 	$(BIN)/python bench/options_page.py
 	$(BIN)/python bench/reference_page.py
 

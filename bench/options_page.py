@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dpprobe.study.schema import study_schema
+from schemas import study_schema
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "options.md"
 INTRODUCTION = """\

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import errno
-import json
 import logging
 import os
 import sys
@@ -13,14 +12,12 @@ from typing import NoReturn
 from dpprobe.doctor.doctor_command import add_command as add_doctor
 from dpprobe.draft.init_command import add_command as add_init
 from dpprobe.errors import DpprobeError
-from dpprobe.release.bundle import bundle_schema
 from dpprobe.release.commands import add_commands
 from dpprobe.reporting.plan_command import add_command as add_plan
 from dpprobe.reporting.results_command import add_command as add_results
 from dpprobe.study import catalog
 from dpprobe.study.check_command import add_command as add_check
 from dpprobe.study.run_command import add_command as add_run
-from dpprobe.study.schema import study_schema
 from dpprobe.versions import code_version
 
 
@@ -28,14 +25,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="dpprobe", description=__doc__)
     parser.add_argument("--version", action=_Version)
     commands = parser.add_subparsers(dest="command", required=True)
-    schema = commands.add_parser("schema", help="print the JSON schema of a study")
-    schema.add_argument(
-        "of",
-        nargs="?",
-        choices=["study", "bundle"],
-        default="study",
-        help="which schema to print: study or bundle",
-    )
     known = commands.add_parser(
         "catalog", help="list the datasets and backbones that a study can name"
     )
@@ -56,9 +45,6 @@ def main() -> None:
         if "run" in arguments:
             _show_progress()
             status = arguments.run(arguments)
-        elif arguments.command == "schema":
-            values = study_schema() if arguments.of == "study" else bundle_schema()
-            print(json.dumps(values, indent=2))
         else:
             print(describe_dataset(arguments.name) if arguments.name else list_catalog())
         sys.stdout.flush()

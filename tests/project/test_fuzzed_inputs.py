@@ -120,7 +120,6 @@ STUDY: dict[str, Any] = {
 COMMANDS = [
     ["check", "study.yaml"],
     ["check", "study.yaml", "rows.csv"],
-    ["schema", "bundle"],
     ["catalog", "cifar10"],
     ["init", "rows.csv", "--label", "label", "--force", "--output", "new.yaml"],
     ["init", "rows.parquet", "--force"],

@@ -339,12 +339,3 @@ def read_bundle(folder: Path) -> Bundle:
                 f"{folder / HEAD_FILE}: {name}: not finite float32 numbers; fetch the bundle again"
             )
     return Bundle(folder=folder, facts=facts, weights=weights, arrays=tensors, statement=statement)
-
-
-def bundle_schema() -> dict[str, Any]:
-    """Returns the JSON schema of bundle.json."""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "bundle.json of a dpprobe release",
-        **BundleFacts.model_json_schema(),
-    }

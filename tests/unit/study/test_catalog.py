@@ -238,7 +238,7 @@ def test_another_source_keeps_what_is_known_of_the_rows(tmp_path: Path) -> None:
 def test_a_list_that_nobody_reads_to_its_end(repository: Path) -> None:
     """As `python -m dpprobe catalog | head` does it."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "dpprobe", "schema"],
+        [sys.executable, "-m", "dpprobe", "catalog"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=repository,
     )  # fmt: skip
     assert process.stdout is not None

@@ -38,7 +38,6 @@ from dpprobe.release.bundle import (
     STATEMENT_FILE,
     SUMS_FILE,
     BundleFacts,
-    bundle_schema,
     write_sums,
 )
 from dpprobe.release.evaluation import (
@@ -62,6 +61,7 @@ from dpprobe.release.verification.evidence_checks import (
 )
 from dpprobe.release.verification.stated_plan import check_price, read_plan
 from dpprobe.release.verification.verify import verify_bundle
+from schemas import bundle_schema
 from tests.support import bundles, release_study
 from tests.support.bundles import write_example
 from tests.unit.release.test_evaluation import head, of_test_rows

@@ -1,9 +1,10 @@
-"""The JSON schema of a study's file."""
+"""Writes the JSON schemas of studies and of bundles to workflow/schemas."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from dpprobe.backbones.registry import FAMILIES
@@ -11,8 +12,11 @@ from dpprobe.data.registry import SOURCES
 from dpprobe.heads.registry import METHODS
 from dpprobe.options import NAME_PATTERN, options_class
 from dpprobe.privacy.limits import INFINITE, LARGEST_EPSILON, SMALLEST_EPSILON
+from dpprobe.release.bundle import BundleFacts
 from dpprobe.study import catalog
 from dpprobe.study.study import Study
+
+FOLDER = Path(__file__).resolve().parents[1] / "workflow" / "schemas"
 
 
 def study_schema() -> dict[str, Any]:
@@ -63,3 +67,17 @@ def _define_options(
     options["required"] = sorted({*options.get("required", []), key})
     definitions[f"{key}_{name}"] = options
     return {"$ref": f"#/$defs/{key}_{name}"}
+
+
+def bundle_schema() -> dict[str, Any]:
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "bundle.json of a dpprobe release",
+        **BundleFacts.model_json_schema(),
+    }
+
+
+if __name__ == "__main__":
+    for name, schema in (("study", study_schema()), ("bundle", bundle_schema())):
+        text = json.dumps(schema, indent=2) + "\n"
+        (FOLDER / f"{name}.schema.json").write_text(text, encoding="utf-8")

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from jsonschema.protocols import Validator
 
-from dpprobe.study.schema import study_schema
 from dpprobe.study.study_file import load_study
+from schemas import study_schema
 from tests.support.script_modules import load_script
 from tests.support.small_study import STUDY, changed
 
