@@ -76,7 +76,7 @@ def _list_notes(grid: Grid, bests: Sequence[Best], folder: Path) -> list[str]:
         for text in (
             *([f"{ABOVE_NOTE}."] if dataset in grid.above else []),
             *([f"{LEFT_OUT}."] if measure.is_partial else []),
-            *list_cautions(grid, bests, dataset, columns=list_best_columns(bests, dataset)),
+            *list_cautions(grid, dataset, columns=list_best_columns(bests, dataset)),
         )
     ]
     notes += [f"{UNPRICED}."] if grid.unpriced else []

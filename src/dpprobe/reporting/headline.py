@@ -159,7 +159,7 @@ def headline_lines(grid: Grid, bests: Sequence[Best], dataset: str) -> list[str]
         for doubt in list_doubts(best):
             doubts.setdefault(doubt, []).append(best.budget)
     lines += [f"ε = {', '.join(at)}: {doubt}" for doubt, at in doubts.items()]
-    return lines + list(list_cautions(grid, bests, dataset))
+    return lines + list(list_cautions(grid, dataset))
 
 
 def worst_class(best: Best) -> str:

@@ -1,19 +1,15 @@
 """Warnings without which a headline would mislead.
 
-They name classes that are never predicted, results that fall as epsilon grows, and non-private
-baselines below a head without noise.
+They name classes that are never predicted, and non-private baselines below a head without noise.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import combinations
 
 from dpprobe.privacy.risk import budget_words
-from dpprobe.results.best_private import Best, best_ceiling, best_result
-from dpprobe.results.bootstrap import CONFIDENCE
-from dpprobe.results.paired_difference import compare_entries
+from dpprobe.results.best_private import best_ceiling, best_result
 from dpprobe.results.summary import Entry, Grid
 
 CLASSES_NAMED = 5
@@ -90,61 +86,6 @@ def weak_baseline_lines(grid: Grid, dataset: str) -> list[str]:
     return lines
 
 
-def describe_falls(
-    grid: Grid, bests: Sequence[Best], dataset: str, columns: Iterable[tuple[str, str]]
-) -> list[str]:
-    """Describes where results fall by more than noise as epsilon grows.
-
-    Compares all pairs of epsilons, for the best private results and for each column, and reports
-    the pair with the largest fall. At this confidence, one of twenty curves that do not fall is
-    reported as falling. Cells with one seed are left out, because their training noise is unknown.
-    """
-    of_dataset = [best for best in bests if best.dataset == dataset]
-    lines = []
-    if (
-        pair := _describe_steepest([(each.budget, each.entry, each.luck) for each in of_dataset])
-    ) and (len({(best.backbone, best.method) for best in of_dataset}) > 1):
-        lines.append(f"The best private result falls {pair}")
-    for backbone, method in columns:
-        curve = [
-            (budget_words(entry.epsilon or row[1]), entry, 0.0)
-            for row in grid.rows
-            if row[0] == dataset
-            and (entry := grid.get(row, (backbone, method))) is not None
-            and entry.private
-        ]
-        if pair := _describe_steepest(curve):
-            lines.append(f"{method} on {backbone} falls {pair}")
-    return _limit_lines(lines)
-
-
-FALL_REMEDY = (
-    "A larger ε should not cost quality: look at the recall of each class and at the method's "
-    "options, and do not prefer the smaller ε for its result"
-)
-
-
-def _describe_steepest(curve: Sequence[tuple[str, Entry, float]]) -> str:
-    """Describes the pair of epsilons between which a curve falls most; empty if it never falls."""
-    pairs = list(combinations([each for each in curve if each[1].seeds > 1], 2))
-    confidence = 1 - (1 - CONFIDENCE) / max(1, len(pairs))
-    drops = []
-    for (low, first, luck), (high, second, other_luck) in pairs:
-        points = (
-            compare_entries(first, second, confidence=confidence).move_by(-luck).move_by(other_luck)
-        )
-        if points.apart and points.difference > 0:
-            means = first.mean - luck, second.mean - other_luck
-            drops.append((points.difference, low, high, means))
-    if not drops:
-        return ""
-    drop, low, high, means = max(drops)
-    return (
-        f"by {drop:.1f} points from ε = {low} ({means[0]:.1f}%) to {high} ({means[1]:.1f}%), more "
-        "than noise"
-    )
-
-
 def _limit_lines(lines: Sequence[str]) -> list[str]:
     rest = len(lines) - SENTENCES
     return [*lines[:SENTENCES], *([f"{rest} more of this kind"] if rest > 0 else [])]
@@ -162,11 +103,7 @@ def _say_seeds(seeds: int) -> str:
 
 
 def list_cautions(
-    grid: Grid,
-    bests: Sequence[Best],
-    dataset: str,
-    *,
-    columns: Iterable[tuple[str, str]] | None = None,
+    grid: Grid, dataset: str, *, columns: Iterable[tuple[str, str]] | None = None
 ) -> Iterator[str]:
     """Yields the warnings without which a dataset's results would mislead.
 
@@ -177,7 +114,5 @@ def list_cautions(
     for balanced in (False, True):
         if lines := never_predicted_lines(grid, dataset, columns, balanced=balanced):
             yield f"Never predicted: {'; '.join(lines)}. {never_remedy(balanced=balanced)}."
-    if lines := describe_falls(grid, bests, dataset, columns):
-        yield f"Falling: {'; '.join(lines)}. {FALL_REMEDY}."
     if lines := weak_baseline_lines(grid, dataset):
         yield f"{'; '.join(lines)}."

@@ -19,11 +19,10 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import ndtri, stdtrit
+from scipy.special import stdtrit
 
 from dpprobe.results.bootstrap import CONFIDENCE
 from dpprobe.results.summary import Entry
-from dpprobe.results.uncertainty import SEED_INTERVAL
 
 # Fewer test examples, or a rare class of fewer that causes all of the variance, give too few
 # different halves. In simulations with 10 rows, 90 of 100 intervals contained the truth.
@@ -81,14 +80,14 @@ class Comparison:
         )
 
 
-def compare_entries(first: Entry, second: Entry, *, confidence: float = CONFIDENCE) -> Comparison:
+def compare_entries(first: Entry, second: Entry) -> Comparison:
     """Compares the headline metrics of two cells of a dataset: the first mean minus the second."""
     difference = first.mean - second.mean
     one_seed = any(entry.private and entry.seeds < 2 for entry in (first, second))
-    paired = _paired_half(first, second, confidence)
+    paired = _paired_half(first, second)
     sides, way = (paired, paired), PAIRED
     if paired is None:
-        sides, way = _independent_sides(first, second, confidence), INDEPENDENT
+        sides, way = _independent_sides(first, second), INDEPENDENT
     below, above = sides
     if below is None or above is None:
         return Comparison(difference=difference, low=None, high=None, way=None, one_seed=one_seed)
@@ -96,34 +95,17 @@ def compare_entries(first: Entry, second: Entry, *, confidence: float = CONFIDEN
     return Comparison(difference=difference, low=low, high=high, way=way, one_seed=one_seed)
 
 
-def _independent_sides(
-    first: Entry, second: Entry, confidence: float
-) -> tuple[float | None, float | None]:
+def _independent_sides(first: Entry, second: Entry) -> tuple[float | None, float | None]:
     sides: list[tuple[float, float]] = []
     for entry in (first, second):
         if entry.both_low is None or entry.both_high is None:
             return None, None
-        wider, mean = _widening_factor(entry, confidence), entry.mean
-        sides.append((wider * (mean - entry.both_low), wider * (entry.both_high - mean)))
+        sides.append((entry.mean - entry.both_low, entry.both_high - entry.mean))
     (low, high), (other_low, other_high) = sides
     return math.hypot(low, other_high), math.hypot(high, other_low)
 
 
-def _widening_factor(entry: Entry, confidence: float) -> float:
-    """Returns the factor from a cell's 95% interval to an interval of another confidence.
-
-    For a normal error the factor is the ratio of quantiles. For few seeds and confidences above
-    95%, Student's t has a larger ratio; using that for rows and seeds together is conservative.
-    """
-    ends = np.array([1 + confidence, 1 + CONFIDENCE]) / 2
-    normal = ndtri(ends[0]) / ndtri(ends[1])
-    if not (entry.both_interval or "").startswith(SEED_INTERVAL):
-        return float(normal)
-    student = stdtrit(entry.seeds - 1, ends)
-    return float(max(normal, student[0] / student[1]))
-
-
-def _paired_half(first: Entry, second: Entry, confidence: float) -> float | None:
+def _paired_half(first: Entry, second: Entry) -> float | None:
     """Returns half of the paired interval; None if the halves give no estimate."""
     if first.halves is None or second.halves is None:
         return None
@@ -144,4 +126,4 @@ def _paired_half(first: Entry, second: Entry, confidence: float) -> float | None
             parts.append((variance, len(entry.values) - 1))
     total = math.fsum(variance for variance, _ in parts)
     freedom = total**2 / math.fsum(variance**2 / degrees for variance, degrees in parts)
-    return float(stdtrit(freedom, (1 + confidence) / 2)) * math.sqrt(total)
+    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * math.sqrt(total)

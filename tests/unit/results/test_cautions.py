@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,11 @@ from dpprobe.reporting.headline import (
     majority_words,
     verdict,
 )
-from dpprobe.results.best_private import Best, best_private
-from dpprobe.results.cautions import describe_falls, list_cautions, never_predicted_lines
+from dpprobe.results.best_private import best_private
+from dpprobe.results.cautions import list_cautions, never_predicted_lines
 from dpprobe.results.cell_record import read_cell
-from dpprobe.results.halves import half_values, split_rows
 from dpprobe.results.headline_metric import headline_reason, least_class
-from dpprobe.results.held_out import HeldOut
-from dpprobe.results.summary import Entry, Grid, read_grid, summarise_cells
+from dpprobe.results.summary import Grid, read_grid, summarise_cells
 from tests.support.cell_files import write_cell
 
 LESIONS: dict[str, Any] = {"class_names": ("benign", "malignant"), "shares": (0.9, 0.1)}
@@ -97,10 +94,6 @@ def _never(grid: Grid, *, balanced: bool = False) -> list[str]:
     return never_predicted_lines(grid, "digits", grid.columns, balanced=balanced)
 
 
-def _falls(grid: Grid, bests: list[Best]) -> list[str]:
-    return describe_falls(grid, bests, "digits", grid.columns)
-
-
 def _majority(path: Path, *, seeds: int) -> None:
     """Changes a cell to one of which so many seeds answer the first class alone."""
     values = read_json(path)
@@ -134,8 +127,8 @@ def test_a_class_that_is_never_predicted_is_named_with_its_cells(tmp_path: Path)
         "malignant in all 3 seeds by sgd on pixels (ε = 0.5, 1)",
         "malignant in 1 of 3 seeds by sgd on pixels (ε = 8)",
     ]
-    assert "Never predicted: malignant in" in " ".join(list_cautions(grid, [], "digits"))
-    assert not list(list_cautions(grid, [], "digits", columns=[("pixels", "another")]))
+    assert "Never predicted: malignant in" in " ".join(list_cautions(grid, "digits"))
+    assert not list(list_cautions(grid, "digits", columns=[("pixels", "another")]))
     record = read_cell(cells[0])
     least = least_class(record)
     assert least is not None
@@ -144,7 +137,7 @@ def test_a_class_that_is_never_predicted_is_named_with_its_cells(tmp_path: Path)
     share = 100 * max(record.test_counts or ()) / 660
     words = majority_words(best.entry, best.measure)
     assert words == f"50.0% AUC, {share:.1f}% accuracy"
-    assert "If the class is rare, `balanced: true`" in " ".join(list_cautions(grid, [], "digits"))
+    assert "If the class is rare, `balanced: true`" in " ".join(list_cautions(grid, "digits"))
     told = headline_lines(grid, best_private(grid, {}), "digits")
     assert any(
         "recall of the best private head: 0.0% (class malignant) at ε = 0.5" in t for t in told
@@ -208,7 +201,7 @@ def test_a_class_balanced_head_is_not_told_to_become_one(option: str, tmp_path: 
         write_json(path, values)
         _majority(path, seeds=3)
     grid = _grid(tmp_path, *cells)
-    already, advised = sorted(list_cautions(grid, [], "digits"), key=lambda text: "plain" in text)
+    already, advised = sorted(list_cautions(grid, "digits"), key=lambda text: "plain" in text)
     assert "malignant in all 3 seeds by auto on pixels" in already
     assert "class-balanced already" in already
     assert "balanced: true" not in already
@@ -226,7 +219,7 @@ def test_a_baseline_below_a_head_without_noise_is_called_a_reference(
     ]
     grid = _grid(tmp_path, *cells)
     means = {method: entry.mean for (_, _, _, method), entry in grid.entries.items()}
-    cautions = list(list_cautions(grid, [], "digits"))
+    cautions = list(list_cautions(grid, "digits"))
     assert (means["sgd"] - means["nonprivate"] > 1) is told
     assert cautions == [
         f"On pixels the non-private baseline ({means['nonprivate']:.1f}%) is below sgd without "
@@ -261,86 +254,6 @@ def test_many_classes_are_counted_rather_than_listed(tmp_path: Path) -> None:
     (line,) = _never(_grid(tmp_path, path))
     assert line.count(",") < 10
     assert "c4 and 85 more in all 3 seeds" in line
-
-
-def test_a_result_that_falls_as_epsilon_grows_is_told(tmp_path: Path) -> None:
-    cells = [
-        write_cell(tmp_path, method="prototypes", epsilon=epsilon, quality=quality, rows=600)
-        for epsilon, quality in (("1", 4.0), ("2", 2.0), ("8", 0.5))
-    ]
-    grid = _grid(tmp_path, *cells)
-    (line,) = _falls(grid, best_private(grid, {}))
-    means = {entry[1]: grid.entries[entry].mean for entry in grid.entries}
-    assert line == (
-        f"prototypes on pixels falls by {means[1.0] - means[8.0]:.1f} points from ε = 1 "
-        f"({means[1.0]:.1f}%) to 8 ({means[8.0]:.1f}%), more than noise"
-    )
-    rising = [
-        write_cell(tmp_path, method="sgd", epsilon=epsilon, quality=2.0, rows=600)
-        for epsilon in ("0.5", "1", "2", "8")
-    ]
-    grid = _grid(tmp_path, *rising)
-    assert _falls(grid, best_private(grid, {})) == []
-    assert "Falling" not in " ".join(list_cautions(grid, best_private(grid, {}), "digits"))
-
-
-@pytest.mark.parametrize(("seeds", "told"), [(1, 0), (5, 2)])
-def test_the_noise_of_training_is_no_fall(seeds: int, told: int) -> None:
-    """Five epsilons are equally good, and noise moves each seed by 4 points.
-
-    One curve in twenty may be said to fall. Of one seed nothing tells the noise from a fall.
-    """
-    generator = np.random.default_rng(0)
-    labels = np.zeros(600, dtype=np.int64)
-    halves = split_rows("accuracy", labels)
-    epsilons = (0.5, 1.0, 2.0, 4.0, 8.0)
-    fell = 0
-    for _ in range(40):
-        hard = generator.random(600)
-        entries = {}
-        for epsilon in epsilons:
-            chance = 0.7 + 0.04 * generator.normal(size=(seeds, 1))
-            right = 0.5 * hard + 0.5 * generator.random((seeds, 600)) < _quantile(chance)
-            values = [
-                half_values("accuracy", np.eye(2)[1 - each.astype(int)], labels, halves=halves)
-                for each in right
-            ]
-            entries["d", epsilon, "b", "m"] = Entry(
-                mean=100 * right.mean(), low=None, high=None, interval=None,
-                values=tuple(100 * right.mean(axis=1)), halves=100 * np.array(values),
-                test_units=600, seeds=seeds, private=True, ceiling=False,
-            )  # fmt: skip
-        grid = Grid(
-            rows=tuple(("d", epsilon) for epsilon in epsilons), columns=(("b", "m"),),
-            entries=entries, deltas={}, above=frozenset(), measures={}, choices={}, reasons={},
-        )  # fmt: skip
-        fell += bool(describe_falls(grid, [], "d", grid.columns))
-    assert fell <= told
-
-
-@pytest.mark.parametrize(("luck", "told"), [(0.0, True), (25.0, False)])
-def test_what_two_choices_add_makes_a_fall_less_sure(
-    luck: float, told: bool, tmp_path: Path
-) -> None:
-    """The luck of both is the same: the difference stays at 28 points."""
-    cells = [
-        write_cell(tmp_path, method=method, epsilon=epsilon, quality=quality, rows=600)
-        for method, epsilon, quality in (("a", "1", 2.0), ("c", "4", 0.5))
-    ]
-    grid = _grid(tmp_path, *cells)
-    bests = [
-        replace(
-            best,
-            held_out=HeldOut(value=best.entry.mean - luck, seeds=True),
-        )
-        for best in best_private(grid, {})
-    ]
-    assert bool(_falls(grid, bests)) is told
-
-
-def _quantile(chance: np.ndarray) -> np.ndarray:
-    """The quantile of (U + V) / 2, U and V uniform: below it with that chance, of above a half."""
-    return 1 - np.sqrt((1 - chance) / 2)
 
 
 def test_of_one_seed_a_difference_from_the_ceiling_may_be_its_noise(tmp_path: Path) -> None:

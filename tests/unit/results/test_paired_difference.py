@@ -17,7 +17,7 @@ from dpprobe.results.paired_difference import (
     compare_entries,
 )
 from dpprobe.results.summary import Entry
-from dpprobe.results.uncertainty import SEED_INTERVAL, summarise_records
+from dpprobe.results.uncertainty import summarise_records
 
 TIMES = 200
 
@@ -196,25 +196,6 @@ def test_cells_that_are_alike_everywhere_have_an_interval_with_a_width() -> None
     assert found.high is not None
     assert (moved.low, moved.high) == (found.low, found.high + 1.0)
     assert found.move_by(-1.0).low == found.low - 1.0
-
-
-@pytest.mark.parametrize(("rows", "way"), [(300, PAIRED), (15, INDEPENDENT)])
-def test_more_confidence_makes_a_wider_interval(rows: int, way: str) -> None:
-    entries = [_entry(each) for each in _pair(np.random.default_rng(4), rows, 1)]
-    told = [compare_entries(*entries, confidence=confidence) for confidence in (0.95, 0.995)]
-    assert {each.way for each in told} == {way}
-    widths = [each.high - each.low for each in told if each.high and each.low]
-    # 1.43 of normal quantiles; of Student's t with the 31 degrees of the splits 1.48
-    assert widths[1] == pytest.approx(1.45 * widths[0], rel=0.03)
-
-
-def test_over_few_seeds_more_confidence_widens_as_students_t_does() -> None:
-    entry = replace(
-        _entry(np.arange(15)[None] < 10), both_interval=SEED_INTERVAL, values=(60.0, 70.0), seeds=2
-    )
-    low = [compare_entries(entry, entry, confidence=each).low for each in (0.95, 0.995)]
-    assert low[0] is not None
-    assert low[1] == pytest.approx(10.01 * low[0], rel=0.01)  # 127.3 / 12.7
 
 
 def test_of_one_seed_the_noise_of_training_is_missing() -> None:

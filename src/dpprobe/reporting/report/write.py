@@ -111,7 +111,7 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
             best,
             ours,
             infos[name],
-            cautions=list(list_cautions(grid, bests, name, columns=list_best_columns(bests, name))),
+            cautions=list(list_cautions(grid, name, columns=list_best_columns(bests, name))),
             plan=next((part for part in parts if part["backbone"] == best.backbone), None),
             unplanned=unplanned_words(grid, name),
             subgroups=name in with_groups,
