@@ -1,4 +1,4 @@
-"""Tables 4 and 8 of Mehta et al. 2022, and its figure 1b as a table."""
+"""Table 4 of Mehta et al. 2022, and its figure 1b as a table."""
 
 from __future__ import annotations
 
@@ -29,12 +29,6 @@ from dpprobe.results.cell_results import CellResult, compare_means
 from dpprobe.study.ablations import LEARNING_RATE, OPTIMISERS, best_base, find_changes
 
 NO_CHANGE = "no change"
-RATE_NOTE = (
-    "Published rates are images per second on one TPUv4 core. Each image passes through the whole "
-    "network at every step, because images are augmented. Measured rates are rows per second of "
-    "the training job on this machine, for all seeds together, from features that were extracted "
-    "once. They do not include the extraction."
-)
 
 
 def ablation_table(run: Run, published: Published) -> Table:
@@ -174,59 +168,6 @@ def _shorten_value(value: Any) -> str:
     if isinstance(value, Mapping):
         return str(value.get("kind", value))
     return str(value)
-
-
-def throughput_table(run: Run, published: Published) -> Table:
-    """Makes table 8: full fine-tuning against the last layer, and rows per second as measured."""
-    rows = []
-    for row in published.of_table(TRANSFER, "8").rows:
-        numbers = row_numbers(published, "8", row.row)
-        ratio = numbers["speed_up"]
-        rows.append(
-            make_row(
-                row.row, source_cell(published, ratio.citation), "DP-LAMB",
-                printed_cell(numbers["full"]), printed_cell(numbers["last"]),
-                TableCell(text=f"{ratio.text}×", value=ratio.value), BLANK, BLANK,
-            )
-        )  # fmt: skip
-    ours = _make_rate_rows(run)
-    notes = [
-        RATE_NOTE,
-        "The measured rate is seeds × steps × batch size, divided by the seconds of fitting and "
-        "recording: the median over a method's private cells, to two digits. Jobs that train "
-        "networks may be interrupted and resumed, so only bench/fine_tune.py times their steps. "
-        "The measured column of full fine-tuning is therefore blank here.",
-    ]
-    return make_table(
-        "large_scale_transfer_table8",
-        "Throughput, full fine-tuning against the last layer (table 8 of Mehta et al. 2022)",
-        (
-            "<Model", "<Source", "<Method", "Full, images/s/core", "Last layer, images/s/core",
-            "Speed-up", "Features", "Last layer, rows/s of a job",
-        ),
-        [*rows, *ours],
-        notes,
-    )  # fmt: skip
-
-
-def _make_rate_rows(run: Run) -> list[tuple[TableCell, ...]]:
-    rates: dict[tuple[str, str, int], list[float]] = {}
-    for cell in run.cells:
-        visited = cell.visited_rows if cell.private and cell.seconds else None
-        if cell.seconds and visited:
-            key = cell.backbone, cell.method, cell.dimension
-            rates.setdefault(key, []).append(visited / cell.seconds)
-    rows = []
-    for (backbone, method, dimension), values in rates.items():
-        middle = float(f"{sorted(values)[len(values) // 2]:.2g}")
-        rows.append(
-            make_row(
-                backbone, run.source, method, BLANK, BLANK, BLANK,
-                TableCell(text=str(dimension), value=dimension),
-                TableCell(text=f"{middle:,.0f}", value=middle),
-            )
-        )  # fmt: skip
-    return rows
 
 
 def passes_table(run: Run, published: Published) -> Table:

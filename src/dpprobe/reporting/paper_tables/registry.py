@@ -98,9 +98,6 @@ PAPER_TABLES: dict[str, PaperTable] = {
         lambda study: _has_private_head(study, "lamb"), "batch_sizes:model_sizes"
     ),
     "large_scale_transfer_table4": PaperTable(_has_changes, "large_scale_transfer:ablation_table"),
-    "large_scale_transfer_table8": PaperTable(
-        _counts_steps, "large_scale_transfer:throughput_table"
-    ),
     "large_scale_transfer_table9": PaperTable(
         _has_small_batches, "batch_sizes:batch_sizes", {"table": "9"}
     ),

@@ -92,16 +92,6 @@ def test_the_number_of_crops_is_part_of_the_change_of_crop(tmp_path: Path) -> No
     assert "preprocessing crop inception → centre" in changes
 
 
-def test_the_rate_is_rows_by_the_recorded_seconds(tmp_path: Path) -> None:
-    options = {"head": "sgd", "batch_size": 50, "steps": 40}
-    path = paper_cell(tmp_path, options=options)
-    table = table_of(paper_run([path]), "large_scale_transfer_table8")
-    (row,) = [row for row in rows_as_text(table) if row["Method"] == "sgd"]
-    assert row["Last layer, rows/s of a job"] == f"{3 * 40 * 50 / 1.5:,.0f}"  # 3 seeds, 1.5 s
-    assert row["Full, images/s/core"] == row["Speed-up"] == ""
-    assert any("They do not include the extraction" in note for note in table.notes)
-
-
 def test_a_sweep_that_lacks_a_batch_size_says_how_to_run_one(tmp_path: Path) -> None:
     table = table_of(paper_run(batch_cells(tmp_path)), "large_scale_transfer_table2")
     assert any("--configfile config/large_scale_transfer.yaml" in note for note in table.notes)

@@ -38,7 +38,7 @@ SGD = {"head": "sgd", "batch_size": 8, "epochs": 2}
 TABLE_2 = "foundation_features_table2"
 HEADS = "features_second_order_headline"
 PRIVATE = {TABLE_2}
-STEPS = {"large_scale_transfer_table8", "large_scale_transfer_figure1b"}
+STEPS = {"large_scale_transfer_figure1b"}
 MEHTA = "large_scale_transfer_table{}"
 
 
