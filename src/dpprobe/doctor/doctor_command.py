@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -25,7 +23,6 @@ _LOCKS = Path(".snakemake/locks")
 _THREADS = 8  # reading takes most of the time, and hashing releases Python's lock
 # A folder that changed in the last 60 s is checked up to 4 times, as jobs may be publishing it.
 _RECENT, _LOOKS, _PAUSE = 60, 4, 0.5
-_LOGS = {"logs", "benchmarks", "mlartifacts"}  # folders whose files need no hash
 
 
 def add_command(commands: Any) -> None:
@@ -81,12 +78,10 @@ def _run_doctor(arguments: argparse.Namespace) -> int:
         print(f"{each.path}: {each.fault}; {remedy}")
     if damaged and run is None:
         print(f"no run in this folder wrote {results}: add --configfile FILE to the commands")
-    size, unhashed = sum(each.size for each in checked), _count_unhashed(results, checked)
-    kinds = ", ".join(f"{name} {count:,}" for name, count in unhashed.items())
+    size = sum(each.size for each in checked)
     print(
         f"{count_noun(len(checked), 'file')}, {format_size(size)} checked in {seconds:.1f} s "
-        f"({format_size(int(size / seconds))}/s): {len(damaged):,} damaged; "
-        f"{unhashed.total():,} more have no recorded hash" + (f" ({kinds})" if kinds else "")
+        f"({format_size(int(size / seconds))}/s): {len(damaged):,} damaged"
     )
     return int(left > 0)
 
@@ -164,18 +159,6 @@ def _changed_recently(folder: Path) -> bool:
     with suppress(OSError):
         return any(path.lstat().st_mtime > limit for path in (folder, *folder.iterdir()))
     return True
-
-
-def _count_unhashed(results: Path, checked: Sequence[Checked]) -> Counter[str]:
-    """Counts the files of results that have no recorded hash, by folder."""
-    known, counts = {each.path for each in checked}, Counter[str]()
-    for folder, folders, names in os.walk(results):
-        group = Path(folder).relative_to(results).parts[:1]
-        folders[:] = sorted(n for n in folders if n[0] != "." and (group or n not in _LOGS))
-        for name in names:
-            if name[0] != "." and Path(folder, name) not in known:
-                counts[(*group, name)[0]] += 1
-    return counts
 
 
 def _treat_damage(

@@ -148,8 +148,7 @@ def test_whole_results_have_no_damage(doctor: Doctor) -> None:
     code, output = doctor()
     (summary,) = output.splitlines()
     assert code == 0
-    assert re.search(r"^\d+ files, .* checked in .* s \(.*/s\): 0 damaged; \d+ more have", summary)
-    assert summary.endswith("have no recorded hash (figures 1)")
+    assert re.search(r"^\d+ files, .* checked in .* s \(.*/s\): 0 damaged$", summary)
     # another cell's five files, and the second table and shard
     assert int(summary.split()[0]) == len(KINDS) + 7
 
@@ -259,7 +258,7 @@ def test_what_a_run_has_not_published_is_no_damage(doctor: Doctor) -> None:
     (started / "heads.safetensors").write_bytes(b"published first")
     code, output = doctor()
     assert code == 0
-    assert "0 damaged; 2 more have no recorded hash (cells 1, figures 1)" in output
+    assert "0 damaged" in output
 
 
 def test_old_results_have_no_hash_of_their_records(doctor: Doctor) -> None:
@@ -267,9 +266,8 @@ def test_old_results_have_no_hash_of_their_records(doctor: Doctor) -> None:
     record = json.loads(path.read_text())
     names = [path.with_name(name) for name in PAYLOAD_FILES]
     write_json(path, record | {"files": {file.name: sha256_file(file) for file in names}})
-    code, output = doctor()
+    code, _ = doctor()
     assert code == 0
-    assert "2 more have no recorded hash (cells 1, figures 1)" in output
     flip(Path(CELL, "predictions.parquet"))
     assert f"{CELL}/predictions.parquet: changed" in doctor()[1]
 
