@@ -80,7 +80,7 @@ def register_release(
     ) as writer:  # fmt: skip
         older = f"{_result_key(study, name)}/"
         page = writer.write(
-            releases_experiment(writer.location, run),
+            releases_experiment(writer.location),
             [run],
             outdates=lambda key: key.startswith(older),
         )

@@ -75,7 +75,7 @@ def cells_experiment(
     def make_views(other_metrics: Set[str]) -> dict[str, dict[str, Any]]:
         logged = _logged_metrics([*cells, *baselines]) | other_metrics
         shown = [name for name in columns if name in logged]
-        view = _make_view(params, shown, headline, runs=[*cells, *baselines])
+        view = _make_view(params, shown, headline)
         at_epsilon = f'{view["searchFilter"]} and tags.epsilon = "{epsilon}"'
         private = f'{view["searchFilter"]} and tags.private = "true"'
         # the row of a group shows the maximum of each metric
@@ -115,7 +115,7 @@ def summary_experiment(
             key=lambda name: budget_order(name.removeprefix(prefix)),
         )
         order = prefix + nearest_to_one(name.removeprefix(prefix) for name in columns)
-        view = _make_view(["method", "backbone"], columns, order, runs=summaries)
+        view = _make_view(["method", "backbone"], columns, order)
         curve = f"{measure.headline}/{AGAINST_EPSILON}"
         kinds = [("LINE", curve)] if curve in logged else []
         charts = _make_charts(measure.headline, [*kinds, *(("BAR", name) for name in columns)])
@@ -138,7 +138,7 @@ def studies_experiment(location: Path | None, run: RunContents) -> ExperimentCon
     def make_views(other_metrics: Set[str]) -> dict[str, dict[str, Any]]:
         columns = best_columns(_logged_metrics([run]) | other_metrics)
         order = columns[0] if columns else ""
-        view = _make_view(["study", "datasets", "cells"], columns, order, runs=[run])
+        view = _make_view(["study", "datasets", "cells"], columns, order)
         return {VIEW_KEY: view | {NAME: "studies"}}
 
     return ExperimentContents(
@@ -149,17 +149,15 @@ def studies_experiment(location: Path | None, run: RunContents) -> ExperimentCon
     )
 
 
-def releases_experiment(location: Path | None, run: RunContents) -> ExperimentContents:
-    """Describes the experiment of all studies' releases; `run` gives the view its columns."""
+def releases_experiment(location: Path | None) -> ExperimentContents:
+    """Describes the experiment of all studies' releases."""
     params = ["study", "release", "dataset", "backbone", "method", "epsilon", "delta", "unit"]
     metrics = ["privacy/epsilon_realised", "evaluation/accuracy", "evaluation/auc"]
     return ExperimentContents(
         name=RELEASES,
         location=location,
         note="One run per release: its guarantee, its noisy test result, its bundle.",
-        views=lambda _: {
-            VIEW_KEY: _make_view(params, metrics, metrics[0], runs=[run]) | {NAME: "releases"}
-        },
+        views=lambda _: {VIEW_KEY: _make_view(params, metrics, metrics[0]) | {NAME: "releases"}},
     )
 
 
@@ -210,13 +208,7 @@ def changed_view(view: Mapping[str, Any], present: str | None) -> str | None:
     return json.dumps({**wanted, "createdAt": now, "updatedAt": now})
 
 
-def _make_view(
-    params: Sequence[str],
-    metrics: Sequence[str],
-    order: str,
-    *,
-    runs: Sequence[RunContents],
-) -> dict[str, Any]:
+def _make_view(params: Sequence[str], metrics: Sequence[str], order: str) -> dict[str, Any]:
     """Makes a table: the first metric, which so stays visible, then params, then other metrics."""
     columns = [
         *(f"metrics.`{name}`" for name in metrics[:1]),
@@ -226,10 +218,6 @@ def _make_view(
     return {
         "selectedColumns": columns,
         "columnOrder": columns,
-        "columnWidths": {
-            **{f"params.`{name}`": _column_width(name, runs) for name in params},
-            **{f"metrics.`{name}`": max(100, 8 * len(name) + 30) for name in metrics},
-        },
         "orderByKey": f"metrics.`{order}`",
         "orderByAsc": False,
         "searchFilter": f'tags.{CURRENT} = "true"',
@@ -286,12 +274,6 @@ def _make_charts(name: str, kinds: Sequence[tuple[str, str]]) -> dict[str, Any]:
             }
         ],
     }
-
-
-def _column_width(param: str, runs: Sequence[RunContents]) -> int:
-    """Returns the width in pixels that a column of params needs, up to a limit."""
-    longest = max((len(run.params.get(param, "")) for run in runs), default=0)
-    return min(260, max(80, 8 * max(longest, len(param)) + 30))
 
 
 def _logged_metrics(runs: Iterable[RunContents]) -> set[str]:
