@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import time
 from pathlib import Path
 from typing import Any
 
 from dpprobe.errors import DataError
-from dpprobe.study.run_command import command_line, run_command
+from dpprobe.study.run_command import run_command
 from dpprobe.study.snapshot import recent_runs
 
 SUMMARIES = "summary/*.parquet"
@@ -25,28 +24,17 @@ def add_command(commands: Any) -> None:
         "folder",
         nargs="?",
         type=Path,
-        help="results_dir of a study; without it, prints the latest results and lists the others",
+        help="results_dir of a study; without it, prints the latest results",
     )
 
 
 def _run_results(arguments: argparse.Namespace) -> int:
-    if arguments.folder is not None:
-        print(describe_results(arguments.folder))
-        return 0
-    folders = results_folders()
-    if not folders:
-        raise DataError(
-            f"{Path('results')}: no finished dataset in this folder or its subfolders; run "
-            f"`{run_command()}` first, or name a study's results_dir: `dpprobe results FOLDER`"
-        )
-    latest, *others = folders
-    if others:
-        print(f"{latest}, the latest of {len(folders)}, {_format_time(latest)}\n")
-    print(describe_results(latest))
-    if others:
-        print("\nothers:")
-    for folder in others[:_SHOWN]:
-        print(f"  {_format_time(folder)}  {command_line('dpprobe', 'results', str(folder))}")
+    folder = arguments.folder
+    if folder is None:
+        folder, *others = results_folders() or [Path("results")]
+        if others:
+            print(f"{folder}, the latest of {len(others) + 1}\n")
+    print(describe_results(folder))
     return 0
 
 
@@ -73,15 +61,12 @@ def describe_results(folder: Path) -> str:
 
     summaries = sorted(folder.glob(SUMMARIES))
     if not summaries:
-        others = ", ".join(map(str, results_folders()[:_SHOWN]))
-        remedy = f"finished are {others}" if others else f"run `{run_command()}` first"
+        remedy = f"run `{run_command()}` first, or name a results_dir"
+        if others := ", ".join(map(str, results_folders()[:_SHOWN])):
+            remedy = f"finished are {others}"
         raise DataError(f"{folder}: no finished dataset; {remedy}")
     return describe_study(folder, summaries)
 
 
 def _finished_at(folder: Path) -> float:
     return max((path.stat().st_mtime for path in folder.glob(SUMMARIES)), default=0.0)
-
-
-def _format_time(folder: Path) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(_finished_at(folder)))
