@@ -11,7 +11,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -30,6 +30,7 @@ _SEQUENCES = (torch.nn.Sequential, torch.nn.ModuleList)
 _BLOCK_LISTS = ("blocks", "stages")
 
 Outputs = tuple[torch.Tensor, dict[str, torch.Tensor]]
+Token = Literal["class", "pooled"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +69,7 @@ def prepare_network(
         layers of the options.
     """
     learned = frozenset(path for path, one in model.named_parameters() if one.requires_grad)
-    tapped: torch.nn.Module = Tapped(model, _find_taps(model, options, name), name)
+    tapped: torch.nn.Module = _tap_layers(model, options, name)
     tapped = tapped.to(runtime.device).to(memory_format=torch.channels_last)
     tapped = tapped.eval().requires_grad_(False)
     run = _Pass(tapped, runtime, mean=mean, std=std, flip=flip)
@@ -104,7 +105,7 @@ def forward_pass(
     std: Sequence[float],
 ) -> Callable[[torch.Tensor], torch.Tensor]:
     """Returns `Backbone.forward` of a part of a network that is already on its device."""
-    tapped = Tapped(model, [], name).eval()
+    tapped = Tapped(model, name).eval()
     run = _Pass(tapped, runtime, mean=mean, std=std, flip=False)
     return lambda batch: run(batch)[0]
 
@@ -208,58 +209,69 @@ class Blocks:
     class_token: bool
 
 
-@dataclass(frozen=True)
-class _Tap:
-    """The point at which a layer's features are read: a block's input (`entry`) or its output."""
-
-    name: str
-    module: torch.nn.Module
-    entry: bool
-    first: int  # the token to read, or the first patch
-    pooled: bool
-
-
 class Tapped(torch.nn.Module):
-    """A network that returns its features and the features of some blocks in one pass."""
+    """A network that returns its features and the features of some blocks in one pass.
 
-    def __init__(self, model: torch.nn.Module, taps: Sequence[_Tap], name: str) -> None:
+    Layer 0 is the first block's input, layer k the output of block k. A network that also passes
+    mirrored images may call a block twice: then its features are the mean of both calls.
+
+    Attributes:
+      token: what is read of tokens, class token or mean over patches; maps are always pooled.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        name: str,
+        blocks: Blocks | None = None,
+        layers: Sequence[int] = (),
+        *,
+        token: Token | None = None,
+        fault: str = "layers: block {} of {} {}; remove layers",
+    ) -> None:
         super().__init__()
-        self.model = model
-        self.label = name
+        blocks = blocks or Blocks([], 0, False)
+        self.model, self._name, self._fault = model, name, fault
+        self.token: Token = (token or "class") if blocks.class_token else "pooled"
+        self._prefix, self._layers = blocks.prefix, layers
         # Hooks run in the thread of their forward pass; on a CPU there are several at once.
-        self.taken = threading.local()
-        for tap in taps:
-            if tap.entry:
-                tap.module.register_forward_pre_hook(
-                    lambda _module, inputs, tap=tap: self._take_output(tap, inputs[0])
+        self._taken = threading.local()
+        for layer in self._layers:
+            if layer == 0:
+                blocks.modules[0].register_forward_pre_hook(
+                    lambda _module, inputs: self._take_features(0, inputs[0])
                 )
             else:
-                tap.module.register_forward_hook(
-                    lambda _module, _inputs, output, tap=tap: self._take_output(tap, output)
+                blocks.modules[layer - 1].register_forward_hook(
+                    lambda _module, _inputs, output, layer=layer: self._take_features(layer, output)
                 )
 
     def forward(self, images: torch.Tensor) -> Outputs:
-        self.taken.values = {}
+        self._taken.calls = calls = dict[int, list[torch.Tensor]]()
         features = self.model(images)
-        return features, self.taken.values
+        if missing := [layer for layer in self._layers if layer not in calls]:
+            raise ConfigError(self._fault.format(max(1, missing[0]), self._name, "is not called"))
+        return features, {
+            str(layer): rows[0] if len(rows) == 1 else torch.stack(rows).mean(dim=0)
+            for layer, rows in calls.items()
+        }
 
-    def _take_output(self, tap: _Tap, value: Any) -> None:
+    def _take_features(self, layer: int, value: Any) -> None:
         if not isinstance(value, torch.Tensor) or value.ndim not in (3, 4):
-            raise ConfigError(
-                f"layers: block {tap.name} of {self.label} gives neither tokens nor maps; remove "
-                "layers"
-            )
+            words = "gives neither tokens nor maps"
+            raise ConfigError(self._fault.format(layer, self._name, words))
         if value.ndim == 4:  # [batch, channels, height, width]
-            self.taken.values[tap.name] = value.float().mean((2, 3))
-        elif tap.pooled:
-            self.taken.values[tap.name] = value[:, tap.first :].float().mean(1)
+            rows = value.float().mean((2, 3))
+        elif self.token == "class":
+            rows = value[:, 0].float()
         else:
-            self.taken.values[tap.name] = value[:, tap.first].float()
+            rows = value[:, self._prefix :].float().mean(1)
+        self._taken.calls.setdefault(layer, []).append(rows)
 
 
-def _find_taps(model: torch.nn.Module, options: NetworkOptions, name: str) -> list[_Tap]:
+def _tap_layers(model: torch.nn.Module, options: NetworkOptions, name: str) -> Tapped:
     if not options.layers:
-        return []
+        return Tapped(model, name)
     blocks = find_blocks(model)
     if blocks is None:
         raise ConfigError(f"layers: {name} gives no access to its blocks; remove layers")
@@ -272,12 +284,7 @@ def _find_taps(model: torch.nn.Module, options: NetworkOptions, name: str) -> li
             raise ConfigError(
                 f"layers: {name} has no block {block}; write numbers from 0 to {depth}"
             )
-    pooled = options.token == "pooled" or not blocks.class_token
-    first = blocks.prefix if pooled else 0
-    return [
-        _Tap(str(block), blocks.modules[max(block - 1, 0)], block == 0, first, pooled)
-        for block in wanted
-    ]
+    return Tapped(model, name, blocks, wanted, token=options.token)
 
 
 def find_blocks(model: torch.nn.Module) -> Blocks | None:

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from safetensors.torch import load_file
 
-from dpprobe.analyses.representation_law.block_features import Tap, Token, read_images, tap_blocks
+from dpprobe.analyses.representation_law.block_features import read_images, tap_blocks
 from dpprobe.analyses.representation_law.law_record import LawRecord, Split, law_path
 from dpprobe.analyses.representation_law.measure import SPLITS, Rows, Subject, law_job
 from dpprobe.analyses.representation_law.measured_networks import describe_tuning
@@ -21,7 +20,7 @@ from dpprobe.analyses.representation_law.options import RepresentationLawOptions
 from dpprobe.artifacts import hash_value, sha256_file
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Backbone, Runtime
-from dpprobe.backbones.network_forward import Graph
+from dpprobe.backbones.network_forward import Graph, Tapped, Token
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.data.table import SplitTable
 from dpprobe.devices import identity_device, limit_threads, resolve_device
@@ -209,9 +208,7 @@ def _read_images(table: SplitTable, backbone: Backbone, most: int, *, seed: int)
     return Rows(images=read_images(table, backbone, chosen), labels=table.read_labels()[chosen])
 
 
-def _make_frozen_network(
-    backbone: Backbone, name: str, *, token: Token, device: str
-) -> tuple[torch.nn.Module, Tap]:
+def _make_frozen_network(backbone: Backbone, name: str, *, token: Token, device: str) -> Tapped:
     """Makes the frozen network in fine-tuning's form, with the tuned networks' arithmetic."""
     graph = network_graph(backbone)
     network = Graph(
@@ -220,7 +217,7 @@ def _make_frozen_network(
         std=graph.std.flatten().tolist(),
         flip=graph.flip,
     )
-    return network.to(device).eval(), tap_blocks(network.model, name, token=token)
+    return tap_blocks(network.to(device).eval(), network.model, name, token=token)
 
 
 def _make_tuned_network(
@@ -232,7 +229,7 @@ def _make_tuned_network(
     classes: int,
     token: Token,
     device: str,
-) -> tuple[torch.nn.Module, Tap]:
+) -> Tapped:
     # The features of blocks depend neither on the head nor on the normalisation before the head.
     network = whole_network(
         backbone,
@@ -242,7 +239,7 @@ def _make_tuned_network(
         device=device,
         transform=Transform(spec=NoNormalisation()),
     )
-    return network.eval(), tap_blocks(network, name, token=token)
+    return tap_blocks(network.eval(), network, name, token=token)
 
 
 def trained_options(method: MethodOptions, chosen: Mapping[str, Any]) -> FineTune:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from dpprobe.analyses.representation_law.block_features import Features, Tap, block_features
+from dpprobe.analyses.representation_law.block_features import Features, block_features
 from dpprobe.analyses.representation_law.law_measures import (
     RCOND,
     ROUNDING,
@@ -38,6 +38,7 @@ from dpprobe.analyses.representation_law.law_record import (
     law_path,
 )
 from dpprobe.analyses.representation_law.measured_networks import Tuning
+from dpprobe.backbones.network_forward import Tapped
 from dpprobe.privacy.randomness import cell_seed, open_stream
 from dpprobe.progress import Progress
 
@@ -53,10 +54,10 @@ class Subject:
     """A network to measure: the frozen network, or a cell's network, described by `tuning`.
 
     Attributes:
-      make: returns the network on its device and the tap of its blocks; called before measuring.
+      make: returns the network on its device; called before measuring.
     """
 
-    make: Callable[[], tuple[torch.nn.Module, Tap]]
+    make: Callable[[], Tapped]
     method: str | None = None
     epsilon: str | None = None
     tuning: Tuning | None = None
@@ -112,13 +113,13 @@ def law_job(
     with Progress(len(subjects), label=f"laws of {backbone}", unit="networks") as progress:
         for subject in subjects:
             if subject.tuning is None or subject.tuning.blocks != 0:
-                network, taps = subject.make()
+                network = subject.make()
                 features = {
-                    split: block_features(network, taps, rows[split].images, device=device)
+                    split: block_features(network, rows[split].images, device=device)
                     for split in SPLITS
                 }
-                token = taps.token
-                del network, taps  # frees memory before the next network is made
+                token = network.token
+                del network  # frees memory before the next network is made
                 with threadpool_limits(1):  # small matrices; more threads would change last bits
                     layers = [
                         _measure_layer(known, pair, labels, shuffled)

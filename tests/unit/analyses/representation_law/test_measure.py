@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from dpprobe.analyses.representation_law.block_features import Tap, block_features, tap_blocks
+from dpprobe.analyses.representation_law.block_features import block_features, tap_blocks
 from dpprobe.analyses.representation_law.law_record import (
     MEASURES,
     LawRecord,
@@ -25,6 +25,7 @@ from dpprobe.analyses.representation_law.measure import (
     measure_layer,
 )
 from dpprobe.analyses.representation_law.measured_networks import Tuning
+from dpprobe.backbones.network_forward import Blocks, Tapped
 from dpprobe.errors import ConfigError
 
 CLASSES, WIDTH, RHO = 3, 6, 0.5
@@ -94,7 +95,7 @@ def _rows(rows: int, *, seed: int) -> Rows:
 
 def _subject(network: torch.nn.Module, tuning: Tuning | None = None, **names: str) -> Subject:
     return Subject(
-        make=lambda: (network, tap_blocks(network, "made up", token="class")),
+        make=lambda: tap_blocks(network, network, "made up", token="class"),
         tuning=tuning,
         **names,
     )
@@ -185,7 +186,7 @@ def test_equal_features_are_measured_once(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_network_whose_head_alone_was_tuned_is_the_frozen_one(tmp_path: Path) -> None:
-    def never() -> tuple[torch.nn.Module, Tap]:
+    def never() -> Tapped:
         raise AssertionError("its blocks are those of the frozen network")
 
     head = Tuning(setting="constant", tuned="head", blocks=0)
@@ -211,14 +212,14 @@ def test_the_same_job_gives_the_same_record(tmp_path: Path) -> None:
 
 def test_maps_are_pooled_and_tokens_may_be() -> None:
     rows, maps = _rows(30, seed=0), Maps()
-    taps = tap_blocks(maps, "made up", token="class")
-    assert taps.token == "pooled"
-    features = block_features(maps, taps, rows.images, device="cpu")
+    tapped = tap_blocks(maps, maps, "made up", token="class")
+    assert tapped.token == "pooled"
+    features = block_features(tapped, rows.images, device="cpu")
     assert [layer.shape for layer in features] == [(30, WIDTH)] * 3
     np.testing.assert_allclose(features[0], rows.images.mean((2, 3)).numpy(), rtol=1e-6)
     tokens = Tokens()
     pooled = block_features(
-        tokens, tap_blocks(tokens, "made up", token="pooled"), rows.images, device="cpu"
+        tap_blocks(tokens, tokens, "made up", token="pooled"), rows.images, device="cpu"
     )
     np.testing.assert_allclose(pooled[0], rows.images.mean((2, 3)).numpy(), rtol=1e-6)
 
@@ -231,31 +232,24 @@ def test_a_network_that_sees_mirror_images_gives_the_mean_of_both() -> None:
     maps = Mirrored()
     images = torch.rand(5, WIDTH, 2, 2)
     features = block_features(
-        maps, tap_blocks(maps, "made up", token="pooled"), images, device="cpu"
+        tap_blocks(maps, maps, "made up", token="pooled"), images, device="cpu"
     )
     np.testing.assert_allclose(features[0], 2 * images.mean((2, 3)).numpy(), rtol=1e-6)
-
-
-def test_hooks_are_gone_afterwards() -> None:
-    maps = Maps()
-    taps = tap_blocks(maps, "made up", token="pooled")
-    block_features(maps, taps, torch.rand(2, WIDTH, 2, 2), device="cpu")
-    maps(torch.rand(2, WIDTH, 2, 2))
-    assert taps.taken == {}
 
 
 @pytest.mark.parametrize(
     ("blocks", "message"),
     [
         ([torch.nn.Flatten()], "neither tokens nor maps"),
-        ([torch.nn.Identity(), torch.nn.Identity()], "block 1 is not called"),
+        ([torch.nn.Identity(), torch.nn.Identity()], "block 1 of made up is not called"),
     ],
 )
 def test_networks_without_laws_are_refused(blocks: list[torch.nn.Module], message: str) -> None:
     network = torch.nn.Sequential(torch.nn.Identity(), *blocks[:1])
-    taps = Tap(blocks=[*blocks[1:], *blocks[:1]], token="pooled", prefix=0)
+    shown = Blocks([*blocks[1:], *blocks[:1]], 0, False)
+    tapped = Tapped(network, "made up", shown, range(len(blocks) + 1))
     with pytest.raises(ConfigError, match=message):
-        block_features(network, taps, torch.rand(2, 3, 2, 2), device="cpu")
+        block_features(tapped, torch.rand(2, 3, 2, 2), device="cpu")
 
 
 def test_a_rank_deficient_fit_is_named() -> None:
