@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +13,7 @@ from dpprobe.data.csv_options import ManifestOptions
 from dpprobe.draft import column_guesses as guesses
 from dpprobe.draft.column_guesses import Column, Columns
 from dpprobe.draft.image_places import Place, find_images
-from dpprobe.draft.seen_dataset import (
-    Line,
-    Seen,
-    check_counts,
-    make_options,
-    rare_notes,
-    weigh_by_patient,
-)
+from dpprobe.draft.seen_dataset import Line, Seen, count_classes, make_options
 from dpprobe.errors import ConfigError
 
 _PUBLIC_NAMES = (
@@ -156,33 +148,20 @@ def _count_rows(place: str, keys: dict[str, Line], notes: list[str]) -> Seen:
     options = make_options(place, keys)
     assert isinstance(options, csv_manifest.Options)
     options.check_files()
-    multi_label = options.multi_label()
-    wanted = {*(options.label_columns or ()), options.label_column, options.unit_column}
-    wanted.add(options.split_column)
-    names = options.class_names_or_labels()
-    counts: Counter[str] = Counter(dict.fromkeys(names, 0))
-    classes: list[str | None] = []
-    whose: list[str] = []
-    images = 0
-    for rows in csv_rows.load_columns(
-        options, {name for name in wanted if name}, quiet=True
-    ).values():
-        images += len(rows.frame)
-        for number, name in enumerate(names):
-            has = rows.codes[:, number] == 1 if multi_label else rows.codes[:, 0] == number
-            counts[name] += int(has.sum())
-        if options.unit_column is not None:
-            whose += rows.frame[options.unit_column].tolist()
-            if not multi_label:
-                classes += [names[n] if n >= 0 else None for n in rows.codes[:, 0].tolist()]
-    check_counts(counts, place)
-    return Seen(
-        place=place,
-        keys=keys,
-        counts=dict(counts),
-        images=images,
-        patients=len({*whose} - {""}) if options.unit_column is not None else None,
-        by_patient=weigh_by_patient(classes, whose) if classes else None,
+    multi_label, column = options.multi_label(), options.unit_column
+    wanted = {*(options.label_columns or ()), options.label_column, column, options.split_column}
+    used = {name for name in wanted if name}
+    parts = csv_rows.load_columns(options, used, quiet=True).values()
+    return count_classes(
+        place,
+        keys,
+        notes,
+        names=options.class_names_or_labels(),
+        labels=[
+            label
+            for rows in parts
+            for label in (rows.codes if multi_label else rows.codes[:, 0]).tolist()
+        ],
+        patients=column and [each for rows in parts for each in rows.frame[column]],
         multi_label=multi_label,
-        notes=(*notes, *rare_notes(counts, multi_label=multi_label)),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,7 @@ from dpprobe.data.usual_columns import IMAGE_COLUMNS, LABELS, find_usual
 from dpprobe.draft import column_guesses as guesses
 from dpprobe.draft.column_guesses import Column
 from dpprobe.draft.csv_guesses import Wishes
-from dpprobe.draft.seen_dataset import (
-    Line,
-    Seen,
-    check_counts,
-    make_options,
-    rare_notes,
-    weigh_by_patient,
-)
+from dpprobe.draft.seen_dataset import Line, Seen, check_counts, count_classes, make_options
 from dpprobe.errors import ConfigError
 
 NUMBERED = (
@@ -99,27 +91,15 @@ def _count_rows(place: str, keys: dict[str, Line], label: str, notes: list[str])
         keys = keys | {"class_names": Line(value=list(numbers), comment=NUMBERED)}
         options = _make_options(place, keys)
     options.check_files()
-    names = options.class_names_or_labels() or ()
-    counts: Counter[str] = Counter(dict.fromkeys(names, 0))
-    classes: list[str | None] = []
-    for value in labels:
-        if options.multi_label():
-            counts.update(name for name, one in zip(names, value or (), strict=False) if one == 1)
-        else:
-            known = value is not None and 0 <= value < len(names)
-            classes.append(names[value] if known else None)
-    counts.update(name for name in classes if name is not None)
     column = options.unit_column
-    patients = None if column is None else [*map(text_of, options.read_values(column))]
-    return Seen(
-        place=place,
-        keys=keys,
-        counts=dict(counts),
-        images=len(labels),
-        patients=None if patients is None else len({*patients} - {""}),
-        by_patient=weigh_by_patient(classes, patients) if classes and patients else None,
+    return count_classes(
+        place,
+        keys,
+        notes,
+        names=options.class_names_or_labels() or (),
+        labels=labels,
+        patients=column and [*map(text_of, options.read_values(column))],
         multi_label=options.multi_label(),
-        notes=(*notes, *rare_notes(counts, multi_label=options.multi_label())),
     )
 
 

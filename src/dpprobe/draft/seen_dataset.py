@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dpprobe.data import class_units
 from dpprobe.data.options import IMBALANCED, ClassUnits, DatasetOptions, compute_imbalance
 from dpprobe.data.registry import SOURCES
 from dpprobe.errors import ConfigError
@@ -52,7 +53,8 @@ class Seen:
       counts: images of both splits by class, or by label if images have several. Private: never
         written to a file.
       patients: number of patients; None if no column names them.
-      by_patient: result of `weigh_by_patient`; None without patients or with several labels.
+      by_patient: patients by class; the images of a patient share a weight of 1. None without
+        patients or with several labels.
       notes: what a person should know or do, one line each.
     """
 
@@ -148,19 +150,43 @@ def name_of(words: Iterable[str]) -> str:
     return "study"
 
 
-def weigh_by_patient(classes: Sequence[str | None], patients: Sequence[str]) -> dict[str, float]:
-    """Counts patients by class; the images of a patient share a weight of 1.
+def count_classes(
+    place: str,
+    keys: Mapping[str, Line],
+    notes: Sequence[str],
+    *,
+    names: Sequence[str],
+    labels: Sequence[int | Sequence[int] | None],
+    patients: Sequence[str] | None,
+    multi_label: bool,
+) -> Seen:
+    """Counts images by class, and patients.
 
     Args:
-      classes: the class of each image; None if its label is missing.
-      patients: the patient of each image; empty if missing.
+      labels: of each image, see `class_units.list_pairs`; other numbers than a class's are missing.
+      patients: the patient of each image, empty if missing; None if no column names them.
     """
-    known = [pair for pair in zip(classes, patients, strict=True) if None not in pair and pair[1]]
-    images = Counter(patient for _, patient in known)
+    known = len(names)
+    pairs = [(row, names[n]) for row, n in class_units.list_pairs(labels) if 0 <= n < known]
+    counts = Counter(dict.fromkeys(names, 0))
+    counts.update(name for _, name in pairs)
+    check_counts(counts, place)
     weights: Counter[str] = Counter()
-    for name, patient in known:
-        weights[str(name)] += 1 / images[patient]  # type: ignore[assignment]
-    return dict(weights)
+    if patients is not None and not multi_label:
+        images = Counter(patients[row] for row, _ in pairs)
+        for row, name in pairs:
+            if patients[row]:
+                weights[name] += 1 / images[patients[row]]  # type: ignore[assignment]
+    return Seen(
+        place=place,
+        keys=keys,
+        counts=dict(counts),
+        images=len(labels),
+        patients=None if patients is None else len({*patients} - {""}),
+        by_patient=dict(weights) or None,
+        multi_label=multi_label,
+        notes=(*notes, *rare_notes(counts, multi_label=multi_label)),
+    )
 
 
 def check_counts(counts: Mapping[str, int], place: str) -> None:
