@@ -10,7 +10,6 @@ from pydantic import Field, field_validator, model_validator
 from dpprobe.data import tar_shards
 from dpprobe.data.alike_names import find_name_fault
 from dpprobe.data.group_columns import GroupColumns, list_groups
-from dpprobe.data.image_files import EXTENSIONS
 from dpprobe.data.option_paths import each_once, match_files
 from dpprobe.data.options import Embed
 from dpprobe.data.patient_sides import UnitOptions
@@ -35,12 +34,6 @@ class ShardOptions(UnitOptions):
         min_length=1,
         description="Test shards, in the form of `train`; if absent, dpprobe splits the training "
         "shards.",
-    )
-    image_member: str | None = Field(
-        None,
-        min_length=1,
-        description="Extension of the images, such as jpg. If absent, each key's only member with "
-        "an image's extension is its image.",
     )
     label_column: str | None = Field(
         None,
@@ -70,11 +63,6 @@ class ShardOptions(UnitOptions):
     embed: Embed = False
     test_fraction: TestFraction = 0.2
     split_seed: SplitSeed = 0
-
-    @field_validator("image_member")
-    @classmethod
-    def _check_image_member(cls, value: str | None) -> str | None:
-        return None if value is None else value.removeprefix(".").lower()
 
     @field_validator("class_names")
     @classmethod
@@ -161,8 +149,3 @@ class ShardOptions(UnitOptions):
                 )
             shards.extend(matches)
         return each_once(name, shards)
-
-    def is_image(self, extension: str) -> bool:
-        if self.image_member is not None:
-            return extension == self.image_member
-        return f".{extension}" in EXTENSIONS

@@ -12,6 +12,7 @@ from dpprobe.artifacts import parse_json
 from dpprobe.data import patient_sides, table, tar_shards
 from dpprobe.data.alike_names import fold_name, text_of
 from dpprobe.data.group_columns import list_groups
+from dpprobe.data.image_files import EXTENSIONS
 from dpprobe.data.problems import SHOWN
 from dpprobe.data.tar_shards import Member, Sample
 from dpprobe.errors import DataError
@@ -66,16 +67,14 @@ def _read_rows(options: ShardOptions, name: SplitName, broken: list[str]) -> Ite
 def _make_row(options: ShardOptions, number: int, shard: Path, sample: Sample) -> Row | None:
     """Returns a sample as a row; None for a sample with neither an image nor a label."""
     fields, faults = _read_fields(options, shard, sample)
-    images = [name for name in sample.members if options.is_image(name)]
+    images = [name for name in sample.members if f".{name}" in EXTENSIONS]
     if not images and "cls" not in sample.members and "json" not in sample.members:
         return None
     image = sample.members[images[0]] if images else None
     if image is None:
         faults.append(("missing", f"no image, only {', '.join(sample.members)}"))
     if len(images) > 1:
-        faults.append(
-            ("missing", f"images {' and '.join(images)} of one key; name one in image_member")
-        )
+        faults.append(("missing", f"images {' and '.join(images)} of one key; remove one"))
     if sample.twice:
         faults.append(("id", f"key {sample.key!r} has {sample.twice[0]} twice"))
     faults += _several_values(options, fields)

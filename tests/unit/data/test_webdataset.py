@@ -268,7 +268,7 @@ def test_places_without_shards(
         ({"n01/0003.cls": b"Dog"}, r"is 'Dog', which is not in class_names \(write 'dog'"),
         ({"n01/0003.png": b"GIF8"}, r"\(id n01/0003\), .*a\.tar.*cannot be decoded"),
         ({"n01/0003.png": png(3)[:-30]}, r"\(id n01/0003\), .*a\.tar.*cannot be decoded"),
-        ({"n01/0003.jpg": png(99)}, r"images png and jpg of one key; name one in image_member"),
+        ({"n01/0003.jpg": png(99)}, r"images png and jpg of one key; remove one"),
         ({"n01/0003.json": b"{"}, r"n01/0003\.json is not JSON"),
         ({"n01/0003.json": b"[]"}, r"n01/0003\.json is not a mapping"),
         ({"n01/0003.json": b"{}"}, r"no field label in n01/0003\.json"),
