@@ -39,13 +39,10 @@ class Shape(NamedTuple):
 
     Attributes:
       dimension: the length of each vector; None until the array is read.
-      sparse: True for a sparse matrix. It mostly has counts, not vectors of a model, so it is read
-        only if the study names it.
     """
 
     rows: int
     dimension: int | None
-    sparse: bool = False
 
 
 class EmbeddingFile(ABC):
@@ -79,9 +76,8 @@ class EmbeddingFile(ABC):
         """
         known = self.list_vectors()
         if name is None:
-            dense = [each for each, shape in known.items() if not shape.sparse]
-            usual = [each for each in USUAL if each in dense]
-            name = dense[0] if len(dense) == 1 else next(iter(usual), None)
+            usual = [each for each in USUAL if each in known]
+            name = next(iter(known)) if len(known) == 1 else next(iter(usual), None)
         if name not in known:
             there = ", ".join(filter(None, known)) or "one unnamed array, or none"
             wanted = "" if name is None else f" {name!r}"
@@ -359,57 +355,27 @@ class AnnDataFile(EmbeddingFile):
         with self._open_file() as file:
             vectors = {}
             for name in ("X", *(f"obsm/{name}" for name in file.get("obsm", ()))):
-                sparse = _is_sparse(file.get(name), "csr_matrix")
-                if sparse or getattr(file.get(name), "ndim", 0) == 2:
-                    part = _open_matrix(file[name])
+                part = file.get(name)
+                if getattr(part, "ndim", 0) == 2:
                     check_numbers(self.path, name, part.dtype)
-                    vectors[name] = Shape(part.shape[0], part.shape[1], sparse)
+                    vectors[name] = Shape(*part.shape)
             return vectors
 
     def find_vectors(self, name: str | None) -> str:
+        written = name or "X"
         with self._open_file() as file:
-            if name is not None and _is_sparse(file.get(name), "csc_matrix"):
-                raise ConfigError(
-                    f"{self.path}: vectors {name!r}: the matrix is stored column by column; save "
-                    "scipy.sparse.csr_matrix of it"
-                )
+            kind = file[written].attrs.get("encoding-type") if written in file else None
+        if kind in ("csr_matrix", "csc_matrix") and (name or not self.list_vectors()):
+            raise ConfigError(
+                f"{self.path}: vectors {written!r}: a sparse matrix, mostly of counts; save "
+                "vectors of a model as an array in obsm, or matrix.toarray()"
+            )
         return super().find_vectors(name)
 
     def stream_blocks(self, names: Sequence[str]) -> Blocks:
         with self._open_file() as file:
-            parts = [_open_matrix(file[name]) for name in names]
+            parts = [file[name] for name in names]
             yield from _slice_blocks(parts, parts[0].shape[0])
-
-
-class _SparseRows:
-    """A matrix in compressed rows; a slice of rows is read as an array."""
-
-    def __init__(self, group: h5py.Group) -> None:
-        self._group = group
-        rows, dimension = group.attrs["shape"]
-        self.shape = (int(rows), int(dimension))
-        self.dtype = group["data"].dtype
-
-    def __getitem__(self, rows: slice) -> Array:
-        from scipy.sparse import csr_matrix
-
-        ends = self._group["indptr"][rows.start : rows.stop + 1].astype(np.int64)
-        entries = slice(int(ends[0]), int(ends[-1]))
-        data, places = self._group["data"][entries], self._group["indices"][entries]
-        block = csr_matrix(
-            (data, places, ends - ends[0]), shape=(rows.stop - rows.start, self.shape[1])
-        )
-        block.check_format(full_check=True)  # wrong indices would make SciPy write to any memory
-        dense: Array = block.toarray()
-        return dense
-
-
-def _is_sparse(part: Any, kind: str) -> bool:
-    return part is not None and part.attrs.get("encoding-type") == kind
-
-
-def _open_matrix(part: Any) -> Any:
-    return _SparseRows(part) if _is_sparse(part, "csr_matrix") else part
 
 
 def _read_obs(column: Any) -> list[str]:
