@@ -27,7 +27,7 @@ from dpprobe.exhibits.class_colours import CLASS_COLOURS
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.limits import INFINITE, delta_above
 from dpprobe.privacy.risk import RiskEpsilon, budget_title, budget_words
-from dpprobe.reporting.confusion_matrix import confusion_svg
+from dpprobe.reporting.confusion_matrix import confusion_html
 from dpprobe.reporting.headline import choice_words, list_doubts, verdict
 from dpprobe.results import confusion
 from dpprobe.results.best_private import best_private
@@ -499,7 +499,7 @@ def _confusion_files(path: Path, record: CellRecord) -> dict[str, Callable[[], s
     title = f"{cell.dataset}, {cell.method} on {cell.backbone}, {budget_title(cell.epsilon)}"
     return {
         "confusion/counts.csv": lambda: confusion.confusion_csv(count(), names),
-        "confusion/matrix.svg": lambda: confusion_svg(count(), names, title=title),
+        "confusion/matrix.html": lambda: confusion_html(count(), names, title=title),
     }
 
 

@@ -64,7 +64,7 @@ def test_each_cell_is_one_complete_run(study: Study) -> None:
     assert run.inputs is not None
     assert run.inputs.dataset_inputs[0].dataset.name == "digits"
     assert study.artifacts(run) == [
-        "confusion/counts.csv", "confusion/matrix.svg", "metrics.json", "privacy.json",
+        "confusion/counts.csv", "confusion/matrix.html", "metrics.json", "privacy.json",
     ]  # fmt: skip
     assert run.info.end_time - run.info.start_time == 1500
     assert receipt["runs"]["study/digits/scattering/sgd/eps-0.5"] == run.info.run_id
@@ -308,7 +308,7 @@ def test_the_confusion_matrix_is_that_of_the_predictions(study: Study) -> None:
     counts = [[int(value) for value in row[1:]] for row in rows[1:]]
     right = sum(counts[k][k] for k in range(4)) / sum(map(sum, counts))
     assert run.data.metrics["test/accuracy"] == pytest.approx(right, rel=1e-3)
-    assert "ε = 2" in (folder / "matrix.svg").read_text()
+    assert "ε = 2" in (folder / "matrix.html").read_text()
 
 
 def test_labels_have_counts_and_many_classes_have_none(study: Study) -> None:
@@ -316,7 +316,7 @@ def test_labels_have_counts_and_many_classes_have_none(study: Study) -> None:
     study.ingest(metrics_files=[labels])
     run = study.runs()["study/digits/pixels/sgd/eps-1"]
     assert study.artifacts(run)[0] == "confusion/counts.csv"
-    assert "confusion/matrix.svg" not in study.artifacts(run)
+    assert "confusion/matrix.html" not in study.artifacts(run)
     many = write_cell(study.root / "b", class_names=[f"c{k}" for k in range(101)], note="many")
     study.ingest(metrics_files=[many])
     run = study.runs()["study/digits/pixels/sgd/eps-1"]

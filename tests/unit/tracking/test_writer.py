@@ -113,7 +113,7 @@ def test_a_run_whose_artifacts_vanished_is_made_again(study: Study) -> None:
 def test_a_lost_confusion_matrix_is_written_again(study: Study) -> None:
     study.ingest()
     run = study.runs()["study/digits/pixels/sgd/eps-2"]
-    Path(run.info.artifact_uri.removeprefix("file://"), "confusion/matrix.svg").unlink()
+    Path(run.info.artifact_uri.removeprefix("file://"), "confusion/matrix.html").unlink()
     assert study.ingest()["kept"] == 12
 
 
