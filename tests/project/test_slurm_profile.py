@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,11 +22,12 @@ from dpprobe.devices import USER_PATH, put_python_on_path
 from dpprobe.logs import last_error
 
 PROFILE = Path(__file__).resolve().parents[2] / "profiles/slurm"
+COMMANDS_OF_PROFILE = PROFILE.parents[1] / "tests/support/profile_commands.py"
 COMMANDS = ("squeue", "sacct", "scancel", "sbatch")
 TOKEN = "0123456789abcdef"
 # Prints <command>.out, or fails with <command>.error; notes down how it was called.
 FAKE = """#!/bin/sh
-name=$(basename "$0"); here=$(dirname "$0")
+name=${0##*/}; here=${0%/*}
 echo "$name $*" >>"$here/calls"
 test "$name" = sbatch && cat >"$here/script"
 if test -e "$here/$name.error"; then cat "$here/$name.error" >&2; exit 1; fi
@@ -38,6 +41,7 @@ class Slurm:
 
     bin: Path
     folder: Path
+    ask: Callable[[dict[str, Any]], int]
 
     @property
     def state(self) -> Path:
@@ -57,14 +61,32 @@ class Slurm:
         lines = path.read_text().splitlines() if path.exists() else []
         return [line for line in lines if line.split()[0] == command]
 
-    def run(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    def environment(self, **variables: str) -> dict[str, str]:
         path = os.pathsep.join(
             [str(self.bin), str(Path(sys.executable).parent), os.environ["PATH"]]
         )
+        return {**os.environ, "PATH": path, **variables}
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Runs a command in a process of its own, forked from one that has imported it."""
+        files = {name: str(self.bin.parent / name) for name in ("output", "errors")}
+        status = self.ask(
+            {
+                "words": words,
+                "folder": str(self.folder),
+                "environment": self.environment(),
+                **files,
+            }
+        )
+        output, errors = (Path(path).read_text() for path in files.values())
+        return subprocess.CompletedProcess(words, status, output, errors)
+
+    def start(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Runs a command as Snakemake does, by its first line."""
         return subprocess.run(
             [PROFILE / words[0], *words[1:]],
             cwd=self.folder,
-            env={**os.environ, "PATH": path, **variables},
+            env=self.environment(**variables),
             capture_output=True,
             text=True,
             check=False,
@@ -74,7 +96,8 @@ class Slurm:
         """Returns what status.py prints and notes, asked anew, not from an answer a moment old."""
         (self.state / "queue").unlink(missing_ok=True)
         (self.state / "outage").unlink(missing_ok=True)
-        result = self.run("status.py", job, **variables)
+        run = functools.partial(self.start, **variables) if variables else self.run
+        result = run("status.py", job)
         assert result.returncode == 0, result.stderr
         return result.stdout, result.stderr
 
@@ -93,9 +116,30 @@ class Slurm:
         os.utime(path, (an_hour_ago, an_hour_ago))
 
 
+@pytest.fixture(scope="module")
+def ask() -> Iterator[Callable[[dict[str, Any]], int]]:
+    """Has a command run, and returns its exit status."""
+    with subprocess.Popen(
+        [sys.executable, "-S", "-E", COMMANDS_OF_PROFILE, PROFILE],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+        stdin, stdout = server.stdin, server.stdout
+        assert stdin
+        assert stdout
+
+        def asked(request: dict[str, Any]) -> int:
+            stdin.write(f"{json.dumps(request)}\n")
+            stdin.flush()
+            return int(stdout.readline())
+
+        yield asked
+
+
 @pytest.fixture
-def slurm(tmp_path: Path) -> Slurm:
-    fake = Slurm(tmp_path / "bin", tmp_path / "folder")
+def slurm(tmp_path: Path, ask: Callable[[dict[str, Any]], int]) -> Slurm:
+    fake = Slurm(tmp_path / "bin", tmp_path / "folder", ask)
     fake.bin.mkdir()
     fake.state.mkdir(parents=True)
     for name in COMMANDS:
@@ -298,7 +342,8 @@ def test_a_query_outlives_the_end_of_a_session(slurm: Slurm) -> None:
     shell = (slurm.bin / "squeue").read_text()
     (slurm.bin / "squeue").write_text(shell + "kill -HUP $PPID $$; kill -TERM $PPID $$\n")
     slurm.says("squeue", line())
-    assert slurm.status() == ("running\n", "")
+    result = slurm.start("status.py", "17")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "running\n", "")
 
 
 def test_an_error_of_its_own_is_noted_and_the_run_goes_on(slurm: Slurm) -> None:
@@ -341,9 +386,13 @@ def script(slurm: Slurm, *, folder: str = "tmp.new", **changes: Any) -> Path:
     return path
 
 
-def submitted(slurm: Slurm, path: Path) -> subprocess.CompletedProcess[str]:
+def submitted(
+    slurm: Slurm,
+    path: Path,
+    run: Callable[..., subprocess.CompletedProcess[str]] | None = None,
+) -> subprocess.CompletedProcess[str]:
     (path.parent / "watched").touch()  # no watcher
-    return slurm.run("submit.py", str(path))
+    return (run or slurm.run)("submit.py", str(path))
 
 
 def left_behind(slurm: Slurm, *, comment: str | None = None) -> str:
@@ -366,7 +415,7 @@ def comment_of(call: str) -> str:
 
 def test_a_job_is_submitted_with_what_it_asks_for(slurm: Slurm) -> None:
     slurm.says("sbatch", "18;cluster")
-    result = submitted(slurm, script(slurm))
+    result = submitted(slurm, script(slurm), run=slurm.start)
     assert result.stdout == "18\n", result.stderr
     (call,) = slurm.calls("sbatch")
     assert "--mem=500M" in call
