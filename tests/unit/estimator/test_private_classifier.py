@@ -316,6 +316,7 @@ def test_nothing_is_answered_before_a_fit() -> None:
 # risk
 
 
+@pytest.mark.usefixtures("coarse_risks")
 @pytest.mark.parametrize(
     ("risk", "head"),
     [

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.coarse_risks import coarse_risks  # noqa: F401
 from tests.support.shared_calibrations import _shared_calibrations  # noqa: F401
 
 

@@ -139,6 +139,7 @@ def test_an_edited_file_is_refused_by_name(tmp_path: Path, damage: str) -> None:
         read_plans(path)
 
 
+@pytest.mark.usefixtures("coarse_risks")
 def test_methods_are_calibrated_to_a_risk_and_checked_against_it(tmp_path: Path) -> None:
     """A head that samples has an epsilon of its own at the same risk."""
     risk = Risk(advantage=0.2)

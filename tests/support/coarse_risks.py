@@ -1,0 +1,14 @@
+"""A coarse search for the epsilon of a permitted risk: each step of it prices many plans."""
+
+from __future__ import annotations
+
+import pytest
+
+from dpprobe.privacy import risk
+
+
+@pytest.fixture
+def coarse_risks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the epsilon of a risk be a tenth too small; tests/unit/privacy/test_risk.py has how near
+    it comes."""
+    monkeypatch.setattr(risk, "_TOLERANCE", 0.1)
