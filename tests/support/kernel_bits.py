@@ -1,6 +1,6 @@
-"""Prints a hash of the native kernels' results, of floating ones or, with "exact", of exact ones.
+"""Prints hashes of the native kernels' results: a word for what is computed, and its hash.
 
-Arguments: folders of machine code, without any those of dpprobe itself; "exact"; "noise-first",
+Arguments: folders of machine code, without any those of dpprobe itself; "few", of `FEW` alone, in
 the reverse order of imports.
 
 Run in a process of its own: machine code is made or loaded when the kernels are imported.
@@ -24,6 +24,8 @@ FLOAT_KERNELS = [
     "dpprobe.heads.kernels.fused_step",
     "dpprobe.privacy.gradient_noise",
 ]
+# Quick to compile.
+FEW = ["dpprobe.privacy.gradient_noise", "dpprobe.analyses.fairness.group_kernels"]
 EXACT_KERNELS = [
     "dpprobe.heads.kernels.exact_step",
     "dpprobe.heads.kernels.grid_rows",
@@ -34,30 +36,41 @@ EXACT_KERNELS = [
 
 
 def main(*arguments: str) -> None:
-    words = {"exact", "noise-first"}
-    folders = [Path(argument) for argument in arguments if argument not in words]
+    folders = [Path(argument) for argument in arguments if argument != "few"]
     if folders:
         MachineCode.list_folders = lambda _: folders  # type: ignore[method-assign, assignment]
-    kernels = EXACT_KERNELS if "exact" in arguments else FLOAT_KERNELS
-    for name in kernels[::-1] if "noise-first" in arguments else kernels:
+    few = "few" in arguments
+    for name in FEW if few else [*FLOAT_KERNELS, *EXACT_KERNELS]:
         importlib.import_module(name)
-    if "exact" in arguments:
+    computed = {"few": few_results}
+    if not few:
+        computed |= {"steps": step_results, "exact": exact_results}
+    for word, results in computed.items():
         digest = hashlib.sha256()
-        for numbers in exact_results():
+        for numbers in results():
             digest.update(numbers.tobytes())
-        print(digest.hexdigest())
-    else:
-        print(results())
+        print(word, digest.hexdigest())
 
 
-def results() -> str:
+def few_results() -> list[np.ndarray]:
+    """Returns noise, and areas of groups."""
+    import torch
+
+    from dpprobe.privacy.gradient_noise import GaussianNoise
+
+    normals = GaussianNoise([1, 2], 5000, torch.device("cpu")).draw_steps(3, 1.3)
+    return [normals.contiguous().numpy(), group_areas()]
+
+
+def step_results() -> list[np.ndarray]:
+    """Returns clipped sums, and heads after steps."""
     import numpy as np
     import torch
 
     from dpprobe.heads.kernels import fused_step
     from dpprobe.privacy.gradient_noise import GaussianNoise
 
-    digest = hashlib.sha256()
+    found = []
     rows, columns, classes, steps = 300, 70, 7, 10
     for sigmoid in (False, True):
         source = torch.Generator().manual_seed(0)
@@ -88,12 +101,8 @@ def results() -> str:
             head.numpy(), classes, torch.zeros_like(head).numpy(), rates, average.numpy(),
             *unseen, False,
         )  # fmt: skip
-        for tensor in (releases, head, average):
-            digest.update(tensor.numpy().tobytes())
-    normals = GaussianNoise([1, 2], 5000, torch.device("cpu")).draw_steps(3, 1.3)
-    digest.update(normals.contiguous().numpy().tobytes())
-    digest.update(group_areas().tobytes())
-    return digest.hexdigest()
+        found += [tensor.numpy() for tensor in (releases, head, average)]
+    return found
 
 
 def group_areas() -> np.ndarray:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -191,41 +192,56 @@ class Kernels:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
 
-    def hash(self, process: subprocess.Popen[str]) -> str:
+    def hash(self, process: subprocess.Popen[str]) -> dict[str, str]:
         output, _ = process.communicate(timeout=900)  # a busy machine is slow
         assert process.returncode == 0
-        return output.strip()
+        return dict(line.split() for line in output.splitlines())
+
+
+@dataclass(frozen=True)
+class Race:
+    """Hashes of processes that compiled at once, and of those that loaded.
+
+    Attributes:
+      alone: had the code of the environment, which was compiled alone, or is so now.
+      few: compiled what is quick to compile, in the reverse order, as `whole` began a little later.
+      whole: compiled all.
+      loaded: had what these left.
+      kept: the names of the files that they left.
+    """
+
+    alone: dict[str, str]
+    few: dict[str, str]
+    whole: dict[str, str]
+    loaded: dict[str, str]
+    kept: set[str]
 
 
 @pytest.fixture(scope="module")
-def kernels(repository: Path) -> Kernels:
-    return Kernels(repository)
-
-
-def test_processes_that_compile_at_once_compute_the_same_bits(
-    kernels: Kernels, tmp_path: Path
-) -> None:
-    """They race on a cold folder, a little apart and in opposite orders.
-
-    Another process then loads what they left. A first one has the code of the environment, which
-    was compiled alone, or is so now.
-    """
+def race(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Race:
+    """Processes that begin with a cold folder: one of them compiles all kernels, once."""
+    kernels, folder = Kernels(repository), tmp_path_factory.mktemp("cold")
     alone = kernels.hash(kernels.start())
     racing = []
-    for arguments in ([], ["noise-first"]):
-        racing.append(kernels.start(tmp_path, *arguments))
+    for arguments in (["few"], []):
+        racing.append(kernels.start(folder, *arguments))
         time.sleep(0.4)
-    assert [kernels.hash(process) for process in racing] == [alone] * 2
-    assert len(list(tmp_path.iterdir())) == len(FLOAT_KERNELS)
-    assert kernels.hash(kernels.start(tmp_path)) == alone
+    few, whole = (kernels.hash(process) for process in racing)
+    kept = {path.name for path in folder.iterdir()}
+    loaded = kernels.hash(kernels.start(folder))
+    assert {path.name for path in folder.iterdir()} == kept
+    return Race(alone, few, whole, loaded, kept)
 
 
-def test_exact_sums_and_noise_are_the_same_bits_compiled_and_loaded(
-    kernels: Kernels, tmp_path: Path
-) -> None:
-    compiled = kernels.hash(kernels.start(tmp_path, "exact"))
-    kept = {path.name for path in tmp_path.iterdir()}
-    names = {name.rpartition(".")[2] for name in EXACT_KERNELS}
-    assert names <= {name.rpartition("-")[0] for name in kept}
-    assert kernels.hash(kernels.start(tmp_path, "exact")) == compiled
-    assert {path.name for path in tmp_path.iterdir()} == kept
+def test_processes_that_compile_at_once_compute_the_same_bits(race: Race) -> None:
+    assert race.few == {"few": race.whole["few"]} == {"few": race.alone["few"]}
+
+
+@pytest.mark.parametrize("computed", ["few", "steps", "exact"])
+def test_results_are_the_same_bits_compiled_and_loaded(race: Race, computed: str) -> None:
+    assert race.whole[computed] == race.loaded[computed] == race.alone[computed]
+
+
+def test_each_module_is_one_file_whoever_compiled_it(race: Race) -> None:
+    names = {name.rpartition(".")[2] for name in (*FLOAT_KERNELS, *EXACT_KERNELS)}
+    assert sorted(name.rpartition("-")[0] for name in race.kept) == sorted(names)
