@@ -279,11 +279,12 @@ def test_the_noise_has_the_plans_variance(tmp_path: Path) -> None:
         evaluate_heads(
             head(2, seed), features, plan, SEEDED, metric="accuracy", link="softmax", composition=""
         )["value"]
-        for seed in range(800)
+        for seed in range(400)
     ]
     deviation = plan.find_mechanism("accuracy").noise_multiplier / n
+    # the deviation of 400 values has an error of 3.5%: noise that is 20% less is noticed
     assert np.std(np.array(values) - exact) == pytest.approx(deviation, rel=0.1)
-    assert np.mean(values) == pytest.approx(exact, abs=4 * deviation / math.sqrt(800))
+    assert np.mean(values) == pytest.approx(exact, abs=4 * deviation / math.sqrt(400))
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "auc"])
