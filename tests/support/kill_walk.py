@@ -23,6 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from dpprobe.errors import PrivacyError
@@ -30,6 +31,7 @@ from dpprobe.privacy.keystream import Keystream
 from dpprobe.release import make
 from dpprobe.release.ledger import Ledger
 from dpprobe.study.study import Study
+from tests.support.compiled_templates import keep_templates
 from tests.support.release_study import release, study, write_features
 
 EVENTS = {
@@ -221,7 +223,9 @@ def main() -> None:
         with contextlib.suppress(FileNotFoundError):
             shutil.copytree(calibration, folder / "results/calibration")
 
-    # Plans are found and priced once, in the process that all others are forked from.
+    # Plans are found and priced, and templates compiled, once, in the process that all others are
+    # forked from.
+    keep_templates(pytest.MonkeyPatch())
     make.choice_block = priced_once(make.choice_block)  # type: ignore[attr-defined]
     prepare()
     release(folder, made)

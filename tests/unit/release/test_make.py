@@ -283,6 +283,7 @@ def test_releases_together_keep_to_a_permitted_risk(folder: Path, risk: dict[str
     release(folder, study(folder, name="second"), "second")
 
 
+@pytest.mark.usefixtures("coarse_risks")
 @pytest.mark.parametrize("method", ["covariance", "steps"])
 def test_a_release_keeps_to_a_permitted_risk_of_its_own(folder: Path, method: str) -> None:
     """It is booked as any other, and its statement names target, mu and epsilon."""

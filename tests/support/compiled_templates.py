@@ -1,0 +1,35 @@
+"""Templates of a release's documents, compiled once: that takes more than the rest of a release."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import CodeType
+from typing import Any
+
+import pytest
+from jinja2 import Environment
+
+_CODES: dict[tuple[Any, ...], CodeType] = {}
+_COMPILE: Any = Environment.compile
+
+
+def _compile_once(
+    environment: Environment, source: Any, name: str | None = None, filename: str | None = None
+) -> CodeType:
+    """Returns the code of a template, as Jinja's own caches keep it for other environments."""
+    key = (source, name, filename, environment.finalize, environment.autoescape)
+    if key not in _CODES:
+        _CODES[key] = _COMPILE(environment, source, name, filename)
+    return _CODES[key]
+
+
+def keep_templates(patch: pytest.MonkeyPatch) -> None:
+    """Has each template compiled once in this process and those that are forked from it."""
+    patch.setattr(Environment, "compile", _compile_once)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled_templates() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        keep_templates(patch)
+        yield
