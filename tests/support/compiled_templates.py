@@ -1,23 +1,28 @@
-"""Templates of a release's documents, compiled once: that takes more than the rest of a release."""
+"""Templates of pages and cards, compiled once: that takes more than the rest of a small release."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import CodeType
 from typing import Any
 
 import pytest
 from jinja2 import Environment
 
-_CODES: dict[tuple[Any, ...], CodeType] = {}
+_CODES: dict[tuple[Any, ...], Any] = {}
 _COMPILE: Any = Environment.compile
 
 
 def _compile_once(
-    environment: Environment, source: Any, name: str | None = None, filename: str | None = None
-) -> CodeType:
-    """Returns the code of a template, as Jinja's own caches keep it for other environments."""
-    key = (source, name, filename, environment.finalize, environment.autoescape)
+    environment: Environment,
+    source: Any,
+    name: str | None = None,
+    filename: str | None = None,
+    *rest: Any,
+) -> Any:
+    """Returns the code of a file's template, as Jinja's own caches keep it between environments."""
+    if filename is None or rest:
+        return _COMPILE(environment, source, name, filename, *rest)
+    key = (source, name, filename, type(environment), environment.finalize, environment.autoescape)
     if key not in _CODES:
         _CODES[key] = _COMPILE(environment, source, name, filename)
     return _CODES[key]
@@ -28,7 +33,7 @@ def keep_templates(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Environment, "compile", _compile_once)
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def _compiled_templates() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         keep_templates(patch)

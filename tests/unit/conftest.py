@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.compiled_templates import _compiled_templates  # noqa: F401
+
 if TYPE_CHECKING:
     from tests.support.report_page import Made
 
