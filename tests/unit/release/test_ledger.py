@@ -382,9 +382,9 @@ def test_reading_writes_nothing(ledger: Ledger) -> None:
 def test_every_altered_byte_is_noticed(three_lines: Ledger) -> None:
     whole = three_lines.path.read_bytes()
     for place, byte in enumerate(whole):
-        # one bit of each byte, and one of these in turn: of each hundreds of places
-        others = (byte ^ 0x20, byte ^ 0x80, ord("\n"), ord(" "), 0)
-        for other in {byte ^ 1, others[place % len(others)]} - {byte}:
+        # the other case, as of a number's exponent, and one of these in turn: hundreds of each
+        turn = (byte ^ 0x80, ord("\n"), ord(" "), 0)
+        for other in {byte ^ 1, byte ^ 0x20, turn[place % len(turn)]} - {byte}:
             altered = bytearray(whole)
             altered[place] = other
             three_lines.path.write_bytes(altered)
