@@ -24,6 +24,13 @@ from dpprobe.release.bundle import (
 )
 from tests.support.bundles import write_example
 
+# What predictions read of a statement's block `calibration`.
+CALIBRATED: dict[str, Any] = {
+    "scale": 3.0,
+    "offset": 0.0,
+    "sets": [{"coverage": 0.9, "threshold": 0.25}, {"coverage": 0.99, "threshold": 0.01}],
+}
+
 
 def write_release(
     folder: Path,
@@ -38,6 +45,7 @@ def write_release(
     dimension: int | None = None,
     arrays: Mapping[str, npt.NDArray[np.float32]] | None = None,
     scale: float = 1.0,
+    calibration: Mapping[str, Any] | None = None,
 ) -> Path:
     """Writes a bundle of a backbone as it loads here; returns its folder."""
     options = backbone_options(backbone)
@@ -83,7 +91,10 @@ def write_release(
         facts,
         weights=weights.astype(np.float32),
         arrays=arrays or {},
-        statement=example.statement,
+        statement={
+            **example.statement,
+            **({} if calibration is None else {"calibration": dict(calibration)}),
+        },
     )
     for name in ("README.md", "release.html"):
         (folder / name).write_text("written by other tests\n")

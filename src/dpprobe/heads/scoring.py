@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -54,14 +54,18 @@ def one_head(
 
 
 def compute_probabilities(
-    heads: Heads, features: npt.NDArray[np.float32], link: Link
+    heads: Heads,
+    features: npt.NDArray[np.float32],
+    link: Link,
+    rescale: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> npt.NDArray[np.float32]:
     """Returns the first head's probabilities, float32 [n, classes], of rows before normalisation.
 
-    For link `none` these are the scores. Raises DataError if the rows are of another dimension.
+    For link `none` these are the scores. `rescale` changes the scores before the link. Raises
+    DataError if the rows are of another dimension.
     """
-    scores = torch.from_numpy(score_rows(heads, features)[0])
-    return apply_link(scores.to(torch.float64), link).to(torch.float32).numpy()
+    scores = torch.from_numpy(score_rows(heads, features)[0]).to(torch.float64)
+    return apply_link(rescale(scores) if rescale else scores, link).to(torch.float32).numpy()
 
 
 def apply_link(scores: torch.Tensor, link: Link) -> torch.Tensor:

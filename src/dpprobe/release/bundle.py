@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from dpprobe.release.calibration import Calibration
+
 FORMAT = "dpprobe-bundle"
 FORMAT_VERSION = 1
 
@@ -184,6 +186,19 @@ class Bundle:
     weights: npt.NDArray[np.float32]
     arrays: Mapping[str, npt.NDArray[np.float32]]
     statement: Mapping[str, Any]
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """What turns scores into probabilities; None if the release was not calibrated."""
+        from dpprobe.release.calibration import Calibration  # heavy, as elsewhere here
+
+        block = self.statement.get("calibration")
+        return Calibration.from_block(block) if block else None
+
+    @property
+    def link(self) -> Literal["softmax", "sigmoid", "none"]:
+        """The function that makes probabilities of scores, after a calibration if there is one."""
+        return "softmax" if "calibration" in self.statement else self.facts.head.link
 
 
 def write_bundle(

@@ -62,6 +62,20 @@ def add_commands(commands: Parsers) -> None:
         metavar="CLASS=VALUE",
         help="name CLASS if its probability is at least VALUE; repeatable",
     )
+    predict.add_argument(
+        "--coverage",
+        type=float,
+        metavar="SHARE",
+        help="share of cases in which the column `set` contains the true class, for a calibrated "
+        "release; default: 0.9",
+    )
+    predict.add_argument(
+        "--abstain-below",
+        type=float,
+        metavar="VALUE",
+        help="abstain if the largest probability is below VALUE; default: if `set` does not hold "
+        "exactly one class",
+    )
     predict.add_argument("--image-column", help="column with the images, in a parquet or CSV file")
     predict.add_argument("--id-column", help="column with the ids, in a parquet or CSV file")
     predict.add_argument(
@@ -122,6 +136,8 @@ def _run_predict(arguments: argparse.Namespace) -> int:
         id_column=arguments.id_column,
         root=arguments.root,
         thresholds=_read_thresholds(arguments.threshold),
+        coverage=arguments.coverage,
+        abstain_below=arguments.abstain_below,
     )
     for name, reason in summary.unreadable[:SHOWN_UNREADABLE]:
         print(f"dpprobe: {name}: {reason}", file=sys.stderr)

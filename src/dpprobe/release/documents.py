@@ -5,6 +5,7 @@ Everything comes from bundle.json and privacy.json, which are public: documents 
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from dpprobe.privacy.plan import Plan, Selection
+from dpprobe.privacy.plan import Mechanism, Plan, Selection
 from dpprobe.privacy.risk import target_words
 from dpprobe.privacy.statement import in_words_of_rows, mechanisms_of, of_vectors
 from dpprobe.privacy.trade_off import Allowed, bound_attacks, per_hundred
@@ -93,6 +94,9 @@ def shared_values(
         "evaluation": evaluation,
         "composition": evaluation and items(evaluation["composition"]),
         "measured": state_measured(evaluation) if evaluation else None,
+        "calibration": (sure := statement.get("calibration")),
+        "sure": sure and items(sure["composition"]),
+        "tested": bool(evaluation or sure),
         "spent": items(state_spent(statement["ledger"])),
         "use": facts.card.intended_use or items(INTENDED_USE),
         "limits": facts.card.limits or items(LIMITS),
@@ -108,16 +112,21 @@ def unit_of(statement: Mapping[str, Any]) -> str:
 def bound_best_attacks(statement: Mapping[str, Any], rates: Sequence[float]) -> list[Attack]:
     """Bounds the best attack on a training unit, and on a test unit, at false positive rates."""
     trained = _allowed_attacks(statement, rates).true_positives
-    evaluation = statement["evaluation"]
     tested: Sequence[float | None] = [None for _ in rates]
-    if evaluation:
-        delta, epsilon = evaluation["delta"], evaluation["epsilon"]
-        bounds = bound_attacks(mechanisms_of(evaluation), rates, delta=delta, epsilon=epsilon)
-        tested = bounds.true_positives
+    if mechanisms := test_mechanisms(statement):
+        delta, epsilon = statement["delta"], statement["epsilon_realised"]
+        tested = bound_attacks(mechanisms, rates, delta=delta, epsilon=epsilon).true_positives
     return [
         Attack(false=rate, trained=one, tested=other)
         for rate, one, other in zip(rates, trained, tested, strict=True)
     ]
+
+
+def test_mechanisms(statement: Mapping[str, Any]) -> tuple[Mechanism, ...]:
+    """Returns the mechanisms that read the test units: of the test result and the calibration."""
+    blocks = (statement["evaluation"], statement.get("calibration"))
+    read = [mechanisms_of(block) for block in blocks if block and "mechanisms" in block]
+    return tuple(itertools.chain.from_iterable(read))
 
 
 def _allowed_attacks(statement: Mapping[str, Any], rates: Sequence[float]) -> Allowed:
@@ -343,6 +352,8 @@ def html_environment() -> Environment:
         one_line=one_line,
         count=lambda value: f"{value:,}",
         percent=lambda rate: f"{100 * rate:g}%",
+        rate=lambda share: f"{100 * share:.1f}%",
+        likely=lambda value: f"{100 * value:.3g}%",
         digits=lambda value: f"{value:.4g}",
         sentence=as_sentence,
     )

@@ -53,6 +53,7 @@ from dpprobe.privacy.grid import Grid, GridSum
 from dpprobe.privacy.plan import Mechanism, Plan, full_batch, split_budget
 from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.statement import mechanism_values
+from dpprobe.release.calibration import Calibration
 from dpprobe.release.class_recalls import (
     CLASS_COUNTS,
     Recalls,
@@ -89,6 +90,25 @@ _SIMULATIONS = 4000
 _TAIL = 4.5
 _WIDE = 0.2
 _Z = float(norm.ppf((1 + CONFIDENCE) / 2))
+
+
+class ScoreCounts(NamedTuple):
+    """Noisy counts of test examples by label and score.
+
+    Attributes:
+      edges: of each label's bins, [labels, bins + 1], rising, as `asinh` places of the score.
+      counts: [labels, 2, bins], rows with the label first.
+      deviation: the standard deviation of each count's noise.
+    """
+
+    edges: Floats
+    counts: Floats
+    deviation: float
+
+    @property
+    def score_edges(self) -> Floats:
+        """The edges as scores."""
+        return SCORE_UNIT * np.sinh(self.edges)
 
 
 class Estimate(NamedTuple):
@@ -141,6 +161,16 @@ def evaluation_mechanisms(
 def check_evaluation_plan(plan: Plan, metric: Metric, *, classes: int, multi_label: bool) -> None:
     """Raises PrivacyError unless a plan is private and has the mechanisms of an evaluation."""
     wanted = evaluation_mechanisms(metric, classes=classes, multi_label=multi_label)
+    check_mechanisms(
+        plan,
+        wanted,
+        f"evaluate: the plan is not for metric {metric} with {classes} classes; calibrate for "
+        "evaluation_mechanisms",
+    )
+
+
+def check_mechanisms(plan: Plan, wanted: Sequence[Mechanism], fault: str) -> None:
+    """Raises PrivacyError unless a plan is private and has mechanisms, up to a common factor."""
     first = plan.mechanisms[0].noise_multiplier / wanted[0].noise_multiplier
     same = len(plan.mechanisms) == len(wanted) and all(
         replace(planned, noise_multiplier=1.0) == replace(item, noise_multiplier=1.0)
@@ -148,10 +178,7 @@ def check_evaluation_plan(plan: Plan, metric: Metric, *, classes: int, multi_lab
         for planned, item in zip(plan.mechanisms, wanted, strict=True)
     )
     if not (same and plan.private and plan.selection is None):
-        raise PrivacyError(
-            f"evaluate: the plan is not for metric {metric} with {classes} classes; calibrate for "
-            "evaluation_mechanisms"
-        )
+        raise PrivacyError(fault)
 
 
 def evaluate_heads(
@@ -163,18 +190,27 @@ def evaluate_heads(
     metric: Metric,
     link: Link,
     composition: str,
+    calibration: Calibration | None = None,
+    keep_counts: bool = False,
 ) -> dict[str, Any]:
     """Measures one released head on the test units: the block `evaluation` of a statement.
 
-    The plan is calibrated for `evaluation_mechanisms` on n = test units; `composition` says how
-    this price adds to the head's. Raises PrivacyError for another plan, and for several heads.
+    Raises PrivacyError for another plan, and for several heads.
+
+    Args:
+      plan: calibrated for `evaluation_mechanisms` on n = test units.
+      composition: says how this price adds to the head's.
+      calibration: changes the answers of a head of two classes, and so its accuracy.
+      keep_counts: publish an AUC's counts too, for a calibration.
     """
     classes = len(features.class_names)
     check_evaluation_plan(plan, metric, classes=classes, multi_label=features.multi_label)
     if len(heads.seeds) != 1:
         raise PrivacyError(f"evaluate: {len(heads.seeds)} heads share one epsilon; pass one head")
-    weights = _row_weights(features, plan)
-    scores = np.concatenate([score_rows(heads, block)[0] for _, block in features.test_blocks()])
+    weights = weights_of_rows(features, plan)
+    scores = score_test_rows(heads, features)
+    if calibration is not None:
+        scores = calibration.rescale(scores)
     releases = Releases(plan, heads.seeds, torch.device("cpu"), entropy=entropy)
     remark, recalled = "", {}
     if metric == "accuracy":
@@ -188,7 +224,10 @@ def evaluate_heads(
             "worst_class": worst_values(recalls, features.class_names),
         }
     else:
-        estimate, remark = _release_area(scores, features.test_labels, weights, releases)
+        table = release_score_counts(scores, features.test_labels, weights, releases)
+        estimate, remark = area_estimate(table.counts, table.deviation)
+        if keep_counts:
+            recalled = {COUNTS: score_values(table)}
     releases.check_counts()
     return {
         "metric": metric,
@@ -292,7 +331,12 @@ def worst_values(recalls: Recalls, names: Sequence[str]) -> dict[str, Any] | Non
     }
 
 
-def _row_weights(features: JobFeatures, plan: Plan) -> Floats:
+def score_test_rows(heads: Heads, features: JobFeatures) -> npt.NDArray[np.float32]:
+    """Returns the scores of the first head, [rows, classes]."""
+    return np.concatenate([score_rows(heads, block)[0] for _, block in features.test_blocks()])
+
+
+def weights_of_rows(features: JobFeatures, plan: Plan) -> Floats:
     """Returns the weight of each test example in its unit; raises PrivacyError for other units."""
     codes, rows = features.test_units, len(features.test_labels)
     of_images = plan.unit == "image"
@@ -306,12 +350,12 @@ def _row_weights(features: JobFeatures, plan: Plan) -> Floats:
     return np.ones(rows) if weights is None else weights
 
 
-def _find_usable(scores: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+def find_usable(scores: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     """Returns False for null rows: their scores are not all finite."""
     return np.asarray(np.isfinite(scores).all(axis=1))
 
 
-def _in_steps(values: Floats, n: int) -> tuple[Floats, float]:
+def count_steps(values: Floats, n: int) -> tuple[Floats, float]:
     """Returns numbers in [0, 1] as whole steps of the grid of sums over n units, and the step."""
     grid = Grid.make_grid(1.0, n, whole=True)
     return grid.round_to_steps(torch.from_numpy(values)).numpy(), grid.step
@@ -333,7 +377,7 @@ def _release_answers(
     releases: Releases,
 ) -> list[list[float]]:  # fmt: skip
     """Releases the numbers of right and wrong answers of each class, [classes, 2]."""
-    units, step = _in_steps(weights * _find_usable(scores), releases.plan.n)
+    units, step = count_steps(weights * find_usable(scores), releases.plan.n)
     right, classes = right_predictions(scores, labels, link=link), scores.shape[1]
     table = torch.from_numpy(count_answers(right, labels, units, classes))
     noisy = releases.release_gaussian(CLASS_COUNTS, GridSum(table[None], step))
@@ -345,8 +389,8 @@ def hit_sum(
 ) -> GridSum:
     """Sums the weighted hits of rows, [1, 1]: sensitivity 1; null rows add 0."""
     right = right_predictions(scores, labels, link=link)
-    each = right.reshape(len(right), -1).mean(axis=1) * weights * _find_usable(scores)
-    units, step = _in_steps(each, n)
+    each = right.reshape(len(right), -1).mean(axis=1) * weights * find_usable(scores)
+    units, step = count_steps(each, n)
     return GridSum(torch.tensor([[units.sum()]], dtype=torch.float64), step)
 
 
@@ -382,14 +426,28 @@ def _find_root(function: Any) -> float:
     return float(brentq(function, 0.0, 1.0, xtol=1e-9))
 
 
-def _release_area(
+def score_values(table: ScoreCounts) -> dict[str, Any]:
+    """Returns a table of two classes as a statement has it: edges of scores, and counts."""
+    return {"edges": table.score_edges[0].tolist(), "counts": table.counts[0].tolist()}
+
+
+def bin_middles(edges: Floats) -> Floats:
+    """Returns a score in each bin: the middle on the scale of bins, for outermost bins the inner
+    edge."""
+    places = np.arcsinh(edges / SCORE_UNIT)
+    inner = (places[:-1] + places[1:]) / 2
+    inner[0], inner[-1] = places[1], places[-2]
+    return np.asarray(SCORE_UNIT * np.sinh(inner))
+
+
+def release_score_counts(
     scores: npt.NDArray[Any], labels: npt.NDArray[Any], weights: Floats, releases: Releases
-) -> tuple[Estimate, str]:
-    """Releases both kinds of counts; returns the mean area, and a remark on labels left out."""
-    n, usable = releases.plan.n, _find_usable(scores)
+) -> ScoreCounts:
+    """Releases both kinds of counts, the second one in bins of equal size by the first."""
+    n, usable = releases.plan.n, find_usable(scores)
     margins, present = _rank_rows(scores, labels)
     places = np.arcsinh(np.where(usable[:, None], margins, 0.0) / SCORE_UNIT)
-    units, step = _in_steps(weights * usable, n)
+    units, step = count_steps(weights * usable, n)
 
     def release_counts(name: str, counts: Floats) -> Floats:
         total = GridSum(torch.from_numpy(counts)[None], step)
@@ -401,7 +459,9 @@ def _release_area(
     bins = _count_bins(n, releases.noise_deviation(COUNTS))
     edges = [_noisy_quantiles(of, fixed, releases.noise_deviation(RANGES), bins) for of in noisy]
     counts = release_counts(COUNTS, label_counts(places, present, units, edges))
-    return area_estimate(counts.reshape(len(edges), 2, -1), releases.noise_deviation(COUNTS))
+    return ScoreCounts(
+        np.stack(edges), counts.reshape(len(edges), 2, -1), releases.noise_deviation(COUNTS)
+    )
 
 
 def _rank_rows(

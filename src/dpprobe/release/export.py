@@ -111,11 +111,20 @@ def _make_graph(predictor: Predictor) -> torch.nn.Module:
         )
     return _Graph(
         network,
-        torch.from_numpy(predictor.heads.weights),
+        _calibrated_weights(predictor),
         transform=predictor.heads.transforms[0],
         dtype=getattr(torch, facts.backbone.dtype),
-        link=facts.head.link,
+        link=predictor.bundle.link,
     ).eval()
+
+
+def _calibrated_weights(predictor: Predictor) -> torch.Tensor:
+    """Returns weights [1, classes, d + 1] whose scores are already calibrated."""
+    weights = torch.from_numpy(predictor.heads.weights)
+    if (calibration := predictor.bundle.calibration) is not None:
+        weights = weights * calibration.scale
+        weights[:, 1, -1] += calibration.offset
+    return weights
 
 
 class _Graph(torch.nn.Module):
@@ -149,7 +158,7 @@ def _trace_model(
             f"backbone {name}: {size / 2**30:.1f} GiB of weights, but an ONNX file holds at most "
             "2 GiB; use `dpprobe predict`"
         )
-    output = SCORES if predictor.facts.head.link == "none" else OUTPUT
+    output = SCORES if predictor.bundle.link == "none" else OUTPUT
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")  # the exporter warns about its own parts
@@ -193,9 +202,12 @@ def _describe_model(model: onnx.ModelProto, predictor: Predictor) -> None:
         "preprocessing": json.dumps(facts.backbone.preprocessing, ensure_ascii=False),
         "classes": json.dumps(facts.class_names, ensure_ascii=False),
         "multi_label": json.dumps(facts.multi_label),
-        "link": facts.head.link,
+        "link": predictor.bundle.link,
         "dtype": facts.backbone.dtype,
     }
+    if (calibration := predictor.bundle.calibration) is not None:
+        # by coverage, the lowest probability of a class in a set
+        values["sets"] = json.dumps(dict(calibration.thresholds))
     model.producer_name, model.producer_version = "dpprobe", facts.dpprobe
     model.doc_string = f"Release {facts.name} of dpprobe. It takes {values['input']}."
     del model.metadata_props[:]

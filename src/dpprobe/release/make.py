@@ -49,11 +49,20 @@ from dpprobe.heads.options import MethodOptions
 from dpprobe.options import resolve_path
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.entropy import SystemEntropy
-from dpprobe.privacy.plan import Patients, Plan
+from dpprobe.privacy.plan import Mechanism, Patients, Plan
 from dpprobe.privacy.risk import nominal_epsilon, read_budget
 from dpprobe.release import bundle as files
 from dpprobe.release.audit_evidence import read_evidence
 from dpprobe.release.bundle import BackboneFacts, BundleFacts, CardFacts
+from dpprobe.release.calibration import Calibration
+from dpprobe.release.calibration_release import (
+    calibrate_from_counts,
+    calibrate_head,
+    calibration_mechanisms,
+    calibration_words,
+    check_calibration_size,
+    compose_test_price,
+)
 from dpprobe.release.evaluation import (
     check_telling,
     composition_words,
@@ -202,13 +211,29 @@ class _Task:
         if self.options.evaluate is None:
             return None
         store = self.stores[1]
+        mechanisms = evaluation_mechanisms(
+            self.metric, classes=store.num_classes, multi_label=store.multi_label
+        )
+        return self._plan_test(mechanisms, self.options.evaluate.epsilon)
+
+    @cached_property
+    def calibration_plan(self) -> Plan | None:
+        """The plan of a calibration; None without one, and if it uses the counts of the AUC."""
+        if self.options.calibrate is None or self.options.calibrate.epsilon is None:
+            return None
+        store = self.stores[1]
+        mechanisms = calibration_mechanisms(
+            classes=store.num_classes, multi_label=store.multi_label
+        )
+        return self._plan_test(mechanisms, self.options.calibrate.epsilon)
+
+    def _plan_test(self, mechanisms: tuple[Mechanism, ...], epsilon: float) -> Plan:
+        store = self.stores[1]
         units = count_units(unit_codes(store.units)) if self.unit == "patient" else None
         plan = calibrate(
-            evaluation_mechanisms(
-                self.metric, classes=store.num_classes, multi_label=store.multi_label
-            ),
+            mechanisms,
             n=store.rows if units is None else units,
-            epsilon=self.options.evaluate.epsilon,
+            epsilon=epsilon,
             delta=self.delta,
             accountant=self.study.accountant,
             cache=self.cache,
@@ -241,8 +266,8 @@ class _Task:
 
     def make_booking(self) -> Booking:
         parts = [Part.from_plan("train", self.plan)]
-        if self.test_plan is not None:
-            parts.append(Part.from_plan("test", self.test_plan))
+        if (tested := compose_test_price(self.test_plan, self.calibration_plan)) is not None:
+            parts.append(Part.from_plan("test", tested))
         return Booking(
             release=self.name,
             study=self.study.study,
@@ -431,6 +456,8 @@ class _Task:
             read_private_key(key)
         if self.test_plan is not None:
             self._check_telling(self.test_plan)
+        if self.options.calibrate is not None and (plan := self.calibration_plan or self.test_plan):
+            check_calibration_size(plan)
         self._check_public()
         features = read_job_features(
             self.inputs,
@@ -462,12 +489,12 @@ class _Task:
         )
         logger.info("release %s: recorded as entry %d", self.name, entry.number)
         with tell_of_entry(f"{entry.number} of {self.ledger.path}"):
-            heads, evaluation = self._draw_head(features)
+            heads, evaluation, calibration = self._draw_head(features)
             staged = self._staged_folder(entry)
 
             facts = self._describe_bundle(backbone, heads)
             statement = self._state_promise(
-                facts, evaluation, choice=choice, evidence=evidence, entry=entry
+                facts, evaluation, calibration, choice=choice, evidence=evidence, entry=entry
             )
             when_there_is_room(
                 staged.parent,
@@ -515,13 +542,33 @@ class _Task:
         private.check_files(self.method)
         private.check_rows(self.method)
 
-    def _draw_head(self, features: JobFeatures) -> tuple[Heads, dict[str, Any] | None]:
-        """Draws the head and its test result, if any: all random parts of a release."""
+    def _draw_head(
+        self, features: JobFeatures
+    ) -> tuple[Heads, dict[str, Any] | None, dict[str, Any] | None]:
+        """Draws the head, its test result and its calibration, if any: all that is random."""
         entropy = SystemEntropy()
         heads = fit_heads(self.method, features.train, self.plan, [_HEAD], entropy=entropy)
+        calibrated = self._calibrate_head(heads, features)
+        calibration = Calibration.from_block(calibrated) if calibrated else None
+        evaluation = self._evaluate_head(heads, features, calibration)
+        if self.options.calibrate and calibrated is None and evaluation and self.test_plan:
+            calibrated = calibrate_from_counts(evaluation, self.test_plan)
+        return heads, evaluation, calibrated
+
+    def _calibrate_head(self, heads: Heads, features: JobFeatures) -> dict[str, Any] | None:
+        plan = self.calibration_plan
+        together = compose_test_price(self.test_plan, plan)
+        if plan is None or together is None:
+            return None
+        words = calibration_words(self.unit, plan, together)
+        return calibrate_head(heads, features, plan, SystemEntropy(), composition=words)
+
+    def _evaluate_head(
+        self, heads: Heads, features: JobFeatures, calibration: Calibration | None
+    ) -> dict[str, Any] | None:
         if self.test_plan is None:
-            return heads, None
-        return heads, evaluate_heads(
+            return None
+        return evaluate_heads(
             heads,
             features,
             self.test_plan,
@@ -531,6 +578,8 @@ class _Task:
             composition=composition_words(
                 self.plan, self.test_plan, split=self.dataset.split_rule()
             ),
+            calibration=calibration,
+            keep_counts=self.options.calibrate is not None,
         )
 
     def _describe_bundle(self, backbone: BackboneFacts, heads: Heads) -> BundleFacts:
@@ -554,6 +603,7 @@ class _Task:
         self,
         facts: BundleFacts,
         evaluation: Mapping[str, Any] | None,
+        calibration: Mapping[str, Any] | None,
         *,
         choice: Mapping[str, Any],
         evidence: Mapping[str, Any] | None,
@@ -575,6 +625,7 @@ class _Task:
             subsample=self.dataset.public_subsample(),
             chosen_from=self.method.chosen_from(self.facts),
             parts=facts.hash_parts(),
+            calibration=calibration,
         )
 
     def _reference_backbone(self) -> BackboneFacts:

@@ -29,15 +29,16 @@ def write_page(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -
     style = (documents.TEMPLATES / "style.css").read_text(encoding="utf-8")
     values = documents.shared_values(facts, statement, table)
     values |= {name: documents.one_line(values[name]) for name in ("use", "limits")}
-    tested = (statement["evaluation"] or {}).get("mechanisms", ())
+    blocks = (statement["evaluation"] or {}, statement.get("calibration", {}))
     page = documents.html_environment().get_template("page.html.j2").render(
         **values,
         style=Markup(style),
         policy=content_policy(style, None),
         drawing=_draw_curve(curve),
+        diagram=_draw_reliability(statement.get("calibration", {}).get("reliability", ())),
         rows=[
             *({**item, "of": "training"} for item in statement["mechanisms"]),
-            *({**item, "of": "test"} for item in tested),
+            *({**item, "of": "test"} for block in blocks for item in block.get("mechanisms", ())),
         ],
         classes=[documents.one_line(name) for name in facts.class_names[:CLASSES_SHOWN]],
         classes_left=max(0, len(facts.class_names) - CLASSES_SHOWN),
@@ -50,16 +51,35 @@ def write_page(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -
 def _draw_curve(curve: Sequence[documents.Attack]) -> dict[str, Any]:
     """Computes the points of the curve, its marks and its axes in the drawing's units."""
 
-    def place_point(rate: float, value: float) -> tuple[str, str]:
-        return f"{LEFT + SIDE * rate:.2f}", f"{TOP + SIDE * (1 - value):.2f}"
-
     return {
-        "line": " ".join(",".join(place_point(item.false, item.trained)) for item in curve),
+        **_draw_square(),
+        "line": " ".join(",".join(_place_point(item.false, item.trained)) for item in curve),
         "marks": [
-            place_point(item.false, item.trained) for item in curve if item.false in documents.RATES
+            _place_point(item.false, item.trained)
+            for item in curve
+            if item.false in documents.RATES
         ],
+    }
+
+
+def _draw_reliability(rows: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """Computes the points of a reliability diagram with their intervals."""
+    marks = []
+    for row in rows:
+        x, y = _place_point(row["predicted"], row["observed"])
+        (_, low), (_, high) = (_place_point(0, row[end]) for end in ("low", "high"))
+        marks.append((x, y, low, high))
+    return {**_draw_square(), "marks": marks}
+
+
+def _place_point(rate: float, value: float) -> tuple[str, str]:
+    return f"{LEFT + SIDE * rate:.2f}", f"{TOP + SIDE * (1 - value):.2f}"
+
+
+def _draw_square() -> dict[str, Any]:
+    return {
         "ticks": [
-            (f"{100 * part:g}", *place_point(part, part)) for part in (0.0, 0.25, 0.5, 0.75, 1.0)
+            (f"{100 * part:g}", *_place_point(part, part)) for part in (0.0, 0.25, 0.5, 0.75, 1.0)
         ],
         "left": LEFT,
         "right": LEFT + SIDE,

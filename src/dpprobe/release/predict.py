@@ -45,6 +45,7 @@ from dpprobe.heads.registry import method_options
 from dpprobe.heads.scoring import compute_probabilities, one_head
 from dpprobe.progress import Progress
 from dpprobe.release.bundle import Bundle, BundleFacts, read_bundle
+from dpprobe.release.calibration import SetRule
 from dpprobe.release.image_sources import (
     find_images,
     is_vector_file,
@@ -94,6 +95,7 @@ class Predictor:
     heads: Heads
     device: str
     thresholds: Mapping[str, float]
+    set_rule: SetRule | None = None
 
     @classmethod
     def load_bundle(
@@ -106,6 +108,8 @@ class Predictor:
         allow_module: bool = False,
         precision: Literal["float32", "bfloat16", "float16"] | None = None,
         thresholds: Mapping[str, float] | None = None,
+        coverage: float | None = None,
+        abstain_below: float | None = None,
     ) -> Predictor:
         """Reads a bundle and loads its backbone.
 
@@ -115,16 +119,18 @@ class Predictor:
           allow_module: import and call the function that the bundle names, of family imported.
           precision: of the forward pass, instead of the release's.
           thresholds: the probability from which `name_classes` names a class, by class.
+          coverage, abstain_below: of a calibrated release; see `calibration.SetRule`.
 
         Raises:
           DataError: for a damaged bundle, other weights, or a backbone that computes other features
             on this machine.
           ConfigError: if the checkpoint is missing or the backbone cannot be loaded; for
-            thresholds that the head cannot have.
+            thresholds or a coverage that the head cannot have.
         """
         read = read_bundle(Path(bundle))
+        rule = SetRule.choose_rule(read.calibration, coverage=coverage, abstain_below=abstain_below)
         checkpoint = None if checkpoint is None else Path(checkpoint)
-        checked = check_thresholds(thresholds or {}, read.facts)
+        checked = check_thresholds(thresholds or {}, read.facts, link=read.link)
         _check_source(read, allow_hub=allow_hub, allow_module=allow_module)
         options = _backbone_options(read, checkpoint)
         where = resolve_device(device)
@@ -141,6 +147,7 @@ class Predictor:
             heads=one_head(read.weights, read.arrays, normalize),
             device=where,
             thresholds=checked,
+            set_rule=rule,
         )
 
     @property
@@ -263,8 +270,9 @@ class Predictor:
         # Products of equal size, so that a row's last digits depend on that row alone.
         filled = np.pad(rounded, ((0, -len(rounded) % PIECE_ROWS), (0, 0)))
         pieces = filled.reshape(-1, PIECE_ROWS, filled.shape[1])
-        link = self.facts.head.link
-        values = [compute_probabilities(self.heads, piece, link) for piece in pieces]
+        link, calibration = self.bundle.link, self.bundle.calibration
+        rescale = calibration.rescale if calibration else None
+        values = [compute_probabilities(self.heads, piece, link, rescale) for piece in pieces]
         return np.concatenate(values)[: len(rounded)]
 
 
@@ -281,11 +289,14 @@ def predict(
     id_column: str | None = None,
     root: Path | None = None,
     thresholds: Mapping[str, float] | None = None,
+    coverage: float | None = None,
+    abstain_below: float | None = None,
     threads: int | None = None,
 ) -> Summary:
     """Writes the predictions of a release on images, one row per image, in their order.
 
-    Columns: id, class, the probability of each class (a score if the link is none), and error. Only
+    Columns: id, class, the probability of each class (a score if the link is none), for a
+    calibrated release its set of classes and whether to abstain, and error. Only
     images that cannot be used have an error, and they have no prediction. The table also states the
     bundle, the version of dpprobe and the thresholds (`prediction_table.Origin`).
 
@@ -294,6 +305,7 @@ def predict(
         bundle of vectors, `.npy` files; see `image_sources.open_vectors`.
       output: a CSV or parquet file; None for CSV on standard output.
       thresholds: by class; see `prediction_table.label_of`.
+      coverage, abstain_below: of a calibrated release; see `calibration.SetRule`.
       threads: that decode and, on a CPU, compute; by default as many as torch has.
     """
     vectors = [path for path in images if is_vector_file(path)]
@@ -312,6 +324,8 @@ def predict(
         allow_hub=allow_hub,
         allow_module=allow_module,
         thresholds=thresholds,
+        coverage=coverage,
+        abstain_below=abstain_below,
     )
     facts = predictor.facts
     if sources is None:
@@ -325,19 +339,21 @@ def predict(
     progress = Progress(
         count, label=f"predict {facts.name}", unit="vectors" if vectors else "images"
     )
-    columns = value_columns(facts.class_names, facts.head.link)
+    columns = value_columns(facts.class_names, predictor.bundle.link)
     origin = describe_origin(predictor.bundle, predictor.thresholds)
-    with open_predictions(output, columns, origin) as write, progress, closing(blocks):
+    rule = predictor.set_rule
+    table = open_predictions(output, columns, origin, with_sets=rule is not None)
+    with table as write, progress, closing(blocks):
         for block in blocks:
-            write(_in_order(block, predictor.name_classes(block.values)))
+            write(_in_order(block, predictor.name_classes(block.values), rule))
             unreadable += [(fault.row[1], fault.reason) for fault in block.faults]
             progress.advance_by(len(block.rows) + len(block.faults))
     return Summary(rows=count, unreadable=tuple(unreadable), output=output)
 
 
-def _in_order(block: Block, labels: Sequence[str]) -> list[Prediction]:
+def _in_order(block: Block, labels: Sequence[str], rule: SetRule | None) -> list[Prediction]:
     numbered = {
-        number: Prediction(name, label, values, None)
+        number: Prediction(name, label, values, None, rule.apply_to(values) if rule else None)
         for (number, name), label, values in zip(block.rows, labels, block.values, strict=True)
     }
     for fault in block.faults:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,12 +29,17 @@ METADATA_KEY = "dpprobe"  # of a parquet file's metadata; holds the table's orig
 
 
 class Prediction(NamedTuple):
-    """The predicted class and its values for one image, or the reason for their absence."""
+    """The predicted class and its values for one image, or the reason for their absence.
+
+    Attributes:
+      held: the classes of its set, and True to abstain; None without a calibration.
+    """
 
     id: str
     label: str | None
     values: npt.NDArray[np.float32] | None
     error: str | None
+    held: tuple[npt.NDArray[np.intp], bool] | None = None
 
 
 Write = Callable[[Sequence[Prediction]], None]
@@ -59,15 +64,18 @@ def describe_origin(bundle: Bundle, thresholds: Mapping[str, float]) -> Origin:
     return Origin(bundle.facts.name, digest, code_version(), dict(thresholds))
 
 
-def check_thresholds(given: Mapping[str, float], facts: BundleFacts) -> dict[str, float]:
+def check_thresholds(
+    given: Mapping[str, float], facts: BundleFacts, *, link: str | None = None
+) -> dict[str, float]:
     """Checks and returns the probability from which each class is named.
 
-    Raises ConfigError for a head without probabilities, an unknown class, or a value outside 0 to
-    1. It also refuses thresholds for all classes if an image has exactly one class.
+    `link` is the bundle's, by default the head's. Raises ConfigError for a head without
+    probabilities, an unknown class, or a value outside 0 to 1. It also refuses thresholds for all
+    classes if an image has exactly one class.
     """
     thresholds = dict(given)
     names = facts.class_names
-    if thresholds and facts.head.link == "none":
+    if thresholds and (link or facts.head.link) == "none":
         raise ConfigError(
             f"thresholds: the head of {facts.name} gives scores, not probabilities; leave "
             "thresholds out, and compare the columns score_<class> with your own limits"
@@ -136,7 +144,7 @@ def check_output(output: Path | None, inputs: Sequence[Path]) -> None:
 
 @contextmanager
 def open_predictions(
-    output: Path | None, columns: Sequence[str], origin: Origin
+    output: Path | None, columns: Sequence[str], origin: Origin, *, with_sets: bool = False
 ) -> Iterator[Write]:
     """Opens a table that will be complete or absent; yields the function that appends rows.
 
@@ -144,23 +152,32 @@ def open_predictions(
       output: a CSV or parquet file; None for CSV on standard output.
       origin: CSV repeats it in each row, so that it outlives copying, sorting and joining; parquet
         has it in the schema's metadata.
+      with_sets: the columns `set`, classes joined by "|", and `abstain`, of a calibrated release.
     """
+    names = [name.partition("_")[2] for name in columns] if with_sets else None
     if output is None:
-        yield _csv_rows(sys.stdout, columns, origin)
+        yield _csv_rows(sys.stdout, columns, origin, names)
         sys.stdout.flush()
         return
     with atomic_path(output) as temporary:
         if output.suffix.lower() == ".csv":
             with temporary.open("w", encoding="utf-8", newline="") as stream:
-                yield _csv_rows(stream, columns, origin)
+                yield _csv_rows(stream, columns, origin, names)
         else:
-            with _parquet_rows(temporary, columns, origin) as write:
+            with _parquet_rows(temporary, columns, origin, names) as write:
                 yield write
 
 
-def _csv_rows(stream: IO[str], columns: Sequence[str], origin: Origin) -> Write:
+def _name_set(held: tuple[npt.NDArray[np.intp], bool], names: Sequence[str]) -> str:
+    return SEPARATOR.join(names[index] for index in held[0])
+
+
+def _csv_rows(
+    stream: IO[str], columns: Sequence[str], origin: Origin, names: Sequence[str] | None
+) -> Write:
     rows = csv.writer(stream, lineterminator="\n")
-    rows.writerow(["id", "class", *columns, "error", *Origin._fields])
+    more = [] if names is None else ["set", "abstain"]
+    rows.writerow(["id", "class", *columns, *more, "error", *Origin._fields])
     thresholds = SEPARATOR.join(f"{name}={value}" for name, value in origin.thresholds.items())
     constant = [*origin[:-1], thresholds]
 
@@ -168,23 +185,35 @@ def _csv_rows(stream: IO[str], columns: Sequence[str], origin: Origin) -> Write:
         for one in predictions:
             # As few digits as give the same float32 again.
             values = [""] * len(columns) if one.values is None else map(str, one.values)
-            rows.writerow([one.id, one.label or "", *values, one.error or "", *constant])
+            held = [""] * len(more)
+            if names is not None and one.held is not None:
+                held = [_name_set(one.held, names), str(one.held[1]).lower()]
+            rows.writerow([one.id, one.label or "", *values, *held, one.error or "", *constant])
 
     return write_rows
 
 
 @contextmanager
-def _parquet_rows(path: Path, columns: Sequence[str], origin: Origin) -> Iterator[Write]:
+def _parquet_rows(
+    path: Path, columns: Sequence[str], origin: Origin, names: Sequence[str] | None
+) -> Iterator[Write]:
     fields = [("id", pa.string()), ("class", pa.string())]
     fields += [(name, pa.float32()) for name in columns]
+    fields += [] if names is None else [("set", pa.string()), ("abstain", pa.bool_())]
     metadata = {METADATA_KEY: json.dumps(origin._asdict())}
     schema = pa.schema([*fields, ("error", pa.string())], metadata=metadata)
 
     def make_table(predictions: Sequence[Prediction]) -> pa.Table:
         missing = np.full(len(columns), None)
         values = np.stack([missing if each.values is None else each.values for each in predictions])
-        ids, labels, _, errors = zip(*predictions, strict=True)
-        return pa.table([ids, labels, *values.T, errors], schema=schema)
+        ids, labels, _, errors, held = zip(*predictions, strict=True)
+        sets: list[Sequence[Any]] = []
+        if names is not None:
+            sets = [
+                [each and _name_set(each, names) for each in held],
+                [each and each[1] for each in held],
+            ]
+        return pa.table([ids, labels, *values.T, *sets, errors], schema=schema)
 
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
         pending: list[Prediction] = []

@@ -30,6 +30,7 @@ def release_statement(
     subsample: Mapping[str, Any] | None = None,
     chosen_from: Mapping[str, Any] | None = None,
     parts: Mapping[str, str] | None,
+    calibration: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Writes the privacy statement of a release: JSON-compatible, and without private facts.
 
@@ -73,6 +74,7 @@ def release_statement(
         "ledger": dict(ledger),
         "evidence": evidence and dict(evidence),
         **({} if parts is None else {"parts": dict(parts)}),
+        **({} if calibration is None else {"calibration": dict(calibration)}),
     }
 
 

@@ -142,6 +142,16 @@ class EvaluateOptions(Options):
         return self.metric or "accuracy"
 
 
+class CalibrateOptions(Options):
+    """Noisy counts in a release's bundle that turn its scores into probabilities and sets."""
+
+    epsilon: Budget | None = Field(
+        None,
+        description="Epsilon of the calibration, spent by test units. Leave it out if `evaluate` "
+        "measures the AUC of two classes, whose counts serve for both.",
+    )
+
+
 class CardOptions(Options):
     """Texts by a person for the model card of a release."""
 
@@ -184,6 +194,12 @@ class ReleaseOptions(Options):
         None,
         description="Publish a test result; without it, the bundle does not state the "
         "head's quality.",
+    )
+    calibrate: CalibrateOptions | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="Publish probabilities that match frequencies, sets that contain the true "
+        "class at a stated rate, and cut-offs; needs one label per row.",
     )
     allow_useless: bool = Field(
         False,

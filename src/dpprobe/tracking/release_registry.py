@@ -230,7 +230,9 @@ def _write_bundle(bundle: Bundle, folder: Path) -> dict[str, Any]:
     facts = bundle.facts
     images = ColSpec("string", served_release.COLUMN)
     vectors = ColSpec(Array(DataType.double), served_release.VECTORS)
-    columns = [ColSpec("float", name) for name in value_columns(facts.class_names, facts.head.link)]
+    columns = [ColSpec("float", name) for name in value_columns(facts.class_names, bundle.link)]
+    if bundle.calibration is not None:
+        columns += [ColSpec("string", "set"), ColSpec("boolean", "abstain")]
     versions = {name: metadata.version(name) for name in REQUIRED} | facts.backbone.versions
     return {
         "loader_module": LOADER,

@@ -17,8 +17,9 @@ import numpy as np
 
 from dpprobe.data.table import EncodedImage, decode_image
 from dpprobe.errors import ConfigError, DataError
-from dpprobe.release.bundle import BundleFacts, read_bundle
-from dpprobe.release.prediction_table import label_of, value_columns
+from dpprobe.release.bundle import Bundle, read_bundle
+from dpprobe.release.calibration import SetRule
+from dpprobe.release.prediction_table import SEPARATOR, label_of, value_columns
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -40,7 +41,8 @@ class ServedRelease:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.facts = read_bundle(folder).facts
+        self.bundle = read_bundle(folder)
+        self.facts = self.bundle.facts
         self._predictors: dict[Path | None, Predictor] = {}
 
     def predict(self, images: pd.DataFrame, params: Mapping[str, Any] | None = None) -> Any:
@@ -55,13 +57,13 @@ class ServedRelease:
         predictor = self._make_predictor(params or {})
         if self.facts.backbone.takes_vectors:
             rows = stack_vectors(images[VECTORS].tolist(), self.facts.dimension)
-            return make_table(predictor.predict_vectors(rows), self.facts)
+            return make_table(predictor.predict_vectors(rows), self.bundle)
         values = images[COLUMN].tolist()
         parts = [np.empty((0, len(self.facts.class_names)), np.float32)]
         for start in range(0, len(values), CHUNK):
             chunk = enumerate(values[start : start + CHUNK], start)
             parts.append(predictor.predict_images([read_image(value, row) for row, value in chunk]))
-        return make_table(np.concatenate(parts), self.facts)
+        return make_table(np.concatenate(parts), self.bundle)
 
     def _make_predictor(self, params: Mapping[str, Any]) -> Predictor:
         from dpprobe.release.predict import Predictor  # imports torch
@@ -118,13 +120,22 @@ def _decode_bytes(data: bytes, row: int, path: str | None = None) -> Image.Image
     return decode_image(image, split="image")
 
 
-def make_table(probabilities: npt.NDArray[np.float32], facts: BundleFacts) -> pd.DataFrame:
-    """Makes the output table: `class` (several labels joined by "|"), then one column per class."""
+def make_table(probabilities: npt.NDArray[np.float32], bundle: Bundle) -> pd.DataFrame:
+    """Makes the output table: `class` (several labels joined by "|"), then one column per class.
+
+    A calibrated release adds `set`, the classes that 90% of sets must contain, and `abstain`.
+    """
     import pandas as pd
 
-    columns = value_columns(facts.class_names, facts.head.link)
+    facts, rule = bundle.facts, SetRule.choose_rule(bundle.calibration)
+    columns = value_columns(facts.class_names, bundle.link)
     scores = pd.DataFrame(probabilities, columns=columns)
     scores.insert(0, "class", [label_of(values, facts) for values in probabilities])
+    if rule is not None:
+        held = [rule.apply_to(values) for values in probabilities]
+        names = facts.class_names
+        scores["set"] = [SEPARATOR.join(names[index] for index in each) for each, _ in held]
+        scores["abstain"] = [abstain for _, abstain in held]
     return scores
 
 

@@ -130,10 +130,10 @@ def _sums(
     scores: npt.NDArray[Any], labels: npt.NDArray[Any], weights: npt.NDArray[Any],
     link: metrics.Link, n: int,
 ) -> dict[str, npt.NDArray[Any]]:  # fmt: skip
-    usable = evaluation._find_usable(scores)
+    usable = evaluation.find_usable(scores)
     margins, present = evaluation._rank_rows(scores, labels)
     places = np.arcsinh(np.where(usable[:, None], margins, 0.0) / evaluation.SCORE_UNIT)
-    units, step = evaluation._in_steps(weights * usable, n)
+    units, step = evaluation.count_steps(weights * usable, n)
     edges = [np.linspace(-12, 12, 9)] * places.shape[1]
     return {
         "hits": hit_sum(scores, labels, weights, link, n).values.numpy(),

@@ -73,6 +73,11 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         RESNET | {"model_args": {"in_chans": 1}, "preprocessing": {"mean": 0.5, "std": 0.5}},
         {"head": head("none"), "link": "sigmoid", "multi_label": True},
     ),
+    "two, calibrated": (
+        VIT,
+        {"classes": ("no", "yes"), "link": "none",
+         "calibration": {"scale": 0.4, "offset": 1.5, "sets": []}},
+    ),
 }  # fmt: skip
 
 

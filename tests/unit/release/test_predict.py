@@ -39,7 +39,7 @@ from dpprobe.release.image_sources import find_images
 from dpprobe.release.predict import Predictor, predict
 from dpprobe.release.verification.verify import verify_bundle
 from tests.support.bundles import CLASSES, write_example
-from tests.support.network_bundles import write_release
+from tests.support.network_bundles import CALIBRATED, write_release
 
 PROBABILITIES = [f"probability_{name}" for name in CLASSES]
 
@@ -534,6 +534,49 @@ def test_several_labels_and_scores(tmp_path: Path) -> None:
     values = plain.iloc[:, 2:-1].to_numpy(np.float64)
     logistic = 1 / (1 + np.exp(-values))
     np.testing.assert_allclose(table[PROBABILITIES].to_numpy(), logistic, atol=1e-6)
+
+
+def test_a_calibrated_release_has_probabilities_and_sets(tmp_path: Path) -> None:
+    """Also where its scores are no logits; files of both kinds agree."""
+    images = tmp_path / "in"
+    images.mkdir()
+    for row in range(20):
+        picture(row, (8, 8)).save(images / f"{row:02d}.png")
+    (images / "99.png").write_bytes(b"broken")
+    pixels = {"family": "pixels", "size": 8}
+    plain = write_release(tmp_path / "plain", pixels, link="none")
+    predict(plain, [images], output=tmp_path / "plain.parquet")
+    scores = pd.read_parquet(tmp_path / "plain.parquet").iloc[:20, 2:-1].to_numpy(np.float64)
+    bundle = write_release(tmp_path / "calibrated", pixels, link="none", calibration=CALIBRATED)
+    predict(bundle, [images], output=tmp_path / "out.parquet")
+    predict(bundle, [images], output=tmp_path / "out.csv")
+    table = pd.read_parquet(tmp_path / "out.parquet")
+    csv = pd.read_csv(tmp_path / "out.csv")
+    names = [f"probability_{name}" for name in CLASSES]
+    assert table.columns.tolist() == ["id", "class", *names, "set", "abstain", "error"]
+    values = table[names].to_numpy(np.float64)[:20]
+    exponents = np.exp(3.0 * scores)
+    assert values == pytest.approx(exponents / exponents.sum(axis=1, keepdims=True), abs=1e-5)
+    for one, row in zip(table.to_dict("records")[:20], values, strict=True):
+        order = np.argsort(-row)
+        held = [CLASSES[place] for place in order if row[place] >= 0.25 or place == order[0]]
+        assert one["set"] == "|".join(held)
+        assert one["abstain"] == (len(held) != 1)
+    assert len(set(table["abstain"][:20])) == 2
+    assert pd.isna(table["set"][20])
+    assert pd.isna(table["abstain"][20])
+    assert csv["set"].tolist()[:20] == table["set"].tolist()[:20]
+    assert [str(one).lower() for one in table["abstain"][:20]] == [
+        str(one).lower() for one in csv["abstain"][:20]
+    ]
+    predict(bundle, [images], output=tmp_path / "more.csv", coverage=0.99, abstain_below=0.5)
+    more = pd.read_csv(tmp_path / "more.csv")
+    assert all(len(one.split("|")) >= 1 for one in more["set"][:20])
+    assert sum(len(one) for one in more["set"][:20]) > sum(len(one) for one in csv["set"][:20])
+    with pytest.raises(ConfigError, match=r"coverage 0.5: the release has 0.9, 0.99"):
+        predict(bundle, [images], output=tmp_path / "no.csv", coverage=0.5)
+    with pytest.raises(ConfigError, match="not calibrated"):
+        predict(plain, [images], output=tmp_path / "no.csv", coverage=0.9)
 
 
 def test_an_image_of_another_size_is_a_fault_where_nothing_is_resized(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -32,6 +33,7 @@ from dpprobe.tracking.served_release import ServedRelease
 from dpprobe.tracking.writer import Writer
 from tests.support.bundles import CLASSES, write_example
 from tests.support.mlflow_server import serve
+from tests.support.network_bundles import CALIBRATED
 from tests.support.tracked_study import Study
 
 MODEL = "study.release.lesions_v1"
@@ -459,11 +461,18 @@ def test_a_bundle_without_a_checkpoint_takes_none(
 
 
 def test_several_labels_and_scores_are_named(bundle: Path) -> None:
-    facts = ServedRelease(bundle).facts
-    several = facts.model_copy(update={"multi_label": True})
+    read = ServedRelease(bundle).bundle
+    facts = read.facts
+    several = replace(read, facts=facts.model_copy(update={"multi_label": True}))
     values = np.array([[0.9, 0.2, 0.51], [0.1, 0.2, 0.3]], np.float32)
     assert list(served_release.make_table(values, several)["class"]) == ["naevus|keratosis", ""]
     head = facts.head.model_copy(update={"link": "none"})
-    scores = served_release.make_table(values, facts.model_copy(update={"head": head}))
+    plain = replace(read, facts=facts.model_copy(update={"head": head}))
+    scores = served_release.make_table(values, plain)
     assert list(scores.columns)[1:] == [f"score_{name}" for name in CLASSES]
     assert list(scores["class"]) == ["naevus", "keratosis"]
+    calibrated = replace(plain, statement={**read.statement, "calibration": CALIBRATED})
+    table = served_release.make_table(np.array([[0.6, 0.3, 0.1]], np.float32), calibrated)
+    names = [f"probability_{name}" for name in CLASSES]
+    assert list(table.columns) == ["class", *names, "set", "abstain"]
+    assert (table["set"][0], bool(table["abstain"][0])) == ("naevus|melanoma", True)

@@ -13,12 +13,14 @@ from dpprobe.privacy.accountants import exactly_priced
 from dpprobe.privacy.calibration import price_plan, second_opinions
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.statement import mechanism_values
+from dpprobe.release import calibration_release as calibrations
 from dpprobe.release import documents
 from dpprobe.release import evaluation as evaluations
 from dpprobe.release import release_choice_price as choices
 from dpprobe.release.audit_evidence import Evidence
 from dpprobe.release.bundle import BundleFacts
 from dpprobe.release.class_recalls import CLASS_COUNTS, estimate_recalls
+from dpprobe.release.evaluation import COUNTS
 from dpprobe.release.verification.stated import (
     Values,
     read_block,
@@ -44,6 +46,8 @@ EVALUATION_KEYS = {
     "mechanisms", "released", "composition",
 }  # fmt: skip
 RECALL_KEYS = {CLASS_COUNTS, "worst_class"}
+DERIVED_KEYS = {"scale", "offset", "sets", "reliability", "abstention"}
+TWO_CLASS_KEYS = {"cut_offs", "net_benefit"}
 CHOICE_KEYS = {"cells", "epsilon", "words"}
 LEDGER_KEYS = {"entry", "releases", "unit", "delta", "epsilon", "exact"}
 
@@ -69,6 +73,8 @@ def check_evaluation(values: Values, plan: Plan, facts: BundleFacts) -> tuple[st
         metric in documents.METRICS, f"metric {metric!r}: releases do not have this metric"
     )
     more = RECALL_KEYS if metric == "macro_accuracy" else set()
+    if "calibration" in values and metric == "auc":
+        more = {COUNTS}
     block = read_block("evaluation", values["evaluation"], EVALUATION_KEYS | more)
     tested = _make_tested_plan(block, plan)
     evaluations.check_evaluation_plan(
@@ -85,6 +91,58 @@ def check_evaluation(values: Values, plan: Plan, facts: BundleFacts) -> tuple[st
         "composition: differs from the costs of head and test result",
     )
     return f"{documents.state_measured(block)}, epsilon {cost:.6g} on {tested.n} test units", True
+
+
+def check_calibration(values: Values, plan: Plan, facts: BundleFacts) -> tuple[str, bool]:
+    """Computes all that a calibration publishes again from its noisy counts, and its epsilon."""
+    if "calibration" not in values:
+        return "the release is not calibrated", True
+    stated = values["calibration"]
+    two, noisy = len(facts.class_names) == 2, stated
+    wanted = calibrations.calibration_mechanisms(
+        classes=len(facts.class_names), multi_label=facts.multi_label
+    )
+    keys = DERIVED_KEYS | {"n", "epsilon", "composition"} | (TWO_CLASS_KEYS if two else set())
+    cost: float | None = None
+    if stated["epsilon"] is None:
+        noisy = values["evaluation"]
+        tested = _make_tested_plan(noisy, plan)
+        read_block("calibration", stated, keys)
+        require_same("composition", calibrations.OF_THE_AUC, stated["composition"])
+    else:
+        own = {COUNTS} if two else {mechanism.name for mechanism in wanted}
+        read_block("calibration", stated, keys | own | {"epsilon_target", "delta", "mechanisms"})
+        tested = _make_tested_plan(stated, plan)
+        cost = _test_price(tested)
+        expected = [mechanism_values(item, tested) for item in tested.mechanisms]
+        require_same("mechanisms", expected, stated["mechanisms"])
+        block = values["evaluation"]
+        together = calibrations.compose_test_price(block and _make_tested_plan(block, plan), tested)
+        words = calibrations.calibration_words(plan.unit, tested, together or tested)
+        require_same("composition", words, stated["composition"])
+    evaluations.check_mechanisms(tested, wanted, "calibrate: the plan is not for a calibration")
+    require_same("n", tested.n, stated["n"])
+    for name, value in calibrations.describe_calibration(
+        noisy, tested.mechanisms, tested.n
+    ).items():
+        require_true(
+            np.allclose(_numbers(value), _numbers(stated[name]), rtol=1e-4, atol=1e-4),
+            f"{name}: does not follow from the noisy counts",
+        )
+    price = "no further epsilon" if cost is None else f"epsilon {cost:.6g}"
+    return (
+        f"probabilities and sets follow from noisy counts, {price} on {tested.n} test units",
+        True,
+    )
+
+
+def _numbers(value: object) -> list[float]:
+    """Lists the numbers of a JSON value in order; texts count by their length."""
+    if isinstance(value, dict):
+        return [each for key in sorted(value) for each in _numbers(value[key])]
+    if isinstance(value, list | tuple):
+        return [float(len(value)), *(each for item in value for each in _numbers(item))]
+    return [float(len(value))] if isinstance(value, str) else [read_real("calibration", value)]
 
 
 def _make_tested_plan(block: Values, plan: Plan) -> Plan:
@@ -219,11 +277,13 @@ def check_ledger(values: Values, plan: Plan) -> tuple[str, bool]:
         "exact: true, but with samples or repeats epsilon is only a bound",
     )
     total = read_real("epsilon", block["epsilon"])
-    tested = values["evaluation"]
-    sides = [plan.realised_epsilon]
-    if tested and tested["delta"] == plan.delta:
-        sides.append(read_real("evaluation.epsilon", tested["epsilon"]))
-    least = max(sides)
+    blocks = [
+        _make_tested_plan(tested, plan)
+        for tested in (values["evaluation"], values.get("calibration"))
+        if tested and tested.get("mechanisms") and tested["delta"] == plan.delta
+    ]
+    together = calibrations.compose_test_price(*[*blocks, None, None][:2])
+    least = max(plan.realised_epsilon, together.realised_epsilon if together else 0)
     require_true(
         total >= least * (1 - LEDGER_TOLERANCE),
         f"epsilon {total:g}: less than this release alone costs, {least:g}",

@@ -35,6 +35,7 @@ from dpprobe.heads.auto import Options as Auto
 from dpprobe.release.bundle import FACTS_FILE, STATEMENT_FILE, SUMS_FILE
 from dpprobe.release.verification.checks import NOT_COVERED, Checks, Report
 from dpprobe.release.verification.evidence_checks import (
+    check_calibration,
     check_choice,
     check_evaluation,
     check_evidence,
@@ -92,6 +93,7 @@ def verify_bundle(
     check_backbone(checks, folder, facts, head, checkpoint)
     blocks = (
         checks.run_check("evaluation", check_evaluation, values, plan, facts),
+        checks.run_check("calibration", check_calibration, values, plan, facts),
         checks.run_check("choice", check_choice, values, plan),
         checks.run_check("ledger", check_ledger, values, plan),
         checks.run_check("evidence", check_evidence, values, plan),

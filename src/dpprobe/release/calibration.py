@@ -1,0 +1,488 @@
+"""How sure a released head may be: probabilities, sets and cut-offs from noisy counts of tests.
+
+Everything here is a function of what `calibration_release` published with noise, so it costs no
+privacy, and whoever has a bundle computes the same numbers.
+
+**Probabilities.** The softmax of scale times score, plus an offset of the second class. More than
+two classes have a temperature, so the scale is 1 / T and the offset 0. Two classes have a logistic
+regression of the label on the difference of scores (Platt 1999).
+
+**Sets.** At coverage 1 - a the set of a row holds the most probable class, and each class whose
+probability is at least q. It contains the true class with a probability of at least 1 - a, over
+the choice of test units, the new unit and the noise. This is split conformal prediction by
+patients (Dunn, Wasserman and Ramdas 2023): for n test units q is as high as their misses, the
+weight of rows whose class has a lower probability, allow: misses(q) <= b (n + 1) - 1. Noise needs
+a margin of z deviations of the noise in these misses. Going up from q = 0, the first q that fails
+ends the search. Only the lowest q with too many misses may pass wrongly, at a chance of
+g = 1 - Phi(z); by (1 - b)(1 - g) = 1 - a the sets cover (fixed sequence testing: Angelopoulos et
+al. 2021, arXiv 2110.01052). A row without usable scores counts nothing: for such an image nothing
+is predicted, and all classes are possible.
+
+**Intervals** are of shares r / m of two noisy counts: all p that r - p m does not contradict at
+95%, with the sampling variance m p (1 - p) and the noise's (Fieller 1954).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import minimize
+from scipy.special import expit, log_expit, ndtri
+
+from dpprobe.errors import ConfigError
+from dpprobe.results.bootstrap import CONFIDENCE
+
+Floats = npt.NDArray[np.float64]
+
+COVERAGES = (0.8, 0.9, 0.95, 0.99)
+# Of the chance that a set misses the true class, the part that is left to the noise.
+NOISE_SHARE = 0.1
+# Edges of ranges of the largest probability, and of the probability of the true class. Fewer
+# ranges have less noise together; sets need fine ones where probabilities are small.
+TOP_EDGES = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0)
+LABEL_EDGES = (
+    0.0, 0.001, 0.003, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9, 1.0
+)  # fmt: skip
+# The logarithms to base 2 of the highest and lowest temperature that are tried.
+COLDEST, HOTTEST, QUERIES = -8.0, 8.0, 6
+ABSTAIN_BELOW = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+WANTED_RATES = (0.8, 0.9, 0.95)
+TREATED_FROM = (0.05, 0.1, 0.2, 0.3, 0.5)
+DIAGRAM_EDGES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+# Ranges of the diagram are joined until they have so many deviations of their noise.
+JOINED = 8.0
+# A bin has a say in the logistic regression if its rows exceed so many deviations of their noise.
+FILLED = 3.0
+# Bound of the logistic regression's offset, where scores have deviation 1.
+_FARTHEST = 15.0
+_Z = float(ndtri((1 + CONFIDENCE) / 2))
+
+
+class Share(NamedTuple):
+    """A share of noisy counts and its 95% interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """What turns the scores of a released head into probabilities and sets.
+
+    Attributes:
+      thresholds: by coverage, the lowest probability of a class in a set.
+    """
+
+    scale: float
+    offset: float
+    thresholds: Mapping[float, float]
+
+    @classmethod
+    def from_block(cls, block: Mapping[str, Any]) -> Calibration:
+        """Reads the block `calibration` of a statement."""
+        return cls(
+            scale=float(block["scale"]),
+            offset=float(block["offset"]),
+            thresholds={float(one["coverage"]): float(one["threshold"]) for one in block["sets"]},
+        )
+
+    def rescale(self, scores: Any) -> Any:
+        """Returns the logits of scores [..., classes]: arrays of NumPy or tensors of PyTorch."""
+        logits = scores * self.scale
+        if self.offset:
+            logits[..., 1] += self.offset
+        return logits
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetRule:
+    """How predictions name several classes, or abstain.
+
+    Attributes:
+      threshold: the lowest probability of a class in a set; None without sets.
+      abstain_below: the largest probability below which nothing is answered; None to abstain where
+        the set does not hold exactly one class.
+    """
+
+    threshold: float | None
+    abstain_below: float | None
+
+    @classmethod
+    def choose_rule(
+        cls,
+        calibration: Calibration | None,
+        *,
+        coverage: float | None = None,
+        abstain_below: float | None = None,
+    ) -> SetRule | None:
+        """Returns the rule for a coverage, by default 90% or the nearest that was published.
+
+        Returns None without a calibration; raises ConfigError for a coverage it does not have.
+        """
+        if calibration is None:
+            if coverage is None and abstain_below is None:
+                return None
+            raise ConfigError(
+                "coverage, abstain_below: the release was not calibrated; leave them out, or make "
+                "a release with `calibrate`"
+            )
+        offered = calibration.thresholds
+        if coverage is not None and coverage not in offered:
+            has = ", ".join(f"{each:g}" for each in offered) or "none"
+            raise ConfigError(f"coverage {coverage:g}: the release has {has}; write one of these")
+        if abstain_below is not None and not 0 <= abstain_below <= 1:
+            raise ConfigError(f"abstain_below {abstain_below:g}: write a probability from 0 to 1")
+        wanted = 0.9 if coverage is None else coverage
+        nearest = min(offered, key=lambda each: abs(each - wanted), default=None)
+        return cls(threshold=nearest and offered[nearest], abstain_below=abstain_below)
+
+    def apply_to(self, values: npt.NDArray[Any]) -> tuple[npt.NDArray[np.intp], bool]:
+        """Returns the classes in a row's set, most probable first, and True to abstain.
+
+        The most probable class is always in it, which can only help the set to cover.
+        """
+        # as float32, like the values: a probability that is shown as the threshold reaches it
+        least = np.float32(0.0 if self.threshold is None else self.threshold)
+        order = np.argsort(-values, kind="stable")
+        reached = values[order] >= least
+        reached[0] = True
+        held = order[reached]
+        if self.abstain_below is None:
+            return held, len(held) != 1
+        return held, bool(values.max() < np.float32(self.abstain_below))
+
+
+def search_temperature(answers: Sequence[float]) -> float:
+    """Returns the logarithm to base 2 of the temperature to try next, or at last the result.
+
+    Args:
+      answers: for each temperature tried before, the noisy sum of largest probability minus hit.
+        Where it is positive, the head is too sure, and the temperature must rise. The last answers
+        place the result between their temperatures.
+    """
+    cold, hot = COLDEST, HOTTEST
+    too_sure = unsure = None
+    for answer in answers:
+        middle = (cold + hot) / 2
+        if answer > 0:
+            cold, too_sure = middle, answer
+        else:
+            hot, unsure = middle, answer
+    if len(answers) < QUERIES or too_sure is None or unsure is None:
+        return (cold + hot) / 2
+    return cold + (hot - cold) * too_sure / (too_sure - unsure)
+
+
+def fit_logistic(
+    places: Floats, positives: Floats, negatives: Floats, *, n: int, deviation: float
+) -> tuple[float, float]:
+    """Fits slope and offset of a logistic regression to noisy counts at places [bins].
+
+    Noise may make counts negative. They enter the likelihood linearly, so that their noise cancels.
+    Bins that do not exceed their noise have no say, as some lie where no row is; others may lie too
+    far out, so places are limited to twice the range of the middle 80% of rows. As in Platt 1999
+    each label counts a little as the other one, here by the noise's share of the rows: where
+    classes do not overlap, noisy counts cannot tell 99.9% from certainty. So the slope is at most
+    what gives this probability one standard deviation from the centre. It is not negative: a head
+    that ranks no better than chance has slope 0.
+
+    Args:
+      n: the number of test units.
+      deviation: the standard deviation of each count's noise.
+    """
+    clear = positives + negatives > FILLED * deviation * math.sqrt(2)
+    if not clear.any():
+        return 0.0, 0.0
+    places, positives, negatives = places[clear], positives[clear], negatives[clear]
+    totals = positives + negatives
+    low, high = np.interp([0.1, 0.9], (np.cumsum(totals) - totals / 2) / totals.sum(), places)
+    places = np.clip(places, low - (high - low) / 2, high + (high - low) / 2)
+    mixed = min(0.25, 2 * (1 + deviation) / n)
+    positives = (1 - mixed) * positives + mixed * negatives
+    centre = float(np.average(places, weights=totals))
+    spread = math.sqrt(float(np.average((places - centre) ** 2, weights=totals))) or 1.0
+    x = (places - centre) / spread
+
+    def loss(values: Floats) -> tuple[float, Floats]:
+        eta = values[0] * x + values[1]
+        gap = totals * expit(eta) - positives
+        value = -(totals * log_expit(-eta) + positives * eta).sum()
+        return float(value), np.array([gap @ x, gap.sum()])
+
+    found = minimize(
+        loss, np.array([1.0, 0.0]), jac=True,
+        bounds=[(0, math.log(1 / mixed - 1)), (-_FARTHEST, _FARTHEST)],
+        options={"ftol": 1e-15, "gtol": 1e-9},
+    )  # fmt: skip
+    slope = float(found.x[0]) / spread
+    return slope, float(found.x[1]) - slope * centre
+
+
+def estimate_share(part: float, whole: float, part_noise: float, rest_noise: float) -> Share:
+    """Estimates part / whole from noisy counts.
+
+    Args:
+      part_noise: the standard deviation of the noise of `part`.
+      rest_noise: that of the noise of `whole` - `part`, which is independent.
+    """
+    p = np.linspace(0, 1, 2001)
+    sampling = max(whole, 0.0) * p * (1 - p)
+    noise = ((1 - p) * part_noise) ** 2 + (p * rest_noise) ** 2
+    kept = p[np.abs(part - p * whole) <= _Z * np.sqrt(sampling + noise)]
+    if whole <= 2 * math.hypot(part_noise, rest_noise) or not len(kept):
+        return Share(0.5, 0.0, 1.0)
+    value = min(max(part / whole, 0.0), 1.0)
+    return Share(value, min(value, float(kept[0])), max(value, float(kept[-1])))
+
+
+def allowed_misses(n: int, coverage: float) -> tuple[float, float]:
+    """Returns the most misses at a coverage, without the margin for noise, and its z."""
+    missed = 1 - coverage
+    by_noise = NOISE_SHARE * missed
+    by_units = 1 - coverage / (1 - by_noise)
+    return by_units * (n + 1) - 1, float(-ndtri(by_noise))
+
+
+def find_threshold(
+    candidates: Sequence[tuple[float, float, float]], n: int, coverage: float
+) -> float | None:
+    """Returns the highest threshold whose sets cover; None if only the set of all classes does.
+
+    Args:
+      candidates: in rising order, thresholds, noisy misses, and the deviation of their noise.
+    """
+    most, z = allowed_misses(n, coverage)
+    found = None
+    for threshold, misses, deviation in candidates:
+        if misses + z * deviation > most:
+            break
+        found = threshold
+    return found
+
+
+def fewest_units(deviation: float, coverage: float = 0.9) -> int:
+    """Returns the test units below which the noise leaves no useful set at a coverage.
+
+    `deviation` is of each count; four counts are to fit into the margin.
+    """
+    _, z = allowed_misses(0, coverage)
+    by_units = allowed_misses(1, coverage)[0] - allowed_misses(0, coverage)[0]
+    return math.ceil((1 + 2 * z * deviation) / by_units)
+
+
+def describe_classes(top: Floats, label: Floats, *, n: int, deviation: float) -> dict[str, Any]:
+    """Derives what a head of three and more classes publishes from two noisy tables.
+
+    Args:
+      top: [ranges of the largest probability, 2], right answers first.
+      label: [ranges of the probability of the true class].
+      deviation: the standard deviation of each number's noise.
+    """
+    below = np.cumsum(label)
+    candidates = [
+        (edge, float(below[place]), deviation * math.sqrt(place + 1))
+        for place, edge in enumerate(LABEL_EDGES[1:-1])
+    ]
+    low, high = np.array(TOP_EDGES[:-1]), np.array(TOP_EDGES[1:])
+    return {
+        "sets": _list_sets(candidates, n),
+        "reliability": _join_ranges(low, high, (low + high) / 2, top[:, 0], top[:, 1], deviation),
+        "abstention": _list_abstention(low, top[:, 0], top[:, 1], n, deviation),
+    }
+
+
+def describe_two(
+    edges: Floats,
+    places: Floats,
+    counts: Floats,
+    *,
+    scale: float,
+    offset: float,
+    n: int,
+    deviation: float,
+) -> dict[str, Any]:
+    """Derives what a head of two classes publishes from noisy counts by score and class.
+
+    Args:
+      edges: [bins + 1], rising, of the second score minus the first.
+      places: [bins], a score in each bin.
+      counts: [2, bins], rows of the second class first.
+      deviation: the standard deviation of each count's noise.
+    """
+    positives, negatives = counts
+    ends = expit(scale * edges + offset)
+    ends[0], ends[-1] = 0.0, 1.0
+    middle = expit(scale * places + offset)
+    surest = np.maximum(middle, 1 - middle)
+    right = np.where(middle >= 0.5, positives, negatives)
+    return {
+        "sets": _list_sets(_two_class_candidates(ends, positives, negatives, deviation), n),
+        "reliability": _join_ranges(ends[:-1], ends[1:], middle, positives, negatives, deviation),
+        "abstention": _list_abstention(
+            surest, right, positives + negatives - right, n, deviation
+        ),
+        "cut_offs": _list_cut_offs(ends, positives, negatives, deviation),
+        "net_benefit": _list_benefits(ends, positives, negatives, n, deviation),
+    }  # fmt: skip
+
+
+def _two_class_candidates(
+    ends: Floats, positives: Floats, negatives: Floats, deviation: float
+) -> list[tuple[float, float, float]]:
+    """Lists thresholds at edges; a bin that a threshold divides counts as missed."""
+    candidates = []
+    for threshold in sorted({*ends[1:-1], *(1 - ends[1:-1])}):
+        if not 0 < threshold <= 0.5:
+            continue
+        missed = ends[:-1] < threshold  # of rows of the second class
+        missed_too = ends[1:] > 1 - threshold
+        misses = positives[missed].sum() + negatives[missed_too].sum()
+        number = int(missed.sum() + missed_too.sum())
+        candidates.append((float(threshold), float(misses), deviation * math.sqrt(number)))
+    return candidates
+
+
+def _list_sets(candidates: Sequence[tuple[float, float, float]], n: int) -> list[dict[str, float]]:
+    found = {coverage: find_threshold(candidates, n, coverage) for coverage in COVERAGES}
+    return [
+        {"coverage": coverage, "threshold": threshold}
+        for coverage, threshold in found.items()
+        if threshold is not None
+    ]
+
+
+def _join_ranges(
+    low: Floats, high: Floats, middle: Floats, hits: Floats, others: Floats, deviation: float
+) -> list[dict[str, float]]:
+    """Compares probabilities with shares of hits, over ranges that have enough rows.
+
+    Ranges are joined from high probabilities down, until they exceed their noise and the next one
+    belongs to another part of the diagram. What is left at the end joins the last range.
+    """
+    totals, parts = hits + others, np.searchsorted(DIAGRAM_EDGES, middle)
+
+    def has_enough(group: list[int]) -> bool:
+        noise = deviation * math.sqrt(2 * len(group))
+        return bool(totals[group].sum() > JOINED * noise)
+
+    groups = [[len(totals) - 1]]
+    for place in reversed(range(len(totals) - 1)):
+        if has_enough(groups[-1]) and parts[place] != parts[groups[-1][0]]:
+            groups.append([])
+        groups[-1].append(place)
+    if len(groups) > 1 and not has_enough(groups[-1]):
+        last = groups.pop()
+        groups[-1] += last
+    rows = []
+    for group in reversed(groups):
+        noise = deviation * math.sqrt(len(group))
+        share = estimate_share(float(hits[group].sum()), float(totals[group].sum()), noise, noise)
+        weights = np.maximum(totals[group], 0) + 1e-9
+        rows.append(
+            {
+                "from": float(low[group[-1]]),
+                "to": float(high[group[0]]),
+                "predicted": float(np.average(middle[group], weights=weights)),
+                **_observed(share),
+            }
+        )
+    return rows
+
+
+def _observed(share: Share) -> dict[str, float]:
+    return {"observed": share.value, "low": share.low, "high": share.high}
+
+
+def _list_abstention(
+    surest: Floats, right: Floats, wrong: Floats, n: int, deviation: float
+) -> list[dict[str, float]]:
+    """Lists how many rows are answered from a probability on, and how many of these rightly."""
+    rows = []
+    for least in ABSTAIN_BELOW:
+        answered = surest >= least
+        noise = deviation * math.sqrt(int(answered.sum()))
+        hits, misses = float(right[answered].sum()), float(wrong[answered].sum())
+        share = estimate_share(hits, hits + misses, noise, noise)
+        rows.append(
+            {
+                "from": least,
+                "answered": min(max((hits + misses) / n, 0.0), 1.0),
+                **_observed(share),
+            }
+        )
+    return rows
+
+
+def _list_cut_offs(
+    ends: Floats, positives: Floats, negatives: Floats, deviation: float
+) -> list[dict[str, Any]]:
+    """Lists cut-offs of the second class's probability with a wanted sensitivity or specificity."""
+    bins = len(positives)
+    places = range(1, bins)
+    rates = {
+        place: (
+            _rate(positives, slice(place, None), deviation),
+            _rate(negatives, slice(0, place), deviation),
+        )
+        for place in places
+    }
+    rows = []
+    for wanted in WANTED_RATES:
+        reaching = [place for place in places if rates[place][0].value >= wanted]
+        rows.append(("sensitivity", wanted, max(reaching, default=None)))
+    for wanted in WANTED_RATES:
+        reaching = [place for place in places if rates[place][1].value >= wanted]
+        rows.append(("specificity", wanted, min(reaching, default=None)))
+    return [
+        {
+            "wanted": name,
+            "rate": wanted,
+            "from": float(ends[place]),
+            "sensitivity": list(rates[place][0]),
+            "specificity": list(rates[place][1]),
+        }
+        for name, wanted, place in rows
+        if place is not None
+    ]
+
+
+def _rate(counts: Floats, chosen: slice, deviation: float) -> Share:
+    number = len(counts[chosen])
+    rest = len(counts) - number
+    return estimate_share(
+        float(counts[chosen].sum()), float(counts.sum()), deviation * math.sqrt(number),
+        deviation * math.sqrt(rest),
+    )  # fmt: skip
+
+
+def _list_benefits(
+    ends: Floats, positives: Floats, negatives: Floats, n: int, deviation: float
+) -> list[dict[str, float]]:
+    """Lists net benefits per unit: right treatments minus wrong ones, at their odds.
+
+    Vickers and Elkin 2006, "Decision curve analysis". A cut-off is at the nearest edge of a bin.
+    """
+    rows = []
+    for threshold in TREATED_FROM:
+        place = 1 + int(np.argmin(np.abs(ends[1:-1] - threshold)))
+        odds = threshold / (1 - threshold)
+        treated = positives[place:].sum() - odds * negatives[place:].sum()
+        noise = deviation * math.sqrt((1 + odds**2) * len(positives[place:]))
+        sampling = math.sqrt(
+            max(float(positives[place:].sum() + odds**2 * negatives[place:].sum()), 0.0)
+        )
+        rows.append(
+            {
+                "from": threshold,
+                "benefit": float(treated) / n,
+                "error": math.hypot(noise, sampling) / n,
+                "all": float(positives.sum() - odds * negatives.sum()) / n,
+            }
+        )
+    return rows

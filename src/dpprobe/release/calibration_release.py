@@ -1,0 +1,240 @@
+"""Noisy counts of private test units that tell how sure a released head may be, with an epsilon.
+
+Units, weights and null rows are those of `evaluation`: the weights of a unit's rows sum to at most
+1, and a null row, whose scores are not finite, counts nothing.
+
+**Two classes.** `score_ranges` and `score_counts`, as for an AUC. If the test result is an AUC, its
+counts are used, and calibration costs nothing.
+
+**More classes**, one label per row, from three mechanisms:
+
+- `temperature`, six times: the sum over rows of the largest probability at a temperature, minus 1
+  if the answer is right: in [-1, 1], so a unit changes it by at most 1. Each temperature follows
+  from the sums released before (bisection; Luo et al. 2020, arXiv 2008.09643).
+- `top_counts`: the weight of rows with right and with wrong answers, per fixed range of the largest
+  probability. `label_counts`: the weight of rows per fixed range of the probability of their label.
+  A row adds its weight to one number of a table: sensitivity 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.special import softmax
+
+from dpprobe.errors import ConfigError, PrivacyError
+from dpprobe.heads.fitted import Heads
+from dpprobe.privacy.calibration import price_plan
+from dpprobe.privacy.entropy import Entropy
+from dpprobe.privacy.grid import GridSum
+from dpprobe.privacy.plan import Mechanism, Plan, full_batch, split_budget
+from dpprobe.privacy.releases import Releases
+from dpprobe.privacy.statement import mechanism_values
+from dpprobe.release import calibration
+from dpprobe.release.evaluation import (
+    COUNTS,
+    bin_middles,
+    check_mechanisms,
+    count_steps,
+    evaluation_mechanisms,
+    find_usable,
+    release_score_counts,
+    score_test_rows,
+    score_values,
+    weights_of_rows,
+)
+from dpprobe.training.job_features import JobFeatures
+
+Floats = npt.NDArray[np.float64]
+
+TEMPERATURE, TOP_COUNTS, LABEL_COUNTS = "temperature", "top_counts", "label_counts"
+TEMPERATURE_SHARE = 0.2
+OF_THE_AUC = "Calibration uses the counts of the AUC, so it costs nothing more."
+
+
+def calibration_mechanisms(*, classes: int, multi_label: bool) -> tuple[Mechanism, ...]:
+    """Returns the mechanisms of a calibration, their noise up to a common factor.
+
+    Raises ConfigError for several labels per row.
+    """
+    if multi_label:
+        raise ConfigError(
+            "calibrate: needs one label per row, but these rows have several; leave calibrate out"
+        )
+    if classes == 2:
+        return evaluation_mechanisms("auc", classes=2, multi_label=False)
+    temperature = full_batch(
+        TEMPERATURE,
+        "sum over the test rows, of the largest probability at a temperature minus 1 if the answer "
+        "is right",
+        1.0,
+        calibration.QUERIES,
+    )
+    top = full_batch(
+        TOP_COUNTS,
+        "numbers of test rows with right and with wrong answers, per range of the largest "
+        "probability",
+        1.0,
+    )
+    label = full_batch(
+        LABEL_COUNTS, "numbers of test rows, per range of the probability of their label", 1.0
+    )
+    rest = (1 - TEMPERATURE_SHARE) / 2
+    return split_budget([(TEMPERATURE_SHARE, (temperature,)), (rest, (top,)), (rest, (label,))])
+
+
+def check_calibration_size(plan: Plan) -> None:
+    """Raises PrivacyError, by public numbers, if the noise would leave no useful sets."""
+    counts = plan.mechanisms[-1]
+    fewest = calibration.fewest_units(counts.noise_multiplier * counts.sensitivity)
+    if plan.n < fewest:
+        raise PrivacyError(
+            f"calibrate: {plan.n} test units are too few: at epsilon {plan.epsilon:g} sets that "
+            f"hold the true class in 90% of cases need {fewest}; write a larger epsilon, use more "
+            "test units, or remove calibrate"
+        )
+
+
+def calibrate_head(
+    heads: Heads, features: JobFeatures, plan: Plan, entropy: Entropy, *, composition: str
+) -> dict[str, Any]:
+    """Calibrates one released head on the test units: the block `calibration` of a statement.
+
+    Args:
+      plan: calibrated for `calibration_mechanisms` on n = test units.
+      composition: says how this price adds to the others.
+
+    Raises PrivacyError for another plan, and for several heads.
+    """
+    check_mechanisms(
+        plan,
+        calibration_mechanisms(classes=len(features.class_names), multi_label=features.multi_label),
+        "calibrate: the plan is not for a calibration; calibrate for calibration_mechanisms",
+    )
+    if len(heads.seeds) != 1:
+        raise PrivacyError(f"calibrate: {len(heads.seeds)} heads share one epsilon; pass one head")
+    releases = Releases(plan, heads.seeds, torch.device("cpu"), entropy=entropy)
+    scores, weights = score_test_rows(heads, features), weights_of_rows(features, plan)
+    if scores.shape[1] == 2:
+        table = release_score_counts(scores, features.test_labels, weights, releases)
+        noisy: dict[str, Any] = {COUNTS: score_values(table)}
+    else:
+        noisy = _release_tables(scores, features.test_labels, weights, releases)
+    releases.check_counts()
+    return {
+        **describe_calibration(noisy, plan.mechanisms, plan.n),
+        **noisy,
+        "n": plan.n,
+        "epsilon": plan.realised_epsilon,
+        "epsilon_target": plan.epsilon,
+        "delta": plan.delta,
+        "mechanisms": [mechanism_values(item, plan) for item in plan.mechanisms],
+        "composition": composition,
+    }
+
+
+def calibrate_from_counts(evaluation: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
+    """Calibrates a head of two classes with the counts of its AUC, which costs nothing more.
+
+    `plan` is that of the test result, whose block is `evaluation`.
+    """
+    return {
+        **describe_calibration(evaluation, plan.mechanisms, plan.n),
+        "n": plan.n,
+        "epsilon": None,
+        "composition": OF_THE_AUC,
+    }
+
+
+def describe_calibration(
+    noisy: Mapping[str, Any], mechanisms: tuple[Mechanism, ...], n: int
+) -> dict[str, Any]:
+    """Derives the published numbers from noisy sums and counts, by their mechanism's name."""
+    counts = mechanisms[-1]
+    deviation = counts.noise_multiplier * counts.sensitivity
+    if COUNTS in noisy:
+        edges, table = (np.array(noisy[COUNTS][name], float) for name in ("edges", "counts"))
+        places = bin_middles(edges)
+        scale, offset = calibration.fit_logistic(places, *table, n=n, deviation=deviation)
+        derived = calibration.describe_two(
+            edges, places, table, scale=scale, offset=offset, n=n, deviation=deviation
+        )
+        return {"scale": scale, "offset": offset, **derived}
+    top, label = (np.array(noisy[name], float) for name in (TOP_COUNTS, LABEL_COUNTS))
+    scale = 2.0 ** -calibration.search_temperature(noisy[TEMPERATURE])
+    derived = calibration.describe_classes(top, label, n=n, deviation=deviation)
+    return {"scale": scale, "offset": 0.0, **derived}
+
+
+def compose_test_price(tested: Plan | None, calibrated: Plan | None) -> Plan | None:
+    """Returns one plan of all that reads the test units, with its epsilon; None if nothing does."""
+    if tested is None or calibrated is None:
+        return tested or calibrated
+    both = replace(
+        tested,
+        mechanisms=tested.mechanisms + calibrated.mechanisms,
+        epsilon=tested.epsilon + calibrated.epsilon,
+    )
+    return replace(both, realised_epsilon=price_plan(both))
+
+
+def calibration_words(unit: str, calibrated: Plan, together: Plan) -> str:
+    """States what a calibration costs the test units, alone and with the test result."""
+    words = (
+        f"Calibration costs test {unit}s epsilon {calibrated.realised_epsilon:g} and training "
+        f"{unit}s nothing."
+    )
+    if together.mechanisms == calibrated.mechanisms:
+        return words
+    return (
+        f"{words} Together with the test result it costs a test {unit} epsilon "
+        f"{together.realised_epsilon:g}."
+    )
+
+
+def _release_tables(
+    scores: npt.NDArray[Any], labels: npt.NDArray[Any], weights: Floats, releases: Releases
+) -> dict[str, Any]:
+    """Releases the sums that lead to the temperature, then both tables at this temperature."""
+    n, usable = releases.plan.n, find_usable(scores)
+    logits = np.where(usable[:, None], scores, 0.0).astype(np.float64)
+    right = logits.argmax(axis=1) == labels
+    shares = weights * usable
+    answers: list[float] = []
+    while len(answers) < calibration.QUERIES:
+        surest = _probabilities(logits, answers).max(axis=1)
+        units, step = count_steps((surest - right) * shares, n)
+        total = GridSum(torch.tensor([[units.sum()]], dtype=torch.float64), step)
+        answers.append(float(releases.release_gaussian(TEMPERATURE, total)[0, 0]))
+    values = _probabilities(logits, answers)
+    units, step = count_steps(shares, n)
+    ranges = len(calibration.TOP_EDGES) - 1
+    places = 2 * _find_range(values.max(axis=1), calibration.TOP_EDGES) + ~right
+    tables = {TOP_COUNTS: np.bincount(places, weights=units, minlength=2 * ranges)}
+    own = values[np.arange(len(labels)), labels]
+    places = _find_range(own, calibration.LABEL_EDGES)
+    tables[LABEL_COUNTS] = np.bincount(
+        places, weights=units, minlength=len(calibration.LABEL_EDGES) - 1
+    )
+    noisy = {
+        name: releases.release_gaussian(name, GridSum(torch.from_numpy(table)[None], step))[0]
+        for name, table in tables.items()
+    }
+    return {
+        TEMPERATURE: answers,
+        TOP_COUNTS: noisy[TOP_COUNTS].reshape(ranges, 2).tolist(),
+        LABEL_COUNTS: noisy[LABEL_COUNTS].tolist(),
+    }
+
+
+def _probabilities(logits: Floats, answers: list[float]) -> Floats:
+    return np.asarray(softmax(logits * 2.0 ** -calibration.search_temperature(answers), axis=1))
+
+
+def _find_range(values: Floats, edges: tuple[float, ...]) -> npt.NDArray[np.intp]:
+    return np.searchsorted(edges[1:-1], values, side="right")

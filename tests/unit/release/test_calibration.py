@@ -1,0 +1,239 @@
+"""What follows from noisy counts: probabilities, sets that cover, intervals, cut-offs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from scipy.special import expit, softmax
+from scipy.stats import norm
+from sklearn.linear_model import LogisticRegression
+
+from dpprobe.errors import ConfigError
+from dpprobe.release import calibration
+from dpprobe.release.calibration import (
+    COVERAGES,
+    LABEL_EDGES,
+    TOP_EDGES,
+    Calibration,
+    SetRule,
+    allowed_misses,
+    describe_classes,
+    describe_two,
+    estimate_share,
+    fewest_units,
+    find_threshold,
+    fit_logistic,
+    search_temperature,
+)
+
+Floats = npt.NDArray[np.float64]
+CLASSES = 5
+
+
+def draw_rows(n: int, generator: np.random.Generator) -> tuple[Floats, npt.NDArray[np.intp]]:
+    """Probabilities [n, classes], and labels with these probabilities."""
+    values = softmax(2.0 * generator.normal(size=(n, CLASSES)), axis=1)
+    labels = (values.cumsum(axis=1) > generator.random((n, 1))).argmax(axis=1)
+    return values, labels
+
+
+def count_labels(own: Floats) -> Floats:
+    place = np.searchsorted(LABEL_EDGES[1:-1], own, side="right")
+    return np.bincount(place, minlength=len(LABEL_EDGES) - 1).astype(float)
+
+
+def threshold_of(own: Floats, noise: Floats, deviation: float, coverage: float) -> float:
+    top = np.zeros((len(TOP_EDGES) - 1, 2))
+    described = describe_classes(
+        top, count_labels(own) + noise, n=len(own), deviation=deviation
+    )  # fmt: skip
+    found = {one["coverage"]: one["threshold"] for one in described["sets"]}
+    return float(found.get(coverage, 0.0))
+
+
+@pytest.mark.parametrize(("n", "deviation"), [(200, 3.0), (1000, 5.9)])
+def test_sets_of_ten_thousand_releases_cover(n: int, deviation: float) -> None:
+    """New units, test units and noise anew each time: at most 10% of sets miss the true class."""
+    generator, releases = np.random.default_rng(3), 10_000
+    values, labels = draw_rows(200_000, generator)
+    own = values[np.arange(len(labels)), labels]
+    missed, useful = 0, 0
+    for _ in range(releases):
+        tested = own[generator.integers(0, len(own), n)]
+        noise = generator.normal(0, deviation, len(LABEL_EDGES) - 1)
+        threshold = threshold_of(tested, noise, deviation, 0.9)
+        missed += own[generator.integers(0, len(own))] < threshold
+        useful += threshold > 0
+    # the bound of a binomial at one in a thousand
+    assert missed <= 0.1 * releases + 3.1 * math.sqrt(0.09 * releases)
+    assert missed > 0.005 * releases, "sets are not simply large"
+    assert useful > 0.9 * releases
+
+
+def test_without_noise_the_sets_are_those_of_split_conformal_prediction() -> None:
+    """The highest edge at which the usual quantile, ceil((n + 1)(1 - a)) of n, still covers."""
+    generator = np.random.default_rng(4)
+    values, labels = draw_rows(2000, generator)
+    own = values[np.arange(len(labels)), labels]
+    for coverage in COVERAGES:
+        by_units = coverage / (1 - calibration.NOISE_SHARE * (1 - coverage))
+        wanted = math.ceil(by_units * (len(own) + 1))
+        least = np.sort(own)[::-1][wanted - 1]
+        edges = [edge for edge in LABEL_EDGES if edge <= least]
+        noise = np.zeros(len(LABEL_EDGES) - 1)
+        assert threshold_of(own, noise, 0.0, coverage) == max(edges)
+
+
+def test_the_first_threshold_that_fails_ends_the_search() -> None:
+    most, z = allowed_misses(1000, 0.9)
+    assert norm.sf(z) == pytest.approx(0.01)
+    enough, few = most - z * 2.0, most + 1
+    assert find_threshold([(0.1, enough, 2.0), (0.2, few, 2.0)], 1000, 0.9) == 0.1
+    assert find_threshold([(0.1, few, 2.0), (0.2, 0.0, 2.0)], 1000, 0.9) is None
+    assert find_threshold([(0.1, enough + 1e-6, 2.0)], 1000, 0.9) is None
+
+
+def test_below_the_named_size_there_is_no_useful_set() -> None:
+    for deviation in (2.0, 5.9, 11.1):
+        fewest = fewest_units(deviation)
+        most, z = allowed_misses(fewest, 0.9)
+        assert most >= 2 * z * deviation
+        assert allowed_misses(fewest - 2, 0.9)[0] < 2 * z * deviation
+    assert 250 < fewest_units(5.9) < 350
+
+
+@pytest.mark.parametrize("temperature", [0.02, 0.25, 1.0, 30.0])
+def test_the_temperature_is_found(temperature: float) -> None:
+    generator = np.random.default_rng(5)
+    logits = 2.0 * generator.normal(size=(20_000, CLASSES))
+    values = softmax(logits, axis=1)
+    labels = (values.cumsum(axis=1) > generator.random((len(values), 1))).argmax(axis=1)
+    right = logits.argmax(axis=1) == labels
+    answers: list[float] = []
+    while len(answers) < calibration.QUERIES:
+        tried = 2.0 ** search_temperature(answers)
+        surest = softmax(logits * temperature / tried, axis=1).max(axis=1)
+        answers.append(float((surest - right).sum()))
+    assert 2.0 ** search_temperature(answers) == pytest.approx(temperature, rel=0.1)
+
+
+def test_the_temperature_stays_in_its_range() -> None:
+    assert search_temperature([1.0] * calibration.QUERIES) < calibration.HOTTEST
+    assert search_temperature([-1.0] * calibration.QUERIES) > calibration.COLDEST
+    assert search_temperature([]) == 0.0
+
+
+def binned(n: int, slope: float, generator: np.random.Generator) -> tuple[Floats, Floats, Any]:
+    scores = generator.normal(size=n)
+    labels = generator.random(n) < expit(slope * scores - 0.7)
+    edges = np.quantile(scores, np.linspace(0, 1, 41))
+    place = np.clip(np.searchsorted(edges, scores, side="right") - 1, 0, 39)
+    counts = np.stack([np.bincount(place[labels == kind], minlength=40) for kind in (1, 0)])
+    middles = np.array([scores[place == each].mean() for each in range(40)])
+    return edges, counts.astype(float), (middles, scores, labels)
+
+
+def test_the_logistic_regression_is_that_of_the_rows() -> None:
+    _, counts, (middles, scores, labels) = binned(200_000, 2.0, np.random.default_rng(6))
+    slope, offset = fit_logistic(middles, *counts, n=200_000, deviation=0.0)
+    usual = LogisticRegression(C=np.inf).fit(scores[:, None], labels)
+    assert slope == pytest.approx(float(usual.coef_[0, 0]), rel=0.03)
+    assert offset == pytest.approx(float(usual.intercept_[0]), abs=0.03)
+
+
+@pytest.mark.parametrize("deviation", [1.0, 4.0, 12.0])
+def test_noise_leaves_probabilities_within_reason(deviation: float) -> None:
+    """Bins without rows and far away, as noisy ranges make them, must not turn the slope."""
+    generator = np.random.default_rng(7)
+    errors = []
+    for _ in range(20):
+        _, counts, (middles, scores, _) = binned(1000, 2.0, generator)
+        places = np.concatenate([[-500.0, -90.0], middles, [40.0, 700.0]])
+        table = np.pad(counts, ((0, 0), (2, 2)))
+        noisy = table + generator.normal(0, deviation, table.shape)
+        slope, offset = fit_logistic(places, *noisy, n=1000, deviation=deviation)
+        truth = expit(2.0 * scores - 0.7)
+        errors.append(np.abs(expit(slope * scores + offset) - truth).mean())
+    assert np.mean(errors) < (0.25 if deviation > 10 else 0.08)
+
+
+def test_a_head_that_ranks_backwards_or_nothing_has_no_slope() -> None:
+    places = np.linspace(-1, 1, 10)
+    rising = np.linspace(5, 95, 10)
+    assert fit_logistic(places, 100 - rising, rising, n=1000, deviation=1.0)[0] == 0
+    assert fit_logistic(places, rising * 0, rising * 0, n=1000, deviation=1.0) == (0.0, 0.0)
+
+
+def test_classes_that_do_not_overlap_are_not_certain() -> None:
+    positives = np.array([0.0, 0.0, 250.0, 250.0])
+    slope, offset = fit_logistic(
+        np.array([-2.0, -1.0, 1.0, 2.0]), positives, positives[::-1], n=1000, deviation=4.0
+    )
+    assert 0.95 < expit(slope * 2 + offset) < 0.9999
+
+
+def test_intervals_of_shares_cover() -> None:
+    generator, inside = np.random.default_rng(8), 0
+    for _ in range(2000):
+        hits = generator.binomial(300, 0.8)
+        part = hits + generator.normal(0, 5)
+        share = estimate_share(part, part + 300 - hits + generator.normal(0, 5), 5.0, 5.0)
+        assert share.low <= share.value <= share.high
+        inside += share.low <= 0.8 <= share.high
+    assert 0.93 < inside / 2000 < 0.98
+    assert estimate_share(3.0, 4.0, 5.0, 5.0) == (0.5, 0.0, 1.0), "lost in noise"
+
+
+def test_two_classes_have_cut_offs_and_benefits() -> None:
+    edges, counts, (middles, *_) = binned(20_000, 3.0, np.random.default_rng(9))
+    slope, offset = fit_logistic(middles, *counts, n=20_000, deviation=1.0)
+    said = describe_two(
+        edges, middles, counts, scale=slope, offset=offset, n=20_000, deviation=1.0
+    )  # fmt: skip
+    for row in said["cut_offs"]:
+        assert row[row["wanted"]][0] >= row["rate"]
+        assert 0 < row["from"] < 1
+    for row in said["reliability"]:
+        assert row["low"] - 0.05 <= row["predicted"] <= row["high"] + 0.05
+    benefits = {row["from"]: row for row in said["net_benefit"]}
+    # nobody gains by treating less where all should be treated, and much where few should be
+    assert benefits[0.5]["benefit"] > benefits[0.5]["all"] + 0.05
+    assert benefits[0.05]["benefit"] > benefits[0.05]["all"] - 0.01
+    by_coverage = {one["coverage"]: one["threshold"] for one in said["sets"]}
+    assert all(0 < threshold <= 0.5 for threshold in by_coverage.values())
+    assert by_coverage[0.99] <= by_coverage[0.9]
+
+
+def test_a_set_holds_the_most_probable_class_and_all_that_reach_the_threshold() -> None:
+    values = np.array([0.1, 0.55, 0.3, 0.05], np.float32)
+    held, abstain = SetRule(threshold=0.3, abstain_below=None).apply_to(values)
+    assert (held.tolist(), abstain) == ([1, 2], True)
+    held, abstain = SetRule(threshold=0.6, abstain_below=None).apply_to(values)
+    assert (held.tolist(), abstain) == ([1], False)
+    assert SetRule(threshold=0.6, abstain_below=0.56).apply_to(values)[1] is True
+    assert SetRule(threshold=None, abstain_below=None).apply_to(values)[0].tolist() == [1, 2, 0, 3]
+
+
+def test_a_rule_is_one_that_the_release_has() -> None:
+    made = Calibration(scale=1.0, offset=0.0, thresholds={0.8: 0.4, 0.95: 0.1})
+    rule = SetRule.choose_rule(made)
+    assert rule is not None
+    assert rule.threshold == 0.1, "the nearest to 90%"
+    assert SetRule.choose_rule(None) is None
+    with pytest.raises(ConfigError, match=r"the release has 0.8, 0.95"):
+        SetRule.choose_rule(made, coverage=0.9)
+    with pytest.raises(ConfigError, match="not calibrated"):
+        SetRule.choose_rule(None, coverage=0.9)
+    with pytest.raises(ConfigError, match="a probability from 0 to 1"):
+        SetRule.choose_rule(made, abstain_below=2.0)
+
+
+def test_scores_become_logits_without_changing_the_scores() -> None:
+    scores = np.array([[0.1, 0.3], [0.2, -0.1]])
+    logits = Calibration(scale=2.0, offset=0.5, thresholds={}).rescale(scores)
+    assert logits == pytest.approx(np.array([[0.2, 1.1], [0.4, 0.3]]))
+    assert scores[0, 1] == 0.3
