@@ -402,21 +402,20 @@ def _observed(share: Share) -> dict[str, float]:
 def _list_abstention(
     surest: Floats, right: Floats, wrong: Floats, n: int, deviation: float
 ) -> list[dict[str, float]]:
-    """Lists how many rows are answered from a probability on, and how many of these rightly."""
-    rows = []
-    for least in ABSTAIN_BELOW:
+    """Lists how many rows are answered from a probability on, and how many of these rightly.
+
+    With a higher limit no more rows are answered, although their noisy count may be larger.
+    """
+    rows: list[dict[str, float]] = []
+    for least in reversed(ABSTAIN_BELOW):
         answered = surest >= least
         noise = deviation * math.sqrt(int(answered.sum()))
         hits, misses = float(right[answered].sum()), float(wrong[answered].sum())
         share = estimate_share(hits, hits + misses, noise, noise)
-        rows.append(
-            {
-                "from": least,
-                "answered": min(max((hits + misses) / n, 0.0), 1.0),
-                **_observed(share),
-            }
-        )
-    return rows
+        stricter = rows[-1]["answered"] if rows else 0.0
+        part = min(max((hits + misses) / n, stricter), 1.0)
+        rows.append({"from": least, "answered": part, **_observed(share)})
+    return rows[::-1]
 
 
 def _list_cut_offs(

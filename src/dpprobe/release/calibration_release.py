@@ -70,20 +70,16 @@ def calibration_mechanisms(*, classes: int, multi_label: bool) -> tuple[Mechanis
         return evaluation_mechanisms("auc", classes=2, multi_label=False)
     temperature = full_batch(
         TEMPERATURE,
-        "sum over the test rows, of the largest probability at a temperature minus 1 if the answer "
-        "is right",
+        "sum over test rows, of the largest probability minus 1 if right",
         1.0,
         calibration.QUERIES,
     )
     top = full_batch(
         TOP_COUNTS,
-        "numbers of test rows with right and with wrong answers, per range of the largest "
-        "probability",
+        "right and wrong answers, per range of the largest probability",
         1.0,
     )
-    label = full_batch(
-        LABEL_COUNTS, "numbers of test rows, per range of the probability of their label", 1.0
-    )
+    label = full_batch(LABEL_COUNTS, "test rows, per range of the label's probability", 1.0)
     rest = (1 - TEMPERATURE_SHARE) / 2
     return split_budget([(TEMPERATURE_SHARE, (temperature,)), (rest, (top,)), (rest, (label,))])
 
