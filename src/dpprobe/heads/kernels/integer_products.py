@@ -269,13 +269,13 @@ def split_weights(weights, bits):
     """Splits whole numbers [K, d] into digits of so many bits, pairs of columns: [pairs, K * 3]."""
     classes, columns = weights.shape
     out = np.zeros((padded(columns, 32) // 2, padded(classes * DIGITS, 32)), np.int32)
-    digits = np.zeros((DIGITS, 2 * out.shape[0]), np.int16)
-    pairs = digits.view(np.int32)
+    digits = np.zeros((classes * DIGITS, 2 * out.shape[0]), np.int16)
     for k in range(classes):
-        fill_digits(weights[k].copy(), bits, digits)
-        for pair in range(out.shape[0]):
-            for digit in range(DIGITS):
-                out[pair, k * DIGITS + digit] = pairs[digit, pair]
+        fill_digits(weights[k].copy(), bits, digits[k * DIGITS : (k + 1) * DIGITS])
+    pairs = digits.view(np.int32)
+    for pair in range(out.shape[0]):
+        for line in range(classes * DIGITS):
+            out[pair, line] = pairs[line, pair]
     return out
 
 
