@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import repeat
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +40,7 @@ from dpprobe.heads.history import History, record_steps
 from dpprobe.heads.initial_weights import initial_weights
 from dpprobe.heads.kernels import exact_step
 from dpprobe.heads.kernels.integer_products import digit_bits, padded
-from dpprobe.heads.optimiser import Optimiser
+from dpprobe.heads.optimiser import Optimiser, Sgd
 from dpprobe.heads.rows import Rows, crop_at
 from dpprobe.heads.schedules import learning_rates, mixing_rates, rate_of
 from dpprobe.privacy.grid import GridSum, entry_bits, factor_bits, grid_step, product_bits
@@ -50,8 +50,8 @@ from dpprobe.progress import Progress
 
 _NONE = torch.zeros(0)
 _PIECE_BYTES = 32 * 2**20
-# Steps whose batches are drawn at a time.
-_STEPS = 8
+# Steps of plain SGD at a time, at most, and bytes of their noise: more would leave the cache.
+_STEPS, _NOISE_BYTES = 8, 2**19
 # Rows of a thread's slice are at least so many.
 _SLICE_ROWS = 512
 
@@ -90,7 +90,7 @@ def train(
     parameters = weights if constant == 1 else weights.clone()
     parameters[..., -1] /= constant
     average = weights if mixing is None else weights.clone()
-    divisor, taken = sample_rate * rows.n, 0
+    divisor, taken, size = sample_rate * rows.n, 0, weights[0].numel()
     with ExitStack() as stack, torch.inference_mode():
         threads = torch.get_num_threads()
         pool = stack.enter_context(ThreadPoolExecutor(threads)) if threads > 1 else None
@@ -99,28 +99,38 @@ def train(
             ExactSums(each, clip, sigmoid=sigmoid, pool=pool, constant=constant)
             for each in rows.crops
         ]
-        samplers = [
-            releases.choose_sampler(
-                seed,
-                ExactPoissonSampler(
-                    rows.n, sample_rate, releases.open_keystream(seed, "Poisson sampling")
-                ),
-            )
-            for seed in releases.seeds
-            if sample_rate < 1
-        ]
+        samplers: list[Sampler] = []
+        for seed in releases.seeds if sample_rate < 1 else ():
+            words = releases.open_keystream(seed, "Poisson sampling")
+            sampler = ExactPoissonSampler(rows.n, sample_rate, words)
+            samplers.append(releases.choose_sampler(seed, sampler))
         progress = stack.enter_context(
             Progress(mechanism.count, label=f"{options.head}, exact: train", unit="steps")
         )
-        batches = _draw_batches(rows, samplers, mechanism.count)
+        # Several small steps at a time: Python's calls between them would take longer.
+        compiled = type(optimiser) is Sgd and constant == 1 and releases.observer is None
+        compiled = compiled and bool(samplers) and all(crop.whole for crop in crops)
+        most = max(1, min(_STEPS, _NOISE_BYTES // (8 * size))) if compiled else 1
+        share = map if pool is None else pool.map
         history.add_record(0, average.float())
         for stop in record_steps(mechanism.count):
             progress.advance_by(stop - taken)
-            for step in range(taken, stop):
-                sums = crops[crop_at(step, sample_rate, len(crops))[0]]
-                total = (
-                    sums.sum_batches(weights, next(batches)) if samplers else sums.sum_all(weights)
-                )
+            while taken < stop:
+                crop, left = crop_at(taken, sample_rate, len(crops))
+                sums, steps = crops[crop], min(stop - taken, left, most)
+                batches = [drawn_rows(rows, each, steps) for each in samplers]
+                step, taken = taken, taken + steps
+                mixes = np.zeros(0) if mixing is None else mixing[step:taken]
+                if compiled:
+                    releases.count_releases(GRADIENTS, steps)
+                    noise = releases.draw_ahead(GRADIENTS, sums.step, steps, size)
+                    further = (repeat(each) for each in (divisor, rates[step:taken], mixes))
+                    heads, means = weights.numpy()[:, None], average.numpy()
+                    if not all(share(sums.take_steps, batches, heads, noise, *further, means)):
+                        raise PrivacyError("sums of gradients are off their grid; none is released")
+                    continue
+                drawn = [index for index, _ in batches]
+                total = sums.sum_batches(weights, drawn) if samplers else sums.sum_all(weights)
                 release = releases.release_gaussian(GRADIENTS, total).div_(divisor)
                 optimiser.step(parameters, release, float(rates[step]))
                 if constant != 1:
@@ -128,24 +138,9 @@ def train(
                     weights[..., -1] *= constant
                 if mixing is not None:
                     average.lerp_(weights, float(mixing[step]))
-            taken = stop
             history.add_record(taken, average.float())
     heads = finite_weights(average.float(), options)
     return Fitted(weights=heads, steps=taken, history=history.records)
-
-
-def _draw_batches(rows: Rows, samplers: list[Sampler], steps: int) -> Iterator[list[Index]]:
-    """Yields the rows of each seed's batch, step after step; draws some steps at a time."""
-    while True:  # more steps than are priced end elsewhere, with their own error
-        taken = max(1, min(_STEPS, steps))
-        steps -= taken
-        drawn = [drawn_rows(rows, sampler, taken) for sampler in samplers]
-        stops = [np.cumsum(sizes) for _, sizes in drawn]
-        for step in range(taken):
-            yield [
-                index[stop[step] - sizes[step] : stop[step]]
-                for (index, sizes), stop in zip(drawn, stops, strict=True)
-            ]
 
 
 class _Data(NamedTuple):
@@ -183,7 +178,6 @@ class ExactSums:
         # [x / b, 1] has the direction of [x, b].
         self._constant = constant
         self._clip = clip / constant * (1 - exact_step.MARGIN)
-        self._sigmoid = sigmoid
         self._pool = pool
         bits = entry_bits(rows.n)
         self._entry = grid_step(1 - exact_step.MARGIN, bits)
@@ -191,11 +185,13 @@ class ExactSums:
         self._shape = rows.num_classes, rows.dimension + 1
         self._padded = padded(self._shape[0], 4), padded(self._shape[1], 32)
         self._step = grid_step(self._clip, factor_bits(rows.n))
+        self.step = self._entry * self._step  # of the sums, before the constant
+        self._given = *self._bits, self._clip, self._entry, self._step, sigmoid
         weights = torch.ones(len(rows)) if rows.weights is None else rows.weights
         self._weights = torch.where(rows.lengths.isfinite(), weights, 0.0)
         if not bool((self._weights <= 1).all()):  # the sensitivity, and the integers' bounds
             raise PrivacyError("weights of examples must be at most 1; nothing is released")
-        self._whole = self._where_they_lie()
+        self.whole = self._where_they_lie()
 
     def sum_all(self, weights: torch.Tensor) -> GridSum:
         """Returns the sums over all rows, one for each head of weights [seeds, K, d + 1]."""
@@ -226,6 +222,11 @@ class ExactSums:
         list(map(add_seed, seeds) if self._pool is None else self._pool.map(add_seed, seeds))
         return self._make_sum(totals)
 
+    def take_steps(self, batches: tuple[Index, Index], head: Numbers, *rest: Any) -> bool:
+        """Takes steps of plain SGD on one head, if rows lie whole; see `exact_step.take_steps`."""
+        assert self.whole is not None
+        return bool(exact_step.take_steps(*self.whole, *batches, head, *self._given, *rest))
+
     def _prepare(self, weights: torch.Tensor) -> tuple[Numbers, Numbers]:
         """Returns weights for the compiled sums' rows, and zeros for the sums."""
         if self._constant != 1:
@@ -234,14 +235,11 @@ class ExactSums:
 
     def _make_sum(self, totals: Numbers) -> GridSum:
         units = torch.from_numpy(totals[:, : self._shape[0], : self._shape[1]])
-        total = GridSum(units, self._entry * self._step)
+        total = GridSum(units, self.step)
         return total if self._constant == 1 else total.divide_by(1 / self._constant)
 
     def _add_rows(self, data: _Data, index: Index, heads: Numbers, out: Numbers) -> None:
-        exact_step.add_sums(
-            *data, index, heads, *self._bits, self._clip, self._entry, self._step, self._sigmoid,
-            out,
-        )  # fmt: skip
+        exact_step.add_sums(*data, index, len(index), heads, *self._given, out)
 
     def _where_they_lie(self) -> _Data | None:
         """Returns all rows without a copy; None if they are not in memory in this form."""
@@ -275,8 +273,8 @@ class ExactSums:
         )
 
     def _read_blocks(self) -> Iterator[_Data]:
-        if self._whole is not None:
-            yield self._whole
+        if self.whole is not None:
+            yield self.whole
             return
         affine = self._rows.affine
         for start, stop, features in self._rows.read_blocks(raw=affine is not None):
@@ -288,8 +286,8 @@ class ExactSums:
                 yield self._make_data(features, window, scale, shift, affine.centre)
 
     def _gather_rows(self, index: Index) -> Iterator[tuple[_Data, Index]]:
-        if self._whole is not None:
-            yield self._whole, index
+        if self.whole is not None:
+            yield self.whole, index
             return
         piece = max(1, _PIECE_BYTES // (4 * self._rows.dimension))
         for start in range(0, len(index), piece):

@@ -34,6 +34,7 @@ from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.rounded_gaussian import LARGEST_DEVIATION, RoundedGaussian, release_integers
 from dpprobe.privacy.sampling import Sampler
 
+Integers = npt.NDArray[np.int64]
 # Above this float64 holds not every integer.
 LARGEST_SUM = 2.0**53
 
@@ -154,7 +155,7 @@ class Releases:
           PrivacyError: if the plan has no such release left, or the sums are off their grid.
         """
         self.count_releases(name, 1)
-        deviation = self._deviation_in_steps(name, sums)
+        deviation = self._deviation_in_steps(name, sums.step)
         if deviation == 0:
             return sums.values
         units = sums.units
@@ -182,7 +183,7 @@ class Releases:
         """
         if counted:
             self.count_releases(name, 1)
-        deviation = self._deviation_in_steps(name, sums)
+        deviation = self._deviation_in_steps(name, sums.step)
         if deviation == 0:
             return sums.values
         off_diagonal = math.nextafter(deviation * math.sqrt(0.5), math.inf)
@@ -241,6 +242,16 @@ class Releases:
                 [chooser.choose_candidates(group, mechanism.count, rate) for group in groups]
             )
         return torch.from_numpy(np.asarray(places))
+
+    def draw_ahead(self, name: str, step: float, count: int, size: int) -> list[Integers]:
+        """Draws the noise of several releases, in steps: of each seed int64 [count, size].
+
+        It is what `release_gaussian` would draw next. The head adds each part to one sum, and
+        reports to `count_releases`.
+        """
+        deviation = self._deviation_in_steps(name, step)
+        samplers = [self._make_rounded_gaussian(name, seed) for seed in self.seeds]
+        return [one.draw_numbers(count * size, deviation).reshape(count, size) for one in samplers]
 
     def observe_sums(
         self, name: str, sums: torch.Tensor, noise: torch.Tensor, seeds: Sequence[int]
@@ -359,7 +370,7 @@ class Releases:
         ]
         return torch.stack(outputs).to(self.device)
 
-    def _deviation_in_steps(self, name: str, sums: GridSum) -> float:
+    def _deviation_in_steps(self, name: str, step: float) -> float:
         """Returns the noise's deviation in steps of the sums' grid, rounded up."""
         if self.plan.find_mechanism(name).is_exponential:
             raise PrivacyError(
@@ -368,7 +379,7 @@ class Releases:
         deviation = self.noise_deviation(name)
         if deviation == 0:
             return 0.0
-        steps = math.nextafter(deviation / sums.step, math.inf)
+        steps = math.nextafter(deviation / step, math.inf)
         if steps > LARGEST_DEVIATION:
             raise PrivacyError(
                 f"{name}: noise of {deviation / self.sensitivity(name):g} times the sensitivity "

@@ -347,6 +347,76 @@ def test_steps_taken_are_the_steps_priced(monkeypatch: pytest.MonkeyPatch) -> No
         fit_heads(options, data, plan, SEEDS)
 
 
+class StepByStep(Sgd):
+    """The same steps, which the engine does not take several at a time."""
+
+
+@pytest.mark.parametrize("normalize", ["none", "l2", "centred"])
+@pytest.mark.parametrize("average", ["last", "ema", "mean"])
+@pytest.mark.parametrize("batch_size", [1, 33, 300])
+def test_steps_at_a_time_are_single_steps(
+    monkeypatch: pytest.MonkeyPatch, normalize: str, average: Any, batch_size: int
+) -> None:
+    """To the last bit, with rows that add nothing, stopped after any step, with any threads."""
+    data = training_set(601, multi_label=average == "ema")
+    features = features_of(data).clone()
+    features[2::9], features[3::9, 1], features[4::9], features[5::9] = math.nan, math.inf, 0, 1e-40
+    patients = Units.number_units([f"{row % 450}" for row in range(601)])
+    units = patients if average == "mean" else None
+    rows = normalised(TrainingSet(features, data.labels, 4, units=units), normalize)
+    options = Options(
+        batch_size=batch_size, steps=21, average=average, learning_rate=0.3, init="torch",
+        loss="sigmoid" if average == "ema" else "softmax", schedule="warmup_cosine",
+        engine="exact",
+    )  # fmt: skip
+    plan, ends = plan_for(options, rows.n), [*range(1, 10), 18, 21]
+    monkeypatch.setattr(exact_engine, "record_steps", lambda _: ends)
+
+    def trained(optimiser: Sgd, threads: int = 1) -> list[bytes]:
+        torch.set_num_threads(threads)
+        seen: list[bytes] = []
+        releases = Releases(plan, SEEDS, torch.device("cpu"))
+        exact_engine.train(
+            options, rows, releases, optimiser,
+            record=lambda _, heads: seen.append(heads.numpy().tobytes()),
+        )  # fmt: skip
+        releases.check_counts()
+        return seen
+
+    wanted = trained(StepByStep())
+    assert len(set(wanted)) == len(ends) + 1
+    assert trained(Sgd()) == trained(Sgd(), threads=2) == wanted
+
+
+def test_steps_at_a_time_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, options = training_set(), Options(batch_size=12, steps=50, engine="exact")
+    plan = plan_for(options, 120)
+    for ends, error in (
+        ([25, 49], "49 noisy releases were made, but epsilon covers 50"),
+        ([51], "51 noisy releases were made"),
+    ):
+        monkeypatch.setattr(exact_engine, "record_steps", lambda _, ends=ends: ends)
+        with pytest.raises(PrivacyError, match=error):
+            fit_heads(options, data, plan, SEEDS)
+
+
+def test_sums_off_their_grid_are_not_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, options = training_set(), Options(batch_size=12, steps=9, engine="exact")
+    rows = rows_of(data)
+    sums = exact(rows, 1.2)
+    assert sums.whole is not None
+    batch, head = (np.arange(9), np.array([4, 5])), np.zeros((1, 4, 8))
+    given = np.zeros((2, 32), np.int64), 1.0, np.ones(2), np.zeros(0), np.zeros((4, 8))
+    assert sums.take_steps(batch, head.copy(), *given)
+    bits, digits, clip, entry_step, step, sigmoid = sums._given
+    # factors in steps so small that their integers exceed 2^53
+    sums._given = bits, digits, clip, entry_step, step * 2.0**-60, sigmoid
+    assert not sums.take_steps(batch, head.copy(), *given)
+    monkeypatch.setattr(ExactSums, "take_steps", lambda *_: False)
+    with pytest.raises(PrivacyError, match="off their grid"):
+        fit_heads(options, data, plan_for(options, 120), SEEDS)
+
+
 def test_without_privacy_it_is_the_default_engine() -> None:
     data = training_set()
     common: dict[str, Any] = {"batch_size": 12, "steps": 9, "max_batch_grad_norm": 0.1}

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -70,6 +71,18 @@ def test_symmetric_noise_is_isometric() -> None:
     upper = torch.stack([matrix[torch.ones(300, 300).triu(1).bool()] for matrix in noise])
     assert float(diagonal.std()) == pytest.approx(1.0, rel=0.1)
     assert float(upper.std()) == pytest.approx(math.sqrt(0.5), rel=0.01)
+
+
+def test_noise_drawn_ahead_is_that_of_the_releases() -> None:
+    """A head that adds it itself counts itself."""
+    one, other = (releases(mechanism("a", count=5)) for _ in range(2))
+    wanted = [one.release_gaussian("a", zero(2, 9, step=2.0**-9)) for _ in range(5)]
+    parts = [other.draw_ahead("a", 2.0**-9, count, 9) for count in (3, 2)]
+    for seed in range(2):
+        drawn = np.concatenate([part[seed] for part in parts]) * 2.0**-9
+        np.testing.assert_array_equal(drawn, torch.stack(wanted)[:, seed])
+    with pytest.raises(PrivacyError, match="0 noisy releases were made, but epsilon covers 5"):
+        other.check_counts()
 
 
 def test_a_seed_s_noise_does_not_depend_on_who_else_trains() -> None:

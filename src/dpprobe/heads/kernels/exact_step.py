@@ -25,7 +25,7 @@ jit = MACHINE_CODE.jit
 # Rows and factors are shorter than their bounds by this much, more than what float64 rounds in a
 # million columns.
 MARGIN = 2.0**-30
-_LARGEST, _LARGEST_ENTRY = np.finfo(np.float64).max, np.int32(LARGEST)
+_LARGEST, _LARGEST_ENTRY, _LARGEST_SUM = np.finfo(np.float64).max, np.int32(LARGEST), 2.0**53
 # Numbers beyond 16 bits in a row of norm 2^17 are fewer.
 _MOST_RESTS = 16
 # Rows that are asked for ahead of time.
@@ -162,19 +162,20 @@ def _to_factors(logits, norms, weights, labels, multi_hot, rows, clip, step, sig
 _DATA = "f4[:, ::1], f4[::1], f4[::1], f4[::1], i8[::1], u1[:, ::1], f4[::1]"
 
 
-@jit(f"void({_DATA}, i8[::1], f8[:, :, ::1], i8, i8, f8, f8, f8, b1, f8[:, :, ::1])")
+@jit(f"void({_DATA}, i8[::1], i8, f8[:, :, ::1], i8, i8, f8, f8, f8, b1, f8[:, :, ::1])")
 def add_sums(
-    features, scale, shift, centre, labels, multi_hot, weights, rows, heads, bits, digit_bits,
-    clip, entry, step, sigmoid, totals,
+    features, scale, shift, centre, labels, multi_hot, weights, rows, size, heads, bits,
+    digit_bits, clip, entry, step, sigmoid, totals,
 ):  # fmt: skip
-    """Adds each head's clipped sum over the same rows [m] to its total, in steps of entry * step.
+    """Adds each head's clipped sum over the same rows to its total, in steps of entry * step.
 
     Args:
       features, scale, shift, centre: float32; row i is scale[i] * features[i] - shift[i] * centre;
         shift and centre [0] for none.
       labels, multi_hot: int64 [n] and [0, 0]; for several labels [0] and uint8 [n, K].
       weights: float32 [n], factors of the clipped gradients; 0 for an unusable row.
-      rows: int64 [m], each from 0 to n - 1: this is not checked.
+      rows: int64 [size or more], each from 0 to n - 1: this is not checked. Those behind are of
+        the next call, for which the first are fetched.
       heads: [seeds, K, d + 1].
       bits, digit_bits: of `to_integers`.
       clip: of a gradient's norm.
@@ -186,7 +187,7 @@ def add_sums(
     for seed in range(seeds):
         units[seed] = to_integers(heads[seed], bits, whole_heads[seed]) * (entry / (1 - MARGIN))
         digits.append(integer_products.split_weights(whole_heads[seed, :, :d], digit_bits))
-    most = min(CHUNK, padded(rows.shape[0], 8))
+    most = min(CHUNK, padded(size, 8))
     integers = np.empty((most, integer_products.row_width(d + 1)), np.int16)
     integers[:, d:] = 0
     logits, constants = np.empty((most, classes)), np.empty(most)
@@ -194,14 +195,17 @@ def add_sums(
     work, whole = np.empty(d + 1), np.empty(d, np.int32)
     rests = np.empty((_MOST_RESTS * most, 3), np.int64)
     first = features.ctypes.data
-    for start in range(0, rows.shape[0], CHUNK):
-        chosen = rows[start : start + CHUNK]
+    for start in range(0, size, CHUNK):
+        chosen = rows[start : min(start + CHUNK, size)]
         m, count = chosen.shape[0], 0
         for i in range(m):
             row = chosen[i]
-            later = first + 4 * d * rows[min(start + i + _AHEAD, rows.shape[0] - 1)]
+            later = rows[min(start + i + _AHEAD, rows.shape[0] - 1)]
             for line in range(0, 4 * d, vectors.LINE):
-                vectors.fetch_line(later + line)
+                vectors.fetch_line(first + 4 * d * later + line)
+            vectors.fetch_line(scale.ctypes.data + 4 * later)
+            vectors.fetch_line(weights.ctypes.data + 4 * later)
+            vectors.fetch_line(labels.ctypes.data + 8 * later)
             parts[i], norms[i], constants[i], fits = weights[row], 0.0, 0.0, True
             if parts[i] > 0:
                 moved = shift[row] if shift.shape[0] else 0.0
@@ -232,6 +236,47 @@ def add_sums(
                     total[k, d] += factors[k, i] * constants[i]
                 for at in range(count):
                     total[k, rests[at, 1]] += factors[k, rests[at, 0]] * rests[at, 2]
+
+
+@jit(
+    f"b1({_DATA}, i8[::1], i8[::1], f8[:, :, ::1], i8, i8, f8, f8, f8, b1, i8[:, ::1], f8, "
+    "f8[::1], f8[::1], f8[:, ::1])", fastmath=frozenset({"contract"})
+)  # fmt: skip
+def take_steps(
+    features, scale, shift, centre, labels, multi_hot, weights, rows, sizes, heads, bits,
+    digit_bits, clip, entry, step, sigmoid, noise, divisor, rates, mixing, average,
+):  # fmt: skip
+    """Takes steps of one head [1, K, d + 1]: head -= rate * (clipped sum + noise) / divisor.
+
+    Args (others as in `add_sums`):
+      rows, sizes: batch after batch, int64 [steps].
+      noise: int64 [steps, K (d + 1)], in steps of entry * step.
+      mixing: [steps], how far the average [K, d + 1] moves towards the head; or [0].
+
+    Products are added with one rounding where the processor can, like PyTorch's `add_` and `lerp_`.
+    Returns False if a sum was not of integers that float64 represents exactly.
+    """
+    classes, columns, start, wrong = heads.shape[1], heads.shape[2], 0, 0
+    totals = np.empty((1, padded(classes, 4), padded(columns, 32)))
+    for at in range(sizes.shape[0]):
+        totals[:] = 0.0
+        add_sums(
+            features, scale, shift, centre, labels, multi_hot, weights, rows[start:], sizes[at],
+            heads, bits, digit_bits, clip, entry, step, sigmoid, totals,
+        )  # fmt: skip
+        start, rate, unit = start + sizes[at], -rates[at], entry * step
+        for k in range(classes):
+            total, head, drawn = totals[0, k], heads[0, k], noise[at, k * columns :]
+            for j in range(columns):
+                value = total[j]
+                wrong += (not abs(value) <= _LARGEST_SUM) | (value != np.trunc(value))
+                head[j] += rate * ((value + drawn[j]) * unit / divisor)
+            if mixing.shape[0]:
+                mean, mix = average[k], mixing[at]
+                for j in range(columns):
+                    way = head[j] - mean[j]
+                    mean[j] = mean[j] + mix * way if mix < 0.5 else head[j] - way * (1 - mix)
+    return wrong == 0
 
 
 MACHINE_CODE.keep()

@@ -80,7 +80,8 @@ def fast_sums(
     exact_step.add_sums(
         features, np.ones(rows, np.float32), NOTHING, NOTHING,
         np.zeros(0, np.int64) if several else labels.argmax(1),
-        labels if several else np.zeros((0, 0), np.uint8), weights, np.arange(rows), heads,
+        labels if several else np.zeros((0, 0), np.uint8), weights,
+        np.append(np.arange(rows), [rows - 1, 0]), rows, heads,  # two rows of the next call's
         product_bits(1) - bits - 1, digit_bits(bits), CLIP,
         grid_step(1 - exact_step.MARGIN, bits), grid_step(CLIP, 17), sigmoid, totals,
     )  # fmt: skip
