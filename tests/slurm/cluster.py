@@ -227,6 +227,18 @@ class Cluster:
         path = self.root / "state/job_state"
         return path.read_bytes().count(text.encode()) if path.exists() else 0
 
+    def describe_state(self) -> str:
+        """What Slurm says of its jobs and its node, and the ends of its logs."""
+        said = [
+            self.command("squeue", "-a", "-o", "%i %j %T %r %S", check=False),
+            self.command("scontrol", "show", "node", check=False),
+            f"slurmd is {'alive' if self._alive('slurmd') else 'gone'}",
+        ]
+        for name in ("slurmctld", "slurmd"):
+            lines = (self.root / f"log/{name}.log").read_text(errors="replace").splitlines()
+            said += [f"{name}.log:", *lines[-25:]]
+        return "\n".join(said)
+
     def kill_controller(self) -> None:
         """What a crash of slurmctld does."""
         self._stop("slurmctld", signal.SIGKILL)

@@ -20,7 +20,7 @@ import pytest
 
 from .cluster import Cluster, missing, running, wait_until
 
-TIMEOUT = 1800  # a run that takes longer hangs; a busy machine is slow
+TIMEOUT = 1200  # a run that takes longer hangs; a busy machine is slow
 
 # What a case's jobs do is in study.json: a shell command for each output. A finished file is
 # renamed into place, as every artifact of the real workflow is.
@@ -49,6 +49,7 @@ class Run:
 
     process: subprocess.Popen[str]
     log: Path
+    cluster: Cluster
 
     @property
     def output(self) -> str:
@@ -59,7 +60,8 @@ class Run:
         try:
             return self.process.wait(timeout)
         except subprocess.TimeoutExpired:
-            pytest.fail(f"hangs after {timeout:g} s:\n{self.output[-4000:]}")
+            state = self.cluster.describe_state()
+            pytest.fail(f"hangs after {timeout:g} s:\n{self.output[-3000:]}\n{state}")
         finally:
             if self.process.poll() is None:
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -100,7 +102,7 @@ class Workspace:
                 # as in a terminal, also where the tests run in a script's background
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )  # fmt: skip
-        return Run(process, log)
+        return Run(process, log, self.cluster)
 
     def run(self, *arguments: str, succeeds: bool = True) -> str:
         """The output of a run that ended as expected."""

@@ -159,6 +159,7 @@ def test_slurmctld_killed_and_away(workspace: Workspace) -> None:
         assert run.process.poll() is None, run.output[-4000:]
     finally:
         cluster.start_controller()
+        cluster.start_node()  # if it went away with the controller
     assert run.finish() == 0, run.output[-4000:]
     assert "Error in rule" not in run.output
     assert 1 <= run.output.count("waiting") <= 20

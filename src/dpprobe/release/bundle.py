@@ -189,7 +189,7 @@ class Bundle:
 
     @property
     def calibration(self) -> Calibration | None:
-        """What turns scores into probabilities; None if the release was not calibrated."""
+        """Turns scores into probabilities; None if the release was not calibrated."""
         from dpprobe.release.calibration import Calibration  # heavy, as elsewhere here
 
         block = self.statement.get("calibration")

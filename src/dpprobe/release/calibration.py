@@ -1,25 +1,28 @@
 """How sure a released head may be: probabilities, sets and cut-offs from noisy counts of tests.
 
-Everything here is a function of what `calibration_release` published with noise, so it costs no
-privacy, and whoever has a bundle computes the same numbers.
+Everything here is a function of what `calibration_release` published with noise. So it costs no
+privacy, and everybody who has a bundle computes the same numbers.
 
 **Probabilities.** The softmax of scale times score, plus an offset of the second class. More than
 two classes have a temperature, so the scale is 1 / T and the offset 0. Two classes have a logistic
 regression of the label on the difference of scores (Platt 1999).
 
-**Sets.** At coverage 1 - a the set of a row holds the most probable class, and each class whose
-probability is at least q. It contains the true class with a probability of at least 1 - a, over
-the choice of test units, the new unit and the noise. This is split conformal prediction by
-patients (Dunn, Wasserman and Ramdas 2023): for n test units q is as high as their misses, the
-weight of rows whose class has a lower probability, allow: misses(q) <= b (n + 1) - 1. Noise needs
-a margin of z deviations of the noise in these misses. Going up from q = 0, the first q that fails
-ends the search. Only the lowest q with too many misses may pass wrongly, at a chance of
-g = 1 - Phi(z); by (1 - b)(1 - g) = 1 - a the sets cover (fixed sequence testing: Angelopoulos et
-al. 2021, arXiv 2110.01052). A row without usable scores counts nothing: for such an image nothing
-is predicted, and all classes are possible.
+**Sets.** The set of a row holds the most probable class, and each class with a probability of at
+least q. At coverage 1 - a it contains the true class with probability 1 - a or more. This is over
+the choice of test units, the new unit and the noise.
 
-**Intervals** are of shares r / m of two noisy counts: all p that r - p m does not contradict at
-95%, with the sampling variance m p (1 - p) and the noise's (Fieller 1954).
+- Split conformal prediction by patients (Dunn, Wasserman and Ramdas 2023) gives q without noise.
+  The misses of q are the weight of rows whose class has a lower probability. For n test units q is
+  as high as possible with misses(q) <= b (n + 1) - 1.
+- Noise needs a margin of z of its deviations. Thresholds are tried from q = 0 up, and the first one
+  that fails ends the search. So only the lowest q with too many misses may pass wrongly, with
+  probability g = 1 - Phi(z). The sets cover by (1 - b)(1 - g) = 1 - a. This is fixed sequence
+  testing (Angelopoulos et al. 2021, arXiv 2110.01052).
+- A row without usable scores counts nothing. For this image nothing is predicted, and all classes
+  are possible.
+
+**Intervals** are of shares r / m of two noisy counts. They hold all p that r - p m does not
+contradict at 95%. Its variance is that of the noise plus m p (1 - p) (Fieller 1954).
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ from dpprobe.results.bootstrap import CONFIDENCE
 Floats = npt.NDArray[np.float64]
 
 COVERAGES = (0.8, 0.9, 0.95, 0.99)
-# Of the chance that a set misses the true class, the part that is left to the noise.
+# The noise may use this part of the chance that a set misses the true class.
 NOISE_SHARE = 0.1
 # Edges of ranges of the largest probability, and of the probability of the true class. Fewer
 # ranges have less noise together; sets need fine ones where probabilities are small.
@@ -73,7 +76,7 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """What turns the scores of a released head into probabilities and sets.
+    """Turns the scores of a released head into probabilities and sets.
 
     Attributes:
       thresholds: by coverage, the lowest probability of a class in a set.
@@ -102,7 +105,7 @@ class Calibration:
 
 @dataclass(frozen=True, kw_only=True)
 class SetRule:
-    """How predictions name several classes, or abstain.
+    """Chooses the classes that a prediction names, or abstains.
 
     Attributes:
       threshold: the lowest probability of a class in a set; None without sets.
@@ -185,12 +188,13 @@ def fit_logistic(
     """Fits slope and offset of a logistic regression to noisy counts at places [bins].
 
     Noise may make counts negative. They enter the likelihood linearly, so that their noise cancels.
-    Bins that do not exceed their noise have no say, as some lie where no row is; others may lie too
-    far out, so places are limited to twice the range of the middle 80% of rows. As in Platt 1999
-    each label counts a little as the other one, here by the noise's share of the rows: where
-    classes do not overlap, noisy counts cannot tell 99.9% from certainty. So the slope is at most
-    what gives this probability one standard deviation from the centre. It is not negative: a head
-    that ranks no better than chance has slope 0.
+    Bins that do not exceed their noise have no say, as some lie where no row is. Others may lie too
+    far out, so places are limited to twice the range of the middle 80% of rows.
+
+    As in Platt 1999 each label counts a little as the other one, here by the noise's share of the
+    rows. Where classes do not overlap, noisy counts cannot tell 99.9% from certainty. So the slope
+    is at most what gives this probability one standard deviation from the centre. It is not
+    negative: a head that ranks no better than chance has slope 0.
 
     Args:
       n: the number of test units.
@@ -363,7 +367,7 @@ def _join_ranges(
     """Compares probabilities with shares of hits, over ranges that have enough rows.
 
     Ranges are joined from high probabilities down, until they exceed their noise and the next one
-    belongs to another part of the diagram. What is left at the end joins the last range.
+    belongs to another part of the diagram. A rest at the end joins the last range.
     """
     totals, parts = hits + others, np.searchsorted(DIAGRAM_EDGES, middle)
 

@@ -1,7 +1,7 @@
 """Noisy counts of private test units that tell how sure a released head may be, with an epsilon.
 
-Units, weights and null rows are those of `evaluation`: the weights of a unit's rows sum to at most
-1, and a null row, whose scores are not finite, counts nothing.
+Units, weights and null rows are those of `evaluation`. The weights of a unit's rows sum to at most
+1. A null row has scores that are not finite, and counts nothing.
 
 **Two classes.** `score_ranges` and `score_counts`, as for an AUC. If the test result is an AUC, its
 counts are used, and calibration costs nothing.
@@ -90,9 +90,8 @@ def check_calibration_size(plan: Plan) -> None:
     fewest = calibration.fewest_units(counts.noise_multiplier * counts.sensitivity)
     if plan.n < fewest:
         raise PrivacyError(
-            f"calibrate: {plan.n} test units are too few: at epsilon {plan.epsilon:g} sets that "
-            f"hold the true class in 90% of cases need {fewest}; write a larger epsilon, use more "
-            "test units, or remove calibrate"
+            f"calibrate: {plan.n} test units are too few: 90% sets need {fewest} at epsilon "
+            f"{plan.epsilon:g}; write a larger epsilon, use more test units, or remove calibrate"
         )
 
 

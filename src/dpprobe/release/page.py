@@ -63,12 +63,13 @@ def _draw_curve(curve: Sequence[documents.Attack]) -> dict[str, Any]:
 
 
 def _draw_reliability(rows: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    """Computes the points of a reliability diagram with their intervals."""
+    """Computes the points of a reliability diagram, with their ranges and their intervals."""
     marks = []
     for row in rows:
         x, y = _place_point(row["predicted"], row["observed"])
         (_, low), (_, high) = (_place_point(0, row[end]) for end in ("low", "high"))
-        marks.append((x, y, low, high))
+        (left, _), (right, _) = (_place_point(row[end], 0) for end in ("from", "to"))
+        marks.append((x, y, low, high, left, right))
     return {**_draw_square(), "marks": marks}
 
 

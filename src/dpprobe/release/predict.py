@@ -295,10 +295,10 @@ def predict(
 ) -> Summary:
     """Writes the predictions of a release on images, one row per image, in their order.
 
-    Columns: id, class, the probability of each class (a score if the link is none), for a
-    calibrated release its set of classes and whether to abstain, and error. Only
-    images that cannot be used have an error, and they have no prediction. The table also states the
-    bundle, the version of dpprobe and the thresholds (`prediction_table.Origin`).
+    Columns: id, class, the probability of each class (a score if the link is none), and error. A
+    calibrated release also has a set of classes, and whether to abstain. Only images that cannot be
+    used have an error, and they have no prediction. The table also states the bundle, the version
+    of dpprobe and the thresholds (`prediction_table.Origin`).
 
     Args:
       images: files, folders, parquet files and CSV files; see `image_sources.find_images`. For a

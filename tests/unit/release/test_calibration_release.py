@@ -172,7 +172,7 @@ def test_a_plan_for_something_else_is_refused(tmp_path: Path) -> None:
 
 
 def test_too_few_units_are_refused_with_their_number(tmp_path: Path) -> None:
-    with pytest.raises(PrivacyError, match=r"200 test units are too few: .* need 3\d\d;"):
+    with pytest.raises(PrivacyError, match=r"200 test units are too few: .* need 3\d\d at"):
         check_calibration_size(planned(tmp_path, 200, 1.0))
     check_calibration_size(planned(tmp_path, 400, 1.0))
 
