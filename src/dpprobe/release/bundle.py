@@ -190,10 +190,7 @@ class Bundle:
     @property
     def calibration(self) -> Calibration | None:
         """Turns scores into probabilities; None if the release was not calibrated."""
-        from dpprobe.release.calibration import Calibration  # heavy, as elsewhere here
-
-        block = self.statement.get("calibration")
-        return Calibration.from_block(block) if block else None
+        return _read_calibration(self.statement)
 
     @property
     def link(self) -> Literal["softmax", "sigmoid", "none"]:
@@ -334,6 +331,7 @@ def read_bundle(folder: Path) -> Bundle:
         tensors = load((folder / HEAD_FILE).read_bytes())
         weights = tensors.pop(WEIGHTS)
         method_options(facts.head.options)
+        _read_calibration(statement)
     except (
         ValidationError, ConfigError, DataError, SafetensorError, ValueError, KeyError
     ) as error:  # fmt: skip
@@ -354,3 +352,11 @@ def read_bundle(folder: Path) -> Bundle:
                 f"{folder / HEAD_FILE}: {name}: not finite float32 numbers; fetch the bundle again"
             )
     return Bundle(folder=folder, facts=facts, weights=weights, arrays=tensors, statement=statement)
+
+
+def _read_calibration(statement: Mapping[str, Any]) -> Calibration | None:
+    if (block := statement.get("calibration")) is None:
+        return None
+    from dpprobe.release.calibration import Calibration  # heavy, as elsewhere here
+
+    return Calibration.from_block(block)

@@ -37,7 +37,7 @@ import numpy.typing as npt
 from scipy.optimize import minimize
 from scipy.special import expit, log_expit, ndtri
 
-from dpprobe.errors import ConfigError
+from dpprobe.errors import ConfigError, DataError
 from dpprobe.results.bootstrap import CONFIDENCE
 
 Floats = npt.NDArray[np.float64]
@@ -88,12 +88,15 @@ class Calibration:
 
     @classmethod
     def from_block(cls, block: Mapping[str, Any]) -> Calibration:
-        """Reads the block `calibration` of a statement."""
-        return cls(
-            scale=float(block["scale"]),
-            offset=float(block["offset"]),
-            thresholds={float(one["coverage"]): float(one["threshold"]) for one in block["sets"]},
-        )
+        """Reads the block `calibration` of a statement; raises DataError for impossible values."""
+        try:
+            scale, offset = float(block["scale"]), float(block["offset"])
+            sets = {float(one["coverage"]): float(one["threshold"]) for one in block["sets"]}
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"calibration: cannot be read ({error!r})") from error
+        if not (0 <= scale < math.inf and math.isfinite(offset)):
+            raise DataError(f"calibration: scale {scale:g}, offset {offset:g}")
+        return cls(scale=scale, offset=offset, thresholds=sets)
 
     def rescale(self, scores: Any) -> Any:
         """Returns the logits of scores [..., classes]: arrays of NumPy or tensors of PyTorch."""

@@ -174,6 +174,7 @@ def compose_test_price(tested: Plan | None, calibrated: Plan | None) -> Plan | N
         tested,
         mechanisms=tested.mechanisms + calibrated.mechanisms,
         epsilon=tested.epsilon + calibrated.epsilon,
+        accountant="pld",  # exact here, whatever the study's accountant is
     )
     return replace(both, realised_epsilon=price_plan(both))
 

@@ -12,7 +12,7 @@ from scipy.special import expit, softmax
 from scipy.stats import norm
 from sklearn.linear_model import LogisticRegression
 
-from dpprobe.errors import ConfigError
+from dpprobe.errors import ConfigError, DataError
 from dpprobe.release import calibration
 from dpprobe.release.calibration import (
     COVERAGES,
@@ -230,6 +230,17 @@ def test_a_rule_is_one_that_the_release_has() -> None:
         SetRule.choose_rule(None, coverage=0.9)
     with pytest.raises(ConfigError, match="a probability from 0 to 1"):
         SetRule.choose_rule(made, abstain_below=2.0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"scale": math.inf}, {"offset": math.nan}, {"scale": -1.0}, {"sets": 3}, {"sets": [{}]}],
+)
+def test_impossible_values_of_a_stranger_are_refused(change: dict[str, Any]) -> None:
+    block = {"scale": 1.0, "offset": 0.0, "sets": [{"coverage": 0.9, "threshold": 0.2}]}
+    assert Calibration.from_block(block).thresholds == {0.9: 0.2}
+    with pytest.raises(DataError, match="calibration: "):
+        Calibration.from_block({**block, **change})
 
 
 def test_scores_become_logits_without_changing_the_scores() -> None:

@@ -19,7 +19,8 @@ match word for word. So do card and page. The noise is priced again, by its acco
 - whether near-duplicates of public images were left out or rows chosen by a subsample, and by what,
   changed everywhere;
 - the numbers of an audit below the promise, or an invented audit;
-- another possible test result, and the AUC's interval around it; how many cells a choice without a
+- another possible test result, and the AUC's interval around it; other noisy counts of a
+  calibration, with all that follows from them; how many cells a choice without a
   price was among, and their names; a larger sum of the ledger, or its entry's number.
 
 The maker's word is the only evidence that noise was drawn as stated, that training examples were
