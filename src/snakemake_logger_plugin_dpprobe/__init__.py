@@ -37,6 +37,7 @@ PROGRESS_SECONDS = 10  # at least, between two lines that count finished jobs
 # Without a line for so long, a run says which jobs it waits for; then less often for the same jobs.
 WAIT_SECONDS, SAME_WAIT_SECONDS = 5, 60
 FULL_BYTES = 1_000_000  # with less, the disk of the results counts as full
+CLOCK_TICK_SECONDS = 0.05  # by so much times of files lag behind the clock
 JOBS_NAMED, RULES_NAMED = 3, 22  # of jobs that are waited for; of those that a dry run would start
 NOTHING_TO_DO = "Nothing to be done"
 # Lines that say nothing about the study, or what this plugin says better.
@@ -305,7 +306,7 @@ class _RunningJob:
 
     def __init__(self, record: Any, name: str, start: float) -> None:
         self.name, self.start = name, start
-        self._began = time.time()
+        self._began = time.time() - CLOCK_TICK_SECONDS
         self._rule = record.rule_name
         self._wildcards = [str(value) for value in dict(getattr(record, "wildcards", {})).values()]
         self._logs = [Path(log) for log in getattr(record, "log", None) or ()]

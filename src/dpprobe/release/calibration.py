@@ -222,13 +222,13 @@ def fit_logistic(
         value = -(totals * log_expit(-eta) + positives * eta).sum()
         return float(value), np.array([gap @ x, gap.sum()])
 
-    found = minimize(
+    fitted = minimize(
         loss, np.array([1.0, 0.0]), jac=True,
         bounds=[(0, math.log(1 / mixed - 1)), (-_FARTHEST, _FARTHEST)],
         options={"ftol": 1e-15, "gtol": 1e-9},
     )  # fmt: skip
-    slope = float(found.x[0]) / spread
-    return slope, float(found.x[1]) - slope * centre
+    slope = float(fitted.x[0]) / spread
+    return slope, float(fitted.x[1]) - slope * centre
 
 
 def estimate_share(part: float, whole: float, part_noise: float, rest_noise: float) -> Share:
@@ -265,12 +265,12 @@ def find_threshold(
       candidates: in rising order, thresholds, noisy misses, and the deviation of their noise.
     """
     most, z = allowed_misses(n, coverage)
-    found = None
+    highest = None
     for threshold, misses, deviation in candidates:
         if misses + z * deviation > most:
             break
-        found = threshold
-    return found
+        highest = threshold
+    return highest
 
 
 def fewest_units(deviation: float, coverage: float = 0.9) -> int:
@@ -356,10 +356,10 @@ def _two_class_candidates(
 
 
 def _list_sets(candidates: Sequence[tuple[float, float, float]], n: int) -> list[dict[str, float]]:
-    found = {coverage: find_threshold(candidates, n, coverage) for coverage in COVERAGES}
+    thresholds = {coverage: find_threshold(candidates, n, coverage) for coverage in COVERAGES}
     return [
         {"coverage": coverage, "threshold": threshold}
-        for coverage, threshold in found.items()
+        for coverage, threshold in thresholds.items()
         if threshold is not None
     ]
 

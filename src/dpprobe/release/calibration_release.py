@@ -212,8 +212,8 @@ def _release_tables(
     ranges = len(calibration.TOP_EDGES) - 1
     places = 2 * _find_range(values.max(axis=1), calibration.TOP_EDGES) + ~right
     tables = {TOP_COUNTS: np.bincount(places, weights=units, minlength=2 * ranges)}
-    own = values[np.arange(len(labels)), labels]
-    places = _find_range(own, calibration.LABEL_EDGES)
+    of_labels = values[np.arange(len(labels)), labels]
+    places = _find_range(of_labels, calibration.LABEL_EDGES)
     tables[LABEL_COUNTS] = np.bincount(
         places, weights=units, minlength=len(calibration.LABEL_EDGES) - 1
     )

@@ -110,8 +110,8 @@ def check_calibration(values: Values, plan: Plan, facts: BundleFacts) -> tuple[s
         read_block("calibration", stated, keys)
         require_same("composition", calibrations.OF_THE_AUC, stated["composition"])
     else:
-        own = {COUNTS} if two else {mechanism.name for mechanism in wanted}
-        read_block("calibration", stated, keys | own | {"epsilon_target", "delta", "mechanisms"})
+        tables = {COUNTS} if two else {mechanism.name for mechanism in wanted}
+        read_block("calibration", stated, keys | tables | {"epsilon_target", "delta", "mechanisms"})
         tested = _make_tested_plan(stated, plan)
         cost = _test_price(tested)
         expected = [mechanism_values(item, tested) for item in tested.mechanisms]
