@@ -45,9 +45,13 @@ Floats = npt.NDArray[np.float64]
 COVERAGES = (0.8, 0.9, 0.95, 0.99)
 # The noise may use this part of the chance that a set misses the true class.
 NOISE_SHARE = 0.1
-# Edges of ranges of the largest probability, and of the probability of the true class. Fewer
-# ranges have less noise together; sets need fine ones where probabilities are small.
+# Edges of ranges: of the largest probability, of the second of two classes' probability, and of
+# the true class's probability. Fewer ranges have less noise together; sets need fine ones where
+# probabilities are small.
 TOP_EDGES = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0)
+PROBABILITY_EDGES = (
+    0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1.0
+)  # fmt: skip
 LABEL_EDGES = (
     0.0, 0.001, 0.003, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9, 1.0
 )  # fmt: skip

@@ -3,21 +3,24 @@
 Units, weights and null rows are those of `evaluation`. The weights of a unit's rows sum to at most
 1. A null row has scores that are not finite, and counts nothing.
 
-**Two classes.** `score_ranges` and `score_counts`, as for an AUC. If the test result is an AUC, its
-counts are used, and calibration costs nothing.
-
-**More classes**, one label per row, from three mechanisms:
+It needs one label per row. If the test result is the AUC of two classes, its `score_counts` are
+used, and calibration costs nothing. Otherwise mechanisms of sensitivity 1 read the test units:
 
 - `temperature`, six times: the sum over rows of the largest probability at a temperature, minus 1
-  if the answer is right: in [-1, 1], so a unit changes it by at most 1. Each temperature follows
-  from the sums released before (bisection; Luo et al. 2020, arXiv 2008.09643).
-- `top_counts`: the weight of rows with right and with wrong answers, per fixed range of the largest
-  probability. `label_counts`: the weight of rows per fixed range of the probability of their label.
-  A row adds its weight to one number of a table: sensitivity 1.
+  if the answer is right. It is in [-1, 1], so a unit changes the sum by at most 1. Each temperature
+  follows from the sums released before (bisection; Luo et al. 2020, arXiv 2008.09643);
+- two classes, `probability_counts`: the weight of rows of each class, per fixed range of the second
+  class's probability;
+- more classes, `top_counts`: the weight of rows with right and with wrong answers, per fixed range
+  of the largest probability. `label_counts`: the weight of rows per fixed range of the probability
+  of their label.
+
+A row adds its weight to one number of a table.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -25,7 +28,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.special import softmax
+from scipy.special import logit, softmax
 
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.heads.fitted import Heads
@@ -41,19 +44,21 @@ from dpprobe.release.evaluation import (
     bin_middles,
     check_mechanisms,
     count_steps,
-    evaluation_mechanisms,
     find_usable,
-    release_score_counts,
     score_test_rows,
-    score_values,
     weights_of_rows,
 )
 from dpprobe.training.job_features import JobFeatures
 
 Floats = npt.NDArray[np.float64]
 
-TEMPERATURE, TOP_COUNTS, LABEL_COUNTS = "temperature", "top_counts", "label_counts"
+TEMPERATURE, PROBABILITY_COUNTS = "temperature", "probability_counts"
+TOP_COUNTS, LABEL_COUNTS = "top_counts", "label_counts"
+# Places of the AUC's bins are noisy too: with fewer units, in deviations of a count's noise,
+# probabilities would be worse than without calibration.
+FEWEST_OF_AUC = 100.0
 TEMPERATURE_SHARE = 0.2
+OTHER_PLAN = "calibrate: the plan is not for a calibration; use calibration_mechanisms"
 OF_THE_AUC = "Calibration uses the counts of the AUC, so it costs nothing more."
 
 
@@ -66,14 +71,21 @@ def calibration_mechanisms(*, classes: int, multi_label: bool) -> tuple[Mechanis
         raise ConfigError(
             "calibrate: needs one label per row, but these rows have several; leave calibrate out"
         )
-    if classes == 2:
-        return evaluation_mechanisms("auc", classes=2, multi_label=False)
     temperature = full_batch(
         TEMPERATURE,
         "sum over test rows, of the largest probability minus 1 if right",
         1.0,
         calibration.QUERIES,
     )
+    if classes == 2:
+        table = full_batch(
+            PROBABILITY_COUNTS,
+            "test rows of each class, per range of the second class's probability",
+            1.0,
+        )
+        return split_budget(
+            [(TEMPERATURE_SHARE, (temperature,)), (1 - TEMPERATURE_SHARE, (table,))]
+        )
     top = full_batch(
         TOP_COUNTS,
         "right and wrong answers, per range of the largest probability",
@@ -87,7 +99,10 @@ def calibration_mechanisms(*, classes: int, multi_label: bool) -> tuple[Mechanis
 def check_calibration_size(plan: Plan) -> None:
     """Raises PrivacyError, by public numbers, if the noise would leave no useful sets."""
     counts = plan.mechanisms[-1]
-    fewest = calibration.fewest_units(counts.noise_multiplier * counts.sensitivity)
+    deviation = counts.noise_multiplier * counts.sensitivity
+    fewest = calibration.fewest_units(deviation)
+    if counts.name == COUNTS:
+        fewest = max(fewest, math.ceil(FEWEST_OF_AUC * deviation))
     if plan.n < fewest:
         raise PrivacyError(
             f"calibrate: {plan.n} test units are too few: 90% sets need {fewest} at epsilon "
@@ -109,17 +124,13 @@ def calibrate_head(
     check_mechanisms(
         plan,
         calibration_mechanisms(classes=len(features.class_names), multi_label=features.multi_label),
-        "calibrate: the plan is not for a calibration; calibrate for calibration_mechanisms",
+        OTHER_PLAN,
     )
     if len(heads.seeds) != 1:
         raise PrivacyError(f"calibrate: {len(heads.seeds)} heads share one epsilon; pass one head")
     releases = Releases(plan, heads.seeds, torch.device("cpu"), entropy=entropy)
     scores, weights = score_test_rows(heads, features), weights_of_rows(features, plan)
-    if scores.shape[1] == 2:
-        table = release_score_counts(scores, features.test_labels, weights, releases)
-        noisy: dict[str, Any] = {COUNTS: score_values(table)}
-    else:
-        noisy = _release_tables(scores, features.test_labels, weights, releases)
+    noisy = _release_tables(scores, features.test_labels, weights, releases)
     releases.check_counts()
     return {
         **describe_calibration(noisy, plan.mechanisms, plan.n),
@@ -154,16 +165,29 @@ def describe_calibration(
     deviation = counts.noise_multiplier * counts.sensitivity
     if COUNTS in noisy:
         edges, table = (np.array(noisy[COUNTS][name], float) for name in ("edges", "counts"))
-        places = bin_middles(edges)
-        scale, offset = calibration.fit_logistic(places, *table, n=n, deviation=deviation)
-        derived = calibration.describe_two(
-            edges, places, table, scale=scale, offset=offset, n=n, deviation=deviation
+        return _describe_two(edges, bin_middles(edges), table, n=n, deviation=deviation)
+    temperature = 2.0 ** calibration.search_temperature(noisy[TEMPERATURE])
+    if PROBABILITY_COUNTS in noisy:
+        ends = np.array(calibration.PROBABILITY_EDGES)
+        edges, places = (
+            temperature * logit(np.clip(each, 1e-9, 1 - 1e-9))
+            for each in (ends, (ends[:-1] + ends[1:]) / 2)
         )
-        return {"scale": scale, "offset": offset, **derived}
+        table = np.array(noisy[PROBABILITY_COUNTS], float)
+        return _describe_two(edges, places, table, n=n, deviation=deviation)
     top, label = (np.array(noisy[name], float) for name in (TOP_COUNTS, LABEL_COUNTS))
-    scale = 2.0 ** -calibration.search_temperature(noisy[TEMPERATURE])
     derived = calibration.describe_classes(top, label, n=n, deviation=deviation)
-    return {"scale": scale, "offset": 0.0, **derived}
+    return {"scale": 1 / temperature, "offset": 0.0, **derived}
+
+
+def _describe_two(
+    edges: Floats, places: Floats, table: Floats, *, n: int, deviation: float
+) -> dict[str, Any]:
+    scale, offset = calibration.fit_logistic(places, *table, n=n, deviation=deviation)
+    derived = calibration.describe_two(
+        edges, places, table, scale=scale, offset=offset, n=n, deviation=deviation
+    )
+    return {"scale": scale, "offset": offset, **derived}
 
 
 def compose_test_price(tested: Plan | None, calibrated: Plan | None) -> Plan | None:
@@ -209,22 +233,26 @@ def _release_tables(
         answers.append(float(releases.release_gaussian(TEMPERATURE, total)[0, 0]))
     values = _probabilities(logits, answers)
     units, step = count_steps(shares, n)
+
+    def release_table(name: str, places: npt.NDArray[np.intp], *shape: int) -> Any:
+        table = np.bincount(places, weights=units, minlength=math.prod(shape))
+        noisy = releases.release_gaussian(name, GridSum(torch.from_numpy(table)[None], step))
+        return noisy[0].reshape(*shape).tolist()
+
+    if values.shape[1] == 2:
+        ranges = len(calibration.PROBABILITY_EDGES) - 1
+        places = _find_range(values[:, 1], calibration.PROBABILITY_EDGES) + ranges * (labels != 1)
+        return {
+            TEMPERATURE: answers,
+            PROBABILITY_COUNTS: release_table(PROBABILITY_COUNTS, places, 2, ranges),
+        }
     ranges = len(calibration.TOP_EDGES) - 1
-    places = 2 * _find_range(values.max(axis=1), calibration.TOP_EDGES) + ~right
-    tables = {TOP_COUNTS: np.bincount(places, weights=units, minlength=2 * ranges)}
-    of_labels = values[np.arange(len(labels)), labels]
-    places = _find_range(of_labels, calibration.LABEL_EDGES)
-    tables[LABEL_COUNTS] = np.bincount(
-        places, weights=units, minlength=len(calibration.LABEL_EDGES) - 1
-    )
-    noisy = {
-        name: releases.release_gaussian(name, GridSum(torch.from_numpy(table)[None], step))[0]
-        for name, table in tables.items()
-    }
+    top = 2 * _find_range(values.max(axis=1), calibration.TOP_EDGES) + ~right
+    of_labels = _find_range(values[np.arange(len(labels)), labels], calibration.LABEL_EDGES)
     return {
         TEMPERATURE: answers,
-        TOP_COUNTS: noisy[TOP_COUNTS].reshape(ranges, 2).tolist(),
-        LABEL_COUNTS: noisy[LABEL_COUNTS].tolist(),
+        TOP_COUNTS: release_table(TOP_COUNTS, top, ranges, 2),
+        LABEL_COUNTS: release_table(LABEL_COUNTS, of_labels, len(calibration.LABEL_EDGES) - 1),
     }
 
 

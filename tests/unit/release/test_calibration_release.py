@@ -27,6 +27,7 @@ from dpprobe.privacy.releases import Releases
 from dpprobe.release import bundle, calibration_release
 from dpprobe.release.calibration_release import (
     LABEL_COUNTS,
+    PROBABILITY_COUNTS,
     TEMPERATURE,
     TOP_COUNTS,
     calibrate_head,
@@ -34,6 +35,7 @@ from dpprobe.release.calibration_release import (
     check_calibration_size,
     compose_test_price,
 )
+from dpprobe.release.evaluation import evaluation_mechanisms
 from dpprobe.release.ledger import Ledger
 from dpprobe.release.verification.verify import verify_bundle
 from dpprobe.results.unit_counts import row_weights
@@ -103,17 +105,20 @@ def sums_of(
 
 
 @pytest.mark.parametrize("units", [[0, 1, 2, 3, 4, 5], [0, 0, 0, 1, 1, 2], [0] * 6])
-def test_no_unit_moves_a_sum_by_more_than_its_sensitivity(tmp_path: Path, units: list[int]) -> None:
+@pytest.mark.parametrize("classes", [2, CLASSES])
+def test_no_unit_moves_a_sum_by_more_than_its_sensitivity(
+    tmp_path: Path, units: list[int], classes: int
+) -> None:
     """Given the temperatures, which were released before: composition is adaptive."""
     generator, whose = np.random.default_rng(1), np.array(units)
     shares = row_weights(whose)
     weights = np.ones(6) if shares is None else shares
-    plan = planned(tmp_path, n=len(np.unique(whose)) + 1000, epsilon=1.0)
+    plan = planned(tmp_path, n=len(np.unique(whose)) + 1000, epsilon=1.0, classes=classes)
     stated = {item.name: item.sensitivity for item in plan.mechanisms}
     worst = dict.fromkeys(stated, 0.0)
     for _ in range(60):
-        scores = generator.normal(size=(6, CLASSES)) * generator.choice([0.01, 1, 1e6])
-        labels = generator.integers(0, CLASSES, 6)
+        scores = generator.normal(size=(6, classes)) * generator.choice([0.01, 1, 1e6])
+        labels = generator.integers(0, classes, 6)
         if generator.random() < 0.3:  # all rows alike: the longest that a unit's sum can be
             scores[:], labels[:] = scores[0], labels[0]
         answers = list(generator.normal(size=6))
@@ -175,10 +180,21 @@ def test_too_few_units_are_refused_with_their_number(tmp_path: Path) -> None:
     with pytest.raises(PrivacyError, match=r"200 test units are too few: .* need 3\d\d at"):
         check_calibration_size(planned(tmp_path, 200, 1.0))
     check_calibration_size(planned(tmp_path, 400, 1.0))
+    check_calibration_size(planned(tmp_path, 250, 1.0, classes=2))
+    of_auc = calibrate(
+        evaluation_mechanisms("auc", classes=2, multi_label=False),
+        n=400, epsilon=1.0, delta=1e-5, accountant="pld", cache=tmp_path / "calibration",
+    )  # fmt: skip
+    with pytest.raises(PrivacyError, match="400 test units are too few: .* need 41[0-9] at"):
+        check_calibration_size(of_auc)
 
 
 def test_the_test_units_pay_for_everything_together(tmp_path: Path) -> None:
-    one, two = planned(tmp_path, 1000, 1.0), planned(tmp_path, 1000, 2.0, classes=2)
+    two = planned(tmp_path, 1000, 2.0, classes=2)
+    one = calibrate(
+        evaluation_mechanisms("accuracy", classes=2, multi_label=False),
+        n=1000, epsilon=1.0, delta=1e-5, accountant="pld", cache=tmp_path / "calibration",
+    )  # fmt: skip
     both = compose_test_price(one, two)
     assert both is not None
     wanted = math.hypot(gaussian_mu(one.mechanisms), gaussian_mu(two.mechanisms))
@@ -259,7 +275,8 @@ def test_an_edited_calibration_is_noticed(make: Any, way: str, what: str) -> Non
             block["sets"] = block["sets"][1:]
         elif what == "counts":
             holder = block if "mechanisms" in block else values["evaluation"]
-            table = holder.get("score_counts", {}).get("counts") or holder[TOP_COUNTS]
+            table = holder.get("score_counts", {}).get("counts")
+            table = table or holder.get(TOP_COUNTS) or holder[PROBABILITY_COUNTS]
             table[-1][-1] += 30.0
         elif what == "epsilon":
             block["epsilon"] = 1.0

@@ -110,7 +110,7 @@ def check_calibration(values: Values, plan: Plan, facts: BundleFacts) -> tuple[s
         read_block("calibration", stated, keys)
         require_same("composition", calibrations.OF_THE_AUC, stated["composition"])
     else:
-        tables = {COUNTS} if two else {mechanism.name for mechanism in wanted}
+        tables = {mechanism.name for mechanism in wanted}
         read_block("calibration", stated, keys | tables | {"epsilon_target", "delta", "mechanisms"})
         tested = _make_tested_plan(stated, plan)
         cost = _test_price(tested)
@@ -120,7 +120,7 @@ def check_calibration(values: Values, plan: Plan, facts: BundleFacts) -> tuple[s
         together = calibrations.compose_test_price(block and _make_tested_plan(block, plan), tested)
         words = calibrations.calibration_words(plan.unit, tested, together or tested)
         require_same("composition", words, stated["composition"])
-    evaluations.check_mechanisms(tested, wanted, "calibrate: the plan is not for a calibration")
+        evaluations.check_mechanisms(tested, wanted, calibrations.OTHER_PLAN)
     require_same("n", tested.n, stated["n"])
     for name, value in calibrations.describe_calibration(
         noisy, tested.mechanisms, tested.n
