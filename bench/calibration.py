@@ -66,7 +66,7 @@ class Scored:
 
 
 def train_head(features: npt.NDArray[Any], labels: npt.NDArray[Any], classes: int) -> Heads:
-    """Trains a private head at epsilon 1, each row a unit: here only its scores matter."""
+    """Trains a private head at epsilon 1 with rows as units: here only its scores matter."""
     options = method_options({"head": "least_squares", "normalize": "l2"})
     rows = TrainingSet(
         torch.from_numpy(features), torch.from_numpy(labels), num_classes=classes, device="cpu",
@@ -81,7 +81,7 @@ def train_head(features: npt.NDArray[Any], labels: npt.NDArray[Any], classes: in
 
 
 def read_mnist() -> Scored:
-    def read_split(name: str) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    def read_split(name: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         table = pd.read_parquet(DATA / f"mnist/{name}.parquet")
         pixels = [np.asarray(Image.open(io.BytesIO(image["bytes"]))) for image in table["image"]]
         rows = np.stack(pixels).reshape(len(pixels), -1).astype(np.float32) / 255
