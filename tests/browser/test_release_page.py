@@ -9,13 +9,20 @@ from typing import Any
 
 import pytest
 from tests.browser.chromium import assert_quiet, needed, open_page, screen
-from tests.support.releases import HOSTILE, Release, example, long_release, measured
+from tests.support.releases import (
+    HOSTILE,
+    Release,
+    calibrated,
+    example,
+    long_release,
+    measured,
+)
 
 from dpprobe.release.page import write_page
 
 pytestmark = needed
 
-KINDS = ("plain", "measured", "long", "hostile")
+KINDS = ("plain", "measured", "calibrated", "long", "hostile")
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +34,10 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     releases: dict[str, Release] = {
         "plain": (facts, statement),
         "measured": (facts, {**statement, "evaluation": measured()}),
+        "calibrated": (
+            facts,
+            {**statement, "evaluation": measured(), "calibration": calibrated()},
+        ),
         "long": long_release((facts, statement)),
         "hostile": (hostile, long_release((facts, statement))[1]),
     }

@@ -8,6 +8,13 @@ from typing import Any
 from dpprobe.artifacts import read_json
 from dpprobe.privacy import statement as sentences
 from dpprobe.release.bundle import BundleFacts, CardFacts
+from dpprobe.release.calibration_release import (
+    LABEL_COUNTS,
+    TEMPERATURE,
+    TOP_COUNTS,
+    calibration_mechanisms,
+    describe_calibration,
+)
 from tests.support.bundles import write_example
 
 # Names that mean something to HTML, Markdown, YAML, Jinja or a terminal.
@@ -75,6 +82,47 @@ def measured(metric: str = "accuracy", value: float = 0.8125) -> dict[str, Any]:
         "fraction 0.2), so nobody pays both prices: the head costs training images epsilon 1 and "
         "test images nothing; the test result costs test images epsilon 0.2 and training images "
         "nothing.",
+    }
+
+
+def calibrated(n: int = 1000) -> dict[str, Any]:
+    """A calibration of three classes as a release's statement has it."""
+    mechanisms = tuple(
+        item.scale_noise(5.9) for item in calibration_mechanisms(classes=3, multi_label=False)
+    )
+    top = [[0.0, 0.0]] * 4 + [[30.0, 40.0], [50.0, 40.0], [80.0, 30.0], [160.0, 30.0]]
+    noisy = {
+        TEMPERATURE: [-40.0, 30.0, -20.0, 10.0, 4.0, -3.0],
+        TOP_COUNTS: [*top, [180.0, 12.0], [190.0, 4.0], [154.0, 0.0]],
+        LABEL_COUNTS: [
+            *[1.0] * 5,
+            5.0,
+            9.0,
+            10.0,
+            12.0,
+            14.0,
+            18.0,
+            60.0,
+            80.0,
+            180.0,
+            250.0,
+            360.0,
+        ],
+    }
+    (said,) = measured()["mechanisms"]
+    return {
+        **describe_calibration(noisy, mechanisms, n),
+        **noisy,
+        "n": n,
+        "epsilon": 1.0,
+        "epsilon_target": 1.0,
+        "delta": 1e-5,
+        "mechanisms": [
+            {**said, "name": item.name, "released": item.released, "count": item.count}
+            for item in mechanisms
+        ],
+        "composition": "Calibration costs test images epsilon 1 and training images nothing. "
+        "Together with the test result it costs a test image epsilon 1.04.",
     }
 
 
