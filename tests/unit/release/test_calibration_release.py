@@ -290,6 +290,18 @@ def test_an_edited_calibration_is_noticed(make: Any, way: str, what: str) -> Non
     assert "calibration" in failed
 
 
+@pytest.mark.parametrize("way", ["classes and accuracy", "two"])
+def test_a_sum_without_the_calibration_is_noticed(make: Any, way: str) -> None:
+    output, _ = make(way)
+
+    def change(values: dict[str, Any]) -> None:
+        values["ledger"]["epsilon"] = 2.0  # of the head, and of the calibration alone
+
+    rewrite(output, change)
+    failed = {check.name for check in verify_bundle(output).checks if check.passed is False}
+    assert "ledger" in failed
+
+
 def test_options_that_make_no_sense_are_refused_before_any_work(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"calibrate: has no epsilon; write `calibrate: "):
         check_study(study(tmp_path, calibrate={}))

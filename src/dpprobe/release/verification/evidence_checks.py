@@ -277,13 +277,15 @@ def check_ledger(values: Values, plan: Plan) -> tuple[str, bool]:
         "exact: true, but with samples or repeats epsilon is only a bound",
     )
     total = read_real("epsilon", block["epsilon"])
-    blocks = [
-        _make_tested_plan(tested, plan)
-        for tested in (values["evaluation"], values.get("calibration"))
-        if tested and tested.get("mechanisms") and tested["delta"] == plan.delta
-    ]
-    together = calibrations.compose_test_price(*[*blocks, None, None][:2])
-    least = max(plan.realised_epsilon, together.realised_epsilon if together else 0)
+    tested, calibrated = values["evaluation"], values.get("calibration")
+    sides = [plan.realised_epsilon]
+    if tested and tested["delta"] == plan.delta:
+        sides.append(read_real("evaluation.epsilon", tested["epsilon"]))
+    if calibrated and calibrated["epsilon"] is not None:
+        blocks = [_make_tested_plan(each, plan) for each in (tested, calibrated) if each]
+        together = calibrations.compose_test_price(*[None, *blocks][-2:])
+        sides += [] if together is None else [together.realised_epsilon]
+    least = max(sides)
     require_true(
         total >= least * (1 - LEDGER_TOLERANCE),
         f"epsilon {total:g}: less than this release alone costs, {least:g}",
