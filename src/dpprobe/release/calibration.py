@@ -18,6 +18,9 @@ the choice of test units, the new unit and the noise.
   that fails ends the search. So only the lowest q with too many misses may pass wrongly, with
   probability g = 1 - Phi(z). The sets cover by (1 - b)(1 - g) = 1 - a. This is fixed sequence
   testing (Angelopoulos et al. 2021, arXiv 2110.01052).
+- This is proved for scores that were fixed before. Here one or two numbers, temperature or slope
+  and offset, come from the same test units. Simulations of whole releases show that the sets cover
+  all the same, down to the smallest number of units.
 - A row without usable scores counts nothing. For this image nothing is predicted, and all classes
   are possible.
 
@@ -35,7 +38,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize
-from scipy.special import expit, log_expit, ndtri
+from scipy.special import expit, log_expit, logit, ndtri
 
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.results.bootstrap import CONFIDENCE
@@ -131,7 +134,7 @@ class SetRule:
         coverage: float | None = None,
         abstain_below: float | None = None,
     ) -> SetRule | None:
-        """Returns the rule for a coverage, by default 90% or the nearest that was published.
+        """Returns the rule for a coverage, by default 90%, or the next higher that was published.
 
         Returns None without a calibration; raises ConfigError for a coverage it does not have.
         """
@@ -149,8 +152,9 @@ class SetRule:
         if abstain_below is not None and not 0 <= abstain_below <= 1:
             raise ConfigError(f"abstain_below {abstain_below:g}: write a probability from 0 to 1")
         wanted = 0.9 if coverage is None else coverage
-        nearest = min(offered, key=lambda each: abs(each - wanted), default=None)
-        return cls(threshold=nearest and offered[nearest], abstain_below=abstain_below)
+        enough = [each for each in offered if each >= wanted]
+        chosen = min(enough, default=max(offered, default=None))
+        return cls(threshold=chosen and offered[chosen], abstain_below=abstain_below)
 
     def apply_to(self, values: npt.NDArray[Any]) -> tuple[npt.NDArray[np.intp], bool]:
         """Returns the classes in a row's set, most probable first, and True to abstain.
@@ -217,7 +221,10 @@ def fit_logistic(
     mixed = min(0.25, 2 * (1 + deviation) / n)
     positives = (1 - mixed) * positives + mixed * negatives
     centre = float(np.average(places, weights=totals))
-    spread = math.sqrt(float(np.average((places - centre) ** 2, weights=totals))) or 1.0
+    spread = math.sqrt(float(np.average((places - centre) ** 2, weights=totals)))
+    if not spread:  # one bin tells nothing about the slope
+        share = min(max(float(positives.sum() / totals.sum()), mixed), 1 - mixed)
+        return 0.0, float(logit(share))
     x = (places - centre) / spread
 
     def loss(values: Floats) -> tuple[float, Floats]:
@@ -242,11 +249,12 @@ def estimate_share(part: float, whole: float, part_noise: float, rest_noise: flo
       part_noise: the standard deviation of the noise of `part`.
       rest_noise: that of the noise of `whole` - `part`, which is independent.
     """
+    part = min(max(part, 0.0), max(whole, 0.0))  # noise may make a part larger than the whole
     p = np.linspace(0, 1, 2001)
     sampling = max(whole, 0.0) * p * (1 - p)
     noise = ((1 - p) * part_noise) ** 2 + (p * rest_noise) ** 2
     kept = p[np.abs(part - p * whole) <= _Z * np.sqrt(sampling + noise)]
-    if whole <= 2 * math.hypot(part_noise, rest_noise) or not len(kept):
+    if whole <= 2 * math.hypot(part_noise, rest_noise):
         return Share(0.5, 0.0, 1.0)
     value = min(max(part / whole, 0.0), 1.0)
     return Share(value, min(value, float(kept[0])), max(value, float(kept[-1])))
@@ -270,6 +278,8 @@ def find_threshold(
     """
     most, z = allowed_misses(n, coverage)
     highest = None
+    if not candidates or z * candidates[0][2] > most:  # only lucky noise would publish a set
+        return None
     for threshold, misses, deviation in candidates:
         if misses + z * deviation > most:
             break
@@ -304,7 +314,7 @@ def describe_classes(top: Floats, label: Floats, *, n: int, deviation: float) ->
     return {
         "sets": _list_sets(candidates, n),
         "reliability": _join_ranges(low, high, (low + high) / 2, top[:, 0], top[:, 1], deviation),
-        "abstention": _list_abstention(low, top[:, 0], top[:, 1], n, deviation),
+        "abstention": _list_abstention(low, low, top[:, 0], top[:, 1], n, deviation),
     }
 
 
@@ -330,17 +340,21 @@ def describe_two(
     ends = expit(scale * edges + offset)
     ends[0], ends[-1] = 0.0, 1.0
     middle = expit(scale * places + offset)
-    surest = np.maximum(middle, 1 - middle)
+    sides = np.stack([np.maximum(each, 1 - each) for each in (ends[:-1], ends[1:], middle)])
+    least = np.where((ends[:-1] < 0.5) & (ends[1:] > 0.5), 0.5, sides.min(axis=0))
     right = np.where(middle >= 0.5, positives, negatives)
+    wrong = positives + negatives - right
+    told: dict[str, Any] = (
+        {} if scale else {"cut_offs": [], "net_benefit": []}
+    )  # all rows have one probability
     return {
         "sets": _list_sets(_two_class_candidates(ends, positives, negatives, deviation), n),
         "reliability": _join_ranges(ends[:-1], ends[1:], middle, positives, negatives, deviation),
-        "abstention": _list_abstention(
-            surest, right, positives + negatives - right, n, deviation
-        ),
+        "abstention": _list_abstention(least, sides.max(axis=0), right, wrong, n, deviation),
         "cut_offs": _list_cut_offs(ends, positives, negatives, deviation),
         "net_benefit": _list_benefits(ends, positives, negatives, n, deviation),
-    }  # fmt: skip
+        **told,
+    }
 
 
 def _two_class_candidates(
@@ -362,7 +376,8 @@ def _two_class_candidates(
 def _list_sets(candidates: Sequence[tuple[float, float, float]], n: int) -> list[dict[str, float]]:
     thresholds = {coverage: find_threshold(candidates, n, coverage) for coverage in COVERAGES}
     return [
-        {"coverage": coverage, "threshold": threshold}
+        # a little less than the edge, whose own rows other software may round below it
+        {"coverage": coverage, "threshold": threshold * (1 - 1e-6)}
         for coverage, threshold in thresholds.items()
         if threshold is not None
     ]
@@ -411,21 +426,28 @@ def _observed(share: Share) -> dict[str, float]:
 
 
 def _list_abstention(
-    surest: Floats, right: Floats, wrong: Floats, n: int, deviation: float
+    least: Floats, most: Floats, right: Floats, wrong: Floats, n: int, deviation: float
 ) -> list[dict[str, float]]:
     """Lists how many rows are answered from a probability on, and how many of these rightly.
 
-    With a higher limit no more rows are answered, although their noisy count may be larger.
+    The limit may divide a range, whose probabilities go from `least` to `most`. The interval then
+    covers both, with this range and without it. With a higher limit no more rows are answered,
+    although their noisy count may be larger.
     """
-    rows: list[dict[str, float]] = []
-    for least in reversed(ABSTAIN_BELOW):
-        answered = surest >= least
+
+    def estimate_answers(answered: npt.NDArray[np.bool_]) -> tuple[float, Share]:
         noise = deviation * math.sqrt(int(answered.sum()))
         hits, misses = float(right[answered].sum()), float(wrong[answered].sum())
-        share = estimate_share(hits, hits + misses, noise, noise)
+        return (hits + misses) / n, estimate_share(hits, hits + misses, noise, noise)
+
+    rows: list[dict[str, float]] = []
+    for limit in reversed(ABSTAIN_BELOW):
+        part, share = estimate_answers(least >= limit)
+        _, other = estimate_answers(most >= limit)
         stricter = rows[-1]["answered"] if rows else 0.0
-        part = min(max((hits + misses) / n, stricter), 1.0)
-        rows.append({"from": least, "answered": part, **_observed(share)})
+        both = Share(share.value, min(share.low, other.low), max(share.high, other.high))
+        answered = min(max(part, stricter), 1.0)
+        rows.append({"from": limit, "answered": answered, **_observed(both)})
     return rows[::-1]
 
 
@@ -476,23 +498,23 @@ def _list_benefits(
 ) -> list[dict[str, float]]:
     """Lists net benefits per unit: right treatments minus wrong ones, at their odds.
 
-    Vickers and Elkin 2006, "Decision curve analysis". A cut-off is at the nearest edge of a bin.
+    Vickers and Elkin 2006, "Decision curve analysis". Limits are the edges of bins that are nearest
+    to `TREATED_FROM`.
     """
-    rows = []
-    for threshold in TREATED_FROM:
-        place = 1 + int(np.argmin(np.abs(ends[1:-1] - threshold)))
+    rows = {}
+    for wanted in TREATED_FROM:
+        place = 1 + int(np.argmin(np.abs(ends[1:-1] - wanted)))
+        threshold = float(ends[place])
         odds = threshold / (1 - threshold)
         treated = positives[place:].sum() - odds * negatives[place:].sum()
         noise = deviation * math.sqrt((1 + odds**2) * len(positives[place:]))
         sampling = math.sqrt(
             max(float(positives[place:].sum() + odds**2 * negatives[place:].sum()), 0.0)
         )
-        rows.append(
-            {
-                "from": threshold,
-                "benefit": float(treated) / n,
-                "error": math.hypot(noise, sampling) / n,
-                "all": float(positives.sum() - odds * negatives.sum()) / n,
-            }
-        )
-    return rows
+        rows[place] = {
+            "from": threshold,
+            "benefit": float(treated) / n,
+            "error": math.hypot(noise, sampling) / n,
+            "all": float(positives.sum() - odds * negatives.sum()) / n,
+        }
+    return list(rows.values())

@@ -353,11 +353,16 @@ def html_environment() -> Environment:
         count=lambda value: f"{value:,}",
         percent=lambda rate: f"{100 * rate:g}%",
         rate=lambda share: f"{100 * share:.1f}%",
-        likely=lambda value: f"{100 * value:.3g}%",
+        likely=_write_limit,
         digits=lambda value: f"{value:.4g}",
         sentence=as_sentence,
     )
     return environment
+
+
+def _write_limit(value: float) -> str:
+    """Writes a limit of a probability in percent, rounded down: cases at the limit are in."""
+    return f"{math.floor(1e4 * value) / 100:g}%" if value >= 0.001 else f"{100 * value:.2g}%"
 
 
 def as_sentence(text: str) -> str:

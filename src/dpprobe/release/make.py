@@ -39,7 +39,7 @@ from dpprobe.artifacts import (
     when_there_is_room,
 )
 from dpprobe.data.options import DatasetOptions, Headline
-from dpprobe.errors import DataError, PrivacyError, StoreError
+from dpprobe.errors import ConfigError, DataError, PrivacyError, StoreError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.text_embeddings import check_classes
 from dpprobe.heads.facts import DataFacts
@@ -49,6 +49,7 @@ from dpprobe.heads.options import MethodOptions
 from dpprobe.options import resolve_path
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.entropy import SystemEntropy
+from dpprobe.privacy.limits import delta_fault
 from dpprobe.privacy.plan import Mechanism, Patients, Plan
 from dpprobe.privacy.risk import nominal_epsilon, read_budget
 from dpprobe.release import bundle as files
@@ -219,12 +220,19 @@ class _Task:
     @cached_property
     def calibration_plan(self) -> Plan | None:
         """The plan of a calibration; None without one, and if it uses the counts of the AUC."""
-        if self.options.calibrate is None or self.options.calibrate.epsilon is None:
+        if self.options.calibrate is None:
             return None
-        store = self.stores[1]
+        store, of_auc = self.stores[1], self.options.evaluate and self.metric == "auc"
         mechanisms = calibration_mechanisms(
             classes=store.num_classes, multi_label=store.multi_label
         )
+        if bool(of_auc) == (self.options.calibrate.epsilon is not None):
+            raise ConfigError(
+                f"release {self.name}: calibrate: write `{{epsilon: 1}}`, or `{{}}` if `evaluate` "
+                "measures the AUC of two classes"
+            )
+        if self.options.calibrate.epsilon is None:
+            return None
         return self._plan_test(mechanisms, self.options.calibrate.epsilon)
 
     def _plan_test(self, mechanisms: tuple[Mechanism, ...], epsilon: float) -> Plan:
@@ -235,11 +243,13 @@ class _Task:
             n=store.rows if units is None else units,
             epsilon=epsilon,
             delta=self.delta,
-            accountant=self.study.accountant,
+            accountant="pld",  # exact, and what `verify` uses: nothing here samples
             cache=self.cache,
             unit=self.unit,
         )
         check_price(plan)
+        if fault := delta_fault(plan.delta, plan.n, unit=plan.unit):
+            raise PrivacyError(f"release {self.name}: test {plan.unit}s: {fault}")
         return plan
 
     def _hash_data(self) -> str:

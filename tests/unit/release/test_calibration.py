@@ -85,7 +85,7 @@ def test_without_noise_the_sets_are_those_of_split_conformal_prediction() -> Non
         least = np.sort(own)[::-1][wanted - 1]
         edges = [edge for edge in LABEL_EDGES if edge <= least]
         noise = np.zeros(len(LABEL_EDGES) - 1)
-        assert threshold_of(own, noise, 0.0, coverage) == max(edges)
+        assert threshold_of(own, noise, 0.0, coverage) == pytest.approx(max(edges), rel=2e-6)
 
 
 def test_the_first_threshold_that_fails_ends_the_search() -> None:
@@ -188,6 +188,45 @@ def test_intervals_of_shares_cover() -> None:
     assert estimate_share(3.0, 4.0, 5.0, 5.0) == (0.5, 0.0, 1.0), "lost in noise"
 
 
+def test_a_perfect_range_stays_so_if_noise_exceeds_it() -> None:
+    for part, whole in ((309.0, 300.0), (-9.0, 300.0)):
+        share = estimate_share(part, whole, 2.2, 2.2)
+        assert share.value == (1.0 if part > 0 else 0.0)
+        assert share.high - share.low < 0.05
+
+
+def test_a_coverage_that_only_luck_would_publish_is_not_offered() -> None:
+    most, z = allowed_misses(1000, 0.99)
+    large = 1.01 * most / z
+    assert find_threshold([(0.1, -5 * large, large)], 1000, 0.99) is None
+    assert find_threshold([(0.1, -5 * large, 0.9 * large)], 1000, 0.99) == 0.1
+    assert find_threshold([], 1000, 0.9) is None
+
+
+def test_intervals_of_answers_cover_where_a_limit_divides_a_bin() -> None:
+    edges = np.array([-9.0, -1.0, 1.0, 9.0])
+    counts = np.array([[10.0, 100.0, 390.0], [390.0, 100.0, 10.0]])
+    said = describe_two(
+        edges, np.array([-2.0, 0.0, 2.0]), counts, scale=1.0, offset=0.0, n=1000, deviation=0.1
+    )
+    (row,) = [row for row in said["abstention"] if row["from"] == 0.7]
+    # the middle bin, right half of the time, reaches 0.73 at its ends
+    assert row["low"] < 0.88 < 0.97 < row["high"]
+
+
+def test_without_a_slope_there_are_no_cut_offs() -> None:
+    edges = np.array([-9.0, -1.0, 1.0, 9.0])
+    counts = np.array([[10.0, 100.0, 390.0], [390.0, 100.0, 10.0]])
+    said = describe_two(
+        edges, np.array([-2.0, 0.0, 2.0]), counts, scale=0.0, offset=0.3, n=1000, deviation=1.0
+    )
+    assert said["cut_offs"] == said["net_benefit"] == []
+    one_bin = np.array([0.0, 300.0, 0.0])
+    slope, offset = fit_logistic(np.array([-1.0, 0.0, 1.0]), one_bin, one_bin, n=600, deviation=1.0)
+    assert slope == 0
+    assert offset == pytest.approx(0.0)
+
+
 def test_two_classes_have_cut_offs_and_benefits() -> None:
     edges, counts, (middles, *_) = binned(20_000, 3.0, np.random.default_rng(9))
     slope, offset = fit_logistic(middles, *counts, n=20_000, deviation=1.0)
@@ -199,10 +238,12 @@ def test_two_classes_have_cut_offs_and_benefits() -> None:
         assert 0 < row["from"] < 1
     for row in said["reliability"]:
         assert row["low"] - 0.05 <= row["predicted"] <= row["high"] + 0.05
-    benefits = {row["from"]: row for row in said["net_benefit"]}
+    first, *_, last = said["net_benefit"]
+    assert first["from"] == pytest.approx(0.05, abs=0.05)
+    assert last["from"] == pytest.approx(0.5, abs=0.05)
     # nobody gains by treating less where all should be treated, and much where few should be
-    assert benefits[0.5]["benefit"] > benefits[0.5]["all"] + 0.05
-    assert benefits[0.05]["benefit"] > benefits[0.05]["all"] - 0.01
+    assert last["benefit"] > last["all"] + 0.05
+    assert first["benefit"] > first["all"] - 0.01
     by_coverage = {one["coverage"]: one["threshold"] for one in said["sets"]}
     assert all(0 < threshold <= 0.5 for threshold in by_coverage.values())
     assert by_coverage[0.99] <= by_coverage[0.9]
@@ -222,7 +263,7 @@ def test_a_rule_is_one_that_the_release_has() -> None:
     made = Calibration(scale=1.0, offset=0.0, thresholds={0.8: 0.4, 0.95: 0.1})
     rule = SetRule.choose_rule(made)
     assert rule is not None
-    assert rule.threshold == 0.1, "the nearest to 90%"
+    assert rule.threshold == 0.1, "the next higher than 90%"
     assert SetRule.choose_rule(None) is None
     with pytest.raises(ConfigError, match=r"the release has 0.8, 0.95"):
         SetRule.choose_rule(made, coverage=0.9)

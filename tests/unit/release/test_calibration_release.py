@@ -263,7 +263,13 @@ def rewrite(output: Path, change: Any) -> None:
 
 
 @pytest.mark.parametrize("way", ["classes and accuracy", "two", "two of the AUC"])
-@pytest.mark.parametrize("what", ["scale", "sets", "counts", "epsilon", "composition", "removed"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        "scale", "sets", "threshold", "words", "counts", "epsilon", "delta", "n", "composition",
+        "removed",
+    ],
+)  # fmt: skip
 def test_an_edited_calibration_is_noticed(make: Any, way: str, what: str) -> None:
     output, _ = make(way)
 
@@ -273,6 +279,17 @@ def test_an_edited_calibration_is_noticed(make: Any, way: str, what: str) -> Non
             block["scale"] *= 1.01
         elif what == "sets":
             block["sets"] = block["sets"][1:]
+        elif what == "threshold":
+            block["sets"][0]["threshold"] += 1e-3
+        elif what == "words":  # equally long
+            if "cut_offs" in block:
+                block["cut_offs"][0]["wanted"] = "FDA cleared"
+            else:
+                block["composition"] = block["composition"].replace("nothing", "at most")
+        elif what == "delta":
+            block["delta"] = 1 / 700
+        elif what == "n":
+            block["n"] = 9000
         elif what == "counts":
             holder = block if "mechanisms" in block else values["evaluation"]
             table = holder.get("score_counts", {}).get("counts")
@@ -288,6 +305,40 @@ def test_an_edited_calibration_is_noticed(make: Any, way: str, what: str) -> Non
     rewrite(output, change)
     failed = {check.name for check in verify_bundle(output).checks if check.passed is False}
     assert "calibration" in failed
+
+
+def test_an_auc_that_its_counts_do_not_give_is_noticed(make: Any) -> None:
+    output, _ = make("two of the AUC")
+
+    def change(values: dict[str, Any]) -> None:
+        values["evaluation"] |= {"value": 0.7, "interval": [0.65, 0.75]}
+
+    rewrite(output, change)
+    failed = {check.name for check in verify_bundle(output).checks if check.passed is False}
+    assert "evaluation" in failed
+
+
+def test_what_cannot_be_calibrated_is_refused_before_it_is_booked(tmp_path: Path) -> None:
+    """Also where nobody checked the study."""
+    write_features(tmp_path)
+    wrong: tuple[dict[str, Any], ...] = (
+        {"calibrate": {}}, {"calibrate": {}, "evaluate": {"epsilon": 1}},
+    )  # fmt: skip
+    for options in wrong:
+        with pytest.raises(ConfigError, match="calibrate: write"):
+            release(tmp_path, study(tmp_path, **options))
+    assert Ledger.of_dataset(tmp_path / "data", "toy").read_entries() == []
+
+
+def test_the_study_s_accountant_does_not_matter(make: Any, tmp_path: Path) -> None:
+    """Nothing samples the test units, so their price is exact."""
+    _, made = make("two")
+    place = tmp_path / "other"
+    write_features(place, shares=(1, 1))
+    changed = {"results_dir": str(place / "results"), "data_dir": str(place / "data")}
+    made = made.model_copy(update={"accountant": "rdp", **changed})
+    report = verify_bundle(release(place, made))
+    assert report.passed, [check for check in report.checks if check.passed is False]
 
 
 @pytest.mark.parametrize("way", ["classes and accuracy", "two"])
