@@ -14,8 +14,8 @@ match word for word. So do card and page. The noise is priced again, by its acco
 - n if no mechanism samples, and names of release, study, dataset, method and backbone, each changed
   everywhere; words of `card`;
 - more noise in the statement than was drawn, with every number and sentence that follows from it;
-- blocks that are removed with all that mentions them: a test result, the price of a choice,
-  patients if the unit is one image; or another unit, changed everywhere;
+- blocks that are removed with all that mentions them: a test result, a calibration, the price of a
+  choice, patients if the unit is one image; or another unit, changed everywhere;
 - whether near-duplicates of public images were left out or rows chosen by a subsample, and by what,
   changed everywhere;
 - the numbers of an audit below the promise, or an invented audit;
@@ -92,9 +92,10 @@ def verify_bundle(
     head = checks.run_check("head", check_head, folder, facts, options, plan)
     checks.run_check("parts", check_parts, values, facts)
     check_backbone(checks, folder, facts, head, checkpoint)
+    calibrated = "calibration" in (values or {})
     blocks = (
         checks.run_check("evaluation", check_evaluation, values, plan, facts),
-        checks.run_check("calibration", check_calibration, values, plan, facts),
+        not calibrated or checks.run_check("calibration", check_calibration, values, plan, facts),
         checks.run_check("choice", check_choice, values, plan),
         checks.run_check("ledger", check_ledger, values, plan),
         checks.run_check("evidence", check_evidence, values, plan),
