@@ -228,7 +228,7 @@ class Cluster:
         return path.read_bytes().count(text.encode()) if path.exists() else 0
 
     def describe_state(self) -> str:
-        """What Slurm says of its jobs and its node, and the ends of its logs."""
+        """Returns the queue, the node's state and the ends of the logs."""
         said = [
             self.command("squeue", "-a", "-o", "%i %j %T %r %S", check=False),
             self.command("scontrol", "show", "node", check=False),

@@ -24,7 +24,7 @@ from dpprobe.release.bundle import (
 )
 from tests.support.bundles import write_example
 
-# What predictions read of a statement's block `calibration`.
+# The part of a statement's block `calibration` that predictions read.
 CALIBRATED: dict[str, Any] = {
     "scale": 3.0,
     "offset": 0.0,

@@ -1,4 +1,4 @@
-"""What follows from noisy counts: probabilities, sets that cover, intervals, cut-offs."""
+"""Noisy counts give probabilities, sets that cover, intervals and cut-offs."""
 
 from __future__ import annotations
 

@@ -14,10 +14,6 @@ import torch
 
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import ConfigError, PrivacyError
-from dpprobe.heads.fitted import Heads
-from dpprobe.heads.normalisation import NoNormalisation
-from dpprobe.heads.rows import Transform
-from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.accountants import gaussian_mu
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.entropy import SEEDED, SystemEntropy
@@ -41,9 +37,9 @@ from dpprobe.release.verification.verify import verify_bundle
 from dpprobe.results.unit_counts import row_weights
 from dpprobe.study.study import Study
 from dpprobe.study.study_checks import check_study
-from dpprobe.training.job_features import JobFeatures
 from tests.support import release_study
 from tests.support.release_study import release, study, write_features
+from tests.support.shown_scores import head, of_test_rows
 
 CLASSES = 3
 
@@ -55,32 +51,8 @@ def planned(folder: Path, n: int, epsilon: float, classes: int = CLASSES) -> Pla
     )  # fmt: skip
 
 
-def head(classes: int) -> Heads:
-    """A head that shows a row of `classes` features as its scores."""
-    weights = np.eye(classes, classes + 1, dtype=np.float32)[None]
-    return Heads(
-        weights=weights, seeds=(1,), transforms=(Transform(NoNormalisation()),), steps=0
-    )  # fmt: skip
-
-
-def of_test_rows(scores: npt.NDArray[Any], labels: npt.NDArray[Any]) -> JobFeatures:
-    rows, classes = torch.from_numpy(scores.astype(np.float32)), scores.shape[1]
-    return JobFeatures(
-        train=TrainingSet(
-            rows, torch.from_numpy(labels), num_classes=classes, device="cpu", units=None
-        ),
-        test=rows,
-        test_labels=labels,
-        test_ids=[str(index) for index in range(len(rows))],
-        test_groups={},
-        test_accepted=None,
-        test_units=None,
-        class_names=tuple("abcdefgh"[:classes]),
-    )
-
-
 class Sums:
-    """What would be released, without its noise, so that temperatures follow exact sums."""
+    """Collects the sums of a release without their noise; temperatures follow given answers."""
 
     def __init__(self, plan: Plan, answers: list[float] | None = None) -> None:
         self.plan, self.given = plan, answers
@@ -119,7 +91,7 @@ def test_no_unit_moves_a_sum_by_more_than_its_sensitivity(
     for _ in range(60):
         scores = generator.normal(size=(6, classes)) * generator.choice([0.01, 1, 1e6])
         labels = generator.integers(0, classes, 6)
-        if generator.random() < 0.3:  # all rows alike: the longest that a unit's sum can be
+        if generator.random() < 0.3:  # equal rows: a unit's sum is then longest
             scores[:], labels[:] = scores[0], labels[0]
         answers = list(generator.normal(size=6))
         whole = sums_of(scores, labels, weights, plan, answers)
@@ -325,7 +297,9 @@ def test_what_cannot_be_calibrated_is_refused_before_it_is_booked(tmp_path: Path
         {"calibrate": {}}, {"calibrate": {}, "evaluate": {"epsilon": 1}},
     )  # fmt: skip
     for options in wrong:
-        with pytest.raises(ConfigError, match="calibrate: write"):
+        with pytest.raises(
+            ConfigError, match="release first: calibrate: has no epsilon; write `calibrate: "
+        ):
             release(tmp_path, study(tmp_path, **options))
     assert Ledger.of_dataset(tmp_path / "data", "toy").read_entries() == []
 

@@ -15,9 +15,6 @@ from scipy.special import ndtr
 
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.heads.fitted import Heads
-from dpprobe.heads.normalisation import NoNormalisation
-from dpprobe.heads.rows import Transform
-from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.entropy import SEEDED, SystemEntropy
 from dpprobe.privacy.grid import GridSum
@@ -36,7 +33,7 @@ from dpprobe.release.evaluation import (
 )
 from dpprobe.results import metrics
 from dpprobe.results.unit_counts import row_weights
-from dpprobe.training.job_features import JobFeatures
+from tests.support.shown_scores import head, of_test_rows
 
 Metric = Literal["accuracy", "auc", "macro_accuracy"]
 NULL = math.nan
@@ -50,33 +47,6 @@ def planned(
         evaluation_mechanisms(metric, classes=classes, multi_label=multi_label),
         n=n, epsilon=epsilon, delta=1e-5, accountant="pld", cache=folder / "calibration", unit=unit,
     )  # fmt: skip
-
-
-def head(classes: int, seed: int = 1) -> Heads:
-    """A head that shows a row of `classes` features as its scores."""
-    weights = np.eye(classes, classes + 1, dtype=np.float32)[None]
-    return Heads(
-        weights=weights, seeds=(seed,), transforms=(Transform(NoNormalisation()),), steps=0
-    )
-
-
-def of_test_rows(
-    scores: npt.NDArray[Any], labels: npt.NDArray[Any], units: npt.NDArray[Any] | None = None
-) -> JobFeatures:
-    classes = scores.shape[1]
-    rows = torch.from_numpy(scores.astype(np.float32))
-    return JobFeatures(
-        train=TrainingSet(
-            rows, torch.from_numpy(labels), num_classes=classes, device="cpu", units=None
-        ),
-        test=rows,
-        test_labels=labels,
-        test_ids=[str(index) for index in range(len(rows))],
-        test_groups={},
-        test_accepted=None,
-        test_units=units,
-        class_names=tuple("abcdefgh"[:classes]),
-    )
 
 
 def two_classes(n: int, generator: np.random.Generator, apart: float = 1.5) -> Any:

@@ -64,7 +64,7 @@ from dpprobe.release.verification.verify import verify_bundle
 from schemas import bundle_schema
 from tests.support import bundles, release_study
 from tests.support.bundles import write_example
-from tests.unit.release.test_evaluation import head, of_test_rows
+from tests.support.shown_scores import head, of_test_rows
 from tests.unit.release.test_signing import write_keys
 
 SPLIT = "id, seed 0, fraction 0.2"

@@ -1,0 +1,42 @@
+"""Test rows whose features are a head's scores, and the head that shows them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dpprobe.heads.fitted import Heads
+from dpprobe.heads.normalisation import NoNormalisation
+from dpprobe.heads.rows import Transform
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.training.job_features import JobFeatures
+
+
+def head(classes: int, seed: int = 1) -> Heads:
+    """A head that shows a row of `classes` features as its scores."""
+    weights = np.eye(classes, classes + 1, dtype=np.float32)[None]
+    return Heads(
+        weights=weights, seeds=(seed,), transforms=(Transform(NoNormalisation()),), steps=0
+    )
+
+
+def of_test_rows(
+    scores: npt.NDArray[Any], labels: npt.NDArray[Any], units: npt.NDArray[Any] | None = None
+) -> JobFeatures:
+    classes = scores.shape[1]
+    rows = torch.from_numpy(scores.astype(np.float32))
+    return JobFeatures(
+        train=TrainingSet(
+            rows, torch.from_numpy(labels), num_classes=classes, device="cpu", units=None
+        ),
+        test=rows,
+        test_labels=labels,
+        test_ids=[str(index) for index in range(len(rows))],
+        test_groups={},
+        test_accepted=None,
+        test_units=units,
+        class_names=tuple("abcdefgh"[:classes]),
+    )
