@@ -18,6 +18,7 @@ from __future__ import annotations
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -187,7 +188,7 @@ class Bundle:
     arrays: Mapping[str, npt.NDArray[np.float32]]
     statement: Mapping[str, Any]
 
-    @property
+    @cached_property
     def calibration(self) -> Calibration | None:
         """Turns scores into probabilities; None if the release was not calibrated."""
         return _read_calibration(self.statement)

@@ -45,6 +45,7 @@ from dpprobe.release.evaluation import (
     check_mechanisms,
     count_steps,
     find_usable,
+    label_counts,
     score_test_rows,
     weights_of_rows,
 )
@@ -234,31 +235,27 @@ def _release_tables(
     values = _probabilities(logits, answers)
     units, step = count_steps(shares, n)
 
-    def release_table(name: str, places: npt.NDArray[np.intp], *shape: int) -> Any:
-        table = np.bincount(places, weights=units, minlength=math.prod(shape))
+    def release_counts(
+        name: str, places: Floats, present: npt.NDArray[np.bool_] | None, edges: tuple[float, ...]
+    ) -> Floats:
+        flags = None if present is None else present[:, None]
+        table = label_counts(places[:, None], flags, units, [np.array(edges)])
         noisy = releases.release_gaussian(name, GridSum(torch.from_numpy(table)[None], step))
-        return noisy[0].reshape(*shape).tolist()
+        return np.asarray(noisy[0, 0])
 
     if values.shape[1] == 2:
-        ranges = len(calibration.PROBABILITY_EDGES) - 1
-        places = _find_range(values[:, 1], calibration.PROBABILITY_EDGES) + ranges * (labels != 1)
-        return {
-            TEMPERATURE: answers,
-            PROBABILITY_COUNTS: release_table(PROBABILITY_COUNTS, places, 2, ranges),
-        }
-    ranges = len(calibration.TOP_EDGES) - 1
-    top = 2 * _find_range(values.max(axis=1), calibration.TOP_EDGES) + ~right
-    of_labels = _find_range(values[np.arange(len(labels)), labels], calibration.LABEL_EDGES)
+        edges = calibration.PROBABILITY_EDGES
+        table = release_counts(PROBABILITY_COUNTS, values[:, 1], labels == 1, edges)
+        return {TEMPERATURE: answers, PROBABILITY_COUNTS: table.reshape(2, -1).tolist()}
+    top = release_counts(TOP_COUNTS, values.max(axis=1), right, calibration.TOP_EDGES)
+    of_labels = values[np.arange(len(labels)), labels]
+    label = release_counts(LABEL_COUNTS, of_labels, None, calibration.LABEL_EDGES)
     return {
         TEMPERATURE: answers,
-        TOP_COUNTS: release_table(TOP_COUNTS, top, ranges, 2),
-        LABEL_COUNTS: release_table(LABEL_COUNTS, of_labels, len(calibration.LABEL_EDGES) - 1),
+        TOP_COUNTS: top.reshape(2, -1).T.tolist(),
+        LABEL_COUNTS: label.tolist(),
     }
 
 
 def _probabilities(logits: Floats, answers: list[float]) -> Floats:
     return np.asarray(softmax(logits * 2.0 ** -calibration.search_temperature(answers), axis=1))
-
-
-def _find_range(values: Floats, edges: tuple[float, ...]) -> npt.NDArray[np.intp]:
-    return np.searchsorted(edges[1:-1], values, side="right")

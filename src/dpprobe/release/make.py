@@ -220,20 +220,20 @@ class _Task:
     @cached_property
     def calibration_plan(self) -> Plan | None:
         """The plan of a calibration; None without one, and if it uses the counts of the AUC."""
-        if self.options.calibrate is None:
+        store, options = self.stores[1], self.options
+        if fault := options.calibration_fault(multi_label=store.multi_label):
+            raise ConfigError(f"release {self.name}: {fault}")
+        if options.calibrate is None or options.calibrate.epsilon is None:
             return None
-        store, of_auc = self.stores[1], self.options.evaluate and self.metric == "auc"
         mechanisms = calibration_mechanisms(
             classes=store.num_classes, multi_label=store.multi_label
         )
-        if bool(of_auc) == (self.options.calibrate.epsilon is not None):
-            raise ConfigError(
-                f"release {self.name}: calibrate: write `{{epsilon: 1}}`, or `{{}}` if `evaluate` "
-                "measures the AUC of two classes"
-            )
-        if self.options.calibrate.epsilon is None:
-            return None
-        return self._plan_test(mechanisms, self.options.calibrate.epsilon)
+        return self._plan_test(mechanisms, options.calibrate.epsilon)
+
+    @cached_property
+    def test_price(self) -> Plan | None:
+        """One plan of all that reads the test units; None if nothing does."""
+        return compose_test_price(self.test_plan, self.calibration_plan)
 
     def _plan_test(self, mechanisms: tuple[Mechanism, ...], epsilon: float) -> Plan:
         store = self.stores[1]
@@ -276,8 +276,8 @@ class _Task:
 
     def make_booking(self) -> Booking:
         parts = [Part.from_plan("train", self.plan)]
-        if (tested := compose_test_price(self.test_plan, self.calibration_plan)) is not None:
-            parts.append(Part.from_plan("test", tested))
+        if self.test_price is not None:
+            parts.append(Part.from_plan("test", self.test_price))
         return Booking(
             release=self.name,
             study=self.study.study,
@@ -567,10 +567,9 @@ class _Task:
 
     def _calibrate_head(self, heads: Heads, features: JobFeatures) -> dict[str, Any] | None:
         plan = self.calibration_plan
-        together = compose_test_price(self.test_plan, plan)
-        if plan is None or together is None:
+        if plan is None or self.test_price is None:
             return None
-        words = calibration_words(self.unit, plan, together)
+        words = calibration_words(self.unit, plan, self.test_price)
         return calibrate_head(heads, features, plan, SystemEntropy(), composition=words)
 
     def _evaluate_head(

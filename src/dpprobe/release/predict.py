@@ -58,6 +58,7 @@ from dpprobe.release.prediction_table import (
     check_thresholds,
     describe_origin,
     label_of,
+    name_set,
     open_predictions,
     value_columns,
 )
@@ -345,16 +346,24 @@ def predict(
     table = open_predictions(output, columns, origin, with_sets=rule is not None)
     with table as write, progress, closing(blocks):
         for block in blocks:
-            write(_in_order(block, predictor.name_classes(block.values), rule))
+            sets = [
+                name_set(values, rule, facts.class_names) if rule else None
+                for values in block.values
+            ]
+            write(_in_order(block, predictor.name_classes(block.values), sets))
             unreadable += [(fault.row[1], fault.reason) for fault in block.faults]
             progress.advance_by(len(block.rows) + len(block.faults))
     return Summary(rows=count, unreadable=tuple(unreadable), output=output)
 
 
-def _in_order(block: Block, labels: Sequence[str], rule: SetRule | None) -> list[Prediction]:
+def _in_order(
+    block: Block, labels: Sequence[str], sets: Sequence[tuple[str, bool] | None]
+) -> list[Prediction]:
     numbered = {
-        number: Prediction(name, label, values, None, rule.apply_to(values) if rule else None)
-        for (number, name), label, values in zip(block.rows, labels, block.values, strict=True)
+        number: Prediction(name, label, values, None, held)
+        for (number, name), label, values, held in zip(
+            block.rows, labels, block.values, sets, strict=True
+        )
     }
     for fault in block.faults:
         number, name = fault.row

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from dpprobe.artifacts import atomic_path
 from dpprobe.backbones.options import suggest_names
 from dpprobe.errors import ConfigError
 from dpprobe.release.bundle import Bundle, BundleFacts, bundle_digest
+from dpprobe.release.calibration import SetRule
 from dpprobe.versions import code_version
 
 SUFFIXES = (".csv", ".parquet")
@@ -32,14 +33,14 @@ class Prediction(NamedTuple):
     """The predicted class and its values for one image, or the reason for their absence.
 
     Attributes:
-      held: the classes of its set, and True to abstain; None without a calibration.
+      held: its set, classes joined by "|", and True to abstain; None without a calibration.
     """
 
     id: str
     label: str | None
     values: npt.NDArray[np.float32] | None
     error: str | None
-    held: tuple[npt.NDArray[np.intp], bool] | None = None
+    held: tuple[str, bool] | None = None
 
 
 Write = Callable[[Sequence[Prediction]], None]
@@ -154,29 +155,30 @@ def open_predictions(
         has it in the schema's metadata.
       with_sets: the columns `set`, classes joined by "|", and `abstain`, of a calibrated release.
     """
-    names = [name.partition("_")[2] for name in columns] if with_sets else None
     if output is None:
-        yield _csv_rows(sys.stdout, columns, origin, names)
+        yield _csv_rows(sys.stdout, columns, origin, with_sets)
         sys.stdout.flush()
         return
     with atomic_path(output) as temporary:
         if output.suffix.lower() == ".csv":
             with temporary.open("w", encoding="utf-8", newline="") as stream:
-                yield _csv_rows(stream, columns, origin, names)
+                yield _csv_rows(stream, columns, origin, with_sets)
         else:
-            with _parquet_rows(temporary, columns, origin, names) as write:
+            with _parquet_rows(temporary, columns, origin, with_sets) as write:
                 yield write
 
 
-def _name_set(held: tuple[npt.NDArray[np.intp], bool], names: Sequence[str]) -> str:
-    return SEPARATOR.join(names[index] for index in held[0])
+def name_set(
+    values: npt.NDArray[np.float32], rule: SetRule, names: Sequence[str]
+) -> tuple[str, bool]:
+    """Returns the classes of an image's set, joined by "|", and True to abstain."""
+    held, abstain = rule.apply_to(values)
+    return SEPARATOR.join(names[index] for index in held), abstain
 
 
-def _csv_rows(
-    stream: IO[str], columns: Sequence[str], origin: Origin, names: Sequence[str] | None
-) -> Write:
+def _csv_rows(stream: IO[str], columns: Sequence[str], origin: Origin, with_sets: bool) -> Write:
     rows = csv.writer(stream, lineterminator="\n")
-    more = [] if names is None else ["set", "abstain"]
+    more = ["set", "abstain"] if with_sets else []
     rows.writerow(["id", "class", *columns, *more, "error", *Origin._fields])
     thresholds = SEPARATOR.join(f"{name}={value}" for name, value in origin.thresholds.items())
     constant = [*origin[:-1], thresholds]
@@ -186,8 +188,8 @@ def _csv_rows(
             # As few digits as give the same float32 again.
             values = [""] * len(columns) if one.values is None else map(str, one.values)
             held = [""] * len(more)
-            if names is not None and one.held is not None:
-                held = [_name_set(one.held, names), str(one.held[1]).lower()]
+            if with_sets and one.held is not None:
+                held = [one.held[0], str(one.held[1]).lower()]
             rows.writerow([one.id, one.label or "", *values, *held, one.error or "", *constant])
 
     return write_rows
@@ -195,11 +197,11 @@ def _csv_rows(
 
 @contextmanager
 def _parquet_rows(
-    path: Path, columns: Sequence[str], origin: Origin, names: Sequence[str] | None
+    path: Path, columns: Sequence[str], origin: Origin, with_sets: bool
 ) -> Iterator[Write]:
     fields = [("id", pa.string()), ("class", pa.string())]
     fields += [(name, pa.float32()) for name in columns]
-    fields += [] if names is None else [("set", pa.string()), ("abstain", pa.bool_())]
+    fields += [("set", pa.string()), ("abstain", pa.bool_())] if with_sets else []
     metadata = {METADATA_KEY: json.dumps(origin._asdict())}
     schema = pa.schema([*fields, ("error", pa.string())], metadata=metadata)
 
@@ -207,12 +209,7 @@ def _parquet_rows(
         missing = np.full(len(columns), None)
         values = np.stack([missing if each.values is None else each.values for each in predictions])
         ids, labels, _, errors, held = zip(*predictions, strict=True)
-        sets: list[Sequence[Any]] = []
-        if names is not None:
-            sets = [
-                [each and _name_set(each, names) for each in held],
-                [each and each[1] for each in held],
-            ]
+        sets = zip(*(each or (None, None) for each in held), strict=True) if with_sets else ()
         return pa.table([ids, labels, *values.T, *sets, errors], schema=schema)
 
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:

@@ -177,17 +177,8 @@ def _check_release(study: Study, name: str) -> list[str]:
                 "release would measure accuracy; write the `metric` in `evaluate`, where it "
                 "is published"
             )
-    if release.calibrate:
-        of_auc = release.evaluate is not None and release.evaluate.metric == "auc"
-        if multi_label:
-            faults.append("calibrate: needs one label per row, but these have several; remove it")
-        elif of_auc and release.calibrate.epsilon is not None:
-            faults.append(
-                "calibrate.epsilon: `evaluate` pays for the counts of the AUC, which calibrate "
-                "uses too; write `calibrate: {}`"
-            )
-        elif not of_auc and release.calibrate.epsilon is None:
-            faults.append("calibrate: has no epsilon; write `calibrate: {epsilon: 1}`")
+    if fault := release.calibration_fault(multi_label=multi_label):
+        faults.append(fault)
     if release.sign_key and not resolve_path(release.sign_key).is_file():
         faults.append(
             f"sign_key: no file {release.sign_key}; correct the path or put the key there"

@@ -19,7 +19,7 @@ from dpprobe.data.table import EncodedImage, decode_image
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.release.bundle import Bundle, read_bundle
 from dpprobe.release.calibration import SetRule
-from dpprobe.release.prediction_table import SEPARATOR, label_of, value_columns
+from dpprobe.release.prediction_table import label_of, name_set, value_columns
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -132,10 +132,9 @@ def make_table(probabilities: npt.NDArray[np.float32], bundle: Bundle) -> pd.Dat
     scores = pd.DataFrame(probabilities, columns=columns)
     scores.insert(0, "class", [label_of(values, facts) for values in probabilities])
     if rule is not None:
-        held = [rule.apply_to(values) for values in probabilities]
-        names = facts.class_names
-        scores["set"] = [SEPARATOR.join(names[index] for index in each) for each, _ in held]
-        scores["abstain"] = [abstain for _, abstain in held]
+        sets = [name_set(values, rule, facts.class_names) for values in probabilities]
+        scores["set"] = [names for names, _ in sets]
+        scores["abstain"] = [abstain for _, abstain in sets]
     return scores
 
 
