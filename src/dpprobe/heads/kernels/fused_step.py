@@ -3,7 +3,8 @@
 No library clips between two products without another pass over memory. A chunk of rows is
 multiplied with the weights, turned into clipped residuals, and multiplied with them again while it
 is still in the processor's cache. Both products go by tiles of 20 vectors of partial sums in
-registers (5 classes x 4 rows, then 5 classes x 4 vectors of columns).
+registers (5 classes x 4 rows, then 5 classes x 4 vectors of columns), or of 10 where a processor
+has 16 registers. The tile changes no bit of the sums.
 
 With few classes rows come from memory about as slowly as they are multiplied, so the next chunk is
 fetched meanwhile: one cache line per step of a tile, evenly over both products, of four rows in
@@ -27,7 +28,17 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from dpprobe.heads.kernels import vectors
-from dpprobe.heads.kernels.vectors import FAST, FLOAT, INT, INTERLEAVED, LANES, LINE, ZERO, Code
+from dpprobe.heads.kernels.vectors import (
+    FAST,
+    FLOAT,
+    INT,
+    INTERLEAVED,
+    LANES,
+    LINE,
+    REGISTERS,
+    ZERO,
+    Code,
+)
 from dpprobe.privacy import gradient_noise
 from dpprobe.privacy.machine_code import MachineCode
 
@@ -40,7 +51,10 @@ NOT_USABLE = 1e-300
 CHUNK = 128
 _CHUNK_BYTES = 96 * 2**10
 _LEAST_CHUNK = 16
-_CLASSES, _ROWS, _VECTORS = 5, 4, 4
+# Tiles and, of the first product, how many rows meet 5 classes before the next 5. Two rows read too
+# little of many weights to fetch these anew each time: there all rows of a chunk.
+_CLASSES = 5
+_ROWS, _VECTORS, _SWEEP = (4, 4, 4) if REGISTERS == 32 else (2, 2, CHUNK)
 # Columns that are multiplied at a time.
 _COLUMNS = 1024
 # Tiles of classes from which on it pays to copy rows.
@@ -52,7 +66,7 @@ _ALIGNED = 16
 def _add_products(
     _context, rows, byte, columns, weights, stride, out, out_stride, spots, start, twice
 ):
-    """Adds to [5, 4] the products of 5 rows of weights and the rows that 4 addresses point to.
+    """Adds to [5, _ROWS] the products of 5 rows of weights and rows, given by their addresses.
 
     Covers so many columns, from a given byte of the rows. On the way it fetches a line per step, as
     `Code.fetch_ahead` does with the last three arguments.
@@ -90,7 +104,7 @@ def _add_products(
 
 @intrinsic
 def _lay_out(_context, rows, m, byte, pointers, panel):
-    """Copies 4 vectors of each row, from a byte on, side by side; writes the copies' addresses."""
+    """Copies `_VECTORS` of each row, from a byte on, side by side; writes the copies' addresses."""
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         rows, m, byte, pointers, panel = arguments
@@ -143,7 +157,7 @@ def _outer_sum(
 def _add_outer(
     _context, rows, m, residuals, residual_stride, sums, stride, byte, spots, start, together
 ):
-    """Adds `_outer_sum` over 4 vectors from a byte of the rows; fetches like `_add_products`."""
+    """Adds `_outer_sum` over `_VECTORS` from a byte of the rows; fetches like `_add_products`."""
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         _outer_sum(Code(builder), arguments[:-3], _VECTORS, None, arguments[-3:])
@@ -298,19 +312,21 @@ def _multiply_rows(pointers, m, d, weights, z, ahead):
     """
     rows, heads, stride = pointers.ctypes.data, weights.ctypes.data, weights.strides[0]
     logits, logit_stride = z.ctypes.data, z.strides[0]
-    columns, quads = min(d, _COLUMNS), -(-m // _ROWS)
+    columns, groups = min(d, _COLUMNS), -(-m // _ROWS)
     taken = max(1, columns // (LANES * INTERLEAVED))
-    tiles = quads * (weights.shape[0] // _CLASSES) * -(-d // columns)
+    tiles = groups * (weights.shape[0] // _CLASSES) * -(-d // columns)
     place = (0, 0, 0)
-    z[:, : quads * _ROWS] = _NONE
+    z[:, : groups * _ROWS] = _NONE
     for j in range(0, d, columns):
-        for i in range(0, m, _ROWS):
+        for sweep in range(0, m, _SWEEP):
             for k in range(0, weights.shape[0], _CLASSES):
-                spots, start, place = _aim_fetches(ahead, place, taken, tiles)
-                _add_products(
-                    rows + 8 * i, 4 * j, min(columns, d - j), heads + k * stride + 4 * j, stride,
-                    logits + k * logit_stride + 4 * i, logit_stride, spots, start, ahead[2],
-                )  # fmt: skip
+                for i in range(sweep, min(sweep + _SWEEP, m), _ROWS):
+                    spots, start, place = _aim_fetches(ahead, place, taken, tiles)
+                    _add_products(
+                        rows + 8 * i, 4 * j, min(columns, d - j), heads + k * stride + 4 * j,
+                        stride, logits + k * logit_stride + 4 * i, logit_stride, spots, start,
+                        ahead[2],
+                    )  # fmt: skip
 
 
 @jit()
@@ -449,7 +465,7 @@ def chunk_rows(d, classes):
     """
     rows = _CHUNK_BYTES * max(20, classes) // (20 * 4 * d)
     # By `_cut_chunks` a chunk may come out half as large again.
-    return max(_LEAST_CHUNK, min(CHUNK * 2 // 3, rows // _ROWS * _ROWS))
+    return max(_LEAST_CHUNK, min(CHUNK * 2 // 3, rows // 4 * 4))
 
 
 @jit()

@@ -17,12 +17,10 @@ from numba.extending import intrinsic
 INTERLEAVED = 4
 
 
-def _count_lanes() -> int:
-    features = binding.get_host_cpu_features()
-    return 16 if features.get("avx512f") else 8 if features.get("avx2") else 4
-
-
-LANES = _count_lanes()
+_FEATURES = binding.get_host_cpu_features()
+LANES = 16 if _FEATURES.get("avx512f") else 8 if _FEATURES.get("avx2") else 4
+# Vectors that registers hold: x86 has 16 short of AVX-512, ARM 32.
+REGISTERS = 16 if _FEATURES.get("sse2") and LANES < 16 else 32
 FAST = frozenset({"contract", "reassoc", "nsz"})
 FLAGS = tuple(sorted(FAST))
 LINE = 64  # bytes of a cache line
@@ -137,8 +135,9 @@ class Code:
         ]
 
     def sum_vectors(self, vectors: Sequence[Any]) -> Any:
-        """Returns the sum of each of four vectors, as one of 4 values."""
-        pairs = [self._fold_lanes(*vectors[:2], LANES), self._fold_lanes(*vectors[2:], LANES)]
+        """Returns the sum of each of two or four vectors, as one of so many values."""
+        count, vectors = len(vectors), [*vectors, *vectors]
+        pairs = [self._fold_lanes(*vectors[i : i + 2], LANES) for i in (0, 2)]
         folded, size = self._fold_lanes(*pairs, LANES // 2), LANES // 4
         while size > 1:
             size //= 2
@@ -146,7 +145,7 @@ class Code:
             folded = self.builder.fadd(
                 folded, self.pick_lanes(folded, folded, swapped), flags=FLAGS
             )
-        return self.pick_lanes(folded, folded, range(0, LANES, LANES // 4))
+        return self.pick_lanes(folded, folded, range(0, LANES, LANES // 4)[:count])
 
     def _fold_lanes(self, left: Any, right: Any, size: int) -> Any:
         """Adds the halves of each group of `size` lanes: first those of `left`."""
