@@ -36,6 +36,7 @@ from dpprobe.heads.kernels.vectors import (
     LANES,
     LINE,
     REGISTERS,
+    STEPS,
     ZERO,
     Code,
 )
@@ -313,7 +314,7 @@ def _multiply_rows(pointers, m, d, weights, z, ahead):
     rows, heads, stride = pointers.ctypes.data, weights.ctypes.data, weights.strides[0]
     logits, logit_stride = z.ctypes.data, z.strides[0]
     columns, groups = min(d, _COLUMNS), -(-m // _ROWS)
-    taken = max(1, columns // (LANES * INTERLEAVED))
+    taken = max(1, columns // (LANES * STEPS))
     tiles = groups * (weights.shape[0] // _CLASSES) * -(-d // columns)
     place = (0, 0, 0)
     z[:, : groups * _ROWS] = _NONE
@@ -340,7 +341,7 @@ def _multiply_back(pointers, m, d, z, release, panel, ahead):
     sums, stride = release.ctypes.data, release.strides[0]
     kinds, width = release.shape[0] // _CLASSES, LANES * _VECTORS
     whole = d // width
-    taken, place = max(1, m // INTERLEAVED), (0, 0, 0)
+    taken, place = max(1, m // STEPS), (0, 0, 0)
     side_by_side = kinds >= _MANY_KINDS
     at, byte = rows, 0
     for j in range(0, whole * width, width):

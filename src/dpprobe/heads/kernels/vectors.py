@@ -21,6 +21,8 @@ _FEATURES = binding.get_host_cpu_features()
 LANES = 16 if _FEATURES.get("avx512f") else 8 if _FEATURES.get("avx2") else 4
 # Vectors that registers hold: x86 has 16 short of AVX-512, ARM 32.
 REGISTERS = 16 if _FEATURES.get("sse2") and LANES < 16 else 32
+# Steps of a tile per line that is fetched: where registers are few, so are a step's products.
+STEPS = 128 // REGISTERS
 FAST = frozenset({"contract", "reassoc", "nsz"})
 FLAGS = tuple(sorted(FAST))
 LINE = 64  # bytes of a cache line
@@ -98,16 +100,16 @@ class Code:
             fetch_rows(range(INTERLEAVED, 2 * INTERLEAVED))
 
     def walk_steps(self, steps: Any, advance: Callable[[Any], None], ahead: Sequence[Any]) -> None:
-        """Goes through steps, four at a time, and fetches ahead, a line for each of the four."""
-        together = ir.Constant(INT, INTERLEAVED)
-        fours = self.builder.sdiv(steps, together)
-        with cgutils.for_range(self.builder, fours, intp=INT) as loop:
+        """Goes through steps, `STEPS` at a time, each time after fetching lines ahead."""
+        together = ir.Constant(INT, STEPS)
+        groups = self.builder.sdiv(steps, together)
+        with cgutils.for_range(self.builder, groups, intp=INT) as loop:
             if ahead:
                 self.fetch_ahead(*ahead, loop.index)
             first = self.builder.mul(loop.index, together)
-            for step in range(INTERLEAVED):
+            for step in range(STEPS):
                 advance(self.builder.add(first, ir.Constant(INT, step)))
-        done = self.builder.mul(fours, together)
+        done = self.builder.mul(groups, together)
         with cgutils.for_range(self.builder, self.builder.sub(steps, done), intp=INT) as loop:
             advance(self.builder.add(done, loop.index))
 
