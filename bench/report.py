@@ -239,7 +239,8 @@ def limit(engines: Engines) -> list[str]:
         "measured: a plain loop reads each row once, fetches the next ones, and multiplies "
         "registers as often as the products do. That, or the products where they take longer, and "
         "the noise is the limit with the memory in it (in units of the limit). The last column "
-        "takes the products in their own shapes, in the fastest of nine forms of torch and NumPy.",
+        "takes the products in their own shapes, in the fastest of nine forms of torch and NumPy. "
+        "[step_parts.md](step_parts.md) has the cost of each part of a step, and their sum.",
         "",
         "| | products | noise | (rows fetched) | limit with the memory | "
         "dpprobe, times the limit | dpprobe, times its products |",

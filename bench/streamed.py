@@ -22,9 +22,9 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from clock import Clock, Engine
-from dpprobe.heads.kernels.vectors import FLAGS, LANES, ZERO, Code
+from dpprobe.heads.kernels.vectors import FLAGS, LANES, REGISTERS, ZERO, Code
 
-_TOTALS = 20 if LANES == 16 else 10
+_TOTALS = 20 if REGISTERS == 32 else 10
 _AHEAD = 8
 
 

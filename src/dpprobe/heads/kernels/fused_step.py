@@ -7,7 +7,7 @@ registers (5 classes x 4 rows, then 5 classes x 4 vectors of columns), or of 10 
 has 16 registers. The tile changes no bit of the sums.
 
 With few classes rows come from memory about as slowly as they are multiplied, so the next chunk is
-fetched meanwhile: one cache line per step of a tile, evenly over both products, of four rows in
+fetched meanwhile: one cache line per 20 products, evenly over both products, of four rows in
 turn (one row at a time comes at half the speed). A cache soon drops fetched lines, long before it
 is full: hence small chunks (`chunk_rows`).
 """
@@ -28,18 +28,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from dpprobe.heads.kernels import vectors
-from dpprobe.heads.kernels.vectors import (
-    FAST,
-    FLOAT,
-    INT,
-    INTERLEAVED,
-    LANES,
-    LINE,
-    REGISTERS,
-    STEPS,
-    ZERO,
-    Code,
-)
+from dpprobe.heads.kernels.vectors import FAST, FLOAT, INT, INTERLEAVED, LANES, LINE, ZERO, Code
 from dpprobe.privacy import gradient_noise
 from dpprobe.privacy.machine_code import MachineCode
 
@@ -52,10 +41,10 @@ NOT_USABLE = 1e-300
 CHUNK = 128
 _CHUNK_BYTES = 96 * 2**10
 _LEAST_CHUNK = 16
-# Tiles and, of the first product, how many rows meet 5 classes before the next 5. Two rows read too
-# little of many weights to fetch these anew each time: there all rows of a chunk.
+# Sums of a tile; and how many rows are multiplied with 5 classes before the next 5: all of a chunk
+# if a tile has two rows, since weights would be read anew for every two.
 _CLASSES = 5
-_ROWS, _VECTORS, _SWEEP = (4, 4, 4) if REGISTERS == 32 else (2, 2, CHUNK)
+_ROWS, _VECTORS, _SWEEP = (4, 4, 4) if vectors.REGISTERS == 32 else (2, 2, CHUNK)
 # Columns that are multiplied at a time.
 _COLUMNS = 1024
 # Tiles of classes from which on it pays to copy rows.
@@ -69,7 +58,7 @@ def _add_products(
 ):
     """Adds to [5, _ROWS] the products of 5 rows of weights and rows, given by their addresses.
 
-    Covers so many columns, from a given byte of the rows. On the way it fetches a line per step, as
+    Covers so many columns, from a given byte of the rows. On the way it fetches lines, as
     `Code.fetch_ahead` does with the last three arguments.
     """
 
@@ -314,7 +303,7 @@ def _multiply_rows(pointers, m, d, weights, z, ahead):
     rows, heads, stride = pointers.ctypes.data, weights.ctypes.data, weights.strides[0]
     logits, logit_stride = z.ctypes.data, z.strides[0]
     columns, groups = min(d, _COLUMNS), -(-m // _ROWS)
-    taken = max(1, columns // (LANES * STEPS))
+    taken = max(1, columns // (LANES * vectors.STEPS))
     tiles = groups * (weights.shape[0] // _CLASSES) * -(-d // columns)
     place = (0, 0, 0)
     z[:, : groups * _ROWS] = _NONE
@@ -341,7 +330,7 @@ def _multiply_back(pointers, m, d, z, release, panel, ahead):
     sums, stride = release.ctypes.data, release.strides[0]
     kinds, width = release.shape[0] // _CLASSES, LANES * _VECTORS
     whole = d // width
-    taken, place = max(1, m // STEPS), (0, 0, 0)
+    taken, place = max(1, m // vectors.STEPS), (0, 0, 0)
     side_by_side = kinds >= _MANY_KINDS
     at, byte = rows, 0
     for j in range(0, whole * width, width):
@@ -422,7 +411,7 @@ def _add_chunk(
         if labels.shape[0]:
             vectors.fetch_line(labels.ctypes.data + 8 * row)
     kinds, lines, seeds = padded_classes // _CLASSES, -(-4 * d // LINE), weights.shape[0]
-    # A line per step is enough for so many rows as there are pairs of tiles.
+    # Four in turn are enough for so many rows as there are pairs of full tiles.
     together = INTERLEAVED if 2 * next_rows <= m * kinds else 2 * INTERLEAVED
     # In turn, from so many runs of rows: where rows lie end to end, the processor reads ahead by
     # itself in a few long runs, but not in many short ones.
@@ -465,7 +454,7 @@ def chunk_rows(d, classes):
     whether the next rows have come.
     """
     rows = _CHUNK_BYTES * max(20, classes) // (20 * 4 * d)
-    # By `_cut_chunks` a chunk may come out half as large again.
+    # By `_cut_chunks` a chunk may come out half as large again. The tile must not matter.
     return max(_LEAST_CHUNK, min(CHUNK * 2 // 3, rows // 4 * 4))
 
 

@@ -12,16 +12,13 @@ from llvmlite import binding, ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-# Rows whose cache lines are fetched in turn, a step of a tile each; twice so many where one line
-# per step is not enough.
+# Rows whose cache lines are fetched in turn; twice so many where one line per step is not enough.
 INTERLEAVED = 4
-
-
 _FEATURES = binding.get_host_cpu_features()
 LANES = 16 if _FEATURES.get("avx512f") else 8 if _FEATURES.get("avx2") else 4
-# Vectors that registers hold: x86 has 16 short of AVX-512, ARM 32.
+# Registers for vectors: x86 has 16 without AVX-512, ARM 32.
 REGISTERS = 16 if _FEATURES.get("sse2") and LANES < 16 else 32
-# Steps of a tile per line that is fetched: where registers are few, so are a step's products.
+# Steps of a tile per line of each row that is fetched: with few registers a step has few products.
 STEPS = 128 // REGISTERS
 FAST = frozenset({"contract", "reassoc", "nsz"})
 FLAGS = tuple(sorted(FAST))
