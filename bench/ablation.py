@@ -1,8 +1,7 @@
 """Parts of a step of `sgd`: its time beside copies of the compiled step that lack one part each.
 
-One thread on one core, processor time, interleaved rounds; the copies are compiled at the first
-start (a minute each). The sum of the parts that no step can leave out, with the products at the
-machine's fastest rate, is the bound. bench/README.md describes the measurements.
+One thread on one core, processor time, interleaved rounds. Compiling the copies takes minutes, once.
+The bound is the sum of the parts, with the products at the machine's fastest rate.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ RESULTS = Path(__file__).resolve().parent / "results" / "step_parts.md"
 MEASURED = ("batch32", "full")
 WHOLE, PRODUCTS, OUTSIDE = "whole step", "two products and fetching", "outside compiled code"
 Changes = tuple[tuple[str, str], ...]
-# What of `fused_step` is replaced by what. Rows of a block stay in the second-level cache.
+# Texts of `fused_step` and their replacements. A block's rows stay in the second-level cache.
 COPIES: Mapping[str, Changes] = {
     WHOLE: (),
     PRODUCTS: (

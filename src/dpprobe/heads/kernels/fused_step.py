@@ -42,7 +42,7 @@ CHUNK = 128
 _CHUNK_BYTES = 96 * 2**10
 _LEAST_CHUNK = 16
 # Sums of a tile; and how many rows are multiplied with 5 classes before the next 5: all of a chunk
-# if a tile has two rows, since weights would be read anew for every two.
+# if a tile has two rows, since every two would read all weights again.
 _CLASSES = 5
 _ROWS, _VECTORS, _SWEEP = (4, 4, 4) if vectors.REGISTERS == 32 else (2, 2, CHUNK)
 # Columns that are multiplied at a time.
