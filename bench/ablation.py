@@ -1,6 +1,6 @@
 """Parts of a step of `sgd`: its time beside copies of the compiled step that lack one part each.
 
-One thread on one core, processor time, interleaved rounds. Compiling the copies takes minutes, once.
+Processor time of one thread on one core, interleaved rounds. Compiling takes minutes, once.
 The bound is the sum of the parts, with the products at the machine's fastest rate.
 """
 
