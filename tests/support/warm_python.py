@@ -38,7 +38,9 @@ FOR_RUNS = (
     "dpprobe.study.study_checks", "dpprobe.study.dimension_checks", "dpprobe.study.run_command",
     "dpprobe.study.snapshot", "dpprobe.study.study_file", "dpprobe.study.slurm_partitions",
     "dpprobe.tracking.receipt", "dpprobe.data.sklearn_datasets", "dpprobe.heads.sgd",
-    "dpprobe.release.bundle", "dpprobe.reporting.registry",
+    "dpprobe.release.bundle", "dpprobe.reporting.registry", "dpprobe.backbones.pixels",
+    "dpprobe.run_marks", "dpprobe.study.study_lines", "dpprobe.reporting.results_command",
+    "snakemake.profiles", "snakemake_logger_plugin_dpprobe", "encodings.utf_8_sig",
 )  # fmt: skip
 FOR_JOBS = (
     "torch", "torch.distributed.fsdp", "numba", "h5py", "pyarrow.parquet", "pyarrow.dataset",
@@ -240,35 +242,54 @@ def let_runs_ask(path: str) -> None:
 
 
 def begin_snakemake(folder: Path) -> None:
-    """Finds Snakemake's plugins once, and parses each file of rules once for all processes.
+    """Finds Snakemake's plugins once, and compiles each file of rules once for all processes.
 
-    Half of a plan's time went into both. The folder keeps parsed files under hashes of all that the
-    parser reads: path, text, number of rules before. Each process finds its own logger plugin,
+    Half of a plan's time went into both. The folder keeps compiled files under hashes of all that
+    the parser reads: path, text, number of rules before. Each process finds its own logger plugin,
     since it may import another dpprobe.
     """
     import hashlib
-    import pickle
+    import marshal
 
     from snakemake import cli, workflow
 
+    list_modules_once()
     for kind in ("Executor", "Report", "Scheduler", "Storage"):
         getattr(cli, f"{kind}PluginRegistry")()  # a singleton
     parse = workflow.parse
 
     def parse_once(path: Any, of: Any, linemap: dict[int, int], rulecount: int = 0) -> Any:
-        with of.sourcecache.open(path) as file:
-            text = (path.get_path_or_uri(secret_free=True), rulecount, file.read())
+        name = path.get_path_or_uri(secret_free=True)
+        text = (name, rulecount, Path(name).read_bytes())
         kept = folder / f"parsed-{hashlib.sha256(repr(text).encode()).hexdigest()}"
         if not kept.exists():
-            parsed = *parse(path, of, linemap, rulecount=rulecount), linemap
+            code, count = parse(path, of, linemap, rulecount=rulecount)
             part = kept.with_suffix(f".{os.getpid()}")
-            part.write_bytes(pickle.dumps(parsed))
+            part.write_bytes(marshal.dumps((compile(code, name, "exec"), count, linemap)))
             part.rename(kept)
-        code, rulecount, lines = pickle.loads(kept.read_bytes())
+        code, rulecount, lines = marshal.loads(kept.read_bytes())
         linemap.update(lines)
         return code, rulecount
 
     workflow.parse = parse_once
+    workflow.compile = lambda code, *words: code  # that `exec` runs as it does the text
+
+
+def list_modules_once() -> None:
+    """Lists each folder of modules once, among which Snakemake looks for plugins."""
+    import functools
+    import pkgutil
+
+    list_modules = pkgutil.iter_modules
+    listed = functools.cache(lambda place: list(list_modules([place])))
+
+    def list_once(path: Any = None, prefix: str = "") -> Iterator[Any]:
+        if path is not None or prefix:
+            return list_modules(path, prefix)
+        found = [each for place in sys.path for each in listed(place)]
+        return iter({each.name: each for each in reversed(found)}.values())
+
+    pkgutil.iter_modules = list_once
 
 
 def describe_networks_once(folder: Path) -> None:
@@ -336,7 +357,8 @@ def forget_other_code() -> None:
 
     found = PathFinder.find_spec("dpprobe")
     if found is None or found.origin != sys.modules["dpprobe"].__file__:
-        for name in [name for name in sys.modules if name.partition(".")[0] == "dpprobe"]:
+        packages = ("dpprobe", "snakemake_logger_plugin_dpprobe")
+        for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
             del sys.modules[name]
 
 

@@ -15,35 +15,20 @@ from dpprobe.artifacts import read_json
 
 from .conftest import Workspace
 
-METHODS = {
-    "prototypes": {"head": "prototypes"},
-    "sgd": {"head": "sgd", "batch_size": "full", "steps": 3},
-    "nonprivate": {"head": "nonprivate"},
-}
 
-
-@pytest.fixture
-def study(small: dict[str, Any]) -> dict[str, Any]:
-    imbalance = {"datasets": ["digits"], "classes": [3], "fractions": [0.1]}
-    return small | {"methods": METHODS, "imbalance": imbalance}
-
-
-def test_rare_classes_are_compared_and_shown(workspace: Workspace, study: dict[str, Any]) -> None:
-    planned = workspace.planned(study, "imbalance")
-    # each image passes the backbone once: the splits of the whole dataset alone
-    assert planned["extract_features"] == 2
-    assert planned["select_features"] == 2
-    workspace.run(study, "imbalance", "results/report.html")
+def test_rare_classes_are_compared_and_shown(
+    workspace: Workspace, analysed: dict[str, Any]
+) -> None:
     results = workspace.directory / "results"
-    record = read_json(results / "imbalance/digits/pixels.json")
+    record = read_json(results / "imbalance/digits/tiny.json")
     sets = {each["name"]: each["per_class"][3] for each in record["training_sets"]}
     assert sets["digits"] > sets["digits_3_0p1"] > 0
     cells = {(c["training_set"], c["method"], c["epsilon"]): c for c in record["cells"]}
-    assert len(cells) == 2 * 3
+    assert len(cells) == 2 * 5
     rare = cells["digits_3_0p1", "prototypes", "2"]
     assert rare["private"]
     assert rare["reference"] == ["nonprivate", "inf"]
-    metrics = results / "cells/digits_3_0p1/pixels/prototypes/eps-2/metrics.json"
+    metrics = results / "cells/digits_3_0p1/tiny/prototypes/eps-2/metrics.json"
     recalls = [seed["per_class_recall"][3] for seed in read_json(metrics)["seeds"]]
     assert rare["recall"]["mean"] == pytest.approx(sum(recalls) / len(recalls))
     labels, seeds = _predictions(metrics.with_name("predictions.parquet"))
@@ -53,23 +38,30 @@ def test_rare_classes_are_compared_and_shown(workspace: Workspace, study: dict[s
     assert rare["auc"]["mean"] == pytest.approx(np.mean(areas), abs=1e-6)
     never = sum(not (each.argmax(axis=1) == 3).any() for each in seeds)
     assert rare["never_predicted"] == never
-    assert (results / "figures/digits/imbalance_pixels.png").is_file()
+    assert (results / "figures/digits/imbalance_tiny.png").is_file()
     with (results / "tables/digits_imbalance.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {row["class"] for row in rows} == {"3"}
-    assert len(rows) == 6
+    assert len(rows) == 10
     page = (results / "report.html").read_text(encoding="utf-8")
     assert '<section id="imbalance"' in page
     assert "Recall of rare classes" in page
-    assert "Nothing to be done" in workspace.run(study, "imbalance").stdout
+    assert "Nothing to be done" in workspace.run(analysed, "imbalance").stdout
 
     # One more fraction trains its cells alone.
-    study["imbalance"]["fractions"].append(0.2)
-    planned = workspace.planned(study, "imbalance")
+    analysed["imbalance"]["fractions"].append(0.2)
+    planned = workspace.planned(analysed, "imbalance")
     assert planned["extract_features"] == 0
     assert planned["select_features"] == 2
     assert planned["train_heads"] == planned["train_heads_without_privacy"] == 1
     assert planned["compare_rare_classes"] == 1
+
+
+def test_each_image_passes_the_backbone_once(workspace: Workspace, small: dict[str, Any]) -> None:
+    imbalance = {"datasets": ["digits"], "classes": [3], "fractions": [0.1]}
+    planned = workspace.planned(small | {"imbalance": imbalance}, "imbalance")
+    assert planned["extract_features"] == 2, "the splits of the whole dataset alone"
+    assert planned["select_features"] == 2
 
 
 def _predictions(path: Path) -> tuple[np.ndarray, list[np.ndarray]]:
@@ -82,16 +74,15 @@ def _predictions(path: Path) -> tuple[np.ndarray, list[np.ndarray]]:
 
 
 def test_a_part_whose_whole_is_not_in_the_study_is_extracted(
-    workspace: Workspace, study: dict[str, Any]
+    workspace: Workspace, small: dict[str, Any]
 ) -> None:
-    del study["imbalance"]
-    study["datasets"] = {
+    small["datasets"] = {
         "few": {"source": "sklearn", "name": "digits", "subsample": {"per_class": 20}}
     }
-    planned = workspace.planned(study, "features")
+    planned = workspace.planned(small, "features")
     assert planned["prepare_data"] == 1
     assert planned["extract_features"] == 2
     assert planned["select_features"] == 0
-    workspace.run(study, "data")
+    workspace.run(small, "data")
     info = read_json(workspace.directory / "data/few/dataset.json")
     assert info["splits"]["train"]["per_class"] == [20] * 10

@@ -5,18 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from tests.support.medical_tables import FINDINGS, write_chexpert, write_mimic
 
 from .conftest import Workspace
 
-METHODS = {"proto": {"head": "feature_covariance"}, "nonprivate": {"head": "nonprivate"}}
 
-
-def test_gaps_are_made_and_shown(workspace: Workspace, small: dict[str, Any]) -> None:
-    study = small | {"methods": METHODS, "epsilons": [1, 8], "fairness": {"resamples": 200}}
-    workspace.run(study, "results/report.html", "tracking", "fairness")
+@pytest.mark.usefixtures("analysed")
+def test_gaps_are_made_and_shown(workspace: Workspace) -> None:
     results = workspace.directory / "results"
     for name in ("fairness_gap", "fairness_auc"):
         for kind in ("svg", "png"):
