@@ -272,7 +272,7 @@ def begin_snakemake(folder: Path) -> None:
         return code, rulecount
 
     workflow.parse = parse_once
-    workflow.compile = lambda code, *words: code  # that `exec` runs as it does the text
+    workflow.compile = lambda code, *_: code  # which `exec` runs as it does a text
 
 
 def list_modules_once() -> None:
