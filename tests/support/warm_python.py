@@ -1,7 +1,7 @@
 """Pythons that start with heavy libraries imported, which most of a small run's time went into.
 
     python tests/support/warm_python.py serve SOCKET KEPT    forks a process for each request
-    python -IS tests/support/warm_python.py SOCKET -m snakemake ARGUMENTS...    asks for one
+    python -ISu tests/support/ask_python.py SOCKET -m snakemake ARGUMENTS...    asks for one
 
 A run asks for Snakemake, and Snakemake for each script of a job and for what its plan says of
 networks. Such a process has the arguments, the folder, the environment and the files of the one
@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import marshal
 import os
 import select
 import signal
@@ -56,8 +57,8 @@ FOR_JOBS = (
 )  # fmt: skip
 FOR_NETWORKS = ("timm", "torchvision", "open_clip")
 DESCRIBE = "dpprobe.backbones.describe"  # what a plan asks of networks, in a process of its own
+ASK = str(Path(__file__).with_name("ask_python.py"))
 LENGTH = struct.Struct("!I")
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 START = 900  # seconds: a busy machine is slow
 
 
@@ -93,30 +94,7 @@ def asking(path: str, *words: str) -> list[str]:
     while not Path(path).exists():
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    return [sys.executable, "-ISu", __file__, path, *words]
-
-
-def ask(path: str, arguments: list[str]) -> int:
-    """Has the server run Python with these arguments, and ends as it does."""
-    request = json.dumps(
-        {"arguments": arguments, "folder": str(Path.cwd()), "environment": dict(os.environ)}
-    ).encode("utf-8", "surrogateescape")
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(path)
-        socket.send_fds(connection, [LENGTH.pack(len(request))], [0, 1, 2])
-        connection.sendall(request)
-        (process,) = LENGTH.unpack(connection.recv(LENGTH.size))
-        for each in SIGNALS:
-            signal.signal(each, lambda number, _: os.kill(process, number))
-        answer = connection.recv(LENGTH.size)
-    if len(answer) < LENGTH.size:
-        return 1  # the server is gone, and the process with it
-    status = os.waitstatus_to_exitcode(*LENGTH.unpack(answer))
-    if status < 0:
-        if -status in SIGNALS:
-            signal.signal(-status, signal.SIG_DFL)
-        os.kill(os.getpid(), -status)
-    return status
+    return [sys.executable, "-ISu", ASK, path, *words]
 
 
 class Server:
@@ -157,7 +135,7 @@ class Server:
         content = b""
         while len(content) < length:
             content += connection.recv(length - len(content))
-        request: dict[str, Any] = json.loads(content.decode("utf-8", "surrogateescape"))
+        request: dict[str, Any] = marshal.loads(content)
         prepare(request["arguments"])
         process = os.fork()
         if process:
@@ -225,7 +203,7 @@ def let_runs_ask(path: str) -> None:
 
     def execute_script(script: Any, fname: str, edit: bool = False) -> None:
         del edit
-        words = [sys.executable, "-ISu", __file__, path, str(Path(fname).absolute())]
+        words = [sys.executable, "-ISu", ASK, path, str(Path(fname).absolute())]
         command = " ".join(f"{{words[{index}]:q}}" for index in range(len(words)))
         script._execute_cmd(command, words=words)
 
@@ -235,7 +213,7 @@ def let_runs_ask(path: str) -> None:
     def asked(*words: Any, **options: Any) -> Any:
         command = words[0] if words else None
         if isinstance(command, list) and command[:2] == [sys.executable, "-m"]:
-            words = ([sys.executable, "-ISu", __file__, path, *command[1:]], *words[1:])
+            words = ([sys.executable, "-ISu", ASK, path, *command[1:]], *words[1:])
         return run(*words, **options)
 
     subprocess.run = asked
@@ -249,7 +227,6 @@ def begin_snakemake(folder: Path) -> None:
     since it may import another dpprobe.
     """
     import hashlib
-    import marshal
 
     from snakemake import cli, workflow
 
@@ -411,8 +388,6 @@ def end_with(action: Callable[[], None]) -> NoReturn:
 
 
 def main() -> None:
-    if sys.argv[1] != "serve":
-        sys.exit(ask(sys.argv[1], sys.argv[2:]))
     path, kept = sys.argv[2], Path(sys.argv[3])
     server = Server(path)
     prepare(["-m", "snakemake"])

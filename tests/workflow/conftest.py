@@ -47,7 +47,7 @@ TINY = {
 TUNED = {"head": "fine_tune", "batch_size": "full", "steps": 2, "tune": {"blocks": 2}}
 ANALYSED: dict[str, Any] = SMALL | {
     "study": "analysed",
-    "datasets": {"digits": {"source": "sklearn", "name": "digits", "subsample": {"per_class": 60}}},
+    "datasets": {"digits": {"source": "sklearn", "name": "digits", "test_fraction": 0.6}},
     "backbones": {"tiny": TINY},
     "methods": {
         "prototypes": {"head": "prototypes"},

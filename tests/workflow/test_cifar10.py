@@ -19,24 +19,23 @@ def test_a_slice_of_cifar10(workspace: Workspace, repository: Path, shared_data:
     study["datasets"]["cifar10"] |= {
         "train": str(shared_data / "cifar10/train.parquet"),
         "test": str(shared_data / "cifar10/test.parquet"),
-        "limit": {"train": 3000, "test": 800},
+        "limit": {"train": 1500, "test": 500},
     }
     weights = shared_data / "weights/mobilenetv2_100_imagenet.safetensors"
     study["backbones"]["mobilenetv2"]["checkpoint"] = str(weights)
     study |= {"epsilons": [2, "inf"], "seeds": 2, "results_dir": "results", "data_dir": "data"}
     study["features"]["shards"] = 2
-    study["tsne"] = {"points": 500}
-    workspace.run(study)
+    workspace.run(study, "summaries")
 
     manifest = json.loads(
         (
             workspace.directory / "results/features/cifar10/mobilenetv2/train/manifest.json"
         ).read_text()
     )
-    assert (manifest["rows"], manifest["dimension"]) == (3000, 1280)
+    assert (manifest["rows"], manifest["dimension"]) == (1500, 1280)
     table = pq.read_table(workspace.directory / "results/summary/cifar10.parquet").to_pandas()
     means = table.groupby(["method", "epsilon_token"])["accuracy"].mean()
-    # 3,000 rows: below what 50,000 reach (63-67 % private, 77 % not), far above chance (10 %)
+    # 1,500 rows: below what 50,000 reach (63-67 % private, 77 % not), far above chance (10 %)
     assert means["nonprivate", "inf"] > 0.70
     assert 0.40 < means["sgd", "2"] < means["sgd", "inf"]
     assert means["sgd", "inf"] < means["nonprivate", "inf"] + 0.01
@@ -45,7 +44,7 @@ def test_a_slice_of_cifar10(workspace: Workspace, repository: Path, shared_data:
             workspace.directory / "results/cells/cifar10/mobilenetv2/sgd/eps-2/privacy.json"
         ).read_text()
     )
-    assert statement["n"] == 3000
-    assert statement["mechanisms"][0]["sample_rate"] == 32 / 3000
-    assert statement["mechanisms"][0]["count"] == 20 * 3000 // 32
+    assert statement["n"] == 1500
+    assert statement["mechanisms"][0]["sample_rate"] == 32 / 1500
+    assert statement["mechanisms"][0]["count"] == 20 * 1500 // 32
     assert statement["public_data"]["weights_sha256"] == manifest["weights_sha256"]

@@ -218,10 +218,8 @@ def test_a_training_job_killed_by_the_system_is_done_again(
     workspace: Workspace, small: dict[str, Any], template: Template
 ) -> None:
     template(workspace, small, "heads")
-    small["methods"]["sgd"] = {"head": "sgd", "batch_size": 64, "steps": 30_000}
-    workspace.run(small, "heads")
     before = json.loads((workspace.cell("sgd", "2") / "metrics.json").read_text())
-    small["seed"] = 1
+    small["methods"]["sgd"] = {"head": "sgd", "batch_size": 64, "steps": 30_000}
     log = workspace.directory / "results/logs/train_heads/digits/pixels/eps-2.log"
     log.unlink()
     process = subprocess.Popen(
@@ -254,9 +252,8 @@ def test_a_cell_outside_the_study_is_no_target(workspace: Workspace, small: dict
 def test_a_repeated_key_is_refused(workspace: Workspace, small: dict[str, Any]) -> None:
     path = workspace.write(small)
     path.write_text(path.read_text() + "epsilons: [1]\n")
-    result = subprocess.run(
-        workspace.command("--configfile", str(path)), capture_output=True, text=True, check=False
-    )
+    words = WarmPython.asked(workspace.command("--configfile", str(path)))
+    result = subprocess.run(words, capture_output=True, text=True, check=False)
     assert result.returncode != 0
     assert "epsilons" in result.stdout + result.stderr
     assert not (workspace.directory / "data").exists()

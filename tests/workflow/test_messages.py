@@ -9,17 +9,28 @@ from typing import Any
 
 from PIL import Image
 
-from tests.workflow.conftest import TIMEOUT, Workspace, count_rules
+from tests.workflow.conftest import TIMEOUT, WarmPython, Workspace, count_rules
 
 JOB_LINES = ("Finished jobid", "Job stats", "Reason:", "input:", "output:", "Select jobs", "rule ")
 
 
-def say(workspace: Workspace, study: dict[str, Any], *arguments: str, code: int = 0) -> list[str]:
-    """Runs a study as a person does, with profiles/default alone, and returns what it says."""
+def say(
+    workspace: Workspace,
+    study: dict[str, Any],
+    *arguments: str,
+    code: int = 0,
+    cold: bool = False,
+) -> list[str]:
+    """Runs a study as a person does, with profiles/default alone, and returns what it says.
+
+    Args:
+      cold: with a Python of its own, which says also what it does while it imports.
+    """
     words = workspace.command(*arguments, "--configfile", str(workspace.write(study)))
     asked = words.index("--quiet")
+    words = words[:asked] + words[asked + 2 :]
     result = subprocess.run(
-        words[:asked] + words[asked + 2 :],
+        words if cold else WarmPython.asked(words),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -44,7 +55,7 @@ def test_a_dry_run_says_what_would_run_and_why(workspace: Workspace, small: dict
 
 
 def test_a_run_ends_with_the_next_step(workspace: Workspace, small: dict[str, Any]) -> None:
-    lines = say(workspace, small, "data")
+    lines = say(workspace, small, "data", cold=True)
     assert not [line for line in lines if line.strip().startswith(JOB_LINES)]
     assert any(line.startswith("1 of 1 jobs") for line in lines), "how far the run is"
     assert len(lines) < 10, lines

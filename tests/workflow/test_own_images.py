@@ -34,19 +34,19 @@ def test_a_folder_of_images(workspace: Workspace, repository: Path) -> None:
     study: dict[str, Any] = yaml.safe_load((repository / "config/own_images.yaml").read_text())
     write_images(workspace.directory / "images/lesions", rows=60)
     study |= {"epsilons": [8], "seeds": 2}
-    workspace.run(study)
+    workspace.run(study, "summaries")
     results = workspace.directory / study["results_dir"]
     table = pq.read_table(results / "summary/lesions.parquet").to_pandas()
     assert set(table["train_rows"]) == {96}
     assert table[table["method"] == "nonprivate"]["accuracy"].min() > 0.9
-    assert "Nothing to be done" in workspace.run(study).stdout
+    assert "Nothing to be done" in workspace.run(study, "summaries").stdout
     for name in (".DS_Store", "Thumbs.db", "desktop.ini"):  # as file managers leave them
         (workspace.directory / "images/lesions/along" / name).write_bytes(b"\0")
-    assert "Nothing to be done" in workspace.run(study).stdout
+    assert "Nothing to be done" in workspace.run(study, "summaries").stdout
 
     deep = workspace.directory / "images/lesions/along/deeper/001.png"
     Image.open(deep).transpose(Image.Transpose.ROTATE_90).save(deep)
-    planned = workspace.planned(study)
+    planned = workspace.planned(study, "summaries")
     assert planned["prepare_data"] == 1, "an image replaced in place is noticed"
 
 
