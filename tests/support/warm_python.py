@@ -53,7 +53,9 @@ FOR_JOBS = (
     "dp_accounting.pld", "mlflow.store.tracking.sqlalchemy_store",
     "numba.np.linalg", "numba.core.typing.cffi_utils",  # for the first compiled function
     "dpprobe.training.head_job", "dpprobe.reporting.report.write", "dpprobe.tracking.ingest",
-    "dpprobe.data.dataset_preparation", "dpprobe.features.extraction",
+    "dpprobe.data.dataset_preparation", "dpprobe.features.extraction", "dpprobe.exhibits.make",
+    "dpprobe.reporting.figures.curves", "dpprobe.analyses.tsne.measure",
+    "dpprobe.analyses.tsne.show", "matplotlib.patheffects", "dpprobe.results.summary",
 )  # fmt: skip
 FOR_NETWORKS = ("timm", "torchvision", "open_clip")
 DESCRIBE = "dpprobe.backbones.describe"  # what a plan asks of networks, in a process of its own

@@ -63,7 +63,11 @@ ANALYSED: dict[str, Any] = SMALL | {
     },
     "imbalance": {"datasets": ["digits"], "classes": [3], "fractions": [0.1]},
     "fairness": {"resamples": 200},
-    "long_tail": {"clusters": [4], "memorisation": {"heads": 50, "rows": 300}},
+    "long_tail": {
+        "datasets": ["digits"],  # not the copies of it that `imbalance` makes
+        "clusters": [4],
+        "memorisation": {"heads": 50, "rows": 300},
+    },
     "representation_law": {"rows": 100, "shuffles": 1},
 }
 

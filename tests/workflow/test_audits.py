@@ -29,16 +29,16 @@ def test_audits_are_made_kept_and_shown(workspace: Workspace, analysed: dict[str
         assert (figures / f"{name}.png").is_file()
     page = (workspace.directory / "results/report.html").read_text(encoding="utf-8")
     assert '<section id="audits"' in page
-    assert "Nothing to be done" in workspace.run(analysed, "audits").stdout
+    assert "Nothing to be done" in workspace.run(analysed, "audit_digits").stdout
 
     # A choice of methods keeps the audits that are there: a new one would be another file.
     path = workspace.directory / RECORD.format("sgd", "2")
     before = path.stat().st_ino
     analysed["audit"]["methods"] = ["sgd", "nonprivate"]
-    planned = workspace.planned(analysed, "audits")
+    planned = workspace.planned(analysed, "audit_digits")
     assert planned["audit_cells"] == 1
     assert planned["train_heads"] == 0
-    workspace.run(analysed, "audits")
+    workspace.run(analysed, "audit_digits")
     assert path.stat().st_ino == before
 
 
@@ -50,5 +50,5 @@ def test_a_changed_option_of_an_audit_makes_audits_and_no_heads(
     assert planned["audit_cells"] == planned["audit_cells_without_privacy"] == 1
     assert planned["train_heads"] == planned["extract_features"] == planned["calibrate"] == 0
     del analysed["audit"]["membership"]
-    planned = workspace.planned(analysed, "audits")
+    planned = workspace.planned(analysed, "audit_digits")
     assert (planned["audit_cells"], planned["audit_cells_without_privacy"]) == (1, 0)

@@ -22,7 +22,7 @@ def test_laws_are_made_kept_and_shown(workspace: Workspace, analysed: dict[str, 
     assert "Nothing to be done" in workspace.run(analysed, "representation_law").stdout
 
     analysed["representation_law"]["rows"] = 120
-    planned = workspace.planned(analysed, "representation_law")
+    planned = workspace.planned(analysed, "representation_law_digits")
     assert planned["measure_law"] == 1
     assert planned["tune_network"] == planned["extract_features"] == 0
 
