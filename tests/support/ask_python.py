@@ -6,7 +6,7 @@ Each run and each job of a test starts one, so it imports only what Python has b
 modules took three quarters of its time.
 """
 
-import _signal
+import _signal  # type: ignore[import-not-found]  # `signal` imports much
 import _socket
 import marshal
 import os
