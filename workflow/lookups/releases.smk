@@ -35,6 +35,24 @@ def released_files(wildcards):
     ).input_files()
 
 
+def released_predecessor(wildcards):
+    """The sums of the bundle that a release replaces; a release of the study is made first."""
+    before = STUDY.releases[wildcards.release].predecessor
+    if before is None:
+        return []
+    if before in STUDY.releases:
+        return f"<results>/releases/{before}/{SUMS_FILE}"
+    return str(resolve_path(before) / SUMS_FILE)
+
+
+def tracked_predecessor(wildcards):
+    """The receipt of the release of this study that a release replaces, which MLflow has first."""
+    before = STUDY.releases[wildcards.release].predecessor
+    return (
+        f"<results>/tracking/releases/{before}.json" if before in STUDY.releases else []
+    )
+
+
 def release_paths(release):
     """All that a release makes: its bundle, the mark of its job, and its version in MLflow's registry."""
     return [

@@ -22,12 +22,13 @@ from dpprobe.data.addresses import public_addresses
 from dpprobe.errors import ConfigError
 from dpprobe.analyses.imbalance import list_imbalance_records, list_imbalanced
 from dpprobe.analyses.imbalance.imbalance_record import IMBALANCE
+from dpprobe.options import resolve_path
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.privacy.risk import nominal_epsilon
 from dpprobe.analyses.fairness import list_fairness_files
 from dpprobe.analyses.representation_law import list_law_marks, list_law_records
 from dpprobe.analyses.audit import list_audit_marks, list_audit_records
-from dpprobe.release.bundle import BUNDLE_FILES
+from dpprobe.release.bundle import BUNDLE_FILES, SUMS_FILE
 from dpprobe.results.cell_record import (
     CEILING_HEAD,
     CELL_FILES,

@@ -22,6 +22,8 @@ rule make_release:
         benchmark=lambda wildcards: FILES.list_cells(
             benchmark_cells(wildcards.release), [METRICS_FILE]
         ),
+        # Read once: the bundle of a final release does not change with it.
+        predecessor=ancient(released_predecessor),
         marks=lambda wildcards: FILES.list_marks(benchmark_cells(wildcards.release)),
     output:
         bundle=update(

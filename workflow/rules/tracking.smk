@@ -97,6 +97,7 @@ rule track_release:
             allow_missing=True,
         ),
         store=runs_again("releases/{release}"),
+        predecessor=ancient(tracked_predecessor),
     output:
         "<results>/tracking/releases/{release}.json",
     log:

@@ -199,12 +199,15 @@ def verify(
     *,
     public_key: str | Path | None = None,
     checkpoint: str | Path | None = None,
+    predecessors: Sequence[str | Path] = (),
 ) -> Report:
     """Runs all checks of a bundle that need no private data.
 
     Args:
       public_key: the file with the signer's Ed25519 public key in PEM, not taken from the bundle.
       checkpoint: the file with the backbone's weights, to check the backbone's features too.
+      predecessors: folders of the bundles before this one, or folders that contain them, to follow
+        the chain of predecessors to its end.
 
     Returns:
       A report: `passed`, and `checks`, each with `name`, `passed` and `detail`.
@@ -217,4 +220,5 @@ def verify(
         Path(bundle),
         public_key=None if public_key is None else Path(public_key),
         checkpoint=None if checkpoint is None else Path(checkpoint),
+        predecessors=[Path(folder) for folder in predecessors],
     )

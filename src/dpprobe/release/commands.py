@@ -95,6 +95,15 @@ def add_commands(commands: Parsers) -> None:
         help="the backbone's weights file; dpprobe then checks the backbone too, on a test image",
     )
     verify.add_argument("--public-key", type=Path, help="the signer's Ed25519 public key in PEM")
+    verify.add_argument(
+        "--predecessor",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FOLDER",
+        help="the bundle that this one replaces, or a folder of bundles; dpprobe then follows the "
+        "chain of predecessors to its end; repeatable",
+    )
     verify.add_argument("--all", action="store_true", help="list every check, also those that pass")
     summary = "write backbone and head into one ONNX file"
     export = commands.add_parser("export", parents=[bundle, backbone], help=summary)
@@ -174,7 +183,10 @@ def _run_verify(arguments: argparse.Namespace) -> int:
     from dpprobe.release.verification.verify import verify_bundle
 
     report = verify_bundle(
-        arguments.bundle, public_key=arguments.public_key, checkpoint=arguments.checkpoint
+        arguments.bundle,
+        public_key=arguments.public_key,
+        checkpoint=arguments.checkpoint,
+        predecessors=arguments.predecessor,
     )
     print("\n".join(report.list_checks() if arguments.all else report.summarize()))
     return 0 if report.passed else 1

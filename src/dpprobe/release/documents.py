@@ -97,6 +97,7 @@ def shared_values(
         "calibration": (sure := statement.get("calibration")),
         "sure": sure and items(sure["composition"]),
         "tested": bool(evaluation or sure),
+        "predecessor": statement.get("predecessor"),
         "spent": items(state_spent(statement["ledger"])),
         "use": facts.card.intended_use or items(INTENDED_USE),
         "limits": facts.card.limits or items(LIMITS),

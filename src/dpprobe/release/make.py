@@ -74,6 +74,7 @@ from dpprobe.release.evaluation import (
 from dpprobe.release.leak_check import check_published
 from dpprobe.release.ledger import Booking, Entry, Ledger, Limits, Part, tell_of_entry
 from dpprobe.release.packing import describe_head, pack_head
+from dpprobe.release.predecessor import identify_bundle
 from dpprobe.release.release_choice_price import choice_block
 from dpprobe.release.release_statement import published_options, release_statement
 from dpprobe.release.signing import read_private_key
@@ -93,7 +94,7 @@ logger = logging.getLogger("dpprobe")
 # The number of a release's only head; nothing derives from it.
 _HEAD = 0
 # Options of a release that change nothing of its head.
-NOT_OF_THE_HEAD = {"card", "sign_key", "allow_useless"}
+NOT_OF_THE_HEAD = {"card", "sign_key", "allow_useless", "predecessor"}
 DOCUMENTS_BYTES = 1_000_000  # of a bundle without its weights
 
 
@@ -143,6 +144,15 @@ class _Task:
         return self.study.methods[options.method].fill_paths(
             dataset=options.dataset, backbone=options.backbone
         )
+
+    @cached_property
+    def predecessor(self) -> dict[str, str] | None:
+        """Name and digest of the release that this one replaces; None without one."""
+        named = self.options.predecessor
+        if named is None:
+            return None
+        in_study = named in self.study.releases
+        return identify_bundle(self.output.with_name(named) if in_study else resolve_path(named))
 
     @cached_property
     def method(self) -> MethodOptions:
@@ -482,6 +492,7 @@ class _Task:
                 "backbone": backbone.model_dump(mode="json"),
                 "method": published_options(self.method),
                 "card": self.options.card.model_dump(mode="json"),
+                "predecessor": self.predecessor or {},
             }
         )
         self.output.parent.mkdir(parents=True, exist_ok=True)
@@ -635,6 +646,7 @@ class _Task:
             chosen_from=self.method.chosen_from(self.facts),
             parts=facts.hash_parts(),
             calibration=calibration,
+            predecessor=self.predecessor,
         )
 
     def _reference_backbone(self) -> BackboneFacts:

@@ -31,6 +31,7 @@ def release_statement(
     chosen_from: Mapping[str, Any] | None = None,
     parts: Mapping[str, str] | None,
     calibration: Mapping[str, Any] | None = None,
+    predecessor: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Writes the privacy statement of a release: JSON-compatible, and without private facts.
 
@@ -42,6 +43,7 @@ def release_statement(
       subsample: the `fraction` and the `public_seed` that chose the training examples.
       chosen_from: the rule that chose the head, and its facts; None without one.
       parts: by `BundleFacts.hash_parts`; None before there is a bundle.
+      predecessor: `name` and `sha256` of the release that this one replaces; None without one.
     """
     named = {name: Path(path).name for name, path in options.public_files().items()}
     hashes = {Path(path).name: file_hashes[path] for path in options.public_files().values()}
@@ -75,6 +77,7 @@ def release_statement(
         "evidence": evidence and dict(evidence),
         **({} if parts is None else {"parts": dict(parts)}),
         **({} if calibration is None else {"calibration": dict(calibration)}),
+        **({} if predecessor is None else {"predecessor": dict(predecessor)}),
     }
 
 

@@ -207,6 +207,13 @@ class ReleaseOptions(Options):
         "better than the same answer for all images.",
     )
     card: CardOptions = CardOptions()
+    predecessor: str | None = Field(
+        None,
+        min_length=1,
+        exclude_if=lambda value: value is None,
+        description="The release that this one replaces: its name in this study, or the path of a "
+        "bundle's folder. The bundle names it with its SHA-256.",
+    )
     sign_key: str | None = Field(
         None, min_length=1, description="An Ed25519 private key in PEM, which signs the bundle."
     )

@@ -263,6 +263,14 @@ class Study(_Analysed):
             self._check_names(f"{where}.dataset", [release.dataset], self.datasets)
             self._check_names(f"{where}.backbone", [release.backbone], self.backbones)
             self._check_names(f"{where}.method", [release.method], self.methods)
+            chain = [name]
+            while (before := self.releases[chain[-1]].predecessor) in self.releases:
+                if before in chain:
+                    raise ValueError(
+                        f"{where}.predecessor: {', '.join([*chain, before])}: each is the "
+                        "predecessor of the one before, in a circle; remove one predecessor"
+                    )
+                chain.append(before)
         limits = self.privacy.max_epsilon
         if isinstance(limits, Mapping):
             self._check_names("privacy.max_epsilon", limits, self.datasets)

@@ -183,6 +183,17 @@ def _check_release(study: Study, name: str) -> list[str]:
         faults.append(
             f"sign_key: no file {release.sign_key}; correct the path or put the key there"
         )
+    before = release.predecessor
+    # the file of hashes of a bundle, `release.bundle.SUMS_FILE`
+    if (
+        before
+        and before not in study.releases
+        and not (resolve_path(before) / "SHA256SUMS").is_file()
+    ):
+        faults.append(
+            f"predecessor: {before} is neither another release of this study nor the folder of a "
+            "bundle; correct the name or the path"
+        )
     rows = dataset.used_rows()
     n = dataset.used_units() if unit == "patient" else rows and rows[0]
     if n is not None and (fault := study.release_delta_fault(name, n)):

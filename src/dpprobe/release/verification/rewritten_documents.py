@@ -50,6 +50,7 @@ def check_words(
         chosen_from=options.chosen_from(data_facts(plan, facts)),
         parts=values.get("parts", {}),
         calibration=values.get("calibration"),
+        predecessor=values.get("predecessor"),
     )
     other = set(expected) ^ set(values)
     require_true(not other, f"keys missing or unknown: {', '.join(sorted(map(str, other)))}")

@@ -12,7 +12,7 @@ match word for word. So do card and page. The noise is priced again, by its acco
   changed in bundle.json and in the hashes of the statement. With the backbone, preprocessing and
   probe are computed again;
 - n if no mechanism samples, and names of release, study, dataset, method and backbone, each changed
-  everywhere; words of `card`;
+  everywhere; words of `card`; another predecessor, or none, unless its bundle is passed too;
 - more noise in the statement than was drawn, with every number and sentence that follows from it;
 - blocks that are removed with all that mentions them: a test result, a calibration, the price of a
   choice, patients if the unit is one image; or another unit, changed everywhere;
@@ -29,6 +29,7 @@ clipped, and that n and the units are those of the data.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from dpprobe.errors import DataError
@@ -57,6 +58,7 @@ from dpprobe.release.verification.method import (
     check_rule,
     read_options,
 )
+from dpprobe.release.verification.predecessors import check_predecessors
 from dpprobe.release.verification.rewritten_documents import (
     check_documents,
     check_parts,
@@ -66,12 +68,16 @@ from dpprobe.release.verification.stated_plan import check_price, read_plan, rea
 
 
 def verify_bundle(
-    bundle: Path, *, public_key: Path | None = None, checkpoint: Path | None = None
+    bundle: Path,
+    *,
+    public_key: Path | None = None,
+    checkpoint: Path | None = None,
+    predecessors: Sequence[Path] = (),
 ) -> Report:
     """Runs all checks of a bundle that need no private data.
 
-    `public_key` is the signer's, and `checkpoint` the backbone's weights, to compute it too. Raises
-    DataError for a folder without a bundle, ConfigError for an unusable key.
+    `public_key` is the signer's, and `checkpoint` the backbone's weights, to compute it too.
+    `predecessors` are folders of earlier bundles, or folders that contain them. Raises DataError for a folder without a bundle, ConfigError for an unusable key.
     """
     if not any((bundle / name).exists() for name in (FACTS_FILE, STATEMENT_FILE, SUMS_FILE)):
         raise DataError(f"{bundle}: no bundle in this folder; {_suggest_bundle(bundle)}")
@@ -100,6 +106,7 @@ def verify_bundle(
         checks.run_check("ledger", check_ledger, values, plan),
         checks.run_check("evidence", check_evidence, values, plan),
     )
+    check_predecessors(checks, values, predecessors)
     checks.run_check("documents", check_documents, folder, facts, values, words, *blocks)
     checks.run_check("nothing private beside it", check_leaks, folder)
     stated = (values or {}).get("not_covered", ())

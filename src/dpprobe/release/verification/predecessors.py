@@ -1,0 +1,61 @@
+"""Follows the chain of predecessors that the statement of a bundle begins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from dpprobe.errors import DataError
+from dpprobe.release.bundle import SUMS_FILE, bundle_digest, read_bundle
+from dpprobe.release.predecessor import named_predecessor
+from dpprobe.release.verification.checks import Checks
+from dpprobe.release.verification.stated import Values, require_true
+
+NAME = "predecessors"
+
+
+def check_predecessors(checks: Checks, values: Values | None, folders: Sequence[Path]) -> None:
+    """Checks the chain of predecessors, each in one of the folders or directly inside one."""
+    if folders:
+        checks.run_check(NAME, _follow_chain, values, folders)
+        return
+    try:
+        named = named_predecessor(values or {})
+    except DataError as error:
+        checks.note_check(NAME, False, str(error))
+    else:
+        if named is not None:
+            said = (
+                f"{named['name']}, which this release replaces; pass --predecessor with its folder"
+            )
+            checks.note_check(NAME, None, said)
+
+
+def _follow_chain(values: Values, folders: Sequence[Path]) -> tuple[str, bool]:
+    """Compares each predecessor's digest and name. A chain ends: each digest covers the next."""
+    bundles = {bundle_digest(each): each for folder in folders for each in _list_bundles(folder)}
+    followed: list[str] = []
+    named = named_predecessor(values)
+    require_true(named is not None, "you passed --predecessor, but this bundle names none")
+    while named is not None:
+        name, digest = named["name"], named["sha256"]
+        require_true(
+            digest in bundles,
+            f"{name}, whose {SUMS_FILE} has the SHA-256 {digest}: in none of the folders that you "
+            "passed; pass --predecessor with its folder too",
+        )
+        read = read_bundle(bundles[digest])
+        require_true(
+            read.facts.name == name, f"{bundles[digest]}: is {read.facts.name}, but {name} is named"
+        )
+        followed.append(name)
+        named = named_predecessor(read.statement)
+    return f"{', '.join(followed)}: undamaged, and each is named by its digest", True
+
+
+def _list_bundles(folder: Path) -> list[Path]:
+    """Returns a folder that is a bundle, else the bundles directly inside it."""
+    sums = [folder / SUMS_FILE, *folder.glob(f"*/{SUMS_FILE}")]
+    bundles = [path.parent for path in sums if path.is_file()]
+    require_true(bool(bundles), f"{folder}: no bundle in this folder; correct --predecessor")
+    return bundles
