@@ -6,9 +6,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpprobe.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dpprobe.release.ledger import Ledger
 
 SOME_UNREADABLE = 3  # exit status of `predict`
 SHOWN_UNREADABLE = 20
@@ -17,7 +20,7 @@ Parsers = Any  # argparse has no public type for it
 
 
 def add_commands(commands: Parsers) -> None:
-    """Adds predict, verify, export and ledger to a parser's commands."""
+    """Adds the commands for bundles and ledgers to a parser's commands."""
     bundle = argparse.ArgumentParser(add_help=False)
     bundle.add_argument("bundle", type=Path, help="folder of a release")
     backbone = argparse.ArgumentParser(add_help=False)
@@ -110,6 +113,26 @@ def add_commands(commands: Parsers) -> None:
     export.set_defaults(run=_run_export)
     export.add_argument(
         "--onnx", type=Path, required=True, metavar="FILE", help="the ONNX file to write"
+    )
+    summary = "compare a release with its predecessor: Markdown on standard output"
+    notes = commands.add_parser("release-notes", parents=[bundle], help=summary)
+    notes.set_defaults(run=_run_release_notes)
+    notes.add_argument("predecessor", type=Path, help="folder of the release that it replaces")
+    notes.add_argument(
+        "--ledger",
+        type=Path,
+        metavar="FOLDER",
+        help="the private folder of the dataset's ledger, data/NAME; the notes then state the total "
+        "epsilon of today",
+    )
+    notes.add_argument(
+        "--max-epsilon", type=float, help="the limit of that total, privacy.max_epsilon of the study"
+    )
+    summary = "let MLflow's alias `released` name the predecessor of a release again"
+    rollback = commands.add_parser("rollback", parents=[bundle], help=summary)
+    rollback.set_defaults(run=_run_rollback)
+    rollback.add_argument(
+        "--undo", action="store_true", help="let the alias name this release again"
     )
     summary = "show the releases of a dataset and their total privacy cost"
     ledger = commands.add_parser("ledger", help=summary)
@@ -211,21 +234,48 @@ def _run_export(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _run_release_notes(arguments: argparse.Namespace) -> int:
+    # heavy, and `dpprobe --help` is to be quick
+    from dpprobe.release.bundle import read_bundle
+    from dpprobe.release.release_notes import write_notes
+
+    new, old = read_bundle(arguments.bundle), read_bundle(arguments.predecessor)
+    ledger = None if arguments.ledger is None else _open_ledger(arguments.ledger)
+    print(write_notes(new, old, ledger=ledger, max_epsilon=arguments.max_epsilon), end="")
+    return 0
+
+
+def _run_rollback(arguments: argparse.Namespace) -> int:
+    # heavy: mlflow
+    from dpprobe.tracking.release_aliases import roll_back
+
+    print(roll_back(arguments.bundle, undo=arguments.undo))
+    return 0
+
+
 def _run_ledger(arguments: argparse.Namespace) -> int:
     # heavy, and `dpprobe --help` is to be quick
-    from dpprobe.release.ledger import LEDGER_FILE, Ledger, describe_ledger
+    from dpprobe.release.ledger import describe_ledger
 
-    folder, names = arguments.folder, (LEDGER_FILE, "dataset.json")
-    ledger = Ledger(folder / LEDGER_FILE)
-    if not any((folder / name).is_file() for name in names):
-        inner = sorted({str(path.parent) for name in names for path in folder.glob(f"*/{name}")})
-        remedy = "name the folder of a dataset, which is <data_dir>/<dataset>"
-        if inner:
-            remedy = f"is it {' or '.join(inner)}?"
-        raise ConfigError(f"{folder}: this folder has neither a ledger nor split tables; {remedy}")
+    ledger = _open_ledger(arguments.folder)
     if (arguments.abandon is None) != (arguments.reason is None):
         raise ConfigError("--abandon and --reason belong together; write both")
     if arguments.abandon is not None:
         ledger.abandon_entry(arguments.abandon, arguments.reason)
     print(describe_ledger(ledger, delta=arguments.delta))
     return 0
+
+
+def _open_ledger(folder: Path) -> Ledger:
+    """Opens the ledger of a dataset; raises ConfigError for a folder of no dataset."""
+    # heavy, and `dpprobe --help` is to be quick
+    from dpprobe.release.ledger import LEDGER_FILE, Ledger
+
+    names = (LEDGER_FILE, "dataset.json")
+    if not any((folder / name).is_file() for name in names):
+        inner = sorted({str(path.parent) for name in names for path in folder.glob(f"*/{name}")})
+        remedy = "name the folder of a dataset, which is <data_dir>/<dataset>"
+        if inner:
+            remedy = f"is it {' or '.join(inner)}?"
+        raise ConfigError(f"{folder}: this folder has neither a ledger nor split tables; {remedy}")
+    return Ledger(folder / LEDGER_FILE)

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from mlflow import MlflowClient, pyfunc
-from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.models import ModelSignature
 from mlflow.models.model import MLMODEL_FILE_NAME
@@ -35,9 +34,17 @@ from dpprobe.release.bundle import (
     read_bundle,
 )
 from dpprobe.release.documents import is_telling
+from dpprobe.release.predecessor import named_predecessor
 from dpprobe.release.prediction_table import value_columns
 from dpprobe.results.summary import rounded_up
 from dpprobe.tracking import served_release
+from dpprobe.tracking.release_aliases import (
+    DIGEST,
+    PREDECESSOR,
+    RELEASE,
+    RELEASES_FOLDER,
+    ReleaseModel,
+)
 from dpprobe.tracking.runs import (
     MetricValue,
     RunContents,
@@ -51,10 +58,7 @@ from dpprobe.tracking.writer import fit_to_tag, leave_receipt, open_writer
 
 logger = logging.getLogger("dpprobe")
 
-ALIAS = "released"
 FOLDER = "model"  # folder in the run's artifacts
-DIGEST = "bundle_digest"  # tag of runs and versions
-RELEASES_FOLDER = "_releases"  # folder of artifacts; no dataset has this name
 DATA = "bundle"  # the bundle's folder in the model's data
 DESCRIPTION_LENGTH = 4900  # PostgreSQL refuses descriptions above 5000 characters
 LOADER = served_release.__name__  # the module that MLflow imports to load a release
@@ -64,11 +68,12 @@ REQUIRED = ("mlflow", "numpy", "pandas", "pillow", "pyarrow", "pydantic", "safet
 def register_release(
     bundle: Path, *, uri: str, study: str, artifact_root: Path, receipt: Path, lock: Path
 ) -> None:
-    """Brings MLflow up to date with a release: its run, its model version, the alias `released`.
+    """Brings MLflow up to date with a release: its run, its model version, the aliases.
 
     Each bundle digest has one run and one version. A second call creates nothing twice, and
     completes what a crash interrupted. An older bundle of the same name keeps its version, without
-    the alias. Arguments are as for `dpprobe.tracking.ingest.update_dataset`.
+    the alias. A release with a predecessor becomes the next version of the predecessor's model, if
+    that is registered. Arguments are as for `dpprobe.tracking.ingest.update_dataset`.
     """
     content = read_bundle(bundle)
     digest = bundle_digest(bundle)
@@ -84,7 +89,7 @@ def register_release(
             [run],
             outdates=lambda key: key.startswith(older),
         )
-        model = model_name(study, name)
+        model = _find_model(writer.client, study, content)
         version = _register_bundle(writer.client, model, content, writer.runs[run.key], digest)
     leave_receipt(
         receipt, writer, uri=uri, dataset=RELEASES_FOLDER,
@@ -96,6 +101,19 @@ def register_release(
 
 def model_name(study: str, release: str) -> str:
     return f"{study}.release.{release}"
+
+
+def _find_model(client: MlflowClient, study: str, bundle: Bundle) -> str:
+    """Names the model that has the predecessor of a release, else the release's own model."""
+    own = model_name(study, bundle.facts.name)
+    if (named := named_predecessor(bundle.statement)) is None:
+        return own
+    condition = f"tags.{DIGEST} = '{named['sha256']}'"
+    found = {each.name for each in search_all(partial(client.search_model_versions, condition))}
+    # of a bundle that several studies have, the model of this study
+    return min(
+        found, key=lambda model: (not model.startswith(model_name(study, "")), model), default=own
+    )
 
 
 def release_run(bundle: Bundle, *, study: str, digest: str) -> RunContents:
@@ -150,8 +168,8 @@ def _list_metrics(statement: Any) -> list[MetricValue]:
 def _register_bundle(
     client: MlflowClient, name: str, bundle: Bundle, run_id: str, digest: str
 ) -> str:
-    """Gives the alias to a bundle's version, which is created if needed; returns the version."""
-    facts = bundle.facts
+    """Registers a bundle's version if needed, and sets the aliases; returns the version."""
+    facts, named = bundle.facts, named_predecessor(bundle.statement)
     try:
         client.create_registered_model(
             name,
@@ -163,9 +181,7 @@ def _register_bundle(
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
-    versions: list[ModelVersion] = list(
-        search_all(partial(client.search_model_versions, f"name = '{name}'"))
-    )
+    versions = ReleaseModel.read(client, name).versions
     registered = next((each for each in versions if each.run_id == run_id), None)
     if registered is None or not _is_whole(client, run_id, bundle):
         with tempfile.TemporaryDirectory() as temporary, warnings.catch_warnings():
@@ -179,14 +195,17 @@ def _register_bundle(
             name,
             source=f"runs:/{run_id}/{FOLDER}",
             run_id=run_id,
-            tags={DIGEST: digest, "epsilon": f"{bundle.statement['epsilon_target']:g}"},
+            tags={
+                DIGEST: digest,
+                RELEASE: facts.name,
+                "epsilon": f"{bundle.statement['epsilon_target']:g}",
+                **({PREDECESSOR: named["sha256"]} if named else {}),
+            },
             description=describe_release(bundle),
         )
         logger.info("MLflow: registered %s, version %s", name, registered.version)
     # For existing versions too, because a crash may have created a version without its alias.
-    current = client.get_registered_model(name).aliases.get(ALIAS)
-    if str(current) != str(registered.version):  # some stores return numbers
-        client.set_registered_model_alias(name, ALIAS, registered.version)
+    ReleaseModel.read(client, name).release(registered)
     for other in versions:
         # a version of this bundle whose run was deleted
         if other.tags.get(DIGEST) == digest and other.run_id != run_id:

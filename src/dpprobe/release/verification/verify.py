@@ -77,7 +77,8 @@ def verify_bundle(
     """Runs all checks of a bundle that need no private data.
 
     `public_key` is the signer's, and `checkpoint` the backbone's weights, to compute it too.
-    `predecessors` are folders of earlier bundles, or folders that contain them. Raises DataError for a folder without a bundle, ConfigError for an unusable key.
+    `predecessors` are folders of earlier bundles, or folders that contain them. Raises
+    DataError for a folder without a bundle, ConfigError for an unusable key.
     """
     if not any((bundle / name).exists() for name in (FACTS_FILE, STATEMENT_FILE, SUMS_FILE)):
         raise DataError(f"{bundle}: no bundle in this folder; {_suggest_bundle(bundle)}")
