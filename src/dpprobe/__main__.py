@@ -18,6 +18,7 @@ from dpprobe.reporting.results_command import add_command as add_results
 from dpprobe.study import catalog
 from dpprobe.study.check_command import add_command as add_check
 from dpprobe.study.run_command import add_command as add_run
+from dpprobe.tracking.rollback_command import add_command as add_rollback
 from dpprobe.versions import code_version
 
 
@@ -35,6 +36,7 @@ def main() -> None:
     add_init(commands)
     add_plan(commands)
     add_results(commands)
+    add_rollback(commands)
     add_doctor(commands)
     arguments, words = parser.parse_known_args()
     arguments.words = words

@@ -12,6 +12,7 @@ from dpprobe.heads.fitted import CLASS_PRIORS
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.release.bundle import BackboneFacts, BundleFacts, HeadFacts, write_bundle, write_sums
+from dpprobe.release.predecessor import identify_bundle
 from dpprobe.release.release_choice_price import NO_CHOICE
 from dpprobe.release.release_statement import release_statement
 
@@ -42,6 +43,9 @@ def write_example(
     choice: dict[str, Any] | None = None,
     ledger: dict[str, Any] | None = None,
     subsample: dict[str, Any] | None = None,
+    name: str = "lesions_v1",
+    predecessor: Path | None = None,
+    classes: tuple[str, ...] = CLASSES,
 ) -> Path:
     """Writes a bundle of random weights, all files but the documents real; returns its folder."""
     from dpprobe.backbones.backbone import Runtime
@@ -62,13 +66,13 @@ def write_example(
     backbone = Pixels(family="pixels", size=8)
     loaded = load_backbone(backbone, runtime=Runtime(device="cpu"))
     generator = np.random.default_rng(0)
-    weights = generator.normal(size=(len(CLASSES), 64 + 1)).astype(np.float32)
+    weights = generator.normal(size=(len(classes), 64 + 1)).astype(np.float32)
     facts = BundleFacts(
-        name="lesions_v1",
+        name=name,
         study="clinic",
         dataset="lesions",
         dpprobe="0.1.0",
-        class_names=CLASSES,
+        class_names=classes,
         multi_label=False,
         dimension=64,
         backbone=BackboneFacts(
@@ -110,6 +114,7 @@ def write_example(
         ledger=LEDGER if ledger is None else ledger,
         subsample=subsample,
         parts=facts.hash_parts(),
+        predecessor=identify_bundle(predecessor) if predecessor else None,
     )
     arrays = {CLASS_PRIORS: PRIORS} if method.releases_priors else {}
     write_bundle(folder, facts, weights=weights, arrays=arrays, statement=statement)

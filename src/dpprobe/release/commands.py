@@ -122,17 +122,13 @@ def add_commands(commands: Parsers) -> None:
         "--ledger",
         type=Path,
         metavar="FOLDER",
-        help="the private folder of the dataset's ledger, data/NAME; the notes then state the total "
-        "epsilon of today",
+        help="the private folder of the dataset's ledger, data/NAME; the notes then have today's "
+        "total epsilon",
     )
     notes.add_argument(
-        "--max-epsilon", type=float, help="the limit of that total, privacy.max_epsilon of the study"
-    )
-    summary = "let MLflow's alias `released` name the predecessor of a release again"
-    rollback = commands.add_parser("rollback", parents=[bundle], help=summary)
-    rollback.set_defaults(run=_run_rollback)
-    rollback.add_argument(
-        "--undo", action="store_true", help="let the alias name this release again"
+        "--max-epsilon",
+        type=float,
+        help="the limit of that total, privacy.max_epsilon of the study",
     )
     summary = "show the releases of a dataset and their total privacy cost"
     ledger = commands.add_parser("ledger", help=summary)
@@ -242,14 +238,6 @@ def _run_release_notes(arguments: argparse.Namespace) -> int:
     new, old = read_bundle(arguments.bundle), read_bundle(arguments.predecessor)
     ledger = None if arguments.ledger is None else _open_ledger(arguments.ledger)
     print(write_notes(new, old, ledger=ledger, max_epsilon=arguments.max_epsilon), end="")
-    return 0
-
-
-def _run_rollback(arguments: argparse.Namespace) -> int:
-    # heavy: mlflow
-    from dpprobe.tracking.release_aliases import roll_back
-
-    print(roll_back(arguments.bundle, undo=arguments.undo))
     return 0
 
 

@@ -1,0 +1,231 @@
+"""Release notes: compares a release with its predecessor, in Markdown for whoever deploys it.
+
+Everything comes from the two bundles, which are public, and from the sum of a ledger, which is
+computed from plans alone; so notes release no more. No row of data is read.
+
+**Difference of two test results.** Each has a 95% interval, which covers noise and choice of test
+units. Noise is independent, but both may have measured the same units, so the errors may depend on
+each other. The standard deviation of a difference is at most the sum of both (Minkowski), however
+they depend. So the interval from the lowest to the highest difference of the two intervals holds at
+95% for normal errors, and at 90% for any (Bonferroni).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from dpprobe.errors import DataError
+from dpprobe.release.bundle import SUMS_FILE, Bundle, BundleFacts, bundle_digest
+from dpprobe.release.documents import (
+    METRICS,
+    UNITS,
+    as_code,
+    format_price,
+    format_small,
+    in_markdown,
+    state_measured,
+    state_spent,
+    unit_of,
+)
+from dpprobe.release.ledger import Ledger
+from dpprobe.release.predecessor import named_predecessor
+
+SHOWN = 100  # names of classes in a line
+# Facts of a backbone that nobody has to act on.
+_UNUSED = {"name", "probe", "versions", "trained"}
+
+
+def write_notes(
+    new: Bundle, old: Bundle, *, ledger: Ledger | None = None, max_epsilon: float | None = None
+) -> str:
+    """Writes the notes of a release that replaces another, in Markdown.
+
+    Args:
+      ledger: of the release's dataset, for the total epsilon of today; by default the notes have
+        the total at the time of the release.
+      max_epsilon: the limit of this total.
+
+    Raises:
+      DataError: if the release names another predecessor, or the ledger does not have the release.
+    """
+    named = named_predecessor(new.statement)
+    if named is not None and named["sha256"] != bundle_digest(old.folder):
+        raise DataError(
+            f"{old.folder}: not the predecessor that {new.folder} names, which is {named['name']} "
+            f"with the SHA-256 {named['sha256']} of its {SUMS_FILE}; pass that bundle"
+        )
+    before, now = as_code(old.facts.name), as_code(new.facts.name)
+    chosen = [f"{now} names no predecessor; this comparison with {before} was chosen.", ""]
+    lines = [
+        f"# {now}, compared with {before}",
+        "",
+        *([] if named else chosen),
+        "## Test result",
+        "",
+        *_compare_results(new, old),
+        "",
+        "## Privacy",
+        "",
+        f"| | {before} | {now} |",
+        "|---|---|---|",
+        *_list_privacy(new.statement, old.statement),
+        "",
+        _state_total(new, ledger, max_epsilon),
+        "",
+        "## What changes for a deployment",
+        "",
+        *(_list_deployment(new, old) or ["- nothing: classes, backbone and output are as before"]),
+        "",
+        "## What changes in training",
+        "",
+        *(_list_changes(_training(new.facts), _training(old.facts)) or ["- no option"]),
+    ]
+    return "\n".join([*lines, ""])
+
+
+def _compare_results(new: Bundle, old: Bundle) -> list[str]:
+    before, now = (each.statement["evaluation"] for each in (old, new))
+    shown = [
+        f"- {as_code(each.facts.name)}: "
+        + (in_markdown(f"{state_measured(result)}, n = {result['n']:,}") if result else "none")
+        for each, result in ((old, before), (new, now))
+    ]
+    if not before or not now or before["metric"] != now["metric"]:
+        verdict = "The two cannot be compared: both must publish a result of the same metric."
+        return [verdict, "", *shown]
+    test = f"test {UNITS[unit_of(new.statement)][1]}"
+    others = old.facts.dataset != new.facts.dataset or before["n"] != now["n"]
+    remark = (
+        f"Dataset or number of {test} changed, so other {test} may explain a part of it."
+        if others
+        else f"If other {test} were measured, they may explain a part of it."
+    )
+    how = f"The interval adds the margins of both results, because they may share {test}."
+    return [state_difference(now, before), "", *shown, "", f"{how} {remark}"]
+
+
+def state_difference(now: Mapping[str, Any], before: Mapping[str, Any]) -> str:
+    """States the difference of two results of one metric with a conservative 95% interval."""
+    low = now["interval"][0] - before["interval"][1]
+    high = now["interval"][1] - before["interval"][0]
+    factor, digits, unit = (1, 3, "") if now["metric"] == "auc" else (100, 1, " points")
+    shown, least, most = (
+        f"{factor * each:+.{digits}f}" for each in (now["value"] - before["value"], low, high)
+    )
+    verdict = "it is higher now" if low > 0 else "it is lower now" if high < 0 else None
+    told = f"{METRICS[now['metric']]}: " + (verdict or "the two results cannot be told apart")
+    return f"{told}. Difference {shown}{unit} (95% CI {least} to {most})."
+
+
+def _list_privacy(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[str]:
+    def test_epsilon(statement: Mapping[str, Any]) -> str:
+        blocks = (statement["evaluation"], statement.get("calibration"))
+        prices = [block["epsilon"] for block in blocks if block and block["epsilon"] is not None]
+        return " and ".join(map(format_price, prices)) or "none"
+
+    rows = {
+        "epsilon of training": lambda each: format_price(each["epsilon_realised"]),
+        "delta": lambda each: format_small(each["delta"]),
+        "unit of privacy": lambda each: in_markdown(each["unit_of_privacy"]),
+        "training units (n)": lambda each: f"{each['n']:,}",
+        "epsilon of test result and calibration": test_epsilon,
+    }
+    for title, show in rows.items():
+        yield f"| {title} | {show(old)} | {show(new)} |"
+
+
+def _state_total(new: Bundle, ledger: Ledger | None, max_epsilon: float | None) -> str:
+    block = new.statement["ledger"]
+    total = in_markdown(state_spent(block))
+    if ledger is not None:
+        if bundle_digest(new.folder) not in {entry.digest for entry in ledger.read_entries()}:
+            raise DataError(
+                f"{ledger.path}: has no entry of {new.folder}; pass the ledger of its dataset"
+            )
+        spent = ledger.compute_spent(block["delta"])
+        block = spent.to_block(entry=None, unit=block["unit"], delta=block["delta"])
+        total += (
+            f" Today's total over {spent.entries} releases: {'' if spent.exact else 'at most '}"
+            f"epsilon {format_price(spent.epsilon)}."
+        )
+    if max_epsilon is not None:
+        left = max(0.0, max_epsilon - block["epsilon"])
+        total += (
+            f" The limit is epsilon {max_epsilon:g}, which leaves {left:.3g}. Releases together "
+            "cost less than the sum of their epsilons, so a slightly larger one may fit."
+        )
+    return total
+
+
+def _list_deployment(new: Bundle, old: Bundle) -> list[str]:
+    return [
+        *_compare_classes(new.facts.class_names, old.facts.class_names),
+        *_list_changes(_deployed(new), _deployed(old)),
+    ]
+
+
+def _compare_classes(new: Sequence[str], old: Sequence[str]) -> list[str]:
+    """Lists classes that were added, removed, renamed or moved; new names at a place rename."""
+    pairs = zip(old, new, strict=False) if len(old) == len(new) else ()
+    renamed = {a: b for a, b in pairs if a not in new and b not in old}
+    lines = [
+        f"- class {as_code(a)} is now {as_code(b)}: renamed, or replaced"
+        for a, b in list(renamed.items())[:SHOWN]
+    ]
+    groups = {
+        "added": [name for name in new if name not in old and name not in renamed.values()],
+        "removed": [name for name in old if name not in new and name not in renamed],
+    }
+    lines += [f"- classes {done}: {_join_names(names)}" for done, names in groups.items() if names]
+    if [name for name in old if name in new] != [name for name in new if name in old]:
+        lines.append(f"- another order of classes in every output: {_join_names(new)}")
+    return lines
+
+
+def _join_names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN} more, in `bundle.json`" if len(names) > SHOWN else ""
+    return ", ".join(map(as_code, names[:SHOWN])) + more
+
+
+def _deployed(bundle: Bundle) -> dict[str, Any]:
+    """Returns the facts that decide which inputs a head takes and which outputs it has."""
+    facts = bundle.facts
+    return {
+        "backbone": facts.backbone.model_dump(mode="json", exclude=_UNUSED),
+        "features per image": facts.dimension,
+        "normalisation": _show(facts.head.options.get("normalize")),
+        "several labels per image": facts.multi_label,
+        "scores to probabilities": bundle.link,
+        "calibrated, with sets and abstention": bundle.calibration is not None,
+        "trained for equally frequent classes": facts.head.class_priors is not None,
+    }
+
+
+def _training(facts: BundleFacts) -> dict[str, Any]:
+    options = {key: value for key, value in facts.head.options.items() if key != "normalize"}
+    return {"dataset": facts.dataset, "method": facts.head.method, "options": options}
+
+
+def _list_changes(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[str]:
+    before, now = dict(_flatten(old)), dict(_flatten(new))
+    return [
+        f"- {in_markdown(key)}: {_show(before.get(key))}, now {_show(now.get(key))}"
+        for key in dict.fromkeys([*before, *now])
+        if before.get(key) != now.get(key)
+    ]
+
+
+def _flatten(values: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{place}{key}.")
+        else:
+            yield f"{place}{key}", value
+
+
+def _show(value: Any) -> str:
+    if value is None:
+        return "none"
+    return as_code(value if isinstance(value, str) else json.dumps(value))

@@ -1,0 +1,22 @@
+"""The command that moves MLflow's alias `released` to the release before: `dpprobe rollback`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+
+def add_command(commands: Any) -> None:
+    summary = "let MLflow's alias `released` name the predecessor of a release again"
+    parser: argparse.ArgumentParser = commands.add_parser("rollback", help=summary)
+    parser.set_defaults(run=_run_rollback)
+    parser.add_argument("bundle", type=Path, help="the release, in the results_dir of its study")
+    parser.add_argument("--undo", action="store_true", help="let the alias name this release again")
+
+
+def _run_rollback(arguments: argparse.Namespace) -> int:
+    from dpprobe.tracking.release_aliases import roll_back  # imports mlflow
+
+    print(roll_back(arguments.bundle, undo=arguments.undo))
+    return 0
