@@ -147,6 +147,7 @@ def long_release(release: Release) -> Release:
         **_long_lists(statement),
         "unit_of_privacy": "one patient (all of their training images together)",
         "promise": statement["promise"] + more,
+        "predecessor": {"name": "lesions of all clinics, " * 4, "sha256": "0123456789abcdef" * 4},
         "selection": {
             "released": "the outputs of the trial with the largest noisy score",
             "trials": "geometric",

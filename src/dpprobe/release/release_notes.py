@@ -88,8 +88,7 @@ def write_notes(
 def _compare_results(new: Bundle, old: Bundle) -> list[str]:
     before, now = (each.statement["evaluation"] for each in (old, new))
     shown = [
-        f"- {as_code(each.facts.name)}: "
-        + (in_markdown(f"{state_measured(result)}, n = {result['n']:,}") if result else "none")
+        f"- {as_code(each.facts.name)}: {in_markdown(_state_result(result))}"
         for each, result in ((old, before), (new, now))
     ]
     if not before or not now or before["metric"] != now["metric"]:
@@ -104,6 +103,10 @@ def _compare_results(new: Bundle, old: Bundle) -> list[str]:
     )
     how = f"The interval adds the margins of both results, because they may share {test}."
     return [state_difference(now, before), "", *shown, "", f"{how} {remark}"]
+
+
+def _state_result(result: Mapping[str, Any] | None) -> str:
+    return f"{state_measured(result)}, n = {result['n']:,}" if result else "none"
 
 
 def state_difference(now: Mapping[str, Any], before: Mapping[str, Any]) -> str:
@@ -138,7 +141,7 @@ def _list_privacy(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[st
 
 def _state_total(new: Bundle, ledger: Ledger | None, max_epsilon: float | None) -> str:
     block = new.statement["ledger"]
-    total = in_markdown(state_spent(block))
+    total = f"{in_markdown(state_spent(block))}"
     if ledger is not None:
         if bundle_digest(new.folder) not in {entry.digest for entry in ledger.read_entries()}:
             raise DataError(
@@ -192,10 +195,11 @@ def _join_names(names: Sequence[str]) -> str:
 def _deployed(bundle: Bundle) -> dict[str, Any]:
     """Returns the facts that decide which inputs a head takes and which outputs it has."""
     facts = bundle.facts
+    normalize = facts.head.options.get("normalize")
     return {
         "backbone": facts.backbone.model_dump(mode="json", exclude=_UNUSED),
         "features per image": facts.dimension,
-        "normalisation": _show(facts.head.options.get("normalize")),
+        "normalisation": normalize if isinstance(normalize, str) else json.dumps(normalize),
         "several labels per image": facts.multi_label,
         "scores to probabilities": bundle.link,
         "calibrated, with sets and abstention": bundle.calibration is not None,

@@ -41,7 +41,7 @@ def roll_back(bundle: Path, *, undo: bool = False) -> str:
       DataError: if the bundle was not tracked in the results of a study.
       TrackingError: if there is no version to go back to, or MLflow cannot be reached.
     """
-    folder = bundle.resolve()
+    folder = bundle.absolute()
     results, digest = folder.parents[1], bundle_digest(folder)
     receipt = results / "tracking/releases" / f"{folder.name}.json"
     if not receipt.is_file() or store_missing(receipt):

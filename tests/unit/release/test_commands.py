@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dpprobe.__main__ import main
+from tests.support.bundles import write_example
 from tests.support.release_study import release, study, write_features
 
 
@@ -67,6 +68,21 @@ def test_help_names_every_command_and_loads_nothing_heavy() -> None:
     )
     words = [sys.executable, "-c", code]
     shown = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    for command in ("predict", "verify", "export", "ledger"):
+    for command in ("predict", "verify", "export", "release-notes", "rollback", "ledger"):
         assert f"\n    {command} " in shown
     assert shown.endswith("[]\n")
+
+
+def test_a_release_is_compared_and_rolled_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = write_example(tmp_path / "first")
+    second = write_example(tmp_path / "second", name="lesions_v2", predecessor=first)
+    folders = (str(second), str(first))
+    assert run(monkeypatch, "release-notes", *folders, "--max-epsilon", "5") == 0
+    said = capsys.readouterr().out
+    assert said.startswith("# `lesions_v2`, compared with `lesions_v1`\n")
+    assert "which leaves 4." in said
+    refused = run(monkeypatch, "release-notes", *folders, "--ledger", str(tmp_path / "data"))
+    assert "neither a ledger nor split tables" in str(refused)
+    assert "MLflow has no record of this bundle" in str(run(monkeypatch, "rollback", folders[0]))

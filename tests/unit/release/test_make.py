@@ -375,6 +375,27 @@ def test_an_error_after_the_booking_says_that_the_entry_counts(
     assert [entry.state for entry in ledger(folder).read_entries()] == ["abandoned", "closed"]
 
 
+def test_a_release_names_the_release_that_it_replaces(folder: Path) -> None:
+    first = release(folder, study(folder))
+    made = study(folder, name="second", predecessor="first")
+    made = made.model_copy(update={"releases": made.releases | study(folder).releases})
+    second = release(folder, made, "second")
+    named = bundle.read_bundle(second).statement["predecessor"]
+    assert named == {"name": "first", "sha256": bundle.bundle_digest(first)}
+    report = verify_bundle(second, predecessors=[first])
+    assert report.passed, report.summarize()
+    assert any("first: undamaged" in line for line in report.summarize())
+    # final, as for the card: to remove the name afterwards makes no other release
+    kept = contents(second)
+    release(folder, study(folder, name="second"), "second")
+    assert contents(second) == kept
+    (first / bundle.CARD_FILE).write_text("another promise")
+    for wrong, words in ((first, r"first: README\.md: missing, or changed"), (folder, "no bundle")):
+        with pytest.raises(DataError, match=words):
+            release(folder, study(folder, name="third", predecessor=str(wrong)), "third")
+    assert len(ledger(folder).read_entries()) == 2, "nothing is booked"
+
+
 def test_nothing_is_booked_where_something_is_wrong_beforehand(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

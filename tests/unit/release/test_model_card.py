@@ -129,6 +129,15 @@ def test_people_read_promise_attack_limits_and_ledger(tmp_path: Path, release: R
         assert item[1:].replace("`", "") in text
 
 
+def test_it_names_the_release_that_it_replaces(tmp_path: Path, release: Release) -> None:
+    facts, statement = release
+    named = {"name": "lesions v0", "sha256": "0123456789abcdef" * 4}
+    text = card(tmp_path, facts, {**statement, "predecessor": named}).text
+    line = "This release replaces `lesions v0`, whose `SHA256SUMS` has the SHA-256 "
+    assert f"\n{line}`{named['sha256']}`.\n" in text
+    assert "replaces" not in card(tmp_path, facts, statement).text
+
+
 def test_a_persons_words_replace_the_defaults(tmp_path: Path, release: Release) -> None:
     facts, statement = release
     words = CardFacts(intended_use="Sorting.", limits="Not at night.\n\nNot abroad.", contact="me")

@@ -95,7 +95,8 @@ def test_nothing_breaks_out_of_it(tmp_path: Path, release: Release) -> None:
             "card": CardFacts(intended_use=joined, limits=joined, contact=joined),
         }
     )
-    content = page(tmp_path, hostile, statement)
+    named = {"name": HOSTILE[0], "sha256": HOSTILE[1]}
+    content = page(tmp_path, hostile, {**statement, "predecessor": named})
     allowed = set(re.findall(r"<[^>]*>", plain))
     new = set(re.findall(r"<[^>]*>", content)) - allowed
     assert new == set()
@@ -108,6 +109,7 @@ def test_long_lists_and_texts_are_cut(tmp_path: Path, release: Release) -> None:
     text = text_of(page(tmp_path, *long_release(release)))
     assert f"and {1000 - CLASSES_SHOWN} more, in bundle.json" in text
     assert text.count("… (README.md)") == 2
+    assert "This release replaces lesions of all clinics, lesions of all … ." in text
     assert "Together they cost one patient at most epsilon 2.313" in text
 
 

@@ -1,0 +1,144 @@
+"""Release notes: what noise explains is no difference; what a deployment must change is told."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpprobe.artifacts import read_json, write_json
+from dpprobe.errors import DataError
+from dpprobe.release.bundle import FACTS_FILE, bundle_digest, read_bundle, write_sums
+from dpprobe.release.documents import format_price
+from dpprobe.release.ledger import Ledger, Limits
+from dpprobe.release.release_notes import state_difference, write_notes
+from tests.support.bundles import CLASSES, write_example
+from tests.support.releases import measured
+from tests.unit.release.test_ledger import DELTA, booking
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_example(tmp_path_factory.mktemp("old") / "v1", evaluation=measured())
+
+
+def successor(old: Path, folder: Path, **options: Any) -> Path:
+    return write_example(folder / "v2", name="lesions_v2", predecessor=old, **options)
+
+
+def edited(bundle: Path, **facts: Any) -> Path:
+    write_json(bundle / FACTS_FILE, read_json(bundle / FACTS_FILE) | facts)
+    write_sums(bundle)
+    return bundle
+
+
+def notes(new: Path, old: Path, **options: Any) -> str:
+    return write_notes(read_bundle(new), read_bundle(old), **options)
+
+
+def result(value: float, margin: float, metric: str = "accuracy") -> dict[str, Any]:
+    return {"metric": metric, "value": value, "interval": [value - margin, value + margin]}
+
+
+@pytest.mark.parametrize(
+    ("now", "words"),
+    [
+        (result(0.83, 0.02), "Accuracy: the two results cannot be told apart. Difference +3.0 "
+                             "points (95% CI -1.0 to +7.0)."),
+        (result(0.85, 0.02), "Accuracy: it is higher now. Difference +5.0 points (95% CI +1.0 to "
+                             "+9.0)."),
+        (result(0.75, 0.02), "Accuracy: it is lower now. Difference -5.0 points (95% CI -9.0 to "
+                             "-1.0)."),
+    ],
+)  # fmt: skip
+def test_a_difference_has_the_margins_of_both(now: dict[str, Any], words: str) -> None:
+    assert state_difference(now, result(0.80, 0.02)) == words
+
+
+def test_an_auc_is_no_share() -> None:
+    words = state_difference(result(0.9, 0.01, "auc"), result(0.8, 0.02, "auc"))
+    assert words.endswith("Difference +0.100 (95% CI +0.070 to +0.130).")
+
+
+def test_the_same_head_again_changes_nothing(old: Path, tmp_path: Path) -> None:
+    text = notes(successor(old, tmp_path, evaluation=measured(), epsilon=1.0), old)
+    assert text.startswith("# `lesions_v2`, compared with `lesions_v1`\n\n## Test result\n\nAccur")
+    assert "cannot be told apart. Difference +0.0 points (95% CI -8.0 to +8.0)." in text
+    assert "- `lesions_v1`: Accuracy 81.2% (95% CI 77.2 to 85.2%), n = 375\n" in text
+    assert "If other test images were measured, they may explain a part of it." in text
+    assert "| training units (n) | 1,500 | 1,500 |" in text
+    assert "- nothing: classes, backbone and output are as before\n" in text
+    assert text.endswith("## What changes in training\n\n- no option\n")
+
+
+def test_a_deployment_is_told_what_it_must_change(old: Path, tmp_path: Path) -> None:
+    new = successor(
+        old, tmp_path, n=1600, classes=("nevus", "keratosis", "melanoma"),
+        options={"head": "feature_covariance", "normalize": "centred", "steps": 9},
+    )  # fmt: skip
+    backbone = read_json(new / FACTS_FILE)["backbone"]
+    backbone["preprocessing"] |= {"size": 224}
+    edited(new, backbone=backbone | {"weights_sha256": "ab" * 32}, dataset="more lesions")
+    text = notes(new, old)
+    for line in (
+        "The two cannot be compared: both must publish a result of the same metric.",
+        "- `lesions_v2`: none",
+        "| training units (n) | 1,500 | 1,600 |",
+        "- class `naevus` is now `nevus`: renamed, or replaced",
+        "- another order of classes in every output: `nevus`, `keratosis`, `melanoma`",
+        f"- backbone.weights\\_sha256: none, now `{'ab' * 32}`",
+        "- backbone.preprocessing.size: `8`, now `224`",
+        "- dataset: `lesions`, now `more lesions`",
+        "- options.steps: `6`, now `9`",
+    ):
+        assert f"{line}\n" in text, text
+    assert "- normalisation: `l2`, now " in text
+
+
+def test_classes_that_came_and_went_are_named(old: Path, tmp_path: Path) -> None:
+    new = successor(old, tmp_path, classes=(CLASSES[0], "new", CLASSES[2], "another"))
+    text = notes(new, old)
+    assert "- classes added: `new`, `another`\n- classes removed: `melanoma`\n" in text
+    assert "order of classes" not in text
+    hostile = edited(new, name="<b>", class_names=["<b>|x|</b>", "*b*", "c", "`d`"])
+    assert "\n- `<b>`: none\n" in notes(hostile, old)
+    assert "\n- classes added: &lt;b&gt;\\|x\\|&lt;/b&gt;, `*b*`, `c`, \\`d\\`\n" in notes(
+        hostile, old
+    )
+
+
+def test_other_test_images_are_told_of(old: Path, tmp_path: Path) -> None:
+    new = successor(old, tmp_path, evaluation=measured() | {"n": 500})
+    assert "Dataset or number of test images changed, so other test images" in notes(new, old)
+
+
+def test_a_bundle_that_is_not_its_predecessor_is_refused(old: Path, tmp_path: Path) -> None:
+    new = successor(old, tmp_path)
+    other = edited(Path(shutil.copytree(old, tmp_path / "other")), study="other")
+    with pytest.raises(DataError, match="not the predecessor that .* names, which is lesions_v1"):
+        notes(new, other)
+    chosen = "`lesions_v1` names no predecessor; this comparison with `lesions_v2` was chosen."
+    assert chosen in notes(old, new)
+
+
+def test_the_total_is_of_the_release_or_of_today(old: Path, tmp_path: Path) -> None:
+    new = successor(old, tmp_path)
+    ledger = Ledger.of_dataset(tmp_path, "lesions")
+    with pytest.raises(DataError, match="has no entry of"):
+        notes(new, old, ledger=ledger)
+    for number, folder in enumerate((old, new, None), 1):
+        ledger.book_release(booking(f"secret_{number}"), Limits(delta=DELTA))
+        if folder:
+            ledger.close_entry(number, bundle_digest(folder))
+    text = notes(new, old, max_epsilon=5)
+    assert "This was the only release of this dataset when this bundle was made." in text
+    assert "The limit is epsilon 5, which leaves 4." in text
+    text = notes(new, old, ledger=ledger, max_epsilon=5)
+    spent = ledger.compute_spent(1e-5)
+    assert spent.exact
+    assert f"Today's total over 3 releases: epsilon {format_price(spent.epsilon)}." in text
+    assert f"The limit is epsilon 5, which leaves {5 - spent.epsilon:.3g}." in text
+    assert "leaves 0." in notes(new, old, ledger=ledger, max_epsilon=0.1)
+    assert not any(private in text for private in ("secret", "i" * 64, str(tmp_path), "ledger.j"))

@@ -1,0 +1,96 @@
+"""A chain of predecessors is followed to its end, by digests; what is not passed is said."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpprobe.artifacts import read_json, write_json
+from dpprobe.release.bundle import STATEMENT_FILE, SUMS_FILE, write_sums
+from dpprobe.release.verification.checks import Check, Checks
+from dpprobe.release.verification.predecessors import check_predecessors
+from tests.support.bundles import write_example
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Three releases, each of which replaces the one before."""
+    place = tmp_path_factory.mktemp("chain")
+    bundles: list[Path] = []
+    for name in ("v1", "v2", "v3"):
+        before = bundles[-1] if bundles else None
+        bundles.append(write_example(place / name, name=name, predecessor=before))
+    return bundles
+
+
+def check(bundle: Path, *folders: Path) -> Check | None:
+    """The check of a bundle's chain; None if there is nothing to be said."""
+    checks = Checks()
+    check_predecessors(checks, read_json(bundle / STATEMENT_FILE), folders)
+    return next(iter(checks.done), None)
+
+
+def fault(bundle: Path, *folders: Path) -> str:
+    found = check(bundle, *folders)
+    assert found is not None
+    assert found.passed is False
+    return found.detail
+
+
+def test_a_chain_is_followed_to_its_end(chain: list[Path]) -> None:
+    first, second, third = chain
+    for folders in ([first, second], [second, first], [first.parent], [second, first.parent]):
+        found = check(third, *folders)
+        assert found == Check(
+            "predecessors", True, "v2, v1: undamaged, and each is named by its digest"
+        )
+
+
+def test_without_folders_it_says_that_nobody_looked(chain: list[Path]) -> None:
+    found = check(chain[2])
+    assert found is not None
+    assert found.passed is None
+    assert found.detail.startswith("v2, which this release replaces; pass --predecessor")
+    assert check(chain[0]) is None
+
+
+def test_what_is_missing_or_no_part_of_the_chain_fails(chain: list[Path], tmp_path: Path) -> None:
+    first, second, third = chain
+    assert fault(third, second).startswith("v1, whose SHA256SUMS has the SHA-256")
+    assert fault(third, first).startswith("v2, whose SHA256SUMS has the SHA-256")
+    assert "this bundle names none" in fault(first, second)
+    assert "no bundle in this folder" in fault(third, tmp_path)
+
+
+def test_a_damaged_or_exchanged_predecessor_fails(chain: list[Path], tmp_path: Path) -> None:
+    first, second, third = chain
+    copy = Path(shutil.copytree(second, tmp_path / "v2"))
+    (copy / "README.md").write_text("another promise")
+    assert "README.md: missing, or changed" in fault(third, copy, first)
+    write_sums(copy)
+    assert fault(third, copy, first).startswith("v2, whose SHA256SUMS has the SHA-256")
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        ({"name": "other"}, "is v2, but other is named"),
+        ({"name": "../v2"}, "is not a name"),
+        ({"sha256": "0"}, "is not a SHA-256"),
+        ({"more": 1}, "predecessor: not of"),
+    ],
+)
+def test_a_false_name_fails(
+    chain: list[Path], tmp_path: Path, named: dict[str, Any], said: str
+) -> None:
+    copy = Path(shutil.copytree(chain[2], tmp_path / "v3"))
+    statement = read_json(copy / STATEMENT_FILE)
+    statement["predecessor"] |= named
+    write_json(copy / STATEMENT_FILE, statement)
+    assert said in fault(copy, chain[0].parent)
+    if "other" not in named.values():
+        assert said in fault(copy)
+    assert (copy / SUMS_FILE).exists()
