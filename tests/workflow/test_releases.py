@@ -40,6 +40,7 @@ STUDY: dict[str, Any] = copy.deepcopy(SMALL) | {
             "backbone": "pixels",
             "method": "covariance",
             "epsilon": 1,
+            "predecessor": "first",
         },
     },
 }
@@ -95,12 +96,18 @@ def test_releases(workspace: Workspace) -> None:
     assert not (releases / "third").exists()
     assert {name: contents(releases / name) for name in made} == made
 
-    receipt = json.loads((workspace.directory / "results/tracking/releases/first.json").read_text())
-    assert list(receipt["models"]) == ["small.release.first"]
+    for number, name in enumerate(made, 1):
+        receipt = workspace.directory / f"results/tracking/releases/{name}.json"
+        assert json.loads(receipt.read_text())["models"] == {"small.release.first": str(number)}
 
     # the commands
     verified = dpprobe(workspace, "verify", "results/releases/first")
     assert (verified.returncode, verified.stdout.split(":")[0]) == (0, "verified"), verified
+    chained = ("verify", "results/releases/second", "--predecessor", "results/releases")
+    verified = dpprobe(workspace, *chained)
+    assert (verified.returncode, "first: undamaged" in verified.stdout) == (0, True), verified
+    rolled_back = dpprobe(workspace, "rollback", "results/releases/second")
+    assert "@released: version 1, first" in rolled_back.stdout, rolled_back
     shown = dpprobe(workspace, "ledger", "data/digits")
     assert shown.returncode == 0, shown
     assert "first" in shown.stdout

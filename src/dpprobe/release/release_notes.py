@@ -1,13 +1,13 @@
 """Release notes: compares a release with its predecessor, in Markdown for whoever deploys it.
 
-Everything comes from the two bundles, which are public, and from the sum of a ledger, which is
-computed from plans alone; so notes release no more. No row of data is read.
+Everything comes from two bundles, which are public, and from the sum of a ledger, which follows from
+plans alone. So notes release nothing more.
 
 **Difference of two test results.** Each has a 95% interval, which covers noise and choice of test
-units. Noise is independent, but both may have measured the same units, so the errors may depend on
-each other. The standard deviation of a difference is at most the sum of both (Minkowski), however
-they depend. So the interval from the lowest to the highest difference of the two intervals holds at
-95% for normal errors, and at 90% for any (Bonferroni).
+units. Noise is independent, but both may have measured the same units, so their errors may depend
+on each other. Whatever the dependence, the standard deviation of a difference is at most the sum of
+both (Minkowski). So the largest and smallest difference of the two intervals are limits at 95%
+confidence for normal errors. For any errors they are limits at 90% (Bonferroni).
 """
 
 from __future__ import annotations

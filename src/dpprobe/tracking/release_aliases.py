@@ -47,8 +47,8 @@ def roll_back(bundle: Path, *, undo: bool = False) -> str:
     if not receipt.is_file() or store_missing(receipt):
         raise DataError(
             f"{bundle}: MLflow has no record of this bundle, because {receipt} or its store is "
-            "missing; name a bundle in the results_dir of a study, from the working directory of "
-            "its runs, or run `snakemake --cores all releases` there first"
+            "missing; run `snakemake --cores all releases` in the working directory of the study, "
+            "or name a bundle in its results_dir"
         )
     record = read_json(receipt)
     with open_writer(
@@ -148,7 +148,7 @@ class ReleaseModel:
         return version.tags.get(DIGEST) in digests
 
     def _by_digest(self) -> dict[str, ModelVersion]:
-        """Of two versions of a bundle the newer one: the run of the other was deleted."""
+        """Maps digests to versions, the newer one if the run of the older one was deleted."""
         return {each.tags[DIGEST]: each for each in self.versions if DIGEST in each.tags}
 
     def _list_predecessors(self, version: ModelVersion) -> list[ModelVersion]:

@@ -12,7 +12,8 @@ match word for word. So do card and page. The noise is priced again, by its acco
   changed in bundle.json and in the hashes of the statement. With the backbone, preprocessing and
   probe are computed again;
 - n if no mechanism samples, and names of release, study, dataset, method and backbone, each changed
-  everywhere; words of `card`; another predecessor, or none, unless its bundle is passed too;
+  everywhere; words of `card`;
+- another predecessor, or none, unless its bundle is passed too;
 - more noise in the statement than was drawn, with every number and sentence that follows from it;
 - blocks that are removed with all that mentions them: a test result, a calibration, the price of a
   choice, patients if the unit is one image; or another unit, changed everywhere;
