@@ -12,9 +12,9 @@ from dpprobe.heads.fitted import CLASS_PRIORS
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.release.bundle import BackboneFacts, BundleFacts, HeadFacts, write_bundle, write_sums
-from dpprobe.release.predecessor import identify_bundle
 from dpprobe.release.release_choice_price import NO_CHOICE
 from dpprobe.release.release_statement import release_statement
+from dpprobe.release.verification.predecessors import identify_bundle
 
 CLASSES = ("naevus", "melanoma", "keratosis")
 PRIORS = np.array([0.7, 0.25, 0.05], dtype=np.float32)

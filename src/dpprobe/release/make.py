@@ -74,12 +74,12 @@ from dpprobe.release.evaluation import (
 from dpprobe.release.leak_check import check_published
 from dpprobe.release.ledger import Booking, Entry, Ledger, Limits, Part, tell_of_entry
 from dpprobe.release.packing import describe_head, pack_head
-from dpprobe.release.predecessor import identify_bundle
 from dpprobe.release.release_choice_price import choice_block
 from dpprobe.release.release_statement import published_options, release_statement
 from dpprobe.release.signing import read_private_key
 from dpprobe.release.unit_hashes import Units, find_tables
 from dpprobe.release.usefulness import check_metric, check_usefulness
+from dpprobe.release.verification.predecessors import identify_bundle
 from dpprobe.results.unit_counts import count_units, unit_codes
 from dpprobe.study.options import EvaluateOptions, ReleaseOptions
 from dpprobe.study.study import Study

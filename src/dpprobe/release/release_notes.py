@@ -1,7 +1,7 @@
 """Release notes: compares a release with its predecessor, in Markdown for whoever deploys it.
 
-Everything comes from two bundles, which are public, and from the sum of a ledger, which follows from
-plans alone. So notes release nothing more.
+Everything comes from two public bundles, and from the sum of a ledger, which follows from plans
+alone. So notes release nothing more.
 
 **Difference of two test results.** Each has a 95% interval, which covers noise and choice of test
 units. Noise is independent, but both may have measured the same units, so their errors may depend
@@ -30,9 +30,8 @@ from dpprobe.release.documents import (
     unit_of,
 )
 from dpprobe.release.ledger import Ledger
-from dpprobe.release.predecessor import named_predecessor
+from dpprobe.release.verification.predecessors import named_predecessor
 
-SHOWN = 100  # names of classes in a line
 # Facts of a backbone that nobody has to act on.
 _UNUSED = {"name", "probe", "versions", "trained"}
 
@@ -57,6 +56,10 @@ def write_notes(
             f"with the SHA-256 {named['sha256']} of its {SUMS_FILE}; pass that bundle"
         )
     before, now = as_code(old.facts.name), as_code(new.facts.name)
+    deployment = [
+        *_compare_classes(new.facts.class_names, old.facts.class_names),
+        *_list_changes(_deployed(new), _deployed(old)),
+    ]
     chosen = [f"{now} names no predecessor; this comparison with {before} was chosen.", ""]
     lines = [
         f"# {now}, compared with {before}",
@@ -76,7 +79,7 @@ def write_notes(
         "",
         "## What changes for a deployment",
         "",
-        *(_list_deployment(new, old) or ["- nothing: classes, backbone and output are as before"]),
+        *(deployment or ["- nothing: classes, backbone and output are as before"]),
         "",
         "## What changes in training",
         "",
@@ -87,26 +90,19 @@ def write_notes(
 
 def _compare_results(new: Bundle, old: Bundle) -> list[str]:
     before, now = (each.statement["evaluation"] for each in (old, new))
-    shown = [
-        f"- {as_code(each.facts.name)}: {in_markdown(_state_result(result))}"
-        for each, result in ((old, before), (new, now))
-    ]
+    shown = []
+    for each, result in ((old, before), (new, now)):
+        said = f"{state_measured(result)}, n = {result['n']:,}" if result else "none"
+        shown.append(f"- {as_code(each.facts.name)}: {in_markdown(said)}")
     if not before or not now or before["metric"] != now["metric"]:
         verdict = "The two cannot be compared: both must publish a result of the same metric."
         return [verdict, "", *shown]
     test = f"test {UNITS[unit_of(new.statement)][1]}"
-    others = old.facts.dataset != new.facts.dataset or before["n"] != now["n"]
-    remark = (
-        f"Dataset or number of {test} changed, so other {test} may explain a part of it."
-        if others
-        else f"If other {test} were measured, they may explain a part of it."
+    how = (
+        f"The interval adds the margins of both results, because they may share {test}. If other "
+        f"{test} were measured, they may explain a part of the difference."
     )
-    how = f"The interval adds the margins of both results, because they may share {test}."
-    return [state_difference(now, before), "", *shown, "", f"{how} {remark}"]
-
-
-def _state_result(result: Mapping[str, Any] | None) -> str:
-    return f"{state_measured(result)}, n = {result['n']:,}" if result else "none"
+    return [state_difference(now, before), "", *shown, "", how]
 
 
 def state_difference(now: Mapping[str, Any], before: Mapping[str, Any]) -> str:
@@ -162,34 +158,26 @@ def _state_total(new: Bundle, ledger: Ledger | None, max_epsilon: float | None) 
     return total
 
 
-def _list_deployment(new: Bundle, old: Bundle) -> list[str]:
-    return [
-        *_compare_classes(new.facts.class_names, old.facts.class_names),
-        *_list_changes(_deployed(new), _deployed(old)),
-    ]
-
-
 def _compare_classes(new: Sequence[str], old: Sequence[str]) -> list[str]:
     """Lists classes that were added, removed, renamed or moved; new names at a place rename."""
     pairs = zip(old, new, strict=False) if len(old) == len(new) else ()
     renamed = {a: b for a, b in pairs if a not in new and b not in old}
     lines = [
         f"- class {as_code(a)} is now {as_code(b)}: renamed, or replaced"
-        for a, b in list(renamed.items())[:SHOWN]
+        for a, b in renamed.items()
     ]
     groups = {
         "added": [name for name in new if name not in old and name not in renamed.values()],
         "removed": [name for name in old if name not in new and name not in renamed],
     }
-    lines += [f"- classes {done}: {_join_names(names)}" for done, names in groups.items() if names]
+    lines += [
+        f"- classes {done}: {', '.join(map(as_code, names))}"
+        for done, names in groups.items()
+        if names
+    ]
     if [name for name in old if name in new] != [name for name in new if name in old]:
-        lines.append(f"- another order of classes in every output: {_join_names(new)}")
+        lines.append(f"- another order of classes in every output: {', '.join(map(as_code, new))}")
     return lines
-
-
-def _join_names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - SHOWN} more, in `bundle.json`" if len(names) > SHOWN else ""
-    return ", ".join(map(as_code, names[:SHOWN])) + more
 
 
 def _deployed(bundle: Bundle) -> dict[str, Any]:

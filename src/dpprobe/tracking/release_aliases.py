@@ -46,9 +46,8 @@ def roll_back(bundle: Path, *, undo: bool = False) -> str:
     receipt = results / "tracking/releases" / f"{folder.name}.json"
     if not receipt.is_file() or store_missing(receipt):
         raise DataError(
-            f"{bundle}: MLflow has no record of this bundle, because {receipt} or its store is "
-            "missing; run `snakemake --cores all releases` in the working directory of the study, "
-            "or name a bundle in its results_dir"
+            f"{bundle}: MLflow has no record of this bundle, or its store is missing; name a "
+            f"bundle in results_dir, or run `snakemake --cores all releases` to write {receipt}"
         )
     record = read_json(receipt)
     with open_writer(
@@ -75,8 +74,8 @@ class ReleaseModel:
 
     @classmethod
     def read(cls, client: MlflowClient, name: str) -> ReleaseModel:
-        found = search_all(partial(client.search_model_versions, f"name = '{name}'"))
-        versions = sorted(found, key=lambda each: int(each.version))
+        search = partial(client.search_model_versions, f"name = '{name}'")
+        versions = sorted(search_all(search), key=lambda each: int(each.version))
         marked = {str(each.version) for each in versions if ROLLED_BACK in each.tags}
         return cls(client, name, versions, marked)
 

@@ -34,8 +34,8 @@ from dpprobe.release.bundle import (
     read_bundle,
 )
 from dpprobe.release.documents import is_telling
-from dpprobe.release.predecessor import named_predecessor
 from dpprobe.release.prediction_table import value_columns
+from dpprobe.release.verification.predecessors import named_predecessor
 from dpprobe.results.summary import rounded_up
 from dpprobe.tracking import served_release
 from dpprobe.tracking.release_aliases import (
@@ -109,10 +109,10 @@ def _find_model(client: MlflowClient, study: str, bundle: Bundle) -> str:
     if (named := named_predecessor(bundle.statement)) is None:
         return own
     condition = f"tags.{DIGEST} = '{named['sha256']}'"
-    found = {each.name for each in search_all(partial(client.search_model_versions, condition))}
+    models = {each.name for each in search_all(partial(client.search_model_versions, condition))}
     # of a bundle that several studies have, the model of this study
     return min(
-        found, key=lambda model: (not model.startswith(model_name(study, "")), model), default=own
+        models, key=lambda model: (not model.startswith(model_name(study, "")), model), default=own
     )
 
 

@@ -1,17 +1,36 @@
-"""Follows the chain of predecessors that the statement of a bundle begins."""
+"""The predecessor of a release, which privacy.json names by its digest, and the chain before it.
+
+Name and digest of a published bundle are public. The digest is of SHA256SUMS, which covers the
+predecessor's statement too, and so the whole chain.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dpprobe.errors import DataError
 from dpprobe.release.bundle import SUMS_FILE, bundle_digest, read_bundle
-from dpprobe.release.predecessor import named_predecessor
 from dpprobe.release.verification.checks import Checks
-from dpprobe.release.verification.stated import Values, require_true
+from dpprobe.release.verification.stated import Values, is_hash, read_block, require_true
 
 NAME = "predecessors"
+
+
+def identify_bundle(folder: Path) -> dict[str, str]:
+    """Returns the `name` and `sha256` of a bundle; raises DataError unless it is complete."""
+    return {"name": read_bundle(folder).facts.name, "sha256": bundle_digest(folder)}
+
+
+def named_predecessor(statement: Values) -> Mapping[str, str] | None:
+    """Returns the `name` and `sha256` of a predecessor, None without one; else raises DataError."""
+    if "predecessor" not in statement:
+        return None
+    block = read_block("predecessor", statement["predecessor"], {"name", "sha256"})
+    name, digest = block["name"], block["sha256"]
+    require_true(isinstance(name, str) and "/" not in name, f"predecessor: {name!r} is not a name")
+    require_true(is_hash(digest), f"predecessor: {digest!r} is not a SHA-256")
+    return block
 
 
 def check_predecessors(checks: Checks, values: Values | None, folders: Sequence[Path]) -> None:
