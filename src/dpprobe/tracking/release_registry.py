@@ -105,14 +105,16 @@ def model_name(study: str, release: str) -> str:
 
 def _find_model(client: MlflowClient, study: str, bundle: Bundle) -> str:
     """Names the model that has the predecessor of a release, else the release's own model."""
-    own = model_name(study, bundle.facts.name)
+    default = model_name(study, bundle.facts.name)
     if (named := named_predecessor(bundle.statement)) is None:
-        return own
+        return default
     condition = f"tags.{DIGEST} = '{named['sha256']}'"
     models = {each.name for each in search_all(partial(client.search_model_versions, condition))}
     # of a bundle that several studies have, the model of this study
     return min(
-        models, key=lambda model: (not model.startswith(model_name(study, "")), model), default=own
+        models,
+        key=lambda model: (not model.startswith(model_name(study, "")), model),
+        default=default,
     )
 
 
