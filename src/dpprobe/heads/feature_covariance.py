@@ -97,6 +97,12 @@ class Options(PreconditionedDescentOptions):
             )
         return self
 
+    @property
+    def running_sums(self) -> tuple[str, ...] | None:
+        if self.is_balanced:  # by each cohort's own classes
+            return None
+        return () if self.public_covariance is not None else (COVARIANCE,)
+
     def list_releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
         gradients = full_batch(
             GRADIENTS,
@@ -124,7 +130,11 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
     public = options.public_covariance
     with torch.inference_mode():
         clip = options.max_grad_norm if releases.plan.private else math.inf
-        start = public_start(options, rows)
+        start, share = public_start(options, rows), 1.0
+        running = releases.running
+        if running is not None and running.last_weights is not None:
+            # The earlier head has seen the earlier units: gradients are of the new ones alone.
+            start, share = torch.from_numpy(running.last_weights).to(rows.device), running.new_share
         descent = Descent(options, rows, releases, clip, start=start, record=record)
         design = descent.design
         if public is None:
@@ -138,8 +148,9 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
                 covariance, multiplier = estimate_spectrum(public_matrix, 0.0), 0.0
             else:
                 released = seed_releases.release_symmetric(COVARIANCE, moment.one_seed)[0]
-                covariance = estimate_spectrum(released, seed_releases.noise_deviation(COVARIANCE))
-                multiplier = seed_releases.plan.find_mechanism(COVARIANCE).noise_multiplier
+                deviation = seed_releases.noise_deviation(COVARIANCE) * share
+                covariance = estimate_spectrum(released * share, deviation)
+                multiplier = seed_releases.noise_multiplier(COVARIANCE) * share
             solver = descent.make_solver(seed_releases, covariance, multiplier)
             return descent.take_steps(seed_releases, solver)
 

@@ -21,6 +21,7 @@ from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.entropy import SEEDED, Entropy
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Observer, Releases
+from dpprobe.privacy.running_sums import RunningSums
 
 
 def fit_heads(
@@ -32,6 +33,7 @@ def fit_heads(
     record: Observe | None = None,
     entropy: Entropy = SEEDED,
     observer: Observer | None = None,
+    running: RunningSums | None = None,
 ) -> Heads:
     """Trains a method's head once for each seed, all seeds together where that pays.
 
@@ -43,12 +45,15 @@ def fit_heads(
         training loss is computed and the history is empty.
       entropy: source of random numbers; `SystemEntropy` for a release.
       observer: for an audit; sees every release before and after its noise.
+      running: the cohorts before these rows, whose released sums the head also uses; one seed.
 
     Raises:
       ConfigError: if there are more features than the method takes.
       PrivacyError: if the plan is for another method or data, or other releases were taken.
     """
     check_inputs(method, data, plan, seeds)
+    if running is not None and method.cohort_fault:
+        raise ConfigError(method.cohort_fault)
     if entropy.secret and not method.is_exact:
         raise PrivacyError(
             f"head {method.head}: a release needs exact sums, but this head does not compute "
@@ -59,7 +64,9 @@ def fit_heads(
     fits: list[Fitted] = []
     transforms: list[Transform] = []
     for group in groups:
-        releases = Releases(plan, group, data.device, entropy=entropy, observer=observer)
+        releases = Releases(
+            plan, group, data.device, entropy=entropy, observer=observer, running=running
+        )
         with full_float32_products():
             rows = normalise_rows(data, method.normalize, releases)
             fit = fit_balanced(method, rows, releases, record=_make_recorder(record, rows))

@@ -54,6 +54,10 @@ class Options(RowOptions):
         "rest.",
     )
 
+    @property
+    def running_sums(self) -> tuple[str, ...]:
+        return (GRAM, TARGETS)
+
     def list_releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
         gram = full_batch(GRAM, "sum of the clipped rows' outer products", self.longest**2)
         targets = full_batch(
@@ -95,8 +99,7 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
             noisy = seed_releases.release_symmetric(GRAM, gram.one_seed)[0]
             matrix = estimate_spectrum(noisy, seed_releases.noise_deviation(GRAM))
             right = seed_releases.release_gaussian(TARGETS, targets.one_seed)[0]
-            plan = seed_releases.plan
-            noise = [plan.find_mechanism(name).noise_multiplier for name in (GRAM, TARGETS)]
+            noise = [seed_releases.noise_multiplier(name) for name in (GRAM, TARGETS)]
             ridge = ridge_of(design, options.ridge, options.longest, noise[0], noise[1], matrix)
             weights = design.make_weights(matrix.solve_ridge(right, ridge) * norm)
             if not rows.multi_label:

@@ -147,6 +147,26 @@ class MethodOptions(Options, ABC):
         return False
 
     @property
+    def running_sums(self) -> tuple[str, ...] | None:
+        """The releases whose sums add up over cohorts; None if a head cannot follow another."""
+        return None
+
+    @property
+    def cohort_fault(self) -> str | None:
+        """Explains why no chain of cohorts can train the head, if so."""
+        if self.running_sums is None:
+            return (
+                f"head {self.head}: it is not made of sums that add up over cohorts; write "
+                "least_squares, prototypes or feature_covariance"
+            )
+        if self.normalize.priced:
+            return (
+                f"normalize: {self.normalize.kind} releases statistics of each cohort, so that "
+                "cohorts have different features; write none, l2, layer_norm or group_norm"
+            )
+        return None
+
+    @property
     def audit_fault(self) -> str | None:
         """The reason why an audit does not see all releases of a fit; None if it does."""
         return None

@@ -44,6 +44,10 @@ class Options(RowOptions):
     )
     max_labels: MaxLabels = 1
 
+    @property
+    def running_sums(self) -> tuple[str, ...]:
+        return (CLASS_SUMS,)
+
     def list_releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
         sensitivity = self.longest * self.max_labels**0.5
         return (full_batch(CLASS_SUMS, "sum of each class's clipped rows", sensitivity),)

@@ -82,10 +82,13 @@ class Kept:
         return low, expected, high
 
 
-def predict(setting: Setting) -> Kept:
-    """Predicts the share of the lead that a private head keeps in this setting."""
+def predict(setting: Setting, *, noise: float = 1.0) -> Kept:
+    """Predicts the share of the lead that a private head keeps in this setting.
+
+    `noise` is a factor on the standard deviation of the head's noise.
+    """
     law = read_curves().law
-    signal = math.log(setting.n) + _without_n(setting, law)
+    signal = math.log(setting.n) + _without_n(setting, law) - law.mu * math.log(noise)
     low, expected, high = law.shares_at(signal)
     beyond = int(signal > law.signals[-1]) - int(signal < law.signals[0])
     return Kept(low=low, expected=expected, high=high, beyond=beyond)

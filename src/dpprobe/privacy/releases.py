@@ -32,6 +32,7 @@ from dpprobe.privacy.grid import Grid, GridSum, mirror_upper
 from dpprobe.privacy.keystream import Keystream
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.rounded_gaussian import LARGEST_DEVIATION, RoundedGaussian, release_integers
+from dpprobe.privacy.running_sums import RunningSums
 from dpprobe.privacy.sampling import Sampler
 
 Integers = npt.NDArray[np.int64]
@@ -100,6 +101,7 @@ class Releases:
     Attributes:
       entropy: the source of all random numbers; published seeds by default.
       observer: of an audit; None elsewhere.
+      running: the cohorts before this one, to whose sums a release adds; None elsewhere.
     """
 
     def __init__(
@@ -110,7 +112,12 @@ class Releases:
         *,
         entropy: Entropy = SEEDED,
         observer: Observer | None = None,
+        running: RunningSums | None = None,
     ) -> None:
+        if running is not None and (observer or len(seeds) != 1 or not plan.private):
+            raise PrivacyError(
+                "sums of several cohorts: one private fit at a time, without an audit"
+            )
         if entropy.secret and observer is not None:
             raise PrivacyError(
                 "an audit reads sums without noise, so it must not read the sums of a release"
@@ -120,6 +127,7 @@ class Releases:
         self.device = device
         self.entropy = entropy
         self.observer = observer
+        self.running = running
         self._taken: Counter[str] = Counter()
         self._samplers: dict[tuple[str, int], RoundedGaussian] = {}
         self._handed_out: set[int] = set()
@@ -133,10 +141,21 @@ class Releases:
         """Returns the norm that rows are clipped to; infinite without privacy."""
         return self.plan.find_mechanism(name).sensitivity if self.plan.private else math.inf
 
+    def noise_multiplier(self, name: str) -> float:
+        """Returns the standard deviation of the noise of what a release returns, over its
+        sensitivity; 0 without privacy."""
+        multiplier, running = (
+            self.plan.find_mechanism(name).noise_multiplier,
+            self._running_of(name),
+        )
+        return multiplier if running is None else multiplier * running.noise_growth
+
     def noise_deviation(self, name: str) -> float:
-        """Returns the noise's standard deviation; 0 without privacy."""
-        mechanism = self.plan.find_mechanism(name)
-        return mechanism.noise_multiplier * mechanism.sensitivity
+        """Returns the standard deviation of the noise of what a release returns."""
+        return self.noise_multiplier(name) * self.plan.find_mechanism(name).sensitivity
+
+    def _running_of(self, name: str) -> RunningSums | None:
+        return self.running if self.running is not None and name in self.running.names else None
 
     def make_grid(self, longest: float, rows: int) -> Grid:
         """Returns the grid of a sum over n rows of norm at most `longest`, both public."""
@@ -159,13 +178,11 @@ class Releases:
         if deviation == 0:
             return sums.values
         units = sums.units
+        if (running := self._running_of(name)) is not None:
+            return self._release_running(name, sums, running, _add_to_all)
         if self.observer is None and units.device.type == "cpu" and units.dtype == torch.float64:
             return self._release_at_once(name, sums, deviation)
-
-        def add_noise(sampler: RoundedGaussian, numbers: torch.Tensor) -> None:
-            sampler.add_to(numbers.numpy(), deviation)
-
-        return self._add_rounded_noise(name, sums, add_noise)
+        return self._add_rounded_noise(name, sums, partial(_add_to_all, deviation=deviation))
 
     def release_symmetric(self, name: str, sums: GridSum, *, counted: bool = True) -> torch.Tensor:
         """Releases each seed's symmetric matrix once, of Frobenius sensitivity `sensitivity(name)`.
@@ -186,15 +203,9 @@ class Releases:
         deviation = self._deviation_in_steps(name, sums.step)
         if deviation == 0:
             return sums.values
-        off_diagonal = math.nextafter(deviation * math.sqrt(0.5), math.inf)
-
-        def add_noise(sampler: RoundedGaussian, matrix: torch.Tensor) -> None:
-            matrix.diagonal().add_(torch.from_numpy(sampler.draw_numbers(len(matrix), deviation)))
-            for row in range(len(matrix) - 1):
-                sampler.add_to(matrix[row, row + 1 :].numpy(), off_diagonal)
-            mirror_upper(matrix)
-
-        return self._add_rounded_noise(name, sums, add_noise)
+        if (running := self._running_of(name)) is not None:
+            return self._release_running(name, sums, running, _add_to_triangle)
+        return self._add_rounded_noise(name, sums, partial(_add_to_triangle, deviation=deviation))
 
     def release_exponential(self, name: str, scores: GridSum) -> torch.Tensor:
         """Makes all random selections of a mechanism; each selects one candidate per group of
@@ -348,6 +359,25 @@ class Releases:
                 raise PrivacyError(f"{name}: sums cannot be released; nothing is released")
         return torch.from_numpy(out)
 
+    def _release_running(
+        self,
+        name: str,
+        sums: GridSum,
+        running: RunningSums,
+        add: Callable[[RoundedGaussian, torch.Tensor, float], None],
+    ) -> torch.Tensor:
+        """Releases what a chain of cohorts lets out of its sums; returns all cohorts' total."""
+        self._require_whole(name, sums.units)
+        mixed, step = running.mix_sums(
+            name, sums.units[0].cpu().numpy(), sums.step, sensitivity=self.sensitivity(name)
+        )
+        norm = running.factorisation.column_norm
+        deviation = self._deviation_in_steps(name, step, norm=norm)
+        add(self._make_rounded_gaussian(name, self.seeds[0]), torch.from_numpy(mixed), deviation)
+        output: npt.NDArray[np.float64] = mixed.astype(np.float64) * step
+        total = running.take_output(name, output)
+        return torch.from_numpy(total)[None].to(self.device)
+
     def _add_rounded_noise(
         self, name: str, sums: GridSum, add: Callable[[RoundedGaussian, torch.Tensor], None]
     ) -> torch.Tensor:
@@ -370,19 +400,25 @@ class Releases:
         ]
         return torch.stack(outputs).to(self.device)
 
-    def _deviation_in_steps(self, name: str, step: float) -> float:
-        """Returns the noise's deviation in steps of the sums' grid, rounded up."""
-        if self.plan.find_mechanism(name).is_exponential:
+    def _deviation_in_steps(self, name: str, step: float, *, norm: float = 1.0) -> float:
+        """Returns the deviation of a release's noise in steps of the sums' grid, rounded up.
+
+        `norm` is that of a unit's sums over those that the sensitivity is of.
+        """
+        mechanism = self.plan.find_mechanism(name)
+        if mechanism.is_exponential:
             raise PrivacyError(
                 f"{name}: the plan has random selections for it, not a sum with Gaussian noise"
             )
-        deviation = self.noise_deviation(name)
+        deviation = mechanism.noise_multiplier * mechanism.sensitivity
         if deviation == 0:
             return 0.0
         steps = math.nextafter(deviation / step, math.inf)
+        if norm != 1:
+            steps = math.nextafter(steps * norm, math.inf)
         if steps > LARGEST_DEVIATION:
             raise PrivacyError(
-                f"{name}: noise of {deviation / self.sensitivity(name):g} times the sensitivity "
+                f"{name}: noise of {mechanism.noise_multiplier:g} times the sensitivity "
                 "exceeds the limit of exact sums; write a larger epsilon"
             )
         return steps
@@ -406,3 +442,16 @@ class Releases:
         if key not in self._samplers:
             self._samplers[key] = RoundedGaussian(self.open_keystream(seed, f"noise of {name}"))
         return self._samplers[key]
+
+
+def _add_to_all(sampler: RoundedGaussian, numbers: torch.Tensor, deviation: float) -> None:
+    sampler.add_to(numbers.numpy(), deviation)
+
+
+def _add_to_triangle(sampler: RoundedGaussian, matrix: torch.Tensor, deviation: float) -> None:
+    """Adds isometric noise to a symmetric matrix, of which the upper triangle is read."""
+    off_diagonal = math.nextafter(deviation * math.sqrt(0.5), math.inf)
+    matrix.diagonal().add_(torch.from_numpy(sampler.draw_numbers(len(matrix), deviation)))
+    for row in range(len(matrix) - 1):
+        sampler.add_to(matrix[row, row + 1 :].numpy(), off_diagonal)
+    mirror_upper(matrix)

@@ -37,6 +37,8 @@ def add_command(commands: Any) -> None:
         "default 1 / classes"
     )
     parser.add_argument("--majority", type=float, help=words)
+    words = "predict the head of each month too, with --n new images or patients in every month"
+    parser.add_argument("--months", type=int, metavar="T", help=words)
     parser.add_argument("--json", action="store_true", help="print JSON")
     words = "draw accuracy against the number of images into this .svg or .png file"
     parser.add_argument("--figure", type=Path, metavar="FILE", help=words)
@@ -62,7 +64,15 @@ def _run_plan(arguments: argparse.Namespace) -> int:
         from dpprobe.reporting.figures.planner import write_plan_figure  # heavy: matplotlib
 
         write_plan_figure(arguments.figure, setting, plan.scale)
-    print(json.dumps(plan.as_json(), indent=2) if arguments.json else plan_in_words(plan))
+    values, words = plan.as_json(), plan_in_words(plan)
+    if arguments.months is not None:
+        from dpprobe.planner.month_plan import months_as_json, months_in_words, plan_months
+
+        months = plan_months(setting, arguments.months)
+        values["months"] = months_as_json(months)
+        table = months_in_words(months, plan.scale, epsilon=setting.epsilon, unit=arguments.unit)
+        words = f"{words}\n\n{table}"
+    print(json.dumps(values, indent=2) if arguments.json else words)
     return 0
 
 

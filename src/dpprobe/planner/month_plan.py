@@ -1,0 +1,86 @@
+"""Predicts the head of each month while data grow, for three ways to spend one budget."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dpprobe.errors import ConfigError
+from dpprobe.planner.accuracy_plan import Scale
+from dpprobe.planner.plan_text import format_span
+from dpprobe.planner.predicted_accuracy import Kept, Setting, predict
+from dpprobe.privacy.running_sums import LONGEST_HORIZON, Factorisation
+
+WAYS = ("train again", "add sums", "horizon")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Month:
+    """One month's heads, on all units so far.
+
+    Attributes:
+      n: units so far.
+      noise: of each of `WAYS`, over one release with the whole budget.
+      kept: of each, the predicted share of the lead.
+    """
+
+    month: int
+    n: int
+    noise: tuple[float, ...]
+    kept: tuple[Kept, ...]
+
+
+def plan_months(setting: Setting, months: int) -> tuple[Month, ...]:
+    """Predicts each of so many months, with `setting.n` new units in every month.
+
+    Every unit has the setting's epsilon for all months together: training again on all data splits
+    it; added sums and a horizon of these months spend it on the unit's own month.
+    """
+    if not 2 <= months <= LONGEST_HORIZON:
+        raise ConfigError(f"months {months}: write a number from 2 to {LONGEST_HORIZON}")
+    added, factorised = Factorisation.make(None), Factorisation.make(months)
+    rows = []
+    for month in range(1, months + 1):
+        noise = (
+            math.sqrt(months), added.noise_growth(month), factorised.noise_growth(month)
+        )  # fmt: skip
+        so_far = setting.with_n(month * setting.n)
+        kept = tuple(predict(so_far, noise=each) for each in noise)
+        rows.append(Month(month=month, n=so_far.n, noise=noise, kept=kept))
+    return tuple(rows)
+
+
+def months_in_words(rows: Sequence[Month], scale: Scale, *, epsilon: float, unit: str) -> str:
+    """Formats the months as a table of accuracies at the middle ceiling."""
+    lines = [
+        f"{len(rows)} months with {rows[0].n:,} new {unit}s each, and a total epsilon of "
+        f"{epsilon:g} for every {unit}.",
+        f"Accuracy of each month's head at a non-private {100 * scale.middle:.0f}%:",
+        "",
+        f"{'month':>5} {f'{unit}s':>9}  " + "".join(f"{way:19}" for way in WAYS).rstrip(),
+    ]
+    for row in rows:
+        cells = [
+            format_span(kept.predict_accuracy(chance=scale.chance, ceiling=scale.middle))
+            for kept in row.kept
+        ]
+        lines.append(
+            f"{row.month:>5} {row.n:>9,}  {''.join(f'{cell:19}' for cell in cells)}".rstrip()
+        )
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"train again: a new head of all data each month, each with 1/{len(rows)} of mu^2.",
+            "add sums: `cohort` in a release; each month's sums are released once and added up.",
+            f"horizon: the same with `horizon: {len(rows)}`; nothing is left for a month after it.",
+            "For heads that are sums: least_squares and prototypes. feature_covariance does better",
+            "than shown for `add sums` (docs/cohorts.md has what was measured).",
+        ]
+    )
+
+
+def months_as_json(rows: Sequence[Month]) -> list[dict[str, Any]]:
+    return [{**asdict(row), "ways": list(WAYS)} for row in rows]

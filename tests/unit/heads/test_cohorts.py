@@ -1,0 +1,121 @@
+"""Heads of several cohorts: one cohort alone is the head as ever, more add up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from dpprobe.errors import ConfigError, PrivacyError
+from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.fitted import Heads
+from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.registry import method_options
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.running_sums import Cohort, Factorisation, RunningSums
+from tests.support.second_order_data import accuracy, classes_of, plan_of
+
+HEADS = ("least_squares", "prototypes", "feature_covariance")
+ADDED, HALF_A_YEAR = Factorisation.make(None), Factorisation.make(6)
+
+
+def options_of(head: str, **more: object) -> MethodOptions:
+    return method_options({"head": head, "normalize": "l2", **more})
+
+
+def train(
+    options: MethodOptions,
+    rows: tuple[torch.Tensor, torch.Tensor],
+    *,
+    noise: float,
+    running: RunningSums | None = None,
+    seed: int = 3,
+) -> tuple[Heads, Plan]:
+    data = TrainingSet(rows[0].clone(), rows[1], 4)
+    plan = plan_of(options, data.rows, noise)
+    return fit_heads(options, data, plan, (seed,), running=running), plan
+
+
+def chain(
+    head: str, factorisation: Factorisation, *, noise: float, cohorts: int
+) -> tuple[list[Heads], list[Cohort]]:
+    """Trains a head of each cohort, 120 rows each of one distribution."""
+    options = options_of(head)
+    features, labels = classes_of(120 * cohorts)
+    heads: list[Heads] = []
+    kept: list[Cohort] = []
+    for place in range(cohorts):
+        part = slice(120 * place, 120 * (place + 1))
+        running = RunningSums(factorisation, kept, names=options.running_sums or (), n=120)
+        fitted, _ = train(
+            options, (features[part], labels[part]), noise=noise, running=running, seed=place
+        )
+        heads.append(fitted)
+        kept.append(running.make_cohort(fitted.weights[0]))
+    return heads, kept
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_first_cohort_has_the_bits_of_the_head_alone(head: str) -> None:
+    options = options_of(head)
+    alone, _ = train(options, classes_of(), noise=0.5)
+    running = RunningSums(ADDED, [], names=options.running_sums or (), n=400)
+    first, _ = train(options, classes_of(), noise=0.5, running=running)
+    assert np.array_equal(alone.weights, first.weights)
+
+
+@pytest.mark.parametrize("factorisation", [ADDED, HALF_A_YEAR], ids=["added", "factorised"])
+def test_sums_of_cohorts_are_the_sums_of_all_rows(factorisation: Factorisation) -> None:
+    """With next to no noise the last head is the head of all rows together."""
+    heads, kept = chain("least_squares", factorisation, noise=1e-6, cohorts=4)
+    pooled, _ = train(options_of("least_squares"), classes_of(480), noise=1e-6)
+    np.testing.assert_allclose(heads[-1].weights, pooled.weights, atol=2e-4)
+    assert all(bool(cohort.sums) == factorisation.keeps_sums for cohort in kept)
+
+
+@pytest.mark.parametrize("factorisation", [ADDED, HALF_A_YEAR], ids=["added", "factorised"])
+@pytest.mark.parametrize("head", HEADS)
+def test_later_heads_are_better_than_the_first(head: str, factorisation: Factorisation) -> None:
+    """The noise is that of each cohort alone; all six together see six times the rows."""
+    heads, _ = chain(head, factorisation, noise=8.0, cohorts=6)
+    test = classes_of(2000, seed=0)
+    first, last = (accuracy(each, *test) for each in (heads[0], heads[-1]))
+    assert last > first + 0.02
+    assert last > 0.4
+
+
+def test_a_later_cohort_releases_what_its_plan_prices() -> None:
+    options = options_of("feature_covariance")
+    _, kept = chain("feature_covariance", ADDED, noise=1.0, cohorts=1)
+    running = RunningSums(ADDED, kept, names=options.running_sums or (), n=400)
+    train(options, classes_of(), noise=1.0, running=running)  # counts all releases at its end
+    assert list(running.make_cohort(np.zeros((1, 1), np.float32)).outputs) == ["covariance"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "fault"),
+    [
+        ({"head": "newton", "normalize": "l2"}, "head newton: it is not made of sums"),
+        ({"head": "least_squares"}, "normalize: centred releases statistics of each cohort"),
+        (
+            {"head": "feature_covariance", "normalize": "l2", "class_priors": "released"},
+            "head feature_covariance: it is not made of sums",
+        ),
+    ],
+)
+def test_other_heads_are_refused(asked: dict[str, object], fault: str) -> None:
+    options = method_options(asked)
+    with pytest.raises(ConfigError, match=fault):
+        train(options, classes_of(), noise=1.0, running=RunningSums(ADDED, [], names=(), n=400))
+
+
+def test_several_seeds_cannot_share_cohorts() -> None:
+    options = options_of("prototypes")
+    features, labels = classes_of()
+    running = RunningSums(ADDED, [], names=("class_sums",), n=400)
+    with pytest.raises(PrivacyError, match="one private fit at a time"):
+        fit_heads(
+            options, TrainingSet(features, labels, 4), plan_of(options, 400, 1.0), (1, 2),
+            running=running,
+        )  # fmt: skip

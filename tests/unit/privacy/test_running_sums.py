@@ -1,0 +1,196 @@
+"""Running sums: totals and noise by the matrices, prices by brute force and by attack."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import pairwise
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+import torch
+
+from dpprobe.errors import ConfigError, PrivacyError
+from dpprobe.privacy.grid import GridSum
+from dpprobe.privacy.plan import Mechanism, Plan
+from dpprobe.privacy.releases import Releases
+from dpprobe.privacy.running_sums import Cohort, Factorisation, RunningSums
+
+ADDED, YEAR = Factorisation.make(None), Factorisation.make(12)
+STEP = 2.0**-20
+
+
+def release(
+    running: RunningSums, sums: torch.Tensor, seed: int, *, noise: float = 2.0, step: float = STEP
+) -> tuple[torch.Tensor, Releases]:
+    """Releases one cohort's sums, [d] or symmetric [d, d], of sensitivity 0.5."""
+    mechanism = Mechanism(
+        name="sum", released="a sum", sensitivity=0.5, noise_multiplier=noise, sample_rate=1.0,
+        count=1,
+    )  # fmt: skip
+    plan = Plan(
+        mechanisms=(mechanism,), n=running.n, epsilon=1.0, delta=1e-5, accountant="pld",
+        realised_epsilon=1.0,
+    )  # fmt: skip
+    taken = Releases(plan, (seed,), torch.device("cpu"), running=running)
+    take = taken.release_gaussian if sums.ndim == 1 else taken.release_symmetric
+    total = take("sum", GridSum(sums[None], step))[0]
+    taken.check_counts()
+    return total, taken
+
+
+def run_chain(
+    factorisation: Factorisation, sums: Sequence[torch.Tensor], *, noise: float = 2.0, seed: int = 0
+) -> tuple[list[torch.Tensor], list[Cohort], float]:
+    """Returns all totals, what was kept, and the deviation stated for the last total."""
+    kept: list[Cohort] = []
+    totals = []
+    for place, part in enumerate(sums):
+        running = RunningSums(factorisation, kept, names=("sum",), n=100)
+        total, taken = release(running, part, 1000 * seed + place, noise=noise)
+        totals.append(total)
+        kept.append(running.make_cohort(np.zeros((1, 1), dtype=np.float32)))
+    return totals, kept, taken.noise_deviation("sum")
+
+
+def column(factorisation: Factorisation, cohorts: int, place: int) -> list[int]:
+    """Returns what a cohort's sums are multiplied with in each of so many releases."""
+    lags = range(cohorts - place)
+    reach = len(factorisation.coefficients)
+    return [0] * place + [factorisation.coefficients[lag] if lag < reach else 0 for lag in lags]
+
+
+@pytest.mark.parametrize(
+    ("horizon", "published"), [(2, 1.25), (6, 1.62), (12, 1.85), (24, 2.07), (60, 2.37)]
+)
+def test_the_noise_of_a_square_root_is_the_published_one(horizon: int, published: float) -> None:
+    factorisation = Factorisation.make(horizon)
+    growths = [factorisation.noise_growth(place + 1) for place in range(horizon)]
+    assert growths == sorted(growths)
+    assert max(growths) == pytest.approx(published, abs=0.008)
+
+
+def test_the_noise_of_added_sums_grows_with_the_root_of_their_number() -> None:
+    growths = [ADDED.noise_growth(cohorts) for cohorts in (1, 2, 12)]
+    assert growths == pytest.approx([1, math.sqrt(2), math.sqrt(12)])
+
+
+@pytest.mark.parametrize("factorisation", [ADDED, Factorisation.make(5), YEAR])
+def test_b_times_c_adds_up(factorisation: Factorisation) -> None:
+    """In rationals, C has an inverse, and the float64 factors are its running sums."""
+    c = factorisation.coefficients
+    exact: list[Fraction] = []
+    for k in range(12):
+        known = sum((c[j] * exact[k - j] for j in range(1, min(k, len(c) - 1) + 1)), Fraction(0))
+        exact.append((1 - known) / c[0])
+    products = [sum(exact[k - j] * c[j] for j in range(min(k, len(c) - 1) + 1)) for k in range(12)]
+    assert products == [1] * 12
+    assert factorisation.decode(12) == pytest.approx([float(value) for value in exact], rel=1e-12)
+
+
+def test_the_column_norm_is_not_below_its_square_root() -> None:
+    for horizon in range(2, 121):
+        factorisation = Factorisation.make(horizon)
+        square = sum(c * c for c in factorisation.coefficients)
+        assert Fraction(factorisation.column_norm) ** 2 >= square
+        assert factorisation.column_norm == pytest.approx(math.sqrt(square), rel=1e-15)
+
+
+@pytest.mark.parametrize("factorisation", [ADDED, YEAR])
+def test_a_unit_moves_all_outputs_by_at_most_the_column_norm(factorisation: Factorisation) -> None:
+    """By brute force: outputs with and without a unit of each cohort, under the same noise."""
+    rng = np.random.default_rng(0)
+    cohorts, width = 12, 5
+    sums = [torch.from_numpy(rng.integers(-(2**30), 2**30, width) * 1.0) for _ in range(cohorts)]
+    unit = torch.tensor([0.3, -0.4, 0.0, 0.0, 0.0], dtype=torch.float64) / STEP  # of norm 0.5
+    unit = unit.trunc()
+    _, before, _ = run_chain(factorisation, sums)
+    for place in (0, 5, 11):
+        moved = [part + unit * (index == place) for index, part in enumerate(sums)]
+        _, after, _ = run_chain(factorisation, moved)
+        change = [b.outputs["sum"] - a.outputs["sum"] for a, b in zip(before, after, strict=True)]
+        wanted = np.outer(column(factorisation, cohorts, place), unit.numpy() * STEP)
+        assert np.array_equal(np.array(change), wanted)
+        assert np.linalg.norm(change) <= 0.5 * factorisation.column_norm
+
+
+@pytest.mark.parametrize("factorisation", [ADDED, YEAR])
+def test_totals_have_the_stated_noise_around_the_sums(factorisation: Factorisation) -> None:
+    sums = [torch.full((20_000,), float(2**20 * (place + 1))).double() for place in range(4)]
+    totals, _, deviation = run_chain(factorisation, sums)
+    noise = totals[-1] - 10.0
+    assert float(noise.std()) == pytest.approx(deviation, rel=0.02)
+    assert abs(float(noise.mean())) < 4 * deviation / math.sqrt(20_000)
+    assert deviation == pytest.approx(factorisation.noise_growth(4))  # multiplier 2 times 0.5
+
+
+def test_symmetric_totals_have_isometric_noise() -> None:
+    totals, _, deviation = run_chain(YEAR, [torch.zeros((120, 120)).double()] * 3)
+    matrix = totals[-1].numpy()
+    assert np.array_equal(matrix, matrix.T)
+    off = matrix[np.triu_indices(120, 1)]
+    assert off.std() == pytest.approx(deviation * math.sqrt(0.5), rel=0.05)
+    assert np.diag(matrix).std() == pytest.approx(deviation, rel=0.25)
+
+
+def guess_rate(factorisation: Factorisation, *, norm: float) -> tuple[float, float]:
+    """Returns how often an attacker guesses a unit of the first cohort from all twelve outputs.
+
+    The attacker knows all other rows, and uses the likelihood ratio of all outputs together. Each
+    of 4,000 entries stands for a fit of its own. Also returns the best rate that mu allows.
+    """
+    tries, noise = 4000, 1.0
+    inside = np.arange(tries) % 2 == 0
+    first = torch.from_numpy(np.where(inside, 0.5 / STEP, 0.0))
+    chain = [first] + [torch.zeros(tries, dtype=torch.float64)] * 11
+    _, kept, _ = run_chain(factorisation, chain, noise=noise * norm)
+    weights = np.array(column(factorisation, 12, 0), dtype=float)
+    seen = sum(w * cohort.outputs["sum"] for w, cohort in zip(weights, kept, strict=True))
+    guessed = seen > 0.25 * (weights**2).sum()
+    return float((guessed == inside).mean()), NormalDist().cdf(1 / noise / 2)
+
+
+@pytest.mark.parametrize("factorisation", [ADDED, YEAR])
+def test_an_attack_on_all_outputs_together_stays_at_its_bound(factorisation: Factorisation) -> None:
+    rate, bound = guess_rate(factorisation, norm=1.0)
+    assert rate == pytest.approx(bound, abs=0.022)  # three standard errors: the bound is reached
+
+
+def test_the_attack_finds_noise_that_ignores_later_outputs() -> None:
+    rate, bound = guess_rate(YEAR, norm=64 / YEAR.column_norm)
+    assert rate > bound + 0.04
+
+
+def test_cohorts_of_other_sizes_share_the_finest_grid() -> None:
+    coarse = RunningSums(YEAR, [], names=("sum",), n=2**20)
+    release(coarse, torch.tensor([3.0], dtype=torch.float64), 1, step=2.0**-10)
+    first = coarse.make_cohort(np.zeros((1, 1), dtype=np.float32))
+    fine = RunningSums(YEAR, [first], names=("sum",), n=10)
+    mixed, step = fine.mix_sums("sum", np.array([5.0]), 2.0**-20, sensitivity=0.5)
+    assert step == 2.0**-20
+    assert mixed.tolist() == [64 * 5 + 32 * 3 * 2**10]
+    assert fine.new_share == 10 / (10 + 2**20)
+
+
+def test_sums_that_leave_int64_are_refused() -> None:
+    many = RunningSums(YEAR, [], names=("sum",), n=2**40)
+    with pytest.raises(PrivacyError, match="leave `horizon` out"):
+        many.mix_sums("sum", np.array([1.0]), 2.0**-20, sensitivity=0.5)
+
+
+def test_a_horizon_is_a_number_of_cohorts_and_ends() -> None:
+    with pytest.raises(ConfigError, match="horizon 1: write a number of cohorts from 2 to 120"):
+        Factorisation.make(1)
+    _, kept, _ = run_chain(Factorisation.make(2), [torch.zeros(1).double()] * 2)
+    with pytest.raises(PrivacyError, match="cohort 3 of a horizon of 2"):
+        RunningSums(Factorisation.make(2), kept, names=("sum",), n=1)
+
+
+def test_added_sums_keep_nothing_exact() -> None:
+    _, kept, _ = run_chain(ADDED, [torch.ones(3).double()] * 2)
+    assert [cohort.sums for cohort in kept] == [{}, {}]
+    _, kept, _ = run_chain(YEAR, [torch.ones(3).double()] * 2)
+    assert [cohort.sums["sum"].tolist() for cohort in kept] == [[1, 1, 1]] * 2
+    assert all(a is not b for a, b in pairwise(kept))
