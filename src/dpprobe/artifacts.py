@@ -92,6 +92,14 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def write_private(path: Path, content: bytes) -> None:
+    """Writes a file that only its owner may read, whole or not at all."""
+    with atomic_path(path) as temporary:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
+
+
 def write_json(path: Path, value: Any) -> None:
     """Writes indented JSON; refuses NaN and infinity, because JSON has neither."""
     write_text(path, _format_json(value))

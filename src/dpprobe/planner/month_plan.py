@@ -11,7 +11,8 @@ from dpprobe.errors import ConfigError
 from dpprobe.planner.accuracy_plan import Scale
 from dpprobe.planner.plan_text import format_span
 from dpprobe.planner.predicted_accuracy import Kept, Setting, predict
-from dpprobe.privacy.running_sums import LONGEST_HORIZON, Factorisation
+from dpprobe.privacy.limits import LONGEST_HORIZON
+from dpprobe.privacy.running_sums import Factorisation
 
 WAYS = ("train again", "add sums", "horizon")
 

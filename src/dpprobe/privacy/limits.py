@@ -10,6 +10,8 @@ INFINITE = "inf"
 SMALLEST_EPSILON = 0.01
 LARGEST_EPSILON = 100.0
 SMALLEST_DELTA = 1e-10
+# The most cohorts of one chain whose releases are priced together.
+LONGEST_HORIZON = 120
 # For tables, which print a delta of many cells.
 ABOVE_MARK = " (above 1/n)"
 ABOVE_NOTE = (

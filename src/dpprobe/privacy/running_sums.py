@@ -33,10 +33,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dpprobe.errors import ConfigError, PrivacyError
+from dpprobe.privacy.limits import LONGEST_HORIZON
 
 # c_0. With it and 2^52 steps a month, a chain of 60 stays in int64.
 _SCALE = 64
-LONGEST_HORIZON = 120
 _LARGEST_WHOLE = 2.0**62
 
 Floats = npt.NDArray[np.float64]
@@ -80,6 +80,14 @@ class Factorisation:
         while Fraction(norm) ** 2 < square:
             norm = math.nextafter(norm, math.inf)
         return norm
+
+    def check_place(self, place: int) -> None:
+        """Raises PrivacyError for a cohort that the price does not cover."""
+        if self.horizon is not None and place > self.horizon:
+            raise PrivacyError(
+                f"cohort {place} of a horizon of {self.horizon}: the price covers no more; begin a "
+                "new chain without `predecessor`"
+            )
 
     def decode(self, cohorts: int) -> Floats:
         """Returns b_0 ... b_(t-1), the last row of B reversed: the total is sum of b_k y_(t-k)."""
@@ -134,11 +142,7 @@ class RunningSums:
             factorisation, tuple(earlier), tuple(names), n,
         )  # fmt: skip
         self.place = len(self.earlier) + 1
-        if factorisation.horizon is not None and self.place > factorisation.horizon:
-            raise PrivacyError(
-                f"cohort {self.place} of a horizon of {factorisation.horizon}: the price covers no "
-                "more; begin a new chain without `predecessor`"
-            )
+        factorisation.check_place(self.place)
         self._outputs: dict[str, Floats] = {}
         self._sums: dict[str, Integers] = {}
         self._steps: dict[str, float] = {}

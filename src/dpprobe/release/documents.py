@@ -98,6 +98,7 @@ def shared_values(
         "sure": sure and items(sure["composition"]),
         "tested": bool(evaluation or sure),
         "predecessor": statement.get("predecessor"),
+        "cohort": (cohort := statement.get("cohort")) and items(cohort["words"]),
         "spent": items(state_spent(statement["ledger"])),
         "use": facts.card.intended_use or items(INTENDED_USE),
         "limits": facts.card.limits or items(LIMITS),

@@ -199,6 +199,7 @@ class Booking:
       column: whose values are the units; None if each image is one.
       same_units_as: another dataset whose units are some of these; None without one.
       units: the hash that names the file of the units' hashes; None for fits of an estimator.
+      place: in a chain of cohorts with a horizon, by `cohorts.Chain.name_place`; None elsewhere.
     """
 
     release: str
@@ -210,6 +211,7 @@ class Booking:
     column: str | None = None
     same_units_as: str | None = None
     units: str | None = None
+    place: str | None = None
 
     def __post_init__(self) -> None:
         if self.unit not in Plan.UNITS:
@@ -225,7 +227,7 @@ class Booking:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns a JSON-compatible dictionary; `same_units_as` and `units` only if known."""
+        """Returns a JSON-compatible dictionary; the last three values only if known."""
         known = {key: value for key, value in vars(self).items() if value is not None}
         return {"column": None, **known, "parts": [part.to_dict() for part in self.parts]}
 
@@ -334,8 +336,8 @@ class Ledger:
 
         Raises:
           BudgetError: if a limit would be exceeded.
-          PrivacyError: if the name is taken, the unit is another than the ledger's, units have
-            changed sides, or are in a ledger that is not added up.
+          PrivacyError: if the name or the place in a chain is taken, the unit is another than the
+            ledger's, units have changed sides, or are in a ledger that is not added up.
           DataError: for a damaged line, here or in another ledger, and for lost hashes.
         """
         folder = self.path.parent
@@ -348,6 +350,7 @@ class Ledger:
             added = self._find_added(ledgers, booking)
             self._refuse_taken(ledgers[self._dataset], booking)
             self._refuse_other_unit(added, booking)
+            _refuse_place(ledgers, booking, added)
             if units is not None:
                 used = any(each.booking.units for listed in ledgers.values() for each in listed)
                 key = load_key(self._data_dir, used=used)
@@ -652,6 +655,33 @@ class Ledger:
                 f"{error.filename}: {os.strerror(error.errno or 0)}; the ledger of a dataset needs "
                 "a folder that you may read and write, on a file system with POSIX locks"
             ) from error
+
+
+def _refuse_place(
+    ledgers: Mapping[str, list[Entry]], booking: Booking, added: Mapping[str, list[Entry]]
+) -> None:
+    """Refuses a second release at one place of a chain, and units in two cohorts of a chain.
+
+    One place's price covers one output. A unit of two cohorts adds to the same outputs twice, by
+    more than two releases with noise of their own.
+    """
+    if booking.place is None:
+        return
+    chain = booking.place.rpartition(" ")[0]
+    for name, entry in [(each, entry) for each in ledgers for entry in ledgers[each]]:
+        place = entry.booking.place
+        if place == booking.place:
+            raise PrivacyError(
+                f"release {booking.release!r}: {entry.booking.release} of dataset {name} has its "
+                "place in the chain, and the horizon pays for one release there; follow that one, "
+                "or begin a new chain without `predecessor`"
+            )
+        if place is not None and place.rpartition(" ")[0] == chain and name in added:
+            raise PrivacyError(
+                f"release {booking.release!r}: by same_units_as, its units are also those of "
+                f"{entry.booking.release} in the same chain, but a horizon needs other units in "
+                "each cohort; leave `horizon` out in a new chain"
+            )
 
 
 def _find_named(counting: Sequence[Entry], release: str) -> Entry | None:

@@ -52,9 +52,10 @@ from dpprobe.privacy.entropy import SystemEntropy
 from dpprobe.privacy.limits import delta_fault
 from dpprobe.privacy.plan import Mechanism, Patients, Plan
 from dpprobe.privacy.risk import nominal_epsilon, read_budget
+from dpprobe.privacy.running_sums import Factorisation, RunningSums
 from dpprobe.release import bundle as files
 from dpprobe.release.audit_evidence import read_evidence
-from dpprobe.release.bundle import BackboneFacts, BundleFacts, CardFacts
+from dpprobe.release.bundle import BackboneFacts, BundleFacts, CardFacts, read_bundle
 from dpprobe.release.calibration import Calibration
 from dpprobe.release.calibration_release import (
     calibrate_from_counts,
@@ -64,6 +65,7 @@ from dpprobe.release.calibration_release import (
     check_calibration_size,
     compose_test_price,
 )
+from dpprobe.release.cohorts import Chain, cohort_path, read_chain, write_cohort
 from dpprobe.release.evaluation import (
     check_telling,
     composition_words,
@@ -94,7 +96,7 @@ logger = logging.getLogger("dpprobe")
 # The number of a release's only head; nothing derives from it.
 _HEAD = 0
 # Options of a release that change nothing of its head.
-NOT_OF_THE_HEAD = {"card", "sign_key", "allow_useless", "predecessor"}
+NOT_OF_THE_HEAD = {"card", "sign_key", "allow_useless"}
 DOCUMENTS_BYTES = 1_000_000  # of a bundle without its weights
 
 
@@ -148,11 +150,59 @@ class _Task:
     @cached_property
     def predecessor(self) -> dict[str, str] | None:
         """Name and digest of the release that this one replaces; None without one."""
+        folder = self._predecessor_folder()
+        return None if folder is None else identify_bundle(folder)
+
+    def _predecessor_folder(self) -> Path | None:
         named = self.options.predecessor
         if named is None:
             return None
         in_study = named in self.study.releases
-        return identify_bundle(self.output.with_name(named) if in_study else resolve_path(named))
+        return self.output.with_name(named) if in_study else resolve_path(named)
+
+    @cached_property
+    def chain(self) -> Chain | None:
+        """The cohorts before this one; None without `cohort`."""
+        if self.options.cohort is None:
+            return None
+        factorisation = Factorisation.make(self.options.horizon)
+        if (folder := self._predecessor_folder()) is None:
+            return Chain(factorisation=factorisation)
+        before = read_bundle(folder).facts
+        chain = read_chain(Path(self.study.data_dir), dataset=before.dataset, release=before.name)
+        if chain.factorisation != factorisation:
+            raise ConfigError(
+                f"release {self.name}: horizon {self.options.horizon}, but that of {before.name} "
+                f"is {chain.factorisation.horizon}; write the same"
+            )
+        return chain
+
+    @cached_property
+    def running(self) -> RunningSums | None:
+        """The sums that the fit adds to; raises unless the release fits its chain."""
+        if self.chain is None:
+            return None
+        if fault := self.method.cohort_fault:
+            raise ConfigError(f"release {self.name}: method {self.options.method}: {fault}")
+        return self.chain.start(
+            self.method.running_sums or (),
+            dataset=self.options.dataset,
+            n=self.plan.n,
+            binds=self._chain_binds(),
+        )
+
+    def _chain_binds(self) -> dict[str, str]:
+        store = self.stores[0]
+        backbone = (
+            store.weights_sha256, dict(store.backbone_options), dict(store.preprocessing)
+        )  # fmt: skip
+        return {
+            "method": hash_value(published_options(self.method)),
+            "backbone": hash_value(backbone),
+            "class list": hash_value(list(store.class_names)),
+            "epsilon or delta": hash_value([each.to_dict() for each in self.plan.mechanisms]),
+            "unit of privacy": hash_value([self.unit, self.dataset.unit_name()]),
+        }
 
     @cached_property
     def method(self) -> MethodOptions:
@@ -268,8 +318,9 @@ class _Task:
 
     def _hash_options(self, evaluate: EvaluateOptions | None) -> str:
         release = self.options.model_copy(update={"evaluate": evaluate})
+        others = NOT_OF_THE_HEAD if release.cohort else NOT_OF_THE_HEAD | {"predecessor"}
         options = {
-            "release": release.model_dump(mode="json", exclude=NOT_OF_THE_HEAD),
+            "release": release.model_dump(mode="json", exclude=others),
             # A release is final, even if a later rule of `auto` would choose otherwise.
             "options": self.asked_method.identity_options(),
             "public": [sha256_file(Path(path)) for path in self.asked_method.input_files()],
@@ -297,6 +348,9 @@ class _Task:
             identity=f"{self._hash_options(self.options.evaluate)} {self._hash_data()}",
             column=self.dataset.unit_name() if self.unit == "patient" else None,
             same_units_as=self.dataset.same_units_as,
+            place=None
+            if self.chain is None
+            else self.chain.name_place(self.options.dataset, self.name),
         )
 
     def list_units(self) -> Units:
@@ -328,6 +382,7 @@ class _Task:
         for entry in self.ledger.read_entries():
             if entry.state != "abandoned" or entry.booking.release != self.name:
                 continue
+            self._cohort_path(entry).unlink(missing_ok=True)
             for folder in (self._staged_folder(entry), self._partial_folder(entry)):
                 if folder.exists():
                     shutil.rmtree(folder)
@@ -426,6 +481,9 @@ class _Task:
     def _staged_folder(self, entry: Entry) -> Path:
         return self.output.with_name(f".{self.name}.entry-{entry.number}.staged")
 
+    def _cohort_path(self, entry: Entry) -> Path:
+        return cohort_path(self.ledger.path.parent, self.name, entry.number)
+
     def _partial_folder(self, entry: Entry) -> Path:
         return self._staged_folder(entry).with_suffix(".partial")
 
@@ -457,7 +515,7 @@ class _Task:
         if self.plan.patients is not None:
             self.inputs.check_patients(self.plan.patients.images)
         if not self.options.allow_useless:
-            check_usefulness(self.name, benchmark=self.benchmark, facts=self.facts)
+            self._check_usefulness()
         if self.options.evaluate:
             check_metric(self.name, self.metric, self.stores[0].labels)
         evidence = read_evidence(self.audit, self.plan) if self.audit else None
@@ -479,6 +537,11 @@ class _Task:
         if self.options.calibrate is not None and (plan := self.calibration_plan or self.test_plan):
             check_calibration_size(plan)
         self._check_public()
+        if self.running is not None:
+            columns = self.stores[0].dimension + 1
+            require_room(
+                self.ledger.path.parent, 2 * 8 * columns * (columns + self.stores[0].num_classes)
+            )
         features = read_job_features(
             self.inputs,
             self.stores[1],
@@ -511,6 +574,7 @@ class _Task:
         logger.info("release %s: recorded as entry %d", self.name, entry.number)
         with tell_of_entry(f"{entry.number} of {self.ledger.path}"):
             heads, evaluation, calibration = self._draw_head(features)
+            self._keep_cohort(heads, entry)
             staged = self._staged_folder(entry)
 
             facts = self._describe_bundle(backbone, heads)
@@ -527,6 +591,25 @@ class _Task:
             )  # fmt: skip
             self._close_entry(entry, staged)
             self._publish_bundle(staged)
+
+    def _check_usefulness(self) -> None:
+        """Looks at the benchmark; for a later cohort, whose benchmark has new rows only, plans."""
+        facts, running = self.facts, self.running
+        if running is None or not running.earlier:
+            check_usefulness(self.name, benchmark=self.benchmark, facts=facts)
+            return
+        # mu is nearly proportional to epsilon
+        epsilon = facts.epsilon / running.noise_growth
+        total = replace(facts, n=running.total, epsilon=epsilon)
+        check_usefulness(self.name, benchmark=None, facts=total)
+
+    def _keep_cohort(self, heads: Heads, entry: Entry) -> None:
+        if self.running is None or self.chain is None:
+            return
+        write_cohort(
+            self._cohort_path(entry), self.chain, self.running.make_cohort(heads.weights[0]),
+            label=str(self.options.cohort), binds=self._chain_binds(),
+        )  # fmt: skip
 
     def _close_entry(self, entry: Entry, staged: Path) -> None:
         try:
@@ -568,7 +651,9 @@ class _Task:
     ) -> tuple[Heads, dict[str, Any] | None, dict[str, Any] | None]:
         """Draws the head, its test result and its calibration, if any: all that is random."""
         entropy = SystemEntropy()
-        heads = fit_heads(self.method, features.train, self.plan, [_HEAD], entropy=entropy)
+        heads = fit_heads(
+            self.method, features.train, self.plan, [_HEAD], entropy=entropy, running=self.running
+        )
         calibrated = self._calibrate_head(heads, features)
         calibration = Calibration.from_block(calibrated) if calibrated else None
         evaluation = self._evaluate_head(heads, features, calibration)
@@ -647,6 +732,9 @@ class _Task:
             parts=facts.hash_parts(),
             calibration=calibration,
             predecessor=self.predecessor,
+            cohort=None
+            if self.chain is None
+            else self.chain.describe(str(self.options.cohort), n=self.plan.n, unit=self.unit),
         )
 
     def _reference_backbone(self) -> BackboneFacts:

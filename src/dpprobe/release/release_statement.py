@@ -32,6 +32,7 @@ def release_statement(
     parts: Mapping[str, str] | None,
     calibration: Mapping[str, Any] | None = None,
     predecessor: Mapping[str, str] | None = None,
+    cohort: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Writes the privacy statement of a release: JSON-compatible, and without private facts.
 
@@ -44,6 +45,7 @@ def release_statement(
       chosen_from: the rule that chose the head, and its facts; None without one.
       parts: by `BundleFacts.hash_parts`; None before there is a bundle.
       predecessor: `name` and `sha256` of the release that this one replaces; None without one.
+      cohort: by `cohorts.Chain.describe`; None without a chain.
     """
     named = {name: Path(path).name for name, path in options.public_files().items()}
     hashes = {Path(path).name: file_hashes[path] for path in options.public_files().values()}
@@ -78,6 +80,7 @@ def release_statement(
         **({} if parts is None else {"parts": dict(parts)}),
         **({} if calibration is None else {"calibration": dict(calibration)}),
         **({} if predecessor is None else {"predecessor": dict(predecessor)}),
+        **({} if cohort is None else {"cohort": dict(cohort)}),
     }
 
 

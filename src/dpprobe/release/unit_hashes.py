@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import os
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from dpprobe.artifacts import atomic_path, canonical_json, check_not_newer
+from dpprobe.artifacts import canonical_json, check_not_newer, write_private
 from dpprobe.data.table import SPLITS, SplitTable, read_info
 from dpprobe.errors import DataError
 
@@ -110,7 +109,7 @@ def load_key(data_dir: Path, *, used: bool) -> bytes:
     if not path.exists():
         if used:
             raise DataError(f"{path}: missing, but ledgers contain hashes made with it; {_LOST}")
-        _write_private(path, secrets.token_bytes(_KEY_BYTES))
+        write_private(path, secrets.token_bytes(_KEY_BYTES))
     if len(key := path.read_bytes()) != _KEY_BYTES:
         raise DataError(f"{path}: {len(key)} bytes, not {_KEY_BYTES}; {_LOST}")
     return key
@@ -122,7 +121,7 @@ def write_hashes(folder: Path, hashes: Hashes, key: bytes) -> str:
     content = save(dict(hashes), metadata={"dpprobe": canonical_json(described)})
     digest = hashlib.sha256(content).hexdigest()
     if not (path := _path_of(folder, digest)).exists():
-        _write_private(path, content)
+        write_private(path, content)
     return digest
 
 
@@ -149,10 +148,3 @@ def _mark_key(key: bytes) -> str:
 
 def _path_of(folder: Path, digest: str) -> Path:
     return folder / f"units-{digest[:16]}.safetensors"
-
-
-def _write_private(path: Path, content: bytes) -> None:
-    with atomic_path(path) as temporary:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(content)

@@ -13,6 +13,7 @@ from dpprobe.errors import PrivacyError
 from dpprobe.options import AtMost, Name, Options
 from dpprobe.privacy.limits import (
     LARGEST_EPSILON,
+    LONGEST_HORIZON,
     SMALLEST_DELTA,
     SMALLEST_EPSILON,
     epsilon_token,
@@ -213,6 +214,24 @@ class ReleaseOptions(Options):
         exclude_if=lambda value: value is None,
         description="The release that this one replaces: its name in this study, or the path of a "
         "bundle's folder. The bundle names it with its SHA-256.",
+    )
+    cohort: str | None = Field(
+        None,
+        min_length=1,
+        max_length=80,
+        exclude_if=lambda value: value is None,
+        description="A name for the units of this dataset, such as 2026-11, where data grow. Their "
+        "sums are kept, and a release with this one as its `predecessor` adds its own units' sums "
+        "to them.",
+    )
+    horizon: int | None = Field(
+        None,
+        ge=2,
+        le=LONGEST_HORIZON,
+        exclude_if=lambda value: value is None,
+        description="With `cohort`: the most releases of the chain, which together cost a unit "
+        "this epsilon. The noise then grows less, but the exact sums of all cohorts are kept "
+        "beside the ledger. The same in all releases of a chain.",
     )
     sign_key: str | None = Field(
         None, min_length=1, description="An Ed25519 private key in PEM, which signs the bundle."

@@ -194,6 +194,7 @@ def _check_release(study: Study, name: str) -> list[str]:
             f"predecessor: {before} is neither another release of this study nor the folder of a "
             "bundle; correct the name or the path"
         )
+    faults += _cohort_faults(study, name)
     rows = dataset.used_rows()
     n = dataset.used_units() if unit == "patient" else rows and rows[0]
     if n is not None and (fault := study.release_delta_fault(name, n)):
@@ -206,6 +207,35 @@ def _check_release(study: Study, name: str) -> list[str]:
             "write a smaller epsilon"
         )
     return [f"config: releases.{name}: {fault}" for fault in faults]
+
+
+def _cohort_faults(study: Study, name: str) -> Iterator[str]:
+    """Yields what keeps a release from its chain of cohorts, as far as this study tells."""
+    release = study.releases[name]
+    if release.cohort is None:
+        if release.horizon is not None:
+            yield f"horizon {release.horizon}: needs `cohort`, a name for the units of the dataset"
+        return
+    method = study.methods[release.method]
+    if not method.is_undecided and (fault := method.cohort_fault):
+        yield f"cohort: method {release.method}: {fault}"
+    before, seen = release.predecessor, {release.dataset}
+    while before in study.releases:
+        earlier = study.releases[before]
+        if earlier.cohort is None or earlier.horizon != release.horizon:
+            yield (
+                f"cohort: its predecessor {before} has cohort {earlier.cohort}, horizon "
+                f"{earlier.horizon}; both need a cohort and the same horizon"
+            )
+            return
+        if earlier.dataset in seen:
+            yield (
+                f"cohort: dataset {earlier.dataset} is in its chain twice; each cohort is a "
+                "dataset of new units"
+            )
+            return
+        seen.add(earlier.dataset)
+        before = earlier.predecessor
 
 
 def _warn_of_unmeasured(study: Study, name: str) -> list[str]:

@@ -20,6 +20,7 @@ from dpprobe.release import release_choice_price as choices
 from dpprobe.release.audit_evidence import Evidence
 from dpprobe.release.bundle import BundleFacts
 from dpprobe.release.class_recalls import CLASS_COUNTS, estimate_recalls
+from dpprobe.release.cohorts import describe_cohort
 from dpprobe.release.evaluation import COUNTS
 from dpprobe.release.verification.stated import (
     Values,
@@ -48,6 +49,7 @@ EVALUATION_KEYS = {
 RECALL_KEYS = {CLASS_COUNTS, "worst_class"}
 DERIVED_KEYS = {"scale", "offset", "sets", "reliability", "abstention"}
 TWO_CLASS_KEYS = {"cut_offs", "net_benefit"}
+COHORT_KEYS = {"name", "place", "horizon", "units", "noise_growth", "earlier", "words"}
 CHOICE_KEYS = {"cells", "epsilon", "words"}
 LEDGER_KEYS = {"entry", "releases", "unit", "delta", "epsilon", "exact"}
 
@@ -62,6 +64,28 @@ def check_evidence(values: Values, plan: Plan) -> tuple[str, bool]:
         f"epsilon_lower {evidence.epsilon_lower:g} is above the stated epsilon",
     )
     return "the bundle states an audit, whose numbers cannot be checked from the bundle", True
+
+
+def check_cohort(values: Values, plan: Plan) -> tuple[str, bool]:
+    """Derives the block `cohort` again from its names, its horizon and the numbers of units."""
+    block = read_block("cohort", values["cohort"], COHORT_KEYS)
+    for place, one in enumerate(block["earlier"]):
+        read_block(f"cohort.earlier.{place}", one, {"release", "cohort", "n"})
+        read_whole(f"cohort.earlier.{place}.n", one["n"])
+        require_true(
+            all(isinstance(one[key], str) for key in ("release", "cohort")), "cohort: not a name"
+        )
+    expected = describe_cohort(
+        block["name"], block["earlier"], horizon=block["horizon"], n=plan.n, unit=plan.unit
+    )
+    require_same("cohort", expected, block)
+    before = values.get("predecessor") or {"name": None}
+    last = block["earlier"][-1]["release"] if block["earlier"] else before["name"]
+    require_true(
+        before["name"] == last,
+        f"cohort: the sums are those of {last}, which is not the predecessor",
+    )
+    return f"number {block['place']} of its chain, {block['units']:,} {plan.unit}s", True
 
 
 def check_evaluation(values: Values, plan: Plan, facts: BundleFacts) -> tuple[str, bool]:

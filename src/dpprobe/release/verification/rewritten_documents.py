@@ -51,6 +51,7 @@ def check_words(
         parts=values.get("parts", {}),
         calibration=values.get("calibration"),
         predecessor=values.get("predecessor"),
+        cohort=values.get("cohort"),
     )
     other = set(expected) ^ set(values)
     require_true(not other, f"keys missing or unknown: {', '.join(sorted(map(str, other)))}")

@@ -11,6 +11,7 @@ match word for word. So do card and page. The noise is priced again, by its acco
 - classes, and facts of the backbone (a hash, preprocessing, its probe, versions of libraries),
   changed in bundle.json and in the hashes of the statement. With the backbone, preprocessing and
   probe are computed again;
+- earlier cohorts with other names and numbers of units, if their bundles are not passed too;
 - n if no mechanism samples, and names of release, study, dataset, method and backbone, each changed
   everywhere; words of `card`;
 - another predecessor, or none, unless its bundle is passed too;
@@ -40,6 +41,7 @@ from dpprobe.release.verification.checks import NOT_COVERED, Checks, Report
 from dpprobe.release.verification.evidence_checks import (
     check_calibration,
     check_choice,
+    check_cohort,
     check_evaluation,
     check_evidence,
     check_ledger,
@@ -100,10 +102,11 @@ def verify_bundle(
     head = checks.run_check("head", check_head, folder, facts, options, plan)
     checks.run_check("parts", check_parts, values, facts)
     check_backbone(checks, folder, facts, head, checkpoint)
-    calibrated = "calibration" in (values or {})
+    calibrated, chained = (name in (values or {}) for name in ("calibration", "cohort"))
     blocks = (
         checks.run_check("evaluation", check_evaluation, values, plan, facts),
         not calibrated or checks.run_check("calibration", check_calibration, values, plan, facts),
+        not chained or checks.run_check("cohort", check_cohort, values, plan),
         checks.run_check("choice", check_choice, values, plan),
         checks.run_check("ledger", check_ledger, values, plan),
         checks.run_check("evidence", check_evidence, values, plan),

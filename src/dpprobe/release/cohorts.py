@@ -1,0 +1,230 @@
+"""The chain of cohorts that a release continues, and what it leaves for the next.
+
+    <data_dir>/<dataset>/cohort-<release>.entry-<number>.safetensors    mode 0600
+
+A cohort is a dataset of its own: the units that arrived since the release before. Its file has what
+the release let out of the sums (`outputs`), the head's `weights`, and with a horizon the exact
+`sums`, which are as private as the images. It is written before the bundle, so a closed entry of a
+ledger has its file. `running_sums` has the mathematics and the price.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from dpprobe.artifacts import canonical_json, check_not_newer, write_private
+from dpprobe.counted_nouns import count_noun
+from dpprobe.errors import DataError, PrivacyError
+from dpprobe.privacy.running_sums import Cohort, Factorisation, RunningSums
+from dpprobe.release.ledger import Ledger
+
+FORMAT = "dpprobe-cohort"
+FORMAT_VERSION = 1
+_LOST = "restore it from a backup; without it, begin a new chain without `predecessor`"
+
+
+class Link(NamedTuple):
+    """A release of a chain: its dataset, name, label of its cohort, and units."""
+
+    dataset: str
+    release: str
+    label: str
+    n: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chain:
+    """The cohorts before a release, the first one first.
+
+    Attributes:
+      binds: hashes of what all releases of a chain have in common, by name.
+    """
+
+    factorisation: Factorisation
+    links: tuple[Link, ...] = ()
+    cohorts: tuple[Cohort, ...] = ()
+    binds: Mapping[str, str] | None = None
+
+    @property
+    def place(self) -> int:
+        """The place of the next release, from 1."""
+        return len(self.links) + 1
+
+    def name_place(self, dataset: str, release: str) -> str | None:
+        """Names the place of a release in a chain with a horizon, for the ledger; else None.
+
+        Later outputs of such a chain read exact sums again, so a place is taken once.
+        """
+        if not self.factorisation.keeps_sums:
+            return None
+        first = self.links[0] if self.links else Link(dataset, release, "", 0)
+        return f"{first.dataset}/{first.release} {self.place}"
+
+    def start(
+        self, names: Sequence[str], *, dataset: str, n: int, binds: Mapping[str, str]
+    ) -> RunningSums:
+        """Returns the sums that a fit adds to; raises PrivacyError if the release does not fit."""
+        if dataset in (link.dataset for link in self.links):
+            raise PrivacyError(
+                f"dataset {dataset}: its units are in this chain of cohorts already, and would "
+                "count twice; write a dataset of new units"
+            )
+        if other := [name for name in binds if self.binds and self.binds[name] != binds[name]]:
+            raise PrivacyError(
+                f"predecessor {self.links[-1].release}: it has another {', another '.join(other)}; "
+                "the sums of a chain add up only if all its releases have the same"
+            )
+        return RunningSums(self.factorisation, self.cohorts, names=names, n=n)
+
+    def describe(self, label: str, *, n: int, unit: str) -> dict[str, Any]:
+        """Returns the block `cohort` of the statement of a release of n units."""
+        earlier = [
+            {"release": link.release, "cohort": link.label, "n": link.n} for link in self.links
+        ]
+        horizon = self.factorisation.horizon
+        return describe_cohort(label, earlier, horizon=horizon, n=n, unit=unit)
+
+
+def describe_cohort(
+    label: str, earlier: Sequence[Mapping[str, Any]], *, horizon: int | None, n: int, unit: str
+) -> dict[str, Any]:
+    """Returns the block `cohort` of a statement: which units a head has learned from.
+
+    Raises ConfigError for a horizon out of range, PrivacyError for a place beyond it.
+    """
+    factorisation, place = Factorisation.make(horizon), len(earlier) + 1
+    factorisation.check_place(place)
+    total = n + sum(one["n"] for one in earlier)
+    said = f"This is cohort {label}, number {place} of its chain"
+    said += f" of at most {horizon}." if horizon else "."
+    if earlier:
+        names = ", ".join(one["release"] for one in earlier)
+        said += (
+            f" The head also uses the noisy sums of {names}: it has learned from "
+            f"{count_noun(total, unit)}, {n:,} of them new."
+        )
+    covered = (
+        f"all {horizon} releases of the chain together"
+        if horizon
+        else "this release and all later ones of the chain, which use its noisy sums again"
+    )
+    return {
+        "name": label,
+        "place": place,
+        "horizon": horizon,
+        "units": total,
+        "noise_growth": factorisation.noise_growth(place),
+        "earlier": [dict(one) for one in earlier],
+        "words": f"{said} Each {unit} is in one cohort, whose epsilon covers {covered}.",
+    }
+
+
+def read_chain(data_dir: Path, *, dataset: str, release: str) -> Chain:
+    """Reads a release's cohort and all before it.
+
+    Raises:
+      PrivacyError: if the release was not finished, or has no cohort.
+      DataError: for a missing or damaged file.
+    """
+    ledger = Ledger.of_dataset(data_dir, dataset)
+    entry = ledger.entry_of(release)
+    if entry is None or entry.state != "closed":
+        raise PrivacyError(
+            f"predecessor {release}: {ledger.path} has no finished release of this name; make it "
+            "first"
+        )
+    path = cohort_path(ledger.path.parent, release, entry.number)
+    described, cohort = _read_file(path)
+    link = Link(dataset, release, described["label"], cohort.n)
+    factorisation = Factorisation.make(described["horizon"])
+    if described["earlier"] is None:
+        chain = Chain(factorisation=factorisation)
+    else:
+        chain = read_chain(data_dir, **described["earlier"])
+    return replace(
+        chain,
+        links=(*chain.links, link),
+        cohorts=(*chain.cohorts, cohort),
+        binds=described["binds"],
+    )
+
+
+def write_cohort(
+    path: Path, chain: Chain, cohort: Cohort, *, label: str, binds: Mapping[str, str]
+) -> None:
+    """Writes the file of a release's cohort."""
+    arrays: dict[str, npt.NDArray[Any]] = {
+        **{f"outputs.{name}": values for name, values in cohort.outputs.items()},
+        **{f"sums.{name}": values for name, values in cohort.sums.items()},
+    }
+    if cohort.weights is not None:
+        arrays["weights"] = cohort.weights
+    last = chain.links[-1] if chain.links else None
+    described = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "label": label,
+        "horizon": chain.factorisation.horizon,
+        "n": cohort.n,
+        "steps": dict(cohort.steps),
+        "binds": dict(binds),
+        "earlier": last and {"dataset": last.dataset, "release": last.release},
+        "sha256": _hash_arrays(arrays),
+    }
+    write_private(path, save(arrays, metadata={"dpprobe": canonical_json(described)}))
+
+
+def cohort_path(folder: Path, release: str, entry: int) -> Path:
+    """Returns the place of a release's cohort beside the ledger."""
+    return folder / f"cohort-{release}.entry-{entry}.safetensors"
+
+
+def _read_file(path: Path) -> tuple[dict[str, Any], Cohort]:
+    if not path.exists():
+        raise DataError(
+            f"{path}: missing; a chain of cohorts begins with a release that has `cohort`. If "
+            f"this one has, {_LOST}"
+        )
+    try:
+        with safe_open(path, framework="numpy") as file:
+            described = json.loads((file.metadata() or {})["dpprobe"])
+            check_not_newer(path, described, kind=FORMAT, version=FORMAT_VERSION)
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if _hash_arrays(arrays) != described["sha256"]:
+            raise DataError("its numbers have changed")
+        cohort = Cohort(
+            n=described["n"],
+            outputs=_part_of(arrays, "outputs."),
+            sums=_part_of(arrays, "sums."),
+            steps=described["steps"],
+            weights=arrays.get("weights"),
+        )
+    except (OSError, SafetensorError, ValueError, KeyError, DataError) as error:
+        raise DataError(f"{path}: cannot be used ({error}); {_LOST}") from error
+    return described, cohort
+
+
+def _part_of(arrays: Mapping[str, npt.NDArray[Any]], prefix: str) -> dict[str, npt.NDArray[Any]]:
+    return {
+        name.removeprefix(prefix): values
+        for name, values in arrays.items()
+        if name.startswith(prefix)
+    }
+
+
+def _hash_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape} ".encode())
+        digest.update(np.ascontiguousarray(arrays[name]).tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,166 @@
+"""Releases of cohorts: sums add up, a place is taken once, crashes and damage lose nothing."""
+
+from __future__ import annotations
+
+import stat
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpprobe.errors import ConfigError, DataError, PrivacyError
+from dpprobe.release import bundle, make
+from dpprobe.release.cohorts import read_chain
+from dpprobe.release.ledger import Ledger
+from dpprobe.release.verification.verify import verify_bundle
+from tests.support.release_study import ROWS, release, study, write_features
+from tests.support.split_tables import write_tables
+
+MONTHS = ("january", "february", "march")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def release_month(folder: Path, month: str, *, after: str | None = None, **options: Any) -> Path:
+    """Makes the release of a month's own rows, in a study of its own as in a later month."""
+    own = {split: [f"{month} {split} {row}" for row in range(rows)] for split, rows in ROWS.items()}
+    fingerprint = write_tables(folder / "data" / month, options.pop("images", own))
+    write_features(folder, fingerprint=fingerprint, **options.pop("features", {}))
+    name = options.pop("name", f"of_{month}")
+    if after:
+        options["predecessor"] = str(folder / "results/releases" / f"of_{after}")
+    asked = {"cohort": month, "epsilon": 1, "allow_useless": True, **options}
+    return release(folder, study(folder, called=month, name=name, **asked), name)
+
+
+def ledger(folder: Path, month: str) -> Ledger:
+    return Ledger.of_dataset(folder / "data", month)
+
+
+@pytest.mark.parametrize("horizon", [None, 3])
+def test_a_chain_is_verified_and_says_what_it_has_seen(folder: Path, horizon: int | None) -> None:
+    output = release_month(folder, MONTHS[0], horizon=horizon)
+    first = bundle.read_bundle(output)
+    for before, month in pairwise(MONTHS):
+        output = release_month(folder, month, after=before, horizon=horizon)
+    read = bundle.read_bundle(output)
+    stated = read.statement["cohort"]
+    assert (stated["place"], stated["units"], stated["horizon"]) == (3, 900, horizon)
+    assert [one["release"] for one in stated["earlier"]] == ["of_january", "of_february"]
+    assert "it has learned from 900 images, 300 of them new" in stated["words"]
+    assert stated["words"] in (output / bundle.CARD_FILE).read_text().replace("\\", "")
+    assert read.statement["epsilon_realised"] == first.statement["epsilon_realised"] <= 1
+    assert read.statement["ledger"]["releases"] == 1, "no unit is in two cohorts"
+    report = verify_bundle(output, predecessors=[output.parent])
+    assert report.passed, [check for check in report.checks if check.passed is False]
+    kept = sorted((folder / "data/march").glob("cohort-*"))
+    assert [path.name for path in kept] == ["cohort-of_march.entry-1.safetensors"]
+    assert stat.S_IMODE(kept[0].stat().st_mode) == 0o600
+    chain = read_chain(folder / "data", dataset="march", release="of_march")
+    assert [bool(cohort.sums) for cohort in chain.cohorts] == [horizon is not None] * 3
+
+
+def test_a_unit_is_in_one_cohort(folder: Path) -> None:
+    release_month(folder, "january")
+    again = {split: [f"january {split} 7"] * rows for split, rows in ROWS.items()}
+    with pytest.raises(PrivacyError, match="images of dataset february are also in entry 1"):
+        release_month(folder, "february", after="january", images=again)
+    with pytest.raises(PrivacyError, match="dataset january: its units are in this chain of coho"):
+        release_month(folder, "january", after="january", name="again")
+    assert ledger(folder, "february").read_entries() == []
+
+
+def test_two_releases_at_one_place_of_a_horizon_are_refused(folder: Path) -> None:
+    release_month(folder, "january", horizon=3)
+    release_month(folder, "february", after="january", horizon=3)
+    with pytest.raises(PrivacyError, match="of_february of dataset february has its place in the"):
+        release_month(folder, "march", after="january", horizon=3)
+    assert ledger(folder, "march").read_entries() == []
+
+
+def test_added_sums_may_branch(folder: Path) -> None:
+    """Each branch uses what was released, and its own units."""
+    release_month(folder, "january")
+    release_month(folder, "february", after="january")
+    branch = bundle.read_bundle(release_month(folder, "march", after="january"))
+    assert branch.statement["cohort"]["units"] == 600
+
+
+def test_the_same_people_in_two_cohorts_of_a_horizon_are_refused(folder: Path) -> None:
+    same = {"same_units_as": "january"}
+    release_month(folder, "january", horizon=2)
+    with pytest.raises(PrivacyError, match="a horizon needs other units in each cohort"):
+        release_month(folder, "february", after="january", horizon=2, more=same)
+
+
+def test_the_same_people_in_two_added_cohorts_pay_for_both(folder: Path) -> None:
+    release_month(folder, "january")
+    output = release_month(folder, "february", after="january", more={"same_units_as": "january"})
+    spent = bundle.read_bundle(output).statement["ledger"]
+    assert spent["releases"] == 2
+    assert 1.4 < spent["epsilon"] < 1.6
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ({"horizon": 5}, r"horizon 5, but that of of_january is None; write the same"),
+        ({"epsilon": 2}, "has another epsilon or delta; the sums of a chain add up only if"),
+        ({"method": "steps"}, "method steps: head sgd: it is not made of sums that add up"),
+    ],
+)
+def test_a_release_that_does_not_fit_its_chain_is_refused(
+    folder: Path, options: dict[str, Any], fault: str
+) -> None:
+    release_month(folder, "january")
+    with pytest.raises((ConfigError, PrivacyError), match=fault):
+        release_month(folder, "february", after="january", **options)
+    assert ledger(folder, "february").read_entries() == []
+
+
+def test_a_predecessor_without_a_cohort_is_refused(folder: Path) -> None:
+    release_month(folder, "january", cohort=None)
+    with pytest.raises(DataError, match="missing; a chain of cohorts begins with a release that"):
+        release_month(folder, "february", after="january")
+
+
+def test_changed_sums_are_noticed(folder: Path) -> None:
+    release_month(folder, "january", horizon=2)
+    (path,) = (folder / "data/january").glob("cohort-*")
+    content = bytearray(path.read_bytes())
+    content[-9] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="its numbers have changed.*restore it from a backup"):
+        release_month(folder, "february", after="january", horizon=2)
+
+
+def test_an_abandoned_release_leaves_no_sums_and_no_place(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release_month(folder, "january", horizon=2)
+    with monkeypatch.context() as patched:
+        patched.setattr(make, "pack_head", lambda *_, **__: (_ for _ in ()).throw(DataError("cut")))
+        with pytest.raises(DataError, match="cut"):
+            release_month(folder, "february", after="january", horizon=2)
+    with pytest.raises(PrivacyError, match="entry 1 of .* is open"):
+        release_month(folder, "february", after="january", horizon=2)
+    with pytest.raises(PrivacyError, match="of_february of dataset february has its place"):
+        release_month(folder, "march", after="january", horizon=2)
+    ledger(folder, "february").abandon_entry(1, "the test cut it short")
+    release_month(folder, "february", after="january", horizon=2)
+    kept = sorted(path.name for path in (folder / "data/february").glob("cohort-*"))
+    assert kept == ["cohort-of_february.entry-2.safetensors"]
+
+
+def test_a_later_cohort_is_useful_by_all_units_so_far(folder: Path) -> None:
+    """Its benchmark would be of its own rows alone."""
+    useless = {"features": {"shift": 0.0}, "allow_useless": False, "epsilon": 0.02}
+    with pytest.raises(PrivacyError, match="300 training images are too few for 3 classes"):
+        release_month(folder, "january", **useless)
+    release_month(folder, "january", epsilon=0.02)
+    output = release_month(folder, "february", after="january", **useless)
+    assert bundle.read_bundle(output).statement["cohort"]["units"] == 600
