@@ -80,15 +80,17 @@ def train_head(features: npt.NDArray[Any], labels: npt.NDArray[Any], classes: in
     return fit_heads(options, rows, plan, [0])
 
 
-def read_mnist() -> Scored:
-    def read_split(name: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        table = pd.read_parquet(DATA / f"mnist/{name}.parquet")
-        pixels = [np.asarray(Image.open(io.BytesIO(image["bytes"]))) for image in table["image"]]
-        rows = np.stack(pixels).reshape(len(pixels), -1).astype(np.float32) / 255
-        return rows, table["label"].to_numpy(np.int64, copy=True)
+def read_mnist_rows(split: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Returns pixels float32 [n, 784] from 0 to 1, and labels."""
+    table = pd.read_parquet(DATA / f"mnist/{split}.parquet")
+    pixels = [np.asarray(Image.open(io.BytesIO(image["bytes"]))) for image in table["image"]]
+    rows = np.stack(pixels).reshape(len(pixels), -1).astype(np.float32) / 255
+    return rows, table["label"].to_numpy(np.int64, copy=True)
 
-    head = train_head(*read_split("train"), 10)
-    rows, labels = read_split("test")
+
+def read_mnist() -> Scored:
+    head = train_head(*read_mnist_rows("train"), 10)
+    rows, labels = read_mnist_rows("test")
     scores = score_rows(head, rows)[0].astype(np.float64)
     return Scored(
         name="MNIST pixels, 10 classes", scores=scores, labels=labels, units=np.arange(len(labels))

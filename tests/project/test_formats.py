@@ -25,6 +25,7 @@ from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.shard_file import read_header
 from dpprobe.features.shard_manifest import read_manifest
 from dpprobe.release.bundle import read_bundle
+from dpprobe.release.cohorts import read_cohort
 from dpprobe.release.ledger import Ledger
 from dpprobe.release.unit_hashes import read_hashes
 from dpprobe.results.cell_record import read_cell
@@ -39,6 +40,7 @@ FOLDERS = {
     "dpprobe-bundle": "bundle",
     "dpprobe-ledger": "ledger",
     "dpprobe-units": "units",
+    "dpprobe-cohort": "cohort",
     "dpprobe-dataset": "dataset",
     "dpprobe-features": "features",
     "dpprobe-manifest": "features",
@@ -134,6 +136,17 @@ def test_hashes_of_units_of_version_1() -> None:
     assert {part: list(values) for part, values in read.items()} == {
         "train.names": [1, 5], "train.images": [2, 3], "test.images": [7],
     }  # fmt: skip
+
+
+def test_a_cohort_of_version_1() -> None:
+    (path,) = (STORED / "cohort-1").iterdir()
+    described, cohort = read_cohort(path)
+    assert (described["label"], described["horizon"], cohort.n) == ("2026-10", 12, 300)
+    assert described["earlier"] == {"dataset": "september", "release": "clinic_09"}
+    assert cohort.outputs["class_sums"].tolist() == [[1.5, -2.25]]
+    assert cohort.sums["class_sums"].tolist() == [[3, -4]]
+    assert cohort.steps == {"class_sums": 0.5}
+    assert cohort.weights is not None
 
 
 def test_split_tables_of_version_1() -> None:

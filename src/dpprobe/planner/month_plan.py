@@ -36,8 +36,8 @@ class Month:
 def plan_months(setting: Setting, months: int) -> tuple[Month, ...]:
     """Predicts each of so many months, with `setting.n` new units in every month.
 
-    Every unit has the setting's epsilon for all months together: training again on all data splits
-    it; added sums and a horizon of these months spend it on the unit's own month.
+    Every unit has the setting's epsilon for all months together. Training again on all data splits
+    it. Added sums, and a horizon of these months, spend it on the unit's own month.
     """
     if not 2 <= months <= LONGEST_HORIZON:
         raise ConfigError(f"months {months}: write a number from 2 to {LONGEST_HORIZON}")

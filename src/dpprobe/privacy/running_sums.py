@@ -1,25 +1,24 @@
 """Running totals over cohorts of units: each cohort's sums are released once, and all add up.
 
-Cohort t has exact sums x_t, of its own units alone. At its release leaves y_t, and the estimate of
-the running total x_1 + ... + x_t is made of y_1 ... y_t, which is post-processing. Two ways:
+Cohort t has exact sums x_t, of its own units alone. Its release lets out y_t. The running total
+x_1 + ... + x_t is estimated from y_1 ... y_t, which is post-processing. There are two ways:
 
 - Added: y_t = x_t + noise, and the estimate is y_1 + ... + y_t. It needs no horizon. A unit is in
   one y alone, so its price is that of one release. The noise of the total grows with sqrt(t).
-- Factorised, for at most T cohorts: y_t = sum of c_k x_(t-k) + noise, with decreasing c. The lower
-  triangular Toeplitz matrices C of c and B = A C^-1, A the running sum, factorise A. A unit of one
-  cohort moves all y together by its own sums times a column of C. So it pays for one Gaussian
-  release whose sensitivity is the sensitivity of its sums times the column's norm, at most
-  `column_norm`. With c of A^(1/2), binom(2k, k) / 4^k, the noise of every total is within about
-  1 + ln(T) / pi deviations of one release (Fichtenberger, Henzinger and Upadhyay 2022,
-  arXiv 2202.11205). The price holds though later cohorts and choices depend on earlier outputs
-  (Denisov et al. 2022), with the noise of all y independent.
+- Factorised, for at most T cohorts: y_t = sum of c_k x_(t-k) + noise, with decreasing c. C is the
+  lower triangular Toeplitz matrix of c, A the running sum, and the estimate is A C^-1 y. A unit
+  moves all y together, by its own sums times a column of C. So it pays for one Gaussian release,
+  of the sums' sensitivity times the column's norm, at most `column_norm`. The c of A^(1/2) are
+  binom(2k, k) / 4^k: every total then has about 1 + ln(T) / pi times the noise of one release
+  (Fichtenberger, Henzinger and Upadhyay 2022, arXiv 2202.11205). The noise of each y is independent. So the price
+  holds though later cohorts are chosen after earlier outputs (Denisov et al. 2022).
 
-The c here are integers, c_k / c_0 within 1/128 of the square root's, so C x is whole on the grid of
-the sums, int64 adds it exactly, and the price stays that of `privacy.releases`. B is computed in
-float64: it only sees what was released.
+The c here are integers, c_k / c_0 within 1/128 of the square root's. So C x is whole on the grid of
+the sums, int64 adds it exactly, and the price stays that of `privacy.releases`. A C^-1 is computed
+in float64: it only sees what was released.
 
-Conditions, which the ledger holds: a unit is in one cohort; nobody makes two releases of one place
-in a chain. The exact sums of earlier cohorts are private. Added totals do not keep them.
+The ledger holds two conditions: a unit is in one cohort, and a place in a chain is taken once. The
+exact sums of earlier cohorts are private. Added totals do not keep them.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ class Factorisation:
             )
 
     def decode(self, cohorts: int) -> Floats:
-        """Returns b_0 ... b_(t-1), the last row of B reversed: the total is sum of b_k y_(t-k)."""
+        """Returns b_0 ... b_(t-1), by which the total is the sum of b_k y_(t-k)."""
         out = np.zeros(cohorts)
         for k in range(cohorts):
             reach = min(k, len(self.coefficients) - 1)
@@ -105,7 +104,7 @@ class Factorisation:
 
 @dataclass(frozen=True, kw_only=True)
 class Cohort:
-    """What one cohort's release leaves for those after it.
+    """A cohort's part in later releases.
 
     Attributes:
       n: units.

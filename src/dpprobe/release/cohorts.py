@@ -3,9 +3,9 @@
     <data_dir>/<dataset>/cohort-<release>.entry-<number>.safetensors    mode 0600
 
 A cohort is a dataset of its own: the units that arrived since the release before. Its file has what
-the release let out of the sums (`outputs`), the head's `weights`, and with a horizon the exact
-`sums`, which are as private as the images. It is written before the bundle, so a closed entry of a
-ledger has its file. `running_sums` has the mathematics and the price.
+the release let out of the sums (`outputs`) and the head's `weights`. With a horizon it also has the
+exact `sums`, which are as private as the images. It is written before the bundle, so a closed entry
+of a ledger has its file. `running_sums` has the mathematics and the price.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def read_chain(data_dir: Path, *, dataset: str, release: str) -> Chain:
             "first"
         )
     path = cohort_path(ledger.path.parent, release, entry.number)
-    described, cohort = _read_file(path)
+    described, cohort = read_cohort(path)
     link = Link(dataset, release, described["label"], cohort.n)
     factorisation = Factorisation.make(described["horizon"])
     if described["earlier"] is None:
@@ -189,7 +189,8 @@ def cohort_path(folder: Path, release: str, entry: int) -> Path:
     return folder / f"cohort-{release}.entry-{entry}.safetensors"
 
 
-def _read_file(path: Path) -> tuple[dict[str, Any], Cohort]:
+def read_cohort(path: Path) -> tuple[dict[str, Any], Cohort]:
+    """Reads the file that `write_cohort` wrote; raises DataError if it is missing or damaged."""
     if not path.exists():
         raise DataError(
             f"{path}: missing; a chain of cohorts begins with a release that has `cohort`. If "

@@ -673,14 +673,14 @@ def _refuse_place(
         if place == booking.place:
             raise PrivacyError(
                 f"release {booking.release!r}: {entry.booking.release} of dataset {name} has its "
-                "place in the chain, and the horizon pays for one release there; follow that one, "
-                "or begin a new chain without `predecessor`"
+                "place in the chain, where the horizon pays for one release. Follow that one, or "
+                "begin a new chain without `predecessor`"
             )
         if place is not None and place.rpartition(" ")[0] == chain and name in added:
             raise PrivacyError(
-                f"release {booking.release!r}: by same_units_as, its units are also those of "
-                f"{entry.booking.release} in the same chain, but a horizon needs other units in "
-                "each cohort; leave `horizon` out in a new chain"
+                f"release {booking.release!r}: by same_units_as, it has units of "
+                f"{entry.booking.release}, which is in the same chain, but a horizon needs other "
+                "units in each cohort. Leave `horizon` out in a new chain"
             )
 
 

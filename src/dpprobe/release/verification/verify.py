@@ -11,7 +11,7 @@ match word for word. So do card and page. The noise is priced again, by its acco
 - classes, and facts of the backbone (a hash, preprocessing, its probe, versions of libraries),
   changed in bundle.json and in the hashes of the statement. With the backbone, preprocessing and
   probe are computed again;
-- earlier cohorts with other names and numbers of units, if their bundles are not passed too;
+- earlier cohorts with other labels and numbers of units;
 - n if no mechanism samples, and names of release, study, dataset, method and backbone, each changed
   everywhere; words of `card`;
 - another predecessor, or none, unless its bundle is passed too;
