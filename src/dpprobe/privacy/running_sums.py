@@ -9,9 +9,9 @@ x_1 + ... + x_t is estimated from y_1 ... y_t, which is post-processing. There a
   lower triangular Toeplitz matrix of c, A the running sum, and the estimate is A C^-1 y. A unit
   moves all y together, by its own sums times a column of C. So it pays for one Gaussian release,
   of the sums' sensitivity times the column's norm, at most `column_norm`. The c of A^(1/2) are
-  binom(2k, k) / 4^k: every total then has about 1 + ln(T) / pi times the noise of one release
-  (Fichtenberger, Henzinger and Upadhyay 2022, arXiv 2202.11205). The noise of each y is independent. So the price
-  holds though later cohorts are chosen after earlier outputs (Denisov et al. 2022).
+  binom(2k, k) / 4^k (Fichtenberger, Henzinger and Upadhyay 2022, arXiv 2202.11205). Every total
+  then has about 1 + ln(T) / pi times the noise of one release. The noise of each y is independent.
+  So the price holds though later cohorts are chosen after earlier outputs (Denisov et al. 2022).
 
 The c here are integers, c_k / c_0 within 1/128 of the square root's. So C x is whole on the grid of
 the sums, int64 adds it exactly, and the price stays that of `privacy.releases`. A C^-1 is computed
