@@ -133,7 +133,8 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
         start, share = public_start(options, rows), 1.0
         running = releases.running
         if running is not None and running.last_weights is not None:
-            # The earlier head has seen the earlier units: gradients are of the new ones alone.
+            # The earlier head has seen the earlier units: gradients are of the new ones alone. They
+            # move it the less, the fewer of all units are new (bench/results/cohorts.md).
             start, share = torch.from_numpy(running.last_weights).to(rows.device), running.new_share
         descent = Descent(options, rows, releases, clip, start=start, record=record)
         design = descent.design
@@ -156,6 +157,8 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
 
         names = (GRADIENTS,) if public is not None else (COVARIANCE, GRADIENTS)
         weights = each_seed(releases, names, train_seed, head=options.head)
+        if share < 1:
+            weights = start + math.sqrt(share) * (weights - start)
         return descent.make_fitted(weights)
 
 
