@@ -29,8 +29,8 @@ def mixed(noise: float, rate: float = RATE, count: int = STEPS) -> list[Mechanis
     return [gaussians(8 * noise, name="covariance"), gaussians(noise, rate, count, "gradients")]
 
 
-def best_of(mean: float, shape: float, *repeated: str) -> Selection:
-    return Selection(mean=mean, shape=shape, repeated=repeated or ("g",))
+def best_of(mean: float, *repeated: str) -> Selection:
+    return Selection(mean=mean, repeated=repeated or ("g",))
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:

@@ -22,8 +22,6 @@ trial, and every trial works on the same normalised rows. So it composes with th
 given its values, the selection's bound holds, and composition is adaptive. Inside the trials it
 would be released, and paid, again each time.
 
-**No trial.** A Poisson number can be 0. Then the head is all zeros, independent of the data.
-
 **Not released**, since K given the output is not covered: the number of trials, which of them was
 best, and all other trials' heads and scores.
 """
@@ -36,6 +34,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, WithJsonSchema, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from dpprobe import artifacts
 from dpprobe.errors import ConfigError
@@ -48,7 +47,6 @@ from dpprobe.heads.search_space import Range, Space, list_corners, list_probes, 
 from dpprobe.options import AtMost
 from dpprobe.privacy.plan import (
     LARGEST_MEAN_RUNS,
-    LARGEST_SHAPE,
     Mechanism,
     Plan,
     Selection,
@@ -70,7 +68,6 @@ SCORE = "score"
 MOST_TRIALS = AtMost(LARGEST_MEAN_RUNS, "each trial trains a head, and epsilon covers all of them")
 # The most combinations of a search space that are tried when a study is checked.
 _MOST_CORNERS = 4096
-_SHAPES = {"logarithmic": 0.0, "geometric": 1.0, "poisson": math.inf}
 # Said of a mechanism whose sensitivity is searched: of noisy sums, of draws.
 _CLIPPED_ANEW = (
     "; a trial clips to its own norm, with noise in proportion, in place of this sensitivity",
@@ -78,8 +75,6 @@ _CLIPPED_ANEW = (
 )
 # Trials of the same options are fitted together, at most so many.
 _AT_ONCE = 8
-# The choice if there was no trial.
-NOTHING_CHOSEN: dict[str, Any] = {"score": None}
 _BASE_SCHEMA = {
     "type": "object",
     "required": ["head"],
@@ -102,17 +97,9 @@ class Options(MethodOptions):
     trials: Annotated[float, MOST_TRIALS] = Field(
         10.0, gt=1, description="Mean of the random number of trials."
     )
-    distribution: Literal["geometric", "logarithmic", "negative_binomial", "poisson"] = Field(
-        "geometric",
-        description="Distribution of the number of trials. All but poisson give at least one "
-        "trial; poisson rarely gives few, and costs most.",
-    )
-    shape: float | None = Field(
-        None,
-        gt=0,
-        le=LARGEST_SHAPE,
-        description="Parameter of negative_binomial; not allowed for the others.",
-    )
+    # Constants, which stay in identities and records: earlier versions had other distributions.
+    distribution: SkipJsonSchema[Literal["geometric"]] = "geometric"
+    shape: SkipJsonSchema[None] = None
     score_share: Share = Field(
         0.05,
         description="The score's share of a trial's budget: its part of the sum of count * rate^2 "
@@ -131,11 +118,6 @@ class Options(MethodOptions):
             )
         if self.base.head == "auto":
             raise ValueError("base: head auto chooses its own options; write the head to tune")
-        if (self.shape is None) == (self.distribution == "negative_binomial"):
-            raise ValueError(
-                f"shape {self.shape!r} with distribution {self.distribution}: only "
-                "negative_binomial takes a shape, and it requires a shape"
-            )
         if "normalize" in self.model_fields_set and self.normalize != self.base.normalize:
             raise ValueError("normalize: is an option of the base; move it there")
         self.__dict__["normalize"] = self.base.normalize
@@ -266,9 +248,7 @@ class Options(MethodOptions):
 
     def priced_selection(self, n: int) -> Selection:
         names = tuple(mechanism.name for mechanism in self.list_releases(n))
-        shape = _SHAPES.get(self.distribution, self.shape)
-        assert shape is not None
-        return Selection(mean=self.trials, shape=shape, repeated=names)
+        return Selection(mean=self.trials, repeated=names)
 
 
 def _list_priced(mechanisms: tuple[Mechanism, ...]) -> list[tuple[Any, ...]]:
@@ -320,7 +300,7 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
     trials = [
         trial
         for owner, seed in enumerate(releases.seeds)
-        for trial in draw_trials(options, selection, owner, seed, releases.entropy)
+        for trial in draw_trials(options, owner, seed, releases.entropy)
     ]
     best: dict[int, _Best] = {}
     priced = [releases.plan.find_mechanism(name) for name in selection.repeated]
@@ -333,9 +313,8 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
                 best[trial.owner] = _Best(score, trial, head)
     for mechanism in priced:  # of one trial, as each of them has been checked
         releases.count_releases(mechanism.name, mechanism.count)
-    zeros = torch.zeros(rows.num_classes, rows.dimension + 1, device=rows.device)
-    owners = range(len(releases.seeds))
-    kept = torch.stack([best[owner].weights if owner in best else zeros for owner in owners])
+    chosen = [best[owner] for owner in range(len(releases.seeds))]
+    kept = torch.stack([each.weights for each in chosen])
     last = priced[-1]
     history = History(rows, last.sample_rate, record, options.link)
     history.add_record(last.count, kept)
@@ -343,30 +322,29 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
         weights=kept.cpu().numpy(),
         steps=sum(mechanism.count for mechanism in priced if mechanism.name != SCORE),
         history=history.records,
-        chosen=tuple(_describe_best(best.get(owner), rows.n) for owner in owners),
+        chosen=tuple(_describe_best(each, rows.n) for each in chosen),
     )
 
 
-def _describe_best(best: _Best | None, n: int) -> dict[str, Any]:
+def _describe_best(best: _Best, n: int) -> dict[str, Any]:
     """Returns the published results besides the weights: the options, and the noisy score over n.
 
     The score is rounded to whole rows: with float32 noise, the low bits of a sum reveal the count.
     """
-    return {"score": round(best.score) / n, **best.trial.values} if best else NOTHING_CHOSEN
+    return {"score": round(best.score) / n, **best.trial.values}
 
 
-def draw_trials(
-    options: Options, selection: Selection, owner: int, seed: int, entropy: Entropy
-) -> list[Trial]:
+def draw_trials(options: Options, owner: int, seed: int, entropy: Entropy) -> list[Trial]:
     """Draws a seed's number of trials, and each trial's options, from separate random streams."""
     # NumPy, as above
     from dpprobe.privacy.random_run_count import draw_runs, runs_at
 
     generator = entropy.make_generator(seed, "trials")
     if entropy.secret:
-        count = runs_at(selection, entropy.open_keystream(seed, "number of trials").draw_uniform())
+        at = entropy.open_keystream(seed, "number of trials").draw_uniform()
+        count = runs_at(options.trials, at)
     else:
-        count = draw_runs(selection, generator)
+        count = draw_runs(options.trials, generator)
     return [
         Trial(
             owner=owner,

@@ -163,7 +163,7 @@ def compute_epsilon(
         return gaussian_epsilon(gaussian_mu(mechanisms), delta)
     if resolved == "exponential" and selection is None:
         return bounded_range.range_epsilon(mechanisms[0].bounded_range, delta)
-    if resolved == "rdp":
+    if resolved == "rdp" or (selection and not selection.is_geometric):
         return _rdp_epsilon(mechanisms, delta, selection)
     if resolved == "rdp_2017":
         return _early_rdp_epsilon(mechanisms, delta, selection)
@@ -518,27 +518,26 @@ def _selected_epsilon(
     """
     from dpprobe.privacy import best_of_runs_price as best  # imports numpy
 
+    if not selection.is_geometric:
+        raise PrivacyError(
+            f"selection: only accountant 'rdp' prices a {selection.distribution_name} number of "
+            "runs; write shape 1, a geometric number"
+        )
     inside = [item for item in mechanisms if item.name in selection.repeated]
     outside = [item for item in mechanisms if item.name not in selection.repeated]
     profile = _make_profile(inside, resolved, interval, size)
     if not outside and times == 1:
-        price = best.best_bound(selection, profile, delta).bound_epsilon(delta)
-    else:
-        assert interval is not None, "a composition with a selection needs a grid"
-        loss = best.dominating_loss(selection, profile, delta / times, interval)
-        loss = loss.self_compose(times) if times > 1 else loss
-        if outside:
-            loss = loss.compose(
-                _compute_loss_distribution(
-                    [item.repeat_count(times) for item in outside], interval, size
-                )
+        return best.best_bound(selection.mean, profile, delta).bound_epsilon(delta)
+    assert interval is not None, "a composition with a selection needs a grid"
+    loss = best.dominating_loss(selection.mean, profile, delta / times, interval)
+    loss = loss.self_compose(times) if times > 1 else loss
+    if outside:
+        loss = loss.compose(
+            _compute_loss_distribution(
+                [item.repeat_count(times) for item in outside], interval, size
             )
-        price = float(loss.get_epsilon_for_delta(delta))
-    if resolved == "gaussian" and math.isinf(selection.shape):
-        mu, once = gaussian_mu(inside), gaussian_mu(outside)
-        other = best.poisson_epsilon(selection, profile, delta, mu=mu, once=once, times=times)
-        return min(price, other)
-    return price
+        )
+    return float(loss.get_epsilon_for_delta(delta))
 
 
 def _make_profile(

@@ -27,11 +27,6 @@ to Q. With delta_Q the larger of the two at each epsilon, the bound holds in bot
 
 It is nearly tight: of Gaussian runs some order of the outputs attains 98 to 99.8% of the epsilon
 (`bench/results/selection_gap.md`), so no price of Q's profile alone can be much lower.
-
-**Outsiders.** For Poisson w(z) = E[K] exp(-E[K] z). Outcomes with z > z0 have probability at most
-exp(-E[K] z0) under A, which may be spent as part of delta, and F is then over z <= z0 only. The
-event K = 0 has the same probability under A and A'. There theorem 6 of Papernot and Steinke is at
-times tighter, when the delta that it needs is computed from the profile: `poisson_epsilon`.
 """
 
 from __future__ import annotations
@@ -45,8 +40,6 @@ import numpy as np
 import numpy.typing as npt
 
 from dpprobe.errors import PrivacyError
-from dpprobe.privacy.plan import Selection
-from dpprobe.privacy.random_run_count import stopping_probability
 
 if TYPE_CHECKING:
     from dp_accounting.pld import privacy_loss_distribution
@@ -57,8 +50,6 @@ Array = npt.NDArray[np.float64]
 _POINTS, _NEGLIGIBLE = 4000, 1e-10
 # Places z at which F is taken, and its hinges.
 _PLACES, _HINGES = 4000, 200
-# Fractions of delta that a Poisson selection may spend on outcomes with z > z0.
-_TAILS = (1e-3, 1e-2, 0.1, 0.3)
 # Covers round-off, far below what a plan's digits show.
 _ROUND_OFF = 1 + 1e-9
 
@@ -109,29 +100,27 @@ class Table:
 
 @dataclass(frozen=True)
 class Bound:
-    """A bound on A's profile: delta_A(e) <= sum of weights * delta_Q(e - offsets) + tail.
+    """A bound on A's profile: delta_A(e) <= sum of weights * delta_Q(e - offsets).
 
     Attributes:
       table: Q's profile.
       weights: none is negative; they sum to E[K].
       offsets: rise.
-      tail: a part of delta that is spent on outcomes that seldom win.
     """
 
     table: Table
     weights: Array
     offsets: Array
-    tail: float
 
     def bound_delta(self, epsilon: float) -> float:
         """Computes the bound on delta_A at one epsilon."""
-        return float(self.weights @ self.table.delta_at(epsilon - self.offsets)) + self.tail
+        return float(self.weights @ self.table.delta_at(epsilon - self.offsets))
 
     def bound_epsilon(self, delta: float) -> float:
         """Computes the epsilon of A at `delta`, from above, to 1e-10 relative."""
         if self.bound_delta(0.0) <= delta:
             return 0.0
-        one = self.table.profile.epsilon((delta - self.tail) / float(self.weights.sum()))
+        one = self.table.profile.epsilon(delta / float(self.weights.sum()))
         low, high = 0.0, float(self.offsets[-1]) + one  # as if all offsets were the largest
         while math.isfinite(high) and high - low > 1e-10 * high:
             middle = (low + high) / 2
@@ -139,21 +128,14 @@ class Bound:
         return high
 
 
-def best_bound(selection: Selection, profile: Profile, delta: float) -> Bound:
-    """Returns the bound on A's profile with the least epsilon at `delta`."""
-    table = Table.tabulate_profile(profile, delta / selection.mean)
-    bounds = [_bound_profile(selection, table, 1.0, 0.0)]
-    if math.isinf(selection.shape):
-        for tail in (part * delta for part in _TAILS):
-            reach = -math.log(tail) / selection.mean
-            if reach < 1:
-                bounds.append(_bound_profile(selection, table, reach, tail))
-    return min(bounds, key=lambda bound: bound.bound_epsilon(delta))
+def best_bound(mean: float, profile: Profile, delta: float) -> Bound:
+    """Returns the bound on A's profile, of `mean` runs on average, near `delta`."""
+    return _bound_profile(mean, Table.tabulate_profile(profile, delta / mean))
 
 
-def _bound_profile(selection: Selection, table: Table, reach: float, tail: float) -> Bound:
-    """Bounds the convex F, over z up to `reach`, by its chords at offsets of equal spacing."""
-    heights, losses = _make_lines(selection, table, reach)
+def _bound_profile(mean: float, table: Table) -> Bound:
+    """Bounds the convex F by its chords at offsets of equal spacing."""
+    heights, losses = _make_lines(mean, table)
     top = max(float(losses.max()), 0.0) * _ROUND_OFF + 1e-12
     offsets = np.linspace(0.0, top, _HINGES)
     # A line's value at m = exp(offset), its height being w(z) and its zero at exp(loss).
@@ -161,7 +143,7 @@ def _bound_profile(selection: Selection, table: Table, reach: float, tail: float
         [(heights * -np.expm1(np.minimum(offset - losses, 0.0))).max() for offset in offsets]
     )
     values[-1] = 0.0
-    values = np.concatenate([[selection.mean], values])
+    values = np.concatenate([[mean], values])
     # The last chord before F is 0, and the first, which begins at m = 0.
     gap = offsets[1] - offsets[0]
     falls = -np.diff(values)
@@ -169,11 +151,11 @@ def _bound_profile(selection: Selection, table: Table, reach: float, tail: float
     weights[:-1] -= falls[1:] / math.expm1(gap)
     # Round-off only: F is convex.
     weights = np.maximum(weights, 0.0)
-    weights *= _ROUND_OFF * selection.mean / weights.sum()
-    return Bound(table, weights, offsets, tail)
+    weights *= _ROUND_OFF * mean / weights.sum()
+    return Bound(table, weights, offsets)
 
 
-def _make_lines(selection: Selection, table: Table, reach: float) -> tuple[Array, Array]:
+def _make_lines(mean: float, table: Table) -> tuple[Array, Array]:
     """Returns lines in m whose maximum is F or above, as heights at 0 and logs of their zeros.
 
     Between adjacent z, T is at most the line exp(e) z + delta_Q(e) of the first of them. There w is
@@ -182,10 +164,10 @@ def _make_lines(selection: Selection, table: Table, reach: float) -> tuple[Array
     second with the tangent's value in place of w(T(z)). Where the tangent falls to w(1) in between,
     that place is the second z: from there on w(T(z)) is at least w(1), and w falls.
     """
-    log_weight, rate = _weight_functions(selection)
+    log_weight, rate = _weight_functions(mean)
     # Up to the place at which neither the steepest line nor w has moved.
     first = 1e-3 * math.exp(-min(table.epsilons[-1], 60.0)) / float(rate(np.zeros(1))[0])
-    z = np.concatenate([[0.0], np.geomspace(min(first, 1e-3 * reach), reach, _PLACES)])
+    z = np.concatenate([[0.0], np.geomspace(min(first, 1e-3), 1.0, _PLACES)])
     slopes, worst = _trade_off(table, z)
     at, others, most = log_weight(z), log_weight(worst), log_weight(np.ones(1))[0]
     steepness = rate(worst[:-1]) * slopes[:-1]
@@ -197,17 +179,12 @@ def _make_lines(selection: Selection, table: Table, reach: float) -> tuple[Array
 
 
 def _weight_functions(
-    selection: Selection,
+    mean: float,
 ) -> tuple[Callable[[Array], Array], Callable[[Array], Array]]:
-    """Returns log w, and minus its derivative."""
-    mean = selection.mean
-    if math.isinf(selection.shape):
-        return lambda z: math.log(mean) - mean * z, lambda z: np.full_like(z, mean)
-    gamma, power = stopping_probability(selection), selection.shape + 1
-    odds = (1 - gamma) / gamma
+    """Returns log w, and minus its derivative, of a geometric number of runs."""
     return (
-        lambda z: math.log(mean) - power * np.log1p(odds * z),
-        lambda z: power * odds / (1 + odds * z),
+        lambda z: math.log(mean) - 2 * np.log1p((mean - 1) * z),
+        lambda z: 2 * (mean - 1) / (1 + (mean - 1) * z),
     )
 
 
@@ -224,30 +201,8 @@ def _trade_off(table: Table, z: Array) -> tuple[Array, Array]:
     return slopes[lines], np.minimum(slopes[lines] * z + deltas[lines], 1.0)
 
 
-def poisson_epsilon(
-    selection: Selection, profile: Profile, delta: float, *, mu: float, once: float, times: int
-) -> float:
-    """Computes the epsilon of `times` fits without sampling by Papernot and Steinke, theorem 6.
-
-    With e = log(1 + 1 / (a - 1)), the best of a Poisson number of runs has a Renyi divergence of
-    order a of at most a mu^2 / 2 + E[K] delta_Q(e) + log E[K] / (a - 1).
-
-    Args:
-      mu: of a run; `profile` is its profile.
-      once: the mu of the mechanisms that are released once, before the runs.
-    """
-    orders = 1 + np.geomspace(1e-2, 1e4, 2000)
-    deltas = profile.deltas(np.log1p(1 / (orders - 1))[::-1])[::-1]
-    mean = selection.mean
-    divergences = orders * (mu**2 + once**2) / 2 + mean * deltas + math.log(mean) / (orders - 1)
-    # Canonne, Kamath and Steinke 2020, proposition 12.
-    epsilons = times * divergences + np.log1p(-1 / orders)
-    epsilons -= (math.log(delta) + np.log(orders)) / (orders - 1)
-    return max(float(epsilons.min()), 0.0)
-
-
 def dominating_loss(
-    selection: Selection, profile: Profile, delta: float, interval: float
+    mean: float, profile: Profile, delta: float, interval: float
 ) -> privacy_loss_distribution.PrivacyLossDistribution:
     """Computes a privacy loss distribution that dominates A, to be composed with others.
 
@@ -262,7 +217,7 @@ def dominating_loss(
     """
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
-    bound, mean = best_bound(selection, profile, delta), selection.mean
+    bound = best_bound(mean, profile, delta)
     reach = next(
         (
             epsilon
@@ -295,7 +250,7 @@ def _on_grid(bound: Bound, size: int, interval: float) -> Array:
     most = int(shifts[-1])
     places: Array = np.arange(-most, size + 1, dtype=np.float64)
     deltas = bound.table.delta_at(interval * places)
-    total = np.full(size + 1, bound.tail)
+    total = np.zeros(size + 1)
     for weight, shift in zip(bound.weights, shifts, strict=True):
         if weight:
             total += weight * deltas[most - shift : most - shift + size + 1]

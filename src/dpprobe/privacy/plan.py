@@ -118,18 +118,18 @@ class Mechanism:
 class Selection:
     """Mechanisms that run together a random number of times; only the best run is released.
 
-    The number of runs is drawn without the data: a truncated negative binomial, at least 1
-    (Papernot and Steinke 2022, definition 1; logarithmic at shape 0, geometric at 1), or Poisson,
-    the limit of a large shape, which may be 0.
+    The number of runs is drawn without the data, and at least 1. It is geometric; earlier versions
+    also drew other truncated negative binomials (Papernot and Steinke 2022, definition 1;
+    logarithmic at shape 0, geometric at 1), and Poisson numbers, which ledgers may still hold.
 
     Attributes:
       mean: of the number of runs.
-      shape: 0 or more; infinite is Poisson.
+      shape: 1 is geometric, infinite Poisson.
       repeated: the mechanisms that every run releases again; all others are released once.
     """
 
     mean: float
-    shape: float
+    shape: float = 1.0
     repeated: tuple[str, ...]
 
     def __post_init__(self) -> None:
@@ -145,6 +145,10 @@ class Selection:
             )
         if not self.repeated:
             raise PrivacyError("selection: no mechanism is repeated; name at least one")
+
+    @property
+    def is_geometric(self) -> bool:
+        return self.shape == 1
 
     @property
     def distribution_name(self) -> str:

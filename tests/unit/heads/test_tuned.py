@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.heads.fit import fit_heads
@@ -80,28 +81,23 @@ def test_what_is_priced_cannot_be_searched(search: dict[str, Any], message: str)
         tuned(search=search).list_mechanisms(N)
 
 
-@pytest.mark.parametrize(
-    ("distribution", "changes", "shape"),
-    [
-        ("geometric", {}, 1.0),
-        ("logarithmic", {}, 0.0),
-        ("poisson", {}, math.inf),
-        ("negative_binomial", {"shape": 2.5}, 2.5),
-    ],
-)
-def test_options_are_the_same_after_writing(
-    distribution: str, changes: dict[str, Any], shape: float
-) -> None:
+def test_options_are_the_same_after_writing() -> None:
     base = {**BASE, "normalize": {"kind": "centred", "share": 0.1}}
     search = {"learning_rate": [0.1, 2], "max_grad_norm": {"low": 0.1, "high": 1, "log": True}}
-    method = tuned(base=base, search=search, distribution=distribution, **changes)
+    method = tuned(base=base, search=search)
     written = json.loads(json.dumps(method.model_dump(mode="json")))
     again = method_options(written)
     assert again == method
     assert again.normalize == method.base.normalize
-    assert method.priced_selection(N) == Selection(
-        mean=10, shape=shape, repeated=("score", "gradients")
-    )
+    assert method.priced_selection(N) == Selection(mean=10, repeated=("score", "gradients"))
+
+
+def test_identities_keep_the_only_distribution_of_the_number_of_trials() -> None:
+    identity = tuned().identity_options()
+    assert (identity["distribution"], identity["shape"]) == ("geometric", None)
+    for option in ({"distribution": "poisson"}, {"shape": 1.0}):
+        with pytest.raises(ValidationError, match=next(iter(option))):
+            tuned(**option)
 
 
 def test_the_budget_is_split_between_normalisation_score_and_base() -> None:
@@ -199,7 +195,7 @@ def test_without_noise_the_best_trial_is_kept() -> None:
     plan = planned(method, noise=0.0)
     fitted = fit_heads(method, data, plan, SEEDS)
     for index, (seed, chosen) in enumerate(zip(SEEDS, fitted.chosen, strict=True)):
-        trials = draw_trials(method, method.priced_selection(N), 0, seed, SEEDED)
+        trials = draw_trials(method, 0, seed, SEEDED)
         scores = {}
         for trial in trials:
             base = method.make_trial(trial.values)
@@ -255,15 +251,6 @@ def test_a_seed_depends_on_itself_alone_and_repeats() -> None:
     again = fit_heads(method, data, plan, SEEDS)
     np.testing.assert_array_equal(again.weights, together.weights)
     assert again.chosen == together.chosen
-
-
-def test_no_trial_gives_a_head_that_no_data_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpprobe.privacy.random_run_count.draw_runs", lambda *_: 0)
-    method = tuned(distribution="poisson")
-    fitted = fit_heads(method, training_set(), planned(method), SEEDS, record=lambda *_: None)
-    assert not fitted.weights.any()
-    assert [choice["score"] for choice in fitted.chosen] == [None] * 3
-    assert len(fitted.history) == 3
 
 
 def test_a_priced_normalisation_is_released_once_for_all_trials() -> None:
@@ -343,16 +330,15 @@ def test_the_score_of_several_labels_prefers_better_probabilities() -> None:
     assert low == pytest.approx(expected, rel=1e-6)
 
 
-def test_draws_cover_the_space() -> None:
+def test_draws_cover_the_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dpprobe.privacy.random_run_count.draw_runs", lambda *_: 1000)
     method = tuned(
         search={
             "learning_rate": {"low": 0.01, "high": 1.0, "log": True},
             "max_grad_norm": [0.5, 1.0, 2.0],
         },
-        trials=1000,
     )
-    selection = replace(method.priced_selection(N), shape=math.inf)
-    trials = draw_trials(method, selection, 0, SEEDS[0], SEEDED)
+    trials = draw_trials(method, 0, SEEDS[0], SEEDED)
     logs = np.log10([trial.values["learning_rate"] for trial in trials])
     assert logs.mean() == pytest.approx(-1, abs=0.1)
     assert logs.std() == pytest.approx(2 / math.sqrt(12), rel=0.1)

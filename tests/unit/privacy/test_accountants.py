@@ -392,7 +392,7 @@ def test_the_conversion_of_2017_by_hand() -> None:
     with pytest.raises(
         PrivacyError, match="has no accounting for releasing the best of repeated runs"
     ):
-        accountants.compute_epsilon([gaussians(2.0)], DELTA, "rdp_2017", selection=best_of(5, 1))
+        accountants.compute_epsilon([gaussians(2.0)], DELTA, "rdp_2017", selection=best_of(5))
 
 
 def test_unsafe_or_unknown_accountants_are_refused() -> None:
@@ -415,7 +415,7 @@ def test_the_accountant_is_named_with_its_library() -> None:
     assert accountants.describe_accountant([gaussians(1.0)], "rdp_2017").startswith(
         "rdp_2017 (opacus 1."
     )
-    best = best_of(5, 1)
+    best = best_of(5)
     assert accountants.describe_accountant([gaussians(1.0)], "pld", best).endswith(
         "profile of one run"
     )

@@ -91,7 +91,7 @@ def test_mechanisms_of_both_kinds_are_priced_together() -> None:
 @pytest.mark.parametrize("rate", [1.0, 0.2])
 def test_the_best_of_several_runs_costs_a_group_more_too(rate: float) -> None:
     run = gaussians(20.0, rate, 5)
-    selection = best_of(10, 1.0)
+    selection = best_of(10)
     prices = [
         accountants.group_epsilon([run], DELTA, size, selection=selection) for size in (1, 2, 4)
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,7 @@ from dpprobe.heads.registry import HEADS, method_options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.entropy import SEEDED, SystemEntropy
-from dpprobe.privacy.plan import Plan, Selection
-from dpprobe.privacy.random_run_count import draw_runs, runs_at
+from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
 from tests.support.feature_stores import public_store
 
@@ -131,31 +129,6 @@ def test_seeded_entropy_is_what_benchmarks_have_always_drawn() -> None:
     )
     assert SEEDED.make_generator(7, "init").random() == open_stream(7, "init").random()
     assert SEEDED.part_seed(7, "trial 1") == derived_seed(7, "trial 1")
-
-
-KINDS = [
-    Selection(mean=10, shape=0.0, repeated=("score",)),
-    Selection(mean=10, shape=0.5, repeated=("score",)),
-    Selection(mean=10, shape=1.0, repeated=("score",)),
-    Selection(mean=30, shape=4.0, repeated=("score",)),
-    Selection(mean=900, shape=100.0, repeated=("score",)),
-    Selection(mean=10, shape=math.inf, repeated=("score",)),
-]
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind.distribution_name} {kind.shape}")
-def test_the_number_of_trials_of_a_release_has_the_priced_distribution(kind: Selection) -> None:
-    # an inversion costs a hundred draws: each of these even quantiles stands for ten, a hundredth
-    # of what a bin holds
-    at = (np.arange(2_000) + 0.5) / 2_000
-    inverted = np.repeat([runs_at(kind, each) for each in at], 10)
-    assert (np.diff(inverted) >= 0).all()
-    generator = np.random.default_rng(5)
-    drawn = np.array([draw_runs(kind, generator) for _ in range(20_000)])
-    assert inverted.mean() == pytest.approx(kind.mean, rel=0.01)
-    edges = np.unique(np.quantile(drawn, np.linspace(0, 1, 12)))
-    counts = [np.histogram(values, [*edges[:-1], np.inf])[0] for values in (inverted, drawn)]
-    assert stats.chi2_contingency(np.array(counts) + 1).pvalue > 1e-4
 
 
 def test_a_uniform_number_is_inside_and_even() -> None:

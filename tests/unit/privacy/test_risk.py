@@ -225,7 +225,7 @@ def test_one_exponential_release_is_searched(tmp_path: Path) -> None:
 def test_a_search_keeps_to_the_risk(tmp_path: Path) -> None:
     """Its profile is known at one point, so the target costs more than of a single fit."""
     risk = Risk(advantage=0.3)
-    make_plan = make_plans(gaussians(1.0), folder=tmp_path, selection=best_of(3.0, 1.0))
+    make_plan = make_plans(gaussians(1.0), folder=tmp_path, selection=best_of(3.0))
     plan = plan_for_risk(risk, DELTA, make_plan)
     assert risk.permits(plan)
     assert plan.epsilon < risk.to_epsilon(DELTA)

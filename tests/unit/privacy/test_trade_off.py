@@ -90,9 +90,7 @@ def test_the_profile_bounds_no_better_than_the_price_allows() -> None:
 
 
 def test_a_selection_is_bounded_by_its_price_alone() -> None:
-    answers = best_attack(
-        [gaussians(5.0)], RATES, best_of(10, 1.0), delta=DELTA, epsilon=math.log(3)
-    )
+    answers = best_attack([gaussians(5.0)], RATES, best_of(10), delta=DELTA, epsilon=math.log(3))
     expected = [
         DELTA, 0.003 + DELTA, 0.03 + DELTA, 0.3 + DELTA, 1 - (0.5 - DELTA) / 3, 1.0
     ]  # fmt: skip
@@ -193,9 +191,7 @@ def test_two_sampled_releases_are_bounded_tightly_by_brute_force() -> None:
 def test_a_gaussian_allows_less_than_its_epsilon_and_delta(epsilon: float, known: float) -> None:
     mu = brentq(lambda each: accountants.gaussian_epsilon(each, DELTA) - epsilon, 1e-3, 20)
     exact = bound_attacks([gaussians(1 / mu)], [0.001], delta=DELTA, epsilon=epsilon)
-    chosen = bound_attacks(
-        [gaussians(1 / mu)], [0.001], best_of(10, 1.0), delta=DELTA, epsilon=epsilon
-    )
+    chosen = bound_attacks([gaussians(1 / mu)], [0.001], best_of(10), delta=DELTA, epsilon=epsilon)
     assert chosen.balanced_accuracy == pytest.approx(known, abs=5e-4)
     assert simple_bound(epsilon) <= chosen.balanced_accuracy <= simple_bound(epsilon) + UNIT
     assert exact.balanced_accuracy < chosen.balanced_accuracy

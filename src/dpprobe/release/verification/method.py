@@ -68,8 +68,6 @@ def _check_chosen(options: Tuned, chosen: Values | None) -> None:
         chosen is not None and "score" in chosen, "head.chosen: missing, or without a score"
     )
     values = {name: value for name, value in (chosen or {}).items() if name != "score"}
-    if not values and (chosen or {})["score"] is None:
-        return  # no trial was drawn
     read_real("head.chosen.score", (chosen or {})["score"])
     require_true(set(values) == set(options.search), "head.chosen: not the options of the search")
     for name, value in values.items():

@@ -159,7 +159,7 @@ def test_a_sampled_plan_has_a_caught_factor(sampled: PlanFamily) -> None:
 
 @pytest.mark.parametrize("accuracy", [0.5, 0.6, 0.9, 0.99999])
 def test_a_selection_is_bounded_by_its_one_price(accuracy: float) -> None:
-    tuned = family(gaussians(4.0), selection=best_of(5, 1))
+    tuned = family(gaussians(4.0), selection=best_of(5))
     epsilon = tuned.epsilon_of_accuracy(accuracy)
     assert epsilon >= 0
     if epsilon > 0:  # the corner of the trade-off curve at this epsilon
