@@ -142,7 +142,7 @@ def _dataset_row(
     return [
         dataset,
         grid.measures[dataset].title,
-        *("" if best is None else f"{best.value:.1f}" for best in private),
+        *("" if best is None else f"{best.entry.mean:.1f}" for best in private),
         format_mean(ceiling),
         "" if constant is None else f"{constant:.1f}",
     ]

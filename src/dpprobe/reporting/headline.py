@@ -23,9 +23,8 @@ MAJORITY = "the majority-class baseline"
 
 def best_interval(best: Best) -> str:
     """Writes the ends of the best result's interval, if known."""
-    if best.low is None or best.high is None:
-        return ""
-    return f"{best.low:.1f} to {best.high:.1f}"
+    low, high = best.entry.both_low, best.entry.both_high
+    return "" if low is None or high is None else f"{low:.1f} to {high:.1f}"
 
 
 def tested_words(entry: Entry) -> str:
@@ -46,13 +45,13 @@ def verdict(best: Best) -> str:
         (MAJORITY, best.entry.constant),
     )
     beside = [
-        f"{_say_difference(best.value - value)} {name} ({value:.1f}%)"
+        f"{_say_difference(best.entry.mean - value)} {name} ({value:.1f}%)"
         for name, value in references
         if value is not None
     ]
     return (
         f"At ε = {budget_in_full(best.head_epsilon)} the best private head reaches "
-        f"{best.value:.1f}% "
+        f"{best.entry.mean:.1f}% "
         f"{best.measure.title}{interval}{', ' if beside else ''}{' and '.join(beside)}."
         f"{_say_accuracy(best)}"
     )
@@ -101,10 +100,10 @@ def baseline_doubt(best: Best) -> str:
 
 def majority_doubt(best: Best) -> str:
     """Says that a result may be no better than the majority-class baseline; else empty."""
-    constant = best.entry.constant
-    if constant is None or best.low is None or best.high is None or best.low > constant:
+    constant, low, high = best.entry.constant, best.entry.both_low, best.entry.both_high
+    if constant is None or low is None or high is None or low > constant:
         return ""
-    if best.high < constant:
+    if high < constant:
         return f"It is worse than {MAJORITY}."
     return f"Its interval includes {MAJORITY}."
 
@@ -121,16 +120,13 @@ def majority_words(entry: Entry, measure: Measure) -> str:
 
 
 def choice_words(best: Best) -> str:
-    """Describes the selection bias of the best of several heads; empty for a single head."""
-    several = f"Selected from {best.choice.candidates} private heads by test results"
-    if best.uncorrected:
-        why = f"too few {_name_units(best.entry)}"
-        return f"{several}: {best.value:.1f}% includes the selection bias, unknown here ({why})."
-    if best.held_out is None:
+    """States the selection bias of the best of several heads; empty for a single head."""
+    if best.choice.candidates < 2:
         return ""
-    rest = "" if best.held_out.seeds else " With one seed, the bias from its noise remains."
-    means = f"own mean {best.entry.mean:.1f}%, held-out estimate {best.value:.1f}%"
-    return f"{several}: {means}.{rest}"
+    return (
+        f"Selected from {best.choice.candidates} private heads by test results, so "
+        f"{best.entry.mean:.1f}% tends to be too high (selection bias)."
+    )
 
 
 def headline_lines(grid: Grid, bests: Sequence[Best], dataset: str) -> list[str]:
@@ -148,11 +144,11 @@ def headline_lines(grid: Grid, bests: Sequence[Best], dataset: str) -> list[str]
         values = [worst_class(best) for best in least]
         title = least[0].entry.least_title.capitalize()
         lines.append(f"{title} of the best private head: {_by_epsilon(least, values)}.")
-    if chosen := [best for best in bests if best.held_out is not None]:
-        values = [f"{best.value:.1f}%" for best in chosen]
+    if several := [best for best in bests if best.choice.candidates > 1]:
+        counts = [f"best of {best.choice.candidates}" for best in several]
         lines.append(
-            "Held-out estimate for the best private head, which corrects for selecting it on the "
-            f"test set: {_by_epsilon(chosen, values)}."
+            "The best private head is selected by test results, so its result tends to be too high "
+            f"(selection bias): {_by_epsilon(several, counts)}."
         )
     doubts: dict[str, list[str]] = {}
     for best in bests:

@@ -12,7 +12,6 @@ from typing import Protocol, TypeVar
 
 from dpprobe.privacy.risk import budget_token, budget_words
 from dpprobe.results.cell_record import Measure
-from dpprobe.results.held_out import HeldOut, held_out
 from dpprobe.results.paired_difference import Comparison, compare_entries
 from dpprobe.results.summary import Choice, Entry, Grid
 
@@ -21,9 +20,8 @@ from dpprobe.results.summary import Choice, Entry, Grid
 class Best:
     """The best private result of a dataset at one budget, selected by its test result.
 
-    The head's epsilon does not cover the selection; `choice` has the epsilon that does. The head's
-    mean has a selection bias, which `held_out` corrects. `held_out` is None if there was only one
-    candidate, or the cells' halves give no estimate.
+    The head's epsilon does not cover the selection; `choice` has the epsilon that does. The mean of
+    the best of several heads tends to be too high (selection bias).
     """
 
     dataset: str
@@ -36,7 +34,6 @@ class Best:
     ceiling: Entry | None  # of the same backbone
     zero_shot: tuple[str, str, float] | None  # backbone, metric, percent: the dataset's best
     choice: Choice
-    held_out: HeldOut | None = None
 
     @property
     def budget(self) -> str:
@@ -49,41 +46,13 @@ class Best:
         return self.at if self.entry.epsilon is None else self.entry.epsilon
 
     @property
-    def value(self) -> float:
-        """The result in percent, without selection bias if a held-out estimate exists."""
-        return self.entry.mean if self.held_out is None else self.held_out.value
-
-    @property
-    def luck(self) -> float:
-        """The selection bias: the mean minus `value`, in percentage points."""
-        return self.entry.mean - self.value
-
-    @property
-    def low(self) -> float | None:
-        """The lower end of the 95% interval of `value`, widened by the selection bias."""
-        low = self.entry.both_low
-        return None if low is None else max(0.0, low - max(0.0, self.luck))
-
-    @property
-    def high(self) -> float | None:
-        high = self.entry.both_high
-        return None if high is None else min(100.0, high - min(0.0, self.luck))
-
-    @property
-    def uncorrected(self) -> bool:
-        """True if this is the best of several cells, and no held-out estimate corrects for that."""
-        return self.choice.candidates > 1 and self.held_out is None
-
-    @property
     def gap(self) -> float | None:
-        return None if self.ceiling is None else self.ceiling.mean - self.value
+        return None if self.ceiling is None else self.ceiling.mean - self.entry.mean
 
     @property
     def beside_ceiling(self) -> Comparison | None:
-        """The result minus the ceiling; the interval is widened by the selection bias."""
-        if self.ceiling is None:
-            return None
-        return compare_entries(self.entry, self.ceiling).move_by(-self.luck)
+        """The result minus the ceiling."""
+        return None if self.ceiling is None else compare_entries(self.entry, self.ceiling)
 
 
 class _Result(Protocol):
@@ -135,10 +104,9 @@ def best_private(grid: Grid, zero_shot: Mapping[tuple[str, str], tuple[str, floa
         for column in grid.columns
         if (entry := grid.get(row, column)) is not None and entry.private
     ]
-    candidates: dict[tuple[str, float], list[Entry]] = {}
+    best: dict[tuple[str, float], Entry] = {}
     for row, _, entry in private:
-        candidates.setdefault(row, []).append(entry)
-    best = {row: best_result(entries) for row, entries in candidates.items()}
+        best[row] = max(best.get(row, entry), entry, key=lambda result: result.mean)
     return [
         Best(
             dataset=dataset,
@@ -155,19 +123,10 @@ def best_private(grid: Grid, zero_shot: Mapping[tuple[str, str], tuple[str, floa
             ),
             zero_shot=_best_zero_shot(dataset, grid.measures[dataset], zero_shot),
             choice=grid.choices[dataset, epsilon],
-            held_out=_held_out(candidates[dataset, epsilon], entry),
         )
         for (dataset, epsilon), (backbone, method), entry in private
         if entry is best[dataset, epsilon]
     ]
-
-
-def _held_out(entries: Sequence[Entry], best: Entry) -> HeldOut | None:
-    return held_out(
-        [entry.mean for entry in entries],
-        [entry.halves for entry in entries],
-        next(index for index, entry in enumerate(entries) if entry is best),
-    )
 
 
 def _best_zero_shot(

@@ -1,9 +1,9 @@
 """Values of a head's headline metric on halves of the test split.
 
 The test units are split in two at random, `HALVINGS` times. All cells of a dataset are split alike,
-so that their values on a half can be compared in pairs. The halves serve held-out estimates
-(`held_out.py`) and the variance, over test examples, of the difference of two cells
-(`paired_difference.py`). Records store these values, because predictions may be gigabytes.
+so that their values on a half can be compared in pairs. The halves serve the variance, over test
+examples, of the difference of two cells (`paired_difference.py`). Records store these values,
+because predictions may be gigabytes.
 
 Halves must vary as much as new test sets would. An accuracy depends on the share of each class, and
 new test sets have other shares: so all units are shuffled together. The mean of a macro accuracy or

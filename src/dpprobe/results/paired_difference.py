@@ -16,7 +16,7 @@ and rows are combined as if independent, which is conservative.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import stdtrit
@@ -66,18 +66,6 @@ class Comparison:
         up, down = self.high - self.difference, self.difference - self.low
         reach = up if self.difference < 0 else down
         return math.ceil(units * (reach / max(abs(self.difference), least)) ** 2)
-
-    def move_by(self, points: float) -> Comparison:
-        """Adds points to the first cell's result, and widens the interval by as many points.
-
-        The points are only an estimate of a selection bias, so the interval keeps its old range.
-        """
-        return replace(
-            self,
-            difference=self.difference + points,
-            low=None if self.low is None else self.low + min(0.0, points),
-            high=None if self.high is None else self.high + max(0.0, points),
-        )
 
 
 def compare_entries(first: Entry, second: Entry) -> Comparison:

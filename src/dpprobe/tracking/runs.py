@@ -275,7 +275,7 @@ def study_run(
     metrics, sentences = [], []
     for best in best_private(grid, {}):
         name = f"{best.dataset}{BEST}{best.epsilon}"
-        metrics.append((name, _round_value(best.value / 100), 0))
+        metrics.append((name, _round_value(best.entry.mean / 100), 0))
         if best.gap is not None:
             metrics.append(
                 (f"{best.dataset}/gap_eps_{best.epsilon}", _round_value(best.gap / 100), 0)

@@ -6,7 +6,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from dpprobe.artifacts import read_json, write_json
@@ -307,26 +306,12 @@ def test_a_large_difference_on_few_images_is_not_called_none(tmp_path: Path) -> 
     assert "within noise" not in words
 
 
-def test_the_best_of_equal_methods_is_shown_without_its_luck(tmp_path: Path) -> None:
-    cells = [write_cell(tmp_path, method=f"m{i}", seeds=4) for i in range(8)]
+def test_the_best_of_several_heads_is_said_to_be_selected(tmp_path: Path) -> None:
+    cells = [write_cell(tmp_path, method=f"m{i}") for i in range(3)]
     (best,) = best_private(_grid(tmp_path, *cells), {})
-    assert best.held_out is not None
-    assert best.value < best.entry.mean
-    assert best.luck == pytest.approx(best.entry.mean - best.value)
-    assert best.low is not None
-    assert best.high is not None
-    assert best.low < best.value < best.high
-    assert f"own mean {best.entry.mean:.1f}%, held-out estimate" in choice_words(best)
-    (alone,) = best_private(_grid(tmp_path, cells[0]), {})
-    assert (alone.value, alone.held_out, choice_words(alone)) == (alone.entry.mean, None, "")
-
-
-def test_too_few_test_rows_to_choose_twice_are_said(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"class_names": ("a", "b"), "rows": 3, "headline": "auc"}
-    cells = [write_cell(tmp_path, dataset="b", method=f"m{i}", **options) for i in range(3)]
-    (best,) = best_private(_grid(tmp_path, *cells), {})
-    assert best.uncorrected
-    assert "includes the selection bias, unknown here (too few test examples)." in choice_words(
-        best
+    assert choice_words(best) == (
+        f"Selected from 3 private heads by test results, so {best.entry.mean:.1f}% tends to be too "
+        "high (selection bias)."
     )
-    assert np.isfinite(best.value)
+    (alone,) = best_private(_grid(tmp_path, cells[0]), {})
+    assert choice_words(alone) == ""

@@ -190,12 +190,6 @@ def test_cells_that_are_alike_everywhere_have_an_interval_with_a_width() -> None
     found = compare_entries(entry, entry)
     assert (found.difference, found.way) == (0.0, INDEPENDENT)
     assert not found.apart
-    moved = found.move_by(1.0)
-    assert moved.difference == 1.0
-    assert found.low is not None
-    assert found.high is not None
-    assert (moved.low, moved.high) == (found.low, found.high + 1.0)
-    assert found.move_by(-1.0).low == found.low - 1.0
 
 
 def test_of_one_seed_the_noise_of_training_is_missing() -> None:

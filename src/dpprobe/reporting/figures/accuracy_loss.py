@@ -29,7 +29,7 @@ class Loss:
 
     Attributes:
       ceiling: the best non-private head on the same features.
-      points: the ceiling minus the best private head, corrected for selection bias if possible.
+      points: the ceiling minus the best private head.
       low, high: the ends of the 95% interval of the difference.
     """
 

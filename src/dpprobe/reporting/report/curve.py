@@ -24,8 +24,8 @@ def draw_curve(bests: Sequence[Best]) -> Markup:
     Args:
       bests: at rising epsilons.
     """
-    values = [best.value for best in bests]
-    ends = [end for best in bests for end in (best.low, best.high) if end is not None]
+    values = [best.entry.mean for best in bests]
+    ends = [end for b in bests for end in (b.entry.both_low, b.entry.both_high) if end is not None]
     drawn = [*values, *ends, *(best.ceiling.mean for best in bests if best.ceiling is not None)]
     low, high = min(drawn), max(drawn)
     step = next((each for each in _STEPS if high - low <= (_TICKS - 1) * each), _STEPS[-1])
@@ -68,18 +68,22 @@ def draw_curve(bests: Sequence[Best]) -> Markup:
         y = y_of(constant)
         parts.append(line("majority", _LEFT, y, WIDTH - _RIGHT, y))
         parts.append(text(WIDTH - _RIGHT, y - 6, "end", "majority-class baseline"))
-    known = [(x, b) for x, b in zip(xs, bests, strict=True) if b.low is not None]
+    known = [
+        (x, y_of(b.entry.both_low), y_of(b.entry.both_high or 0.0))
+        for x, b in zip(xs, bests, strict=True)
+        if b.entry.both_low is not None
+    ]
     if known:
-        upper = [f"{x},{y_of(best.high or 0.0)}" for x, best in known]
-        lower = [f"{x},{y_of(best.low or 0.0)}" for x, best in reversed(known)]
+        upper = [f"{x},{y}" for x, _, y in known]
+        lower = [f"{x},{y}" for x, y, _ in reversed(known)]
         parts.append(f'<polygon class="band" points="{" ".join([*upper, *lower])}"/>')
-        parts += [line("bar", x, y_of(b.low or 0.0), x, y_of(b.high or 0.0)) for x, b in known]
+        parts += [line("bar", x, below, x, above) for x, below, above in known]
     points = " ".join(f"{x},{y_of(value)}" for x, value in zip(xs, values, strict=True))
     parts.append(f'<polyline class="curve" points="{points}"/>')
     for x, best in zip(xs, bests, strict=True):
-        parts.append(f'<circle class="point" cx="{x}" cy="{y_of(best.value)}" r="4"/>')
+        parts.append(f'<circle class="point" cx="{x}" cy="{y_of(best.entry.mean)}" r="4"/>')
         parts.append(text(x, HEIGHT - _BOTTOM + 16, "middle", f"{best.head_epsilon:g}"))
-    told = "; ".join(f"ε = {best.budget}: {best.value:.1f}%" for best in bests)
+    told = "; ".join(f"ε = {best.budget}: {best.entry.mean:.1f}%" for best in bests)
     title = bests[0].measure.title
     return Markup(
         '<svg class="curve-figure" viewBox="0 0 {0} {1}" role="img" aria-label="{2}">{3}'

@@ -51,14 +51,11 @@ def make_card(
     """
     doubts = (*list_doubts(best), *cautions)
     caveats: list[tuple[str, str | None]] = [(text, None) for text in doubts]
-    if best.choice.epsilon is not None:
-        caveats.append(
-            (
-                f"{choice_words(best)} Publishing this selection costs at most ε = "
-                f"{rounded_up(best.choice.epsilon):g}".strip(),
-                "selection",
-            )
-        )
+    if words := choice_words(best):
+        if best.choice.epsilon is not None:
+            cost = f"{rounded_up(best.choice.epsilon):g}"
+            words += f" Publishing this selection costs at most ε = {cost}"
+        caveats.append((words, "selection"))
     for text in (_name_untested(info), info.rare_classes_note):
         if text:
             caveats.append((text, "run"))
