@@ -493,7 +493,7 @@ def test_one_of_two_datasets_again(clone: Workspace) -> None:
     assert ran == {
         "extract_features": 2, "write_manifest": 2, "calibrate": 1, "train_heads": 1,
         "embed_tsne": 1, "plot_tsne": 1,
-        "summarise": 1, "plot_accuracy": 1, "plot_methods": 1, "write_dataset_table": 1,
+        "summarise": 1, "plot_accuracy": 1, "write_dataset_table": 1,
         "track": 1,
     }  # fmt: skip
     assert not [name for name, _ in clone.jobs()[earlier:] if "right" in name]

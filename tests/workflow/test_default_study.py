@@ -212,7 +212,6 @@ STAGES = (
         ["results/figures"],
         {
             "plot_accuracy",
-            "plot_methods",
             "plot_time_cost",
             "plot_comparison",
             "plot_tsne",

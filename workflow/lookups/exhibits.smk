@@ -5,7 +5,6 @@ from dpprobe.reporting.registry import EXHIBITS, find_exhibit
 # What MLflow shows beside the cells of a dataset.
 TRACKED_FIGURES = (
     "plot_accuracy",
-    "plot_methods",
     "plot_option",
     "plot_fairness",
 )

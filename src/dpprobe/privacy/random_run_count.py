@@ -1,7 +1,7 @@
 """The random number of runs of a repeated run, drawn here and priced in `best_of_runs_price`.
 
-It is geometric, at least 1: a truncated negative binomial of shape 1 (Papernot and Steinke 2022,
-definition 1), which stops after each run with probability 1 / mean.
+It is geometric and at least 1. This is the truncated negative binomial of shape 1 of Papernot and
+Steinke 2022, definition 1.
 """
 
 from __future__ import annotations

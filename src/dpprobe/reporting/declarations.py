@@ -23,7 +23,6 @@ from dpprobe.exhibits.exhibit import (
     waits,
 )
 from dpprobe.exhibits.published import published_datasets, published_digest
-from dpprobe.privacy.limits import INFINITE
 from dpprobe.reporting.paper_tables.registry import list_paper_tables
 from dpprobe.results.cell_record import CEILING_HEAD, METRICS_FILE
 from dpprobe.results.study_files import StudyFiles
@@ -135,16 +134,6 @@ ACCURACY = _declare_figure(
     words="accuracy against epsilon, {dataset}",
     category="Accuracy against epsilon",
     params=PUBLISHED_PARAMS,
-)
-
-METHODS = _declare_figure(
-    "plot_methods",
-    "{dataset}/methods",
-    make="curves:method_comparison",
-    needs={"summary": SUMMARY},
-    words="methods over epsilon, {dataset}",
-    category="Methods",
-    places=lambda study: _each_dataset(study) if set(study.job_epsilons()) != {INFINITE} else [],
 )
 
 OPTION = _declare_figure(

@@ -31,7 +31,6 @@ EXHIBITS: tuple[Exhibit, ...] = (
     declarations.DATASETS,
     declarations.SHIFT,
     declarations.ACCURACY,
-    declarations.METHODS,
     declarations.TIME_COST,
     declarations.OPTION,
     declarations.COMPARISON,

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from dpprobe.analyses.tsne.show import tsne_grid
 from dpprobe.exhibits import published, style
-from dpprobe.reporting.figures.curves import epsilon_accuracy, method_comparison
+from dpprobe.reporting.figures.curves import epsilon_accuracy
 from dpprobe.reporting.figures.options import option_figure
 from tests.support.figures import (
     varied_cells,
@@ -36,13 +36,12 @@ def test_every_new_figure_is_the_same_bytes_twice(tmp_path: Path) -> None:
     for name in ("a", "b"):
         for kind, draw in {
             "points": lambda f: epsilon_accuracy(summary, published=results, name="mnist", **f),
-            "methods": lambda f: method_comparison(summary, **f),
             "option": lambda f: option_figure(cells, "batch_size", dataset="digits", **f),
             "grid": lambda f: tsne_grid(grid, split="test", **f),
         }.items():
             folder = tmp_path / kind
             draw({"svg": folder / f"{name}.svg", "png": folder / f"{name}.png"})
-    for kind in ("points", "methods", "option", "grid"):
+    for kind in ("points", "option", "grid"):
         for extension in ("svg", "png"):
             first, second = (tmp_path / kind / f"{name}.{extension}" for name in ("a", "b"))
             assert first.read_bytes() == second.read_bytes(), kind

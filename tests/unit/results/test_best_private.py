@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from dpprobe.exhibits import style
-from dpprobe.reporting.figures import curves
 from dpprobe.reporting.headline import best_interval, choice_words, verdict
 from dpprobe.results.best_private import best_of_each, best_private
 from dpprobe.results.cell_results import read_cell_results
@@ -27,7 +24,7 @@ from tests.support.report_page import Made
 
 @pytest.mark.parametrize("qualities", [(0.5, 4.0, 1.0), (4.0, 0.5, 1.0), (0.5, 1.0, 4.0)])
 def test_of_several_ceilings_every_reader_takes_the_best(
-    qualities: tuple[float, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    qualities: tuple[float, ...], tmp_path: Path
 ) -> None:
     cells = [
         paper_cell(tmp_path, method=f"free_{i}", epsilon="inf", head="nonprivate", quality=quality)
@@ -46,19 +43,6 @@ def test_of_several_ceilings_every_reader_takes_the_best(
     (result,) = best_private(read_grid([tmp_path / "s.parquet"]), {})
     assert result.ceiling is not None
     assert result.ceiling.mean == pytest.approx(best)
-    saved: list[Any] = []
-    with monkeypatch.context() as patch:
-        patch.setattr(style, "save_figure", lambda figure, *_: saved.append(figure))
-        curves.method_comparison(
-            tmp_path / "s.parquet", svg=tmp_path / "a.svg", png=tmp_path / "a.png"
-        )
-    lines = [line.get_ydata() for axes in saved[0].get_axes() for line in axes.get_lines()]
-    assert [best, best] in [pytest.approx(list(line)) for line in lines if len(line) == 2]
-    saved[0].draw_without_rendering()
-    axes = saved[0].axes[0]
-    (below,) = axes.child_axes
-    pixel = axes.transData.transform((0, best))
-    assert below.transData.inverted().transform(pixel)[1] == pytest.approx(0, abs=1e-9)
 
 
 def test_the_headline_is_the_best_private_result_and_its_gap(tmp_path: Path) -> None:

@@ -1,11 +1,10 @@
-"""Figures of test results against epsilon: all curves, and methods by backbone."""
+"""The figure of test results against epsilon: all curves of a dataset."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -19,7 +18,6 @@ from dpprobe.exhibits.published import Published
 from dpprobe.privacy.limits import ABOVE_MARK
 from dpprobe.reporting.accuracy_table import UNPRICED_MARK
 from dpprobe.reporting.figures.published_points import Mark, draw_marks, number_points
-from dpprobe.results.best_private import best_ceiling
 from dpprobe.results.summary import Entry, Grid, read_grid
 from dpprobe.study.ablations import keep_unique
 
@@ -61,64 +59,6 @@ def epsilon_accuracy(
         figure = Figure(figsize=(9.0 if marks else 7.2, height), layout="constrained")
         _draw_curves(figure.add_subplot(), grid, dataset, marks)
         style.save_figure(figure, svg, png)
-
-
-def method_comparison(summary: Path, *, svg: Path, png: Path) -> None:
-    """Draws each backbone of a dataset apart: test results against epsilon, one colour per method.
-
-    Bands are the cells' 95% intervals. A dashed line is the backbone's non-private ceiling; where
-    there is one, an axis on the right counts the points below it.
-    """
-    grid = read_grid([summary])
-    (dataset,) = grid.measures
-    lines = {column: _make_curve(grid, dataset, column) for column in grid.columns}
-    curves = {
-        column: line
-        for column, line in lines.items()
-        if not any(entry.ceiling for entry in line.values())
-    }
-    backbones = keep_unique(backbone for backbone, _ in curves)
-    methods = keep_unique(method for _, method in curves)
-    series = dict(zip(methods, style.choose_looks(len(methods)), strict=True))
-    finite = tuple(sorted({e for line in curves.values() for e in line if math.isfinite(e)}))
-    with mpl.rc_context(style.SETTINGS):
-        figure, panels = style.panel_grid(len(backbones), legend=len(methods) + 1)
-        scale = EpsilonScale(finite=finite, infinite=False, curves=len(methods))
-        for axes, backbone in zip(panels, backbones, strict=True):
-            draw_epsilon_axis(axes, scale, width=0.5)
-            for (name, method), line in curves.items():
-                if name == backbone:
-                    _draw_line(axes, scale, line, series[method], 0.12)
-            entries = (e for key, e in grid.entries.items() if key[2] == backbone)
-            ceiling = best_ceiling(entries)
-            if ceiling is not None:
-                _draw_ceiling(axes, ceiling.mean, labelled=backbone == backbones[-1])
-            axes.set_title(backbone, fontsize=9)
-        # The panels share their axis: a limit set before the last is drawn would be its end.
-        panels[0].set_ylim(top=min(panels[0].get_ylim()[1], style.TOP))
-        style.label_outer_panels(panels, f"test {grid.measures[dataset].title} (%)")
-        handles = style.make_handles(
-            (_label_method(method, grid.unpriced), look) for method, look in series.items()
-        )
-        if any(entry.ceiling for entry in grid.entries.values()):
-            handles.append(style.make_ceiling_handle())
-        figure.legend(handles=handles, loc="outside right upper", handlelength=2.8)
-        title, caption = _write_captions(grid, dataset)
-        style.title_figure(figure, title, caption, panels=len(backbones))
-        style.save_figure(figure, svg, png)
-
-
-def _draw_ceiling(axes: Axes, ceiling: float, *, labelled: bool) -> None:
-    """Draws the ceiling, and an axis on the right that counts the points below it."""
-
-    def turn_over(values: Any) -> Any:
-        return ceiling - values
-
-    axes.axhline(ceiling, color=style.NEUTRAL, linestyle=style.CEILING_STYLE, linewidth=1)
-    below = axes.secondary_yaxis("right", functions=(turn_over, turn_over))
-    below.tick_params(labelsize=7.5, colors=style.SUBTLE)
-    if labelled:
-        below.set_ylabel("points below the baseline", fontsize=8.5, color=style.SUBTLE)
 
 
 def _draw_curves(axes: Axes, grid: Grid, dataset: str, marks: Sequence[Mark] = ()) -> None:

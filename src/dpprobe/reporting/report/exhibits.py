@@ -37,17 +37,15 @@ class Exhibits:
 
     Attributes:
       linked: titles of the figures that are too large for the page.
-      backbones: the number of the study's.
       noiseless: datasets with a method at infinity besides the non-private baseline.
     """
 
     def __init__(
-        self, sources: Sources, folder: Path, *, backbones: int, noiseless: Set[str] = frozenset()
+        self, sources: Sources, folder: Path, *, noiseless: Set[str] = frozenset()
     ) -> None:
         self.linked: list[str] = []
         self.sources = sources
         self.folder = folder
-        self.backbones = backbones
         self.noiseless = noiseless
         self.bytes_left = FIGURES_BYTES
         self.seen: set[str] = set()
@@ -63,25 +61,14 @@ class Exhibits:
                 continue
             if self._figure_owner(path) == dataset:
                 groups.setdefault(path.stem, {})[path.suffix] = path
-        if section is None:
-            self._leave_out_repeats(groups)
-        order = section.figures if section else ("methods", "accuracy")
+        if section is None and "tsne" in groups:  # the grid has all planes
+            groups = {name: files for name, files in groups.items() if name[:5] != "tsne_"}
+        order = section.figures if section else ("accuracy",)
         first = {name: place for place, name in enumerate(order)}
         ordered = sorted(
             groups, key=lambda name: (name.startswith("tsne"), first.get(name, len(first)), name)
         )
         return [self._embed_figure(name, groups[name], dataset, facts) for name in ordered]
-
-    def _leave_out_repeats(self, groups: dict[str, dict[str, Path]]) -> None:
-        """Leaves out figures whose content another figure of the dataset has.
-
-        The figure of all curves has one backbone's methods, the grid of t-SNE planes all planes.
-        """
-        if self.backbones == 1 and "accuracy" in groups:
-            groups.pop("methods", None)
-        if "tsne" in groups:
-            for name in [name for name in groups if name.startswith("tsne_")]:
-                del groups[name]
 
     def has_room(self, size: int) -> bool:
         """Takes bytes from the rest of the budget for figures, if it is large enough."""

@@ -84,7 +84,6 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
     exhibits = Exhibits(
         sources,
         output.parent,
-        backbones=len({name for name, _ in grid.columns}),
         noiseless={
             key[0]
             for key, entry in grid.entries.items()

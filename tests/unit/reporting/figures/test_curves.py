@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +14,11 @@ from PIL import Image
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.exhibits import style
 from dpprobe.reporting.figures import curves
-from dpprobe.reporting.figures.curves import epsilon_accuracy, method_comparison
+from dpprobe.reporting.figures.curves import epsilon_accuracy
 from dpprobe.results.summary import read_grid, summarise_cells
 from tests.support.cell_files import write_cell, write_study
 from tests.support.figures import (
     curve_axes,
-    drawn_figure,
     tick_texts,
     write_summary,
 )
@@ -167,74 +165,22 @@ def test_the_axis_names_the_metric_that_is_drawn(tmp_path: Path) -> None:
     assert any(value == pytest.approx(100 * record["summary"]["auc"]["mean"]) for value in drawn)
 
 
-def test_methods_are_compared_a_panel_a_backbone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    summary = write_summary(tmp_path)
-    grid = read_grid([summary])
-    figure = drawn_figure(monkeypatch, lambda files: method_comparison(summary, **files))
-    assert [axes.get_title(loc="left") for axes in figure.axes] == ["pixels", "scattering"]
-    for axes, backbone in zip(figure.axes, ("pixels", "scattering"), strict=True):
-        curves = [line for line in axes.get_lines() if len(line.get_xdata()) == 3]
-        assert [tuple(line.get_ydata()) for line in curves] == [
-            tuple(grid.entries["digits", e, backbone, method].mean for e in (0.5, 1.0, 8.0))
-            for method in ("sgd", "sgd_full")
-        ]
-        assert len({line.get_color() for line in curves}) == 2
-        assert tick_texts(axes) == ["0.5", "1", "8"]
-        low, high = axes.get_ylim()
-        assert all(low < y < high for line in curves for y in line.get_ydata())
-
-
-def test_an_axis_counts_the_points_below_the_ceiling(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    summary = write_summary(tmp_path)
-    grid = read_grid([summary])
-    figure = drawn_figure(monkeypatch, lambda files: method_comparison(summary, **files))
-    figure.draw_without_rendering()
-    for axes, backbone in zip(figure.axes, ("pixels", "scattering"), strict=True):
-        ceiling = grid.entries["digits", math.inf, backbone, "nonprivate"].mean
-        (below,) = axes.child_axes
-        for level in (ceiling, ceiling - 20):
-            pixel = axes.transData.transform((0, level))
-            counted = below.transData.inverted().transform(pixel)[1]
-            assert counted == pytest.approx(ceiling - level, abs=1e-9)
-        assert any(list(line.get_ydata()) == [ceiling, ceiling] for line in axes.get_lines())
-    assert [axes.child_axes[0].get_ylabel() for axes in figure.axes] == [
-        "", "points below the baseline",
-    ]  # fmt: skip
-
-
-def test_without_a_ceiling_there_is_no_axis_of_points_below(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    summary = write_summary(tmp_path, methods=("sgd",))
-    figure = drawn_figure(monkeypatch, lambda files: method_comparison(summary, **files))
-    assert all(not axes.child_axes for axes in figure.axes)
-
-
-def test_many_methods_look_different_and_fit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_methods_look_different_and_fit(tmp_path: Path) -> None:
     methods = [f"method_{index:02}" for index in range(27)]
     summary = write_summary(tmp_path, backbones=("pixels",), methods=methods, epsilons=("1", "8"))
-    for draw in (method_comparison, epsilon_accuracy):
-        figure = drawn_figure(monkeypatch, functools.partial(_with_files, draw, summary))
-        looks = {
-            (line.get_color(), line.get_linestyle(), line.get_marker())
-            for line in figure.axes[0].get_lines()
-            if len(line.get_xdata()) == 2
-        }
-        assert len(looks) == len(methods)
-        figure.draw_without_rendering()
-        box = figure.legends[0].get_window_extent()
-        assert box.y0 >= 0
-        assert box.x1 <= figure.bbox.x1 + 1
-
-
-def _with_files(draw: Callable[..., None], summary: Path, files: dict[str, Path]) -> None:
-    draw(summary, **files)
+    axes = curve_axes(summary)
+    looks = {
+        (line.get_color(), line.get_linestyle(), line.get_marker())
+        for line in axes.get_lines()
+        if len(line.get_xdata()) == 2
+    }
+    assert len(looks) == len(methods)
+    figure = axes.get_figure()
+    assert figure is not None
+    figure.draw_without_rendering()
+    box = figure.legends[0].get_window_extent()
+    assert box.y0 >= 0
+    assert box.x1 <= figure.bbox.x1 + 1
 
 
 def test_the_caption_names_the_intervals_and_how_far_test_rows_reach(tmp_path: Path) -> None:
@@ -289,20 +235,8 @@ def test_options_that_nothing_priced_are_marked(tmp_path: Path) -> None:
     cells.append(write_cell(tmp_path, method="nonprivate", epsilon="inf"))
     summary = tmp_path / "digits.parquet"
     summarise_cells(cells, summary, study="study")
-    for draw in (epsilon_accuracy, method_comparison):
-        draw(summary, svg=tmp_path / "a.svg", png=tmp_path / "a.png")
-        text = (tmp_path / "a.svg").read_text()
-        assert "<!-- found † -->" in text
-        assert "† hyperparameters searched without privacy" in text
-        assert "<!-- sgd -->" in text
-
-
-def test_a_caption_ends_before_the_legend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also over one panel, and with methods whose names are long."""
-    methods = ("sgd_with_a_name_that_is_long", "nonprivate")
-    cells = write_study(tmp_path, backbones=("pixels",), methods=methods, patients=60)
-    summarise_cells(cells, summary := tmp_path / "summary.parquet", study="study")
-    figure = drawn_figure(monkeypatch, lambda files: method_comparison(summary, **files))
-    figure.draw_without_rendering()
-    (legend,) = figure.legends
-    assert not legend.get_window_extent().overlaps(figure._suptitle.get_window_extent())
+    epsilon_accuracy(summary, svg=tmp_path / "a.svg", png=tmp_path / "a.png")
+    text = (tmp_path / "a.svg").read_text()
+    assert "<!-- found † -->" in text
+    assert "† hyperparameters searched without privacy" in text
+    assert "<!-- sgd -->" in text

@@ -77,7 +77,7 @@ def test_a_dataset_may_be_called_like_a_folder_or_a_table(tmp_path: Path) -> Non
         figures=[*made.sources.figures, overview],
         tables=study_tables(files, made.sources.summaries, paper_run([])),
     )
-    shown = Exhibits(sources, made.results, backbones=2)
+    shown = Exhibits(sources, made.results)
     assert [item["title"] for item in shown.list_figures(None, {})] == ["t-SNE"]
     for name in ("figures", "large"):
         titles = [item["title"] for item in shown.list_figures(name, {})]
@@ -92,16 +92,12 @@ def test_figures_that_compare_have_titles_of_their_own() -> None:
     assert exhibits.title_of("by_backbone", "digits") == "Results by backbone, digits"
 
 
-@pytest.mark.parametrize(("backbones", "first"), [(1, "Results against epsilon"), (2, "Methods")])
-def test_no_two_figures_show_the_same_lines(made: Made, backbones: int, first: str) -> None:
+def test_no_two_figures_show_the_same_points(made: Made) -> None:
     folder = made.results / "figures/digits"
-    names = ("methods.svg", "tsne.svg", "tsne_pixels.svg")
+    names = ("tsne.svg", "tsne_pixels.svg")
     for name in names:
         write_text(folder / name, "<svg xmlns='http://www.w3.org/2000/svg'/>")
     figures = [*made.sources.figures, *(folder / name for name in names)]
-    shown = Exhibits(replace(made.sources, figures=figures), made.results, backbones=backbones)
-    items = shown.list_figures("digits", {})
-    titles = [item["title"] for item in items]
-    assert titles[0] == f"{first}, digits"
-    assert titles[-1] == "t-SNE, digits"
-    assert len(titles) == 1 + backbones
+    shown = Exhibits(replace(made.sources, figures=figures), made.results)
+    titles = [item["title"] for item in shown.list_figures("digits", {})]
+    assert titles == ["Results against epsilon, digits", "t-SNE, digits"]
