@@ -283,9 +283,7 @@ def _describe_fault(error: BaseException | None) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
-def _explain_error(
-    error: Any, options: Options, *, token: str | None
-) -> ConfigError | DownloadError:
+def _explain_error(error: Any, options: Options, *, token: str | None) -> ConfigError:
     """Returns an error with the remedy; quotes nothing of the request."""
     from huggingface_hub import errors
 
@@ -297,25 +295,11 @@ def _explain_error(
             "HF_TOKEN to a token of that account (https://huggingface.co/settings/tokens) or run "
             "`hf auth login`, then run again"
         )
-    if isinstance(error, errors.RevisionNotFoundError):
-        return ConfigError(
-            f"revision: {options.repo} has no commit {options.revision}; write one of "
-            f"{page}/commits/main"
-        )
-    if isinstance(error, errors.RepositoryNotFoundError):
-        remedy = "see that the token may read it" if token else "set HF_TOKEN if it is private"
-        return ConfigError(
-            f"repo: no dataset {options.repo} is accessible to you; correct the name, or {remedy}"
-        )
-    status = error.response.status_code
-    if status in (401, 403) and token:
-        return ConfigError(
-            f"{options.repo}: the Hub refuses the token of HF_TOKEN or `hf auth login` (status "
-            f"{status}); set a valid token with permission to read datasets "
-            "(https://huggingface.co/settings/tokens), or unset it"
-        )
-    return DownloadError(
-        f"{options.repo}: the Hub refuses access (status {status}); see {page}, then run again"
+    login = "correct the token" if token else "set HF_TOKEN if it is private"
+    return ConfigError(
+        f"{options.repo} at {options.revision}: the Hub refuses access (status "
+        f"{error.response.status_code}); write a commit of {page}/commits/main, correct the name, "
+        f"or {login}"
     )
 
 
