@@ -17,6 +17,7 @@ from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 
 from dpprobe.artifacts import atomic_path
+from dpprobe.counted_nouns import count_noun
 
 # Okabe and Ito's, without the yellow that fades on white, then darker and lighter kin.
 COLOURS = (
@@ -199,8 +200,8 @@ def make_ceiling_handle(*, linewidth: float = 1.0) -> Line2D:
 
 def counted_seeds(counts: Sequence[int]) -> str:
     """Writes rising numbers of seeds: "5 seeds", "1 seed", "3 to 5 seeds"."""
-    text = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    return f"{text} seed{'' if counts[-1] == 1 else 's'}"
+    first = "" if len(counts) == 1 else f"{counts[0]} to "
+    return f"{first}{count_noun(counts[-1], 'seed')}"
 
 
 def wrap_name(text: str, width: int) -> str:

@@ -69,8 +69,7 @@ class Mechanism:
             raise self._make_error("sensitivity", "a number from 1e-9 to 1e9")
         if not (self.noise_multiplier >= 0 and math.isfinite(self.noise_multiplier)):
             raise self._make_error("noise_multiplier", "a number, zero or more")
-        deviation = self.noise_multiplier * self.sensitivity
-        if deviation and not SMALLEST_DEVIATION <= deviation <= LARGEST_DEVIATION:
+        if self.noise_scale and not SMALLEST_DEVIATION <= self.noise_scale <= LARGEST_DEVIATION:
             raise self._make_error(
                 "noise_multiplier",
                 f"0, or from {SMALLEST_DEVIATION:g} to {LARGEST_DEVIATION:g} after multiplication "
@@ -90,6 +89,11 @@ class Mechanism:
     @property
     def is_exponential(self) -> bool:
         return self.kind == EXPONENTIAL
+
+    @property
+    def noise_scale(self) -> float:
+        """The standard deviation of Gaussian noise, or the temperature of a draw."""
+        return self.noise_multiplier * self.sensitivity
 
     @property
     def bounded_range(self) -> float:

@@ -653,7 +653,7 @@ def kind_of(noise: Any) -> str:
 
 def mechanism_values(mechanism: Mechanism, plan: Plan) -> dict[str, Any]:
     silent = mechanism.noise_multiplier == 0
-    scale = mechanism.noise_multiplier * mechanism.sensitivity
+    scale = mechanism.noise_scale
     drawn = mechanism.is_exponential
     return {
         "name": mechanism.name,

@@ -274,7 +274,7 @@ def fewest_of_a_class(plan: Plan) -> float:
     With fewer, the noisy number hardly exceeds its noise.
     """
     counts = plan.mechanisms[-1]
-    deviation = counts.noise_multiplier * counts.sensitivity
+    deviation = counts.noise_scale
     if counts.name == CLASS_COUNTS:
         return fewest_units(deviation)
     return _fewest_rows(deviation, _count_bins(plan.n, deviation))

@@ -127,7 +127,7 @@ class Attack:
             squares = 0.0
             for block in join_blocks(transcript):
                 change = float((with_[seed][block.name] - block.sums).square().sum())
-                squares += change / self._noise_deviation(block.name) ** 2
+                squares += change / self.claim.find_mechanism(block.name).noise_scale ** 2
             strengths.append(math.sqrt(squares))
         return math.fsum(strengths) / len(strengths)
 
@@ -201,10 +201,6 @@ class Attack:
         heads = fit_heads(self.method, data, self.plan, seeds, observer=observer)
         return heads if self.broken_head is None else self.broken_head(heads, data)
 
-    def _noise_deviation(self, name: str) -> float:
-        mechanism = self.claim.find_mechanism(name)
-        return mechanism.sensitivity * mechanism.noise_multiplier
-
     def _log_ratio(
         self,
         transcript: Transcript,
@@ -220,7 +216,7 @@ class Attack:
             noise = outputs - without[name]
             sampled = mechanism.sample_rate < 1
             joined = group if sampled else 1
-            deviation = self._noise_deviation(name)
+            deviation = self.claim.find_mechanism(name).noise_scale
             products = (noise * change).flatten(1).sum(1).div_(deviation**2).numpy()
             squares = change.flatten(1).square().sum(1).div_(deviation**2).numpy()
             total += _log_ratios(products, squares, mechanism.sample_rate, joined)

@@ -58,9 +58,8 @@ class NoiseTests:
         first = []
         for block in join_blocks(transcript):
             if block.name not in self._tallies:
-                mechanism = self._plan.find_mechanism(block.name)
-                deviation = mechanism.noise_multiplier * mechanism.sensitivity
-                self._tallies[block.name] = _Tally(block, deviation)
+                scale = self._plan.find_mechanism(block.name).noise_scale
+                self._tallies[block.name] = _Tally(block, scale)
             first.append(self._tallies[block.name].add_releases(block, int(present)))
         self._first.append(np.concatenate(first))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from dpprobe.analyses.analysis import find_wrong_names, has_several_labels
+from dpprobe.counted_nouns import count_noun
 from dpprobe.finetune.options import TuneLora
 from dpprobe.heads.options import MethodOptions
 from dpprobe.study.network_methods import network_options
@@ -38,8 +39,7 @@ def describe_tuning(method: MethodOptions) -> Tuning | None:
     if options.tune == "head":
         return Tuning(setting=setting, tuned="head", blocks=0)
     if options.blocks is not None:
-        plural = "" if options.blocks == 1 else "s"
-        words = f"last {options.blocks} block{plural}"
+        words = f"last {count_noun(options.blocks, 'block')}"
         return Tuning(setting=setting, tuned=words, blocks=options.blocks)
     words = (
         f"lora {options.tune.lora.rank}"

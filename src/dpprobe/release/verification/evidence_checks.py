@@ -210,16 +210,13 @@ def _check_result(block: Values, tested: Plan, class_names: Sequence[str]) -> No
         f"value {value:g} with interval {low:g} to {high:g}, standard error {error:g}",
     )
     stated = evaluations.Estimate(value, low, high, error)
-    deviation = tested.mechanisms[0].noise_multiplier * tested.mechanisms[0].sensitivity
+    deviation = tested.mechanisms[0].noise_scale
     if block["metric"] == "macro_accuracy":
         _check_recalls(block, tested, deviation, class_names)
         return
     if COUNTS in block:
         counts = np.array(block[COUNTS]["counts"], float)[None]
-        last = tested.mechanisms[-1]
-        computed, remark = evaluations.area_estimate(
-            counts, last.noise_multiplier * last.sensitivity
-        )
+        computed, remark = evaluations.area_estimate(counts, tested.mechanisms[-1].noise_scale)
         require_true(
             np.allclose(stated, computed, rtol=1e-6, atol=1e-6),
             f"value {value:g}, interval {low:g} to {high:g}: do not follow from {COUNTS}",

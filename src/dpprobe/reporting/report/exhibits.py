@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import base64
-import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from dpprobe.results.best_private import Best
 
 FIGURES_BYTES = 16 << 20  # of figure files within the page; what is above becomes a link
 SVG_BYTES = 400_000  # a larger drawing is shown as its PNG
-_INFINITY = re.compile(r"Epsilon ∞[^.]*\. ?")  # the sentence of a caption
 FIGURE_TITLES = {
     "by_backbone": "Results by backbone",
     "by_resolution": "Results by size of images",
@@ -37,16 +35,12 @@ class Exhibits:
 
     Attributes:
       linked: titles of the figures that are too large for the page.
-      noiseless: datasets with a method at infinity besides the non-private baseline.
     """
 
-    def __init__(
-        self, sources: Sources, folder: Path, *, noiseless: Set[str] = frozenset()
-    ) -> None:
+    def __init__(self, sources: Sources, folder: Path) -> None:
         self.linked: list[str] = []
         self.sources = sources
         self.folder = folder
-        self.noiseless = noiseless
         self.bytes_left = FIGURES_BYTES
         self.seen: set[str] = set()
         self.names = set(sources.datasets)
@@ -85,8 +79,6 @@ class Exhibits:
         assert path is not None
         title = title_of(name, dataset)
         caption = _find_caption(name, self.sources.captions)
-        if dataset not in self.noiseless:
-            caption = _INFINITY.sub("", caption)
         data = None
         if self.has_room(path.stat().st_size):
             kind = "image/svg+xml" if path.suffix == ".svg" else "image/png"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -81,15 +80,7 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
     zero_shot = sections.zero_shot_results(sources.zero_shot)
     privacy = statements.read_statements(sources.statements, order=list(grid.measures))
     bests = best_private(grid, zero_shot)
-    exhibits = Exhibits(
-        sources,
-        output.parent,
-        noiseless={
-            key[0]
-            for key, entry in grid.entries.items()
-            if math.isinf(key[1]) and not entry.ceiling
-        },
-    )
+    exhibits = Exhibits(sources, output.parent)
     cells = sections.list_cells(summary, privacy, origin)
     page = Page(grid=grid, names=sources.names, folder=output.parent)
     shown = make_sections(sources.records, page, exhibits)

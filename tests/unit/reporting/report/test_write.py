@@ -101,22 +101,6 @@ def test_columns_without_values_are_left_out_of_what_the_selection_costs(tmp_pat
     assert title not in words, "one head is no selection"
 
 
-def test_a_caption_speaks_of_infinity_only_if_something_stands_there(tmp_path: Path) -> None:
-    made = Made(tmp_path)
-    told = "Epsilon ∞, if it is drawn"
-    cells = [
-        write_cell(tmp_path / "r", method=m, epsilon=e)
-        for m, e in (("sgd", "1"), ("nonprivate", "inf"))
-    ]
-    summarise_cells(cells, tmp_path / "few.parquet", study="small")
-    words = made.page(summaries=[tmp_path / "few.parquet"]).words
-    assert told not in words
-    assert "baselines of the backbones. Test results are computed without noise." in words
-    cells.append(write_cell(tmp_path / "r", method="sgd", epsilon="inf"))
-    summarise_cells(cells, tmp_path / "more.parquet", study="small")
-    assert told in made.page(summaries=[tmp_path / "more.parquet"]).words
-
-
 def test_text_from_files_is_never_markup(made: Made) -> None:
     evil = "<script>alert(1)</script><img src=x onerror=alert(1)>"
     made.study["datasets"]["digits"]["name"] = evil
