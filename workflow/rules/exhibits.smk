@@ -26,7 +26,7 @@ for exhibit in EXHIBITS:
             mem_mb=memory(exhibit.memory_mb, factor=exhibit.memory_factor),
             runtime=minutes(exhibit.minutes),
         params:
-            **declared_params(exhibit.params),
+            **declared_params(exhibit.job_params),
         message:
             exhibit_words(exhibit)
         script:

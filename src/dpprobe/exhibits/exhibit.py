@@ -7,10 +7,13 @@ import neither torch nor NumPy nor Matplotlib, and name the function that makes 
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
+
+from dpprobe.versions import VERSIONS
 
 if TYPE_CHECKING:
     from dpprobe.results.study_files import StudyFiles
@@ -22,8 +25,7 @@ Place = Mapping[str, str]
 OUTPUT_NAMES = {"md": "markdown"}
 # The ending of the files that Snakemake's report shows.
 REPORTED = {"figure": "png", "table": "csv"}
-FIGURE_FORMATS = ("svg", "png")
-TABLE_FORMATS = ("csv", "md")
+FORMATS = {"figure": ("svg", "png"), "table": ("csv", "md")}
 # Names the files of a job.
 Paths = Callable[["StudyFiles", Place], Sequence[str]]
 # Paths below the results by the name of their group.
@@ -94,19 +96,21 @@ class Exhibit:
 
     Attributes:
       files: paths below the results, by the name of a group of files. A path without an ending is
-        made in each of `formats`: the group "" has outputs named after the endings, such as `svg`,
+        made in each of `FORMATS`: the group "" has outputs named after the endings, such as `svg`,
         and a group "law" has `law_svg`. A path with an ending is one file, named after its group.
         A tuple of paths makes a list of files. A function of the study may return all this.
-      per: the wildcards, in the order of the log's path.
       make: the function that makes it, as "module:function". It gets keyword arguments: each need
         that is read, and each output by its name, or `folder`, where all outputs lie. If it asks
         for them by name, it also gets params, wildcards, `study`, `results` (the folder) and
         `published` (the published numbers).
       words: the name of the running job for a person.
       category: in Snakemake's report; None keeps the files out of it.
-      caption: the file below `resources/captions`, for all files or by the name of their group.
+      caption: the file below `resources/captions`, for all files or by the name of their group; by
+        default that of the figure's name.
+      labels: in Snakemake's report; by default the dataset, if it is a wildcard.
       group_labels: further labels by the name of the group of files.
-      params: all else that the files depend on. A function gets the study and the wildcards.
+      params: all that the files depend on besides `needs` and the version of all such files. A
+        function gets the study and the wildcards.
       only: the values of a wildcard that the rule accepts.
       places: lists the wildcards of each job that a study asks for; by default every combination
         of the study's datasets and backbones.
@@ -116,15 +120,13 @@ class Exhibit:
     name: str
     kind: Literal["figure", "table"]
     files: Files | Callable[[Study], Files]
-    formats: tuple[str, ...]
-    per: tuple[str, ...] = ()
     needs: Mapping[str, Need]
     make: str
     words: str
     category: str | None
     subcategory: str | None = None
     caption: str | Mapping[str, str] = ""
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] | None = None
     group_labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     params: Mapping[str, Any] = field(default_factory=dict)
     only: Mapping[str, Callable[[Study], Sequence[str]]] = field(default_factory=dict)
@@ -132,6 +134,18 @@ class Exhibit:
     memory_mb: int = 1000
     memory_factor: float = 0.0
     minutes: int = 10
+
+    @property
+    def per(self) -> tuple[str, ...]:
+        """The wildcards, in the order of the log's path."""
+        if not isinstance(self.files, Mapping):
+            return ()
+        paths = next(iter(self.files.values()))
+        return tuple(re.findall(r"{(\w+)}", paths if isinstance(paths, str) else paths[0]))
+
+    @property
+    def job_params(self) -> dict[str, Any]:
+        return {"version": VERSIONS[f"{self.kind}s"], **self.params}
 
     def shown(self, study: Study) -> list[Place]:
         """Lists the wildcards of each job that a study asks for."""
@@ -162,7 +176,7 @@ class Exhibit:
         if PurePosixPath(stems[0]).suffix:
             return [self._output(group, group, stems, several)]
         outputs = []
-        for ending in self.formats:
+        for ending in FORMATS[self.kind]:
             name = "_".join(filter(None, (group, OUTPUT_NAMES.get(ending, ending))))
             files = tuple(f"{stem}.{ending}" for stem in stems)
             outputs.append(self._output(name, group, files, several))
@@ -172,7 +186,12 @@ class Exhibit:
         ending = PurePosixPath(paths[0]).suffix.removeprefix(".")
         reported = self.category is not None and REPORTED.get(self.kind) == ending
         caption = self.caption if isinstance(self.caption, str) else self.caption.get(group, "")
-        labels = {**self.labels, **self.group_labels.get(group, {})}
+        caption = caption or f"{self.name.removeprefix('plot_')}.rst"
+        by_dataset = {"dataset": "{dataset}"} if "dataset" in self.per else {}
+        labels = {
+            **(by_dataset if self.labels is None else self.labels),
+            **self.group_labels.get(group, {}),
+        }
         return Output(
             name=name, paths=paths, several=several, caption=caption if reported else None,
             labels=labels if reported else {},

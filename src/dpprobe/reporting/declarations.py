@@ -6,18 +6,14 @@ Every start of Snakemake reads this module: it imports nothing heavy.
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from dpprobe.exhibits.exhibit import (
-    FIGURE_FORMATS,
     SUMMARY,
-    TABLE_FORMATS,
     Exhibit,
     Files,
-    Need,
     Place,
     many,
     waits,
@@ -91,55 +87,27 @@ def _comparison_manifests(files: StudyFiles, place: Place) -> list[str]:
     return [files.locate_manifest(place["dataset"], b, "train") for b in files.study.backbones]
 
 
-def _declare_figure(
-    name: str,
-    path: str,
-    *,
-    make: str,
-    needs: Mapping[str, Need],
-    params: Mapping[str, Any] | None = None,
-    **rest: Any,
-) -> Exhibit:
-    """Declares a figure whose caption file has the name of its rule.
-
-    Args:
-      path: below the folder of figures, with wildcards.
-      make: "module:function" below `reporting.figures`.
-    """
-    wildcards = tuple(re.findall(r"{(\w+)}", path))
-    return Exhibit(
-        name=name,
-        kind="figure",
-        files={"": f"figures/{path}"},
-        formats=FIGURE_FORMATS,
-        per=wildcards,
-        needs=needs,
-        make=f"dpprobe.reporting.figures.{make}",
-        caption=f"{name.removeprefix('plot_')}.rst",
-        params={**(params or {}), "version": VERSIONS["figures"]},
-        **({"labels": {"dataset": "{dataset}"}} if "dataset" in wildcards else {}) | rest,
-    )
-
-
 PUBLISHED_PARAMS: Mapping[str, Any] = {
     "name": lambda study, place: study.published_names()[place["dataset"]],
     "published": lambda _study, _place: published_digest(),
 }
 
-ACCURACY = _declare_figure(
-    "plot_accuracy",
-    "{dataset}/accuracy",
-    make="curves:epsilon_accuracy",
+ACCURACY = Exhibit(
+    name="plot_accuracy",
+    kind="figure",
+    files={"": "figures/{dataset}/accuracy"},
+    make="dpprobe.reporting.figures.curves:epsilon_accuracy",
     needs={"summary": SUMMARY},
     words="accuracy against epsilon, {dataset}",
     category="Accuracy against epsilon",
     params=PUBLISHED_PARAMS,
 )
 
-OPTION = _declare_figure(
-    "plot_option",
-    "{dataset}/by_{option}",
-    make="options:plot_option",
+OPTION = Exhibit(
+    name="plot_option",
+    kind="figure",
+    files={"": "figures/{dataset}/by_{option}"},
+    make="dpprobe.reporting.figures.options:plot_option",
     needs={"marks": waits(_dataset_marks)},
     words="results of {dataset} by {option}",
     category="Options",
@@ -152,10 +120,11 @@ OPTION = _declare_figure(
     ],
 )
 
-COMPARISON = _declare_figure(
-    "plot_comparison",
-    "{dataset}/{figure}",
-    make="datasets:plot_comparison",
+COMPARISON = Exhibit(
+    name="plot_comparison",
+    kind="figure",
+    files={"": "figures/{dataset}/{figure}"},
+    make="dpprobe.reporting.figures.datasets:plot_comparison",
     needs={"marks": waits(_dataset_marks), "manifests": many(_comparison_manifests)},
     words="{figure} of {dataset}",
     category="Backbones and labels",
@@ -173,10 +142,11 @@ COMPARISON = _declare_figure(
     ],
 )
 
-DATASETS = _declare_figure(
-    "plot_datasets",
-    "{figure}",
-    make="datasets:plot_datasets",
+DATASETS = Exhibit(
+    name="plot_datasets",
+    kind="figure",
+    files={"": "figures/{figure}"},
+    make="dpprobe.reporting.figures.datasets:plot_datasets",
     needs={
         "metrics": many(
             lambda files, place: files.list_cells(_compared_cells(files, place), [METRICS_FILE])
@@ -191,10 +161,11 @@ DATASETS = _declare_figure(
     places=lambda study: [{"figure": figure} for figure in study_comparisons(study)],
 )
 
-SHIFT = _declare_figure(
-    "plot_distribution_shift",
-    "distribution_shift",
-    make="accuracy_loss:plot_distribution_shift",
+SHIFT = Exhibit(
+    name="plot_distribution_shift",
+    kind="figure",
+    files={"": "figures/distribution_shift"},
+    make="dpprobe.reporting.figures.accuracy_loss:plot_distribution_shift",
     needs={
         "summaries": many(
             lambda files, _place: [
@@ -211,10 +182,11 @@ SHIFT = _declare_figure(
     places=lambda study: [{}] if _has_losses(study) and len(compared_datasets(study)) > 1 else [],
 )
 
-LOSS_BY_BACKBONE = _declare_figure(
-    "plot_loss_by_backbone",
-    "{dataset}/loss_by_backbone",
-    make="accuracy_loss:plot_loss_by_backbone",
+LOSS_BY_BACKBONE = Exhibit(
+    name="plot_loss_by_backbone",
+    kind="figure",
+    files={"": "figures/{dataset}/loss_by_backbone"},
+    make="dpprobe.reporting.figures.accuracy_loss:plot_loss_by_backbone",
     needs={"summary": SUMMARY},
     words="what privacy costs on each backbone, {dataset}",
     category="Backbones and labels",
@@ -224,10 +196,11 @@ LOSS_BY_BACKBONE = _declare_figure(
     ),
 )
 
-TIME_COST = _declare_figure(
-    "plot_time_cost",
-    "{dataset}/time_cost",
-    make="time_cost:plot_time_cost",
+TIME_COST = Exhibit(
+    name="plot_time_cost",
+    kind="figure",
+    files={"": "figures/{dataset}/time_cost"},
+    make="dpprobe.reporting.figures.time_cost:plot_time_cost",
     needs={"marks": waits(_dataset_marks)},
     words="results of {dataset} by the seconds they take",
     category="Methods",
@@ -238,31 +211,27 @@ ACCURACY_TABLE = Exhibit(
     name="write_tables",
     kind="table",
     files={"": "tables/accuracy"},
-    formats=TABLE_FORMATS,
     needs={"summaries": many(lambda files, _place: files.list_summaries())},
     make="dpprobe.reporting.accuracy_table:write_accuracy_table",
     words="table of accuracies",
     category="Tables",
     caption="table.rst",
     labels={"dataset": "all"},
-    params={"version": VERSIONS["tables"]},
 )
 
 DATASET_TABLE = replace(
     ACCURACY_TABLE,
     name="write_dataset_table",
     files={"": "tables/{dataset}_accuracy"},
-    per=("dataset",),
     needs={"summaries": many(lambda files, place: [files.locate_summary(place["dataset"])])},
     words="table of {dataset}",
-    labels={"dataset": "{dataset}"},
+    labels=None,
 )
 
 PAPERS = Exhibit(
     name="write_paper_tables",
     kind="table",
     files=_name_paper_files,
-    formats=(),
     needs={
         "metrics": waits(
             lambda files, _place: files.list_cells(files.list_study_cells(), [METRICS_FILE])

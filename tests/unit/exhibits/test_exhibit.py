@@ -18,6 +18,7 @@ from dpprobe.reporting.registry import EXHIBITS, find_exhibit
 from dpprobe.results.study_files import StudyFiles
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
+from dpprobe.versions import VERSIONS
 
 NAMED = [pytest.param(exhibit, id=exhibit.name) for exhibit in EXHIBITS]
 CONFIG = Path(__file__).resolve().parents[3]
@@ -34,14 +35,11 @@ def small_exhibit(**changes: object) -> Exhibit:
         "name": "plot_small",
         "kind": "figure",
         "files": {"": "figures/{dataset}/small", "law": "figures/{dataset}/small_law"},
-        "formats": ("svg", "png"),
-        "per": ("dataset", "epsilon"),
         "needs": {},
         "make": "dpprobe.exhibits.make:find_function",
         "words": "small",
         "category": "Small",
         "caption": {"": "a.rst", "law": "b.rst"},
-        "labels": {"dataset": "{dataset}"},
         "group_labels": {"law": {"figure": "law"}},
     }
     return Exhibit(**(values | changes))  # type: ignore[arg-type]
@@ -55,7 +53,7 @@ def test_outputs_are_named_after_their_group_and_ending() -> None:
     assert outputs["png"].caption == "a.rst"
     assert outputs["law_png"].caption == "b.rst"
     assert outputs["law_png"].labels == {"dataset": "{dataset}", "figure": "law"}
-    table = small_exhibit(kind="table", files={"": ("tables/a", "tables/b")}, formats=("csv", "md"))
+    table = small_exhibit(kind="table", files={"": ("tables/a", "tables/b")})
     csv, markdown = table.list_outputs(None)
     assert (csv.name, csv.paths, csv.several) == ("csv", ("tables/a.csv", "tables/b.csv"), True)
     assert (markdown.name, markdown.paths) == ("markdown", ("tables/a.md", "tables/b.md"))
@@ -66,23 +64,30 @@ def test_a_path_with_an_ending_is_one_file_of_its_group() -> None:
     assert (page.name, page.paths, page.several) == ("page", ("figures/{dataset}/x.html",), False)
 
 
+def test_the_caption_labels_and_version_follow_from_the_name_the_paths_and_the_kind() -> None:
+    (_, png) = small_exhibit(files={"": "figures/x"}, caption="").list_outputs(None)
+    assert (png.caption, png.labels) == ("small.rst", {})
+    named = small_exhibit(files={"": "figures/x"}, labels={"a": "b"}, params={"name": 1})
+    assert named.list_outputs(None)[1].labels == {"a": "b"}
+    assert named.job_params == {"version": VERSIONS["figures"], "name": 1}
+
+
 def test_an_exhibit_without_a_category_is_kept_out_of_the_report() -> None:
     outputs = small_exhibit(category=None).list_outputs(None)
     assert {output.caption for output in outputs} == {None}
 
 
 def test_logs_are_named_after_the_wildcards() -> None:
-    assert (
-        small_exhibit().locate_log("logs", ".log") == "logs/plot_small/{dataset}/eps-{epsilon}.log"
-    )
-    assert small_exhibit(per=()).locate_log("logs", ".log") == "logs/plot_small.log"
+    by_epsilon = small_exhibit(files={"": "figures/{dataset}/small-{epsilon}"})
+    assert by_epsilon.locate_log("logs", ".log") == "logs/plot_small/{dataset}/eps-{epsilon}.log"
+    assert small_exhibit(files={"": "x"}).locate_log("logs", ".log") == "logs/plot_small.log"
 
 
 def test_files_of_one_stem_stand_together() -> None:
     study = read_study(CONFIG / "config.yaml")
     places = [{"dataset": "a"}, {"dataset": "b"}]
-    listed = small_exhibit(formats=("png",)).list_files(study, "r", places)
-    assert listed == [
+    listed = small_exhibit().list_files(study, "r", places)
+    assert [name for name in listed if name.endswith(".png")] == [
         "r/figures/a/small.png", "r/figures/b/small.png",
         "r/figures/a/small_law.png", "r/figures/b/small_law.png",
     ]  # fmt: skip
@@ -124,7 +129,7 @@ def test_an_exhibit_can_be_made_from_what_it_declares(exhibit: Exhibit) -> None:
         }
         assert len(folders) == 1
     assert needs | outputs <= asked
-    given = {STUDY, RESULTS, PUBLISHED, *exhibit.params, *exhibit.per}
+    given = {STUDY, RESULTS, PUBLISHED, *exhibit.job_params, *exhibit.per}
     assert asked - needs - outputs <= given
     assert not needs & outputs
 

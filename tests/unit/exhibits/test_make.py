@@ -15,8 +15,6 @@ EXHIBIT = Exhibit(
     name="write_small",
     kind="table",
     files={"": "tables/{dataset}/small", "pair": ("tables/{dataset}/a", "tables/{dataset}/b")},
-    formats=("csv",),
-    per=("dataset",),
     needs={
         "summary": one(lambda files, place: files.locate_summary(place["dataset"])),
         "ceiling": one(lambda _files, _place: None),

@@ -13,10 +13,9 @@ from dpprobe.analyses.audit.audit_record import AUDITS, RECORD_SUFFIX, audit_pat
 from dpprobe.analyses.audit.audited_cells import audit_cells, audit_faults
 from dpprobe.analyses.audit.bounds import epsilon_lower_bound
 from dpprobe.analyses.audit.options import AuditOptions
-from dpprobe.exhibits.exhibit import FIGURE_FORMATS, Exhibit, Place, many, one, waits
+from dpprobe.exhibits.exhibit import Exhibit, Place, many, one, waits
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.results.cell_record import CEILING_HEAD
-from dpprobe.versions import VERSIONS
 
 if TYPE_CHECKING:
     from dpprobe.results.study_files import StudyFiles
@@ -69,8 +68,6 @@ AUDIT = Exhibit(
     name="plot_audit",
     kind="figure",
     files={"": "figures/{dataset}/audit"},
-    formats=FIGURE_FORMATS,
-    per=("dataset",),
     needs={
         "audits": many(lambda files, place: list_audit_records(files, place["dataset"])),
         "marks": waits(lambda files, place: list_audit_marks(files, place["dataset"])),
@@ -78,9 +75,6 @@ AUDIT = Exhibit(
     make=f"{PACKAGE}.show:plot_audit",
     words="claims and bounds of audits, {dataset}",
     category="Audits",
-    caption="audit.rst",
-    labels={"dataset": "{dataset}"},
-    params={"version": VERSIONS["figures"]},
     places=lambda study: [
         {"dataset": dataset}
         for dataset in dict.fromkeys(cell.dataset for cell in _promised_audits(study))
@@ -92,8 +86,6 @@ MEMBERSHIP = Exhibit(
     name="plot_membership",
     kind="figure",
     files={"": "figures/{dataset}/membership_{backbone}-{method}-eps-{epsilon}"},
-    formats=FIGURE_FORMATS,
-    per=("dataset", "backbone", "method", "epsilon"),
     needs={
         "audit": one(
             lambda files, place: str(
@@ -110,9 +102,7 @@ MEMBERSHIP = Exhibit(
     words="membership attacks on {dataset}, {backbone}, {method}, epsilon {epsilon}",
     category="Membership attacks",
     subcategory="{dataset}",
-    caption="membership.rst",
     labels={"backbone": "{backbone}", "method": "{method}", "epsilon": "{epsilon}"},
-    params={"version": VERSIONS["figures"]},
     places=_membership_places,
 )
 

@@ -22,9 +22,8 @@ from dpprobe.analyses.fairness.fairness_record import (
     fairness_path,
 )
 from dpprobe.analyses.fairness.options import FairnessOptions
-from dpprobe.exhibits.exhibit import FIGURE_FORMATS, TABLE_FORMATS, Exhibit, Place, many, waits
+from dpprobe.exhibits.exhibit import Exhibit, Place, many, waits
 from dpprobe.results.cell_record import METRICS_FILE, PREDICTIONS_FILE
-from dpprobe.versions import VERSIONS
 
 if TYPE_CHECKING:
     from dpprobe.results.study_files import StudyFiles
@@ -89,16 +88,12 @@ FAIRNESS_FIGURES = Exhibit(
     name="plot_fairness",
     kind="figure",
     files={"gap": "figures/{dataset}/fairness_gap", "auc": "figures/{dataset}/fairness_auc"},
-    formats=FIGURE_FORMATS,
-    per=("dataset",),
     needs={"records": DATASET_RECORDS},
     make=f"{PACKAGE}.show:plot_fairness",
     words="gaps between the subgroups of {dataset}",
     category="Subgroups",
     caption={"gap": "fairness_gap.rst", "auc": "fairness_auc.rst"},
-    labels={"dataset": "{dataset}"},
     group_labels={"gap": {"against": "epsilon"}, "auc": {"against": "quality"}},
-    params={"version": VERSIONS["figures"]},
     places=_fairness_places,
 )
 
@@ -106,8 +101,6 @@ FAIRNESS_TABLE = Exhibit(
     name="write_fairness_table",
     kind="table",
     files={"": "tables/{dataset}_fairness"},
-    formats=TABLE_FORMATS,
-    per=("dataset",),
     needs={
         "records": DATASET_RECORDS,
         "tables": waits(lambda files, place: list_fairness_files(files, place["dataset"])),
@@ -116,8 +109,6 @@ FAIRNESS_TABLE = Exhibit(
     words="table of the subgroups of {dataset}",
     category="Subgroups",
     caption="fairness.rst",
-    labels={"dataset": "{dataset}"},
-    params={"version": VERSIONS["tables"]},
     places=_fairness_places,
     memory_factor=8.0,
 )

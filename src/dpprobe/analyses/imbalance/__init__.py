@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from dpprobe.analyses.analysis import Analysis, Section, of_datasets
 from dpprobe.analyses.imbalance.imbalance_record import IMBALANCE, imbalance_path
-from dpprobe.exhibits.exhibit import FIGURE_FORMATS, TABLE_FORMATS, Exhibit, many, one, waits
-from dpprobe.versions import VERSIONS
+from dpprobe.exhibits.exhibit import Exhibit, many, one, waits
 
 if TYPE_CHECKING:
     from dpprobe.results.study_files import StudyFiles
@@ -39,8 +38,6 @@ IMBALANCE_FIGURES = Exhibit(
     name="plot_imbalance",
     kind="figure",
     files={"": "figures/{dataset}/imbalance_{backbone}"},
-    formats=FIGURE_FORMATS,
-    per=("dataset", "backbone"),
     needs={
         "record": one(
             lambda files, place: str(
@@ -52,9 +49,7 @@ IMBALANCE_FIGURES = Exhibit(
     words="figure of rare classes of {dataset}, {backbone}",
     category="Rare classes",
     subcategory="{dataset}",
-    caption="imbalance.rst",
     labels={"backbone": "{backbone}", "figure": "recall"},
-    params={"version": VERSIONS["figures"]},
     only={"dataset": list_imbalanced},
     places=lambda study: [
         {"dataset": dataset, "backbone": backbone}
@@ -67,8 +62,6 @@ IMBALANCE_TABLES = Exhibit(
     name="write_imbalance_tables",
     kind="table",
     files={"": "tables/{dataset}_imbalance"},
-    formats=TABLE_FORMATS,
-    per=("dataset",),
     needs={"records": many(lambda files, place: list_imbalance_records(files, place["dataset"]))},
     make=f"{PACKAGE}.imbalance_table:write_imbalance_tables",
     words="tables of rare classes of {dataset}",
@@ -76,7 +69,6 @@ IMBALANCE_TABLES = Exhibit(
     subcategory="{dataset}",
     caption="imbalance.rst",
     labels={"backbone": "all", "figure": "table"},
-    params={"version": VERSIONS["tables"]},
     only={"dataset": list_imbalanced},
     places=lambda study: [{"dataset": dataset} for dataset in list_imbalanced(study)],
 )

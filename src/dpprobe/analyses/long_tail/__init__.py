@@ -25,15 +25,12 @@ from dpprobe.analyses.long_tail.long_tail_record import (
 )
 from dpprobe.analyses.long_tail.options import LongTailOptions
 from dpprobe.exhibits.exhibit import (
-    FIGURE_FORMATS,
-    TABLE_FORMATS,
     Exhibit,
     Place,
     many,
     one,
     waits,
 )
-from dpprobe.versions import VERSIONS
 
 if TYPE_CHECKING:
     from dpprobe.results.study_files import StudyFiles
@@ -113,28 +110,21 @@ TABLES = Exhibit(
     name="write_long_tail_tables",
     kind="table",
     files={"": tuple(f"tables/{name}" for name in LONG_TAIL_TABLES)},
-    formats=TABLE_FORMATS,
     needs={"records": ALL_RECORDS, "summaries": ALL_SUMMARIES},
     make=f"{PACKAGE}.long_tail_tables:write_long_tail_tables",
     words="tables of long tails",
     category="Long tails",
     caption="long_tail.rst",
-    params={"version": VERSIONS["tables"]},
     places=lambda study: [{}] if list_datasets(study) else [],
 )
 FIGURE = Exhibit(
     name="plot_long_tail",
     kind="figure",
     files={"": "figures/{dataset}/long_tail"},
-    formats=FIGURE_FORMATS,
-    per=("dataset",),
     needs={"records": many(lambda files, place: list_records(files, place["dataset"]))},
     make=f"{PACKAGE}.show:plot_long_tail",
     words="long tail of {dataset}",
     category="Long tails",
-    caption="long_tail.rst",
-    labels={"dataset": "{dataset}"},
-    params={"version": VERSIONS["figures"]},
     places=lambda study: [{"dataset": name} for name in list_datasets(study)],
 )
 ANALYSIS = Analysis(

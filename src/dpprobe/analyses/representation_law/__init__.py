@@ -18,16 +18,13 @@ from dpprobe.analyses.representation_law.measured_networks import (
 )
 from dpprobe.analyses.representation_law.options import RepresentationLawOptions
 from dpprobe.exhibits.exhibit import (
-    FIGURE_FORMATS,
     SUMMARY,
-    TABLE_FORMATS,
     Exhibit,
     many,
     one,
     waits,
 )
 from dpprobe.exhibits.published import published_digest
-from dpprobe.versions import VERSIONS
 
 if TYPE_CHECKING:
     from dpprobe.results.study_files import StudyFiles
@@ -51,8 +48,6 @@ LAW_FIGURES = Exhibit(
     name="plot_law",
     kind="figure",
     files={"": tuple(f"figures/{{dataset}}/{name}_{{backbone}}" for name in MEASURE_FIGURES)},
-    formats=FIGURE_FORMATS,
-    per=("dataset", "backbone"),
     needs={
         "record": one(
             lambda files, place: str(
@@ -68,9 +63,7 @@ LAW_FIGURES = Exhibit(
     make=f"{PACKAGE}.show:plot_law",
     words="representation laws of {dataset}, {backbone}",
     category="Representation laws",
-    caption="law.rst",
     labels={"dataset": "{dataset}", "backbone": "{backbone}"},
-    params={"version": VERSIONS["figures"]},
     places=lambda study: [
         {"dataset": dataset, "backbone": backbone}
         for dataset in law_datasets(study)
@@ -82,8 +75,6 @@ LAW_TABLE_FILES = Exhibit(
     name="write_law_tables",
     kind="table",
     files={"": tuple(f"tables/{{dataset}}_{name}" for name in LAW_TABLES)},
-    formats=TABLE_FORMATS,
-    per=("dataset",),
     needs={
         "records": many(lambda files, place: list_law_records(files, place["dataset"])),
         "marks": waits(lambda files, place: list_law_marks(files, place["dataset"])),
@@ -93,11 +84,9 @@ LAW_TABLE_FILES = Exhibit(
     words="tables of representation laws, {dataset}",
     category="Representation laws",
     caption="law.rst",
-    labels={"dataset": "{dataset}"},
     params={
         "name": lambda study, place: study.part_names()[place["dataset"]],
         "published": lambda _study, _place: published_digest(),
-        "version": VERSIONS["tables"],
     },
     places=lambda study: [
         {"dataset": dataset} for dataset in (law_datasets(study) if law_backbones(study) else [])

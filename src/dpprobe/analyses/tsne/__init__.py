@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from dpprobe.analyses.analysis import Analysis, Cost, Measurement, of_datasets
-from dpprobe.exhibits.exhibit import FIGURE_FORMATS, Exhibit, many, one, waits
-from dpprobe.versions import VERSIONS
+from dpprobe.exhibits.exhibit import Exhibit, many, one, waits
 
 PACKAGE = "dpprobe.analyses.tsne"
 
 EMBEDDING = one(lambda files, place: files.locate_embedding(place["dataset"], place["backbone"]))
 
-FIGURE_PARAMS = {"split": lambda study, _place: study.tsne.split, "version": VERSIONS["figures"]}
+FIGURE_PARAMS = {"split": lambda study, _place: study.tsne.split}
 
 TSNE_GRID = Exhibit(
     name="plot_tsne_grid",
     kind="figure",
     files={"": "figures/tsne"},
-    formats=FIGURE_FORMATS,
     needs={
         "embeddings": many(of_datasets(lambda files, name: files.list_embeddings(name))),
     },
@@ -36,8 +34,6 @@ DATASET_TSNE = Exhibit(
     name="plot_dataset_tsne",
     kind="figure",
     files={"": "figures/{dataset}/tsne"},
-    formats=FIGURE_FORMATS,
-    per=("dataset",),
     needs={
         "embeddings": many(lambda files, place: files.list_embeddings(place["dataset"])),
     },
@@ -59,14 +55,11 @@ TSNE = Exhibit(
     name="plot_tsne",
     kind="figure",
     files={"": "figures/{dataset}/tsne_{backbone}"},
-    formats=FIGURE_FORMATS,
-    per=("dataset", "backbone"),
     needs={"embedding": EMBEDDING},
     make=f"{PACKAGE}.show:plot_tsne",
     words="t-SNE plot of {dataset}, {backbone}",
     category="t-SNE",
     subcategory="{dataset}",
-    caption="tsne.rst",
     labels={"backbone": "{backbone}"},
     params=FIGURE_PARAMS,
 )
