@@ -13,7 +13,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.heads.fit import fit_heads
@@ -96,7 +95,7 @@ def test_identities_keep_the_only_distribution_of_the_number_of_trials() -> None
     identity = tuned().identity_options()
     assert (identity["distribution"], identity["shape"]) == ("geometric", None)
     for option in ({"distribution": "poisson"}, {"shape": 1.0}):
-        with pytest.raises(ValidationError, match=next(iter(option))):
+        with pytest.raises(ConfigError, match=next(iter(option))):
             tuned(**option)
 
 
