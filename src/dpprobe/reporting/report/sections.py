@@ -21,7 +21,7 @@ from dpprobe.reporting.headline import (
     worst_class,
 )
 from dpprobe.reporting.report import statements
-from dpprobe.reporting.report.curve import draw_curve
+from dpprobe.reporting.report.curve import place_curve
 from dpprobe.reporting.report.origin import cell_command
 from dpprobe.reporting.report.sources import Origin
 from dpprobe.reporting.report.statements import Statement, public_data
@@ -64,7 +64,7 @@ def make_card(
         "anchor": f"dataset-{best.dataset}",
         "backbone": best.backbone,
         "verdict": verdict(best),
-        "curve": draw_curve(bests),
+        "curve": place_curve(bests),
         "facts": _list_facts(best, info, plan, unplanned, subgroups=subgroups),
         "caveats": [(_end_sentence(text), link) for text, link in caveats],
     }
