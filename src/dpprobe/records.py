@@ -35,3 +35,8 @@ class Record(Part):
         except ValidationError as error:
             fault = explain_first(error)
             raise DataError(f"{path}: {fault}; delete it and run again") from None
+
+
+def locate_record(folder: Path | str, dataset: str, backbone: str, suffix: str = ".json") -> Path:
+    """Returns the path of a record, or of a file beside it, below the folder of all records."""
+    return Path(folder, dataset, f"{backbone}{suffix}")

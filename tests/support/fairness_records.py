@@ -19,9 +19,9 @@ from dpprobe.analyses.fairness.fairness_record import (
     RECORD_SUFFIX,
     TABLE_SUFFIX,
     FairnessRecord,
-    fairness_path,
 )
 from dpprobe.artifacts import write_table
+from dpprobe.records import locate_record
 from tests.support.refusals import change_values
 from tests.support.stored_records import FOLDER, read_stored
 
@@ -75,7 +75,7 @@ def write_fairness(
             for metric in attribute["gaps"]:
                 attribute["gaps"][metric] |= gap
     record = _rename(change_values(record, changes or {}), names or {})
-    path = fairness_path(results / FAIRNESS, "digits", backbone, RECORD_SUFFIX)
+    path = locate_record(results / FAIRNESS, "digits", backbone, RECORD_SUFFIX)
     rows = _rename(table.to_pylist(), names or {})
     write_table(path.with_suffix(TABLE_SUFFIX), pa.Table.from_pylist(rows, schema=table.schema))
     FairnessRecord.model_validate(record).write(path)

@@ -8,8 +8,8 @@ from typing import Any
 from dpprobe.analyses.long_tail.long_tail_record import (
     RECORD_SUFFIX,
     LongTailRecord,
-    long_tail_path,
 )
+from dpprobe.records import locate_record
 
 FREQUENCIES: dict[str, Any] = {
     "sub_classes": 40,
@@ -67,6 +67,6 @@ def long_tail_record(**changes: Any) -> LongTailRecord:
 def write_long_tail(root: Path, **changes: Any) -> Path:
     """Writes a record below `root` and returns its path."""
     record = long_tail_record(**changes)
-    path = long_tail_path(root / "long_tail", record.dataset, record.backbone, RECORD_SUFFIX)
+    path = locate_record(root / "long_tail", record.dataset, record.backbone, RECORD_SUFFIX)
     record.write(path)
     return path

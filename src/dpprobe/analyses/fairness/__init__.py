@@ -19,10 +19,10 @@ from dpprobe.analyses.fairness.fairness_record import (
     FAIRNESS_SUFFIXES,
     RECORD_SUFFIX,
     TABLE_SUFFIX,
-    fairness_path,
 )
 from dpprobe.analyses.fairness.options import FairnessOptions
 from dpprobe.exhibits.exhibit import Exhibit, Place, many, waits
+from dpprobe.records import locate_record
 from dpprobe.results.cell_record import METRICS_FILE, PREDICTIONS_FILE
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def list_fairness_files(
     """Lists the files about a dataset's groups, if the study compares groups."""
     cells = [cell for cell in fairness_cells(files.study) if cell.dataset == dataset]
     return [
-        str(fairness_path(f"{files.results}/{FAIRNESS}", dataset, backbone, suffix))
+        str(locate_record(f"{files.results}/{FAIRNESS}", dataset, backbone, suffix))
         for backbone in dict.fromkeys(cell.backbone for cell in cells)
         for suffix in suffixes
     ]

@@ -10,7 +10,6 @@ All numbers come from the labels, groups and scores of test examples, without no
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, Final, Literal
 
 from pydantic import SerializerFunctionWrapHandler, model_serializer
@@ -37,11 +36,6 @@ COLUMNS = (
     "difference", "rows", "units", "positives", "left_out",
 )  # fmt: skip
 ALL_LABELS = ""  # in the column `label`: for the mean over labels, or one number for all labels
-
-
-def fairness_path(folder: Path | str, dataset: str, backbone: str, suffix: str) -> Path:
-    """Returns the path of a job's file below the folder of all jobs."""
-    return Path(folder, dataset, f"{backbone}{suffix}")
 
 
 class Minimum(Part):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dpprobe.analyses.analysis import Analysis, Section, of_datasets
-from dpprobe.analyses.imbalance.imbalance_record import IMBALANCE, imbalance_path
+from dpprobe.analyses.imbalance.imbalance_record import IMBALANCE
 from dpprobe.exhibits.exhibit import Exhibit, many, one, waits
+from dpprobe.records import locate_record
 
 if TYPE_CHECKING:
     from dpprobe.results.study_files import StudyFiles
@@ -24,7 +25,7 @@ def list_imbalance_records(files: StudyFiles, dataset: str) -> list[str]:
     """Lists the records of a dataset's rare classes, if the study makes any class rare."""
     backbones = files.study.backbones if dataset in list_imbalanced(files.study) else []
     return [
-        str(imbalance_path(f"{files.results}/{IMBALANCE}", dataset, backbone))
+        str(locate_record(f"{files.results}/{IMBALANCE}", dataset, backbone))
         for backbone in backbones
     ]
 
@@ -41,7 +42,7 @@ IMBALANCE_FIGURES = Exhibit(
     needs={
         "record": one(
             lambda files, place: str(
-                imbalance_path(f"{files.results}/{IMBALANCE}", place["dataset"], place["backbone"])
+                locate_record(f"{files.results}/{IMBALANCE}", place["dataset"], place["backbone"])
             )
         )
     },

@@ -7,7 +7,6 @@ private: all its numbers come from test labels and training examples, without no
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Annotated, Final, Literal
 
 from pydantic import BeforeValidator, PlainSerializer
@@ -17,11 +16,6 @@ from dpprobe.records import Part, Record
 IMBALANCE_FORMAT: Final = "dpprobe-imbalance"
 IMBALANCE_FORMAT_VERSION: Final = 2
 IMBALANCE = "imbalance"  # the folder: <folder>/<dataset>/<backbone>.json
-
-
-def imbalance_path(folder: Path | str, dataset: str, backbone: str) -> Path:
-    """Returns the path of a record below the folder of all records."""
-    return Path(folder, dataset, f"{backbone}.json")
 
 
 def _finite_or_none(value: float | None) -> float | None:

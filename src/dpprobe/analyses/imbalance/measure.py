@@ -17,7 +17,6 @@ from dpprobe.analyses.imbalance.imbalance_record import (
     ImbalanceRecord,
     RareCell,
     TrainingSet,
-    imbalance_path,
 )
 from dpprobe.analyses.imbalance.rare_classes import (
     break_down,
@@ -29,6 +28,7 @@ from dpprobe.errors import DataError
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.progress import Progress
+from dpprobe.records import locate_record
 from dpprobe.results.cell_record import (
     METRICS_FILE,
     PREDICTIONS_FILE,
@@ -110,7 +110,7 @@ def imbalance_job(
             for method in methods
         ),
     )
-    record.write(imbalance_path(folder, dataset, backbone))
+    record.write(locate_record(folder, dataset, backbone))
 
 
 def _test_all(

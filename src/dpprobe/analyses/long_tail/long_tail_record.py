@@ -129,11 +129,6 @@ class LongTailRecord(Record):
         return max(self.sub_classes, key=lambda item: item.clusters)
 
 
-def long_tail_path(folder: Path | str, dataset: str, backbone: str, suffix: str) -> Path:
-    """Returns the path of a long tail's file below the folder of all long tails."""
-    return Path(folder, dataset, f"{backbone}{suffix}")
-
-
 def read_long_tails(paths: Iterable[Path]) -> list[LongTailRecord]:
     """Reads records, in the order of datasets and backbones."""
     records = map(LongTailRecord.read, paths)

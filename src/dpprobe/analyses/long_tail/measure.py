@@ -24,7 +24,6 @@ from dpprobe.analyses.long_tail.long_tail_record import (
     RECORD_SUFFIX,
     ROWS_SUFFIX,
     LongTailRecord,
-    long_tail_path,
 )
 from dpprobe.analyses.long_tail.memorisation import (
     FEWEST_UNITS,
@@ -40,6 +39,7 @@ from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.privacy.randomness import cell_seed, derived_seed, open_stream
 from dpprobe.progress import Progress
+from dpprobe.records import locate_record
 from dpprobe.results.intervals import wilson_interval
 from dpprobe.results.unit_counts import unit_codes
 
@@ -112,9 +112,9 @@ def long_tail_job(
             "seconds": round(time.monotonic() - started, 3),
         }
     )
-    rows_file = long_tail_path(folder, dataset, backbone, ROWS_SUFFIX)
+    rows_file = locate_record(folder, dataset, backbone, ROWS_SUFFIX)
     write_table(rows_file, table)
-    record.write(long_tail_path(folder, dataset, backbone, RECORD_SUFFIX), rows_file)
+    record.write(locate_record(folder, dataset, backbone, RECORD_SUFFIX), rows_file)
 
 
 @dataclass(frozen=True)

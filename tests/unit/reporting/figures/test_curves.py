@@ -19,6 +19,7 @@ from dpprobe.results.summary import read_grid, summarise_cells
 from tests.support.cell_files import write_cell, write_study
 from tests.support.figures import (
     curve_axes,
+    drawn_figure,
     tick_texts,
     write_summary,
 )
@@ -165,18 +166,18 @@ def test_the_axis_names_the_metric_that_is_drawn(tmp_path: Path) -> None:
     assert any(value == pytest.approx(100 * record["summary"]["auc"]["mean"]) for value in drawn)
 
 
-def test_many_methods_look_different_and_fit(tmp_path: Path) -> None:
+def test_many_methods_look_different_and_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     methods = [f"method_{index:02}" for index in range(27)]
     summary = write_summary(tmp_path, backbones=("pixels",), methods=methods, epsilons=("1", "8"))
-    axes = curve_axes(summary)
+    figure = drawn_figure(monkeypatch, lambda files: epsilon_accuracy(summary, **files))
     looks = {
         (line.get_color(), line.get_linestyle(), line.get_marker())
-        for line in axes.get_lines()
+        for line in figure.axes[0].get_lines()
         if len(line.get_xdata()) == 2
     }
     assert len(looks) == len(methods)
-    figure = axes.get_figure()
-    assert figure is not None
     figure.draw_without_rendering()
     box = figure.legends[0].get_window_extent()
     assert box.y0 >= 0
