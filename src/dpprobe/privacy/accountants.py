@@ -570,11 +570,13 @@ def _compute_loss_distribution(
     To a group of `size` units, where mechanisms without sampling have that in their noise already.
     """
     from dp_accounting.pld import privacy_loss_distribution
+    from scipy.stats import binom
 
-    from dpprobe.privacy.mixture_loss import compute_group_loss  # imports dp-accounting
-
+    joined = range(size + 1)  # numbers of the group's units in a sample
     losses = [
-        compute_group_loss(noise, rate, size, interval or 1e-4).self_compose(count)
+        privacy_loss_distribution.from_mixture_gaussian_mechanism(
+            noise, joined, binom.pmf(joined, size, rate), value_discretization_interval=interval
+        ).self_compose(count)
         if rate < 1 and size > 1
         else privacy_loss_distribution.from_gaussian_mechanism(
             standard_deviation=noise, sampling_prob=rate, value_discretization_interval=interval
