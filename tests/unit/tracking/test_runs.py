@@ -350,7 +350,7 @@ def test_a_study_is_one_run_with_its_report_and_tables(study: Study) -> None:
     assert price > 0.5
     note = run.data.tags["mlflow.note.content"]
     assert f"- digits: {verdict(best)}" in note
-    assert "Selected from 2 private heads by test results: own mean" in note
+    assert "Selected from 2 private heads by test results, so" in note
     assert f"Publishing this selection costs at most ε = {rounded_up(price):g}." in note
     assert run.data.params["cells"] == "8"
     assert "8 cells on digits" in run.data.tags["mlflow.note.content"].splitlines()[0]
