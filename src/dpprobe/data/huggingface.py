@@ -295,7 +295,7 @@ def _explain_error(error: Any, options: Options, *, token: str | None) -> Config
             "HF_TOKEN to a token of that account (https://huggingface.co/settings/tokens) or run "
             "`hf auth login`, then run again"
         )
-    login = "correct the token" if token else "set HF_TOKEN if it is private"
+    login = "correct the token in HF_TOKEN" if token else "set HF_TOKEN if it is private"
     return ConfigError(
         f"{options.repo} at {options.revision}: the Hub refuses access (status "
         f"{error.response.status_code}); write a commit of {page}/commits/main, correct the name, "

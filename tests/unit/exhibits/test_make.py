@@ -32,8 +32,8 @@ def test_a_job_s_files_become_arguments(monkeypatch: pytest.MonkeyPatch) -> None
     given: dict[str, Any] = {}
 
     def write_small(
-        *, summary: Any, ceiling: Any, records: Any, csv: Any, pair_csv: Any, name: Any,
-        dataset: Any, results: Any,
+        *, summary: Any, ceiling: Any, records: Any, csv: Any, markdown: Any, pair_csv: Any,
+        pair_markdown: Any, name: Any, dataset: Any, results: Any,
     ) -> None:  # fmt: skip
         given.update(locals())
 
@@ -45,7 +45,9 @@ def test_a_job_s_files_become_arguments(monkeypatch: pytest.MonkeyPatch) -> None
         },
         outputs={
             "csv": ["r/tables/d/small.csv"],
+            "markdown": ["r/tables/d/small.md"],
             "pair_csv": ["r/tables/d/a.csv", "r/tables/d/b.csv"],
+            "pair_markdown": ["r/tables/d/a.md", "r/tables/d/b.md"],
         },
         params={"name": "digits", "version": 1},
         wildcards={"dataset": "d"},
@@ -57,7 +59,9 @@ def test_a_job_s_files_become_arguments(monkeypatch: pytest.MonkeyPatch) -> None
         "ceiling": None,
         "records": [Path("one.json")],
         "csv": Path("r/tables/d/small.csv"),
+        "markdown": Path("r/tables/d/small.md"),
         "pair_csv": [Path("r/tables/d/a.csv"), Path("r/tables/d/b.csv")],
+        "pair_markdown": [Path("r/tables/d/a.md"), Path("r/tables/d/b.md")],
         "name": "digits",
         "dataset": "d",
         "results": Path("r"),

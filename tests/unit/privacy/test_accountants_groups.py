@@ -51,9 +51,7 @@ def mixture_delta(noise: float, rate: float, size: int, epsilon: float) -> float
     )
 
 
-@pytest.mark.parametrize(
-    ("noise", "rate", "size"), [(1.0, 0.05, 3), (2.0, 0.3, 5), (0.8, 0.01, 10)]
-)
+@pytest.mark.parametrize(("noise", "rate", "size"), [(1.0, 0.05, 3), (0.8, 0.01, 10)])
 def test_a_sampled_release_is_priced_as_the_mixture_it_is(
     noise: float, rate: float, size: int
 ) -> None:
@@ -63,8 +61,7 @@ def test_a_sampled_release_is_priced_as_the_mixture_it_is(
     assert mixture_delta(noise, rate, size, 0.98 * epsilon) > DELTA
 
 
-@pytest.mark.parametrize("rate", [1.0, 0.1])
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize(("rate", "size"), [(1.0, 2), (1.0, 4), (0.1, 4)])
 def test_no_group_pays_more_than_group_privacy_says(rate: float, size: int) -> None:
     mechanisms = [gaussians(6.0, rate, 20)]
     alone = accountants.compute_epsilon(mechanisms, DELTA, "pld")
@@ -92,14 +89,12 @@ def test_mechanisms_of_both_kinds_are_priced_together() -> None:
 def test_the_best_of_several_runs_costs_a_group_more_too(rate: float) -> None:
     run = gaussians(20.0, rate, 5)
     selection = best_of(10)
-    prices = [
-        accountants.group_epsilon([run], DELTA, size, selection=selection) for size in (1, 2, 4)
-    ]
-    assert prices == sorted(prices)
-    assert prices[0] == pytest.approx(
-        accountants.compute_epsilon([run], DELTA, "pld", selection=selection), rel=1e-6
+    one, three = (
+        accountants.group_epsilon([run], DELTA, size, selection=selection) for size in (1, 3)
     )
-    assert prices[1] > accountants.group_epsilon([run], DELTA, 2)
+    alone = accountants.compute_epsilon([run], DELTA, "pld", selection=selection)
+    assert one == pytest.approx(alone, rel=1e-6)
+    assert three > max(one, accountants.group_epsilon([run], DELTA, 3))
 
 
 def test_what_is_not_computed_is_infinite() -> None:
