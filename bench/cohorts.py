@@ -65,7 +65,7 @@ def fit(
     options: MethodOptions, rows: tuple[Array, Array], plan: Plan, seed: int,
     running: RunningSums | None = None,
 ) -> Any:  # fmt: skip
-    data = TrainingSet(*map(torch.from_numpy, rows), CLASSES)
+    data = TrainingSet(torch.from_numpy(rows[0]), torch.from_numpy(rows[1]), CLASSES)
     return fit_heads(options, data, plan, [seed], running=running)
 
 

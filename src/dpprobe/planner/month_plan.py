@@ -78,7 +78,7 @@ def months_in_words(rows: Sequence[Month], scale: Scale, *, epsilon: float, unit
             "add sums: `cohort` in a release; each month's sums are released once and added up.",
             f"horizon: the same with `horizon: {len(rows)}`; nothing is left for a month after it.",
             "For heads that are sums: least_squares and prototypes. feature_covariance does better",
-            "than shown for `add sums` (docs/cohorts.md has what was measured).",
+            "than shown for `add sums`, and needs no horizon (docs/cohorts.md).",
         ]
     )
 

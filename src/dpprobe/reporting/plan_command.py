@@ -66,6 +66,7 @@ def _run_plan(arguments: argparse.Namespace) -> int:
         write_plan_figure(arguments.figure, setting, plan.scale)
     values, words = plan.as_json(), plan_in_words(plan)
     if arguments.months is not None:
+        # heavy: NumPy
         from dpprobe.planner.month_plan import months_as_json, months_in_words, plan_months
 
         months = plan_months(setting, arguments.months)

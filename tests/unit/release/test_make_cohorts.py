@@ -158,7 +158,7 @@ def test_an_abandoned_release_leaves_no_sums_and_no_place(
 
 def test_a_later_cohort_is_useful_by_all_units_so_far(folder: Path) -> None:
     """Its benchmark would be of its own rows alone."""
-    useless = {"features": {"shift": 0.0}, "allow_useless": False, "epsilon": 0.02}
+    useless: dict[str, Any] = {"features": {"shift": 0.0}, "allow_useless": False, "epsilon": 0.02}
     with pytest.raises(PrivacyError, match="300 training images are too few for 3 classes"):
         release_month(folder, "january", **useless)
     release_month(folder, "january", epsilon=0.02)
