@@ -34,6 +34,7 @@ def fit_heads(
     entropy: Entropy = SEEDED,
     observer: Observer | None = None,
     running: RunningSums | None = None,
+    kept: dict[str, torch.Tensor] | None = None,
 ) -> Heads:
     """Trains a method's head once for each seed, all seeds together where that pays.
 
@@ -46,6 +47,7 @@ def fit_heads(
       entropy: source of random numbers; `SystemEntropy` for a release.
       observer: for an audit; sees every release before and after its noise.
       running: the cohorts before these rows, whose released sums the head also uses; one seed.
+      kept: receives released second moments by name, with their noise; not those of a search.
 
     Raises:
       ConfigError: if there are more features than the method takes.
@@ -67,6 +69,7 @@ def fit_heads(
         releases = Releases(
             plan, group, data.device, entropy=entropy, observer=observer, running=running
         )
+        releases.kept = kept
         with full_float32_products():
             rows = normalise_rows(data, method.normalize, releases)
             fit = fit_balanced(method, rows, releases, record=_make_recorder(record, rows))

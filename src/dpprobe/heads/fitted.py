@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 # The name of released priors in files.
 CLASS_PRIORS = "class_priors"
+TYPICAL = "typical_directions"  # likewise
 # Values of one thing, one a seed, by name.
 Values = Mapping[str, "Sequence[float] | np.ndarray"]
 # Called by a head with (step, weights [seeds, classes, d + 1]). The weights are the trainer's
@@ -51,10 +52,12 @@ class Heads(Fitted):
 
     Attributes:
       transforms: for each seed, the normalisation of a feature row before the product.
+      typical: float32 [seeds, r, d], directions of most training rows, by released moments.
     """
 
     seeds: tuple[int, ...]
     transforms: tuple[Transform, ...]
+    typical: npt.NDArray[np.float32] | None = None
 
     def released_arrays(self) -> dict[str, npt.NDArray[np.float32]]:
         """Returns further released arrays besides the weights, by name: [seeds, ...] each."""
@@ -64,4 +67,5 @@ class Heads(Fitted):
             name: np.stack([transform.arrays[name].cpu().numpy() for transform in self.transforms])
             for name in self.transforms[0].arrays
         }
-        return arrays if self.priors is None else {**arrays, CLASS_PRIORS: self.priors}
+        more = {CLASS_PRIORS: self.priors, TYPICAL: self.typical}
+        return arrays | {name: values for name, values in more.items() if values is not None}

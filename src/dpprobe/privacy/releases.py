@@ -102,7 +102,10 @@ class Releases:
       entropy: the source of all random numbers; published seeds by default.
       observer: of an audit; None elsewhere.
       running: the cohorts before this one, to whose sums a release adds; None elsewhere.
+      kept: if set, receives each released symmetric matrix by name, of the first seed.
     """
+
+    kept: dict[str, torch.Tensor] | None = None
 
     def __init__(
         self,
@@ -204,8 +207,13 @@ class Releases:
         if deviation == 0:
             return sums.values
         if (running := self._running_of(name)) is not None:
-            return self._release_running(name, sums, running, _add_to_triangle)
-        return self._add_rounded_noise(name, sums, partial(_add_to_triangle, deviation=deviation))
+            released = self._release_running(name, sums, running, _add_to_triangle)
+        else:
+            add_noise = partial(_add_to_triangle, deviation=deviation)
+            released = self._add_rounded_noise(name, sums, add_noise)
+        if self.kept is not None:
+            self.kept[name] = released[0]
+        return released
 
     def release_exponential(self, name: str, scores: GridSum) -> torch.Tensor:
         """Makes all random selections of a mechanism; each selects one candidate per group of

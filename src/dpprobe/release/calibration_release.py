@@ -20,6 +20,7 @@ A row adds its weight to one number of a table.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -191,17 +192,18 @@ def _describe_two(
     return {"scale": scale, "offset": offset, **derived}
 
 
-def compose_test_price(tested: Plan | None, calibrated: Plan | None) -> Plan | None:
+def compose_test_price(*plans: Plan | None) -> Plan | None:
     """Returns one plan of all that reads the test units, with its epsilon; None if nothing does."""
-    if tested is None or calibrated is None:
-        return tested or calibrated
-    both = replace(
-        tested,
-        mechanisms=tested.mechanisms + calibrated.mechanisms,
-        epsilon=tested.epsilon + calibrated.epsilon,
+    read = [plan for plan in plans if plan is not None]
+    if len(read) < 2:
+        return read[0] if read else None
+    together = replace(
+        read[0],
+        mechanisms=tuple(itertools.chain.from_iterable(plan.mechanisms for plan in read)),
+        epsilon=sum(plan.epsilon for plan in read),
         accountant="pld",  # exact here, whatever the study's accountant is
     )
-    return replace(both, realised_epsilon=price_plan(both))
+    return replace(together, realised_epsilon=price_plan(together))
 
 
 def calibration_words(unit: str, calibrated: Plan, together: Plan) -> str:

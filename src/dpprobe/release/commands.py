@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dpprobe.artifacts import write_json
 from dpprobe.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -78,6 +79,21 @@ def add_commands(commands: Parsers) -> None:
         metavar="VALUE",
         help="abstain if the largest probability is below VALUE; default: if `set` does not hold "
         "exactly one class",
+    )
+    predict.add_argument(
+        "--monitor",
+        action="store_true",
+        help="compare the images with the test images, for a release with `monitor`; warn if they "
+        "differ",
+    )
+    predict.add_argument(
+        "--monitor-report", type=Path, metavar="FILE.json", help="write the comparison to a file"
+    )
+    predict.add_argument(
+        "--monitor-groups",
+        type=Path,
+        metavar="FILE.csv",
+        help="columns id and group: images of one patient count as one in the comparison",
     )
     predict.add_argument("--image-column", help="column with the images, in a parquet or CSV file")
     predict.add_argument("--id-column", help="column with the ids, in a parquet or CSV file")
@@ -152,6 +168,11 @@ def _run_predict(arguments: argparse.Namespace) -> int:
     # heavy, and `dpprobe --help` is to be quick
     from dpprobe.release.predict import predict
 
+    report = arguments.monitor_report
+    if (report or arguments.monitor_groups) and not arguments.monitor:
+        raise ConfigError("--monitor-report, --monitor-groups: need --monitor; add it")
+    if report and (report.is_dir() or not report.parent.is_dir()):
+        raise ConfigError(f"--monitor-report {report}: name a file in a folder that exists")
     summary = predict(
         arguments.bundle,
         arguments.images,
@@ -166,7 +187,13 @@ def _run_predict(arguments: argparse.Namespace) -> int:
         thresholds=_read_thresholds(arguments.threshold),
         coverage=arguments.coverage,
         abstain_below=arguments.abstain_below,
+        monitor=arguments.monitor,
+        groups=arguments.monitor_groups,
     )
+    for line in summary.report.list_lines() if summary.report else ():
+        print(f"dpprobe: {line}", file=sys.stderr)
+    if summary.report and report:
+        write_json(report, {"bundle": arguments.bundle.name, **summary.report.to_dict()})
     for name, reason in summary.unreadable[:SHOWN_UNREADABLE]:
         print(f"dpprobe: {name}: {reason}", file=sys.stderr)
     if not summary.unreadable:

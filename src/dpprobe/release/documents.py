@@ -96,7 +96,9 @@ def shared_values(
         "measured": state_measured(evaluation) if evaluation else None,
         "calibration": (sure := statement.get("calibration")),
         "sure": sure and items(sure["composition"]),
-        "tested": bool(evaluation or sure),
+        "monitor": (watched := statement.get("monitor")),
+        "watched": watched and items(watched["composition"]),
+        "tested": bool(evaluation or sure or watched),
         "predecessor": statement.get("predecessor"),
         "cohort": (cohort := statement.get("cohort")) and items(cohort["words"]),
         "spent": items(state_spent(statement["ledger"])),
@@ -125,8 +127,8 @@ def bound_best_attacks(statement: Mapping[str, Any], rates: Sequence[float]) -> 
 
 
 def test_mechanisms(statement: Mapping[str, Any]) -> tuple[Mechanism, ...]:
-    """Returns the mechanisms that read the test units: of the test result and the calibration."""
-    blocks = (statement["evaluation"], statement.get("calibration"))
+    """Returns the mechanisms that read the test units: of the test result and what follows."""
+    blocks = (statement["evaluation"], statement.get("calibration"), statement.get("monitor"))
     read = [mechanisms_of(block) for block in blocks if block and "mechanisms" in block]
     return tuple(itertools.chain.from_iterable(read))
 

@@ -27,7 +27,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dpprobe.artifacts import (
     PARTIAL_SUFFIX,
@@ -45,6 +45,7 @@ from dpprobe.features.text_embeddings import check_classes
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import check_plan, fit_heads
 from dpprobe.heads.fitted import Heads
+from dpprobe.heads.normalisation import CENTRE
 from dpprobe.heads.options import MethodOptions
 from dpprobe.options import resolve_path
 from dpprobe.privacy.calibration import calibrate
@@ -75,6 +76,15 @@ from dpprobe.release.evaluation import (
 )
 from dpprobe.release.leak_check import check_published
 from dpprobe.release.ledger import Booking, Entry, Ledger, Limits, Part, tell_of_entry
+from dpprobe.release.monitor import find_directions
+from dpprobe.release.monitor_release import (
+    check_monitor_size,
+    count_typical,
+    moment_name,
+    monitor_head,
+    monitor_mechanisms,
+    monitor_words,
+)
 from dpprobe.release.packing import describe_head, pack_head
 from dpprobe.release.release_choice_price import choice_block
 from dpprobe.release.release_statement import published_options, release_statement
@@ -91,6 +101,9 @@ from dpprobe.training.plan_file import check_price, plan_method
 from dpprobe.training.public_file_check import PrivateData
 from dpprobe.versions import code_version
 
+if TYPE_CHECKING:
+    import torch
+
 logger = logging.getLogger("dpprobe")
 
 # The number of a release's only head; nothing derives from it.
@@ -98,6 +111,8 @@ _HEAD = 0
 # Options of a release that change nothing of its head.
 NOT_OF_THE_HEAD = {"card", "sign_key", "allow_useless"}
 DOCUMENTS_BYTES = 1_000_000  # of a bundle without its weights
+
+Block = dict[str, Any] | None  # of a statement
 
 
 def make_release(
@@ -291,9 +306,18 @@ class _Task:
         return self._plan_test(mechanisms, options.calibrate.epsilon)
 
     @cached_property
+    def monitor_plan(self) -> Plan | None:
+        if self.options.monitor is None:
+            return None
+        dimension = self.stores[0].dimension
+        typical = count_typical(self.plan, self.method.normalize, dimension)
+        mechanisms = monitor_mechanisms(unusual=typical > 0)
+        return self._plan_test(mechanisms, self.options.monitor.epsilon)
+
+    @cached_property
     def test_price(self) -> Plan | None:
         """One plan of all that reads the test units; None if nothing does."""
-        return compose_test_price(self.test_plan, self.calibration_plan)
+        return compose_test_price(self.test_plan, self.calibration_plan, self.monitor_plan)
 
     def _plan_test(self, mechanisms: tuple[Mechanism, ...], epsilon: float) -> Plan:
         store = self.stores[1]
@@ -536,6 +560,8 @@ class _Task:
             self._check_telling(self.test_plan)
         if self.options.calibrate is not None and (plan := self.calibration_plan or self.test_plan):
             check_calibration_size(plan)
+        if self.monitor_plan is not None:
+            check_monitor_size(self.monitor_plan)
         self._check_public()
         if self.running is not None:
             columns = self.stores[0].dimension + 1
@@ -573,17 +599,18 @@ class _Task:
         )
         logger.info("release %s: recorded as entry %d", self.name, entry.number)
         with tell_of_entry(f"{entry.number} of {self.ledger.path}"):
-            heads, evaluation, calibration = self._draw_head(features)
+            heads, *measured = self._draw_head(features)
             self._keep_cohort(heads, entry)
             staged = self._staged_folder(entry)
 
             facts = self._describe_bundle(backbone, heads)
             statement = self._state_promise(
-                facts, evaluation, calibration, choice=choice, evidence=evidence, entry=entry
+                facts, *measured, choice=choice, evidence=evidence, entry=entry
             )
             when_there_is_room(
                 staged.parent,
-                heads.weights.nbytes + DOCUMENTS_BYTES,
+                sum(each.nbytes for each in heads.released_arrays().values())
+                + heads.weights.nbytes + DOCUMENTS_BYTES,
                 lambda: pack_head(
                     self._partial_folder(entry), staged, facts, heads,
                     statement=statement, sign_key=key,
@@ -646,26 +673,54 @@ class _Task:
         private.check_files(self.method)
         private.check_rows(self.method)
 
-    def _draw_head(
-        self, features: JobFeatures
-    ) -> tuple[Heads, dict[str, Any] | None, dict[str, Any] | None]:
-        """Draws the head, its test result and its calibration, if any: all that is random."""
+    def _draw_head(self, features: JobFeatures) -> tuple[Heads, Block, Block, Block]:
+        """Draws the head, its test result, calibration and tables, if any: all that is random."""
         entropy = SystemEntropy()
+        kept: dict[str, torch.Tensor] | None = {} if self.options.monitor else None
         heads = fit_heads(
-            self.method, features.train, self.plan, [_HEAD], entropy=entropy, running=self.running
+            self.method, features.train, self.plan, [_HEAD], entropy=entropy, running=self.running,
+            kept=kept,
         )
         calibrated = self._calibrate_head(heads, features)
         calibration = Calibration.from_block(calibrated) if calibrated else None
         evaluation = self._evaluate_head(heads, features, calibration)
         if self.options.calibrate and calibrated is None and evaluation and self.test_plan:
             calibrated = calibrate_from_counts(evaluation, self.test_plan)
-        return heads, evaluation, calibrated
+        if kept is not None:
+            heads = self._add_directions(heads, kept)
+        return heads, evaluation, calibrated, self._monitor_head(heads, features, calibrated)
+
+    def _add_directions(self, heads: Heads, kept: Mapping[str, torch.Tensor]) -> Heads:
+        """Adds the directions that the released moments show; they cost nothing more."""
+        centre, name = heads.transforms[0].arrays.get(CENTRE), moment_name(self.plan)
+        typical = find_directions(
+            None if centre is None else centre.cpu().numpy(),
+            kept[name] if name else None,
+            dimension=self.stores[0].dimension,
+        )
+        return heads if typical is None else replace(heads, typical=typical[None])
+
+    def _monitor_head(self, heads: Heads, features: JobFeatures, calibrated: Block) -> Block:
+        if self.monitor_plan is None or self.test_price is None:
+            return None
+        link = self.method.link_on(features.multi_label)
+        return monitor_head(
+            heads,
+            features,
+            self.monitor_plan,
+            SystemEntropy(),
+            probe_norm=self._reference_backbone().probe["norm"],
+            calibration=Calibration.from_block(calibrated) if calibrated else None,
+            link="softmax" if calibrated else link,
+            composition=monitor_words(self.unit, self.monitor_plan, self.test_price),
+        )
 
     def _calibrate_head(self, heads: Heads, features: JobFeatures) -> dict[str, Any] | None:
         plan = self.calibration_plan
-        if plan is None or self.test_price is None:
+        together = compose_test_price(self.test_plan, plan)
+        if plan is None or together is None:
             return None
-        words = calibration_words(self.unit, plan, self.test_price)
+        words = calibration_words(self.unit, plan, together)
         return calibrate_head(heads, features, plan, SystemEntropy(), composition=words)
 
     def _evaluate_head(
@@ -709,6 +764,7 @@ class _Task:
         facts: BundleFacts,
         evaluation: Mapping[str, Any] | None,
         calibration: Mapping[str, Any] | None,
+        monitor: Mapping[str, Any] | None,
         *,
         choice: Mapping[str, Any],
         evidence: Mapping[str, Any] | None,
@@ -735,6 +791,7 @@ class _Task:
             cohort=None
             if self.chain is None
             else self.chain.describe(str(self.options.cohort), n=self.plan.n, unit=self.unit),
+            monitor=monitor,
         )
 
     def _reference_backbone(self) -> BackboneFacts:

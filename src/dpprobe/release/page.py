@@ -29,7 +29,8 @@ def write_page(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -
     style = (documents.TEMPLATES / "style.css").read_text(encoding="utf-8")
     values = documents.shared_values(facts, statement, table)
     values |= {name: documents.one_line(values[name]) for name in ("use", "limits")}
-    blocks = (statement["evaluation"] or {}, statement.get("calibration", {}))
+    named = (statement.get(name) for name in ("evaluation", "calibration", "monitor"))
+    blocks = [block for block in named if block]
     page = documents.html_environment().get_template("page.html.j2").render(
         **values,
         style=Markup(style),

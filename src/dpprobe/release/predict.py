@@ -52,6 +52,7 @@ from dpprobe.release.image_sources import (
     open_encoded,
     open_vectors,
 )
+from dpprobe.release.monitor import Report, Watch, read_groups
 from dpprobe.release.prediction_table import (
     Prediction,
     check_output,
@@ -71,19 +72,27 @@ _VECTORS = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """The number of rows of the table of `predict`, and the id and fault of each unusable image."""
+    """The number of rows of the table of `predict`, and the id and fault of each unusable image.
+
+    `report` compares the images with the test images, if asked for.
+    """
 
     rows: int
     unreadable: tuple[tuple[str, str], ...]
     output: Path | None
+    report: Report | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """Consecutive images: probabilities [m, classes] of usable images, and faults of the others."""
+    """Consecutive images: probabilities [m, classes] of usable images, and faults of the others.
+
+    `features` [m, d] are those of the usable images, as in the store.
+    """
 
     rows: tuple[Row, ...]
     values: npt.NDArray[np.float32]
+    features: npt.NDArray[np.float32]
     faults: tuple[Fault, ...]
 
 
@@ -255,6 +264,7 @@ class Predictor:
         good = [position for position in range(len(rows)) if position not in wrong]
         values = np.empty((0, len(self.classes)), np.float32)
         if good:
+            features = features.astype(self.facts.backbone.dtype).astype(np.float32)
             values = self.score_features(features[good])
             finite = np.isfinite(values).all(axis=1)
             overflow = "the head's scores for it are not finite numbers"
@@ -262,8 +272,9 @@ class Predictor:
             good, values = [each for each in good if each not in wrong], values[finite]
         more = tuple(Fault(rows[position], reason) for position, reason in wrong.items())
         return Block(
-            rows=tuple(rows[position] for position in good), values=values, faults=faults + more
-        )
+            rows=tuple(rows[position] for position in good), values=values,
+            features=features[good], faults=faults + more,
+        )  # fmt: skip
 
     def score_features(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Returns the probabilities of feature rows [m, d], which are rounded as in the store."""
@@ -293,6 +304,8 @@ def predict(
     coverage: float | None = None,
     abstain_below: float | None = None,
     threads: int | None = None,
+    monitor: bool = False,
+    groups: Path | None = None,
 ) -> Summary:
     """Writes the predictions of a release on images, one row per image, in their order.
 
@@ -308,6 +321,10 @@ def predict(
       thresholds: by class; see `prediction_table.label_of`.
       coverage, abstain_below: of a calibrated release; see `calibration.SetRule`.
       threads: that decode and, on a CPU, compute; by default as many as torch has.
+      monitor: compare the images with the release's test images; see `monitor.Watch`.
+      groups: a CSV file with columns id and group, for `monitor`.
+
+    Raises ConfigError, before any work, for a release that has nothing to compare with.
     """
     vectors = [path for path in images if is_vector_file(path)]
     if vectors and (len(vectors) < len(images) or image_column or id_column or root):
@@ -329,6 +346,10 @@ def predict(
         abstain_below=abstain_below,
     )
     facts = predictor.facts
+    watch = None
+    if monitor:
+        transform = predictor.heads.transforms[0]
+        watch = Watch(bundle=predictor.bundle, transform=transform, groups=read_groups(groups))
     if sources is None:
         arrays = {path: open_vectors(path, facts) for path in vectors}
         count = sum(map(len, arrays.values()))
@@ -351,9 +372,12 @@ def predict(
                 for values in block.values
             ]
             write(_in_order(block, predictor.name_classes(block.values), sets))
+            if watch is not None:
+                watch.add_rows([name for _, name in block.rows], block.values, block.features)
             unreadable += [(fault.row[1], fault.reason) for fault in block.faults]
             progress.advance_by(len(block.rows) + len(block.faults))
-    return Summary(rows=count, unreadable=tuple(unreadable), output=output)
+    report = None if watch is None else watch.compare()
+    return Summary(rows=count, unreadable=tuple(unreadable), output=output, report=report)
 
 
 def _in_order(

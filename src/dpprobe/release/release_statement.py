@@ -33,6 +33,7 @@ def release_statement(
     calibration: Mapping[str, Any] | None = None,
     predecessor: Mapping[str, str] | None = None,
     cohort: Mapping[str, Any] | None = None,
+    monitor: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Writes the privacy statement of a release: JSON-compatible, and without private facts.
 
@@ -81,6 +82,7 @@ def release_statement(
         **({} if calibration is None else {"calibration": dict(calibration)}),
         **({} if predecessor is None else {"predecessor": dict(predecessor)}),
         **({} if cohort is None else {"cohort": dict(cohort)}),
+        **({} if monitor is None else {"monitor": dict(monitor)}),
     }
 
 

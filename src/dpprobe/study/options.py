@@ -153,6 +153,12 @@ class CalibrateOptions(Options):
     )
 
 
+class MonitorOptions(Options):
+    """Noisy counts of the test units in a release's bundle, to be compared with new images."""
+
+    epsilon: Budget = Field(description="Epsilon of the counts, spent by test units.")
+
+
 class CardOptions(Options):
     """Texts by a person for the model card of a release."""
 
@@ -201,6 +207,12 @@ class ReleaseOptions(Options):
         exclude_if=lambda value: value is None,
         description="Publish probabilities that match frequencies, sets that contain the true "
         "class at a stated rate, and cut-offs; needs one label per row.",
+    )
+    monitor: MonitorOptions | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="Publish reference values of the test images, so that `dpprobe predict "
+        "--monitor` warns if new images differ from them.",
     )
     allow_useless: bool = Field(
         False,

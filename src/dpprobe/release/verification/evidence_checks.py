@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.accountants import exactly_priced
 from dpprobe.privacy.calibration import price_plan, second_opinions
 from dpprobe.privacy.plan import Plan
@@ -16,12 +17,14 @@ from dpprobe.privacy.statement import mechanism_values
 from dpprobe.release import calibration_release as calibrations
 from dpprobe.release import documents
 from dpprobe.release import evaluation as evaluations
+from dpprobe.release import monitor_release as monitors
 from dpprobe.release import release_choice_price as choices
 from dpprobe.release.audit_evidence import Evidence
 from dpprobe.release.bundle import BundleFacts
 from dpprobe.release.class_recalls import CLASS_COUNTS, estimate_recalls
 from dpprobe.release.cohorts import describe_cohort
 from dpprobe.release.evaluation import COUNTS
+from dpprobe.release.monitor import list_edges
 from dpprobe.release.verification.stated import (
     Values,
     read_block,
@@ -41,6 +44,8 @@ LEDGER_TOLERANCE = 1e-4
 # A source's own split, or the rule of one that was made here.
 SPLIT_WORDS = r"(source|id, seed \d+, fraction 0\.\d+)"
 _ANY = "@"
+# Deviations of noise that never occur.
+_RARE = 8.0
 
 EVALUATION_KEYS = {
     "metric", "value", "interval", "standard_error", "n", "epsilon", "epsilon_target", "delta",
@@ -50,6 +55,9 @@ RECALL_KEYS = {CLASS_COUNTS, "worst_class"}
 DERIVED_KEYS = {"scale", "offset", "sets", "reliability", "abstention"}
 TWO_CLASS_KEYS = {"cut_offs", "net_benefit"}
 COHORT_KEYS = {"name", "place", "horizon", "units", "noise_growth", "earlier", "words"}
+MONITOR_KEYS = {
+    "tables", "edges", "n", "epsilon", "epsilon_target", "delta", "mechanisms", "composition",
+}  # fmt: skip
 CHOICE_KEYS = {"cells", "epsilon", "words"}
 LEDGER_KEYS = {"entry", "releases", "unit", "delta", "epsilon", "exact"}
 
@@ -157,6 +165,50 @@ def check_calibration(values: Values, plan: Plan, facts: BundleFacts) -> tuple[s
     )
 
 
+def check_monitor(
+    values: Values, plan: Plan, facts: BundleFacts, options: MethodOptions
+) -> tuple[str, bool]:
+    """Checks the ranges, prices and totals of the tables for new images."""
+    block = read_block("monitor", values["monitor"], MONITOR_KEYS)
+    unusual = monitors.count_typical(plan, options.normalize, facts.dimension) > 0
+    tested = _make_tested_plan(block, plan)
+    evaluations.check_mechanisms(
+        tested, monitors.monitor_mechanisms(unusual=unusual), monitors.OTHER_PLAN
+    )
+    cost = _test_price(tested)
+    require_same("delta", plan.delta, block["delta"])
+    expected = [mechanism_values(item, tested) for item in tested.mechanisms]
+    require_same("mechanisms", expected, block["mechanisms"])
+    for other in _list_tested(values, plan):
+        require_same("n", other.n, block["n"])
+    together = calibrations.compose_test_price(*_list_tested(values, plan)) or tested
+    words = monitors.monitor_words(plan.unit, tested, together)
+    require_same("composition", words, block["composition"])
+    edges = list_edges(facts.backbone.probe["norm"], unusual=unusual)
+    require_true(_agree(edges, block["edges"]), "edges: not those of the tables")
+    sizes = monitors.table_sizes(len(facts.class_names), edges)
+    tables = read_block("tables", block["tables"], set(sizes))
+    _check_totals(tables, sizes, tested)
+    return f"new images can be compared with {tested.n} test units, epsilon {cost:.6g}", True
+
+
+def _check_totals(tables: Values, sizes: Mapping[str, int], tested: Plan) -> None:
+    """Compares the totals of tables: each counts the same rows, apart from noise."""
+    (item,) = tested.mechanisms
+    deviation, totals = item.noise_multiplier * item.sensitivity, {}
+    for name, size in sizes.items():
+        counts = [read_real(name, each) for each in tables[name]]
+        require_true(len(counts) == size, f"{name}: {len(counts)} cells instead of {size}")
+        totals[name] = (math.fsum(counts), size)
+    for name, (total, size) in totals.items():
+        # n may be above all totals: null rows count nothing
+        bounds = [(float(tested.n), size), *((each, size + of) for each, of in totals.values())]
+        require_true(
+            all(total <= most + _RARE * deviation * math.sqrt(cells) for most, cells in bounds),
+            f"{name}: {total:.0f} test units, more than n or another table has",
+        )
+
+
 def _agree(value: object, stated: object) -> bool:
     """Returns True for equal values of JSON, but for last digits of numbers."""
     if isinstance(value, dict) and isinstance(stated, dict):
@@ -166,6 +218,12 @@ def _agree(value: object, stated: object) -> bool:
     if isinstance(value, str) or isinstance(stated, str):
         return value == stated
     return bool(np.isclose(read_real("", value), read_real("", stated), rtol=1e-4, atol=1e-9))
+
+
+def _list_tested(values: Values, plan: Plan) -> list[Plan]:
+    """Returns the plans of all that read the test units."""
+    blocks = (values["evaluation"], values.get("calibration"), values.get("monitor"))
+    return [_make_tested_plan(block, plan) for block in blocks if block and "mechanisms" in block]
 
 
 def _make_tested_plan(block: Values, plan: Plan) -> Plan:
@@ -310,13 +368,12 @@ def check_ledger(values: Values, plan: Plan) -> tuple[str, bool]:
         "exact: true, but with samples or repeats epsilon is only a bound",
     )
     total = read_real("epsilon", block["epsilon"])
-    tested, calibrated = values["evaluation"], values.get("calibration")
+    tested = values["evaluation"]
     sides = [plan.realised_epsilon]
     if tested and tested["delta"] == plan.delta:
         sides.append(read_real("evaluation.epsilon", tested["epsilon"]))
-    if calibrated and calibrated["epsilon"] is not None:
-        blocks = [_make_tested_plan(each, plan) for each in (tested, calibrated) if each]
-        together = calibrations.compose_test_price(*[None, *blocks][-2:])
+    if len(plans := _list_tested(values, plan)) > bool(tested):
+        together = calibrations.compose_test_price(*plans)
         sides += [] if together is None else [together.realised_epsilon]
     least = max(sides)
     require_true(

@@ -52,6 +52,7 @@ def check_words(
         calibration=values.get("calibration"),
         predecessor=values.get("predecessor"),
         cohort=values.get("cohort"),
+        monitor=values.get("monitor"),
     )
     other = set(expected) ^ set(values)
     require_true(not other, f"keys missing or unknown: {', '.join(sorted(map(str, other)))}")

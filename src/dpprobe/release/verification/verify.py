@@ -16,13 +16,15 @@ match word for word. So do card and page. The noise is priced again, by its acco
   everywhere; words of `card`;
 - another predecessor, or none, unless its bundle is passed too;
 - more noise in the statement than was drawn, with every number and sentence that follows from it;
-- blocks that are removed with all that mentions them: a test result, a calibration, the price of a
-  choice, patients if the unit is one image; or another unit, changed everywhere;
+- blocks that are removed with all that mentions them: a test result, a calibration, the tables of
+  a monitor with their directions, the price of a choice, patients if the unit is one image; or
+  another unit, changed everywhere;
 - whether near-duplicates of public images were left out or rows chosen by a subsample, and by what,
   changed everywhere;
 - the numbers of an audit below the promise, or an invented audit;
 - another possible test result, and the AUC's interval around it; other noisy counts of a
-  calibration, with all that follows from them; how many cells a choice without a
+  calibration, with all that follows from them; other counts of a monitor, unless their totals
+  disagree; other typical directions; how many cells a choice without a
   price was among, and their names; a larger sum of the ledger, or its entry's number.
 
 The maker's word is the only evidence that noise was drawn as stated, that training examples were
@@ -45,6 +47,7 @@ from dpprobe.release.verification.evidence_checks import (
     check_evaluation,
     check_evidence,
     check_ledger,
+    check_monitor,
 )
 from dpprobe.release.verification.files import (
     check_backbone,
@@ -99,13 +102,16 @@ def verify_bundle(
     if isinstance(options, Auto):
         check_rule(checks, options, plan, facts)
     words = checks.run_check("words", check_words, values, plan, options, facts)
-    head = checks.run_check("head", check_head, folder, facts, options, plan)
+    head = checks.run_check("head", check_head, folder, facts, options, plan, values)
     checks.run_check("parts", check_parts, values, facts)
     check_backbone(checks, folder, facts, head, checkpoint)
-    calibrated, chained = (name in (values or {}) for name in ("calibration", "cohort"))
+    calibrated, watched, chained = (
+        name in (values or {}) for name in ("calibration", "monitor", "cohort")
+    )
     blocks = (
         checks.run_check("evaluation", check_evaluation, values, plan, facts),
         not calibrated or checks.run_check("calibration", check_calibration, values, plan, facts),
+        not watched or checks.run_check("monitor", check_monitor, values, plan, facts, options),
         not chained or checks.run_check("cohort", check_cohort, values, plan),
         checks.run_check("choice", check_choice, values, plan),
         checks.run_check("ledger", check_ledger, values, plan),

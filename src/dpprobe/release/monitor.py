@@ -1,0 +1,388 @@
+"""Compares new images with noisy counts of the test images, to tell when they no longer look alike.
+
+`monitor_release` counts the test units in tables. Here are the tables' cells, and functions of the
+published counts, which cost no privacy.
+
+**Tables.** A row lies in one cell of each: the class of its largest value, and ranges of the
+largest value, of the features' L2 norm and of the unusualness. A value is what `predict` shows: a
+probability, or a score if the head has none. Limits of ranges are public. Those of norms are
+multiples of the norm of the backbone's probe, a public test image.
+
+**Unusualness.** The share of a row's squared length outside the directions that are typical of the
+training rows: the released centre, and the leading eigenvectors of the released second moment. Both
+have noise, so these directions cost nothing. Heads without either have no such table.
+
+**Comparison.** The distance is the largest difference in the share of rows: over all sets of
+classes, or over all limits of a range. The noise alone makes it positive. So it is compared with
+distances between simulated tables of one distribution, with the noise and both numbers of units.
+This distribution is estimated from both tables. A table differs if at most `FALSE_ALARMS` / tables
+of the simulations are at least as far apart, so a false alarm in any table has the probability
+`FALSE_ALARMS` (Bonferroni).
+"""
+
+from __future__ import annotations
+
+import csv
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.heads import normalisation as kinds
+from dpprobe.heads.fitted import TYPICAL
+from dpprobe.privacy.statement import mechanisms_of
+from dpprobe.release.calibration import TOP_EDGES
+
+if TYPE_CHECKING:
+    from dpprobe.heads.rows import Transform
+    from dpprobe.release.bundle import Bundle
+
+Floats = npt.NDArray[np.float64]
+Cells = npt.NDArray[np.intp]
+
+CLASSES, VALUES, NORMS, UNUSUAL = "predicted_class", "largest_value", "feature_norm", "unusualness"
+WORDS = {
+    CLASSES: "predicted class", VALUES: "largest probability", NORMS: "feature norm",
+    UNUSUAL: "unusualness",
+}  # fmt: skip
+# The middle range holds the probe's own norm.
+NORM_FACTORS = (
+    0.0625, 0.125, 0.25, *(2.0 ** (step / 6 - 13 / 12) for step in range(14)), 4.0, 8.0, 16.0
+)  # fmt: skip
+UNUSUAL_EDGES = (
+    0.0, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7,
+    0.8, 0.9, 1.0,
+)  # fmt: skip
+FALSE_ALARMS = 0.01
+# Rows that simulations add to each cell: if rare cells seemed empty, tables would be too alike.
+ADDED = 0.5
+# A table that chance alone moves further tells too little.
+TELLING = 0.3
+SIMULATIONS = 4000
+SHOWN_UNUSUAL = 20
+SIMILAR, DIFFERENT, TOO_FEW = "similar", "differs", "too few"
+
+
+def list_edges(probe_norm: float, *, unusual: bool) -> dict[str, list[float]]:
+    """Returns the finite limits of each table's ranges; the outermost take what is beyond."""
+    norms = [(probe_norm or 1.0) * factor for factor in NORM_FACTORS]
+    edges = {VALUES: list(TOP_EDGES[1:-1]), NORMS: norms}
+    return {**edges, UNUSUAL: list(UNUSUAL_EDGES[1:-1])} if unusual else edges
+
+
+def measure_norms(features: npt.NDArray[Any]) -> Floats:
+    return np.asarray(np.linalg.norm(features.astype(np.float64), axis=1))
+
+
+def measure_unusualness(
+    features: npt.NDArray[np.float32], transform: Transform, typical: npt.NDArray[np.float32]
+) -> Floats:
+    """Returns the share of each row's squared length outside directions [r, d], in [0, 1].
+
+    The rows are those of the head, but not centred; 1 for a row of zeros.
+    """
+    rows = features
+    if not isinstance(transform.spec, kinds.AroundCentre):
+        with torch.inference_mode():
+            rows = transform(torch.from_numpy(features)).numpy()
+    lengths = measure_norms(rows)
+    with np.errstate(invalid="ignore"):
+        inside = np.square(rows.astype(np.float64) @ typical.T.astype(np.float64)).sum(axis=1)
+    share = np.divide(inside, lengths**2, out=np.zeros(len(rows)), where=lengths > 0)
+    return np.asarray(np.clip(1 - share, 0.0, 1.0))
+
+
+def place_rows(
+    values: npt.NDArray[Any], norms: Floats, unusual: Floats | None,
+    edges: Mapping[str, Sequence[float]],
+) -> dict[str, Cells]:  # fmt: skip
+    """Returns the cell of each row [m] in each table, from values [m, classes]."""
+    measured = {VALUES: values.max(axis=1), NORMS: norms}
+    if unusual is not None:
+        measured[UNUSUAL] = unusual
+    ranges = {
+        name: np.searchsorted(np.asarray(edges[name]), each, side="right")
+        for name, each in measured.items()
+    }
+    return {CLASSES: values.argmax(axis=1), **ranges}
+
+
+def find_directions(
+    centre: npt.NDArray[Any] | None, moment: torch.Tensor | None, *, dimension: int
+) -> npt.NDArray[np.float32] | None:
+    """Returns orthonormal typical directions [r, d]; None without a released centre or moment.
+
+    Args:
+      moment: noisy [d, d] or [d + 1, d + 1]; the last row is then of a constant.
+    """
+    columns = [] if centre is None else [centre[:, None]]
+    if moment is not None:
+        noisy = moment[:dimension, :dimension].to("cpu", torch.float32)
+        vectors = torch.linalg.eigh(noisy).eigenvectors.numpy()
+        columns.append(vectors[:, -count_directions(dimension) :])
+    if not columns:
+        return None
+    basis, _ = np.linalg.qr(np.concatenate(columns, axis=1).astype(np.float64))
+    return np.ascontiguousarray(basis.T, dtype=np.float32)
+
+
+def count_directions(dimension: int) -> int:
+    """Returns the number of eigenvectors of a second moment that are published."""
+    return min(64, max(dimension // 4, 1))
+
+
+# distances
+
+
+def project_shares(noisy: Floats) -> Floats:
+    """Returns the nearest shares [..., cells], none negative and of sum 1, to noisy ones."""
+    falling = -np.sort(-noisy, axis=-1)
+    excess = np.cumsum(falling, axis=-1) - 1
+    place = np.arange(1, noisy.shape[-1] + 1)
+    last = (falling * place > excess).sum(axis=-1, keepdims=True) - 1
+    return np.maximum(noisy - np.take_along_axis(excess, last, -1) / (last + 1), 0.0)
+
+
+def measure_gaps(counts: Floats, incoming: Floats, n: int, *, ordered: bool) -> Floats:
+    """Returns differences in share, [..., cells]; of all cells up to each one if ordered."""
+    gaps = incoming / incoming.sum(axis=-1, keepdims=True) - project_shares(counts / n)
+    return np.cumsum(gaps, axis=-1) if ordered else gaps
+
+
+def measure_distance(counts: Floats, incoming: Floats, n: int, *, ordered: bool) -> Floats:
+    """Returns the largest difference in the share of rows, for counts [..., cells]."""
+    gaps = np.abs(measure_gaps(counts, incoming, n, ordered=ordered))
+    return np.asarray(gaps.max(axis=-1) if ordered else gaps.sum(axis=-1) / 2)
+
+
+def _pool_shares(counts: Floats, incoming: Floats, n: int, deviation: float) -> Floats:
+    """Estimates the shares [cells] of both tables, weighted by what noise leaves of n units."""
+    cells = len(counts)
+    left = n / (1 + cells * deviation**2 / n)
+    units = left + float(incoming.sum())
+    shares = project_shares((left * counts / n + incoming) / units)
+    return (units * shares / shares.sum() + ADDED) / (units + ADDED * cells)
+
+
+def simulate_distances(
+    shares: Floats, *, n: int, incoming: int, deviation: float, ordered: bool
+) -> Floats:
+    """Simulates distances between tables of the same shares; the generator protects nothing."""
+    generator = np.random.default_rng(0)
+    counts = generator.multinomial(n, shares, SIMULATIONS)
+    noisy = counts + generator.normal(0.0, deviation, counts.shape)
+    seen = generator.multinomial(incoming, shares, SIMULATIONS).astype(np.float64)
+    return measure_distance(noisy, seen, n, ordered=ordered)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableResult:
+    """The comparison of one table.
+
+    Attributes:
+      distance: largest difference in the share of rows; None without rows.
+      by_chance: what it exceeds with probability `FALSE_ALARMS` / tables if nothing has changed.
+      needed: units from which the table tells enough; None if it tells enough, or never would.
+      change: where the difference is largest.
+    """
+
+    verdict: str
+    distance: float | None
+    by_chance: float
+    p_value: float
+    needed: int | None
+    change: str
+
+
+def compare_table(
+    counts: Floats, incoming: Floats, *, n: int, deviation: float, cells: Sequence[str] | None,
+    edges: Sequence[float], level: float,
+) -> TableResult:  # fmt: skip
+    """Compares the counts of new units with the noisy counts of n test units, both [cells].
+
+    Args:
+      cells: names of the cells; None for ranges, whose limits are `edges`.
+      level: probability of a false alarm.
+    """
+    ordered, units = cells is None, round(float(incoming.sum()))
+    shares = _pool_shares(counts, incoming, n, deviation)
+
+    def simulate(number: int) -> Floats:
+        return simulate_distances(
+            shares, n=n, incoming=number, deviation=deviation, ordered=ordered
+        )
+
+    if not units:
+        return TableResult(
+            verdict=TOO_FEW, distance=None, by_chance=1.0, p_value=1.0, needed=None, change=""
+        )
+    by_chance = simulate(units)
+    distance = float(measure_distance(counts, incoming, n, ordered=ordered))
+    p_value = (1 + int((by_chance >= distance - 1e-12).sum())) / (1 + SIMULATIONS)
+    limit = float(np.quantile(by_chance, 1 - level))
+    verdict, needed = SIMILAR, None
+    if p_value <= level:
+        verdict = DIFFERENT
+    elif limit > TELLING:
+        verdict = TOO_FEW
+        numbers = (size * 10**power for power in range(1, 5) for size in (1, 2, 5))
+        tells = (
+            number for number in numbers
+            if number > units and np.quantile(simulate(number), 1 - level) <= TELLING
+        )  # fmt: skip
+        needed = next(tells, None)
+    gaps = measure_gaps(counts, incoming, n, ordered=ordered)
+    place = int(np.abs(gaps).argmax())
+    ours = incoming / incoming.sum()
+    share = float(ours[: place + 1].sum() if ordered else ours[place])
+    where = f"up to {edges[min(place, len(edges) - 1)]:.3g}" if cells is None else cells[place]
+    return TableResult(
+        verdict=verdict, distance=distance, by_chance=limit, p_value=p_value, needed=needed,
+        change=f"{where}: {100 * share:.0f}% here, {100 * (share - gaps[place]):.0f}% of test",
+    )  # fmt: skip
+
+
+# new images
+
+
+def read_groups(path: Path | None) -> dict[str, str]:
+    """Reads the columns id and group of a CSV file; raises ConfigError without them."""
+    if path is None:
+        return {}
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as lines:
+            return {row["id"]: row["group"] for row in csv.DictReader(lines)}
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(
+            f"{path}: not a CSV file with the columns id and group ({error}); write one row per "
+            "image"
+        ) from error
+
+
+@dataclass(kw_only=True)
+class Watch:
+    """Counts new rows in the tables of a bundle; `compare` compares them with its test units.
+
+    Attributes:
+      groups: the group of an image's id, which counts once; other images are groups of their own.
+    """
+
+    bundle: Bundle
+    transform: Transform
+    groups: Mapping[str, str] = field(default_factory=dict)
+    _cells: list[dict[str, Cells]] = field(default_factory=list)
+    _names: list[str] = field(default_factory=list)
+    _unusual: list[tuple[float, str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError for a release without reference values, DataError for others."""
+        block, facts = self.bundle.statement.get("monitor"), self.bundle.facts
+        if block is None:
+            raise ConfigError(
+                f"--monitor: release {facts.name} has no reference values; leave --monitor out, "
+                "or make a release with `monitor: {epsilon: 1}`"
+            )
+        try:
+            self.n, self.edges = int(block["n"]), dict(block["edges"])
+            counts = block["tables"]
+            (mechanism,) = mechanisms_of(block)
+            sizes = {CLASSES: len(facts.class_names)}
+            sizes |= {name: len(limits) + 1 for name, limits in self.edges.items()}
+            self.counts = {name: np.array(counts[name], np.float64) for name in sizes}
+            wrong = [name for name in sizes if self.counts[name].shape != (sizes[name],)]
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"monitor: cannot be read ({error!r})") from error
+        self.typical = self.bundle.arrays.get(TYPICAL)
+        if wrong or (UNUSUAL in self.edges) != (self.typical is not None) or self.n < 1:
+            raise DataError(f"monitor: tables {wrong or list(self.edges)} do not fit the head")
+        self.deviation = mechanism.noise_multiplier * mechanism.sensitivity
+
+    def add_rows(
+        self, names: Sequence[str], values: npt.NDArray[Any], features: npt.NDArray[np.float32]
+    ) -> None:
+        """Counts rows: their ids, values [m, classes], and features [m, d] as in the store."""
+        unusual = None
+        if self.typical is not None:
+            unusual = measure_unusualness(features, self.transform, self.typical)
+            most = [*self._unusual, *zip(unusual.tolist(), names, strict=True)]
+            self._unusual = heapq.nlargest(SHOWN_UNUSUAL, most)
+        self._cells.append(place_rows(values, measure_norms(features), unusual, self.edges))
+        self._names += names
+
+    def compare(self) -> Report:
+        named = [self.groups.get(name, f"image {name}") for name in self._names]
+        _, codes = np.unique(np.array(named, dtype=str), return_inverse=True)
+        weights = 1 / np.bincount(codes)[codes] if named else np.empty(0)
+        results = {}
+        for name, counts in self.counts.items():
+            cells = np.concatenate([each[name] for each in self._cells] or [np.empty(0, np.intp)])
+            results[name] = compare_table(
+                counts,
+                np.bincount(cells, weights=weights, minlength=len(counts)).astype(np.float64),
+                n=self.n,
+                deviation=self.deviation,
+                cells=self.bundle.facts.class_names if name == CLASSES else None,
+                edges=self.edges.get(name, ()),
+                level=FALSE_ALARMS / len(self.counts),
+            )
+        return Report(
+            images=len(named), units=int(codes.max(initial=-1)) + 1, test_units=self.n,
+            tables=results, most_unusual=tuple(self._unusual),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """How new images compare with the test units of a release."""
+
+    images: int
+    units: int
+    test_units: int
+    tables: Mapping[str, TableResult]
+    most_unusual: tuple[tuple[float, str], ...]
+
+    def names_with(self, verdict: str) -> list[str]:
+        return [WORDS[name] for name, one in self.tables.items() if one.verdict == verdict]
+
+    @property
+    def verdict(self) -> str:
+        """`DIFFERENT` if any table differs, `TOO_FEW` if none tells enough, else `SIMILAR`."""
+        found = {one.verdict for one in self.tables.values()}
+        return next(each for each in (DIFFERENT, SIMILAR, TOO_FEW) if each in found)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the report as JSON values."""
+        unusual = [{"id": name, UNUSUAL: value} for value, name in self.most_unusual]
+        return {**asdict(self), "verdict": self.verdict, "most_unusual": unusual}
+
+    def list_lines(self) -> list[str]:
+        """Returns the lines that a person reads, the verdict last."""
+        lines = [f"monitor: {self.images:,} images, against {self.test_units:,} test units"]
+        for name, one in self.tables.items():
+            if one.distance is None:
+                continue
+            told = f"{one.verdict}: {100 * one.distance:.0f} points apart"
+            told += f", by chance up to {100 * one.by_chance:.0f}; {one.change}"
+            lines.append(f"  {WORDS[name]}: {told}")
+        return [*lines, self._conclude()]
+
+    def _conclude(self) -> str:
+        if named := self.names_with(DIFFERENT):
+            return (
+                f"WARNING: these images differ from the test images: {', '.join(named)}. Do not "
+                "trust the probabilities, sets and test result until a person has looked"
+            )
+        needs = [one.needed for one in self.tables.values() if one.needed]
+        if self.verdict == TOO_FEW:
+            more = f"; needs about {min(needs)}" if needs else "; the test units are too few"
+            return f"too few images to tell ({self.units:,}{more if self.units else ''})"
+        untold = self.names_with(TOO_FEW)
+        return "looks like the test images" + (
+            f"; too few to tell: {', '.join(untold)}" if untold else ""
+        )
