@@ -25,7 +25,7 @@ from __future__ import annotations
 import csv
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from dpprobe.release.bundle import Bundle
 
 Floats = npt.NDArray[np.float64]
-Cells = npt.NDArray[np.intp]
 
 CLASSES, VALUES, NORMS, UNUSUAL = "predicted_class", "largest_value", "feature_norm", "unusualness"
 WORDS = {
@@ -66,6 +65,8 @@ ADDED = 0.5
 TELLING = 0.3
 SIMULATIONS = 4000
 SHOWN_UNUSUAL = 20
+# Tried in turn, to say how many images are needed.
+NUMBERS = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
 SIMILAR, DIFFERENT, TOO_FEW = "similar", "differs", "too few"
 
 
@@ -101,7 +102,7 @@ def measure_unusualness(
 def place_rows(
     values: npt.NDArray[Any], norms: Floats, unusual: Floats | None,
     edges: Mapping[str, Sequence[float]],
-) -> dict[str, Cells]:  # fmt: skip
+) -> dict[str, npt.NDArray[np.intp]]:  # fmt: skip
     """Returns the cell of each row [m] in each table, from values [m, classes]."""
     measured = {VALUES: values.max(axis=1), NORMS: norms}
     if unusual is not None:
@@ -182,35 +183,36 @@ def simulate_distances(
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableResult:
+class Comparison:
     """The comparison of one table.
 
     Attributes:
-      distance: largest difference in the share of rows; None without rows.
-      by_chance: what it exceeds with probability `FALSE_ALARMS` / tables if nothing has changed.
-      needed: units from which the table tells enough; None if it tells enough, or never would.
+      distance: largest difference in the share of rows.
+      by_chance: exceeded with probability `FALSE_ALARMS` / tables if nothing has changed.
+      needed: units from which the table tells enough; None if it does, or never would.
       change: where the difference is largest.
     """
 
     verdict: str
-    distance: float | None
+    distance: float
     by_chance: float
-    p_value: float
     needed: int | None
     change: str
 
 
 def compare_table(
-    counts: Floats, incoming: Floats, *, n: int, deviation: float, cells: Sequence[str] | None,
-    edges: Sequence[float], level: float,
-) -> TableResult:  # fmt: skip
+    counts: Floats, incoming: Floats, *, n: int, deviation: float, level: float,
+    classes: Sequence[str] | None, edges: Sequence[float],
+) -> Comparison:  # fmt: skip
     """Compares the counts of new units with the noisy counts of n test units, both [cells].
 
     Args:
-      cells: names of the cells; None for ranges, whose limits are `edges`.
       level: probability of a false alarm.
+      classes: names of the cells; None for ranges, whose limits are `edges`.
     """
-    ordered, units = cells is None, round(float(incoming.sum()))
+    ordered, units = classes is None, round(float(incoming.sum()))
+    if not units:
+        return Comparison(verdict=TOO_FEW, distance=0.0, by_chance=1.0, needed=None, change="")
     shares = _pool_shares(counts, incoming, n, deviation)
 
     def simulate(number: int) -> Floats:
@@ -218,34 +220,26 @@ def compare_table(
             shares, n=n, incoming=number, deviation=deviation, ordered=ordered
         )
 
-    if not units:
-        return TableResult(
-            verdict=TOO_FEW, distance=None, by_chance=1.0, p_value=1.0, needed=None, change=""
-        )
-    by_chance = simulate(units)
+    simulated = simulate(units)
+    limit = float(np.quantile(simulated, 1 - level))
     distance = float(measure_distance(counts, incoming, n, ordered=ordered))
-    p_value = (1 + int((by_chance >= distance - 1e-12).sum())) / (1 + SIMULATIONS)
-    limit = float(np.quantile(by_chance, 1 - level))
+    as_far = int((simulated >= distance - 1e-12).sum())
     verdict, needed = SIMILAR, None
-    if p_value <= level:
+    if 1 + as_far <= level * (1 + SIMULATIONS):
         verdict = DIFFERENT
     elif limit > TELLING:
         verdict = TOO_FEW
-        numbers = (size * 10**power for power in range(1, 5) for size in (1, 2, 5))
-        tells = (
-            number for number in numbers
-            if number > units and np.quantile(simulate(number), 1 - level) <= TELLING
-        )  # fmt: skip
+        more = [number for number in NUMBERS if number > units]
+        tells = (each for each in more if np.quantile(simulate(each), 1 - level) <= TELLING)
         needed = next(tells, None)
-    gaps = measure_gaps(counts, incoming, n, ordered=ordered)
+    gaps, ours = measure_gaps(counts, incoming, n, ordered=ordered), incoming / incoming.sum()
     place = int(np.abs(gaps).argmax())
-    ours = incoming / incoming.sum()
     share = float(ours[: place + 1].sum() if ordered else ours[place])
-    where = f"up to {edges[min(place, len(edges) - 1)]:.3g}" if cells is None else cells[place]
-    return TableResult(
-        verdict=verdict, distance=distance, by_chance=limit, p_value=p_value, needed=needed,
-        change=f"{where}: {100 * share:.0f}% here, {100 * (share - gaps[place]):.0f}% of test",
-    )  # fmt: skip
+    where = f"up to {edges[min(place, len(edges) - 1)]:.3g}" if classes is None else classes[place]
+    change = f"{where}: {100 * share:.0f}% here, {100 * (share - gaps[place]):.0f}% of test units"
+    return Comparison(
+        verdict=verdict, distance=distance, by_chance=limit, needed=needed, change=change
+    )
 
 
 # new images
@@ -260,80 +254,79 @@ def read_groups(path: Path | None) -> dict[str, str]:
             return {row["id"]: row["group"] for row in csv.DictReader(lines)}
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(
-            f"{path}: not a CSV file with the columns id and group ({error}); write one row per "
-            "image"
+            f"{path}: not a CSV file with the columns id and group ({error}); write both columns"
         ) from error
 
 
-@dataclass(kw_only=True)
 class Watch:
-    """Counts new rows in the tables of a bundle; `compare` compares them with its test units.
+    """Counts new rows in the tables of a bundle, and compares them with its test units."""
 
-    Attributes:
-      groups: the group of an image's id, which counts once; other images are groups of their own.
-    """
+    def __init__(self, bundle: Bundle, transform: Transform, groups: Mapping[str, str]) -> None:
+        """Reads a bundle's tables; `groups` names the group of an image's id, which counts once.
 
-    bundle: Bundle
-    transform: Transform
-    groups: Mapping[str, str] = field(default_factory=dict)
-    _cells: list[dict[str, Cells]] = field(default_factory=list)
-    _names: list[str] = field(default_factory=list)
-    _unusual: list[tuple[float, str]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        """Raises ConfigError for a release without reference values, DataError for others."""
-        block, facts = self.bundle.statement.get("monitor"), self.bundle.facts
+        Raises ConfigError for a release without tables, DataError if they do not fit the head.
+        """
+        block, self._classes = bundle.statement.get("monitor"), bundle.facts.class_names
         if block is None:
             raise ConfigError(
-                f"--monitor: release {facts.name} has no reference values; leave --monitor out, "
-                "or make a release with `monitor: {epsilon: 1}`"
+                f"--monitor: release {bundle.facts.name} has no counts of test images; leave "
+                "--monitor out, or make a release with `monitor: {epsilon: 1}`"
             )
+        self._transform, self._groups = transform, groups
+        self._typical = bundle.arrays.get(TYPICAL)
         try:
-            self.n, self.edges = int(block["n"]), dict(block["edges"])
-            counts = block["tables"]
             (mechanism,) = mechanisms_of(block)
-            sizes = {CLASSES: len(facts.class_names)}
-            sizes |= {name: len(limits) + 1 for name, limits in self.edges.items()}
-            self.counts = {name: np.array(counts[name], np.float64) for name in sizes}
-            wrong = [name for name in sizes if self.counts[name].shape != (sizes[name],)]
-        except (KeyError, TypeError, ValueError) as error:
+            self._deviation = mechanism.noise_multiplier * mechanism.sensitivity
+            self._n, self._edges = int(block["n"]), dict(block["edges"])
+            tables = {name: np.array(each, float) for name, each in block["tables"].items()}
+            sizes = {name: len(each) + 1 for name, each in self._edges.items()}
+            self._counts = {name: tables[name] for name in (CLASSES, *sizes)}
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise DataError(f"monitor: cannot be read ({error!r})") from error
-        self.typical = self.bundle.arrays.get(TYPICAL)
-        if wrong or (UNUSUAL in self.edges) != (self.typical is not None) or self.n < 1:
-            raise DataError(f"monitor: tables {wrong or list(self.edges)} do not fit the head")
-        self.deviation = mechanism.noise_multiplier * mechanism.sensitivity
+        sizes[CLASSES] = len(self._classes)
+        fits = all(self._counts[name].shape == (size,) for name, size in sizes.items())
+        if not fits or (UNUSUAL in sizes) != (self._typical is not None) or self._n < 1:
+            raise DataError(f"monitor: tables of {sizes} cells do not fit the head")
+        self._cells: list[npt.NDArray[np.intp]] = []
+        self._names: list[str] = []
+        self._unusual: list[tuple[float, str]] = []
 
     def add_rows(
         self, names: Sequence[str], values: npt.NDArray[Any], features: npt.NDArray[np.float32]
     ) -> None:
         """Counts rows: their ids, values [m, classes], and features [m, d] as in the store."""
         unusual = None
-        if self.typical is not None:
-            unusual = measure_unusualness(features, self.transform, self.typical)
-            most = [*self._unusual, *zip(unusual.tolist(), names, strict=True)]
-            self._unusual = heapq.nlargest(SHOWN_UNUSUAL, most)
-        self._cells.append(place_rows(values, measure_norms(features), unusual, self.edges))
+        if self._typical is not None:
+            unusual = measure_unusualness(features, self._transform, self._typical)
+            every = [*self._unusual, *zip(unusual.tolist(), names, strict=True)]
+            self._unusual = heapq.nlargest(SHOWN_UNUSUAL, every)
+        cells = place_rows(values, measure_norms(features), unusual, self._edges)
+        self._cells.append(np.stack([cells[name] for name in self._counts]))
         self._names += names
 
     def compare(self) -> Report:
-        named = [self.groups.get(name, f"image {name}") for name in self._names]
-        _, codes = np.unique(np.array(named, dtype=str), return_inverse=True)
+        named = [self._groups.get(name, place) for place, name in enumerate(self._names)]
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(named))}
+        codes = np.array([numbers[name] for name in named], dtype=np.intp)
         weights = 1 / np.bincount(codes)[codes] if named else np.empty(0)
+        empty = np.empty((len(self._counts), 0), np.intp)
         results = {}
-        for name, counts in self.counts.items():
-            cells = np.concatenate([each[name] for each in self._cells] or [np.empty(0, np.intp)])
+        for cells, (name, counts) in zip(
+            np.concatenate([empty, *self._cells], axis=1), self._counts.items(), strict=True
+        ):
             results[name] = compare_table(
                 counts,
                 np.bincount(cells, weights=weights, minlength=len(counts)).astype(np.float64),
-                n=self.n,
-                deviation=self.deviation,
-                cells=self.bundle.facts.class_names if name == CLASSES else None,
-                edges=self.edges.get(name, ()),
-                level=FALSE_ALARMS / len(self.counts),
+                n=self._n,
+                deviation=self._deviation,
+                level=FALSE_ALARMS / len(self._counts),
+                classes=self._classes if name == CLASSES else None,
+                edges=self._edges.get(name, ()),
             )
+        most = tuple({"id": name, UNUSUAL: value} for value, name in self._unusual)
         return Report(
-            images=len(named), units=int(codes.max(initial=-1)) + 1, test_units=self.n,
-            tables=results, most_unusual=tuple(self._unusual),
+            images=len(named), units=len(numbers), test_units=self._n, tables=results,
+            most_unusual=most,
         )  # fmt: skip
 
 
@@ -344,11 +337,8 @@ class Report:
     images: int
     units: int
     test_units: int
-    tables: Mapping[str, TableResult]
-    most_unusual: tuple[tuple[float, str], ...]
-
-    def names_with(self, verdict: str) -> list[str]:
-        return [WORDS[name] for name, one in self.tables.items() if one.verdict == verdict]
+    tables: Mapping[str, Comparison]
+    most_unusual: tuple[Mapping[str, Any], ...]
 
     @property
     def verdict(self) -> str:
@@ -358,31 +348,26 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the report as JSON values."""
-        unusual = [{"id": name, UNUSUAL: value} for value, name in self.most_unusual]
-        return {**asdict(self), "verdict": self.verdict, "most_unusual": unusual}
+        return {"verdict": self.verdict, **asdict(self)}
 
     def list_lines(self) -> list[str]:
         """Returns the lines that a person reads, the verdict last."""
-        lines = [f"monitor: {self.images:,} images, against {self.test_units:,} test units"]
+        lines = [f"monitor: {self.units:,} new units against {self.test_units:,} test units"]
         for name, one in self.tables.items():
-            if one.distance is None:
-                continue
-            told = f"{one.verdict}: {100 * one.distance:.0f} points apart"
-            told += f", by chance up to {100 * one.by_chance:.0f}; {one.change}"
-            lines.append(f"  {WORDS[name]}: {told}")
+            apart = f"{100 * one.distance:.0f} points apart, by chance {100 * one.by_chance:.0f}"
+            lines.append(f"  {WORDS[name]}: {one.verdict} ({apart}; {one.change})")
         return [*lines, self._conclude()]
 
     def _conclude(self) -> str:
-        if named := self.names_with(DIFFERENT):
-            return (
-                f"WARNING: these images differ from the test images: {', '.join(named)}. Do not "
-                "trust the probabilities, sets and test result until a person has looked"
-            )
-        needs = [one.needed for one in self.tables.values() if one.needed]
-        if self.verdict == TOO_FEW:
-            more = f"; needs about {min(needs)}" if needs else "; the test units are too few"
-            return f"too few images to tell ({self.units:,}{more if self.units else ''})"
-        untold = self.names_with(TOO_FEW)
-        return "looks like the test images" + (
-            f"; too few to tell: {', '.join(untold)}" if untold else ""
+        named = ", ".join(
+            WORDS[name] for name, one in self.tables.items() if one.verdict == self.verdict
         )
+        if self.verdict == DIFFERENT:
+            return (
+                f"WARNING: differs from the test images: {named}. Do not trust the "
+                "probabilities, sets and test result until a person has looked"
+            )
+        if self.verdict == SIMILAR:
+            return f"looks like the test images: {named}"
+        needs = [one.needed for one in self.tables.values() if one.needed]
+        return f"too few images to tell ({self.units:,}; needs about {min(needs, default='more')})"

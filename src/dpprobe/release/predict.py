@@ -349,7 +349,7 @@ def predict(
     watch = None
     if monitor:
         transform = predictor.heads.transforms[0]
-        watch = Watch(bundle=predictor.bundle, transform=transform, groups=read_groups(groups))
+        watch = Watch(predictor.bundle, transform, read_groups(groups))
     if sources is None:
         arrays = {path: open_vectors(path, facts) for path in vectors}
         count = sum(map(len, arrays.values()))

@@ -362,11 +362,6 @@ def check_ledger(values: Values, plan: Plan) -> tuple[str, bool]:
     require_same("unit", plan.unit, block["unit"])
     require_same("delta", plan.delta, block["delta"])
     require_true(isinstance(block["exact"], bool), "exact: neither true nor false")
-    known = exactly_priced(plan.mechanisms, plan.selection)
-    require_true(
-        known or not block["exact"],
-        "exact: true, but with samples or repeats epsilon is only a bound",
-    )
     total = read_real("epsilon", block["epsilon"])
     tested = values["evaluation"]
     sides = [plan.realised_epsilon]
@@ -376,6 +371,11 @@ def check_ledger(values: Values, plan: Plan) -> tuple[str, bool]:
         together = calibrations.compose_test_price(*plans)
         sides += [] if together is None else [together.realised_epsilon]
     least = max(sides)
+    known = exactly_priced(plan.mechanisms, plan.selection) or least > plan.realised_epsilon
+    require_true(
+        known or count > 1 or not block["exact"],
+        "exact: true, but with samples or repeats epsilon is only a bound",
+    )
     require_true(
         total >= least * (1 - LEDGER_TOLERANCE),
         f"epsilon {total:g}: less than this release alone costs, {least:g}",
