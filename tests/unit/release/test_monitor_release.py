@@ -1,0 +1,317 @@
+"""The noisy tables for new images: sensitivity, releases, prices, and the whole bundle."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from safetensors.numpy import load, save
+
+from dpprobe.artifacts import read_json, write_json
+from dpprobe.errors import ConfigError, DataError, PrivacyError
+from dpprobe.heads.fitted import TYPICAL
+from dpprobe.heads.normalisation import NoNormalisation
+from dpprobe.heads.registry import method_options
+from dpprobe.heads.rows import Transform
+from dpprobe.heads.scoring import compute_probabilities, one_head
+from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.entropy import SEEDED, SystemEntropy
+from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.releases import Releases
+from dpprobe.release import bundle, monitor
+from dpprobe.release.ledger import Ledger
+from dpprobe.release.monitor import DIFFERENT, SIMILAR, UNUSUAL, Watch, list_edges
+from dpprobe.release.monitor_release import (
+    COUNTS,
+    check_monitor_size,
+    count_cells,
+    monitor_head,
+    monitor_mechanisms,
+)
+from dpprobe.release.verification.verify import verify_bundle
+from dpprobe.results.unit_counts import row_weights
+from dpprobe.study.study import Study
+from tests.support import release_study
+from tests.support.release_study import DIMENSION, release, study, write_features
+from tests.support.shown_scores import head, of_test_rows
+
+CLASSES = 3
+PROBE_NORM = 3.0
+
+
+def planned(folder: Path, n: int, epsilon: float, *, unusual: bool = True) -> Plan:
+    return calibrate(
+        monitor_mechanisms(unusual=unusual), n=n, epsilon=epsilon, delta=1e-5, accountant="pld",
+        cache=folder / "calibration",
+    )  # fmt: skip
+
+
+def watched_head(*, unusual: bool = True) -> Any:
+    typical = np.eye(1, CLASSES, dtype=np.float32)[None] if unusual else None
+    return replace(head(CLASSES), typical=typical)
+
+
+def counts_of(
+    scores: npt.NDArray[Any], weights: npt.NDArray[Any], *, n: int, unusual: bool
+) -> npt.NDArray[np.float64]:
+    rows = of_test_rows(scores, np.zeros(len(scores), np.int64))
+    with np.errstate(all="ignore"):
+        total = count_cells(
+            watched_head(unusual=unusual), rows, weights, n=n, calibration=None, link="softmax",
+            edges=list_edges(PROBE_NORM, unusual=unusual),
+        )  # fmt: skip
+    return total.values.numpy().ravel()
+
+
+@pytest.mark.parametrize("units", [[0, 1, 2, 3, 4, 5], [0, 0, 0, 1, 1, 2], [0] * 6])
+@pytest.mark.parametrize("unusual", [True, False])
+def test_no_unit_moves_the_tables_by_more_than_their_sensitivity(
+    units: list[int], unusual: bool
+) -> None:
+    generator, whose = np.random.default_rng(1), np.array(units)
+    shares = row_weights(whose)
+    weights = np.ones(6) if shares is None else shares
+    (stated,) = monitor_mechanisms(unusual=unusual)
+    worst, n = 0.0, len(np.unique(whose)) + 1000
+    for _ in range(30):
+        scores = generator.normal(size=(6, CLASSES)) * generator.choice([0.01, 1, 1e6])
+        if generator.random() < 0.3:  # equal rows: a unit's sum is then longest
+            scores[:] = scores[0]
+        whole = counts_of(scores, weights, n=n, unusual=unusual)
+        for unit in np.unique(whose):
+            for null in (math.nan, math.inf):
+                without = np.where((whose != unit)[:, None], scores, null)
+                less = counts_of(without, weights, n=n, unusual=unusual)
+                worst = max(worst, float(np.linalg.norm(whole - less)))
+    assert stated.sensitivity * (1 - 1e-6) < worst <= stated.sensitivity
+
+
+def test_rows_without_finite_scores_count_nothing_and_zeros_count() -> None:
+    for bad in (math.nan, math.inf, -math.inf):
+        assert not counts_of(np.full((4, CLASSES), bad), np.ones(4), n=1000, unusual=True).any()
+    assert counts_of(np.zeros((4, CLASSES)), np.ones(4), n=1000, unusual=True).sum() == 16
+
+
+def test_a_row_counts_in_the_cells_that_new_images_do() -> None:
+    """The release and `predict` use one function of the same values."""
+    scores = np.random.default_rng(2).normal(size=(40, CLASSES)).astype(np.float32)
+    whole = counts_of(scores, np.ones(40), n=1000, unusual=True)
+    values = torch.from_numpy(scores).softmax(dim=1).numpy()
+    typical = watched_head().typical[0]
+    unusual = monitor.measure_unusualness(scores, Transform(NoNormalisation()), typical)
+    edges = list_edges(PROBE_NORM, unusual=True)
+    cells = monitor.place_rows(values, monitor.measure_norms(scores), unusual, edges)
+    sizes = [CLASSES, *(len(each) + 1 for each in edges.values())]
+    for part, name, size in zip(np.split(whole, np.cumsum(sizes)[:-1]), cells, sizes, strict=True):
+        np.testing.assert_allclose(part, np.bincount(cells[name], minlength=size))
+
+
+def test_noise_has_the_deviation_of_the_plan(tmp_path: Path) -> None:
+    plan = planned(tmp_path, 1000, 1.0)
+    rows = of_test_rows(np.zeros((1000, CLASSES)), np.zeros(1000, np.int64))
+    block = monitor_head(
+        watched_head(), rows, plan, SystemEntropy(), probe_norm=PROBE_NORM, calibration=None,
+        link="softmax", composition="",
+    )  # fmt: skip
+    noise = np.concatenate(
+        [np.sort(np.array(each))[:-1] for each in block["tables"].values()]
+    )  # without the one full cell
+    wanted = plan.mechanisms[0].noise_multiplier * 2
+    assert block["mechanisms"][0]["noise_standard_deviation"] == pytest.approx(wanted)
+    assert noise.std() == pytest.approx(wanted, rel=5 / math.sqrt(2 * len(noise)))
+    assert {name: len(each) for name, each in block["tables"].items()} == {
+        "predicted_class": 3, "largest_value": 11, "feature_norm": 21, "unusualness": 19
+    }  # fmt: skip
+    releases = Releases(plan, (1,), torch.device("cpu"), entropy=SEEDED)
+    with pytest.raises(PrivacyError, match="epsilon covers 1"):
+        releases.count_releases(COUNTS, 2)
+
+
+def test_a_plan_for_other_tables_is_refused(tmp_path: Path) -> None:
+    rows = of_test_rows(np.zeros((1000, CLASSES)), np.zeros(1000, np.int64))
+    with pytest.raises(PrivacyError, match="not for these tables"):
+        monitor_head(
+            watched_head(), rows, planned(tmp_path, 1000, 1.0, unusual=False), SystemEntropy(),
+            probe_norm=1.0, calibration=None, link="softmax", composition="",
+        )  # fmt: skip
+
+
+def test_too_few_units_are_refused_with_their_number(tmp_path: Path) -> None:
+    with pytest.raises(PrivacyError, match=r"100 test units are too few: epsilon 1 needs 1[45]\d;"):
+        check_monitor_size(planned(tmp_path, 100, 1.0))
+    check_monitor_size(planned(tmp_path, 150, 1.0))
+
+
+# whole releases
+
+WAYS: dict[str, dict[str, Any]] = {
+    "alone": {},
+    "centred": {"method": "auto"},
+    # its epsilon is only a bound, but test units pay more, exactly
+    "no directions": {"method": "search", "evaluate": {"epsilon": 3}},
+    "everything": {"calibrate": {"epsilon": 2}, "evaluate": {"epsilon": 1}},
+}
+
+
+def make_release(folder: Path, **options: Any) -> tuple[Path, Study]:
+    grouped = options.pop("images_per_patient", None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(release_study, "ROWS", {"train": 300, "test": 600})
+        write_features(folder, images_per_patient=grouped)
+    made = study(folder, monitor={"epsilon": 2}, of_patients=grouped is not None, **options)
+    return release(folder, made), made
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundle of a release with everything that test units pay for."""
+    output, _ = make_release(tmp_path_factory.mktemp("watched"), **WAYS["everything"])
+    return output
+
+
+@pytest.fixture
+def output(shared: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(shared, tmp_path / "bundle"))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_watched_release_is_whole_verified_and_booked(tmp_path: Path, way: str) -> None:
+    output, made = make_release(tmp_path, **WAYS[way])
+    report = verify_bundle(output)
+    assert report.passed, [check for check in report.checks if check.passed is False]
+    assert any(check.name == "monitor" for check in report.checks)
+    read = bundle.read_bundle(output)
+    block = read.statement["monitor"]
+    assert (TYPICAL in read.arrays) == (UNUSUAL in block["tables"]) == (way != "no directions")
+    (entry,) = Ledger.of_dataset(tmp_path / "data", "toy").read_entries()
+    booked = {item.name for item in entry.booking.parts[1].mechanisms}
+    assert COUNTS in booked
+    assert ("temperature" in booked) == ("calibrate" in WAYS[way])
+    assert ("together" in block["composition"]) == ("evaluate" in WAYS[way])
+    for document in (bundle.CARD_FILE, bundle.PAGE_FILE):
+        assert "Monitoring costs test images epsilon 1.99" in (output / document).read_text()
+    again = release(tmp_path, made)
+    assert bundle.bundle_digest(again) == bundle.bundle_digest(output), "a release is final"
+
+
+def features_like_test(rows: int, seed: int, shift: float = 0.0) -> npt.NDArray[np.float32]:
+    generator = np.random.default_rng(seed)
+    features = generator.normal(size=(rows, DIMENSION)) + shift
+    features[np.arange(rows), np.arange(rows) % 3] += 4.0
+    return features.astype(np.float32)
+
+
+def watch(output: Path, features: npt.NDArray[np.float32], groups: Any = None) -> Any:
+    read = bundle.read_bundle(output)
+    heads = one_head(read.weights, read.arrays, method_options(read.facts.head.options).normalize)
+    watched = Watch(read, heads.transforms[0], groups or {})
+    rounded = features.astype(np.float16).astype(np.float32)
+    rescale = read.calibration.rescale if read.calibration else None
+    for start in range(0, len(rounded), 64):
+        block = rounded[start : start + 64]
+        values = compute_probabilities(heads, block, read.link, rescale)
+        watched.add_rows([f"{start + row}.png" for row in range(len(block))], values, block)
+    return watched.compare()
+
+
+def test_new_images_are_compared_with_the_test_images(output: Path) -> None:
+    assert watch(output, features_like_test(150, 7)).verdict == SIMILAR
+    shifted = watch(output, features_like_test(150, 7, shift=2.0))
+    assert shifted.verdict == DIFFERENT
+    assert len(shifted.most_unusual) == monitor.SHOWN_UNUSUAL
+    lowest = [each[UNUSUAL] for each in shifted.most_unusual]
+    assert lowest == sorted(lowest, reverse=True)
+    one_class = np.repeat(features_like_test(1, 7), 60, axis=0)
+    changed = watch(output, one_class)
+    assert changed.tables["predicted_class"].verdict == DIFFERENT
+    assert changed.tables["predicted_class"].change.startswith("a: 100% here")
+    empty = watch(output, np.empty((0, DIMENSION), np.float32))
+    assert empty.verdict == monitor.TOO_FEW
+
+
+def test_images_of_one_patient_count_once(tmp_path: Path) -> None:
+    output, _ = make_release(tmp_path, images_per_patient=2)
+    assert bundle.read_bundle(output).statement["monitor"]["n"] == 300
+    assert verify_bundle(output).passed
+    same = np.repeat(features_like_test(10, 7), [200, *[1] * 9], axis=0)
+    groups = {f"{row}.png": "p" for row in range(200)}
+    report = watch(output, same, groups)
+    assert (report.images, report.units) == (209, 10)
+    assert report.verdict != DIFFERENT
+    assert watch(output, same).verdict == DIFFERENT
+
+
+def test_a_release_without_counts_cannot_be_compared(tmp_path: Path) -> None:
+    write_features(tmp_path)
+    output = release(tmp_path, study(tmp_path))
+    read = bundle.read_bundle(output)
+    assert "monitor" not in read.statement
+    with pytest.raises(ConfigError, match="release first has no counts of test images"):
+        Watch(read, Transform(NoNormalisation()), {})
+
+
+def rewrite(output: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Edits the statement and all hashes, as somebody who cheats would."""
+    path = output / bundle.STATEMENT_FILE
+    values = read_json(path)
+    change(values)
+    write_json(path, values)
+    bundle.write_sums(output)
+
+
+def set_key(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda block: block.update({name: value})
+
+
+EDITS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "more rows": lambda block: block["tables"]["predicted_class"].__setitem__(0, 900.0),
+    "fewer rows": lambda block: block["tables"]["feature_norm"].__setitem__(17, -100.0),
+    "a cell less": lambda block: block["tables"]["unusualness"].pop(),
+    "no number": lambda block: block["tables"]["unusualness"].__setitem__(0, "many"),
+    "a table less": lambda block: block["tables"].pop("unusualness"),
+    "edges": lambda block: block["edges"]["largest_value"].__setitem__(3, 0.55),
+    "n": set_key("n", 9000),
+    "epsilon": set_key("epsilon", 1.0),
+    "delta": set_key("delta", 1e-3),
+    "composition": set_key("composition", "Nobody pays."),
+    "more": set_key("more", 1),
+}
+
+
+def test_edited_tables_are_noticed(output: Path) -> None:
+    original = (output / bundle.STATEMENT_FILE).read_bytes()
+    for name, edit in EDITS.items():
+        (output / bundle.STATEMENT_FILE).write_bytes(original)
+        rewrite(output, lambda values, edit=edit: edit(values["monitor"]))  # type: ignore[misc]
+        failed = {check.name for check in verify_bundle(output).checks if check.passed is False}
+        assert "monitor" in failed, name
+    (output / bundle.STATEMENT_FILE).write_bytes(original)
+    rewrite(output, lambda values: values["ledger"].update(epsilon=2.5))
+    failed = {check.name for check in verify_bundle(output).checks if check.passed is False}
+    assert "ledger" in failed
+
+
+@pytest.mark.parametrize("fault", ["removed", "not orthonormal"])
+def test_other_directions_are_noticed(output: Path, fault: str) -> None:
+    path = output / bundle.HEAD_FILE
+    content = path.read_bytes()
+    tensors = load(content)
+    if fault == "removed":
+        del tensors[TYPICAL]
+    else:
+        tensors[TYPICAL] = tensors[TYPICAL] * 2
+    path.write_bytes(save(tensors))
+    bundle.write_sums(output)
+    failed = {check.name for check in verify_bundle(output).checks if check.passed is False}
+    assert "head" in failed
+    if fault == "removed":
+        with pytest.raises(DataError, match="do not fit the head"):
+            Watch(bundle.read_bundle(output), Transform(NoNormalisation()), {})
