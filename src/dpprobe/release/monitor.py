@@ -3,21 +3,21 @@
 `monitor_release` counts the test units in tables. Here are the tables' cells, and functions of the
 published counts, which cost no privacy.
 
-**Tables.** A row lies in one cell of each: the class of its largest value, and ranges of the
-largest value, of the features' L2 norm and of the unusualness. A value is what `predict` shows: a
-probability, or a score if the head has none. Limits of ranges are public. Those of norms are
-multiples of the norm of the backbone's probe, a public test image.
+**Tables.** A row lies in one cell of each: its predicted class, and ranges of its largest value, of
+its features' L2 norm and of its unusualness. A value is what `predict` shows: a probability, or a
+score if the head has none. Limits of ranges are public. Those of norms are multiples of the norm of
+the backbone's probe, a public test image.
 
-**Unusualness.** The share of a row's squared length outside the directions that are typical of the
-training rows: the released centre, and the leading eigenvectors of the released second moment. Both
-have noise, so these directions cost nothing. Heads without either have no such table.
+**Unusualness.** The share of a row's squared length outside typical directions of training rows.
+These are the released centre, and the leading eigenvectors of the released second moment. Both have
+noise, so the directions cost nothing. Heads without either have no such table.
 
 **Comparison.** The distance is the largest difference in the share of rows: over all sets of
 classes, or over all limits of a range. The noise alone makes it positive. So it is compared with
 distances between simulated tables of one distribution, with the noise and both numbers of units.
 This distribution is estimated from both tables. A table differs if at most `FALSE_ALARMS` / tables
-of the simulations are at least as far apart, so a false alarm in any table has the probability
-`FALSE_ALARMS` (Bonferroni).
+of the simulations are at least as far apart. So `FALSE_ALARMS` bounds the probability of a false
+alarm in any table (Bonferroni), as far as the estimate of the distribution is right.
 """
 
 from __future__ import annotations
@@ -332,7 +332,7 @@ class Watch:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """How new images compare with the test units of a release."""
+    """The comparison of new images with the test units of a release."""
 
     images: int
     units: int

@@ -13,8 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from PIL import Image
 from safetensors.numpy import load, save
 
+from dpprobe.__main__ import main
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import ConfigError, DataError, PrivacyError
 from dpprobe.heads.fitted import TYPICAL
@@ -26,7 +28,9 @@ from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.entropy import SEEDED, SystemEntropy
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
+from dpprobe.privacy.statement import mechanism_values
 from dpprobe.release import bundle, monitor
+from dpprobe.release.image_sources import find_images
 from dpprobe.release.ledger import Ledger
 from dpprobe.release.monitor import DIFFERENT, SIMILAR, UNUSUAL, Watch, list_edges
 from dpprobe.release.monitor_release import (
@@ -36,10 +40,12 @@ from dpprobe.release.monitor_release import (
     monitor_head,
     monitor_mechanisms,
 )
+from dpprobe.release.predict import Predictor
 from dpprobe.release.verification.verify import verify_bundle
 from dpprobe.results.unit_counts import row_weights
 from dpprobe.study.study import Study
 from tests.support import release_study
+from tests.support.network_bundles import write_release
 from tests.support.release_study import DIMENSION, release, study, write_features
 from tests.support.shown_scores import head, of_test_rows
 
@@ -256,6 +262,60 @@ def test_a_release_without_counts_cannot_be_compared(tmp_path: Path) -> None:
     assert "monitor" not in read.statement
     with pytest.raises(ConfigError, match="release first has no counts of test images"):
         Watch(read, Transform(NoNormalisation()), {})
+
+
+def test_the_command_prints_and_writes_the_comparison(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the images' features as they are streamed, on noisy counts of other images."""
+    typical = np.eye(2, 64, dtype=np.float32)
+    output = write_release(
+        tmp_path / "release", {"family": "pixels", "size": 8}, arrays={TYPICAL: typical}
+    )
+    generator, names = np.random.default_rng(0), []
+    for place in range(70):
+        pixels = generator.integers(0, 256, (8, 8), dtype=np.uint8)
+        names.append(tmp_path / f"{place}.png")
+        Image.fromarray(pixels).save(names[-1])
+    predictor = Predictor.load_bundle(output, device="cpu")
+    edges = list_edges(predictor.facts.backbone.probe["norm"], unusual=True)
+    blocks = list(predictor.predict_blocks(find_images(names[:60]).read_images(), 60))
+    features, values = (
+        np.concatenate([getattr(block, name) for block in blocks])
+        for name in ("features", "values")
+    )
+    unusual = monitor.measure_unusualness(features, predictor.heads.transforms[0], typical)
+    cells = monitor.place_rows(values, monitor.measure_norms(features), unusual, edges)
+    sizes = {"predicted_class": 3, **{name: len(each) + 1 for name, each in edges.items()}}
+    tables = {
+        name: (100.0 * np.bincount(cells[name], minlength=size)).tolist()
+        for name, size in sizes.items()
+    }
+    plan = planned(tmp_path, 6000, 2.0)
+    mechanisms = [mechanism_values(item, plan) for item in plan.mechanisms]
+    watched = {"tables": tables, "edges": edges, "n": 6000, "mechanisms": mechanisms}
+    rewrite(output, lambda values: values.update(monitor=watched))
+
+    def run(images: list[Path], *more: str) -> str:
+        command = ["dpprobe", "predict", str(output), *map(str, images), "--output"]
+        monkeypatch.setattr("sys.argv", [*command, str(tmp_path / "table.csv"), *more])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert not ended.value.code or "--monitor" in str(ended.value.code)
+        return capsys.readouterr().err + str(ended.value.code or "")
+
+    report, groups = tmp_path / "report.json", tmp_path / "groups.csv"
+    more = ("--monitor-report", str(report), "--monitor-groups", str(groups))
+    groups.write_text("id,group\n" + "".join(f"{name},{name}\n" for name in names))
+    assert "looks like the test images" in run(names, "--monitor", *more)
+    assert read_json(report)["verdict"] == SIMILAR
+    assert read_json(report)["units"] == 70
+    black = tmp_path / "black.png"
+    Image.new("L", (8, 8), 1).save(black)
+    assert "WARNING: differs" in run([*names[:20], *[black] * 50], "--monitor")
+    assert "need --monitor; add it" in run(names, *more)
+    table = (tmp_path / "table.csv").read_text()
+    assert UNUSUAL not in table
 
 
 def rewrite(output: Path, change: Callable[[dict[str, Any]], None]) -> None:
