@@ -149,7 +149,8 @@ def count_cells(
     usable = find_usable(scores.numpy())
     scores[~torch.from_numpy(usable)] = 0.0
     values = apply_link(calibration.rescale(scores) if calibration else scores, link).numpy()
-    units, step = count_steps(weights * usable, n)
+    counted = weights * usable
+    units, step = count_steps(counted, n)
     sizes = table_sizes(values.shape[1], edges)
     total, transform = np.zeros(sum(sizes.values())), heads.transforms[0]
     for start, block in features.test_blocks():
