@@ -3,10 +3,10 @@
 `monitor_release` counts the test units in tables. Here are the tables' cells, and functions of the
 published counts, which cost no privacy.
 
-**Tables.** A row lies in one cell of each: its predicted class, and ranges of its largest value, of
-its features' L2 norm and of its unusualness. A value is what `predict` shows: a probability, or a
-score if the head has none. Limits of ranges are public. Those of norms are multiples of the norm of
-the backbone's probe, a public test image.
+**Tables.** A row lies in one cell of each table. Cells are predicted classes, or ranges of the
+largest value, of the features' L2 norm or of the unusualness. A value is what `predict` shows: a
+probability, or a score if the head has none. Limits of ranges are public. Those of norms are
+multiples of the norm of the backbone's probe, a public test image.
 
 **Unusualness.** The share of a row's squared length outside typical directions of training rows.
 These are the released centre, and the leading eigenvectors of the released second moment. Both have
@@ -67,6 +67,7 @@ SIMULATIONS = 4000
 SHOWN_UNUSUAL = 20
 # Tried in turn, to say how many images are needed.
 NUMBERS = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
+ADVICE = "do not trust probabilities, sets and test result until a person has looked"
 SIMILAR, DIFFERENT, TOO_FEW = "similar", "differs", "too few"
 
 
@@ -285,6 +286,8 @@ class Watch:
             raise DataError(f"monitor: cannot be read ({error!r})") from error
         sizes[CLASSES] = len(self._classes)
         fits = all(self._counts[name].shape == (size,) for name, size in sizes.items())
+        if self._typical is not None:
+            fits &= self._typical.shape[1:] == (bundle.facts.dimension,)
         if not fits or (UNUSUAL in sizes) != (self._typical is not None) or self._n < 1:
             raise DataError(f"monitor: tables of {sizes} cells do not fit the head")
         self._cells: list[npt.NDArray[np.intp]] = []
@@ -363,10 +366,7 @@ class Report:
             WORDS[name] for name, one in self.tables.items() if one.verdict == self.verdict
         )
         if self.verdict == DIFFERENT:
-            return (
-                f"WARNING: differs from the test images: {named}. Do not trust the "
-                "probabilities, sets and test result until a person has looked"
-            )
+            return f"WARNING: differs from the test images: {named}; {ADVICE}"
         if self.verdict == SIMILAR:
             return f"looks like the test images: {named}"
         needs = [one.needed for one in self.tables.values() if one.needed]
