@@ -346,8 +346,8 @@ class Report:
     @property
     def verdict(self) -> str:
         """`DIFFERENT` if any table differs, `TOO_FEW` if none tells enough, else `SIMILAR`."""
-        found = {one.verdict for one in self.tables.values()}
-        return next(each for each in (DIFFERENT, SIMILAR, TOO_FEW) if each in found)
+        given = {one.verdict for one in self.tables.values()}
+        return next(each for each in (DIFFERENT, SIMILAR, TOO_FEW) if each in given)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the report as JSON values."""
