@@ -16,6 +16,7 @@ from tests.support.releases import (
     example,
     long_release,
     measured,
+    watched,
 )
 
 from dpprobe.release.page import write_page
@@ -36,7 +37,12 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "measured": (facts, {**statement, "evaluation": measured()}),
         "calibrated": (
             facts,
-            {**statement, "evaluation": measured(), "calibration": calibrated()},
+            {
+                **statement,
+                "evaluation": measured(),
+                "calibration": calibrated(),
+                "monitor": watched(),
+            },
         ),
         "long": long_release((facts, statement)),
         "hostile": (hostile, long_release((facts, statement))[1]),

@@ -15,6 +15,7 @@ from dpprobe.release.calibration_release import (
     calibration_mechanisms,
     describe_calibration,
 )
+from dpprobe.release.monitor_release import monitor_mechanisms
 from tests.support.bundles import write_example
 
 # Names that mean something to HTML, Markdown, YAML, Jinja or a terminal.
@@ -83,6 +84,20 @@ def measured(metric: str = "accuracy", value: float = 0.8125) -> dict[str, Any]:
         "test images nothing; the test result costs test images epsilon 0.2 and training images "
         "nothing.",
     }
+
+
+def watched(n: int = 1000) -> dict[str, Any]:
+    """What documents read of the tables for new images in a release's statement."""
+    (item,) = (item.scale_noise(5.9) for item in monitor_mechanisms(unusual=True))
+    (said,) = measured()["mechanisms"]
+    stated = {"name": item.name, "released": item.released, "sensitivity": item.sensitivity,
+              "noise_multiplier": item.noise_multiplier,
+              "noise_standard_deviation": item.noise_multiplier * item.sensitivity}  # fmt: skip
+    words = (
+        "Monitoring costs test images epsilon 1 and training images nothing. Everything that was "
+        "measured on test images together costs a test image epsilon 1.83."
+    )
+    return {"n": n, "mechanisms": [{**said, **stated}], "composition": words}
 
 
 def calibrated(n: int = 1000) -> dict[str, Any]:
