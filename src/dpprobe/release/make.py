@@ -678,7 +678,12 @@ class _Task:
         entropy = SystemEntropy()
         kept: dict[str, torch.Tensor] | None = {} if self.options.monitor else None
         heads = fit_heads(
-            self.method, features.train, self.plan, [_HEAD], entropy=entropy, running=self.running,
+            self.method,
+            features.train,
+            self.plan,
+            [_HEAD],
+            entropy=entropy,
+            running=self.running,
             kept=kept,
         )
         calibrated = self._calibrate_head(heads, features)
