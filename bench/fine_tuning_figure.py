@@ -1,7 +1,7 @@
 """Draws what fine-tuning gains over heads: `docs/images/fine_tuning.png`.
 
-    snakemake --cores all heads --configfile config/chest_xray_fine_tuning_local.yaml
-    python bench/fine_tuning_figure.py
+snakemake --cores all heads --configfile config/chest_xray_fine_tuning_local.yaml
+python bench/fine_tuning_figure.py
 """
 
 from __future__ import annotations
