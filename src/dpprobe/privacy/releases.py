@@ -147,11 +147,9 @@ class Releases:
     def noise_multiplier(self, name: str) -> float:
         """Returns the standard deviation of the noise of what a release returns, over its
         sensitivity; 0 without privacy."""
-        multiplier, running = (
-            self.plan.find_mechanism(name).noise_multiplier,
-            self._running_of(name),
-        )
-        return multiplier if running is None else multiplier * running.noise_growth
+        running = self._running_of(name)
+        growth = 1.0 if running is None else running.noise_growth
+        return self.plan.find_mechanism(name).noise_multiplier * growth
 
     def noise_deviation(self, name: str) -> float:
         """Returns the standard deviation of the noise of what a release returns."""
@@ -418,7 +416,7 @@ class Releases:
             raise PrivacyError(
                 f"{name}: the plan has random selections for it, not a sum with Gaussian noise"
             )
-        deviation = mechanism.noise_multiplier * mechanism.sensitivity
+        deviation = mechanism.noise_scale
         if deviation == 0:
             return 0.0
         steps = math.nextafter(deviation / step, math.inf)

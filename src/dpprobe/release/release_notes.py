@@ -120,8 +120,8 @@ def state_difference(now: Mapping[str, Any], before: Mapping[str, Any]) -> str:
 
 def _list_privacy(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[str]:
     def test_epsilon(statement: Mapping[str, Any]) -> str:
-        blocks = (statement["evaluation"], statement.get("calibration"))
-        prices = [block["epsilon"] for block in blocks if block and block["epsilon"] is not None]
+        named = (statement["evaluation"], statement.get("calibration"), statement.get("monitor"))
+        prices = [block["epsilon"] for block in named if block and block["epsilon"] is not None]
         return " and ".join(map(format_price, prices)) or "none"
 
     rows = {
@@ -129,7 +129,7 @@ def _list_privacy(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[st
         "delta": lambda each: format_small(each["delta"]),
         "unit of privacy": lambda each: in_markdown(each["unit_of_privacy"]),
         "training units (n)": lambda each: f"{each['n']:,}",
-        "epsilon of test result and calibration": test_epsilon,
+        "epsilon of test result, calibration and monitoring": test_epsilon,
     }
     for title, show in rows.items():
         yield f"| {title} | {show(old)} | {show(new)} |"
