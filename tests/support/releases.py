@@ -15,6 +15,7 @@ from dpprobe.release.calibration_release import (
     calibration_mechanisms,
     describe_calibration,
 )
+from dpprobe.release.cohorts import describe_cohort
 from dpprobe.release.monitor_release import monitor_mechanisms
 from tests.support.bundles import write_example
 
@@ -141,6 +142,15 @@ def calibrated(n: int = 1000) -> dict[str, Any]:
     }
 
 
+def following() -> dict[str, Any]:
+    """The block of a release that ends a chain of a year."""
+    earlier = [
+        {"release": f"lesions_2026_{month:02d}", "cohort": f"2026-{month:02d}", "n": 1000}
+        for month in range(1, 12)
+    ]
+    return describe_cohort("2026-12", earlier, horizon=12, n=1000, unit="patient")
+
+
 def long_release(release: Release) -> Release:
     """A release of all that makes its documents long."""
     facts, statement = release
@@ -163,6 +173,7 @@ def long_release(release: Release) -> Release:
         "unit_of_privacy": "one patient (all of their training images together)",
         "promise": statement["promise"] + more,
         "predecessor": {"name": "lesions of all clinics, " * 4, "sha256": "0123456789abcdef" * 4},
+        "cohort": following(),
         "selection": {
             "released": "the outputs of the trial with the largest noisy score",
             "trials": "geometric",

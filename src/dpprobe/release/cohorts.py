@@ -105,18 +105,20 @@ def describe_cohort(
     factorisation, place = Factorisation.make(horizon), len(earlier) + 1
     factorisation.check_place(place)
     total = n + sum(one["n"] for one in earlier)
-    said = f"This is cohort {label}, number {place} of its chain"
-    said += f" of at most {horizon}." if horizon else "."
+    said = (
+        f"Cohort {label}, number {place}{f' of at most {horizon}' if horizon else ''} in its chain."
+    )
     if earlier:
-        names = ", ".join(one["release"] for one in earlier)
+        names = [one["release"] for one in earlier]
+        listed = ", ".join(names) if place <= 4 else f"{names[0]} to {names[-1]}"
         said += (
-            f" The head also uses the noisy sums of {names}: it has learned from "
-            f"{count_noun(total, unit)}, {n:,} of them new."
+            f" With the noisy sums of {listed} it has learned from {count_noun(total, unit)}, "
+            f"{n:,} of them new."
         )
     covered = (
-        f"all {horizon} releases of the chain together"
+        f"all {horizon} releases together"
         if horizon
-        else "this release and all later ones of the chain, which use its noisy sums again"
+        else "all later releases too, which use its noisy sums"
     )
     return {
         "name": label,
