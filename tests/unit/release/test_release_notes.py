@@ -10,7 +10,13 @@ import pytest
 
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import DataError
-from dpprobe.release.bundle import FACTS_FILE, bundle_digest, read_bundle, write_sums
+from dpprobe.release.bundle import (
+    FACTS_FILE,
+    STATEMENT_FILE,
+    bundle_digest,
+    read_bundle,
+    write_sums,
+)
 from dpprobe.release.documents import format_price
 from dpprobe.release.ledger import Ledger, Limits
 from dpprobe.release.release_notes import state_difference, write_notes
@@ -137,3 +143,14 @@ def test_the_total_is_of_the_release_or_of_today(old: Path, tmp_path: Path) -> N
     assert f"The limit is epsilon 5, which leaves {5 - spent.epsilon:.3g}." in text
     assert "leaves 0." in notes(new, old, ledger=ledger, max_epsilon=0.1)
     assert not any(private in text for private in ("secret", "i" * 64, str(tmp_path), "ledger.j"))
+
+
+def test_notes_name_tables_for_new_images_and_their_price(old: Path, tmp_path: Path) -> None:
+    new = successor(old, tmp_path)
+    values = read_json(new / STATEMENT_FILE)
+    write_json(new / STATEMENT_FILE, {**values, "monitor": {"epsilon": 0.75}})
+    write_sums(new)
+    told = notes(new, old)
+    (line,) = (each for each in told.splitlines() if "calibration and monitoring" in each)
+    assert line.endswith("| 0.75 |")
+    assert "comparison of new images (--monitor)" in told
