@@ -44,7 +44,7 @@ TINY = {
     "model_args": {"img_size": 32, "depth": 4, "embed_dim": 48, "num_heads": 3},
     "preprocessing": {"size": 32},
 }
-TUNED = {"head": "fine_tune", "batch_size": "full", "steps": 2, "tune": {"blocks": 2}}
+TUNED = {"head": "fine_tune", "batch_size": 16, "steps": 2, "tune": {"blocks": 2}}
 ANALYSED: dict[str, Any] = SMALL | {
     "study": "analysed",
     "datasets": {"digits": {"source": "sklearn", "name": "digits", "test_fraction": 0.6}},

@@ -49,6 +49,6 @@ def test_a_changed_option_of_an_audit_makes_audits_and_no_heads(
     planned = workspace.planned(analysed, "audit_digits")
     assert planned["audit_cells"] == planned["audit_cells_without_privacy"] == 1
     assert planned["train_heads"] == planned["extract_features"] == planned["calibrate"] == 0
-    del analysed["audit"]["membership"]
+    analysed["audit"] = {"methods": ["least_squares", "sgd"], "runs": 50}
     planned = workspace.planned(analysed, "audit_digits")
     assert (planned["audit_cells"], planned["audit_cells_without_privacy"]) == (1, 0)
