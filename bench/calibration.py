@@ -1,12 +1,12 @@
 """Measures calibrated releases on real images: `bench/results/calibration.md`.
 
-    python bench/calibration.py [--repeats 100] [--chest TRAIN_MANIFEST TEST_MANIFEST]
+    python bench/calibration.py [--repeats 100] [--chest TRAIN_MANIFEST TEST_MANIFEST] [--cifar ...]
 
 A private head of MNIST pixels at epsilon 1 is calibrated many times, each time on other test units
 with other noise. The test units that are left measure coverage and calibration without noise.
 Beside it stands split conformal prediction and temperature scaling without privacy, on the same
-units. With `--chest` the same is done for two classes with patients as units: stored features of
-config/chest_xray_fine_tuning_local.yaml.
+units. With `--chest` the same is done for two classes with patients as units, with `--cifar` for
+CIFAR-10: stored features of config/chest_xray_fine_tuning_local.yaml and fine_tuning_local.yaml.
 """
 
 from __future__ import annotations
@@ -50,6 +50,10 @@ from dpprobe.training.job_features import JobFeatures
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench/results/calibration.md"
 DATA = ROOT.parent / "shared/data"
+STORED = {
+    "cifar": "CIFAR-10 through MobileNetV2, 10 classes",
+    "chest": "chest X-rays, 2 classes, patients",
+}
 EPSILONS, SIZES, COVERAGE, DELTA = (0.5, 1.0, 2.0), (200, 1000, 5000), 0.9, 1e-5
 
 Floats = npt.NDArray[np.float64]
@@ -97,13 +101,16 @@ def read_mnist() -> Scored:
     )
 
 
-def read_chest(train: Path, test: Path) -> Scored:
+def read_stored(name: str, train: Path, test: Path) -> Scored:
+    """Trains on stored features; patients are units where the store names them."""
     stores = FeatureStore(train), FeatureStore(test)
     rows = [store.read() for store in stores]
-    head = train_head(rows[0], np.array(stores[0].labels), 2)
-    _, units = np.unique(np.asarray(stores[1].units), return_inverse=True)
+    head = train_head(rows[0], np.array(stores[0].labels), stores[0].num_classes)
+    units = np.arange(len(rows[1]))
+    if stores[1].units is not None:
+        _, units = np.unique(np.asarray(stores[1].units), return_inverse=True)
     return Scored(
-        name="chest X-rays, 2 classes, patients",
+        name=name,
         scores=score_rows(head, rows[1])[0].astype(np.float64),
         labels=np.array(stores[1].labels),
         units=units.astype(np.int64),
@@ -264,12 +271,14 @@ def write_page(tables: dict[str, list[list[str]]], repeats: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--repeats", type=int, default=100)
-    parser.add_argument("--chest", type=Path, nargs=2, metavar="MANIFEST")
+    for option in STORED:
+        parser.add_argument(f"--{option}", type=Path, nargs=2, metavar="MANIFEST")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     sets = [read_mnist()]
-    if arguments.chest:
-        sets.append(read_chest(*arguments.chest))
+    for option, name in STORED.items():
+        if manifests := getattr(arguments, option):
+            sets.append(read_stored(name, *manifests))
     tables: dict[str, list[list[str]]] = {}
     for scored in sets:
         units = len(np.unique(scored.units))
