@@ -36,25 +36,14 @@ SMALL: dict[str, Any] = {
     "tsne": {"points": 100},
 }
 
-# Networks of a few parameters: the study of each analysis alone, for which a report is made once.
-TINY = {
-    "family": "timm",
-    "model": "vit_tiny_patch16_224",
-    "pretrained": False,
-    "model_args": {"img_size": 32, "depth": 4, "embed_dim": 48, "num_heads": 3},
-    "preprocessing": {"size": 32},
-}
-TUNED = {"head": "fine_tune", "batch_size": 16, "steps": 2, "tune": {"blocks": 2}}
+# All analyses but those of networks, with one report.
 ANALYSED: dict[str, Any] = SMALL | {
     "study": "analysed",
-    "datasets": {"digits": {"source": "sklearn", "name": "digits", "test_fraction": 0.6}},
-    "backbones": {"tiny": TINY},
     "methods": {
         "prototypes": {"head": "prototypes"},
         "least_squares": {"head": "least_squares"},
         "sgd": {"head": "sgd", "batch_size": "full", "steps": 3},
         "nonprivate": {"head": "nonprivate"},
-        "two_blocks": TUNED,
     },
     "audit": {
         "methods": ["least_squares", "sgd", "nonprivate"],
@@ -68,7 +57,6 @@ ANALYSED: dict[str, Any] = SMALL | {
         "clusters": [4],
         "memorisation": {"heads": 50, "rows": 300},
     },
-    "representation_law": {"rows": 100, "shuffles": 1},
 }
 
 
@@ -250,8 +238,8 @@ def template(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Temp
 
 @pytest.fixture
 def analysed(template: Template, workspace: Workspace) -> dict[str, Any]:
-    """A study with each analysis, finished in the workspace of the test: one run for all tests."""
-    targets = ("audits", "imbalance", "long_tail", "representation_law", "fairness", "html_report")
+    """The study ANALYSED, finished in the workspace of the test: one run for all tests."""
+    targets = ("audits", "imbalance", "long_tail", "fairness", "html_report")
     template(workspace, ANALYSED, *targets)
     return copy.deepcopy(ANALYSED)
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from .conftest import TINY, TUNED, Workspace
+from .conftest import Workspace
+from .test_representation_laws import TINY, TUNED
 
 # By block: the block, the rules that it alone plans, a block at fault and what is said of it.
 ANALYSES: dict[str, tuple[dict[str, Any], tuple[str, ...], dict[str, Any], str]] = {

@@ -8,7 +8,7 @@ from dpprobe.artifacts import read_json
 
 from .conftest import Workspace
 
-RECORD = "results/audit/digits/tiny/{}/eps-{}.json"
+RECORD = "results/audit/digits/pixels/{}/eps-{}.json"
 
 
 def test_audits_are_made_kept_and_shown(workspace: Workspace, analysed: dict[str, Any]) -> None:
@@ -25,7 +25,7 @@ def test_audits_are_made_kept_and_shown(workspace: Workspace, analysed: dict[str
     assert records["sgd", "2"]["white_box"]["runs"] == 40
     assert records["sgd", "2"]["claim"]["epsilon"] <= 2
     figures = workspace.directory / "results/figures/digits"
-    for name in ("audit", "membership_tiny-sgd-eps-2"):
+    for name in ("audit", "membership_pixels-sgd-eps-2"):
         assert (figures / f"{name}.png").is_file()
     page = (workspace.directory / "results/report.html").read_text(encoding="utf-8")
     assert '<section id="audits"' in page

@@ -20,15 +20,15 @@ def test_rare_classes_are_compared_and_shown(
     workspace: Workspace, analysed: dict[str, Any]
 ) -> None:
     results = workspace.directory / "results"
-    record = read_json(results / "imbalance/digits/tiny.json")
+    record = read_json(results / "imbalance/digits/pixels.json")
     sets = {each["name"]: each["per_class"][3] for each in record["training_sets"]}
     assert sets["digits"] > sets["digits_3_0p1"] > 0
     cells = {(c["training_set"], c["method"], c["epsilon"]): c for c in record["cells"]}
-    assert len(cells) == 2 * 5
+    assert len(cells) == 2 * 4
     rare = cells["digits_3_0p1", "prototypes", "2"]
     assert rare["private"]
     assert rare["reference"] == ["nonprivate", "inf"]
-    metrics = results / "cells/digits_3_0p1/tiny/prototypes/eps-2/metrics.json"
+    metrics = results / "cells/digits_3_0p1/pixels/prototypes/eps-2/metrics.json"
     recalls = [seed["per_class_recall"][3] for seed in read_json(metrics)["seeds"]]
     assert rare["recall"]["mean"] == pytest.approx(sum(recalls) / len(recalls))
     labels, seeds = _predictions(metrics.with_name("predictions.parquet"))
@@ -38,11 +38,11 @@ def test_rare_classes_are_compared_and_shown(
     assert rare["auc"]["mean"] == pytest.approx(np.mean(areas), abs=1e-6)
     never = sum(not (each.argmax(axis=1) == 3).any() for each in seeds)
     assert rare["never_predicted"] == never
-    assert (results / "figures/digits/imbalance_tiny.png").is_file()
+    assert (results / "figures/digits/imbalance_pixels.png").is_file()
     with (results / "tables/digits_imbalance.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {row["class"] for row in rows} == {"3"}
-    assert len(rows) == 10
+    assert len(rows) == 8
     page = (results / "report.html").read_text(encoding="utf-8")
     assert '<section id="imbalance"' in page
     assert "Recall of rare classes" in page

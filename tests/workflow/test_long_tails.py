@@ -11,10 +11,10 @@ from .conftest import Workspace
 
 def test_long_tails_are_made_kept_and_shown(workspace: Workspace, analysed: dict[str, Any]) -> None:
     results = workspace.directory / "results"
-    record = read_json(results / "long_tail/digits/tiny.json")
-    assert (record["dimension"], record["private"]) == (48, False)
+    record = read_json(results / "long_tail/digits/pixels.json")
+    assert (record["dimension"], record["private"]) == (64, False)
     assert record["memorisation"]["rows"] == 300 < record["rows"]
-    assert (results / "long_tail/digits/tiny.parquet").is_file()
+    assert (results / "long_tail/digits/pixels.parquet").is_file()
     for name in ("long_tail", "long_tail_gap"):
         assert "ot private" in (results / f"tables/{name}.md").read_text()
     assert (results / "figures/digits/long_tail.png").is_file()

@@ -4,12 +4,36 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from dpprobe.artifacts import read_json
 
-from .conftest import ANALYSED, Workspace
+from .conftest import Workspace
+
+TINY = {
+    "family": "timm",
+    "model": "vit_tiny_patch16_224",
+    "pretrained": False,
+    "model_args": {"img_size": 32, "depth": 4, "embed_dim": 48, "num_heads": 3},
+    "preprocessing": {"size": 32},
+}
+TUNED = {"head": "fine_tune", "batch_size": "full", "steps": 2, "tune": {"blocks": 2}}
 
 
-def test_laws_are_made_kept_and_shown(workspace: Workspace, analysed: dict[str, Any]) -> None:
+@pytest.fixture
+def study(small: dict[str, Any]) -> dict[str, Any]:
+    small["datasets"]["digits"]["subsample"] = {"per_class": 30}
+    return small | {
+        "backbones": {"tiny": TINY},
+        "methods": {"two_blocks": TUNED, "least_squares": {"head": "least_squares"}},
+        "epsilons": [1],
+        "representation_law": {"rows": 100, "shuffles": 1},
+        "seeds": 1,
+    }
+
+
+def test_laws_are_made_kept_and_shown(workspace: Workspace, study: dict[str, Any]) -> None:
+    workspace.run(study, "representation_law", "html_report")
     results = workspace.directory / "results"
     record = read_json(results / "layers/digits/tiny/law.json")
     assert (record["layers"], record["token"], record["private"]) == (4, "class", False)
@@ -19,17 +43,18 @@ def test_laws_are_made_kept_and_shown(workspace: Workspace, analysed: dict[str, 
     for name in ("law_fuzziness", "law_residual_one_hot"):
         assert (results / f"figures/digits/{name}_tiny.png").is_file()
     assert '<section id="laws"' in (results / "report.html").read_text(encoding="utf-8")
-    assert "Nothing to be done" in workspace.run(analysed, "representation_law").stdout
+    assert "Nothing to be done" in workspace.run(study, "representation_law").stdout
 
-    analysed["representation_law"]["rows"] = 120
-    planned = workspace.planned(analysed, "representation_law_digits")
+    study["representation_law"]["rows"] = 120
+    planned = workspace.planned(study, "representation_law")
     assert planned["measure_law"] == 1
     assert planned["tune_network"] == planned["extract_features"] == 0
 
 
-def test_the_frozen_network_alone_needs_no_networks(workspace: Workspace) -> None:
-    law = ANALYSED["representation_law"] | {"methods": []}
-    study = ANALYSED | {"representation_law": law}
+def test_the_frozen_network_alone_needs_no_networks(
+    workspace: Workspace, study: dict[str, Any]
+) -> None:
+    study["representation_law"]["methods"] = []
     planned = workspace.planned(study, "results/layers/digits/tiny/law.json")
     assert planned["measure_law"] == 1
     assert planned["tune_network"] == planned["extract_features"] == 0
