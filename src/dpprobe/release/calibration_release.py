@@ -38,7 +38,6 @@ from dpprobe.privacy.entropy import Entropy
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import Mechanism, Plan, full_batch, split_budget
 from dpprobe.privacy.releases import Releases
-from dpprobe.privacy.statement import mechanism_values
 from dpprobe.release import calibration
 from dpprobe.release.evaluation import (
     COUNTS,
@@ -47,6 +46,7 @@ from dpprobe.release.evaluation import (
     count_steps,
     find_usable,
     label_counts,
+    priced_values,
     score_test_rows,
     weights_of_rows,
 )
@@ -101,7 +101,7 @@ def calibration_mechanisms(*, classes: int, multi_label: bool) -> tuple[Mechanis
 def check_calibration_size(plan: Plan) -> None:
     """Raises PrivacyError, by public numbers, if the noise would leave no useful sets."""
     counts = plan.mechanisms[-1]
-    deviation = counts.noise_multiplier * counts.sensitivity
+    deviation = counts.noise_scale
     fewest = calibration.fewest_units(deviation)
     if counts.name == COUNTS:
         fewest = max(fewest, math.ceil(FEWEST_OF_AUC * deviation))
@@ -137,11 +137,7 @@ def calibrate_head(
     return {
         **describe_calibration(noisy, plan.mechanisms, plan.n),
         **noisy,
-        "n": plan.n,
-        "epsilon": plan.realised_epsilon,
-        "epsilon_target": plan.epsilon,
-        "delta": plan.delta,
-        "mechanisms": [mechanism_values(item, plan) for item in plan.mechanisms],
+        **priced_values(plan),
         "composition": composition,
     }
 
@@ -164,7 +160,7 @@ def describe_calibration(
 ) -> dict[str, Any]:
     """Derives the published numbers from noisy sums and counts, by their mechanism's name."""
     counts = mechanisms[-1]
-    deviation = counts.noise_multiplier * counts.sensitivity
+    deviation = counts.noise_scale
     if COUNTS in noisy:
         edges, table = (np.array(noisy[COUNTS][name], float) for name in ("edges", "counts"))
         return _describe_two(edges, bin_middles(edges), table, n=n, deviation=deviation)

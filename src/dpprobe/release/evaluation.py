@@ -234,11 +234,7 @@ def evaluate_heads(
         "value": estimate.value,
         "interval": [estimate.low, estimate.high],
         "standard_error": estimate.standard_error,
-        "n": plan.n,
-        "epsilon": plan.realised_epsilon,
-        "epsilon_target": plan.epsilon,
-        "delta": plan.delta,
-        "mechanisms": [mechanism_values(item, plan) for item in plan.mechanisms],
+        **priced_values(plan),
         "released": released_words(metric, estimate, plan, remark),
         "composition": composition,
         **recalled,
@@ -266,6 +262,17 @@ def check_telling(plan: Plan, *, classes: int = 2) -> None:
             f"of each class, but there are {plan.n} test units in total; write a larger epsilon, "
             "use more test units, or remove evaluate"
         )
+
+
+def priced_values(plan: Plan) -> dict[str, Any]:
+    """Returns what a block of a statement says of the price of its numbers from test units."""
+    return {
+        "n": plan.n,
+        "epsilon": plan.realised_epsilon,
+        "epsilon_target": plan.epsilon,
+        "delta": plan.delta,
+        "mechanisms": [mechanism_values(item, plan) for item in plan.mechanisms],
+    }
 
 
 def fewest_of_a_class(plan: Plan) -> float:

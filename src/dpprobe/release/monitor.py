@@ -277,7 +277,7 @@ class Watch:
         self._typical = bundle.arrays.get(TYPICAL)
         try:
             (mechanism,) = mechanisms_of(block)
-            self._deviation = mechanism.noise_multiplier * mechanism.sensitivity
+            self._deviation = mechanism.noise_scale
             self._n, self._edges = int(block["n"]), dict(block["edges"])
             tables = {name: np.array(each, float) for name, each in block["tables"].items()}
             sizes = {name: len(each) + 1 for name, each in self._edges.items()}

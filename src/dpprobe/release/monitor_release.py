@@ -27,13 +27,13 @@ from dpprobe.privacy.entropy import Entropy
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import Mechanism, Plan, full_batch
 from dpprobe.privacy.releases import Releases
-from dpprobe.privacy.statement import mechanism_values
 from dpprobe.release import monitor
 from dpprobe.release.calibration import Calibration
 from dpprobe.release.evaluation import (
     check_mechanisms,
     count_steps,
     find_usable,
+    priced_values,
     score_test_rows,
     weights_of_rows,
 )
@@ -72,9 +72,7 @@ def monitor_mechanisms(*, unusual: bool) -> tuple[Mechanism, ...]:
 
 def check_monitor_size(plan: Plan) -> None:
     """Raises PrivacyError, by public numbers, if the noise would hide every change."""
-    fewest = math.ceil(
-        FEWEST * plan.mechanisms[0].noise_multiplier * plan.mechanisms[0].sensitivity
-    )
+    fewest = math.ceil(FEWEST * plan.mechanisms[0].noise_scale)
     if plan.n < fewest:
         raise PrivacyError(
             f"monitor: {plan.n} test units are too few: epsilon {plan.epsilon:g} needs {fewest}; "
@@ -120,11 +118,7 @@ def monitor_head(
     return {
         "tables": {name: part.tolist() for name, part in zip(sizes, parts, strict=True)},
         "edges": edges,
-        "n": plan.n,
-        "epsilon": plan.realised_epsilon,
-        "epsilon_target": plan.epsilon,
-        "delta": plan.delta,
-        "mechanisms": [mechanism_values(item, plan) for item in plan.mechanisms],
+        **priced_values(plan),
         "composition": composition,
     }
 

@@ -195,7 +195,7 @@ def check_monitor(
 def _check_totals(tables: Values, sizes: Mapping[str, int], tested: Plan) -> None:
     """Compares the totals of tables, which all count these rows, apart from noise."""
     (item,) = tested.mechanisms
-    deviation, totals = item.noise_multiplier * item.sensitivity, {}
+    deviation, totals = item.noise_scale, {}
     for name, size in sizes.items():
         counts = [read_real(name, each) for each in tables[name]]
         require_true(len(counts) == size, f"{name}: {len(counts)} cells instead of {size}")
