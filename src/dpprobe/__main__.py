@@ -13,6 +13,7 @@ from dpprobe.doctor.doctor_command import add_command as add_doctor
 from dpprobe.draft.init_command import add_command as add_init
 from dpprobe.errors import DpprobeError
 from dpprobe.release.commands import add_commands
+from dpprobe.release.site_commands import add_command as add_site
 from dpprobe.reporting.plan_command import add_command as add_plan
 from dpprobe.reporting.results_command import add_command as add_results
 from dpprobe.study import catalog
@@ -36,6 +37,7 @@ def main() -> None:
     add_init(commands)
     add_plan(commands)
     add_results(commands)
+    add_site(commands)
     add_rollback(commands)
     add_doctor(commands)
     arguments, words = parser.parse_known_args()

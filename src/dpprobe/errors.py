@@ -58,6 +58,12 @@ class PrivacyError(DpprobeError):
     """A mechanism cannot run as planned, or its epsilon cannot be computed."""
 
 
+class WaitingError(DpprobeError):
+    """Other sites have not answered yet; the same command goes on once they have."""
+
+    passes = True
+
+
 class BudgetError(PrivacyError):
     """A release or a fit would cost more epsilon than the budget of its dataset allows."""
 

@@ -20,7 +20,7 @@ from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.entropy import SEEDED, Entropy
 from dpprobe.privacy.plan import Plan
-from dpprobe.privacy.releases import Observer, Releases
+from dpprobe.privacy.releases import Observer, Releases, Shared
 from dpprobe.privacy.running_sums import RunningSums
 
 
@@ -34,6 +34,7 @@ def fit_heads(
     entropy: Entropy = SEEDED,
     observer: Observer | None = None,
     running: RunningSums | None = None,
+    shared: Shared | None = None,
     kept: dict[str, torch.Tensor] | None = None,
 ) -> Heads:
     """Trains a method's head once for each seed, all seeds together where that pays.
@@ -47,6 +48,7 @@ def fit_heads(
       entropy: source of random numbers; `SystemEntropy` for a release.
       observer: for an audit; sees every release before and after its noise.
       running: the cohorts before these rows, whose released sums the head also uses; one seed.
+      shared: adds up the sums of several sites, of which the data are one's; one seed.
       kept: receives released second moments by name, with their noise; not those of a search.
 
     Raises:
@@ -56,6 +58,8 @@ def fit_heads(
     check_inputs(method, data, plan, seeds)
     if running is not None and method.cohort_fault:
         raise ConfigError(method.cohort_fault)
+    if shared is not None and (fault := method.sites_fault(plan.n)):
+        raise ConfigError(fault)
     if entropy.secret and not method.is_exact:
         raise PrivacyError(
             f"head {method.head}: a release needs exact sums, but this head does not compute "
@@ -67,8 +71,9 @@ def fit_heads(
     transforms: list[Transform] = []
     for group in groups:
         releases = Releases(
-            plan, group, data.device, entropy=entropy, observer=observer, running=running
-        )
+            plan, group, data.device,
+            entropy=entropy, observer=observer, running=running, shared=shared,
+        )  # fmt: skip
         releases.kept = kept
         with full_float32_products():
             rows = normalise_rows(data, method.normalize, releases)

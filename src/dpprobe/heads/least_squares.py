@@ -96,9 +96,10 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
         )
 
         def solve_seed(seed_releases: Releases) -> torch.Tensor:
+            # both before either is used: several sites send the two sums together
             noisy = seed_releases.release_symmetric(GRAM, gram.one_seed)[0]
-            matrix = estimate_spectrum(noisy, seed_releases.noise_deviation(GRAM))
             right = seed_releases.release_gaussian(TARGETS, targets.one_seed)[0]
+            matrix = estimate_spectrum(noisy, seed_releases.noise_deviation(GRAM))
             noise = [seed_releases.noise_multiplier(name) for name in (GRAM, TARGETS)]
             ridge = ridge_of(design, options.ridge, options.longest, noise[0], noise[1], matrix)
             weights = design.make_weights(matrix.solve_ridge(right, ridge) * norm)

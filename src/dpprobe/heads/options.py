@@ -166,6 +166,22 @@ class MethodOptions(Options, ABC):
             )
         return None
 
+    def sites_fault(self, n: int) -> str | None:
+        """Explains why several sites of n units together cannot train the head, if so."""
+        if not self.is_exact:
+            return (
+                f"head {self.head}: sites add up exact sums, which it does not compute; write "
+                "`engine: exact`, or another head"
+            )
+        if self.priced_selection(n) is not None:
+            return f"head {self.head}: sites cannot search together; write the head to train"
+        if any(each.sample_rate < 1 for each in self.list_mechanisms(n)):
+            return (
+                f'head {self.head}: sites add up sums of all rows; write `batch_size: "full"`, or '
+                "least_squares, prototypes or feature_covariance"
+            )
+        return None
+
     @property
     def audit_fault(self) -> str | None:
         """The reason why an audit does not see all releases of a fit; None if it does."""

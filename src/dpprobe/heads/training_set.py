@@ -55,6 +55,7 @@ class TrainingSet:
       units: units of privacy with several rows; None if each row is a unit.
       device: for a source's blocks; features in memory stay where they are.
       crops: reads other versions of the same rows, with equal labels and units; see `Rows.crops`.
+      agreed_n: units of all sites, if the rows are those of one; see `sites.shared_sums`.
 
     Raises:
       DataError: if shapes, types or labels are not these.
@@ -69,6 +70,7 @@ class TrainingSet:
         units: Units | None = None,
         device: str | torch.device = "cpu",
         crops: Callable[[], Sequence[TrainingSet]] | None = None,
+        agreed_n: int | None = None,
     ) -> None:
         self.features: torch.Tensor | None = None
         if isinstance(features, torch.Tensor):
@@ -87,7 +89,12 @@ class TrainingSet:
                 f"units: given for {len(units.members)} rows, but there are {self.rows} rows"
             )
         self.units = units
-        self.n = self.rows if units is None else units.count
+        own = self.rows if units is None else units.count
+        if agreed_n is not None and agreed_n < own:
+            raise DataError(
+                f"training rows: {own} units of privacy, but all sites together have {agreed_n}"
+            )
+        self.n = own if agreed_n is None else agreed_n
         self.multi_label = labels.ndim == 2
         self.num_classes = num_classes
         self._read_crops = crops

@@ -95,6 +95,16 @@ class Observer(Protocol):
     def replace_sampler(self, seed: int, sampler: Sampler) -> Sampler: ...
 
 
+class Shared(Protocol):
+    """The part of a site in sums over several sites; see `sites.shared_sums`."""
+
+    def add_up(
+        self, name: str, own: Integers, *, step: float, deviation: float, symmetric: bool
+    ) -> Integers:
+        """Returns the noisy total of all sites, in steps, of the shape of this site's sum."""
+        ...
+
+
 class Releases:
     """Adds a plan's noise to sums, each seed's from its own stream, and counts the releases.
 
@@ -102,6 +112,7 @@ class Releases:
       entropy: the source of all random numbers; published seeds by default.
       observer: of an audit; None elsewhere.
       running: the cohorts before this one, to whose sums a release adds; None elsewhere.
+      shared: adds up the sums of several sites, with their noise; None elsewhere.
       kept: if set, receives each released symmetric matrix by name, of the first seed.
     """
 
@@ -116,10 +127,12 @@ class Releases:
         entropy: Entropy = SEEDED,
         observer: Observer | None = None,
         running: RunningSums | None = None,
+        shared: Shared | None = None,
     ) -> None:
-        if running is not None and (observer or len(seeds) != 1 or not plan.private):
+        several = running is not None or shared is not None
+        if several and (observer or len(seeds) != 1 or not plan.private):
             raise PrivacyError(
-                "sums of several cohorts: one private fit at a time, without an audit"
+                "sums of several cohorts or sites: one private fit at a time, without an audit"
             )
         if entropy.secret and observer is not None:
             raise PrivacyError(
@@ -131,6 +144,7 @@ class Releases:
         self.entropy = entropy
         self.observer = observer
         self.running = running
+        self.shared = shared
         self._taken: Counter[str] = Counter()
         self._samplers: dict[tuple[str, int], RoundedGaussian] = {}
         self._handed_out: set[int] = set()
@@ -138,7 +152,10 @@ class Releases:
 
     def make_part(self, plan: Plan, seeds: Sequence[int]) -> Releases:
         """Returns the releases of a part of this fit, which are counted separately."""
-        return Releases(plan, seeds, self.device, entropy=self.entropy, observer=self.observer)
+        return Releases(
+            plan, seeds, self.device, entropy=self.entropy, observer=self.observer,
+            shared=self.shared,
+        )  # fmt: skip
 
     def sensitivity(self, name: str) -> float:
         """Returns the norm that rows are clipped to; infinite without privacy."""
@@ -181,6 +198,8 @@ class Releases:
         units = sums.units
         if (running := self._running_of(name)) is not None:
             return self._release_running(name, sums, running, _add_to_all)
+        if self.shared is not None:
+            return self._release_shared(name, sums, self.shared, symmetric=False)
         if self.observer is None and units.device.type == "cpu" and units.dtype == torch.float64:
             return self._release_at_once(name, sums, deviation)
         return self._add_rounded_noise(name, sums, partial(_add_to_all, deviation=deviation))
@@ -206,6 +225,8 @@ class Releases:
             return sums.values
         if (running := self._running_of(name)) is not None:
             released = self._release_running(name, sums, running, _add_to_triangle)
+        elif self.shared is not None:
+            released = self._release_shared(name, sums, self.shared, symmetric=True)
         else:
             add_noise = partial(_add_to_triangle, deviation=deviation)
             released = self._add_rounded_noise(name, sums, add_noise)
@@ -300,6 +321,8 @@ class Releases:
 
     def open_keystream(self, seed: int, use: str) -> Keystream:
         """Returns the random words of one use of a seed; raises PrivacyError at a second call."""
+        if self.shared is not None:
+            raise PrivacyError(f"{use}: the noise of several sites is each site's, not the fit's")
         if (use, seed) in self._streams:
             raise PrivacyError(f"{use}: its random words were already used; nothing is released")
         self._streams.add((use, seed))
@@ -326,6 +349,8 @@ class Releases:
                 "`engine: exact`"
             )
         self.plan.find_mechanism(name)
+        if self.shared is not None:
+            raise PrivacyError(f"{name}: float32 noise is not for sums of several sites")
         chosen = self.seeds if seeds is None else tuple(seeds)
         if self._handed_out & set(chosen):
             raise PrivacyError(f"{name}: its noise was already used; nothing is released")
@@ -383,6 +408,17 @@ class Releases:
         output: npt.NDArray[np.float64] = mixed.astype(np.float64) * step
         total = running.take_output(name, output)
         return torch.from_numpy(total)[None].to(self.device)
+
+    def _release_shared(
+        self, name: str, sums: GridSum, shared: Shared, *, symmetric: bool
+    ) -> torch.Tensor:
+        """Returns the noisy total of all sites' sums, to which this site adds its own."""
+        self._require_whole(name, sums.units)
+        own = sums.units[0].cpu().numpy().astype(np.int64)
+        deviation = self._deviation_in_steps(name, sums.step)
+        total = shared.add_up(name, own, step=sums.step, deviation=deviation, symmetric=symmetric)
+        values = torch.from_numpy(total.astype(np.float64)).mul_(sums.step)
+        return values[None].to(self.device)
 
     def _add_rounded_noise(
         self, name: str, sums: GridSum, add: Callable[[RoundedGaussian, torch.Tensor], None]
@@ -448,6 +484,14 @@ class Releases:
         if key not in self._samplers:
             self._samplers[key] = RoundedGaussian(self.open_keystream(seed, f"noise of {name}"))
         return self._samplers[key]
+
+
+def add_rounded_noise(
+    sampler: RoundedGaussian, numbers: Integers, deviation: float, *, symmetric: bool
+) -> None:
+    """Adds a release's noise to whole numbers in place; symmetric ones are [d, d]."""
+    add = _add_to_triangle if symmetric else _add_to_all
+    add(sampler, torch.from_numpy(numbers), deviation)
 
 
 def _add_to_all(sampler: RoundedGaussian, numbers: torch.Tensor, deviation: float) -> None:

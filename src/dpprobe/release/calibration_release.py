@@ -37,7 +37,7 @@ from dpprobe.privacy.calibration import price_plan
 from dpprobe.privacy.entropy import Entropy
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import Mechanism, Plan, full_batch, split_budget
-from dpprobe.privacy.releases import Releases
+from dpprobe.privacy.releases import Releases, Shared
 from dpprobe.release import calibration
 from dpprobe.release.evaluation import (
     COUNTS,
@@ -113,13 +113,20 @@ def check_calibration_size(plan: Plan) -> None:
 
 
 def calibrate_head(
-    heads: Heads, features: JobFeatures, plan: Plan, entropy: Entropy, *, composition: str
+    heads: Heads,
+    features: JobFeatures,
+    plan: Plan,
+    entropy: Entropy,
+    *,
+    composition: str,
+    shared: Shared | None = None,
 ) -> dict[str, Any]:
     """Calibrates one released head on the test units: the block `calibration` of a statement.
 
     Args:
       plan: calibrated for `calibration_mechanisms` on n = test units.
       composition: says how this price adds to the others.
+      shared: adds up the counts of several sites.
 
     Raises PrivacyError for another plan, and for several heads.
     """
@@ -130,7 +137,7 @@ def calibrate_head(
     )
     if len(heads.seeds) != 1:
         raise PrivacyError(f"calibrate: {len(heads.seeds)} heads share one epsilon; pass one head")
-    releases = Releases(plan, heads.seeds, torch.device("cpu"), entropy=entropy)
+    releases = Releases(plan, heads.seeds, torch.device("cpu"), entropy=entropy, shared=shared)
     scores, weights = score_test_rows(heads, features), weights_of_rows(features, plan)
     noisy = _release_tables(scores, features.test_labels, weights, releases)
     releases.check_counts()

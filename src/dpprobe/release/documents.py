@@ -100,6 +100,7 @@ def shared_values(
         "watched": watched and items(watched["composition"]),
         "tested": bool(evaluation or sure or watched),
         "predecessor": statement.get("predecessor"),
+        "sites": (sites := statement.get("sites")) and items(sites["words"]),
         "cohort": (cohort := statement.get("cohort")) and items(cohort["words"]),
         "spent": items(state_spent(statement["ledger"])),
         "use": facts.card.intended_use or items(INTENDED_USE),

@@ -51,7 +51,7 @@ from dpprobe.heads.scoring import score_rows
 from dpprobe.privacy.entropy import Entropy
 from dpprobe.privacy.grid import Grid, GridSum
 from dpprobe.privacy.plan import Mechanism, Plan, full_batch, split_budget
-from dpprobe.privacy.releases import Releases
+from dpprobe.privacy.releases import Releases, Shared
 from dpprobe.privacy.statement import mechanism_values
 from dpprobe.release.calibration import Calibration
 from dpprobe.release.class_recalls import (
@@ -192,6 +192,7 @@ def evaluate_heads(
     composition: str,
     calibration: Calibration | None = None,
     keep_counts: bool = False,
+    shared: Shared | None = None,
 ) -> dict[str, Any]:
     """Measures one released head on the test units: the block `evaluation` of a statement.
 
@@ -202,6 +203,7 @@ def evaluate_heads(
       composition: says how this price adds to the head's.
       calibration: changes the answers of a head of two classes, and so its accuracy.
       keep_counts: publish an AUC's counts too, for a calibration.
+      shared: adds up the counts of several sites.
     """
     classes = len(features.class_names)
     check_evaluation_plan(plan, metric, classes=classes, multi_label=features.multi_label)
@@ -211,7 +213,7 @@ def evaluate_heads(
     scores = score_test_rows(heads, features)
     if calibration is not None:
         scores = calibration.rescale(scores)
-    releases = Releases(plan, heads.seeds, torch.device("cpu"), entropy=entropy)
+    releases = Releases(plan, heads.seeds, torch.device("cpu"), entropy=entropy, shared=shared)
     remark, recalled = "", {}
     if metric == "accuracy":
         estimate = _release_accuracy(scores, features.test_labels, weights, link, releases)
@@ -347,7 +349,7 @@ def weights_of_rows(features: JobFeatures, plan: Plan) -> Floats:
     """Returns the weight of each test example in its unit; raises PrivacyError for other units."""
     codes, rows = features.test_units, len(features.test_labels)
     of_images = plan.unit == "image"
-    units = rows if of_images else count_units(codes)
+    units = features.agreed_test_n or (rows if of_images else count_units(codes))
     if units != plan.n:
         raise PrivacyError(
             f"evaluate: the plan is for n = {plan.n} test units of kind {plan.unit}, but the test "

@@ -22,6 +22,7 @@ import logging
 import math
 import os
 import shutil
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -39,7 +40,7 @@ from dpprobe.artifacts import (
     when_there_is_room,
 )
 from dpprobe.data.options import DatasetOptions, Headline
-from dpprobe.errors import ConfigError, DataError, PrivacyError, StoreError
+from dpprobe.errors import ConfigError, DataError, PrivacyError, StoreError, WaitingError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.text_embeddings import check_classes
 from dpprobe.heads.facts import DataFacts
@@ -49,7 +50,7 @@ from dpprobe.heads.normalisation import CENTRE
 from dpprobe.heads.options import MethodOptions
 from dpprobe.options import resolve_path
 from dpprobe.privacy.calibration import calibrate
-from dpprobe.privacy.entropy import SystemEntropy
+from dpprobe.privacy.entropy import SEEDED, Entropy, SystemEntropy
 from dpprobe.privacy.limits import delta_fault
 from dpprobe.privacy.plan import Mechanism, Patients, Plan
 from dpprobe.privacy.risk import nominal_epsilon, read_budget
@@ -89,11 +90,14 @@ from dpprobe.release.packing import describe_head, pack_head
 from dpprobe.release.release_choice_price import choice_block
 from dpprobe.release.release_statement import published_options, release_statement
 from dpprobe.release.signing import read_private_key
+from dpprobe.release.site_part import SitePart
 from dpprobe.release.unit_hashes import Units, find_tables
 from dpprobe.release.usefulness import check_metric, check_usefulness
 from dpprobe.release.verification.predecessors import identify_bundle
-from dpprobe.results.unit_counts import count_units, unit_codes
-from dpprobe.study.options import EvaluateOptions, ReleaseOptions
+from dpprobe.sites.agreement import Agreement, Offer
+from dpprobe.sites.exchange import Exchange
+from dpprobe.sites.shared_sums import SharedSums, SumsMissing
+from dpprobe.study.options import EvaluateOptions, ReleaseOptions, SitesOptions
 from dpprobe.study.study import Study
 from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.job_features import JobFeatures, read_job_features
@@ -111,6 +115,7 @@ _HEAD = 0
 # Options of a release that change nothing of its head.
 NOT_OF_THE_HEAD = {"card", "sign_key", "allow_useless"}
 DOCUMENTS_BYTES = 1_000_000  # of a bundle without its weights
+_POLL_SECONDS = 2.0  # between looks at the other sites' files
 
 Block = dict[str, Any] | None  # of a statement
 
@@ -131,24 +136,25 @@ def make_release(
     `audit` is the record of an audit, and `benchmark` the `metrics.json`, of the study's cell of
     the same method and epsilon. Nothing is booked if an error shows beforehand.
     """
-    task = _Task(
+    task = ReleaseTask(
         study=study, name=name, train=train, test=test, output=output, cache=cache, audit=audit,
         benchmark=benchmark,
     )  # fmt: skip
-    if not task.finish_earlier():
-        task.make_release()
+    task.run(wait_minutes=task.options.sites.wait_minutes if task.options.sites else 0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Task:
+class ReleaseTask:
+    """A release of a study, with the files that it reads and writes."""
+
     study: Study
     name: str
     train: Path
     test: Path
     output: Path
     cache: Path
-    audit: Path | None
-    benchmark: Path | None
+    audit: Path | None = None
+    benchmark: Path | None = None
 
     @cached_property
     def options(self) -> ReleaseOptions:
@@ -208,12 +214,9 @@ class _Task:
 
     def _chain_binds(self) -> dict[str, str]:
         store = self.stores[0]
-        backbone = (
-            store.weights_sha256, dict(store.backbone_options), dict(store.preprocessing)
-        )  # fmt: skip
         return {
             "method": hash_value(published_options(self.method)),
-            "backbone": hash_value(backbone),
+            "backbone": hash_value(self._backbone_facts()),
             "class list": hash_value(list(store.class_names)),
             "epsilon or delta": hash_value([each.to_dict() for each in self.plan.mechanisms]),
             "unit of privacy": hash_value([self.unit, self.dataset.unit_name()]),
@@ -254,7 +257,108 @@ class _Task:
 
     @cached_property
     def inputs(self) -> FitInputs:
-        return FitInputs(self.stores[0], self.unit)
+        """The training examples; those of several sites count with all units of all sites."""
+        agreement = self.agreement
+        return FitInputs(self.stores[0], self.unit, None if agreement is None else agreement.n)
+
+    # of several sites
+
+    @cached_property
+    def site(self) -> SitePart | None:
+        """This site's part of a release of several sites; None for other releases."""
+        if self.options.sites is None:
+            return None
+        return SitePart(
+            release=self.name,
+            options=self.options.sites,
+            private=self.ledger.path.parent / f"site-{self.name}",
+            terms=self._list_terms(self.options.sites),
+        )
+
+    @cached_property
+    def agreement(self) -> Agreement | None:
+        """The offers of all sites; WaitingError before all are there."""
+        if self.site is None:
+            return None
+        return self.site.read_agreement(n=self._own_n, test_n=self._own_test_n)
+
+    @cached_property
+    def exchange(self) -> Exchange | None:
+        if self.site is None or self.agreement is None:
+            return None
+        return self.site.open_exchange(self.agreement)
+
+    @property
+    def _own_n(self) -> int:
+        return FitInputs(self.stores[0], self.unit).n
+
+    @property
+    def _own_test_n(self) -> int:
+        return FitInputs(self.stores[1], self.unit).n
+
+    def _list_terms(self, sites: SitesOptions) -> dict[str, Any]:
+        """Lists what all sites must have alike, by the words of an error."""
+        store = self.stores[0]
+        method = self.asked_method
+        options = method.for_release() if not method.is_undecided else method
+        evaluate, calibrate, monitor = (
+            each and each.model_dump(mode="json")
+            for each in (self.options.evaluate, self.options.calibrate, self.options.monitor)
+        )
+        return {
+            "members": dict(sites.members),
+            "aggregator": sites.aggregator,
+            "colluders": sites.colluders,
+            "release": self.name,
+            "class list": list(store.class_names),
+            "kind of labels": "several" if store.multi_label else "one",
+            "dimension": store.dimension,
+            "unit of privacy": self.unit,
+            "backbone": hash_value(self._backbone_facts()),
+            "method": published_options(options),
+            "public files": [sha256_file(Path(path)) for path in method.input_files()],
+            "epsilon": self.options.token,
+            "delta": self.delta,
+            "accountant": self.study.accountant,
+            "evaluate": evaluate,
+            "calibrate": calibrate,
+            "monitor": monitor,
+        }
+
+    def _backbone_facts(self) -> list[Any]:
+        store = self.stores[0]
+        return [store.weights_sha256, dict(store.backbone_options), dict(store.preprocessing)]
+
+    def make_offer(self) -> tuple[Offer, Path]:
+        """Writes this site's signed offer into the exchange."""
+        if self.site is None:
+            raise ConfigError(f"release {self.name}: has no `sites`, so there is nothing to offer")
+        self._drop_abandoned()
+        return self.site.make_offer(n=self._own_n, test_n=self._own_test_n)
+
+    def run(self, *, wait_minutes: float = 0) -> None:
+        """Makes the release, or finishes it; waits so long for other sites' files."""
+        deadline = time.monotonic() + 60 * wait_minutes
+        last = ""
+        while True:
+            try:
+                if not self.finish_earlier():
+                    self.make_release()
+                return
+            except WaitingError as waiting:
+                if time.monotonic() >= deadline:
+                    raise
+                if str(waiting) != last:
+                    logger.info("waiting: %s", waiting)
+                last = str(waiting)
+            self._forget_agreement()
+            time.sleep(_POLL_SECONDS)
+
+    def _forget_agreement(self) -> None:
+        """Drops values that depend on the offers of all sites."""
+        if "agreement" not in vars(self):
+            for name in ("inputs", "facts", "method", "plan", "exchange"):
+                vars(self).pop(name, None)
 
     @cached_property
     def delta(self) -> float:
@@ -320,11 +424,9 @@ class _Task:
         return compose_test_price(self.test_plan, self.calibration_plan, self.monitor_plan)
 
     def _plan_test(self, mechanisms: tuple[Mechanism, ...], epsilon: float) -> Plan:
-        store = self.stores[1]
-        units = count_units(unit_codes(store.units)) if self.unit == "patient" else None
         plan = calibrate(
             mechanisms,
-            n=store.rows if units is None else units,
+            n=self._own_test_n if self.agreement is None else self.agreement.test_n,
             epsilon=epsilon,
             delta=self.delta,
             accountant="pld",  # exact, and what `verify` uses: nothing here samples
@@ -407,6 +509,8 @@ class _Task:
             if entry.state != "abandoned" or entry.booking.release != self.name:
                 continue
             self._cohort_path(entry).unlink(missing_ok=True)
+            if self.site is not None and self.ledger.entry_of(self.name) is None:
+                self.site.drop_private()
             for folder in (self._staged_folder(entry), self._partial_folder(entry)):
                 if folder.exists():
                     shutil.rmtree(folder)
@@ -442,6 +546,8 @@ class _Task:
         if entry.state == "closed" and _has_digest(staged, entry.digest):
             self._publish_bundle(staged)
             return True
+        if entry.state == "open" and self.site is not None:
+            return False  # its noise is fixed by its secret, so it may continue
         raise PrivacyError(self._explain_stuck(entry))
 
     def _check_listed(self) -> None:
@@ -586,7 +692,9 @@ class _Task:
         )
         self.output.parent.mkdir(parents=True, exist_ok=True)
         require_room(self.output.parent, DOCUMENTS_BYTES)
-        entry = self.ledger.book_release(
+        if self.site is not None and self.agreement is not None:
+            self.site.keep_agreement(self.agreement)
+        entry = self._find_open() or self.ledger.book_release(
             self.make_booking(),
             Limits(
                 # the limit is at the dataset's delta, whatever delta a release has
@@ -599,13 +707,13 @@ class _Task:
         )
         logger.info("release %s: recorded as entry %d", self.name, entry.number)
         with tell_of_entry(f"{entry.number} of {self.ledger.path}"):
-            heads, *measured = self._draw_head(features)
+            heads, sites, measured = self._draw_head(features)
             self._keep_cohort(heads, entry)
             staged = self._staged_folder(entry)
 
             facts = self._describe_bundle(backbone, heads)
             statement = self._state_promise(
-                facts, *measured, choice=choice, evidence=evidence, entry=entry
+                facts, *measured, choice=choice, evidence=evidence, entry=entry, sites=sites
             )
             when_there_is_room(
                 staged.parent,
@@ -618,10 +726,19 @@ class _Task:
             )  # fmt: skip
             self._close_entry(entry, staged)
             self._publish_bundle(staged)
+            if self.site is not None:
+                self.site.drop_secret()
+
+    def _find_open(self) -> Entry | None:
+        """Returns the open entry of a release of several sites, which resumes with its secret."""
+        return None if self.site is None else self.ledger.entry_of(self.name)
 
     def _check_usefulness(self) -> None:
         """Looks at the benchmark; for a later cohort, whose benchmark has new rows only, plans."""
         facts, running = self.facts, self.running
+        if self.site is not None:
+            check_usefulness(self.name, benchmark=None, facts=facts)
+            return
         if running is None or not running.earlier:
             check_usefulness(self.name, benchmark=self.benchmark, facts=facts)
             return
@@ -673,9 +790,31 @@ class _Task:
         private.check_files(self.method)
         private.check_rows(self.method)
 
-    def _draw_head(self, features: JobFeatures) -> tuple[Heads, Block, Block, Block]:
-        """Draws the head, its test result, calibration and tables, if any: all that is random."""
-        entropy = SystemEntropy()
+    def _draw_head(self, features: JobFeatures) -> tuple[Heads, Block, list[Block]]:
+        """Draws all that is random: the head, and its test result, calibration and tables, if any.
+
+        With several sites this is the total of what all have sent, and the second value says so.
+        """
+        if self.site is None or self.exchange is None or self.agreement is None:
+            heads, *blocks = self._fit_and_measure(features, SystemEntropy(), None)
+            return heads, None, blocks
+        features = replace(features, agreed_test_n=self.agreement.test_n)
+        while True:
+            if self.exchange.has_sent(number := self.exchange.next_round):
+                self.exchange.send_again(number)
+                self.site.require_round(self.exchange, number)
+            shared = self.site.open_sums(self.exchange, self.method.running_sums or ())
+            try:
+                # the sites share no random numbers but public ones, such as initial weights
+                heads, *blocks = self._fit_and_measure(features, SEEDED, shared)
+            except SumsMissing as missing:
+                self.site.send_sums(self.exchange, missing)
+            else:
+                return heads, self.site.describe(shared, self.agreement, unit=self.unit), blocks
+
+    def _fit_and_measure(
+        self, features: JobFeatures, entropy: Entropy, shared: SharedSums | None
+    ) -> tuple[Heads, Block, Block, Block]:
         kept: dict[str, torch.Tensor] | None = {} if self.options.monitor else None
         heads = fit_heads(
             self.method,
@@ -684,16 +823,18 @@ class _Task:
             [_HEAD],
             entropy=entropy,
             running=self.running,
+            shared=shared,
             kept=kept,
         )
-        calibrated = self._calibrate_head(heads, features)
+        calibrated = self._calibrate_head(heads, features, shared)
         calibration = Calibration.from_block(calibrated) if calibrated else None
-        evaluation = self._evaluate_head(heads, features, calibration)
+        evaluation = self._evaluate_head(heads, features, calibration, shared)
         if self.options.calibrate and calibrated is None and evaluation and self.test_plan:
             calibrated = calibrate_from_counts(evaluation, self.test_plan)
         if kept is not None:
             heads = self._add_directions(heads, kept)
-        return heads, evaluation, calibrated, self._monitor_head(heads, features, calibrated)
+        watched = self._monitor_head(heads, features, calibrated, shared)
+        return heads, evaluation, calibrated, watched
 
     def _add_directions(self, heads: Heads, kept: Mapping[str, torch.Tensor]) -> Heads:
         """Adds the directions that the released moments show; they cost nothing more."""
@@ -705,7 +846,9 @@ class _Task:
         )
         return heads if typical is None else replace(heads, typical=typical[None])
 
-    def _monitor_head(self, heads: Heads, features: JobFeatures, calibrated: Block) -> Block:
+    def _monitor_head(
+        self, heads: Heads, features: JobFeatures, calibrated: Block, shared: SharedSums | None
+    ) -> Block:
         if self.monitor_plan is None or self.test_price is None:
             return None
         link = self.method.link_on(features.multi_label)
@@ -718,18 +861,27 @@ class _Task:
             calibration=Calibration.from_block(calibrated) if calibrated else None,
             link="softmax" if calibrated else link,
             composition=monitor_words(self.unit, self.monitor_plan, self.test_price),
+            shared=shared,
         )
 
-    def _calibrate_head(self, heads: Heads, features: JobFeatures) -> dict[str, Any] | None:
+    def _calibrate_head(
+        self, heads: Heads, features: JobFeatures, shared: SharedSums | None
+    ) -> dict[str, Any] | None:
         plan = self.calibration_plan
         together = compose_test_price(self.test_plan, plan)
         if plan is None or together is None:
             return None
         words = calibration_words(self.unit, plan, together)
-        return calibrate_head(heads, features, plan, SystemEntropy(), composition=words)
+        return calibrate_head(
+            heads, features, plan, SystemEntropy(), composition=words, shared=shared
+        )
 
     def _evaluate_head(
-        self, heads: Heads, features: JobFeatures, calibration: Calibration | None
+        self,
+        heads: Heads,
+        features: JobFeatures,
+        calibration: Calibration | None,
+        shared: SharedSums | None,
     ) -> dict[str, Any] | None:
         if self.test_plan is None:
             return None
@@ -745,6 +897,7 @@ class _Task:
             ),
             calibration=calibration,
             keep_counts=self.options.calibrate is not None,
+            shared=shared,
         )
 
     def _describe_bundle(self, backbone: BackboneFacts, heads: Heads) -> BundleFacts:
@@ -774,6 +927,7 @@ class _Task:
         choice: Mapping[str, Any],
         evidence: Mapping[str, Any] | None,
         entry: Entry,
+        sites: Mapping[str, Any] | None,
     ) -> dict[str, Any]:
         return release_statement(
             self.plan,
@@ -797,6 +951,7 @@ class _Task:
             if self.chain is None
             else self.chain.describe(str(self.options.cohort), n=self.plan.n, unit=self.unit),
             monitor=monitor,
+            sites=sites,
         )
 
     def _reference_backbone(self) -> BackboneFacts:

@@ -26,7 +26,7 @@ from dpprobe.heads.scoring import Link, apply_link
 from dpprobe.privacy.entropy import Entropy
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import Mechanism, Plan, full_batch
-from dpprobe.privacy.releases import Releases
+from dpprobe.privacy.releases import Releases, Shared
 from dpprobe.release import monitor
 from dpprobe.release.calibration import Calibration
 from dpprobe.release.evaluation import (
@@ -90,6 +90,7 @@ def monitor_head(
     calibration: Calibration | None,
     link: Link,
     composition: str,
+    shared: Shared | None = None,
 ) -> dict[str, Any]:
     """Counts the test units of one released head: the block `monitor` of a statement.
 
@@ -100,6 +101,7 @@ def monitor_head(
       probe_norm: L2 norm of the backbone's features of the public test image.
       link: makes probabilities of scores, after the calibration if there is one.
       composition: says how this price adds to the others.
+      shared: adds up the counts of several sites.
     """
     unusual = heads.typical is not None
     check_mechanisms(plan, monitor_mechanisms(unusual=unusual), OTHER_PLAN)
@@ -110,7 +112,7 @@ def monitor_head(
         heads, features, weights_of_rows(features, plan), n=plan.n, edges=edges,
         calibration=calibration, link=link,
     )  # fmt: skip
-    releases = Releases(plan, heads.seeds, torch.device("cpu"), entropy=entropy)
+    releases = Releases(plan, heads.seeds, torch.device("cpu"), entropy=entropy, shared=shared)
     noisy = releases.release_gaussian(COUNTS, table)[0].numpy()
     releases.check_counts()
     sizes = table_sizes(len(features.class_names), edges)

@@ -34,6 +34,7 @@ def release_statement(
     predecessor: Mapping[str, str] | None = None,
     cohort: Mapping[str, Any] | None = None,
     monitor: Mapping[str, Any] | None = None,
+    sites: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Writes the privacy statement of a release: JSON-compatible, and without private facts.
 
@@ -47,6 +48,7 @@ def release_statement(
       parts: by `BundleFacts.hash_parts`; None before there is a bundle.
       predecessor: `name` and `sha256` of the release that this one replaces; None without one.
       cohort: by `cohorts.Chain.describe`; None without a chain.
+      sites: by `site_part.describe_sites`; None for a release of one site.
     """
     named = {name: Path(path).name for name, path in options.public_files().items()}
     hashes = {Path(path).name: file_hashes[path] for path in options.public_files().values()}
@@ -83,6 +85,7 @@ def release_statement(
         **({} if predecessor is None else {"predecessor": dict(predecessor)}),
         **({} if cohort is None else {"cohort": dict(cohort)}),
         **({} if monitor is None else {"monitor": dict(monitor)}),
+        **({} if sites is None else {"sites": dict(sites)}),
     }
 
 

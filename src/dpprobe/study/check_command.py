@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import yaml
 from dpprobe.counted_nouns import count_noun
 from dpprobe.study.dimension_checks import check_dimensions
 from dpprobe.study.run_command import STUDY, run_command
+from dpprobe.study.study import Study
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
 from dpprobe.study.study_lines import StudyLines
@@ -38,10 +39,7 @@ def add_command(commands: Any) -> None:
 
 
 def _run_check(arguments: argparse.Namespace) -> int:
-    values: dict[str, Any] = {}
-    for path in arguments.files:
-        check_yaml(path)
-        values = merge_values(values, yaml.safe_load(path.read_text(encoding="utf-8-sig")))
+    values = read_values(arguments.files)
     with StudyLines(files=arguments.files).name_lines():
         study = load_study(values)
         warnings = [*check_study(study), *check_dimensions(study, network=True)]
@@ -53,6 +51,21 @@ def _run_check(arguments: argparse.Namespace) -> int:
     print(f"{named}: {count_noun(len(study.list_cells()), 'cell')}; run: {run_command(*words)}")
     print(UNREAD)
     return 0
+
+
+def read_study(files: Sequence[Path]) -> Study:
+    """Reads a study from its files; ConfigError names the line of a wrong value."""
+    with StudyLines(files=files).name_lines():
+        return load_study(read_values(files))
+
+
+def read_values(files: Sequence[Path]) -> dict[str, Any]:
+    """Reads the values of study files; the last file wins."""
+    values: dict[str, Any] = {}
+    for path in files:
+        check_yaml(path)
+        values = merge_values(values, yaml.safe_load(path.read_text(encoding="utf-8-sig")))
+    return values
 
 
 def merge_values(first: Mapping[str, Any], last: Mapping[str, Any]) -> dict[str, Any]:

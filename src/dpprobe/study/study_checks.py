@@ -194,7 +194,7 @@ def _check_release(study: Study, name: str) -> list[str]:
             f"predecessor: {before} is neither another release of this study nor the folder of a "
             "bundle; correct the name or the path"
         )
-    faults += _cohort_faults(study, name)
+    faults += [*_cohort_faults(study, name), *_site_faults(study, name)]
     rows = dataset.used_rows()
     n = dataset.used_units() if unit == "patient" else rows and rows[0]
     if n is not None and (fault := study.release_delta_fault(name, n)):
@@ -236,6 +236,21 @@ def _cohort_faults(study: Study, name: str) -> Iterator[str]:
             return
         seen.add(earlier.dataset)
         before = earlier.predecessor
+
+
+_ANY_N = 10_000  # whether a head adds up sums of all rows does not depend on their number
+
+
+def _site_faults(study: Study, name: str) -> Iterator[str]:
+    """Yields what keeps a release from being one of several sites."""
+    release = study.releases[name]
+    if release.sites is None:
+        return
+    if release.cohort is not None:
+        yield "sites: not possible with `cohort`; remove one of the two"
+    method = study.methods[release.method]
+    if not method.is_undecided and (fault := method.sites_fault(_ANY_N)):
+        yield f"sites: method {release.method}: {fault}"
 
 
 def _warn_of_unmeasured(study: Study, name: str) -> list[str]:

@@ -28,10 +28,14 @@ logger = logging.getLogger("dpprobe")
 
 @dataclass(frozen=True)
 class FitInputs:
-    """The private examples of a fit, with their `unit` of privacy: "image" or "patient"."""
+    """The private examples of a fit, with their `unit` of privacy: "image" or "patient".
+
+    `agreed_n` are the units of all sites, if the examples are those of one site.
+    """
 
     store: FeatureStore
     unit: str
+    agreed_n: int | None = None
 
     @cached_property
     def units(self) -> Units | None:
@@ -42,6 +46,11 @@ class FitInputs:
 
     @property
     def n(self) -> int:
+        return self.own_n if self.agreed_n is None else self.agreed_n
+
+    @property
+    def own_n(self) -> int:
+        """The units of these examples, without those of other sites."""
         return self.store.rows if self.units is None else self.units.count
 
     def check_patients(self, images: int | None) -> None:
@@ -90,6 +99,7 @@ class FitInputs:
                 units=self.units,
                 device=device,
                 crops=crops,
+                agreed_n=self.agreed_n,
             )
 
         def read_crops() -> list[TrainingSet]:

@@ -228,7 +228,7 @@ def test_a_damaged_stage_is_never_published(folder: Path, monkeypatch: pytest.Mo
         return whole
 
     with monkeypatch.context() as patch:
-        patch.setattr(make._Task, "_close_entry", die)
+        patch.setattr(make.ReleaseTask, "_close_entry", die)
         with pytest.raises(DataError, match="died before it was closed"):
             release(folder, study(folder))
     output = folder / "results/releases/first"

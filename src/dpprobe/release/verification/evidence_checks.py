@@ -25,8 +25,10 @@ from dpprobe.release.class_recalls import CLASS_COUNTS, estimate_recalls
 from dpprobe.release.cohorts import describe_cohort
 from dpprobe.release.evaluation import COUNTS
 from dpprobe.release.monitor import list_edges
+from dpprobe.release.site_part import describe_sites
 from dpprobe.release.verification.stated import (
     Values,
+    is_hash,
     read_block,
     read_real,
     read_whole,
@@ -55,6 +57,10 @@ RECALL_KEYS = {CLASS_COUNTS, "worst_class"}
 DERIVED_KEYS = {"scale", "offset", "sets", "reliability", "abstention"}
 TWO_CLASS_KEYS = {"cut_offs", "net_benefit"}
 COHORT_KEYS = {"name", "place", "horizon", "units", "noise_growth", "earlier", "words"}
+SITES_KEYS = {
+    "names", "packed_by", "aggregator", "colluders", "agreement", "smallest_share", "coordinates",
+    "log10_penalty", "words",
+}  # fmt: skip
 MONITOR_KEYS = {
     "tables", "edges", "n", "epsilon", "epsilon_target", "delta", "mechanisms", "composition",
 }  # fmt: skip
@@ -94,6 +100,36 @@ def check_cohort(values: Values, plan: Plan) -> tuple[str, bool]:
         f"cohort: the sums are those of {last}, which is not the predecessor",
     )
     return f"number {block['place']} of its chain, {block['units']:,} {plan.unit}s", True
+
+
+def check_sites(values: Values, plan: Plan) -> tuple[str, bool]:
+    """Derives the block `sites` again from its names, its mode and its smallest share of noise."""
+    block = read_block("sites", values["sites"], SITES_KEYS)
+    names, aggregator = block["names"], block["aggregator"]
+    require_true(
+        isinstance(names, list) and all(isinstance(name, str) for name in names)
+        and len(names) == len(set(names)) >= 2 and names == sorted(names),
+        "names: not those of two or more sites, in their order",
+    )  # fmt: skip
+    for key in ("packed_by", "aggregator"):
+        named = block[key] in names or (key == "aggregator" and block[key] is None)
+        require_true(named, f"{key}: not one of the sites")
+    require_true(is_hash(block["agreement"]), "agreement: not a SHA-256")
+    colluders = read_whole("colluders", block["colluders"], largest=len(names) - 1)
+    share = None if aggregator else read_real("smallest_share", block["smallest_share"])
+    expected = describe_sites(
+        names,
+        packed_by=block["packed_by"],
+        aggregator=aggregator,
+        colluders=colluders,
+        agreement=block["agreement"],
+        smallest_share=share,
+        coordinates=read_whole("coordinates", block["coordinates"], largest=2**50),
+        unit=plan.unit,
+    )
+    require_same("sites", expected, block)
+    trusted = f"{aggregator} is trusted" if aggregator else f"{colluders} may collude"
+    return f"{len(names)} sites, of which {trusted}", True
 
 
 def check_evaluation(values: Values, plan: Plan, facts: BundleFacts) -> tuple[str, bool]:

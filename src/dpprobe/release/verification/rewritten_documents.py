@@ -52,6 +52,7 @@ def check_words(
         calibration=values.get("calibration"),
         predecessor=values.get("predecessor"),
         cohort=values.get("cohort"),
+        sites=values.get("sites"),
         monitor=values.get("monitor"),
     )
     other = set(expected) ^ set(values)

@@ -48,6 +48,7 @@ from dpprobe.release.verification.evidence_checks import (
     check_evidence,
     check_ledger,
     check_monitor,
+    check_sites,
 )
 from dpprobe.release.verification.files import (
     check_backbone,
@@ -105,14 +106,15 @@ def verify_bundle(
     head = checks.run_check("head", check_head, folder, facts, options, plan, values)
     checks.run_check("parts", check_parts, values, facts)
     check_backbone(checks, folder, facts, head, checkpoint)
-    calibrated, watched, chained = (
-        name in (values or {}) for name in ("calibration", "monitor", "cohort")
+    calibrated, watched, chained, several = (
+        name in (values or {}) for name in ("calibration", "monitor", "cohort", "sites")
     )
     blocks = (
         checks.run_check("evaluation", check_evaluation, values, plan, facts),
         not calibrated or checks.run_check("calibration", check_calibration, values, plan, facts),
         not watched or checks.run_check("monitor", check_monitor, values, plan, facts, options),
         not chained or checks.run_check("cohort", check_cohort, values, plan),
+        not several or checks.run_check("sites", check_sites, values, plan),
         checks.run_check("choice", check_choice, values, plan),
         checks.run_check("ledger", check_ledger, values, plan),
         checks.run_check("evidence", check_evidence, values, plan),

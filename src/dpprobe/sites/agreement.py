@@ -1,0 +1,186 @@
+"""What sites agree on before any of them draws noise: signed offers, one of each site.
+
+    <exchange>/offer.<site>.json
+
+An offer has the release's terms as the site's study has them, its number of units, and an X25519
+key for this release. The site's Ed25519 key signs it; its public half is in the terms.
+
+Sites with equal terms have an agreement: all offers, in the order of their names. Its SHA-256 binds
+every message and mask to these terms, sizes and keys. So an offer that is replaced later changes
+nothing that was sent before.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from dpprobe.artifacts import canonical_json, check_not_newer, hash_value, write_text
+from dpprobe.errors import ConfigError, DataError, PrivacyError
+
+FORMAT = "dpprobe-site-offer"
+FORMAT_VERSION = 1
+_LARGEST_OFFER = 2**20
+_HEX_KEY = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """The content of one site's signed file.
+
+    Attributes:
+      terms: of the release, JSON-compatible; equal at all sites.
+      n, test_n: training and test units of the site; the other sites learn them.
+      key: its public X25519 key for this release, hexadecimal.
+    """
+
+    site: str
+    terms: Mapping[str, Any]
+    n: int
+    test_n: int
+    key: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "site": self.site,
+            "terms": dict(self.terms),
+            "n": self.n,
+            "test_n": self.test_n,
+            "key": self.key,
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Offer:
+        """Reads the dictionary that `to_dict` returns; ValueError for anything else."""
+        offer = cls(
+            site=values["site"], terms=dict(values["terms"]), n=values["n"],
+            test_n=values["test_n"], key=values["key"],
+        )  # fmt: skip
+        sizes = ((offer.n, 1), (offer.test_n, 0))
+        if not all(type(number) is int and number >= least for number, least in sizes):
+            raise ValueError("its numbers of units are not whole numbers")
+        if offer.to_dict() != values or _HEX_KEY.fullmatch(offer.key) is None:
+            raise ValueError("not an offer of a site")
+        return offer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """The offers of all sites, whose terms are equal, in the order of their names."""
+
+    offers: tuple[Offer, ...]
+
+    @classmethod
+    def make(cls, offers: Sequence[Offer]) -> Agreement:
+        """Returns the agreement of all offers; PrivacyError names terms that differ."""
+        ordered = sorted(offers, key=lambda offer: offer.site)
+        first = ordered[0]
+        for other in ordered[1:]:
+            names = sorted({*first.terms, *other.terms})
+            differing = [name for name in names if first.terms.get(name) != other.terms.get(name)]
+            if differing:
+                raise PrivacyError(
+                    f"sites {first.site} and {other.site} have another {', '.join(differing)}: "
+                    "all sites must have the same; compare the studies, then make the offers again"
+                )
+        return cls(offers=tuple(ordered))
+
+    @cached_property
+    def digest(self) -> str:
+        return hash_value([offer.to_dict() for offer in self.offers])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(offer.site for offer in self.offers)
+
+    @property
+    def n(self) -> int:
+        return sum(offer.n for offer in self.offers)
+
+    @property
+    def test_n(self) -> int:
+        return sum(offer.test_n for offer in self.offers)
+
+    def other_keys(self, site: str) -> dict[str, bytes]:
+        """Returns the public X25519 keys of the other sites, by name."""
+        return {each.site: bytes.fromhex(each.key) for each in self.offers if each.site != site}
+
+
+def name_public_key(key: Ed25519PrivateKey) -> str:
+    """Returns the public half of a site's key as `sites.members` has it: 64 hexadecimal digits."""
+    return key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw).hex()
+
+
+def sign_values(key: Ed25519PrivateKey, values: Mapping[str, Any]) -> str:
+    return key.sign(canonical_json(values).encode()).hex()
+
+
+def check_signature(place: str, values: Mapping[str, Any], signature: Any, member: str) -> None:
+    """Raises PrivacyError unless a site's public key, as `member` in hexadecimal, signed values."""
+    try:
+        public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(member))
+        public.verify(bytes.fromhex(str(signature)), canonical_json(values).encode())
+    except (InvalidSignature, ValueError) as error:
+        raise PrivacyError(
+            f"{place}: not signed by the key that `sites.members` has for this site; ask the site "
+            "for the file again, and compare its key by telephone"
+        ) from error
+
+
+def check_member_keys(members: Mapping[str, str]) -> None:
+    """Raises ConfigError for a public key that is none, or that two sites have."""
+    for name, key in members.items():
+        if _HEX_KEY.fullmatch(key) is None:
+            raise ConfigError(
+                f"sites.members.{name}: {key!r} is no public key of 64 hexadecimal digits, as "
+                "`dpprobe site keys` prints it"
+            )
+        if [*members.values()].count(key) > 1:
+            raise ConfigError(f"sites.members.{name}: another site has the same key")
+
+
+def write_offer(folder: Path, offer: Offer, key: Ed25519PrivateKey) -> Path:
+    """Signs an offer and writes it into the folder that sites exchange."""
+    values = offer.to_dict()
+    path = offer_path(folder, offer.site)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(path, canonical_json({**values, "signature": sign_values(key, values)}) + "\n")
+    return path
+
+
+def offer_path(folder: Path, site: str) -> Path:
+    return folder / f"offer.{site}.json"
+
+
+def read_offers(folder: Path, members: Mapping[str, str]) -> list[Offer]:
+    """Reads the offers that are there; raises as `_read_offer` does."""
+    paths = {site: offer_path(folder, site) for site in sorted(members)}
+    return [_read_offer(path, site, members[site]) for site, path in paths.items() if path.exists()]
+
+
+def _read_offer(path: Path, site: str, member: str) -> Offer:
+    """Reads an offer of anyone; DataError for a damaged file, PrivacyError for one of another."""
+    try:
+        if path.stat().st_size > _LARGEST_OFFER:
+            raise ValueError("too large for an offer")
+        values = json.loads(path.read_bytes())
+        check_not_newer(path, values, kind=FORMAT, version=FORMAT_VERSION)
+        signature = values.pop("signature")
+        offer = Offer.from_dict(values)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{path}: damaged ({error}); ask site {site} for it again") from error
+    check_signature(str(path), values, signature, member)
+    if offer.site != site:
+        raise DataError(f"{path}: not an offer of site {site}; ask the site for it again")
+    return offer

@@ -1,0 +1,170 @@
+"""One site's part in the sums of a fit: it adds noise to its own, and takes the total of all.
+
+A private fit depends on the rows through its releases alone. So a fit of several sites needs no
+protocol of its own. Every site runs the same fit on its rows, but what the fit releases is the
+total over all sites. A fit stops at the first sum whose total is not known yet (`SumsMissing`).
+Its own numbers go to the other sites, and the fit runs again with one more total. Runs repeat the
+passes over the rows, but a site may stop and continue at any time without memory in between.
+
+Each total is T = sum of S_j + sum of K_j. S_j is the exact sum of site j, in whole steps of a grid.
+K_j is its rounded Gaussian. The grid is that of all sites' units. `privacy.noise_shares` has the
+price.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from dpprobe.errors import PrivacyError
+from dpprobe.privacy.noise_shares import SMALLEST_SHARE
+from dpprobe.privacy.releases import add_rounded_noise
+from dpprobe.privacy.rounded_gaussian import RoundedGaussian
+
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sum:
+    """Numbers of one release: of a site, masked or not, or the total.
+
+    Attributes:
+      name: of the mechanism.
+      step: the value of one, a public number.
+      numbers: int64 [size]; of a symmetric matrix the upper triangle, row by row.
+    """
+
+    name: str
+    step: float
+    symmetric: bool
+    numbers: Integers
+
+    @property
+    def facts(self) -> tuple[str, float, bool, int]:
+        """The values that all sites must agree on."""
+        return self.name, self.step, self.symmetric, self.numbers.size
+
+
+class SumsMissing(Exception):
+    """A fit stopped, because it needs totals; `sums` are the site's numbers with its noise."""
+
+    def __init__(self, sums: Sequence[Sum]) -> None:
+        super().__init__(", ".join(each.name for each in sums))
+        self.sums = tuple(sums)
+
+
+class SharedSums:
+    """Answers the releases of one run of a fit by totals over all sites.
+
+    Args:
+      totals: of the releases so far, in the order of the fit.
+      open_noise: returns the noise of a release of this site by its place (from 0) and mechanism.
+      share: from the deviation of a total's noise in steps to that of this site; 0 for no noise.
+      together: mechanisms whose sums do not depend on other releases, so they are asked for at
+        once. The fit must not use one before it has released all.
+    """
+
+    def __init__(
+        self,
+        totals: Sequence[Sum],
+        *,
+        open_noise: Callable[[int, str], RoundedGaussian],
+        share: Callable[[float], float],
+        together: Collection[str] = (),
+    ) -> None:
+        self._totals = tuple(totals)
+        self._open_noise, self._share = open_noise, share
+        self._together = frozenset(together)
+        self._asked: list[Sum] = []
+        self._seen: set[str] = set()
+        self._place = 0
+        # For the statement: the least noise of a number, and how many numbers there are.
+        self.smallest_share = math.inf
+        self.coordinates = 0
+
+    def add_up(
+        self, name: str, own: Integers, *, step: float, deviation: float, symmetric: bool
+    ) -> Integers:
+        """Returns the total over all sites of one release, int64 of the shape of `own`.
+
+        Args:
+          own: this site's exact sum in steps, of any shape; symmetric ones are [d, d].
+          deviation: of the noise that the plan has for the total, in steps.
+
+        Raises:
+          SumsMissing: if other sites' numbers are needed first.
+          PrivacyError: if the totals are of another fit, or the noise is too fine for the grid.
+        """
+        place, self._place = self._place, self._place + 1
+        self._seen.add(name)
+        packed = Sum(name=name, step=step, symmetric=symmetric, numbers=_pack(own, symmetric))
+        self._count_noise(packed, share := self._share(deviation))
+        if place < len(self._totals):
+            return _unpack(self._take_total(place, packed), own, symmetric)
+        if share:
+            noisy = own.copy()
+            add_rounded_noise(self._open_noise(place, name), noisy, share, symmetric=symmetric)
+            packed = replace(packed, numbers=_pack(noisy, symmetric))
+        self._asked.append(packed)
+        if name in self._together and not self._together <= self._seen:
+            return np.zeros_like(own)
+        raise SumsMissing(self._asked)
+
+    def _count_noise(self, packed: Sum, share: float) -> None:
+        self.coordinates += packed.numbers.size
+        if not share:
+            return
+        finest = share / math.sqrt(2) if packed.symmetric else share
+        if finest < SMALLEST_SHARE:
+            raise PrivacyError(
+                f"{packed.name}: noise of {finest:.3g} steps at each site is below "
+                f"{SMALLEST_SHARE:g}, from where the price holds; write a smaller epsilon"
+            )
+        self.smallest_share = min(self.smallest_share, finest)
+
+    def _take_total(self, place: int, own: Sum) -> Integers:
+        total = self._totals[place]
+        if total.facts != own.facts:
+            raise PrivacyError(
+                f"total {place + 1} of the sites is {_describe(total)}, but this fit needs "
+                f"{_describe(own)}; all sites must run one version of dpprobe"
+            )
+        return total.numbers
+
+
+def add_sums(sums: Sequence[Sum]) -> Sum:
+    """Returns the total of one release over all sites, modulo 2^64, so that masks vanish.
+
+    Raises PrivacyError if the sites' sums differ in their mechanism, step or size.
+    """
+    for each in sums:
+        if each.facts != sums[0].facts:
+            raise PrivacyError(
+                f"the sites' sums differ: {_describe(each)} and {_describe(sums[0])}; all sites "
+                "must run one version of dpprobe"
+            )
+    total = np.zeros(sums[0].numbers.size, dtype=np.uint64)
+    for each in sums:
+        total += each.numbers.view(np.uint64)
+    return replace(sums[0], numbers=total.view(np.int64))
+
+
+def _describe(one: Sum) -> str:
+    return f"{one.name} ({one.numbers.size:,} numbers of {one.step:.6g})"
+
+
+def _pack(numbers: Integers, symmetric: bool) -> Integers:
+    return numbers[np.triu_indices(len(numbers))] if symmetric else numbers.ravel()
+
+
+def _unpack(numbers: Integers, like: Integers, symmetric: bool) -> Integers:
+    if not symmetric:
+        return numbers.reshape(like.shape)
+    matrix = np.empty_like(like)
+    rows, columns = np.triu_indices(len(like))
+    matrix[rows, columns] = matrix[columns, rows] = numbers
+    return matrix

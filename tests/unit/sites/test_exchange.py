@@ -1,0 +1,199 @@
+"""Messages of sites: whatever is swapped, replayed, missing, doubled or damaged is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from dpprobe.errors import DataError, PrivacyError
+from dpprobe.sites.agreement import (
+    Agreement,
+    Offer,
+    name_public_key,
+    offer_path,
+    read_offers,
+    write_offer,
+)
+from dpprobe.sites.exchange import (
+    Exchange,
+    Secret,
+    keep_agreement,
+    read_agreement,
+    read_secret,
+    write_secret,
+)
+from dpprobe.sites.shared_sums import Sum
+
+NAMES = ("east", "north")
+SIGNERS = {name: Ed25519PrivateKey.generate() for name in NAMES}
+MEMBERS = {name: name_public_key(key) for name, key in SIGNERS.items()}
+SECRETS = {name: Secret.draw() for name in NAMES}
+
+
+def make_offer(name: str, **changes: Any) -> Offer:
+    terms = {"epsilon": "1", "class list": ["a", "b"]}
+    offer = Offer(site=name, terms=terms, n=10, test_n=4, key=SECRETS[name].public_key)
+    return replace(offer, **changes)
+
+
+def open_exchange(folder: Path, name: str, **changes: Any) -> Exchange:
+    agreement = Agreement.make([make_offer(each, **changes) for each in NAMES])
+    return Exchange(
+        agreement=agreement, site=name, folder=folder / "all", private=folder / name,
+        members=MEMBERS, signer=SIGNERS[name],
+    )  # fmt: skip
+
+
+def make_sum(value: int, *, size: int = 5, step: float = 0.5, name: str = "gram") -> Sum:
+    return Sum(name=name, step=step, symmetric=False, numbers=np.full(size, value))
+
+
+def send(folder: Path, number: int = 1, **sums: Any) -> None:
+    for name, value in zip(NAMES, (3, 4), strict=True):
+        one = sums.get(name, make_sum(value))
+        open_exchange(folder, name).send_sums(number, [one], SECRETS[name])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in NAMES:
+        (tmp_path / name).mkdir()
+    return tmp_path
+
+
+def test_the_total_is_that_of_all_sites_and_a_message_alone_tells_nothing(folder: Path) -> None:
+    exchange = open_exchange(folder, "east")
+    assert (exchange.next_round, exchange.list_missing(1)) == (1, ["east", "north"])
+    send(folder)
+    (total,) = exchange.read_totals()
+    np.testing.assert_array_equal(total.numbers, np.full(5, 7))
+    assert (total.name, total.step, exchange.next_round) == ("gram", 0.5, 2)
+    (masked,) = exchange._read_message(1, "east")
+    assert not np.isin(masked.numbers, (3, 4, 7)).any()
+
+
+def test_a_site_sends_one_message_a_round_whatever_it_is_asked_later(folder: Path) -> None:
+    """Two messages of one round would differ by exactly the difference of their sums."""
+    send(folder)
+    exchange = open_exchange(folder, "east")
+    path = exchange.message_path(1, "east")
+    before = path.read_bytes()
+    exchange.send_sums(1, [make_sum(100)], SECRETS["east"])
+    assert path.read_bytes() == before
+    path.unlink()
+    exchange.send_sums(1, [make_sum(100)], SECRETS["east"])
+    assert path.read_bytes() == before
+
+
+def test_swapped_and_replayed_messages_are_refused(folder: Path) -> None:
+    send(folder)
+    exchange = open_exchange(folder, "east")
+    east, north = (exchange.message_path(1, name) for name in NAMES)
+    whole = {path: path.read_bytes() for path in (east, north)}
+    shutil.copyfile(east, north)  # of another site
+    with pytest.raises(PrivacyError, match=r"not signed by the key that `sites.members` has"):
+        exchange.read_totals()
+    north.write_bytes(whole[north])
+    shutil.copyfile(east, exchange.message_path(2, "east"))
+    shutil.copyfile(north, exchange.message_path(2, "north"))
+    with pytest.raises(PrivacyError, match=r"of another round \(1, not 2\)"):
+        exchange.read_totals()
+    for name in NAMES:
+        exchange.message_path(2, name).unlink()
+    later = open_exchange(folder, "east", n=11)
+    with pytest.raises(PrivacyError, match="of another agreement"):
+        later.read_totals()
+
+
+@pytest.mark.parametrize("at", [0.02, 0.3, 0.98])
+def test_a_damaged_message_is_refused(folder: Path, at: float) -> None:
+    send(folder)
+    exchange = open_exchange(folder, "east")
+    path = exchange.message_path(1, "north")
+    content = bytearray(path.read_bytes())
+    content[int(at * len(content))] ^= 1
+    path.write_bytes(content)
+    with pytest.raises((DataError, PrivacyError), match="north"):
+        exchange.read_totals()
+    path.write_bytes(bytes(content[:40]))
+    with pytest.raises(DataError, match="damaged"):
+        exchange.read_totals()
+
+
+@pytest.mark.parametrize(
+    "other", [{"size": 6}, {"step": 0.25}, {"name": "targets"}], ids=["size", "grid", "sum"]
+)
+def test_sums_of_another_grid_or_size_are_refused(folder: Path, other: dict[str, Any]) -> None:
+    send(folder, north=make_sum(4, **other))
+    with pytest.raises(PrivacyError, match="the sites' sums differ"):
+        open_exchange(folder, "east").read_totals()
+
+
+def test_offers_are_read_only_from_their_sites(folder: Path) -> None:
+    for name in NAMES:
+        write_offer(folder, make_offer(name), SIGNERS[name])
+    assert [offer.site for offer in read_offers(folder, MEMBERS)] == ["east", "north"]
+    shutil.copyfile(offer_path(folder, "east"), offer_path(folder, "north"))
+    with pytest.raises(PrivacyError, match="not signed by the key"):
+        read_offers(folder, MEMBERS)
+    write_offer(folder, make_offer("north"), SIGNERS["east"])
+    with pytest.raises(PrivacyError, match="not signed by the key"):
+        read_offers(folder, MEMBERS)
+    values = json.loads(offer_path(folder, "east").read_text())
+    offer_path(folder, "east").write_text(json.dumps({**values, "n": 11}))
+    with pytest.raises(PrivacyError, match="not signed by the key"):
+        read_offers(folder, MEMBERS)
+    offer_path(folder, "east").write_text("{")
+    with pytest.raises(DataError, match=r"offer\.east\.json: damaged"):
+        read_offers(folder, MEMBERS)
+
+
+def test_an_agreement_names_what_differs() -> None:
+    other = make_offer("north", terms={"epsilon": "2", "class list": ["a", "b"], "delta": 1e-5})
+    with pytest.raises(PrivacyError, match="east and north have another delta, epsilon: all sites"):
+        Agreement.make([make_offer("east"), other])
+    agreement = Agreement.make([make_offer("north"), make_offer("east", n=7)])
+    assert (agreement.names, agreement.n, agreement.test_n) == (("east", "north"), 17, 8)
+    assert Agreement.make([make_offer("north"), make_offer("east")]).digest != agreement.digest
+
+
+def test_an_agreement_is_kept_once(folder: Path) -> None:
+    first, other = (
+        Agreement.make([make_offer("east", n=n), make_offer("north")]) for n in (10, 20)
+    )
+    assert read_agreement(folder / "east") is None
+    keep_agreement(folder / "east", first)
+    keep_agreement(folder / "east", other)
+    kept = read_agreement(folder / "east")
+    assert kept is not None
+    assert kept.digest == first.digest
+
+
+def test_secrets_are_private_and_noise_is_fixed_by_them(folder: Path) -> None:
+    secret = Secret.draw()
+    assert secret.key not in (SECRETS["east"].key,)
+    assert secret.noise.hex() not in repr(secret)
+    write_secret(folder / "east", secret)
+    assert (folder / "east/secret.json").stat().st_mode & 0o077 == 0
+    read = read_secret(folder / "east")
+    assert read is not None
+    assert (read.public_key, read.noise) == (secret.public_key, secret.noise)
+    first, again = (each.open_noise("a" * 64, 0, "gram") for each in (secret, read))
+    others = [
+        secret.open_noise("b" * 64, 0, "gram"), secret.open_noise("a" * 64, 1, "gram"),
+        secret.open_noise("a" * 64, 0, "targets"), Secret.draw().open_noise("a" * 64, 0, "gram"),
+    ]  # fmt: skip
+    numbers = first.draw_numbers(50, 1e6)
+    np.testing.assert_array_equal(numbers, again.draw_numbers(50, 1e6))
+    for other in others:
+        assert (other.draw_numbers(50, 1e6) != numbers).all()
+    (folder / "east/secret.json").write_text('{"key": "00"}')
+    with pytest.raises(DataError, match=r"secret\.json: damaged"):
+        read_secret(folder / "east")

@@ -1,0 +1,131 @@
+"""Heads of several sites: those of one place to the last bit, or with noise in shares."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dpprobe.errors import ConfigError
+from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.patient_groups import Units
+from dpprobe.heads.registry import method_options
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.plan import Plan
+from dpprobe.sites.simulated_fit import fit_together
+
+ROWS, DIMENSION, CLASSES = 240, 5, 3
+HEADS: dict[str, dict[str, Any]] = {
+    "least_squares": {"head": "least_squares", "normalize": "l2"},
+    "prototypes": {"head": "prototypes", "normalize": "none"},
+    "feature_covariance": {"head": "feature_covariance", "normalize": "layer_norm", "steps": 3},
+    "newton": {"head": "newton", "normalize": "l2", "steps": 2},
+    "full_batch": {
+        "head": "sgd", "engine": "exact", "normalize": "l2", "batch_size": "full", "steps": 4,
+    },
+    "around_centre": {"head": "feature_covariance", "steps": 2},
+    "priors": {"head": "feature_covariance", "normalize": "l2", "class_priors": "released"},
+}  # fmt: skip
+
+
+def draw_rows() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = np.random.default_rng(3)
+    labels = generator.integers(CLASSES, size=ROWS)
+    features = generator.normal(size=(ROWS, DIMENSION)).astype(np.float32)
+    features[np.arange(ROWS), labels] += 2
+    features[7] = np.nan
+    return torch.from_numpy(features), torch.from_numpy(labels.astype(np.int64))
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("calibration")
+
+
+def make_plan(options: Any, cache: Path, *, n: int = ROWS, unit: str = "image") -> Plan:
+    return calibrate(
+        options.list_mechanisms(n), n=n, epsilon=2.0, delta=1e-4, accountant="pld", unit=unit,
+        cache=cache, selection=options.priced_selection(n), checked=False,
+    )  # fmt: skip
+
+
+def split_rows(sizes: list[int], patients: np.ndarray | None = None) -> list[TrainingSet]:
+    features, labels = draw_rows()
+    edges = np.cumsum([0, *sizes])
+    assert edges[-1] == ROWS
+    names = None if patients is None else [str(each) for each in patients]
+    total = ROWS if names is None else len(set(names))
+    return [
+        TrainingSet(
+            features[start:stop].clone(),
+            labels[start:stop],
+            CLASSES,
+            units=None if names is None else Units.number_units(names[start:stop]),
+            agreed_n=total,
+        )
+        for start, stop in itertools.pairwise(edges)
+    ]
+
+
+@pytest.mark.parametrize("sizes", [[240], [100, 140], [1, 9, 230], [48] * 5])
+@pytest.mark.parametrize("head", HEADS)
+def test_a_trusted_aggregator_trains_the_bits_of_one_place(
+    head: str, sizes: list[int], cache: Path
+) -> None:
+    options = method_options(HEADS[head])
+    plan = make_plan(options, cache)
+    together = fit_together(options, split_rows(sizes), plan, 5, colluders=None)
+    pooled = fit_heads(options, split_rows([ROWS])[0], plan, [5])
+    assert together.weights.tobytes() == pooled.weights.tobytes()
+    assert together.steps == pooled.steps
+
+
+def test_patients_of_several_sites_are_the_units_of_one_place(cache: Path) -> None:
+    options = method_options(HEADS["least_squares"])
+    patients = np.arange(ROWS) // 4
+    plan = make_plan(options, cache, n=ROWS // 4, unit="patient")
+    together = fit_together(options, split_rows([80, 160], patients), plan, 5, colluders=None)
+    pooled = fit_heads(options, split_rows([ROWS], patients)[0], plan, [5])
+    assert together.weights.tobytes() == pooled.weights.tobytes()
+
+
+@pytest.mark.parametrize("head", ["least_squares", "feature_covariance"])
+def test_noise_in_shares_makes_another_head_of_the_same_quality(head: str, cache: Path) -> None:
+    options = method_options(HEADS[head])
+    plan = make_plan(options, cache)
+    features, labels = draw_rows()
+    whole = features.isfinite().all(1)
+    scores = []
+    for colluders in (None, 1, 2):
+        heads = fit_together(options, split_rows([80] * 3), plan, 5, colluders=colluders)
+        rows = torch.from_numpy(heads.transforms[0](features[whole]).numpy())
+        weights = torch.from_numpy(heads.weights[0])
+        answers = (rows @ weights[:, :-1].T + weights[:, -1]).argmax(1)
+        scores.append(float((answers == labels[whole]).float().mean()))
+    assert len(set(scores)) > 1
+    assert min(scores) > 0.6
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"head": "sgd", "batch_size": 30, "steps": 5}, "does not compute; write `engine: exact`"),
+        ({"head": "sgd", "engine": "exact", "batch_size": 30}, 'write `batch_size: "full"`'),
+        (
+            {"head": "tuned", "base": HEADS["prototypes"], "search": {"max_row_norm": [0.5, 1]}},
+            "sites cannot search together",
+        ),
+    ],
+)
+def test_heads_that_are_no_sums_of_all_rows_are_refused(
+    options: Any, words: str, cache: Path
+) -> None:
+    method = method_options(options)
+    plan = make_plan(method, cache)
+    with pytest.raises(ConfigError, match=words):
+        fit_together(method, split_rows([120, 120]), plan, 1)
