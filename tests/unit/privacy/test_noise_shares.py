@@ -241,7 +241,7 @@ def test_shares_of_the_honest_are_never_short() -> None:
 
 @pytest.mark.parametrize(("parties", "colluders"), [(3, 3), (3, -1), (2, 5), (0, 0)])
 def test_at_least_one_site_must_be_honest(parties: int, colluders: int) -> None:
-    with pytest.raises(PrivacyError, match="at least one site must be honest; write"):
+    with pytest.raises(PrivacyError, match=r"one site must be honest; write 0 to -?\d+ "):
         split_noise(100.0, parties, colluders)
 
 
@@ -260,9 +260,9 @@ def test_shares_that_are_too_small_are_refused() -> None:
             Penalty(smallest=smallest, honest=2, coordinates=1)
 
 
-@pytest.mark.parametrize(("honest", "coordinates"), [(0, 1), (2, 0), (2, 2**63)])
+@pytest.mark.parametrize(("honest", "coordinates"), [(0, 1), (2, 0)])
 def test_numbers_without_a_penalty_are_refused(honest: int, coordinates: int) -> None:
-    with pytest.raises(PrivacyError, match="in all; release smaller sums"):
+    with pytest.raises(PrivacyError, match="at least one of each; count"):
         Penalty(smallest=16.0, honest=honest, coordinates=coordinates)
 
 
