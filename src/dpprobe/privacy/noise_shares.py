@@ -34,7 +34,7 @@ not cover the best of several runs, whose price is not the price of one run.
 
             Theta - 1 <= 2 q / (1 - q^3),
             tau <= exp(h (Theta - 1)) - 1 <= 1.021 h (Theta - 1),
-            ln(1 + tau) - ln(1 - tau) <= 2.002 tau.
+            ln(1 + tau) - ln(1 - tau) <= 2.004 tau.
 
 So D coordinates have P <= 4.1 h D q, and L+ <= P / 2. From 16 steps on, q is below 10^-1097.
 """
