@@ -59,7 +59,7 @@ class PrivacyError(DpprobeError):
 
 
 class WaitingError(DpprobeError):
-    """Other sites have not answered yet; the same command goes on once they have."""
+    """Other sites have not answered yet; run the same command again once they have."""
 
     passes = True
 

@@ -25,6 +25,7 @@ METHODS: dict[str, Any] = {
     "auto": {"head": "auto"},
     "balanced": {"head": "auto", "balanced": True},
     "covariance": {"head": "feature_covariance", "normalize": "l2", "steps": 2},
+    "sums": {"head": "prototypes", "normalize": "l2"},
     "steps": {"head": "sgd", "engine": "exact", "batch_size": 30, "steps": 5},
     "draws": {"head": "public_prototypes", "public_features": str(public_store(DIMENSION))},
     "one_draw": {

@@ -89,12 +89,12 @@ class TrainingSet:
                 f"units: given for {len(units.members)} rows, but there are {self.rows} rows"
             )
         self.units = units
-        own = self.rows if units is None else units.count
-        if agreed_n is not None and agreed_n < own:
+        local = self.rows if units is None else units.count
+        if agreed_n is not None and agreed_n < local:
             raise DataError(
-                f"training rows: {own} units of privacy, but all sites together have {agreed_n}"
+                f"training rows: {local} units of privacy, but all sites together have {agreed_n}"
             )
-        self.n = own if agreed_n is None else agreed_n
+        self.n = local if agreed_n is None else agreed_n
         self.multi_label = labels.ndim == 2
         self.num_classes = num_classes
         self._read_crops = crops

@@ -99,7 +99,7 @@ class Shared(Protocol):
     """The part of a site in sums over several sites; see `sites.shared_sums`."""
 
     def add_up(
-        self, name: str, own: Integers, *, step: float, deviation: float, symmetric: bool
+        self, name: str, local: Integers, *, step: float, deviation: float, symmetric: bool
     ) -> Integers:
         """Returns the noisy total of all sites, in steps, of the shape of this site's sum."""
         ...
@@ -414,9 +414,9 @@ class Releases:
     ) -> torch.Tensor:
         """Returns the noisy total of all sites' sums, to which this site adds its own."""
         self._require_whole(name, sums.units)
-        own = sums.units[0].cpu().numpy().astype(np.int64)
+        local = sums.units[0].cpu().numpy().astype(np.int64)
         deviation = self._deviation_in_steps(name, sums.step)
-        total = shared.add_up(name, own, step=sums.step, deviation=deviation, symmetric=symmetric)
+        total = shared.add_up(name, local, step=sums.step, deviation=deviation, symmetric=symmetric)
         values = torch.from_numpy(total.astype(np.float64)).mul_(sums.step)
         return values[None].to(self.device)
 

@@ -344,6 +344,8 @@ class ReleaseTask:
             try:
                 if not self.finish_earlier():
                     self.make_release()
+                if self.site is not None:
+                    self.site.drop_secret()
                 return
             except WaitingError as waiting:
                 if time.monotonic() >= deadline:
@@ -510,7 +512,7 @@ class ReleaseTask:
                 continue
             self._cohort_path(entry).unlink(missing_ok=True)
             if self.site is not None and self.ledger.entry_of(self.name) is None:
-                self.site.drop_private()
+                self.site.drop_abandoned()
             for folder in (self._staged_folder(entry), self._partial_folder(entry)):
                 if folder.exists():
                     shutil.rmtree(folder)
@@ -588,6 +590,11 @@ class ReleaseTask:
                 "other options; a release is final: give this one another name"
             )
         if data != self._hash_data():
+            if entry.state == "open":
+                raise PrivacyError(
+                    f"release {self.name}: its data or features changed after it was recorded as "
+                    f"entry {entry.number} of {self.ledger.path}; restore them"
+                )
             logger.warning(
                 "release %s: its data or features changed after it was made, but a release is "
                 "final; for a head of the new data, make a release with another name",
@@ -726,8 +733,6 @@ class ReleaseTask:
             )  # fmt: skip
             self._close_entry(entry, staged)
             self._publish_bundle(staged)
-            if self.site is not None:
-                self.site.drop_secret()
 
     def _find_open(self) -> Entry | None:
         """Returns the open entry of a release of several sites, which resumes with its secret."""

@@ -31,6 +31,8 @@ from dpprobe.sites.agreement import (
     write_offer,
 )
 from dpprobe.sites.exchange import (
+    AGREEMENT_FILE,
+    SECRET_FILE,
     Exchange,
     Secret,
     keep_agreement,
@@ -115,8 +117,8 @@ class SitePart:
                 f"release {self.release}: {self.folder} lacks the offers of {', '.join(missing)}; "
                 "each site runs `dpprobe site keys`"
             )
-        own = next(each for each in offers if each.site == self.options.name)
-        if (own.terms, own.n, own.test_n) != (dict(self.terms), n, test_n):
+        local = next(each for each in offers if each.site == self.options.name)
+        if (local.terms, local.n, local.test_n) != (dict(self.terms), n, test_n):
             raise PrivacyError(
                 f"release {self.release}: this site's options or data have changed since its "
                 "offer; restore them, or run `dpprobe site keys` again and agree again with all "
@@ -204,14 +206,16 @@ class SitePart:
             unit=unit,
         )
 
-    def drop_private(self) -> None:
-        """Removes this site's secret and messages, of a release that is abandoned."""
-        shutil.rmtree(self.private, ignore_errors=True)
+    def drop_abandoned(self) -> None:
+        """Removes what an abandoned entry has left: its agreement, and a secret that was used."""
+        if any(self.private.glob("sums-*")):
+            shutil.rmtree(self.private)
+        else:
+            (self.private / AGREEMENT_FILE).unlink(missing_ok=True)
 
     def drop_secret(self) -> None:
         """Removes this site's secret, once the bundle is complete: nobody may need it again."""
-        for path in self.private.glob("secret.json"):
-            path.unlink()
+        (self.private / SECRET_FILE).unlink(missing_ok=True)
 
 
 def describe_sites(

@@ -87,12 +87,12 @@ class SharedSums:
         self.coordinates = 0
 
     def add_up(
-        self, name: str, own: Integers, *, step: float, deviation: float, symmetric: bool
+        self, name: str, local: Integers, *, step: float, deviation: float, symmetric: bool
     ) -> Integers:
-        """Returns the total over all sites of one release, int64 of the shape of `own`.
+        """Returns the total over all sites of one release, int64 of the shape of `local`.
 
         Args:
-          own: this site's exact sum in steps, of any shape; symmetric ones are [d, d].
+          local: this site's exact sum in steps, of any shape; symmetric ones are [d, d].
           deviation: of the noise that the plan has for the total, in steps.
 
         Raises:
@@ -101,17 +101,17 @@ class SharedSums:
         """
         place, self._place = self._place, self._place + 1
         self._seen.add(name)
-        packed = Sum(name=name, step=step, symmetric=symmetric, numbers=_pack(own, symmetric))
+        packed = Sum(name=name, step=step, symmetric=symmetric, numbers=_pack(local, symmetric))
         self._count_noise(packed, share := self._share(deviation))
         if place < len(self._totals):
-            return _unpack(self._take_total(place, packed), own, symmetric)
+            return _unpack(self._take_total(place, packed), local, symmetric)
         if share:
-            noisy = own.copy()
+            noisy = local.copy()
             add_rounded_noise(self._open_noise(place, name), noisy, share, symmetric=symmetric)
             packed = replace(packed, numbers=_pack(noisy, symmetric))
         self._asked.append(packed)
         if name in self._together and not self._together <= self._seen:
-            return np.zeros_like(own)
+            return np.zeros_like(local)
         raise SumsMissing(self._asked)
 
     def _count_noise(self, packed: Sum, share: float) -> None:
@@ -126,12 +126,12 @@ class SharedSums:
             )
         self.smallest_share = min(self.smallest_share, finest)
 
-    def _take_total(self, place: int, own: Sum) -> Integers:
+    def _take_total(self, place: int, local: Sum) -> Integers:
         total = self._totals[place]
-        if total.facts != own.facts:
+        if total.facts != local.facts:
             raise PrivacyError(
                 f"total {place + 1} of the sites is {_describe(total)}, but this fit needs "
-                f"{_describe(own)}; all sites must run one version of dpprobe"
+                f"{_describe(local)}; all sites must run one version of dpprobe"
             )
         return total.numbers
 

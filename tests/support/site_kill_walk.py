@@ -1,0 +1,123 @@
+"""Kills one of three sites before each kind of step of its part, and prints what the rerun did.
+
+    python -m tests.support.site_kill_walk FOLDER
+
+The two others have sent their sums, so one run of the third books, sends, and closes. For each step
+one line of JSON. A step is as in `kill_walk`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpprobe.errors import WaitingError
+from dpprobe.release import make
+from tests.support.compiled_templates import keep_templates
+from tests.support.kill_walk import in_child, priced_once, watch
+from tests.support.site_study import Site, make_sites
+
+
+def main(folder: Path) -> None:
+    os.environ["KILL_WALK_SAID"] = str(folder / "said")
+    keep_templates(pytest.MonkeyPatch())
+    make.choice_block = priced_once(make.choice_block)  # type: ignore[attr-defined]
+    ready = folder / "ready"
+    sites = make_sites(ready, method="sums")
+    for site in sites:
+        site.task().make_offer()
+    for site in sites[1:]:
+        with contextlib.suppress(WaitingError):
+            site.task().run()
+    steps = record_run(move(sites[0], ready, folder / "whole"))
+    # `kill_walk` has the steps that write the bundle
+    documents = next(place for place, name in enumerate(steps) if "entry-1.partial" in name)
+    kept = [*enumerate(steps[:documents])] + [(len(steps) - 1, steps[-1])]
+    chosen = {name: place for place, name in reversed(kept)}
+    print(json.dumps({"step": None, "steps": steps, **describe(folder / "whole")}))
+    for name, place in sorted(chosen.items(), key=lambda item: item[1]):
+        site = move(sites[0], ready, folder / f"killed-{place}")
+        status = kill_run(site, place)
+        killed = describe(site.folder.parent)
+        again = in_child(site.task().run)
+        print(
+            json.dumps(
+                {"step": name, "status": status, "killed": killed, "again": again,
+                 **describe(site.folder.parent)}
+            )
+        )  # fmt: skip
+        shutil.rmtree(site.folder.parent)
+
+
+def move(site: Site, ready: Path, folder: Path) -> Site:
+    """The same site in a copy of all folders."""
+    shutil.copytree(ready, folder)
+    return Site(site.name, folder / site.name, site.members, folder / "exchange", site.options)
+
+
+def record_run(site: Site) -> list[str]:
+    """Runs a site's part to its end in another process; returns the names of its steps."""
+    names = site.folder.parent.with_suffix(".steps")
+
+    def work() -> None:
+        inside = False
+
+        def reached(name: str) -> None:
+            nonlocal inside
+            if not inside:
+                inside = True
+                with names.open("a") as stream:
+                    stream.write(f"{name}\n")
+                inside = False
+
+        watch(site.folder.parent, reached)
+        site.task().run()
+
+    assert in_child(work) == 0
+    return names.read_text().splitlines()
+
+
+def kill_run(site: Site, kill_at: int) -> int:
+    def work() -> None:
+        count = 0
+
+        def reached(_: str) -> None:
+            nonlocal count
+            if count == kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            count += 1
+
+        watch(site.folder.parent, reached)
+        site.task().run()
+
+    return in_child(work)
+
+
+def describe(folder: Path) -> dict[str, Any]:
+    """The site's message, its head and the states of its ledger's entries."""
+    site = Site("east", folder / "east", {}, folder / "exchange", {})
+    files = {
+        "message": site.exchange / "first/sums-1.east.safetensors",
+        "head": site.folder / "results/releases/first/head.safetensors",
+    }
+    return {
+        **{
+            name: hashlib.sha256(path.read_bytes()).hexdigest()[:12] if path.exists() else None
+            for name, path in files.items()
+        },
+        "secret": (site.private / "secret.json").exists(),
+        "entries": [entry.state for entry in site.ledger.read_entries()],
+    }
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,243 @@
+"""Three sites with three folders make one release; whatever else they are sent is refused."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+from dpprobe.errors import PrivacyError, WaitingError
+from dpprobe.release import bundle
+from dpprobe.release.verification.verify import verify_bundle
+from tests.support.release_study import write_features
+from tests.support.site_study import Site, make_sites
+
+
+def take_turns(sites: list[Site], **changes: Any) -> int:
+    """Lets each site do what it can, until all have their bundle; returns the number of turns."""
+    for turn in range(1, 30):
+        waiting = 0
+        for site in sites:
+            try:
+                site.task(**changes).run()
+            except WaitingError:
+                waiting += 1
+        if not waiting:
+            return turn
+    raise AssertionError("the sites wait for each other")
+
+
+@pytest.mark.parametrize(
+    ("options", "rounds"),
+    [
+        ({"method": "covariance"}, 3),
+        ({"method": "covariance", "sites": {"aggregator": "north"}}, 3),
+        (
+            {
+                "method": "covariance",
+                "evaluate": {"epsilon": 2},
+                "calibrate": {"epsilon": 2},
+                "monitor": {"epsilon": 2},
+            },
+            13,
+        ),
+    ],
+)
+def test_three_sites_make_one_verified_release(
+    tmp_path: Path, options: dict[str, Any], rounds: int
+) -> None:
+    sites = make_sites(tmp_path, **options)
+    for site in sites:
+        site.task().make_offer()
+    take_turns(sites)
+    bundles = [bundle.read_bundle(site.task().output) for site in sites]
+    first = bundles[0]
+    for read in bundles:
+        assert read.weights.tobytes() == first.weights.tobytes()
+        report = verify_bundle(read.folder)
+        assert report.passed, [check for check in report.checks if check.passed is False]
+    said = first.statement["sites"]
+    assert (said["names"], said["packed_by"]) == (["east", "north", "south"], "east")
+    assert first.statement["n"] == 300
+    messages = list((tmp_path / "exchange/first").glob("sums-*"))
+    assert len(messages) == rounds * len(sites)
+    for site in sites:
+        (entry,) = site.ledger.read_entries()
+        assert entry.state == "closed"
+        assert not (site.private / "secret.json").exists()
+        before = (site.task().output / "head.safetensors").read_bytes()
+        site.task().run()
+        assert (site.task().output / "head.safetensors").read_bytes() == before
+
+
+def agree(sites: list[Site], **changes: Any) -> None:
+    for site in sites:
+        site.task(**changes).make_offer()
+
+
+def run_until_waiting(site: Site, words: str, **changes: Any) -> None:
+    with pytest.raises(WaitingError, match=words):
+        site.task(**changes).run()
+
+
+def read_message(site: Site, number: int = 1) -> bytes:
+    return (site.exchange / f"first/sums-{number}.{site.name}.safetensors").read_bytes()
+
+
+def test_a_site_waits_for_offers_and_then_for_sums_and_has_booked_before_it_sends(
+    tmp_path: Path,
+) -> None:
+    sites = make_sites(tmp_path, method="sums")
+    east, north, south = sites
+    run_until_waiting(east, "lacks the offers of east, north, south; each site runs")
+    agree([east, north])
+    run_until_waiting(east, "lacks the offers of south")
+    assert [site.ledger.read_entries() for site in sites] == [[], [], []]
+    agree([south])
+    run_until_waiting(east, "lacks the sums of round 1 of north, south")
+    (entry,) = east.ledger.read_entries()
+    assert entry.state == "open"
+    assert [part.mechanisms[0].name for part in entry.booking.parts] == ["class_sums"]
+    assert not list((east.task().output.parent).glob("*"))
+    before = read_message(east)
+    run_until_waiting(east, "lacks the sums of round 1 of north, south")
+    assert read_message(east) == before
+    take_turns(sites)
+    assert all(len(site.ledger.read_entries()) == 1 for site in sites)
+
+
+def test_a_message_is_masked_and_the_total_has_the_noise_of_the_plan(tmp_path: Path) -> None:
+    """Of two sites that pool all, the third one keeps as much noise as the plan has."""
+    sites = make_sites(tmp_path, method="sums", sites={"colluders": 2})
+    agree(sites)
+    numbers = {}
+    for site in sites:
+        run_until_waiting(site, "lacks the sums") if site is not sites[-1] else site.task().run()
+        with safe_open(
+            site.exchange / f"first/sums-1.{site.name}.safetensors", framework="numpy"
+        ) as file:
+            numbers[site.name] = file.get_tensor("0")
+    assert all(np.abs(values).max() > 2**60 for values in numbers.values())
+    total = sum(values.view(np.uint64) for values in numbers.values()).view(np.int64)
+    assert np.abs(total).max() < 2**45
+    take_turns(sites)
+    said = bundle.read_bundle(sites[0].task().output).statement["sites"]
+    assert (said["colluders"], said["log10_penalty"]) == (2, None)
+    assert said["smallest_share"] > 1000
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"epsilon": 1}, "east and north have another epsilon"),
+        ({"method": "covariance"}, "another method"),
+        ({"delta": 1e-5}, "another delta"),
+        ({"evaluate": {"epsilon": 1}}, "another evaluate"),
+        ({"sites": {"colluders": 2}}, "another colluders"),
+        ({"sites": {"aggregator": "east"}}, "another aggregator"),
+    ],
+)
+def test_sites_with_other_options_do_not_begin(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    sites = make_sites(tmp_path, method="sums")
+    for site in sites:
+        site.task(**({} if site is sites[0] else changes)).make_offer()
+    with pytest.raises(PrivacyError, match=words):
+        sites[0].task().run()
+    assert sites[0].ledger.read_entries() == []
+
+
+def test_a_site_cannot_change_its_mind_after_all_have_agreed(tmp_path: Path) -> None:
+    sites = make_sites(tmp_path, method="sums")
+    east, *others = sites
+    agree(sites)
+    with pytest.raises(PrivacyError, match=r"have changed since its offer; restore them, or run"):
+        east.task(epsilon=1).run()
+    run_until_waiting(east, "lacks the sums")
+    with pytest.raises(PrivacyError, match="entry 1 .* was made with other options"):
+        east.task(epsilon=1).run()
+    with pytest.raises(PrivacyError, match="have changed since all sites agreed; restore them"):
+        east.task(epsilon=1).make_offer()
+    agree([east])  # the same offer again
+    # an offer that another site replaces later changes nothing, and its sums are refused
+    north = others[0]
+    for path in north.private.glob("*"):
+        path.unlink()
+    agree([north])
+    run_until_waiting(east, "lacks the sums")
+    run_until_waiting(north, "lacks the sums")
+    with pytest.raises(PrivacyError, match="of another agreement"):
+        others[1].task().run()
+
+
+def test_an_abandoned_release_begins_again_with_fresh_keys_and_an_entry_of_its_own(
+    tmp_path: Path,
+) -> None:
+    sites = make_sites(tmp_path, method="sums")
+    agree(sites)
+    for site in sites[:2]:
+        run_until_waiting(site, "lacks the sums")
+    before = read_message(sites[0])
+    for site in sites[:2]:
+        site.ledger.abandon_entry(1, "the third hospital left")
+    for path in (tmp_path / "exchange/first").glob("*"):
+        path.unlink()
+    agree(sites)
+    take_turns(sites)
+    assert read_message(sites[0]) != before
+    states = [[entry.state for entry in site.ledger.read_entries()] for site in sites]
+    assert states == [["abandoned", "closed"], ["abandoned", "closed"], ["closed"]]
+
+
+def test_a_lost_secret_stops_a_site(tmp_path: Path) -> None:
+    sites = make_sites(tmp_path, method="sums")
+    agree(sites)
+    run_until_waiting(sites[0], "lacks the sums of round 1 of north, south")
+    sites[0].private.joinpath("secret.json").unlink()
+    for site in sites[1:]:
+        run_until_waiting(site, "lacks") if site is not sites[-1] else site.task().run()
+    with pytest.raises(PrivacyError, match="secret for the agreement is missing"):
+        sites[0].task().run()
+    assert len(sites[0].ledger.read_entries()) == 1
+
+
+def test_other_data_stop_a_site_between_two_rounds(tmp_path: Path) -> None:
+    sites = make_sites(tmp_path, method="covariance")
+    agree(sites)
+    for site in sites:
+        run_until_waiting(site, "lacks the sums")
+    write_features(sites[0].folder, shift=1.0)
+    with pytest.raises(PrivacyError, match="data or features changed after it was recorded"):
+        sites[0].task().run()
+
+
+def test_a_site_that_dies_at_any_step_continues_with_the_same_message(tmp_path: Path) -> None:
+    """SIGKILL before each kind of change of the disk: the rerun sends the same bytes, booked once.
+
+    Nothing is in the exchange before the ledger has the release.
+    """
+    walk = subprocess.run(
+        [sys.executable, "-m", "tests.support.site_kill_walk", tmp_path],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    whole, *killed = map(json.loads, walk.stdout.splitlines())
+    assert whole["entries"] == ["closed"]
+    assert len(killed) > 15
+    assert {each["status"] for each in killed} == {-signal.SIGKILL}
+    for each in killed:
+        assert each["killed"]["message"] in (None, whole["message"]), each["step"]
+        assert each["killed"]["entries"] or each["killed"]["message"] is None
+        assert each["again"] == 0, each["step"]
+        result = {name: each[name] for name in ("message", "head", "entries")}
+        assert result == {name: whole[name] for name in result}, each["step"]
+        assert not each["secret"], each["step"]
+    assert any(each["killed"]["message"] is None for each in killed)
+    assert any(each["killed"]["message"] is not None for each in killed)
