@@ -41,7 +41,7 @@ def main(folder: Path) -> None:
     steps = record_run(move(sites[0], ready, folder / "whole"))
     # `kill_walk` has the steps that write the bundle
     documents = next(place for place, name in enumerate(steps) if "entry-1.partial" in name)
-    kept = [*enumerate(steps[:documents])] + [(len(steps) - 1, steps[-1])]
+    kept = [*enumerate(steps[:documents]), (len(steps) - 1, steps[-1])]
     chosen = {name: place for place, name in reversed(kept)}
     print(json.dumps({"step": None, "steps": steps, **describe(folder / "whole")}))
     for name, place in sorted(chosen.items(), key=lambda item: item[1]):

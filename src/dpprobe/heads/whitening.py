@@ -84,6 +84,7 @@ def _map_rows(
         units=data.units,
         device=data.device,
         crops=crops,
+        agreed_n=data.n,
     )
 
 

@@ -83,6 +83,7 @@ from dpprobe.release.unit_hashes import (
     share_units,
     write_hashes,
 )
+from dpprobe.sites.exchange import has_sent, lock_folder
 
 logger = logging.getLogger("dpprobe")
 
@@ -200,6 +201,7 @@ class Booking:
       same_units_as: another dataset whose units are some of these; None without one.
       units: the hash that names the file of the units' hashes; None for fits of an estimator.
       place: in a chain of cohorts with a horizon, by `cohorts.Chain.name_place`; None elsewhere.
+      sites: the agreement of several sites, by `SitePart.name_promise`; None for one site.
     """
 
     release: str
@@ -212,6 +214,7 @@ class Booking:
     same_units_as: str | None = None
     units: str | None = None
     place: str | None = None
+    sites: str | None = None
 
     def __post_init__(self) -> None:
         if self.unit not in Plan.UNITS:
@@ -236,6 +239,11 @@ class Booking:
         """Reads the dictionary that `to_dict` returns."""
         known: dict[str, Any] = {field.name: values.get(field.name) for field in fields(cls)}
         return cls(**{**known, "parts": tuple(map(Part.from_dict, values["parts"]))})
+
+
+def site_folder(folder: Path, release: str) -> Path:
+    """Returns a site's private folder for a release of several sites, beside the ledger."""
+    return folder / f"site-{release}"
 
 
 def unit_words(booking: Booking) -> str:
@@ -386,8 +394,18 @@ class Ledger:
             raise PrivacyError(
                 f"reason {reason!r}: write one line of {SHORTEST_REASON} characters or more"
             )
-        with self._lock_ledger() as content:
-            self._require_open(self._find_entry(content, number))
+        with self._lock_ledger() as content, ExitStack() as stack:
+            entry = self._find_entry(content, number)
+            self._require_open(entry)
+            if entry.booking.sites is not None:
+                folder = site_folder(self.path.parent, entry.booking.release)
+                stack.enter_context(lock_folder(folder))
+                if has_sent(folder):
+                    raise PrivacyError(
+                        f"entry {number} of {self.path}: sums have left this site, and the other "
+                        "sites may have the rest, so it counts permanently. To begin again, all "
+                        "sites need a release with another name"
+                    )
             self._append_line(content, "abandon", number, reason=reason.strip())
 
     def compute_spent(self, delta: float) -> Spent:

@@ -76,7 +76,15 @@ from dpprobe.release.evaluation import (
     fewest_of_a_class,
 )
 from dpprobe.release.leak_check import check_published
-from dpprobe.release.ledger import Booking, Entry, Ledger, Limits, Part, tell_of_entry
+from dpprobe.release.ledger import (
+    Booking,
+    Entry,
+    Ledger,
+    Limits,
+    Part,
+    site_folder,
+    tell_of_entry,
+)
 from dpprobe.release.monitor import find_directions
 from dpprobe.release.monitor_release import (
     check_monitor_size,
@@ -90,12 +98,12 @@ from dpprobe.release.packing import describe_head, pack_head
 from dpprobe.release.release_choice_price import choice_block
 from dpprobe.release.release_statement import published_options, release_statement
 from dpprobe.release.signing import read_private_key
-from dpprobe.release.site_part import SitePart
+from dpprobe.release.site_part import ANOTHER_NAME, SitePart
 from dpprobe.release.unit_hashes import Units, find_tables
 from dpprobe.release.usefulness import check_metric, check_usefulness
 from dpprobe.release.verification.predecessors import identify_bundle
 from dpprobe.sites.agreement import Agreement, Offer
-from dpprobe.sites.exchange import Exchange
+from dpprobe.sites.exchange import Exchange, keep_agreement, lock_folder
 from dpprobe.sites.shared_sums import SharedSums, SumsMissing
 from dpprobe.study.options import EvaluateOptions, ReleaseOptions, SitesOptions
 from dpprobe.study.study import Study
@@ -271,7 +279,7 @@ class ReleaseTask:
         return SitePart(
             release=self.name,
             options=self.options.sites,
-            private=self.ledger.path.parent / f"site-{self.name}",
+            private=site_folder(self.ledger.path.parent, self.name),
             terms=self._list_terms(self.options.sites),
         )
 
@@ -320,6 +328,8 @@ class ReleaseTask:
             "epsilon": self.options.token,
             "delta": self.delta,
             "accountant": self.study.accountant,
+            "version of dpprobe": code_version(),
+            "images per patient": self.study.dataset_patients(self.options.dataset),
             "evaluate": evaluate,
             "calibrate": calibrate,
             "monitor": monitor,
@@ -333,18 +343,24 @@ class ReleaseTask:
         """Writes this site's signed offer into the exchange."""
         if self.site is None:
             raise ConfigError(f"release {self.name}: has no `sites`, so there is nothing to offer")
-        self._drop_abandoned()
-        return self.site.make_offer(n=self._own_n, test_n=self._own_test_n)
+        with lock_folder(self.site.private):
+            self._drop_abandoned()
+            if (entry := self.ledger.entry_of(self.name)) is None:
+                self.site.drop_agreement()
+            return self.site.make_offer(n=self._own_n, test_n=self._own_test_n, entry=entry)
 
     def run(self, *, wait_minutes: float = 0) -> None:
         """Makes the release, or finishes it; waits so long for other sites' files."""
-        deadline = time.monotonic() + 60 * wait_minutes
+        if self.site is None:
+            self._finish_or_make()
+            return
+        deadline, booked = time.monotonic() + 60 * wait_minutes, self.ledger.entry_of(self.name)
         last = ""
         while True:
             try:
-                if not self.finish_earlier():
-                    self.make_release()
-                if self.site is not None:
+                with lock_folder(self.site.private):
+                    self._finish_or_make()
+                    self.site.send_all_again()
                     self.site.drop_secret()
                 return
             except WaitingError as waiting:
@@ -353,14 +369,23 @@ class ReleaseTask:
                 if str(waiting) != last:
                     logger.info("waiting: %s", waiting)
                 last = str(waiting)
-            self._forget_agreement()
             time.sleep(_POLL_SECONDS)
+            self._forget_agreement()
+            entry = self.ledger.entry_of(self.name)
+            if booked is not None and (entry is None or entry.number != booked.number):
+                raise PrivacyError(
+                    f"release {self.name}: its entry {booked.number} was abandoned while it waited"
+                )
+            booked = entry
+
+    def _finish_or_make(self) -> None:
+        if not self.finish_earlier():
+            self.make_release()
 
     def _forget_agreement(self) -> None:
         """Drops values that depend on the offers of all sites."""
-        if "agreement" not in vars(self):
-            for name in ("inputs", "facts", "method", "plan", "exchange"):
-                vars(self).pop(name, None)
+        for name in ("agreement", "exchange", "inputs", "facts", "method", "plan"):
+            vars(self).pop(name, None)
 
     @cached_property
     def delta(self) -> float:
@@ -386,7 +411,7 @@ class ReleaseTask:
         )
         check_plan(self.method, plan)
         check_price(plan)
-        return plan
+        return plan if self.site is None else self.site.price_shares(plan)
 
     @cached_property
     def test_plan(self) -> Plan | None:
@@ -438,7 +463,7 @@ class ReleaseTask:
         check_price(plan)
         if fault := delta_fault(plan.delta, plan.n, unit=plan.unit):
             raise PrivacyError(f"release {self.name}: test {plan.unit}s: {fault}")
-        return plan
+        return plan if self.site is None else self.site.price_shares(plan)
 
     def _hash_data(self) -> str:
         train, test = self.stores
@@ -479,6 +504,9 @@ class ReleaseTask:
             place=None
             if self.chain is None
             else self.chain.name_place(self.options.dataset, self.name),
+            sites=None
+            if self.site is None or self.agreement is None
+            else self.site.name_promise(self.agreement),
         )
 
     def list_units(self) -> Units:
@@ -511,8 +539,6 @@ class ReleaseTask:
             if entry.state != "abandoned" or entry.booking.release != self.name:
                 continue
             self._cohort_path(entry).unlink(missing_ok=True)
-            if self.site is not None and self.ledger.entry_of(self.name) is None:
-                self.site.drop_abandoned()
             for folder in (self._staged_folder(entry), self._partial_folder(entry)):
                 if folder.exists():
                     shutil.rmtree(folder)
@@ -527,6 +553,8 @@ class ReleaseTask:
         """
         self._drop_abandoned()
         entry = self.ledger.entry_of(self.name)
+        if entry is None and self.site is not None:
+            self.site.drop_agreement()
         if entry is None:
             self._check_listed()
             return False
@@ -666,6 +694,8 @@ class ReleaseTask:
             facts=self._facts_by_backbone() if late else None,
         )
         self._warn_of_copies()
+        if self.site is not None and self.agreement is not None and self.exchange is not None:
+            self._check_site(self.site, self.agreement, self.exchange)
         key = resolve_path(self.options.sign_key) if self.options.sign_key else None
         if key:
             read_private_key(key)
@@ -699,8 +729,6 @@ class ReleaseTask:
         )
         self.output.parent.mkdir(parents=True, exist_ok=True)
         require_room(self.output.parent, DOCUMENTS_BYTES)
-        if self.site is not None and self.agreement is not None:
-            self.site.keep_agreement(self.agreement)
         entry = self._find_open() or self.ledger.book_release(
             self.make_booking(),
             Limits(
@@ -713,6 +741,8 @@ class ReleaseTask:
             other_units_than=self.dataset.other_units_than,
         )
         logger.info("release %s: recorded as entry %d", self.name, entry.number)
+        if self.site is not None and self.agreement is not None:
+            keep_agreement(self.site.private, self.agreement)
         with tell_of_entry(f"{entry.number} of {self.ledger.path}"):
             heads, sites, measured = self._draw_head(features)
             self._keep_cohort(heads, entry)
@@ -735,8 +765,24 @@ class ReleaseTask:
             self._publish_bundle(staged)
 
     def _find_open(self) -> Entry | None:
-        """Returns the open entry of a release of several sites, which resumes with its secret."""
-        return None if self.site is None else self.ledger.entry_of(self.name)
+        """Returns the open entry of a release of several sites, which resumes with its secret.
+
+        Raises PrivacyError if it was booked for another agreement.
+        """
+        entry = None if self.site is None else self.ledger.entry_of(self.name)
+        if entry is not None and entry.booking.sites != self.make_booking().sites:
+            raise PrivacyError(
+                f"release {self.name}: entry {entry.number} of {self.ledger.path} is of another "
+                f"agreement of the sites; restore {self.site and self.site.private}. {ANOTHER_NAME}"
+            )
+        return entry
+
+    def _check_site(self, site: SitePart, agreement: Agreement, exchange: Exchange) -> None:
+        """Checks that this site can take part, before it books."""
+        if fault := self.method.sites_fault(self.plan.n):
+            raise ConfigError(f"release {self.name}: {fault}")
+        site.require_secret(agreement)
+        exchange.check_messages()
 
     def _check_usefulness(self) -> None:
         """Looks at the benchmark; for a later cohort, whose benchmark has new rows only, plans."""
@@ -805,15 +851,17 @@ class ReleaseTask:
             return heads, None, blocks
         features = replace(features, agreed_test_n=self.agreement.test_n)
         while True:
-            if self.exchange.has_sent(number := self.exchange.next_round):
-                self.exchange.send_again(number)
+            rounds = self.exchange.read_rounds()
+            if self.exchange.has_sent(number := len(rounds) + 1):
+                self.site.send_all_again()
                 self.site.require_round(self.exchange, number)
-            shared = self.site.open_sums(self.exchange, self.method.running_sums or ())
+                continue
+            shared = self.site.open_sums(self.agreement, rounds, self.method.running_sums or ())
             try:
                 # the sites share no random numbers but public ones, such as initial weights
                 heads, *blocks = self._fit_and_measure(features, SEEDED, shared)
             except SumsMissing as missing:
-                self.site.send_sums(self.exchange, missing)
+                self.site.send_sums(self.exchange, rounds, missing)
             else:
                 return heads, self.site.describe(shared, self.agreement, unit=self.unit), blocks
 

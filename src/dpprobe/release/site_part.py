@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,13 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from dpprobe.artifacts import write_private
+from dpprobe.artifacts import atomic_path, write_private
 from dpprobe.errors import ConfigError, PrivacyError, WaitingError
 from dpprobe.options import resolve_path
-from dpprobe.privacy.noise_shares import Penalty, split_noise
+from dpprobe.privacy.accountants import compute_epsilon
+from dpprobe.privacy.noise_shares import SMALLEST_SHARE, Penalty, split_noise
+from dpprobe.privacy.plan import Plan
+from dpprobe.release.ledger import Entry
 from dpprobe.release.signing import read_private_key
 from dpprobe.sites.agreement import (
     Agreement,
@@ -35,17 +38,20 @@ from dpprobe.sites.exchange import (
     SECRET_FILE,
     Exchange,
     Secret,
-    keep_agreement,
+    has_sent,
     read_agreement,
     read_secret,
     write_secret,
 )
-from dpprobe.sites.shared_sums import SharedSums, SumsMissing
+from dpprobe.sites.shared_sums import SharedSums, Sum, SumsMissing
 from dpprobe.study.options import SitesOptions
 
 logger = logging.getLogger("dpprobe")
 
-_ABANDON = "If that is impossible, abandon the ledger's entry, and agree again with all sites"
+ANOTHER_NAME = (
+    "If that is impossible, this release cannot be completed: its entry in the ledger counts, and "
+    "all sites need a release with another name"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,55 +86,99 @@ class SitePart:
             )
         return key
 
-    def make_offer(self, *, n: int, test_n: int) -> tuple[Offer, Path]:
-        """Writes this site's offer into the exchange; the same one until its release is abandoned.
+    def make_offer(self, *, n: int, test_n: int, entry: Entry | None) -> tuple[Offer, Path]:
+        """Writes this site's offer into the exchange; the same one while it is true.
 
-        Raises PrivacyError if sums were sent under an offer of other terms or units.
+        Args:
+          entry: of the release in the ledger, if it counts.
+
+        Raises PrivacyError if the release is booked under another offer.
         """
-        secret = read_secret(self.private) or Secret.draw()
-        offer = Offer(
-            site=self.options.name, terms=self.terms, n=n, test_n=test_n, key=secret.public_key
-        )
-        kept = read_agreement(self.private)
-        if kept is not None and offer not in kept.offers:
-            raise PrivacyError(
-                f"release {self.release}: options or data have changed since all sites agreed; "
-                f"restore them. {_ABANDON}"
-            )
-        if read_secret(self.private) is None:
+        secret = read_secret(self.private)
+        offer = self._offer(secret or Secret.draw(), n=n, test_n=test_n) if secret else None
+        if entry is not None:
+            kept = read_agreement(self.private)
+            if offer is None or kept is None or offer not in kept.offers:
+                raise PrivacyError(
+                    f"release {self.release}: options or data have changed since it was booked as "
+                    f"entry {entry.number}, or its folder {self.private} is lost; restore them. "
+                    f"{ANOTHER_NAME}"
+                )
+        if offer is None:
+            secret = Secret.draw()
             write_secret(self.private, secret)
+            offer = self._offer(secret, n=n, test_n=test_n)
         return offer, write_offer(self.folder, offer, self.signer)
 
-    def _read_offers(self) -> list[Offer]:
-        return read_offers(self.folder, self.options.members)
+    def _offer(self, secret: Secret, *, n: int, test_n: int) -> Offer:
+        return Offer(
+            site=self.options.name, terms=self.terms, n=n, test_n=test_n, key=secret.public_key
+        )
 
     def read_agreement(self, *, n: int, test_n: int) -> Agreement:
-        """Returns the agreement of all sites; once it is kept, whatever has changed since.
+        """Returns the agreement of all sites: the kept one, or that of the offers.
 
         Raises:
           WaitingError: if an offer is missing.
           PrivacyError: if terms differ, or this site's offer is no longer true.
         """
-        if (kept := read_agreement(self.private)) is not None:
-            return kept
-        offers = self._read_offers()
-        if missing := sorted({*self.options.members} - {each.site for each in offers}):
-            raise WaitingError(
-                f"release {self.release}: {self.folder} lacks the offers of {', '.join(missing)}; "
-                "each site runs `dpprobe site keys`"
-            )
-        local = next(each for each in offers if each.site == self.options.name)
+        agreement = read_agreement(self.private)
+        if agreement is None:
+            offers = read_offers(self.folder, self.options.members)
+            if missing := sorted({*self.options.members} - {each.site for each in offers}):
+                raise WaitingError(
+                    f"release {self.release}: {self.folder} lacks the offers of "
+                    f"{', '.join(missing)}; each site runs `dpprobe site keys`"
+                )
+            agreement = Agreement.make(offers)
+        local = next(each for each in agreement.offers if each.site == self.options.name)
         if (local.terms, local.n, local.test_n) != (dict(self.terms), n, test_n):
             raise PrivacyError(
                 f"release {self.release}: this site's options or data have changed since its "
-                "offer; restore them, or run `dpprobe site keys` again and agree again with all "
-                "sites"
+                "offer; restore them. If nothing is booked yet, run `dpprobe site keys` again"
             )
-        return Agreement.make(offers)
+        return agreement
 
-    def keep_agreement(self, agreement: Agreement) -> None:
-        """Keeps the agreement in the private folder, for good: later offers change nothing."""
-        keep_agreement(self.private, agreement)
+    def drop_agreement(self) -> None:
+        """Removes the agreement of an abandoned entry; PrivacyError if its sums have left."""
+        if has_sent(self.private):
+            raise PrivacyError(
+                f"{self.private}: has sums that were sent, but the ledger has no entry of release "
+                f"{self.release}; restore the ledger, or write a release with another name"
+            )
+        (self.private / AGREEMENT_FILE).unlink(missing_ok=True)
+
+    def price_shares(self, plan: Plan) -> Plan:
+        """Returns a plan whose epsilon also pays for noise that comes in shares."""
+        options = self.options
+        honest = len(options.members) - options.colluders
+        if options.aggregator is not None:
+            return plan
+        penalty = Penalty(smallest=SMALLEST_SHARE, honest=honest, coordinates=1)
+        price = penalty.price_epsilon(
+            lambda delta: compute_epsilon(plan.mechanisms, delta, "pld"), plan.delta
+        )
+        return replace(plan, realised_epsilon=max(price, plan.realised_epsilon))
+
+    def require_secret(self, agreement: Agreement) -> Secret:
+        """Returns this site's secret of an agreement; PrivacyError if it is lost or another's."""
+        secret = read_secret(self.private)
+        keys = {each.site: each.key for each in agreement.offers}
+        if secret is None or secret.public_key != keys[self.options.name]:
+            raise PrivacyError(
+                f"{self.private}: this site's secret for the agreement is missing, so no sums can "
+                f"be sent; restore it, or run `dpprobe site keys` again if nothing is booked. "
+                f"{ANOTHER_NAME}"
+            )
+        return secret
+
+    def name_promise(self, agreement: Agreement) -> str:
+        """Names the agreement and who is trusted, for the ledger's entry."""
+        options = self.options
+        trusted = f"aggregator {options.aggregator}"
+        if options.aggregator is None:
+            trusted = f"{options.colluders} of {len(agreement.names)} may collude"
+        return f"agreement {agreement.digest}; {trusted}"
 
     def open_exchange(self, agreement: Agreement) -> Exchange:
         return Exchange(
@@ -140,27 +190,17 @@ class SitePart:
             signer=self.signer,
         )
 
-    def open_sums(self, exchange: Exchange, together: Collection[str]) -> SharedSums:
-        """Returns the sums of one run of the fit, with the totals that are known so far.
-
-        Raises PrivacyError if this site's secret is lost.
-        """
-        secret = read_secret(self.private)
-        if secret is None or secret.public_key != self._own_key(exchange):
-            raise PrivacyError(
-                f"{self.private}: this site's secret for the agreement is missing, so no sums can "
-                f"be sent; restore it. {_ABANDON}"
-            )
+    def open_sums(
+        self, agreement: Agreement, rounds: Sequence[Sequence[Sum]], together: Collection[str]
+    ) -> SharedSums:
+        """Returns the sums of one run of the fit, with the totals of the complete rounds."""
+        secret = self.require_secret(agreement)
         return SharedSums(
-            exchange.read_totals(),
-            open_noise=partial(secret.open_noise, exchange.agreement.digest),
+            [total for totals in rounds for total in totals],
+            open_noise=partial(secret.open_noise, agreement.digest),
             share=self.share_noise,
             together=together,
         )
-
-    def _own_key(self, exchange: Exchange) -> str:
-        offers = exchange.agreement.offers
-        return next(each.key for each in offers if each.site == self.options.name)
 
     def share_noise(self, deviation: float) -> float:
         """Returns this site's part of a noise, in steps."""
@@ -169,28 +209,33 @@ class SitePart:
             return deviation if options.name == options.aggregator else 0.0
         return split_noise(deviation, len(options.members), options.colluders)
 
-    def send_sums(self, exchange: Exchange, missing: SumsMissing) -> None:
-        """Sends this site's sums of the next round, then asks for those of the others.
-
-        Raises WaitingError unless all others have sent theirs.
-        """
-        number = exchange.next_round
-        secret = read_secret(self.private)
-        assert secret is not None
-        path = exchange.send_sums(number, missing.sums, secret)
+    def send_sums(
+        self, exchange: Exchange, rounds: Sequence[Sequence[Sum]], missing: SumsMissing
+    ) -> None:
+        """Sends this site's sums of the round after those that are complete."""
+        number, place = len(rounds) + 1, sum(map(len, rounds))
+        secret = self.require_secret(exchange.agreement)
+        path = exchange.send_sums(number, place, missing.sums, secret)
         logger.info(
             "release %s: round %d: sent %s (%s bytes)",
             self.release, number, path, f"{path.stat().st_size:,}",
         )  # fmt: skip
-        self.require_round(exchange, number)
 
     def require_round(self, exchange: Exchange, number: int) -> None:
-        """Raises WaitingError unless all sites have sent their sums of a round."""
+        """Raises WaitingError unless all other sites have sent their sums of a round."""
         if waiting := exchange.list_missing(number):
             raise WaitingError(
                 f"release {self.release}: {exchange.folder} lacks the sums of round {number} of "
                 f"{', '.join(waiting)}; each site runs `dpprobe site sums`"
             )
+
+    def send_all_again(self) -> None:
+        """Copies all messages that the exchange lacks: the other sites may still need them."""
+        for sent in sorted(self.private.glob("sums-*.safetensors")):
+            path = self.folder / f"{sent.stem}.{self.options.name}.safetensors"
+            if not path.exists():
+                with atomic_path(path) as temporary:
+                    shutil.copyfile(sent, temporary)
 
     def describe(self, sums: SharedSums, agreement: Agreement, *, unit: str) -> dict[str, Any]:
         """Returns the block `sites` of the statement."""
@@ -205,13 +250,6 @@ class SitePart:
             coordinates=sums.coordinates,
             unit=unit,
         )
-
-    def drop_abandoned(self) -> None:
-        """Removes what an abandoned entry has left: its agreement, and a secret that was used."""
-        if any(self.private.glob("sums-*")):
-            shutil.rmtree(self.private)
-        else:
-            (self.private / AGREEMENT_FILE).unlink(missing_ok=True)
 
     def drop_secret(self) -> None:
         """Removes this site's secret, once the bundle is complete: nobody may need it again."""
@@ -235,9 +273,10 @@ def describe_sites(
     said += "or an exact sum: each sent sums under masks, which vanish in the total. "
     penalty = None
     if aggregator is not None:
+        of_one = ", which is that of one site" if len(names) == 2 else ""
         said += (
-            f"{aggregator} added all the noise. The guarantee holds against everyone else; "
-            f"{aggregator} could compute the exact sums of all sites together. "
+            f"{aggregator} added all the noise, so {aggregator} could compute the exact sum of the "
+            f"other sites' sums{of_one}. The guarantee holds against everyone else. "
         )
     else:
         honest = len(names) - colluders

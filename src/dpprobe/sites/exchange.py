@@ -7,27 +7,32 @@ A site's own files, mode 0600, are in <data_dir>/<dataset>/site-<release>:
     secret.json                  its keys, and its noise
     agreement.json               what it has agreed to, from its ledger's entry on
     sums-<round>.safetensors     its messages, as sent
+    total-<round>.safetensors    the totals of rounds that are complete
 
 A round has the sums that a fit asks for at once. Everyone who has the messages of all sites adds
 them up, and nobody learns more than the total from them.
 
-**One message per round.** A site's noise and masks for a round are fixed by its secret. Two
-messages with other sums in one round would differ by exactly these sums. So a message is written to
-the private folder first, under a name that can be taken once, then copied to the exchange. Whatever
-happens later, this copy is what is sent again.
+**One message per round.** A secret fixes a site's noise and masks. Two messages with other sums
+under the same noise would differ by exactly these sums. So rounds are counted by the private folder
+alone, whatever is in the exchange: a round is complete once its total is there, which needs this
+site's message. A message is written to the private folder first, never over another one, then
+copied. A total is kept when it is first computed, so that later files of other sites change
+nothing. One process at a time holds the folder's lock.
 
-**One agreement per secret.** A secret serves one agreement, whose digest is in every message. An
-agreement with another offer needs new secrets of all sites, and an entry of its own in ledgers.
+**One agreement per secret.** A secret serves one agreement, whose digest is in every message and in
+the ledger's entry.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,20 +48,46 @@ from dpprobe.artifacts import (
     atomic_path,
     canonical_json,
     check_not_newer,
-    flush_to_disk,
     write_private,
 )
 from dpprobe.errors import DataError, PrivacyError
 from dpprobe.privacy.keystream import KEY_BYTES, Keystream
 from dpprobe.privacy.rounded_gaussian import RoundedGaussian
 from dpprobe.sites.agreement import Agreement, Offer, check_signature, sign_values
-from dpprobe.sites.masks import Integers, mask_numbers
+from dpprobe.sites.masks import mask_numbers
 from dpprobe.sites.shared_sums import Sum, add_sums
 
 FORMAT = "dpprobe-site-sums"
 FORMAT_VERSION = 1
 AGREEMENT_FILE = "agreement.json"
 SECRET_FILE = "secret.json"
+LOCK_FILE = "lock"
+_COUNTS_FOR_GOOD = (
+    "nothing more can be sent for this release. If no sums have left this site, abandon its entry "
+    "in the ledger; otherwise the entry counts, and all sites need a release with another name"
+)
+
+
+@contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Keeps other processes of this site out; raises PrivacyError if one is at work."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise PrivacyError(
+                f"{folder}: another process of this site is at work for this release; wait for it"
+            ) from error
+        yield
+    finally:
+        os.close(lock)
+
+
+def has_sent(folder: Path) -> bool:
+    """Returns True if a message was made in a private folder: somebody may have it."""
+    return any(folder.glob("sums-*.safetensors"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +113,6 @@ class Secret:
 
 def write_secret(folder: Path, secret: Secret) -> None:
     """Writes a secret into the private folder, which only its owner may read."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     values = {"key": secret.key.private_bytes_raw().hex(), "noise": secret.noise.hex()}
     write_private(folder / SECRET_FILE, canonical_json(values).encode())
 
@@ -99,10 +129,7 @@ def read_secret(folder: Path) -> Secret | None:
             raise ValueError("its noise key is cut short")
         key = X25519PrivateKey.from_private_bytes(bytes.fromhex(values["key"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(
-            f"{path}: damaged ({error}); nothing more can be sent for this release. Abandon its "
-            "entry of the ledger, and agree again with the other sites"
-        ) from error
+        raise DataError(f"{path}: damaged ({error}); {_COUNTS_FOR_GOOD}") from error
     return Secret(key=key, noise=noise)
 
 
@@ -111,7 +138,7 @@ def keep_agreement(folder: Path, agreement: Agreement) -> None:
     path = folder / AGREEMENT_FILE
     if not path.exists():
         offers = [offer.to_dict() for offer in agreement.offers]
-        _write_once(path, canonical_json(offers).encode())
+        write_private(path, canonical_json(offers).encode())
 
 
 def read_agreement(folder: Path) -> Agreement | None:
@@ -122,15 +149,12 @@ def read_agreement(folder: Path) -> Agreement | None:
     try:
         return Agreement.make([Offer.from_dict(values) for values in json.loads(path.read_bytes())])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(
-            f"{path}: damaged ({error}); restore it from a backup, or abandon the ledger's entry "
-            "and agree again with all sites"
-        ) from error
+        raise DataError(f"{path}: damaged ({error}); {_COUNTS_FOR_GOOD}") from error
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """One site's side of an agreement.
+    """One site's side of an agreement; the site holds the lock of its private folder.
 
     Attributes:
       folder: with the files of all sites.
@@ -146,43 +170,72 @@ class Exchange:
     members: Mapping[str, str]
     signer: Ed25519PrivateKey = field(repr=False)
 
-    def read_totals(self) -> list[Sum]:
-        """Returns the totals of all rounds to which every site has sent its sums."""
-        totals: list[Sum] = []
-        number = 1
-        while not self.list_missing(number):
-            messages = [self._read_message(number, site) for site in self.agreement.names]
-            if len({len(each) for each in messages}) > 1:
-                raise PrivacyError(
-                    f"round {number}: the sites sent different numbers of sums; all sites must run "
-                    "one version of dpprobe"
-                )
-            totals += [add_sums(sums) for sums in zip(*messages, strict=True)]
-            number += 1
-        return totals
+    def check_messages(self) -> None:
+        """Raises as `_read_message` does for any message that is in the exchange already."""
+        for site in self.agreement.names:
+            for path in sorted(self.folder.glob(f"sums-*.{site}.safetensors")):
+                self._read_message(path, site)
+
+    def read_rounds(self) -> list[list[Sum]]:
+        """Returns the totals of all complete rounds, and keeps those that are new.
+
+        Raises PrivacyError or DataError for messages that do not belong to the round.
+        """
+        rounds: list[list[Sum]] = []
+        places = 0
+        while self.has_sent(number := len(rounds) + 1):
+            kept = self.private / f"total-{number}.safetensors"
+            if not kept.exists():
+                if self.list_missing(number):
+                    break
+                totals = self._add_messages(number, places)
+                values = {"round": number, "place": places, "sums": [*map(_describe, totals)]}
+                write_private(kept, _pack_sums(totals, values))
+            _, totals = _unpack_sums(kept)
+            places += len(totals)
+            rounds.append(totals)
+        return rounds
+
+    def _add_messages(self, number: int, place: int) -> list[Sum]:
+        messages = []
+        for site in self.agreement.names:
+            path = self.message_path(number, site)
+            if site == self.site:
+                path = self._sent_path(number)
+            values, sums = self._read_message(path, site)
+            self._require_bound(path, site, values, {"round": number, "place": place})
+            messages.append(sums)
+        if len({len(each) for each in messages}) > 1:
+            raise PrivacyError(
+                f"round {number}: the sites sent different numbers of sums; all sites must run one "
+                "version of dpprobe"
+            )
+        return [add_sums(sums) for sums in zip(*messages, strict=True)]
 
     def list_missing(self, number: int) -> list[str]:
-        """Lists the sites without a message in a round."""
-        return [
-            site for site in self.agreement.names if not self.message_path(number, site).exists()
-        ]
-
-    @property
-    def next_round(self) -> int:
-        """The first round that lacks a message of any site."""
-        number = 1
-        while not self.list_missing(number):
-            number += 1
-        return number
+        """Lists the other sites without a message in a round."""
+        others = [site for site in self.agreement.names if site != self.site]
+        return [site for site in others if not self.message_path(number, site).exists()]
 
     def message_path(self, number: int, site: str) -> Path:
         return self.folder / f"sums-{number}.{site}.safetensors"
 
-    def send_sums(self, number: int, sums: Sequence[Sum], secret: Secret) -> Path:
-        """Masks, signs and sends a site's sums of a round; sends again what was sent before."""
-        sent = self._sent_path(number)
-        if not sent.exists():
-            _write_once(sent, self._make_message(number, sums, secret))
+    def send_sums(self, number: int, place: int, sums: Sequence[Sum], secret: Secret) -> Path:
+        """Masks, signs and sends a site's sums of a round; sends again what was sent before.
+
+        Args:
+          number: of the round, from 1.
+          place: of the first sum among all of the release, from 0.
+
+        Raises PrivacyError unless it is the next round after those that are complete.
+        """
+        rounds = self.read_rounds()
+        if not self.has_sent(number):
+            if (len(rounds) + 1, sum(map(len, rounds))) != (number, place):
+                raise PrivacyError(
+                    f"round {number}: {len(rounds)} rounds are complete; nothing is sent"
+                )
+            write_private(self._sent_path(number), self._make_message(number, place, sums, secret))
         return self.send_again(number)
 
     def send_again(self, number: int) -> Path:
@@ -199,76 +252,81 @@ class Exchange:
     def _sent_path(self, number: int) -> Path:
         return self.private / f"sums-{number}.safetensors"
 
-    def _make_message(self, number: int, sums: Sequence[Sum], secret: Secret) -> bytes:
+    def _make_message(self, number: int, place: int, sums: Sequence[Sum], secret: Secret) -> bytes:
         others = self.agreement.other_keys(self.site)
-        masked = {}
-        for place, each in enumerate(sums):
-            use = f"agreement {self.agreement.digest}; round {number}; sum {place} {each.name}"
-            masked[str(place)] = mask_numbers(
-                each.numbers, use, site=self.site, key=secret.key, others=others
-            )
+        masked = []
+        for number_of, each in enumerate(sums, start=place):
+            use = f"agreement {self.agreement.digest}; round {number}; sum {number_of} {each.name}"
+            hidden = mask_numbers(each.numbers, use, site=self.site, key=secret.key, others=others)
+            masked.append(each.replace_numbers(hidden))
         values = {
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
             "agreement": self.agreement.digest,
             "site": self.site,
             "round": number,
-            "sums": [
-                {**_describe(each), "sha256": _hash_numbers(masked[str(place)])}
-                for place, each in enumerate(sums)
-            ],
+            "place": place,
+            "sums": [*map(_describe, masked)],
         }
-        signed = {**values, "signature": sign_values(self.signer, values)}
-        return save(masked, metadata={"dpprobe": canonical_json(signed)})
+        return _pack_sums(masked, {**values, "signature": sign_values(self.signer, values)})
 
-    def _read_message(self, number: int, site: str) -> list[Sum]:
-        """Reads a message of anyone; DataError if damaged, PrivacyError for another's or another
-        round's."""
-        path = self.message_path(number, site)
-        try:
-            with safe_open(path, framework="numpy") as file:
-                values = json.loads((file.metadata() or {})["dpprobe"])
-                check_not_newer(path, values, kind=FORMAT, version=FORMAT_VERSION)
-                signature = values.pop("signature")
-                arrays = [file.get_tensor(str(place)) for place in range(len(values["sums"]))]
-            sums = [
-                Sum(name=one["name"], step=one["step"], symmetric=one["symmetric"], numbers=array)
-                for one, array in zip(values["sums"], arrays, strict=True)
-            ]
-            hashes = [one["sha256"] for one in values["sums"]]
-            whole = hashes == [_hash_numbers(array) for array in arrays]
-            whole = whole and all(a.dtype == np.int64 and a.ndim == 1 for a in arrays)
-        except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{path}: damaged ({error}); ask site {site} for it again") from error
+    def _read_message(self, path: Path, site: str) -> tuple[dict[str, Any], list[Sum]]:
+        """Reads a message of anyone.
+
+        Raises DataError for a damaged file, PrivacyError for another's or another agreement's.
+        """
+        values, sums = _unpack_sums(path, f"ask site {site} for it again")
+        check_not_newer(path, values, kind=FORMAT, version=FORMAT_VERSION)
+        signature = values.pop("signature", "")
         check_signature(str(path), values, signature, self.members[site])
-        if not whole:
-            raise DataError(f"{path}: its numbers have changed; ask site {site} for it again")
-        bound = {"agreement": self.agreement.digest, "site": site, "round": number}
-        for name, wanted in bound.items():
-            if values[name] != wanted:
+        self._require_bound(path, site, values, {"agreement": self.agreement.digest, "site": site})
+        return values, sums
+
+    def _require_bound(
+        self, path: Path, site: str, values: Mapping[str, Any], wanted: Mapping[str, Any]
+    ) -> None:
+        for name, value in wanted.items():
+            if values.get(name) != value:
                 raise PrivacyError(
-                    f"{path}: of another {name} ({values[name]}, not {wanted}); remove it, and ask "
-                    f"site {site} for its sums of this release"
+                    f"{path}: of another {name} ({values.get(name)}, not {value}); remove it, and "
+                    f"ask site {site} for its sums of this release"
                 )
-        return sums
+
+
+def _pack_sums(sums: Sequence[Sum], values: Mapping[str, Any]) -> bytes:
+    arrays = {str(place): np.ascontiguousarray(each.numbers) for place, each in enumerate(sums)}
+    return save(arrays, metadata={"dpprobe": canonical_json(values)})
+
+
+def _unpack_sums(
+    path: Path, remedy: str = "restore it from a backup"
+) -> tuple[dict[str, Any], list[Sum]]:
+    """Reads what `_pack_sums` wrote; raises DataError for anything else."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            values = json.loads((file.metadata() or {})["dpprobe"])
+            arrays = [file.get_tensor(str(place)) for place in range(len(values["sums"]))]
+        sums = [
+            Sum(
+                name=one["name"], step=one["step"], deviation=one["deviation"],
+                symmetric=one["symmetric"], numbers=array,
+            )
+            for one, array in zip(values["sums"], arrays, strict=True)
+        ]  # fmt: skip
+        if not all(array.dtype == np.int64 and array.ndim == 1 for array in arrays):
+            raise ValueError("its numbers are not whole")
+        if [*map(_describe, sums)] != values["sums"]:
+            raise ValueError("its numbers have changed")
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path}: damaged ({error}); {remedy}") from error
+    return values, sums
 
 
 def _describe(one: Sum) -> dict[str, Any]:
-    return {"name": one.name, "step": one.step, "symmetric": one.symmetric}
-
-
-def _hash_numbers(numbers: Integers) -> str:
-    return hashlib.sha256(np.ascontiguousarray(numbers).tobytes()).hexdigest()
-
-
-def _write_once(path: Path, content: bytes) -> None:
-    """Writes a private file whole, and never over another of its name."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    write_private(temporary, content)
-    try:
-        os.link(temporary, path)
-    except FileExistsError:  # another process of this site was quicker: its message is sent
-        pass
-    finally:
-        temporary.unlink()
-    flush_to_disk(path.parent)
+    return {
+        "name": one.name,
+        "step": one.step,
+        "deviation": one.deviation,
+        "symmetric": one.symmetric,
+        "sha256": hashlib.sha256(np.ascontiguousarray(one.numbers).tobytes()).hexdigest(),
+    }

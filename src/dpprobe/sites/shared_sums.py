@@ -35,18 +35,23 @@ class Sum:
     Attributes:
       name: of the mechanism.
       step: the value of one, a public number.
+      deviation: of the noise that the plan has for the total, in steps.
       numbers: int64 [size]; of a symmetric matrix the upper triangle, row by row.
     """
 
     name: str
     step: float
+    deviation: float
     symmetric: bool
     numbers: Integers
 
     @property
-    def facts(self) -> tuple[str, float, bool, int]:
+    def facts(self) -> tuple[str, float, float, bool, int]:
         """The values that all sites must agree on."""
-        return self.name, self.step, self.symmetric, self.numbers.size
+        return self.name, self.step, self.deviation, self.symmetric, self.numbers.size
+
+    def replace_numbers(self, numbers: Integers) -> Sum:
+        return replace(self, numbers=numbers)
 
 
 class SumsMissing(Exception):
@@ -101,14 +106,17 @@ class SharedSums:
         """
         place, self._place = self._place, self._place + 1
         self._seen.add(name)
-        packed = Sum(name=name, step=step, symmetric=symmetric, numbers=_pack(local, symmetric))
+        packed = Sum(
+            name=name, step=step, deviation=deviation, symmetric=symmetric,
+            numbers=_pack(local, symmetric),
+        )  # fmt: skip
         self._count_noise(packed, share := self._share(deviation))
         if place < len(self._totals):
             return _unpack(self._take_total(place, packed), local, symmetric)
         if share:
             noisy = local.copy()
             add_rounded_noise(self._open_noise(place, name), noisy, share, symmetric=symmetric)
-            packed = replace(packed, numbers=_pack(noisy, symmetric))
+            packed = packed.replace_numbers(_pack(noisy, symmetric))
         self._asked.append(packed)
         if name in self._together and not self._together <= self._seen:
             return np.zeros_like(local)
@@ -150,11 +158,11 @@ def add_sums(sums: Sequence[Sum]) -> Sum:
     total = np.zeros(sums[0].numbers.size, dtype=np.uint64)
     for each in sums:
         total += each.numbers.view(np.uint64)
-    return replace(sums[0], numbers=total.view(np.int64))
+    return sums[0].replace_numbers(total.view(np.int64))
 
 
 def _describe(one: Sum) -> str:
-    return f"{one.name} ({one.numbers.size:,} numbers of {one.step:.6g})"
+    return f"{one.name} ({one.numbers.size:,} numbers of {one.step:.6g}, noise {one.deviation:.6g})"
 
 
 def _pack(numbers: Integers, symmetric: bool) -> Integers:

@@ -207,8 +207,7 @@ class SitesOptions(Options):
         None,
         exclude_if=lambda value: value is None,
         description="A site that all others trust, since it adds all the noise. It could compute "
-        "the exact sums of all sites together, but not those of one. Without it, nobody is "
-        "trusted.",
+        "the exact sum of the other sites' sums. Without it, nobody is trusted.",
     )
     wait_minutes: float = Field(
         60,

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from dpprobe.errors import PrivacyError, WaitingError
+from dpprobe.errors import ConfigError, PrivacyError, WaitingError
 from dpprobe.release import bundle
+from dpprobe.release.site_part import SitePart
 from dpprobe.release.verification.verify import verify_bundle
 from tests.support.release_study import write_features
 from tests.support.site_study import Site, make_sites
@@ -159,42 +160,93 @@ def test_a_site_cannot_change_its_mind_after_all_have_agreed(tmp_path: Path) -> 
     sites = make_sites(tmp_path, method="sums")
     east, *others = sites
     agree(sites)
-    with pytest.raises(PrivacyError, match=r"have changed since its offer; restore them, or run"):
+    with pytest.raises(PrivacyError, match="have changed since its offer; restore them"):
         east.task(epsilon=1).run()
     run_until_waiting(east, "lacks the sums")
     with pytest.raises(PrivacyError, match="entry 1 .* was made with other options"):
         east.task(epsilon=1).run()
-    with pytest.raises(PrivacyError, match="have changed since all sites agreed; restore them"):
+    with pytest.raises(PrivacyError, match="have changed since it was booked as entry 1"):
         east.task(epsilon=1).make_offer()
     agree([east])  # the same offer again
     # an offer that another site replaces later changes nothing, and its sums are refused
     north = others[0]
-    for path in north.private.glob("*"):
-        path.unlink()
+    (north.private / "secret.json").unlink()
     agree([north])
     run_until_waiting(east, "lacks the sums")
-    run_until_waiting(north, "lacks the sums")
     with pytest.raises(PrivacyError, match="of another agreement"):
-        others[1].task().run()
+        north.task().run()
+    assert north.ledger.read_entries() == []
 
 
-def test_an_abandoned_release_begins_again_with_fresh_keys_and_an_entry_of_its_own(
-    tmp_path: Path,
-) -> None:
+def test_an_agreement_that_was_kept_holds_for_what_is_booked(tmp_path: Path) -> None:
+    """A crash between booking and keeping changes nothing, but other offers then do not count."""
     sites = make_sites(tmp_path, method="sums")
+    east, north, _ = sites
     agree(sites)
-    for site in sites[:2]:
-        run_until_waiting(site, "lacks the sums")
-    before = read_message(sites[0])
-    for site in sites[:2]:
-        site.ledger.abandon_entry(1, "the third hospital left")
-    for path in (tmp_path / "exchange/first").glob("*"):
+    run_until_waiting(east, "lacks the sums")
+    for path in east.private.glob("sums-*"):
         path.unlink()
+    (east.private / "agreement.json").unlink()
+    run_until_waiting(east, "lacks the sums")
+    (entry,) = east.ledger.read_entries()
+    assert str(entry.booking.sites).endswith("; 1 of 3 may collude")
+    for path in (*east.private.glob("sums-*"), *(east.exchange / "first").glob("sums-*")):
+        path.unlink()
+    (east.private / "agreement.json").unlink()
+    (north.private / "secret.json").unlink()
+    agree([north])
+    with pytest.raises(PrivacyError, match="entry 1 of .* is of another agreement of the sites"):
+        east.task().run()
+
+
+def test_an_entry_whose_sums_have_left_cannot_be_abandoned(tmp_path: Path) -> None:
+    sites = make_sites(tmp_path, method="sums")
+    east, north, south = sites
     agree(sites)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SitePart, "send_sums", lambda *_: pytest.fail("died before it was sent"))
+        with pytest.raises(pytest.fail.Exception):
+            east.task().run()
+    east.ledger.abandon_entry(1, "died before it sent anything")
+    run_until_waiting(east, "lacks the sums")
+    assert [entry.state for entry in east.ledger.read_entries()] == ["abandoned", "open"]
+    with pytest.raises(PrivacyError, match="sums have left this site, and the other sites may"):
+        east.ledger.abandon_entry(2, "the third hospital left")
+    run_until_waiting(north, "lacks the sums")
+    south.task().run()
+    assert [entry.state for entry in east.ledger.read_entries()] == ["abandoned", "open"]
+    # the other sites still get what a finished site has sent
+    sent = south.exchange / "first/sums-1.south.safetensors"
+    sent.unlink()
+    run_until_waiting(north, "lacks the sums of round 1 of south")
+    south.task().run()
     take_turns(sites)
-    assert read_message(sites[0]) != before
-    states = [[entry.state for entry in site.ledger.read_entries()] for site in sites]
-    assert states == [["abandoned", "closed"], ["abandoned", "closed"], ["closed"]]
+    assert north.ledger.read_entries()[0].state == "closed"
+
+
+def test_a_site_that_cannot_send_does_not_book(tmp_path: Path) -> None:
+    sites = make_sites(tmp_path, method="sums")
+    east = sites[0]
+    agree(sites)
+    (east.private / "secret.json").unlink()
+    with pytest.raises(PrivacyError, match="secret for the agreement is missing"):
+        east.task().run()
+    agree([east])
+    run_until_waiting(sites[1], "lacks the sums")
+    for site in (east, sites[2]):
+        (site.private / "secret.json").unlink()
+    agree([east, sites[2]])
+    with pytest.raises(PrivacyError, match="of another agreement"):
+        east.task().run()
+    assert east.ledger.read_entries() == []
+
+
+def test_a_search_is_refused_before_it_is_booked(tmp_path: Path) -> None:
+    sites = make_sites(tmp_path, method="search")
+    agree(sites)
+    with pytest.raises(ConfigError, match="sites cannot search together"):
+        sites[0].task().run()
+    assert sites[0].ledger.read_entries() == []
 
 
 def test_a_lost_secret_stops_a_site(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from dpprobe.sites.exchange import (
     Exchange,
     Secret,
     keep_agreement,
+    lock_folder,
     read_agreement,
     read_secret,
     write_secret,
@@ -51,14 +54,18 @@ def open_exchange(folder: Path, name: str, **changes: Any) -> Exchange:
     )  # fmt: skip
 
 
-def make_sum(value: int, *, size: int = 5, step: float = 0.5, name: str = "gram") -> Sum:
-    return Sum(name=name, step=step, symmetric=False, numbers=np.full(size, value))
+def make_sum(
+    value: int, *, size: int = 5, step: float = 0.5, name: str = "gram", deviation: float = 9.0
+) -> Sum:
+    return Sum(
+        name=name, step=step, deviation=deviation, symmetric=False, numbers=np.full(size, value)
+    )
 
 
 def send(folder: Path, number: int = 1, **sums: Any) -> None:
     for name, value in zip(NAMES, (3, 4), strict=True):
         one = sums.get(name, make_sum(value))
-        open_exchange(folder, name).send_sums(number, [one], SECRETS[name])
+        open_exchange(folder, name).send_sums(number, number - 1, [one], SECRETS[name])
 
 
 @pytest.fixture
@@ -70,12 +77,12 @@ def folder(tmp_path: Path) -> Path:
 
 def test_the_total_is_that_of_all_sites_and_a_message_alone_tells_nothing(folder: Path) -> None:
     exchange = open_exchange(folder, "east")
-    assert (exchange.next_round, exchange.list_missing(1)) == (1, ["east", "north"])
+    assert (exchange.read_rounds(), exchange.list_missing(1)) == ([], ["north"])
     send(folder)
-    (total,) = exchange.read_totals()
+    ((total,),) = exchange.read_rounds()
     np.testing.assert_array_equal(total.numbers, np.full(5, 7))
-    assert (total.name, total.step, exchange.next_round) == ("gram", 0.5, 2)
-    (masked,) = exchange._read_message(1, "east")
+    assert (total.name, total.step, total.deviation) == ("gram", 0.5, 9.0)
+    _, (masked,) = exchange._read_message(exchange.message_path(1, "east"), "east")
     assert not np.isin(masked.numbers, (3, 4, 7)).any()
 
 
@@ -85,31 +92,76 @@ def test_a_site_sends_one_message_a_round_whatever_it_is_asked_later(folder: Pat
     exchange = open_exchange(folder, "east")
     path = exchange.message_path(1, "east")
     before = path.read_bytes()
-    exchange.send_sums(1, [make_sum(100)], SECRETS["east"])
+    exchange.send_sums(1, 0, [make_sum(100)], SECRETS["east"])
     assert path.read_bytes() == before
     path.unlink()
-    exchange.send_sums(1, [make_sum(100)], SECRETS["east"])
+    exchange.send_sums(1, 0, [make_sum(100)], SECRETS["east"])
     assert path.read_bytes() == before
+
+
+def test_files_of_others_move_no_site_to_another_round(folder: Path) -> None:
+    """Else a round's noise would hide the sums of two messages, whose difference is exact."""
+    exchange = open_exchange(folder, "east")
+    for name in NAMES:  # somebody writes files of round 1 while the site computes its sums
+        exchange.folder.mkdir(exist_ok=True)
+        exchange.message_path(1, name).touch()
+    assert exchange.read_rounds() == []
+    with pytest.raises(PrivacyError, match="round 2: 0 rounds are complete; nothing is sent"):
+        exchange.send_sums(2, 1, [make_sum(3)], SECRETS["east"])
+    with pytest.raises(PrivacyError, match="round 1: 0 rounds are complete; nothing is sent"):
+        exchange.send_sums(1, 1, [make_sum(3)], SECRETS["east"])
+    assert not list(exchange.private.glob("sums-*"))
+    exchange.send_sums(1, 0, [make_sum(3)], SECRETS["east"])
+    assert exchange.message_path(1, "east").stat().st_size > 0
+    with pytest.raises(DataError, match="damaged"):
+        exchange.read_rounds()
+
+
+def test_a_total_stays_whatever_its_sites_send_later(folder: Path) -> None:
+    send(folder)
+    exchange = open_exchange(folder, "east")
+    ((before,),) = exchange.read_rounds()
+    other = folder / "again"
+    other.mkdir()
+    again = replace(open_exchange(folder, "north"), private=other)
+    exchange.message_path(1, "north").unlink()
+    again.send_sums(1, 0, [make_sum(50)], SECRETS["north"])
+    ((after,),) = exchange.read_rounds()
+    np.testing.assert_array_equal(before.numbers, after.numbers)
+    shutil.rmtree(exchange.folder)
+    ((after,),) = exchange.read_rounds()
+    np.testing.assert_array_equal(before.numbers, after.numbers)
+
+
+def test_one_process_of_a_site_works_at_a_time(folder: Path) -> None:
+    program = (
+        "from pathlib import Path; import sys; from dpprobe.sites.exchange import lock_folder\n"
+        "with lock_folder(Path(sys.argv[1])): print('locked')"
+    )
+    command = [sys.executable, "-c", program, str(folder / "east")]
+    with lock_folder(folder / "east"):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "another process of this site is at work" in done.stderr
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "locked\n"
 
 
 def test_swapped_and_replayed_messages_are_refused(folder: Path) -> None:
     send(folder)
     exchange = open_exchange(folder, "east")
     east, north = (exchange.message_path(1, name) for name in NAMES)
-    whole = {path: path.read_bytes() for path in (east, north)}
+    whole = north.read_bytes()
     shutil.copyfile(east, north)  # of another site
     with pytest.raises(PrivacyError, match=r"not signed by the key that `sites.members` has"):
-        exchange.read_totals()
-    north.write_bytes(whole[north])
-    shutil.copyfile(east, exchange.message_path(2, "east"))
+        exchange.read_rounds()
+    north.write_bytes(whole)
+    exchange.read_rounds()
+    exchange.send_sums(2, 1, [make_sum(3)], SECRETS["east"])
     shutil.copyfile(north, exchange.message_path(2, "north"))
     with pytest.raises(PrivacyError, match=r"of another round \(1, not 2\)"):
-        exchange.read_totals()
-    for name in NAMES:
-        exchange.message_path(2, name).unlink()
+        exchange.read_rounds()
     later = open_exchange(folder, "east", n=11)
     with pytest.raises(PrivacyError, match="of another agreement"):
-        later.read_totals()
+        later.check_messages()
 
 
 @pytest.mark.parametrize("at", [0.02, 0.3, 0.98])
@@ -121,19 +173,21 @@ def test_a_damaged_message_is_refused(folder: Path, at: float) -> None:
     content[int(at * len(content))] ^= 1
     path.write_bytes(content)
     with pytest.raises((DataError, PrivacyError), match="north"):
-        exchange.read_totals()
+        exchange.read_rounds()
     path.write_bytes(bytes(content[:40]))
     with pytest.raises(DataError, match="damaged"):
-        exchange.read_totals()
+        exchange.read_rounds()
 
 
 @pytest.mark.parametrize(
-    "other", [{"size": 6}, {"step": 0.25}, {"name": "targets"}], ids=["size", "grid", "sum"]
+    "other",
+    [{"size": 6}, {"step": 0.25}, {"name": "targets"}, {"deviation": 8.0}],
+    ids=["size", "grid", "sum", "noise"],
 )
 def test_sums_of_another_grid_or_size_are_refused(folder: Path, other: dict[str, Any]) -> None:
     send(folder, north=make_sum(4, **other))
     with pytest.raises(PrivacyError, match="the sites' sums differ"):
-        open_exchange(folder, "east").read_totals()
+        open_exchange(folder, "east").read_rounds()
 
 
 def test_offers_are_read_only_from_their_sites(folder: Path) -> None:

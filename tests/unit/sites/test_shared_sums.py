@@ -92,7 +92,7 @@ def test_the_noise_of_a_symmetric_sum_is_isometric_and_its_triangle_is_sent() ->
 
 
 def test_totals_are_taken_as_they_are_and_the_rows_do_not_matter() -> None:
-    total = Sum(name="sums", step=0.5, symmetric=False, numbers=np.arange(4))
+    total = Sum(name="sums", step=0.5, deviation=DEVIATION, symmetric=False, numbers=np.arange(4))
     for local in (np.zeros(4, dtype=np.int64), np.full(4, 9)):
         shared = SharedSums([total], open_noise=open_noise, share=lambda _: 100.0)
         answer = shared.add_up("sums", local, step=0.5, deviation=DEVIATION, symmetric=False)
@@ -101,7 +101,10 @@ def test_totals_are_taken_as_they_are_and_the_rows_do_not_matter() -> None:
 
 @pytest.mark.parametrize("changes", [{"step": 0.25}, {"name": "others"}, {"numbers": np.arange(5)}])
 def test_totals_of_another_fit_are_refused(changes: dict[str, Any]) -> None:
-    facts = {"name": "sums", "step": 0.5, "symmetric": False, "numbers": np.arange(4), **changes}
+    facts = {
+        "name": "sums", "step": 0.5, "deviation": DEVIATION, "symmetric": False,
+        "numbers": np.arange(4), **changes,
+    }  # fmt: skip
     shared = SharedSums([Sum(**facts)], open_noise=open_noise, share=lambda _: 100.0)
     with pytest.raises(PrivacyError, match="total 1 of the sites is .* but this fit needs sums"):
         shared.add_up(
@@ -121,7 +124,13 @@ def test_sums_that_do_not_depend_on_each_other_are_asked_for_together() -> None:
         return []
 
     known = {
-        name: Sum(name=name, step=0.5, symmetric=False, numbers=np.zeros(2, dtype=np.int64))
+        name: Sum(
+            name=name,
+            step=0.5,
+            deviation=DEVIATION,
+            symmetric=False,
+            numbers=np.zeros(2, dtype=np.int64),
+        )
         for name in ("mean", "gram", "targets", "gradients")
     }
     assert run([], {"gram", "targets"}) == ["mean"]
