@@ -27,15 +27,18 @@ RELEASE = "chest"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, help="a new folder")
+    parser.add_argument(
+        "folder", type=Path, help="a new folder; or one of an earlier run, with its features"
+    )
     parser.add_argument("--patients", type=int, default=150, help="of each hospital")
     parser.add_argument("--epsilon", type=float, default=2.0)
     parser.add_argument("--method", default="least_squares")
     parser.add_argument("--aggregator", choices=NAMES)
     asked = parser.parse_args()
     folder = asked.folder.resolve()
-    folder.mkdir(parents=True)
-    write_images(folder, asked.patients)
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        write_images(folder, asked.patients)
     members = dict.fromkeys(NAMES, "0" * 64)
     for name in NAMES:
         write_study(folder, name, members, asked)

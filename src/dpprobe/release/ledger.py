@@ -60,7 +60,7 @@ from typing import Any, Literal, NamedTuple
 
 from dpprobe.artifacts import canonical_json, explain_unwritable, flush_to_disk, hash_value
 from dpprobe.counted_nouns import count_noun
-from dpprobe.errors import BudgetError, DataError, DpprobeError, PrivacyError
+from dpprobe.errors import BudgetError, DataError, DpprobeError, PrivacyError, WaitingError
 from dpprobe.privacy.accountants import (
     Fits,
     all_together,
@@ -874,6 +874,8 @@ def tell_of_entry(entry: str) -> Iterator[None]:
     """Adds to an error that an entry was booked and counts."""
     try:
         yield
+    except WaitingError:
+        raise
     except DpprobeError as error:
         told = type(error)(f"{error}. Entry {entry} stays open, and counts")
         told.passes = False  # another try would refuse

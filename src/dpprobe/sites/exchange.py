@@ -2,12 +2,9 @@
 
     <exchange>/sums-<round>.<site>.safetensors    for the other sites
 
-A site's own files, mode 0600, are in <data_dir>/<dataset>/site-<release>:
-
-    secret.json                  its keys, and its noise
-    agreement.json               what it has agreed to, from its ledger's entry on
-    sums-<round>.safetensors     its messages, as sent
-    total-<round>.safetensors    the totals of rounds that are complete
+A site's own files are in <data_dir>/<dataset>/site-<release>, with mode 0600. `secret.json` has its
+keys and its noise. `agreement.json` has what it has agreed to, once booked. `sums-<round>` are its
+messages, as sent, and `total-<round>` the totals of rounds that are complete.
 
 A round has the sums that a fit asks for at once. Everyone who has the messages of all sites adds
 them up, and nobody learns more than the total from them.

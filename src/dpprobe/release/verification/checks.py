@@ -18,7 +18,7 @@ DEPENDS = "not checked, because it depends on a check that failed above"
 NOT_COVERED = "not covered"
 # The checks whose details say what a valid bundle promises.
 PROMISES = (
-    "bundle.json", "privacy.json", "price", "evaluation", "calibration", "monitor", "choice",
+    "bundle.json", "privacy.json", "price", "sites", "evaluation", "calibration", "monitor", "choice",
     "ledger", "predecessors",
 )  # fmt: skip
 _LONGEST_DETAIL = 600

@@ -1,0 +1,132 @@
+"""`dpprobe site keys | sums | combine`: what a person reads and the exit status."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dpprobe import __main__ as program
+from dpprobe.release.verification.verify import verify_bundle
+from tests.support.site_study import TRAIN_ROWS, make_sites
+
+NAMES = ("east", "north", "south")
+
+
+def write_study(folder: Path, name: str, members: dict[str, str], **sites: Any) -> Path:
+    values = {
+        "study": name,
+        "datasets": {"toy": {"source": "sklearn", "name": "digits", "split_by": "id"}},
+        "backbones": {"pixels": {"family": "pixels"}},
+        "methods": {"sums": {"head": "prototypes", "normalize": "l2"}},
+        "epsilons": [2],
+        "delta": 1e-4,
+        "releases": {
+            "first": {
+                "dataset": "toy",
+                "backbone": "pixels",
+                "method": "sums",
+                "epsilon": 2,
+                "sites": {
+                    "name": name,
+                    "members": members,
+                    "key": str(folder / name / "new.pem"),
+                    "exchange": str(folder / "exchange"),
+                    **sites,
+                },
+            },
+            "alone": {"dataset": "toy", "backbone": "pixels", "method": "sums", "epsilon": 2},
+        },
+        "data_dir": str(folder / name / "data"),
+        "results_dir": str(folder / name / "results"),
+    }
+    path = folder / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(values))
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    make_sites(tmp_path)
+    for name in NAMES:
+        for split in ("train", "test"):
+            place = tmp_path / name / "results/features/toy/pixels" / split
+            place.parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name / split).rename(place)
+    return tmp_path
+
+
+def run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str
+) -> tuple[int | str | None, str]:
+    monkeypatch.setattr(sys, "argv", ["dpprobe", "site", *words])
+    with pytest.raises(SystemExit) as ended:
+        program.main()
+    return ended.value.code, capsys.readouterr().out
+
+
+def test_from_keys_to_a_verified_bundle(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    members = {name: f"{place}" * 64 for place, name in enumerate(NAMES)}
+    for name in NAMES:
+        path = write_study(folder, name, dict(members))
+        status, said = run(monkeypatch, capsys, "keys", "first", "--configfile", str(path))
+        assert status == 0
+        line, told = said.splitlines()
+        assert told.startswith("write this line under releases.first.sites.members at all sites")
+        members[name] = line.removeprefix(f"{name}: ")
+        assert (folder / name / "new.pem").stat().st_mode & 0o077 == 0
+    assert not (folder / "exchange").exists()
+    for name, rows in zip(NAMES, TRAIN_ROWS, strict=True):
+        path = write_study(folder, name, members)
+        status, said = run(monkeypatch, capsys, "keys", "first", "--configfile", str(path))
+        assert (status, said.count(f"{rows} training units, ")) == (0, 1)
+    for name in NAMES[:-1]:
+        status, said = run(
+            monkeypatch, capsys, "sums", "first", "--configfile", str(folder / f"{name}.yaml")
+        )
+        assert status == 3
+        assert said.startswith("dpprobe: waiting: release first: ")
+    for name in reversed(NAMES):
+        status, said = run(
+            monkeypatch, capsys, "combine", "first", "--configfile", str(folder / f"{name}.yaml")
+        )
+        bundle = folder / name / "results/releases/first"
+        assert (status, said) == (0, f"{bundle}: complete; check it: dpprobe verify {bundle}\n")
+        assert verify_bundle(bundle).passed
+
+
+def test_what_a_study_lacks_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_study(folder, "east", dict.fromkeys(NAMES, "a" * 64))
+    status, _ = run(monkeypatch, capsys, "sums", "alone", "--configfile", str(path))
+    assert status == "dpprobe: release alone: has no `sites`; these have: first"
+    status, _ = run(monkeypatch, capsys, "keys", "first", "--configfile", str(path))
+    assert status == 0
+    status, _ = run(monkeypatch, capsys, "sums", "first", "--configfile", str(path))
+    assert "lacks the offers of east, north, south" in str(status) or status == 3
+
+
+@pytest.mark.parametrize(
+    ("sites", "words"),
+    [
+        ({"members": {"east": "a" * 64}}, "members"),
+        ({"name": "west"}, "name west: not one of members (east, north, south)"),
+        ({"aggregator": "west"}, "aggregator west: not one of members"),
+        ({"colluders": 3}, "there are 3 sites, and one must be honest; write at most 2"),
+        ({"aggregator": "east", "colluders": 2}, "has no effect with an aggregator"),
+    ],
+)
+def test_wrong_options_are_explained(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    sites: dict[str, Any], words: str,
+) -> None:  # fmt: skip
+    members = {"members": dict.fromkeys(NAMES, "a" * 64)}
+    path = write_study(folder, "east", **{**members, **sites})
+    status, _ = run(monkeypatch, capsys, "keys", "first", "--configfile", str(path))
+    assert words in str(status)
