@@ -16,7 +16,9 @@ from tests.support.site_study import TRAIN_ROWS, make_sites
 NAMES = ("east", "north", "south")
 
 
-def write_study(folder: Path, name: str, members: dict[str, str], **sites: Any) -> Path:
+def write_study(
+    folder: Path, name: str, members: dict[str, str], sites: dict[str, Any] | None = None
+) -> Path:
     values = {
         "study": name,
         "datasets": {"toy": {"source": "sklearn", "name": "digits", "split_by": "id"}},
@@ -35,7 +37,7 @@ def write_study(folder: Path, name: str, members: dict[str, str], **sites: Any) 
                     "members": members,
                     "key": str(folder / name / "new.pem"),
                     "exchange": str(folder / "exchange"),
-                    **sites,
+                    **(sites or {}),
                 },
             },
             "alone": {"dataset": "toy", "backbone": "pixels", "method": "sums", "epsilon": 2},
@@ -126,7 +128,6 @@ def test_wrong_options_are_explained(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     sites: dict[str, Any], words: str,
 ) -> None:  # fmt: skip
-    members = {"members": dict.fromkeys(NAMES, "a" * 64)}
-    path = write_study(folder, "east", **{**members, **sites})
+    path = write_study(folder, "east", dict.fromkeys(NAMES, "a" * 64), sites)
     status, _ = run(monkeypatch, capsys, "keys", "first", "--configfile", str(path))
     assert words in str(status)

@@ -18,8 +18,8 @@ DEPENDS = "not checked, because it depends on a check that failed above"
 NOT_COVERED = "not covered"
 # The checks whose details say what a valid bundle promises.
 PROMISES = (
-    "bundle.json", "privacy.json", "price", "sites", "evaluation", "calibration", "monitor", "choice",
-    "ledger", "predecessors",
+    "bundle.json", "privacy.json", "price", "sites", "evaluation", "calibration", "monitor",
+    "choice", "ledger", "predecessors",
 )  # fmt: skip
 _LONGEST_DETAIL = 600
 
