@@ -137,15 +137,11 @@ def measure(study: Study) -> dict[tuple[str, str], Seeds]:
             split: rows_of(extract(study, private, split, Path(folder, "private")))
             for split in ("train", "test")
         }
-        public = extract(
-            study, printed_digits(study, Path(folder)), "train", Path(folder, "public")
-        )
         rows, labels = (column.numpy() for column in features["test"])
         data = TrainingSet(*features["train"], num_classes=10)
         for name, named in study.methods.items():
-            method = beside(named, public)
-            for token in study.epsilons if method.private else (INFINITE,):
-                method = decided(beside(named, public), study, data.rows, token)
+            for token in study.epsilons if named.private else (INFINITE,):
+                method = decided(named, study, data.rows, token)
                 plan = calibrate(
                     method.list_mechanisms(data.rows),
                     n=data.rows,
@@ -167,21 +163,6 @@ def measure(study: Study) -> dict[tuple[str, str], Seeds]:
                 )
                 print(f"{name:24} {token:>4} {results[name, token]}", flush=True)
     return results
-
-
-def printed_digits(study: Study, folder: Path) -> Any:
-    """The public dataset's options, with its file drawn again."""
-    import printed_digits as drawing
-
-    path = folder / "printed_digits.parquet"
-    drawing.write_digits(path)
-    (public,) = study.public_datasets.values()
-    return public.model_copy(update={"train": str(path)})
-
-
-def beside(method: MethodOptions, public: Path) -> MethodOptions:
-    """A method with the manifest of public features in the place of its path."""
-    return method.model_copy(update=dict.fromkeys(method.public_files(), str(public)))
 
 
 def decided(method: MethodOptions, study: Study, n: int, token: str) -> MethodOptions:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -81,11 +77,3 @@ def write_store(folder: Path, rows: int, dimension: int, classes: int) -> Path:
         folder, features, labels, split="train", shards=2, dtype="float16",
         ids=[str(row) for row in range(rows)], class_names=tuple("abcdefghij"[:classes]),
     )  # fmt: skip
-
-
-@cache
-def public_store(dimension: int) -> Path:
-    """The manifest of 400 rows that a head may take for public; one a dimension and process."""
-    folder = Path(tempfile.mkdtemp())
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return write_store(folder, rows=400, dimension=dimension, classes=min(dimension, 10))

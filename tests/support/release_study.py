@@ -10,7 +10,7 @@ import numpy as np
 from dpprobe.release.make import make_release
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
-from tests.support.feature_stores import public_store, write_split
+from tests.support.feature_stores import write_split
 
 ROWS = {"train": 300, "test": 120}
 CLASSES, DIMENSION = ("a", "b", "c"), 6
@@ -27,12 +27,6 @@ METHODS: dict[str, Any] = {
     "covariance": {"head": "feature_covariance", "normalize": "l2", "steps": 2},
     "sums": {"head": "prototypes", "normalize": "l2"},
     "steps": {"head": "sgd", "engine": "exact", "batch_size": 30, "steps": 5},
-    "draws": {"head": "public_prototypes", "public_features": str(public_store(DIMENSION))},
-    "one_draw": {
-        "head": "public_prototypes",
-        "public_features": str(public_store(DIMENSION)),
-        "top": 1,
-    },
     "search": {
         "head": "tuned",
         "base": {"head": "prototypes", "normalize": "l2"},

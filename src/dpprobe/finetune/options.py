@@ -29,8 +29,8 @@ from dpprobe.options import Options as Block
 from dpprobe.privacy.plan import Mechanism, split_budget
 from dpprobe.wrong_keys_and_values import explain_first
 
-# Heads that cannot be probes: they search, or need their own public features.
-_NO_PROBES = ("auto", "tuned", "public_prototypes")
+# Heads that cannot be probes: they search.
+_NO_PROBES = ("auto", "tuned")
 _PROBE_SCHEMA = {
     "type": "object",
     "required": ["head"],

@@ -207,7 +207,7 @@ def checked_mechanism(options: Options, inputs: Inputs, releases: Releases) -> M
         raise PrivacyError(f"head {options.head}: {options.audit_fault}")
     planned = plan.find_mechanism(GRADIENTS)
     (expected,) = (item for item in options.list_releases(plan.n) if item.name == GRADIENTS)
-    for attribute in ("sensitivity", "sample_rate", "count", "kind"):
+    for attribute in ("sensitivity", "sample_rate", "count"):
         priced, wanted = getattr(planned, attribute), getattr(expected, attribute)
         if priced != wanted:
             raise PrivacyError(

@@ -145,10 +145,6 @@ class Options(MethodOptions):
         return None
 
     @property
-    def audit_fault(self) -> str | None:
-        return None if self.chosen is None else self.chosen.audit_fault
-
-    @property
     def engine_limits(self) -> str | None:
         return self.trained_options.engine_limits
 

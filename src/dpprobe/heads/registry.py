@@ -21,7 +21,6 @@ HEADS: dict[str, str] = {
     "newton": "dpprobe.heads.newton",
     "nonprivate": "dpprobe.heads.nonprivate",
     "prototypes": "dpprobe.heads.prototypes",
-    "public_prototypes": "dpprobe.heads.public_prototypes",
     "sgd": "dpprobe.heads.sgd",
     "tuned": "dpprobe.heads.tuned",
 }

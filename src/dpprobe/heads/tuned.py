@@ -68,10 +68,9 @@ SCORE = "score"
 MOST_TRIALS = AtMost(LARGEST_MEAN_RUNS, "each trial trains a head, and epsilon covers all of them")
 # The most combinations of a search space that are tried when a study is checked.
 _MOST_CORNERS = 4096
-# Said of a mechanism whose sensitivity is searched: of noisy sums, of draws.
+# Said of a mechanism whose sensitivity is searched.
 _CLIPPED_ANEW = (
-    "; a trial clips to its own norm, with noise in proportion, in place of this sensitivity",
-    "; a trial has its own sensitivity, and a temperature in proportion",
+    "; a trial clips to its own norm, with noise in proportion, in place of this sensitivity"
 )
 # Trials of the same options are fitted together, at most so many.
 _AT_ONCE = 8
@@ -185,10 +184,6 @@ class Options(MethodOptions):
         return self.base.class_fault(classes, multi_label=multi_label)
 
     @property
-    def audit_fault(self) -> str | None:
-        return self.base.audit_fault
-
-    @property
     def engine_limits(self) -> str | None:
         return self.base.engine_limits
 
@@ -229,7 +224,7 @@ class Options(MethodOptions):
                 if item.sensitivity != base.sensitivity
             }
         worded = [
-            replace(item, released=item.released + _CLIPPED_ANEW[item.is_exponential])
+            replace(item, released=item.released + _CLIPPED_ANEW)
             if item.name in clipped_anew
             else item
             for item in priced

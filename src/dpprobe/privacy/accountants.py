@@ -1,9 +1,7 @@
 """Computes epsilon of a composition of mechanisms, with more than one library.
 
 - `pld`: privacy loss distributions (dp-accounting; Koskela et al. 2020, Doroshenko et al. 2022).
-  Gaussian mechanisms without sampling are priced exactly instead, as mu-GDP; so is one exponential
-  release, as `dpprobe.privacy.bounded_range` derives. With others it composes by the privacy loss
-  distribution that dominates it.
+  Gaussian mechanisms without sampling are priced exactly instead, as mu-GDP.
 - `rdp`: Renyi differential privacy (dp-accounting; Mironov 2017, Mironov et al. 2019).
 - `rdp_2017`: the same divergences (Opacus) with the conversion to epsilon of Mironov 2017,
   proposition 3, to repeat the looser noise of papers until 2020.
@@ -11,7 +9,7 @@
 
 `rdp` prices a selection (`plan.Selection`) as in Papernot and Steinke 2022, the others from the
 privacy profile of one run, exact or `pld`'s, as `dpprobe.privacy.best_of_runs_price` derives. `prv`
-and `rdp_2017` price neither selections nor exponential releases.
+and `rdp_2017` do not price selections.
 
 Opacus's `gdp` accountant is not offered: for sampled steps it is a central limit approximation,
 which understates the privacy loss. Neither is the classical Gaussian calibration
@@ -34,7 +32,6 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from dpprobe.errors import PrivacyError
-from dpprobe.privacy import bounded_range
 from dpprobe.privacy.gaussian_mu import gaussian_mu as mu_at
 from dpprobe.privacy.plan import Mechanism, Selection
 
@@ -47,8 +44,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dpprobe")
 
-ACCOUNTANTS = ("pld", "rdp", "rdp_2017", "prv", "gaussian", "exponential")
-_EXACT = {"gaussian": "gaussian (exact mu-GDP)", "exponential": "exponential (exact bounded range)"}
+ACCOUNTANTS = ("pld", "rdp", "rdp_2017", "prv", "gaussian")
 _LIBRARIES = {"pld": "dp-accounting", "rdp": "dp-accounting", "rdp_2017": "opacus", "prv": "opacus"}
 
 # Fractional orders for large epsilons, powers of two far up for small ones.
@@ -58,8 +54,6 @@ _RDP_ORDERS = (
     *(2**power for power in range(6, 15)),
 )
 _ROUGH_ORDERS = (1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256, 1024, 4096)
-# Above this sum of ranges, far beyond any target, grids outgrow memory, and epsilons are added up.
-_LARGEST_RANGE = 300.0
 # Larger groups of sampled rows take minutes and more memory than a laptop has.
 LARGEST_SAMPLED_GROUP = 100
 # A group's price is for reading, not for calibration: a coarser grid overestimates by 1%.
@@ -72,39 +66,25 @@ _PRV_TRIES = 12
 def resolve_accountant(mechanisms: Sequence[Mechanism], accountant: str) -> str:
     """Returns the accountant that computes epsilon for these mechanisms.
 
-    `pld` is exact if possible: `gaussian` without sampling, `exponential` for one release alone.
+    `pld` is exact if possible: `gaussian` without sampling.
 
     Raises:
-      PrivacyError: for an unknown name, or `gaussian` or `exponential` on other mechanisms.
+      PrivacyError: for an unknown name, or `gaussian` on mechanisms that sample.
     """
     if accountant not in ACCOUNTANTS:
         raise PrivacyError(f"accountant {accountant!r}: write one of {', '.join(ACCOUNTANTS)}")
     sampled = [mechanism.name for mechanism in mechanisms if mechanism.sample_rate < 1]
-    drawn = [mechanism for mechanism in mechanisms if mechanism.is_exponential]
     if accountant == "gaussian" and sampled:
         raise PrivacyError(
             f"accountant 'gaussian': mechanism {sampled[0]!r} samples its rows, which this "
             "accountant does not support; write 'pld'"
         )
-    if accountant == "gaussian" and drawn:
-        raise PrivacyError(
-            f"accountant 'gaussian': mechanism {drawn[0].name!r} is an exponential mechanism, "
-            "which this accountant does not support; write 'pld'"
-        )
-    alone = len(mechanisms) == len(drawn) == 1 and drawn[0].count == 1
-    if accountant == "exponential" and not alone:
-        raise PrivacyError(
-            "accountant 'exponential': this accountant supports a single exponential release; "
-            "write 'pld'"
-        )
-    if accountant != "pld":
-        return accountant
-    return "exponential" if alone else "pld" if sampled or drawn else "gaussian"
+    return "gaussian" if accountant == "pld" and not sampled else accountant
 
 
 def exactly_priced(mechanisms: Sequence[Mechanism], selection: Selection | None = None) -> bool:
     """Returns True if `pld` computes epsilon of these mechanisms exactly, without a grid."""
-    return selection is None and resolve_accountant(mechanisms, "pld") != "pld"
+    return selection is None and is_gaussian(mechanisms)
 
 
 def is_gaussian(mechanisms: Sequence[Mechanism]) -> bool:
@@ -120,8 +100,8 @@ def describe_accountant(
 
 
 def _label_accountant(resolved: str, selection: Selection | None) -> str:
-    if resolved in _EXACT:
-        label = _EXACT[resolved]
+    if resolved == "gaussian":
+        label = "gaussian (exact mu-GDP)"
     else:
         library = _LIBRARIES[resolved]
         label = f"{resolved} ({library} {version(library)})"
@@ -161,27 +141,17 @@ def compute_epsilon(
         return 0.0
     if resolved == "gaussian" and selection is None:
         return gaussian_epsilon(gaussian_mu(mechanisms), delta)
-    if resolved == "exponential" and selection is None:
-        return bounded_range.range_epsilon(mechanisms[0].bounded_range, delta)
     if resolved == "rdp" or (selection and not selection.is_geometric):
         return _rdp_epsilon(mechanisms, delta, selection)
     if resolved == "rdp_2017":
         return _early_rdp_epsilon(mechanisms, delta, selection)
     if resolved == "prv":
         return _prv_epsilon(mechanisms, delta, selection)
-    if selection is None and _sum_ranges(mechanisms) > _LARGEST_RANGE:
-        others = [item for item in mechanisms if not item.is_exponential]
-        return _sum_ranges(mechanisms) + compute_epsilon(others, delta, "pld")
     if interval is None and not _closed_form(mechanisms, resolved, selection):
         interval = pld_interval(max(rough_epsilon(mechanisms, delta, selection), delta))
     if selection is not None:
         return _selected_epsilon(mechanisms, delta, resolved, interval, selection, 1)
     return float(_compute_loss_distribution(mechanisms, interval).get_epsilon_for_delta(delta))
-
-
-def _sum_ranges(mechanisms: Sequence[Mechanism]) -> float:
-    """Returns the epsilon of the exponential releases together, at delta 0."""
-    return math.fsum(item.count * item.bounded_range for item in mechanisms if item.is_exponential)
 
 
 def epsilon_below(mechanisms: Sequence[Mechanism], delta: float) -> float:
@@ -297,7 +267,7 @@ def central_limit_epsilon(mechanisms: Sequence[Mechanism], delta: float) -> floa
     """
     squares = 0.0
     for item in mechanisms:
-        one = item.noise_multiplier**-2 * (0.25 if item.is_exponential else 1)
+        one = item.noise_multiplier**-2
         one = one if item.sample_rate == 1 else math.expm1(min(one, 600.0))
         squares += item.count * item.sample_rate**2 * one
     return gaussian_epsilon(math.sqrt(squares), delta)
@@ -310,7 +280,7 @@ def price_together(
 
     Exact for Gaussian mechanisms without sampling or selection. With sampling it is by RDP, which
     is quick for any number of fits. With a selection and no sampling it is the lower of the bounds
-    by RDP and profile; with exponential releases, by privacy loss distributions.
+    by RDP and profile.
     """
     repeated = [mechanism.repeat_count(times) for mechanism in mechanisms]
     sampled = any(mechanism.sample_rate < 1 for mechanism in repeated)
@@ -320,8 +290,7 @@ def price_together(
     if selection is None or sampled:
         return by_rdp
     interval = pld_interval(max(by_rdp, delta))
-    resolved = "gaussian" if is_gaussian(mechanisms) else "pld"
-    by_profile = _selected_epsilon(mechanisms, delta, resolved, interval, selection, times)
+    by_profile = _selected_epsilon(mechanisms, delta, "gaussian", interval, selection, times)
     return min(by_profile, by_rdp)
 
 
@@ -371,11 +340,8 @@ def all_together(fits: Sequence[Fits], delta: float) -> tuple[float, bool]:
 def gaussian_mu(mechanisms: Sequence[Mechanism]) -> float:
     """Computes mu of a composition without sampling: mu^2 = sum of count / noise_multiplier^2.
 
-    Dong, Roth and Su 2022, corollary 3.3. Raises PrivacyError for an exponential mechanism.
+    Dong, Roth and Su 2022, corollary 3.3.
     """
-    for mechanism in mechanisms:
-        if mechanism.is_exponential:
-            raise PrivacyError(f"mechanism {mechanism.name!r}: an exponential mechanism has no mu")
     if any(mechanism.noise_multiplier == 0 for mechanism in mechanisms):
         return math.inf
     return math.sqrt(
@@ -495,8 +461,6 @@ def _check_epsilon(
 def _closed_form(
     mechanisms: Sequence[Mechanism], resolved: str, selection: Selection | None
 ) -> bool:
-    if resolved == "exponential":
-        return selection is None
     return resolved == "gaussian" and (
         selection is None or all(item.name in selection.repeated for item in mechanisms)
     )
@@ -551,13 +515,6 @@ def _make_profile(
             deltas=lambda epsilons: gaussian_deltas(mu, epsilons),
             epsilon=lambda delta: gaussian_epsilon(mu, delta),
         )
-    if interval is None:
-        (alone,) = mechanisms
-        eta = alone.bounded_range
-        return Profile(
-            deltas=lambda epsilons: bounded_range.range_deltas(eta, epsilons),
-            epsilon=lambda delta: bounded_range.range_epsilon(eta, delta),
-        )
     loss = _compute_loss_distribution(mechanisms, interval, size)
     return Profile(deltas=loss.get_delta_for_epsilon, epsilon=loss.get_epsilon_for_delta)
 
@@ -582,13 +539,6 @@ def _compute_loss_distribution(
             standard_deviation=noise, sampling_prob=rate, value_discretization_interval=interval
         ).self_compose(count)
         for noise, rate, count in _condense_mechanisms(mechanisms)
-    ]
-    losses += [
-        bounded_range.loss_distribution(item.bounded_range, interval or 1e-4).self_compose(
-            item.count
-        )
-        for item in mechanisms
-        if item.is_exponential
     ]
     total = losses[0]
     for loss in losses[1:]:
@@ -617,7 +567,7 @@ def _early_rdp_epsilon(
     """Computes the least over orders a of RDP(a) + log(1 / delta) / (a - 1)."""
     from opacus.accountants.analysis.rdp import compute_rdp
 
-    _refuse_unpriceable(mechanisms, selection)
+    _refuse_selection(selection)
     divergences = sum(
         compute_rdp(q=rate, noise_multiplier=noise, steps=count, orders=_RDP_ORDERS)
         for noise, rate, count in _condense_mechanisms(mechanisms)
@@ -630,7 +580,7 @@ def _early_rdp_epsilon(
 
 def _prv_check(mechanisms: Sequence[Mechanism], delta: float, selection: Selection | None) -> float:
     """Computes `prv`'s epsilon; raises PrivacyError if it is too inexact to be a check."""
-    _refuse_unpriceable(mechanisms, selection)
+    _refuse_selection(selection)
     error = _prv_error(mechanisms, delta)
     bound = _rdp_epsilon(mechanisms, delta)
     if error > 0.05 * bound:
@@ -641,9 +591,7 @@ def _prv_check(mechanisms: Sequence[Mechanism], delta: float, selection: Selecti
     return answer
 
 
-def _refuse_unpriceable(mechanisms: Sequence[Mechanism], selection: Selection | None) -> None:
-    if any(item.is_exponential for item in mechanisms):
-        raise PrivacyError("Opacus has no accounting for exponential mechanisms")
+def _refuse_selection(selection: Selection | None) -> None:
     if selection is not None:
         raise PrivacyError("Opacus has no accounting for releasing the best of repeated runs")
 
@@ -658,7 +606,7 @@ def _prv_error(mechanisms: Sequence[Mechanism], delta: float) -> float:
 def _prv_epsilon(
     mechanisms: Sequence[Mechanism], delta: float, selection: Selection | None = None
 ) -> float:
-    _refuse_unpriceable(mechanisms, selection)
+    _refuse_selection(selection)
     return _prv_upper(mechanisms, delta, _prv_error(mechanisms, delta), delta / 1000)
 
 
@@ -678,11 +626,11 @@ def _prv_upper(mechanisms: Sequence[Mechanism], delta: float, error: float, tail
 
 
 def _condense_mechanisms(mechanisms: Sequence[Mechanism]) -> list[tuple[float, float, int]]:
-    """Returns (noise multiplier, rate, count) of each Gaussian mechanism.
+    """Returns (noise multiplier, rate, count) of each mechanism.
 
     Those without sampling become one Gaussian mechanism, which costs exactly the same.
     """
-    whole = [item for item in mechanisms if item.sample_rate == 1 and not item.is_exponential]
+    whole = [item for item in mechanisms if item.sample_rate == 1]
     single = [(1 / gaussian_mu(whole), 1.0, 1)] if whole else []
     return single + [
         (mechanism.noise_multiplier, mechanism.sample_rate, mechanism.count)
@@ -707,13 +655,6 @@ def _make_event(mechanisms: Sequence[Mechanism], selection: Selection | None) ->
         if rate < 1:
             one = dp_event.PoissonSampledDpEvent(rate, one)
         events.append(dp_event.SelfComposedDpEvent(one, count))
-    events += [
-        dp_event.SelfComposedDpEvent(
-            dp_event.ZCDpEvent(bounded_range.range_rho(item.bounded_range)), item.count
-        )
-        for item in mechanisms
-        if item.is_exponential
-    ]
     return dp_event.ComposedDpEvent(events)
 
 

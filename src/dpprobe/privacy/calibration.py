@@ -202,7 +202,6 @@ def _collect_inputs(
                 "noise_multiplier": mechanism.noise_multiplier,
                 "sample_rate": mechanism.sample_rate,
                 "count": mechanism.count,
-                **({"kind": mechanism.kind} if mechanism.is_exponential else {}),
             }
             for mechanism in mechanisms
         ],
@@ -276,7 +275,7 @@ class _Prices:
 
     @property
     def exact(self) -> bool:
-        return self.selection is None and self.resolved in ("gaussian", "exponential")
+        return self.selection is None and self.resolved == "gaussian"
 
     def price_at(self, factor: float, interval: float | None = None) -> float:
         return accountants.compute_epsilon(

@@ -19,8 +19,6 @@ from dpprobe.errors import PrivacyError
 # Rows are clipped, and the gradient heads' noise is drawn, in float32: far from its ends.
 SMALLEST_SENSITIVITY, LARGEST_SENSITIVITY = 1e-9, 1e9
 SMALLEST_DEVIATION, LARGEST_DEVIATION = 1e-20, 1e20
-# The kinds of mechanisms: noise on a sum, or a draw among public candidates by their scores.
-GAUSSIAN, EXPONENTIAL = "gaussian", "exponential"
 # Up to these the number of runs is drawn, and priced, without loss of digits.
 LARGEST_MEAN_RUNS, LARGEST_SHAPE = 1000, 100
 # Descriptions of releases, and their words in identities.
@@ -29,9 +27,6 @@ _FIRST_WORDS = {
     "number of rows that a trial's head predicts correctly": (
         "number of rows whose label a trial's head gets right"
     ),
-    "one public row per class, selected by its similarity to the class's rows": (
-        "for each class one public row, by how near the class's rows are to it"
-    ),
 }
 
 
@@ -39,19 +34,16 @@ _FIRST_WORDS = {
 class Mechanism:
     """`count` releases of one kind, each on a Poisson sample of the training units.
 
-    A Gaussian release is a sum over rows with Gaussian noise. An exponential one draws a public
-    candidate with a probability in proportion to exp(score / temperature), where a score is a sum
-    over rows; see `dpprobe.privacy.bounded_range`.
+    A release is a sum over rows with Gaussian noise.
 
     Attributes:
       name: short and unique within a plan, such as "gradients".
       released: its output in words, for the privacy statement.
-      sensitivity: the most that the rows of one unit add to the released sum, in L2 norm; for an
-        exponential release, the most by which they move two outputs' scores against each other.
-      noise_multiplier: the noise's standard deviation, or the temperature, over the sensitivity.
-        Before calibration it is relative: one common factor is found for all mechanisms of a plan.
+      sensitivity: the most that the rows of one unit add to the released sum, in L2 norm.
+      noise_multiplier: the noise's standard deviation over the sensitivity. Before calibration it
+        is relative: one common factor is found for all mechanisms of a plan.
       sample_rate: the probability with which each unit joins each release independently; 1 is all
-        rows, as for exponential releases.
+        rows.
     """
 
     name: str
@@ -60,11 +52,8 @@ class Mechanism:
     noise_multiplier: float
     sample_rate: float
     count: int
-    kind: str = GAUSSIAN
 
     def __post_init__(self) -> None:
-        if self.kind not in (GAUSSIAN, EXPONENTIAL):
-            raise self._make_error("kind", f"{GAUSSIAN} or {EXPONENTIAL}")
         if not SMALLEST_SENSITIVITY <= self.sensitivity <= LARGEST_SENSITIVITY:
             raise self._make_error("sensitivity", "a number from 1e-9 to 1e9")
         if not (self.noise_multiplier >= 0 and math.isfinite(self.noise_multiplier)):
@@ -77,8 +66,6 @@ class Mechanism:
             )
         if not 0 < self.sample_rate <= 1:
             raise self._make_error("sample_rate", "a number above 0 and at most 1")
-        if self.is_exponential and self.sample_rate < 1:
-            raise self._make_error("sample_rate", "1, because an exponential release uses all rows")
         if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
             raise self._make_error("count", "a whole number, one or more")
 
@@ -87,18 +74,9 @@ class Mechanism:
         return PrivacyError(f"mechanism {self.name!r}: {attribute} {value!r} must be {wanted}")
 
     @property
-    def is_exponential(self) -> bool:
-        return self.kind == EXPONENTIAL
-
-    @property
     def noise_scale(self) -> float:
-        """The standard deviation of Gaussian noise, or the temperature of a draw."""
+        """The standard deviation of the noise."""
         return self.noise_multiplier * self.sensitivity
-
-    @property
-    def bounded_range(self) -> float:
-        """Eta, the range of an exponential release's log likelihood ratios."""
-        return 1 / self.noise_multiplier if self.noise_multiplier else math.inf
 
     def scale_noise(self, factor: float) -> Mechanism:
         return replace(self, noise_multiplier=self.noise_multiplier * factor)
@@ -107,15 +85,27 @@ class Mechanism:
         return replace(self, count=self.count * times)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns a JSON-compatible dictionary; a Gaussian mechanism's lacks the kind."""
-        values = asdict(self)
-        if not self.is_exponential:
-            del values["kind"]
-        return values
+        """Returns a JSON-compatible dictionary."""
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Mechanism:
+        """Reads the dictionary that `to_dict` returns; raises as `require_gaussian` does."""
+        require_gaussian(values["name"], values.get("kind", "Gaussian"))
         return cls(**values)
+
+
+def require_gaussian(name: str, kind: str) -> None:
+    """Raises PrivacyError for a mechanism of a kind that only earlier versions had.
+
+    Args:
+      kind: as plans and ledgers store it, or the noise by a statement.
+    """
+    if kind not in ("gaussian", "Gaussian", "none"):
+        raise PrivacyError(
+            f"mechanism {name!r}: kind {kind!r} is no longer priced; it needs the earlier version "
+            "of dpprobe that wrote it"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -376,9 +366,8 @@ def split_budget(parts: Sequence[tuple[float, Sequence[Mechanism]]]) -> tuple[Me
     """Scales the noise of groups of mechanisms so that they use given shares of a plan's budget.
 
     A group's cost is the sum of count * sample_rate^2 / noise_multiplier^2. If nothing samples,
-    this is exactly its part of mu^2; for sampled mechanisms it is the limit of large noise. An
-    exponential release costs a quarter of that: as much zero-concentrated privacy as a Gaussian of
-    mu = eta / 2. It only divides the budget; the accountant prices the composition.
+    this is exactly its part of mu^2; for sampled mechanisms it is the limit of large noise. It only
+    divides the budget; the accountant prices the composition.
 
     Args:
       parts: pairs of a share above 0 and a group's mechanisms with relative noise multipliers. The
@@ -396,8 +385,6 @@ def split_budget(parts: Sequence[tuple[float, Sequence[Mechanism]]]) -> tuple[Me
 
 def _relative_cost(mechanisms: Sequence[Mechanism]) -> float:
     return math.fsum(
-        mechanism.count
-        * (mechanism.sample_rate / mechanism.noise_multiplier) ** 2
-        * (0.25 if mechanism.is_exponential else 1)
+        mechanism.count * (mechanism.sample_rate / mechanism.noise_multiplier) ** 2
         for mechanism in mechanisms
     )

@@ -6,9 +6,6 @@ rounding of the real-valued Gaussian mechanism, so its price is the accountants'
 tells what was added to what. First-order heads add float32 noise to float32 sums by themselves, in
 benchmark mode only; docs/privacy.md says what that leaves open.
 
-A choice among public candidates leaves as their places, drawn exactly
-(`privacy.exponential_draws`).
-
 An audit passes an `Observer`, which sees every release of a fit before and after its noise.
 """
 
@@ -25,7 +22,6 @@ import numpy.typing as npt
 import torch
 
 from dpprobe.errors import PrivacyError
-from dpprobe.privacy import exponential_draws
 from dpprobe.privacy.entropy import SEEDED, Entropy
 from dpprobe.privacy.gradient_noise import GaussianNoise
 from dpprobe.privacy.grid import Grid, GridSum, mirror_upper
@@ -234,53 +230,6 @@ class Releases:
             self.kept[name] = released[0]
         return released
 
-    def release_exponential(self, name: str, scores: GridSum) -> torch.Tensor:
-        """Makes all random selections of a mechanism; each selects one candidate per group of
-        scores.
-
-        A group's candidates are those that it has not drawn before. Without noise they are those of
-        the largest scores.
-
-        Args:
-          scores: [groups, candidates], none negative; the rows of a unit move the sums over groups
-            of any two choices against each other by at most `sensitivity(name)`.
-
-        Returns:
-          Places of candidates, int64 [seeds, groups, draws].
-
-        Raises:
-          PrivacyError: if no such draws are left, scores are off their grid, or an audit observes.
-        """
-        mechanism = self.plan.find_mechanism(name)
-        if not mechanism.is_exponential:
-            raise PrivacyError(
-                f"{name}: the plan has {mechanism.kind} noise for it, not random selections"
-            )
-        if self.observer is not None:
-            raise PrivacyError(
-                f"{name}: an audit tests sums with noise, but this mechanism selects at random"
-            )
-        self.count_releases(name, mechanism.count)
-        self._require_whole(name, scores.units)
-        groups = scores.units.cpu().numpy().astype(np.int64)
-        if mechanism.noise_multiplier == 0:
-            drawn = np.stack(
-                [exponential_draws.choose_largest(group, mechanism.count) for group in groups]
-            )
-            return torch.from_numpy(drawn).expand(len(self.seeds), -1, -1)
-        rate = exponential_draws.rate_of(
-            step=scores.step,
-            noise_multiplier=mechanism.noise_multiplier,
-            sensitivity=mechanism.sensitivity,
-        )
-        places = []
-        for seed in self.seeds:
-            chooser = exponential_draws.Chooser(self.open_keystream(seed, f"draws of {name}"))
-            places.append(
-                [chooser.choose_candidates(group, mechanism.count, rate) for group in groups]
-            )
-        return torch.from_numpy(np.asarray(places))
-
     def draw_ahead(self, name: str, step: float, count: int, size: int) -> list[Integers]:
         """Draws the noise of several releases, in steps: of each seed int64 [count, size].
 
@@ -448,10 +397,6 @@ class Releases:
         `norm` is that of a unit's sums over those that the sensitivity is of.
         """
         mechanism = self.plan.find_mechanism(name)
-        if mechanism.is_exponential:
-            raise PrivacyError(
-                f"{name}: the plan has random selections for it, not a sum with Gaussian noise"
-            )
         deviation = mechanism.noise_scale
         if deviation == 0:
             return 0.0

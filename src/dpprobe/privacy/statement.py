@@ -9,9 +9,8 @@ from typing import Any
 
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy.accountants import exactly_priced
-from dpprobe.privacy.calibration import round_up
 from dpprobe.privacy.limits import above_in_words
-from dpprobe.privacy.plan import EXPONENTIAL, GAUSSIAN, Mechanism, Plan, Selection
+from dpprobe.privacy.plan import Mechanism, Plan, Selection, require_gaussian
 from dpprobe.privacy.risk import describe_target, explain_target
 from dpprobe.privacy.trade_off import Allowed, allow_everything, bound_attacks, per_hundred
 
@@ -96,14 +95,6 @@ SENSITIVITY_OF = {
     "image": "one row, clipped",
     "patient": "the mean of one patient's rows, each clipped: a row of m has weight 1 / m",
 }
-SENSITIVITY_OF_DRAWS = {
-    "image": "one row: by how much it moves the scores of two outputs against each other",
-    "patient": "the mean of one patient's rows: by how much it moves the scores of two outputs "
-    "against each other",
-}
-NOISE = {GAUSSIAN: "Gaussian", EXPONENTIAL: "exponential mechanism"}
-# The standard deviation of Gumbel noise of temperature 1.
-_GUMBEL_DEVIATION = math.pi / math.sqrt(6)
 NOT_COVERED = (
     "the features, their shards, and any plot of them, t-SNE included",
     "training losses and learning curves, and log files",
@@ -166,7 +157,7 @@ TRIALS_NOT_COVERED = (
 # The words for images and patients, changed to rows of numbers and groups of rows.
 _OF_ROWS = {"picture": "vector", "image": "row", "person": "group"}
 for _words in (
-    PUBLIC_N, ALL, POISSON, SENSITIVITY_OF, SENSITIVITY_OF_DRAWS, COPIES_NOT_COVERED, COPIES_FOUND
+    PUBLIC_N, ALL, POISSON, SENSITIVITY_OF, COPIES_NOT_COVERED, COPIES_FOUND
 ):  # fmt: skip
     _words["row"], _words["group"] = _words["image"], _words["patient"].replace("patient", "group")
     for _unit in ("row", "group"):
@@ -455,7 +446,7 @@ def _write_promise(
     one = (
         f"{released} are ({plan.epsilon:g}, {plan.delta:g})-differentially private with respect "
         f"to replacing the rows of {plan.unit_in_words} by null rows that contribute nothing, "
-        f"with n fixed and public.{_write_pure(plan)} "
+        f"with n fixed and public. "
         f"{_write_composition(plan)}{explain_target(plan)}{_worth_to_a_patient(plan)}"
     )
     if heads == 1:
@@ -469,14 +460,6 @@ def _write_promise(
     if plan.patients is None:
         return f"{several}."
     return f"{several} to one image; to a patient they cost more, which is not computed."
-
-
-def _write_pure(plan: Plan) -> str:
-    """States the guarantee at delta 0; empty with a Gaussian mechanism."""
-    if plan.selection or not all(item.is_exponential for item in plan.mechanisms):
-        return ""
-    epsilon = round_up(math.fsum(item.count * item.bounded_range for item in plan.mechanisms))
-    return f" Without any delta they are ({epsilon:.6g}, 0)-differentially private."
 
 
 def _clipped_without_noise(options: Mapping[str, Any]) -> str:
@@ -616,8 +599,7 @@ def _write_composition(plan: Plan) -> str:
 
 def _list_mechanisms(mechanisms: Sequence[Mechanism]) -> str:
     each = [
-        f"{item.count} {'draw' if item.is_exponential else 'noisy release'}"
-        f"{'s' if item.count > 1 else ''} of {item.name}"
+        f"{item.count} noisy release{'s' if item.count > 1 else ''} of {item.name}"
         for item in mechanisms
     ]
     return " and ".join(filter(None, [", ".join(each[:-1]), each[-1]]))
@@ -638,50 +620,38 @@ def _describe_selection(selection: Selection | None) -> dict[str, Any] | None:
 
 
 def mechanisms_of(block: Mapping[str, Any]) -> tuple[Mechanism, ...]:
-    """Reads the mechanisms of a statement or of its test result; raises KeyError, TypeError."""
+    """Reads the mechanisms of a statement or of its test result.
+
+    Raises:
+      KeyError, TypeError: for a missing or wrong value.
+      PrivacyError: for another kind than Gaussian noise.
+    """
     keys = ("name", "released", "sensitivity", "noise_multiplier", "sample_rate", "count")
-    return tuple(
-        Mechanism(**{key: item[key] for key in keys}, kind=kind_of(item["noise"]))
-        for item in block["mechanisms"]
-    )
-
-
-def kind_of(noise: Any) -> str:
-    """Returns a mechanism's kind from the name of its noise in a statement."""
-    return EXPONENTIAL if noise == NOISE[EXPONENTIAL] else GAUSSIAN
+    for item in block["mechanisms"]:
+        require_gaussian(item["name"], item["noise"])
+    return tuple(Mechanism(**{key: item[key] for key in keys}) for item in block["mechanisms"])
 
 
 def mechanism_values(mechanism: Mechanism, plan: Plan) -> dict[str, Any]:
     silent = mechanism.noise_multiplier == 0
-    scale = mechanism.noise_scale
-    drawn = mechanism.is_exponential
     return {
         "name": mechanism.name,
         "released": mechanism.released,
-        "noise": "none" if silent else NOISE[mechanism.kind],
+        "noise": "none" if silent else "Gaussian",
         "sensitivity": None if silent else mechanism.sensitivity,
-        "sensitivity_of": (SENSITIVITY_OF_DRAWS if drawn else SENSITIVITY_OF)[plan.unit],
+        "sensitivity_of": SENSITIVITY_OF[plan.unit],
         "noise_multiplier": mechanism.noise_multiplier,
-        # a draw is that of the largest score with Gumbel noise
-        "noise_standard_deviation": scale * _GUMBEL_DEVIATION if drawn else scale,
+        "noise_standard_deviation": mechanism.noise_scale,
         "sampling": (ALL if mechanism.sample_rate == 1 else POISSON)[plan.unit],
         "sample_rate": mechanism.sample_rate,
         "count": mechanism.count,
         "repeated": _is_repeated(mechanism, plan),
         "budget_share": _share_of_mechanism(mechanism, plan),
-        **(
-            {"temperature": scale, "bounded_range": mechanism.bounded_range}
-            if drawn and not silent
-            else {}
-        ),
     }
 
 
 def _share_of_mechanism(mechanism: Mechanism, plan: Plan) -> float | None:
-    """Returns a mechanism's part of mu^2; None unless all are Gaussian on all rows.
-
-    One exponential release alone has the whole budget.
-    """
+    """Returns a mechanism's part of mu^2; None unless all are on all rows."""
     if not plan.private or not exactly_priced(plan.mechanisms, plan.selection):
         return None
     costs = {item.name: item.count / item.noise_multiplier**2 for item in plan.mechanisms}

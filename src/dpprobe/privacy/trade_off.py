@@ -13,7 +13,7 @@ of N(mu, 1) against N(0, 1). By Neyman and Pearson the best test of these is a t
 Where a unit is in or out with probability 1/2 each, the test is right with probability
 (beta + 1 - alpha) / 2, its balanced accuracy: by the threshold in the middle at most Phi(mu / 2).
 
-**Poisson samples, exponential releases.** With delta(e) the privacy profile, both directions
+**Poisson samples.** With delta(e) the privacy profile, both directions
 covered, and any e >= 0, an event of probability alpha without the unit has at most exp(e) alpha +
 delta(e) with it; and its complement, of probability 1 - beta with the unit, has at most
 exp(e) (1 - beta) + delta(e) without:

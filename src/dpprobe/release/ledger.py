@@ -21,10 +21,12 @@ sides' compositions. With over `MOST_SPLITS` splits of two sides all parts compo
 - Gaussian mechanisms without sampling or repetition: exact, one Gaussian of mu^2 = sum of count /
   sigma^2. It holds if a plan was chosen after seeing earlier releases, as long as `max_epsilon` was
   fixed before (Smith and Thakurta 2022, "Fully adaptive composition for Gaussian DP").
-- Sampled or exponential mechanisms: privacy loss distributions, an upper bound; theorems cover
-  plans that were fixed without looking at what was released.
+- Sampled mechanisms: privacy loss distributions, an upper bound; theorems cover plans that were
+  fixed without looking at what was released.
 - Fits that are repeated, with only the best run released: one alone has its plan's price; beside
   others the sum is by Renyi divergences, a looser upper bound.
+- Random selections by the exponential mechanism, which earlier versions made: each counts as a
+  Gaussian mechanism that reveals more (`_read_mechanism`), an upper bound.
 
 **Other ledgers.** A unit of two datasets pays for the releases of both. Their ledgers are added up
 if a booking of either says so (`same_units_as`), directly or through a third. A booking whose units
@@ -92,6 +94,8 @@ FORMAT_VERSION = 1
 LEDGER_FILE = "ledger.jsonl"
 LOCK_FILE = "ledger.lock"
 
+# The kind that entries of earlier versions give random selections by the exponential mechanism.
+EXPONENTIAL = "exponential"
 # The worst choice of sides is searched for up to so many splits of two sides: 64 compositions.
 MOST_SPLITS = 6
 SHORTEST_REASON = 5
@@ -130,6 +134,7 @@ class Part:
       mechanisms: with absolute noise multipliers.
       selection: names those that are repeated, with only the best run released.
       epsilon: the price of this part alone, at `delta`.
+      replaced: True if a mechanism stands for an exponential one of an earlier version.
     """
 
     side: Side
@@ -137,6 +142,7 @@ class Part:
     selection: Selection | None = None
     epsilon: float
     delta: float
+    replaced: bool = False
 
     def __post_init__(self) -> None:
         where = f"part {self.side!r} of a release"
@@ -170,22 +176,45 @@ class Part:
     def to_dict(self) -> dict[str, Any]:
         """Returns a JSON-compatible dictionary."""
         return {
-            **vars(self),
+            "side": self.side,
             "mechanisms": [item.to_dict() for item in self.mechanisms],
             "selection": self.selection and self.selection.to_dict(),
+            "epsilon": self.epsilon,
+            "delta": self.delta,
         }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Part:
-        """Reads the dictionary that `to_dict` returns."""
+        """Reads the dictionary that `to_dict` returns, also of an earlier version."""
         selection = values["selection"]
         return cls(
             side=values["side"],
-            mechanisms=tuple(map(Mechanism.from_dict, values["mechanisms"])),
+            mechanisms=tuple(map(_read_mechanism, values["mechanisms"])),
             selection=selection and Selection.from_dict(selection),
             epsilon=values["epsilon"],
             delta=values["delta"],
+            replaced=any(item.get("kind") == EXPONENTIAL for item in values["mechanisms"]),
         )
+
+
+def _read_mechanism(values: Mapping[str, Any]) -> Mechanism:
+    """Reads a booked mechanism, an exponential one as a Gaussian one that reveals more.
+
+    Its log likelihood ratios are at most eta = 1 / `noise_multiplier`, so it is (eta, 0)-DP. The
+    trade-off function of (eta, 0)-DP is the line from (0, 1) to (a, a) to (1, 0).
+
+        a = 1 / (1 + exp(eta)), mu = -2 Phi^-1(a)
+
+    The trade-off function of mu-GDP is convex and passes through these points. So it lies below
+    the line: mu-GDP promises less (Dong, Roth and Su 2022).
+    """
+    if values.get("kind") != EXPONENTIAL:
+        return Mechanism.from_dict(values)
+    from scipy.special import log_expit, ndtri_exp  # as accountants: few commands need it
+
+    mu = -2 * float(ndtri_exp(log_expit(-1 / values["noise_multiplier"])))
+    rest = {key: value for key, value in values.items() if key != "kind"}
+    return Mechanism.from_dict({**rest, "noise_multiplier": 1 / mu})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -804,7 +833,9 @@ def bound_bookings(bookings: Sequence[Booking], rates: Sequence[float], delta: f
         true_positives=tuple(
             max(values) for values in zip(*(each.true_positives for each in bounds), strict=True)
         ),
-        exact=len(bounds) == 1 and bounds[0].exact,
+        exact=len(bounds) == 1
+        and bounds[0].exact
+        and not any(part.replaced for part in choices[0]),
     )
 
 
@@ -850,14 +881,15 @@ def _price_parts(parts: Sequence[Part], delta: float) -> tuple[float, bool]:
         grid = pld_interval(max(parts[0].epsilon, delta))
         mechanisms, selection = parts[0].mechanisms, parts[0].selection
         price = compute_epsilon(mechanisms, delta, "pld", interval=grid, selection=selection)
-        return price, exactly_priced(mechanisms, selection)
+        return price, exactly_priced(mechanisms, selection) and not parts[0].replaced
     if any(part.selection for part in parts):
         fits = [
             Fits(mechanisms=part.mechanisms, times=1, selection=part.selection) for part in parts
         ]
         return all_together(fits, delta)
     merged = _merge_mechanisms(parts)
-    return compute_epsilon(merged, delta, "pld"), exactly_priced(merged)
+    exact = exactly_priced(merged) and not any(part.replaced for part in parts)
+    return compute_epsilon(merged, delta, "pld"), exact
 
 
 def _merge_mechanisms(parts: Sequence[Part]) -> list[Mechanism]:

@@ -89,7 +89,7 @@ def test_a_benchmark_spends_from_no_budget() -> None:
 # private mode
 
 
-@pytest.mark.parametrize("head", sorted({*HEADS} - {"nonprivate", "public_prototypes", "tuned"}))
+@pytest.mark.parametrize("head", sorted({*HEADS} - {"nonprivate", "tuned"}))
 def test_every_private_head_fits_within_its_budget(head: str) -> None:
     X, y = make_rows()
     budget = make_budget(max_epsilon=8.0)

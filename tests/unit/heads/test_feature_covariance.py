@@ -22,6 +22,7 @@ from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.options import options_class
 from dpprobe.privacy.calibration import calibrate
+from tests.support.feature_stores import write_store
 from tests.support.second_order_data import (
     Stream,
     accuracy,
@@ -191,6 +192,14 @@ def test_public_covariance_names_a_missing_manifest(tmp_path: Path) -> None:
     features, labels = classes_of()
     options = Options(normalize="l2", public_covariance=str(tmp_path / "manifest.json"))
     with pytest.raises(StoreError, match="manifest.json"):
+        fit(options, features, labels, 4, noise=0.05)
+
+
+def test_a_public_covariance_of_another_dimension_is_refused(tmp_path: Path) -> None:
+    features, labels = classes_of()
+    manifest = write_store(tmp_path, rows=40, dimension=3, classes=2)
+    options = Options(normalize="l2", public_covariance=str(manifest))
+    with pytest.raises(DataError, match="have dimension 3, but the private features have"):
         fit(options, features, labels, 4, noise=0.05)
 
 

@@ -22,7 +22,7 @@ from dpprobe.heads.registry import HEADS, method_options
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
-from tests.support.feature_stores import public_store, write_store
+from tests.support.feature_stores import write_store
 
 # Options with which a head looks at every row in every pass.
 FULL: dict[str, dict[str, Any]] = {
@@ -35,7 +35,6 @@ FULL: dict[str, dict[str, Any]] = {
     "newton": {},
     "nonprivate": {"penalties": [0.1], "max_iterations": 30, "tolerance": 1e-3},
     "prototypes": {},
-    "public_prototypes": {"top": 60},  # one row decides of the last ones
     "sgd": {"batch_size": "full", "steps": 3},
     "tuned": {
         "base": {"head": "sgd", "batch_size": "full", "steps": 3},
@@ -48,12 +47,7 @@ SHORT = FULL | {"nonprivate": {"penalties": [0.1], "max_iterations": 2, "toleran
 EVERY = pytest.mark.parametrize("head", sorted(HEADS))
 
 
-def options(
-    head: str, values: dict[str, dict[str, Any]] = FULL, *, dimension: int = 24
-) -> MethodOptions:
-    """A head's options; files that must be given are of this dimension."""
-    if head == "public_prototypes":
-        values = {head: values[head] | {"public_features": str(public_store(dimension))}}
+def options(head: str, values: dict[str, dict[str, Any]] = FULL) -> MethodOptions:
     return method_options({"head": head, **values[head]})
 
 
@@ -134,7 +128,7 @@ def test_null_rows_contribute_nothing_whatever_stands_in_them(
     labels = torch.arange(120) % 3
     rows = torch.randn(120, 6, generator=generator)
     rows[torch.arange(120), labels] += 2
-    method = options(head, {head: values}, dimension=6)
+    method = options(head, {head: values})
     priced = plan(method, 120, noise=noise)
 
     def weights(null: float, label: int) -> np.ndarray:
@@ -174,7 +168,6 @@ def measure(head):
     warm = FeatureStore(Path(small))  # code, buffers of libraries
     for data in (TrainingSet(warm, here.labels_of(warm), 4),):
         fit_heads(method, data, here.plan(method, warm.rows, noise=5.0), [1])
-    method = here.options(head, here.SHORT, dimension=here.DIMENSION)
     store = FeatureStore(Path(large))
     data = TrainingSet(store, here.labels_of(store), here.CLASSES)
     open("/proc/self/clear_refs", "w").write("5")

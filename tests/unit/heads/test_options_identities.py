@@ -33,10 +33,6 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "prototypes": (FULL["prototypes"] | {"head": "prototypes"}, "d94856431fe7de0f"),
     "sgd": (FULL["sgd"] | {"head": "sgd"}, "b3b84298c65c51c0"),
     "tuned": (FULL["tuned"] | {"head": "tuned"}, "219516f5b0063413"),
-    "public_prototypes": (
-        {"head": "public_prototypes", "public_features": "public", "top": 60},
-        "0b1ebf56b1079dca",
-    ),
     "newton, per class": (
         {"head": "newton", "hessian": "per_class", "loss": "sigmoid"},
         "2a323fa1c2ecc8cf",

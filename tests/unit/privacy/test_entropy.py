@@ -19,7 +19,6 @@ from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.entropy import SEEDED, SystemEntropy
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
-from tests.support.feature_stores import public_store
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "sgd": {"head": "sgd", "engine": "exact", "batch_size": 16, "steps": 20, "init": "torch"},
@@ -31,11 +30,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "newton": {"head": "newton", "steps": 2},
     "feature_covariance": {"head": "feature_covariance", "normalize": "l2"},
     "prototypes": {"head": "prototypes", "normalize": "centred"},
-    "public_prototypes": {
-        "head": "public_prototypes",
-        "public_features": str(public_store(6)),
-        "top": 20,
-    },
     "tuned": {
         "head": "tuned",
         "base": {"head": "sgd", "engine": "exact", "steps": 3, "normalize": "l2"},

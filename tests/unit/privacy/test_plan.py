@@ -263,8 +263,6 @@ for name in HEADS:
     values = {"head": name}
     if name == "tuned":
         values |= {"base": {"head": "sgd"}, "search": {"learning_rate": [0.1, 1]}}
-    if name == "public_prototypes":
-        values |= {"public_features": "public/{backbone}/manifest.json"}
     if name == "auto":
         values |= {"rule": 1, "chosen": {"head": "prototypes"}}
     method_options(values).list_mechanisms(1000)

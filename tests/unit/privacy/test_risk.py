@@ -23,7 +23,7 @@ from dpprobe.privacy import accountants, calibration
 from dpprobe.privacy.accountants import gaussian_mu
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.limits import LARGEST_EPSILON
-from dpprobe.privacy.plan import EXPONENTIAL, Mechanism, Plan
+from dpprobe.privacy.plan import Mechanism, Plan
 from dpprobe.privacy.risk import (
     MakePlan,
     Risk,
@@ -211,15 +211,6 @@ def test_a_plan_that_samples_keeps_to_the_risk_and_nearly_attains_it(
         event = dp_event.PoissonSampledDpEvent(0.2, dp_event.GaussianDpEvent(noise))
         theirs = PLDAccountant().compose(event, 4).get_delta(0.0)
         assert 0.98 * risk.advantage <= theirs <= risk.advantage + 1e-9
-
-
-def test_one_exponential_release_is_searched(tmp_path: Path) -> None:
-    """It is priced exactly, and yet is no Gaussian one, so the closed form does not hold."""
-    risk = Risk(advantage=0.2)
-    drawn = replace(gaussians(1.0), kind=EXPONENTIAL)
-    plan = plan_for_risk(risk, DELTA, make_plans(drawn, folder=tmp_path))
-    assert risk.permits(plan)
-    assert plan.epsilon < risk.to_epsilon(DELTA)
 
 
 def test_a_search_keeps_to_the_risk(tmp_path: Path) -> None:

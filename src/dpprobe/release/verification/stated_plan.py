@@ -12,9 +12,8 @@ from dpprobe.counted_nouns import count_noun
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy.calibration import price_of_group, price_plan, round_up, second_opinions
 from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON, delta_fault
-from dpprobe.privacy.plan import Mechanism, Patients, Plan, Selection
+from dpprobe.privacy.plan import Mechanism, Patients, Plan, Selection, require_gaussian
 from dpprobe.privacy.risk import list_risk_faults
-from dpprobe.privacy.statement import kind_of
 from dpprobe.release.bundle import STATEMENT_FILE
 from dpprobe.release.verification.stated import (
     Values,
@@ -44,6 +43,7 @@ def read_statement(folder: Path) -> tuple[str, Values]:
 
 def read_mechanism(values: Values) -> Mechanism:
     """Reads a mechanism as statements write it."""
+    require_gaussian(str(values["name"]), values["noise"])
     return Mechanism(
         name=str(values["name"]),
         released=str(values["released"]),
@@ -51,7 +51,6 @@ def read_mechanism(values: Values) -> Mechanism:
         noise_multiplier=read_real("noise_multiplier", values["noise_multiplier"]),
         sample_rate=read_real("sample_rate", values["sample_rate"]),
         count=read_whole("count", values["count"], MOST_RELEASES),
-        kind=kind_of(values["noise"]),
     )
 
 
@@ -86,7 +85,7 @@ def read_plan(values: Values) -> tuple[str, Plan]:
 def _accountant_name(label: Any) -> str:
     """Returns a study's name for the accountant that computed epsilon."""
     name = str(label).split(" ")[0]
-    return "pld" if name in ("gaussian", "exponential") else name
+    return "pld" if name == "gaussian" else name
 
 
 def require_bounded(plan: Plan) -> Plan:

@@ -103,7 +103,7 @@ def test_changed_labels_are_remembered_most(tmp_path: Path) -> None:
 @pytest.mark.parametrize("noise", [0.0, 5.0])
 def test_rows_that_are_out_have_no_influence(head: str, noise: float) -> None:
     """The head is the same to the last bit whatever these rows and their labels are."""
-    method = options(head, FULL, dimension=6)
+    method = options(head)
     generator = np.random.default_rng(0)
     heads = []
     data = random_rows(90, 6)

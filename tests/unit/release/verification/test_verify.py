@@ -20,7 +20,6 @@ from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import ConfigError, DataError, DpprobeError
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.tuned import Options as Tuned
-from dpprobe.privacy.accountants import gaussian_epsilon
 from dpprobe.privacy.calibration import (
     calibrate,
     price_of_group,
@@ -29,7 +28,7 @@ from dpprobe.privacy.calibration import (
     second_opinions,
 )
 from dpprobe.privacy.entropy import SEEDED
-from dpprobe.privacy.plan import EXPONENTIAL, GAUSSIAN, Patients, Plan
+from dpprobe.privacy.plan import Patients, Plan
 from dpprobe.privacy.statement import mechanism_values
 from dpprobe.release.bundle import (
     FACTS_FILE,
@@ -75,11 +74,10 @@ SAMPLED = {
 Change = Callable[[dict[str, Any]], None]
 
 
-def evaluation(folder: Path, *, kind: str = GAUSSIAN) -> dict[str, Any]:
+def evaluation(folder: Path) -> dict[str, Any]:
     n, value = 400, 0.87
-    sums = evaluation_mechanisms("accuracy", classes=3, multi_label=False)
     plan = calibrate(
-        [replace(item, kind=kind) for item in sums],
+        evaluation_mechanisms("accuracy", classes=3, multi_label=False),
         n=n, epsilon=0.5, delta=1e-5, accountant="pld", cache=folder,
     )  # fmt: skip
     estimate = accuracy_estimate(value, n, plan.mechanisms[0].noise_multiplier)
@@ -237,13 +235,18 @@ def test_a_bundle_of_a_part_of_the_rows_says_so(tmp_path: Path) -> None:
         assert "words" in failed(verify_bundle(folder)), said
 
 
-def test_a_test_result_that_is_priced_as_draws_fails(bundle: Path, tmp_path: Path) -> None:
-    """Gaussian noise of the same multiplier costs far more than the epsilon that draws cost."""
-    drawn = evaluation(tmp_path / "calibration", kind=EXPONENTIAL)
-    edited(bundle, STATEMENT_FILE, lambda values: values.update(evaluation=drawn))
-    assert "evaluation" in failed(verify_bundle(bundle))
-    (mechanism,) = drawn["mechanisms"]
-    assert gaussian_epsilon(1 / mechanism["noise_multiplier"], 1e-5) > 2 * drawn["epsilon"]
+@pytest.mark.parametrize(("of", "failing"), [(None, "plan"), ("evaluation", "evaluation")])
+def test_a_mechanism_of_an_earlier_version_is_not_priced_as_gaussian(
+    bundle: Path, of: str | None, failing: str
+) -> None:
+    def change(values: dict[str, Any]) -> None:
+        (values[of] if of else values)["mechanisms"][0]["noise"] = "exponential mechanism"
+
+    values = read_json(bundle / STATEMENT_FILE)
+    change(values)
+    write_json(bundle / STATEMENT_FILE, values)
+    details = {each.name: each.detail for each in verify_bundle(bundle).checks}
+    assert "kind 'exponential mechanism' is no longer priced" in details[failing]
 
 
 def edited(folder: Path, name: str, change: Change) -> Path:
