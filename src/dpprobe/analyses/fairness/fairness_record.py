@@ -193,9 +193,6 @@ class FairnessRecord(Record):
     attributes: tuple[Attribute, ...]
     cells: tuple[FairnessCell, ...]
 
-    def find_attribute(self, name: str) -> Attribute:
-        return {item.attribute: item for item in self.attributes}[name]
-
     def find_cell(self, method: str, epsilon: str) -> FairnessCell | None:
         key = (method, epsilon)
         return next((cell for cell in self.cells if (cell.method, cell.epsilon) == key), None)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from dpprobe.analyses.fairness.fairness_record import COLUMNS, FairnessRecord, Gap
+from dpprobe.analyses.fairness.fairness_record import COLUMNS, Attribute, FairnessRecord, Gap
 from dpprobe.analyses.fairness.measure import compare_groups
 from dpprobe.analyses.fairness.options import FairnessOptions
 from dpprobe.artifacts import read_json, write_json
@@ -19,6 +19,10 @@ from tests.support.fairness_cells import write_grouped_cell
 NAMES = ("cat", "dog", "owl")
 ROWS = 600
 REFERENCES = [("sgd", "1", "nonprivate", "inf")]
+
+
+def _site(record: FairnessRecord) -> Attribute:
+    return next(each for each in record.attributes if each.attribute == "site")
 
 
 def _write(root: Path, seeds: int = 2, **changes: Any) -> list[Path]:
@@ -129,7 +133,7 @@ def _scores(root: Path) -> np.ndarray:
 )
 def test_ugly_groups_are_named_and_left_out(tmp_path: Path, groups: list[Any], kept: int) -> None:
     record = _run(tmp_path, _write(tmp_path, groups={"site": groups}))
-    site = record.find_attribute("site")
+    site = _site(record)
     assert sum(group.left_out is None for group in site.groups) == kept
     gap = _gap(record, "site", "accuracy")
     assert gap.groups == kept
@@ -149,7 +153,7 @@ def test_rows_of_one_label_have_accuracy_alone(tmp_path: Path) -> None:
     assert (area.gap, area.groups) == (None, 0)
     assert accuracy.gap is not None
     assert accuracy.std is None
-    assert record.find_attribute("site").compared["auc"].left_out["far"].startswith("no label")
+    assert _site(record).compared["auc"].left_out["far"].startswith("no label")
 
 
 def test_one_label_of_many_a_row_by_groups_and_by_classes(tmp_path: Path) -> None:
