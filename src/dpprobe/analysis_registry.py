@@ -32,6 +32,7 @@ ANALYSES: dict[str, Registered] = {
     "fairness": Registered("dpprobe.analyses.fairness", 3, "fairness"),
     "imbalance": Registered("dpprobe.analyses.imbalance", 2, "imbalance"),
     "tsne": Registered("dpprobe.analyses.tsne", 1, "embeddings"),
+    "sites": Registered("dpprobe.analyses.sites", 1, "sites"),
     "zero_shot": Registered("dpprobe.analyses.zero_shot", 4, "zero_shot"),
     "few_shot": Registered("dpprobe.analyses.few_shot", 4, "few_shot"),
 }

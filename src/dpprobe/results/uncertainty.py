@@ -84,7 +84,7 @@ def summarise_records(
     first = {name: float(values[0]) for name, values in columns.items()}
     over_tests = _over_tests(means, first, correct, labels, scores, units, seed=seed)
     return {
-        name: _make_entry(values, means[name], over_tests.get(name))
+        name: summarise_values(values, means[name], over_tests.get(name))
         for name, values in columns.items()
     }
 
@@ -185,7 +185,10 @@ def _stable_mean(values: np.ndarray) -> float:
     return float(values[0] if np.ptp(values) <= SAME else values.mean())
 
 
-def _make_entry(values: np.ndarray, mean: float, over_rows: _Interval | None) -> dict[str, Any]:
+def summarise_values(
+    values: np.ndarray, mean: float, over_rows: _Interval | None
+) -> dict[str, Any]:
+    """Computes the entry of `summarise_records` from a metric's values and test interval."""
     count = len(values)
     # Equal values have no spread, even if last bits or a rounded mean differ.
     equal = np.ptp(values) <= SAME

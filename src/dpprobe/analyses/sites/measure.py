@@ -1,0 +1,275 @@
+"""The job of simulated sites: heads of each site, their average, secure sums, and pooled data."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dpprobe.analyses.sites.options import SimulatedSitesOptions
+from dpprobe.analyses.sites.sites_record import Estimate, SitesCell, SitesRecord
+from dpprobe.analyses.sites.split_units import Index, split_units
+from dpprobe.data.options import Headline, headline_metric
+from dpprobe.devices import limit_threads
+from dpprobe.errors import DpprobeError
+from dpprobe.features.feature_store import FeatureStore
+from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.fitted import Heads
+from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.patient_groups import Units
+from dpprobe.heads.scoring import score_rows
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.randomness import cell_seed, derived_seed
+from dpprobe.privacy.risk import read_budget
+from dpprobe.progress import Progress
+from dpprobe.results import metrics, uncertainty
+from dpprobe.results.unit_counts import class_counts, unit_codes
+from dpprobe.sites.simulated_fit import fit_together
+from dpprobe.study.study import Study
+from dpprobe.training.fit_inputs import FitInputs
+from dpprobe.training.job_features import JobFeatures, read_job_features
+from dpprobe.training.plan_file import plan_method
+
+MakePlan = Callable[[int], Plan]
+
+
+def simulate_sites(
+    train: Path,
+    test: Path,
+    record: Path,
+    folder: Path,
+    *,
+    options: SimulatedSitesOptions,
+    inputs: Mapping[str, Any],
+    dataset: str,
+    backbone: str,
+    threads: int,
+    study: Study,
+) -> None:
+    """Compares heads for each split, number of sites and budget of one (dataset, backbone).
+
+    Each seed draws another split and other noise. Budgets and backbones have the same splits.
+
+    Raises:
+      DataError: if there are more sites than units.
+      DpprobeError: if all units together are too few for the method or the budget.
+    """
+    limit_threads(threads)
+    pool = Pool.read(train, test, inputs["unit"], inputs["metric"])
+    method = study.methods[inputs["method"]].fill_paths(dataset=dataset, backbone=backbone)
+    identity = {"use": "sites", "dataset": dataset, "study_seed": study.seed}
+    split_seeds = [cell_seed(identity, index) for index in range(study.seeds)]
+    identity |= {"backbone": backbone, "options": method.identity_options()}
+    cells = []
+    steps = len(inputs["epsilons"]) * len(options.counts) * (1 + len(options.splits)) * study.seeds
+    with Progress(steps, label="simulated sites", unit="splits") as progress:
+        for epsilon in inputs["epsilons"]:
+            make_plan = _plan_sizes(method, epsilon, inputs, folder.parent / "calibration")
+            seeds = [cell_seed({**identity, "epsilon": epsilon}, i) for i in range(study.seeds)]
+            pooled = [
+                pool.score(fit_heads(method, pool.features.train, make_plan(pool.n), [seed]))
+                for seed in seeds
+            ]
+            for count in options.counts:
+                drawn = {
+                    split: [
+                        split_units(pool.labels, count, split, derived_seed(each, f"{count}"))
+                        for each in split_seeds
+                    ]
+                    for split in options.splits
+                }
+                together = []
+                # Sums of all sites are the same for each split.
+                for seed, parts in zip(seeds, drawn[options.splits[0]], strict=True):
+                    rows = [pool.select(units, agreed_n=pool.n) for units in parts]
+                    noise = derived_seed(seed, f"{count} sites")
+                    heads = fit_together(
+                        method, rows, make_plan(pool.n), noise, colluders=options.colluders
+                    )
+                    together.append(pool.score(heads))
+                    progress.advance_by(1)
+                for split, splits in drawn.items():
+                    alone = []
+                    for seed, parts in zip(seeds, splits, strict=True):
+                        noise = derived_seed(seed, f"{count} sites alone, {split}")
+                        alone.append(train_alone(method, pool, parts, make_plan, noise))
+                        progress.advance_by(1)
+                    cells.append(
+                        SitesCell(
+                            split=split, sites=count, epsilon=epsilon,
+                            together=pool.estimate([[each] for each in together]),
+                            pooled=pool.estimate([[each] for each in pooled]),
+                            **describe_alone(pool, splits, alone),
+                        )
+                    )  # fmt: skip
+    SitesRecord(
+        dataset=dataset, backbone=backbone, method=inputs["method"], metric=pool.metric,
+        unit=inputs["unit"], n=pool.n, colluders=options.colluders, seeds=study.seeds,
+        cells=tuple(cells),
+    ).write(record)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The examples of all sites.
+
+    Attributes:
+      codes: int64 [training rows], the number of each row's patient. Without patients each row has
+        its own. Sites divide these numbers.
+      metric: that heads are compared by.
+    """
+
+    features: JobFeatures
+    codes: Index
+    metric: Headline
+
+    @classmethod
+    def read(cls, train: Path, test: Path, unit: str, metric: Headline | None) -> Pool:
+        store, tested = FeatureStore(train), FeatureStore(test)
+        shown = headline_metric(
+            metric,
+            num_classes=tested.num_classes,
+            multi_label=tested.multi_label,
+            test_counts=class_counts(tested.labels, tested.num_classes),
+        )
+        features = read_job_features(
+            FitInputs(store, unit), tested, device="cpu", memory_mb=sys.maxsize, headline=shown
+        )
+        codes = unit_codes(store.units)
+        return cls(features, np.arange(store.rows) if codes is None else codes, shown)
+
+    @property
+    def n(self) -> int:
+        return self.features.train.n
+
+    @cached_property
+    def labels(self) -> Index:
+        """The most frequent class of each patient, or the class of each row without patients."""
+        train = self.features.train
+        counts = np.zeros((self.codes.max() + 1, train.num_classes), dtype=np.int64)
+        np.add.at(counts, (self.codes, train.labels.numpy()), 1)
+        return counts.argmax(axis=1)
+
+    def select(self, units: Index, agreed_n: int | None = None) -> TrainingSet:
+        """Returns the rows of some units, as one site's if `agreed_n` is given."""
+        train = self.features.train
+        assert train.features is not None
+        rows = np.flatnonzero(np.isin(self.codes, units))
+        names = [str(code) for code in self.codes[rows]]
+        return TrainingSet(
+            train.features[rows],
+            train.labels[rows],
+            train.num_classes,
+            units=None if train.units is None else Units.number_units(names),
+            agreed_n=agreed_n,
+        )
+
+    def score(self, heads: Heads) -> np.ndarray:
+        assert isinstance(self.features.test, torch.Tensor)
+        return score_rows(heads, self.features.test)[0]
+
+    def measure(self, scores: np.ndarray) -> float:
+        labels, units = self.features.test_labels, self.features.test_units
+        return float(metrics.evaluate_scores(scores, labels, link="none", units=units)[self.metric])
+
+    def estimate(self, seeds: Sequence[Sequence[np.ndarray]]) -> Estimate:
+        """Computes the mean over seeds of a mean over heads, and its interval.
+
+        Over test examples, the interval of a mean over heads is as wide as their intervals are on
+        average. It is not too narrow: the standard deviation of a mean is at most the mean of the
+        standard deviations.
+
+        Args:
+          seeds: for each seed, the scores of its heads, at least one.
+        """
+        values = np.array([np.mean([*map(self.measure, heads)]) for heads in seeds])
+        mean = float(values.mean())
+        low, high = np.clip(mean + np.mean([*map(self._offsets, seeds[0])], axis=0), 0, 1)
+        entry = uncertainty.summarise_values(values, mean, (float(low), float(high), ""))
+        return Estimate(mean=mean, low=entry["both_low"], high=entry["both_high"])
+
+    def _offsets(self, scores: np.ndarray) -> list[float]:
+        """Returns how far the interval over test examples reaches below and above the value."""
+        value, labels = self.measure(scores), self.features.test_labels
+        entry = uncertainty.summarise_records(
+            [{self.metric: value}],
+            correct=metrics.right_predictions(scores, labels, link="none"),
+            labels=labels,
+            scores=scores,
+            units=self.features.test_units,
+        )[self.metric]
+        return [entry["rows_low"] - value, entry["rows_high"] - value]
+
+
+@dataclass(frozen=True)
+class Alone:
+    """The heads of the sites that can train one, and the reasons why the others cannot."""
+
+    heads: list[Heads]
+    failures: list[str]
+
+    @property
+    def averaged(self) -> Heads:
+        weights = np.stack([heads.weights for heads in self.heads]).mean(axis=0)
+        return replace(self.heads[0], weights=np.asarray(weights, dtype=np.float32))
+
+
+def train_alone(
+    method: MethodOptions, pool: Pool, parts: Sequence[Index], make_plan: MakePlan, seed: int
+) -> Alone:
+    """Trains a head of each site on the site's units, with its own plan and noise."""
+    alone = Alone([], [])
+    for number, units in enumerate(parts):
+        rows, own = pool.select(units), derived_seed(seed, f"site {number}")
+        try:
+            alone.heads.append(fit_heads(method, rows, make_plan(rows.n), [own]))
+        except DpprobeError as error:
+            alone.failures.append(str(error))
+    return alone
+
+
+def describe_alone(
+    pool: Pool, splits: Sequence[Sequence[Index]], seeds: Sequence[Alone]
+) -> dict[str, Any]:
+    """Returns the values of a `SitesCell` that depend on the split."""
+    trained = [alone for alone in seeds if alone.heads]
+    scores = [[*map(pool.score, alone.heads)] for alone in trained]
+    values = [[*map(pool.measure, heads)] for heads in scores]
+    failures = [reason for alone in seeds for reason in alone.failures]
+    sites = [pool.select(units) for parts in splits for units in parts]
+    return {
+        "smallest": min(site.n for site in sites),
+        "largest": max(site.n for site in sites),
+        "alone": pool.estimate(scores) if trained else None,
+        "worst": np.mean([*map(min, values)]) if trained else None,
+        "best": np.mean([*map(max, values)]) if trained else None,
+        "averaged": pool.estimate([[pool.score(alone.averaged)] for alone in trained])
+        if trained
+        else None,
+        "untrained": len(failures),
+        "reason": failures[0] if failures else "",
+        "one_class": sum(len(site.labels.unique()) == 1 for site in sites),
+    }
+
+
+def _plan_sizes(
+    method: MethodOptions, epsilon: str, inputs: Mapping[str, Any], calibrated: Path
+) -> MakePlan:
+    """Returns the function from a number of units to the plan for one budget."""
+
+    @cache
+    def make_plan(n: int) -> Plan:
+        return plan_method(
+            method, n=n, epsilon=read_budget(epsilon), delta=inputs["delta"],
+            accountant=inputs["accountant"], cache=calibrated, unit=inputs["unit"],
+            patients=None, checked=False,
+        )  # fmt: skip
+
+    return make_plan

@@ -1,0 +1,67 @@
+"""The block `sites` of a study."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from dpprobe.options import Name, Options
+
+Split = Literal["equal", "sizes", "labels"]
+
+
+def _read_list(value: Any) -> Any:
+    return value if isinstance(value, list | tuple) else [value]
+
+
+class SimulatedSitesOptions(Options):
+    """Splits of a dataset over several sites, and the heads that the sites could train."""
+
+    datasets: tuple[Name, ...] | None = Field(
+        None,
+        min_length=1,
+        description="Datasets to split; without this option, all datasets with one label per "
+        "image.",
+    )
+    backbones: tuple[Name, ...] | None = Field(
+        None, min_length=1, description="Backbones whose features are used; if absent, all."
+    )
+    method: Name | None = Field(
+        None,
+        description="The method that sites train. Without this option, the first method of the "
+        "study that sites can train.",
+    )
+    counts: Annotated[
+        tuple[Annotated[int, Field(ge=2, le=1000)], ...],
+        BeforeValidator(_read_list, json_schema_input_type=int | tuple[int, ...]),
+    ] = Field((2, 5, 10), min_length=1, description="Numbers of sites, or one number.")
+    splits: Annotated[
+        tuple[Split, ...],
+        BeforeValidator(_read_list, json_schema_input_type=Split | tuple[Split, ...]),
+    ] = Field(
+        ("equal",),
+        min_length=1,
+        description="How patients, or images without patients, are divided: into sites of equal "
+        "size; with sizes in the ratio 1 to 1/2 to 1/3 and so on; or with equal sizes and other "
+        "frequencies of labels at each site (Dirichlet, 0.5).",
+    )
+    colluders: int = Field(
+        1,
+        ge=1,
+        description="Sites that may pool all they know, as in `releases.<name>.sites`.",
+    )
+
+    @model_validator(mode="after")
+    def _check_values(self) -> SimulatedSitesOptions:
+        for key in ("counts", "splits"):
+            values = getattr(self, key)
+            for value in values:
+                if values.count(value) > 1:
+                    raise ValueError(f"{key}: {value} appears twice in the list; remove one")
+        if self.colluders >= min(self.counts):
+            raise ValueError(
+                f"colluders {self.colluders}: with {min(self.counts)} sites no site would be "
+                f"honest; write at most {min(self.counts) - 1}, or larger counts"
+            )
+        return self

@@ -1,0 +1,70 @@
+"""The record of simulated sites, as a typed object; not private. Nothing heavy is imported."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from dpprobe.records import Part, Record
+
+# The compared heads, from the one with the most noise for its data to the one with the least.
+HEADS: Final = {
+    "alone": "one site alone",
+    "averaged": "average of heads",
+    "together": "secure sums",
+    "pooled": "pooled data",
+}
+
+
+class Estimate(Part):
+    """A mean over seeds, with its 95% interval over seeds and test examples or patients."""
+
+    mean: float
+    low: float
+    high: float
+
+
+class SitesCell(Part):
+    """The heads of one split, number of sites and budget.
+
+    Attributes:
+      smallest, largest: units of privacy of the smallest and largest site, over all seeds.
+      alone: mean over the sites that can train a head; None if no site can. worst, best: the range
+        over these sites, as means over seeds.
+      averaged: of the mean of these sites' weights.
+      together: of secure sums with noise in shares, which do not depend on the split.
+      pooled: of all data in one place.
+      untrained: sites of all seeds that can train no head. reason: why the first of them cannot.
+      one_class: sites of all seeds with examples of a single class.
+    """
+
+    split: str
+    sites: int
+    epsilon: str
+    smallest: int
+    largest: int
+    alone: Estimate | None
+    worst: float | None
+    best: float | None
+    averaged: Estimate | None
+    together: Estimate
+    pooled: Estimate
+    untrained: int
+    reason: str
+    one_class: int
+
+
+class SitesRecord(Record):
+    """Simulated sites of one (dataset, backbone)."""
+
+    format: Literal["dpprobe-simulated-sites"] = "dpprobe-simulated-sites"
+    format_version: Literal[1] = 1
+    private: Literal[False] = False
+    dataset: str
+    backbone: str
+    method: str
+    metric: str
+    unit: str
+    n: int
+    colluders: int
+    seeds: int
+    cells: tuple[SitesCell, ...]
