@@ -1,4 +1,4 @@
-"""Simulated sites: splits of a dataset, and heads of one site, of all sites and of pooled data."""
+"""Simulated sites: heads of one site, their average, secure sums and pooled data; not private."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from dpprobe.analyses.analysis import (
     has_several_labels,
 )
 from dpprobe.analyses.sites.options import SimulatedSitesOptions
-from dpprobe.analyses.sites.sites_record import SITES
 from dpprobe.exhibits.exhibit import Exhibit, Place, many, one, waits
 from dpprobe.privacy.limits import INFINITE
 
@@ -28,90 +27,73 @@ PACKAGE = "dpprobe.analyses.sites"
 _ANY_N = 10_000  # whether a head adds up sums of all rows does not depend on their number
 
 
-def read_block(study: Study) -> SimulatedSitesOptions | None:
-    """Returns the block `sites` of a study; None if there is none."""
-    block: SimulatedSitesOptions | None = study.block("sites")
-    return block
-
-
 def list_datasets(study: Study) -> list[str]:
     """Lists the datasets that a study splits; none without `sites`."""
-    options = read_block(study)
+    options: SimulatedSitesOptions | None = study.block("sites")
     if options is None:
         return []
-    if options.datasets is not None:
-        return [name for name in study.datasets if name in options.datasets]
-    return [name for name in study.datasets if not has_several_labels(study, name)]
+    return [
+        name
+        for name in study.datasets
+        if (name in options.datasets if options.datasets else not has_several_labels(study, name))
+    ]
 
 
 def list_backbones(study: Study) -> list[str]:
-    options = read_block(study)
-    chosen = None if options is None else options.backbones
+    options: SimulatedSitesOptions | None = study.block("sites")
+    chosen = options.backbones if options else None
     return [name for name in study.backbones if chosen is None or name in chosen]
 
 
 def list_budgets(study: Study) -> list[str]:
-    """Lists the budgets of a study with privacy."""
     return [token for token in study.epsilons if token != INFINITE]
 
 
 def choose_method(study: Study) -> str | None:
-    """Returns the name of the method that sites train; None if they can train none."""
-    options = read_block(study)
-    if options is not None and options.method is not None:
-        return options.method
-    return next((name for name, each in study.methods.items() if not _method_fault(each)), None)
+    """Returns the method of the block, or the first that sites can train, or None."""
+    trainable = [name for name, each in study.methods.items() if not method_fault(each)]
+    return study.block("sites").method or next(iter(trainable), None)
 
 
-def _method_fault(method: MethodOptions) -> str | None:
-    """Explains why sites cannot train a method alone, on average and together, if so."""
-    if not method.private or method.tunes_network:
-        return f"head {method.head}: no private head on frozen features; write least_squares"
-    if method.is_undecided:
+def method_fault(method: MethodOptions) -> str | None:
+    """Explains why sites cannot train a method, alone and together, if so."""
+    if not method.private or method.tunes_network or method.is_undecided:
         return (
-            f"head {method.head}: chooses another head at each site; write one head, such as "
-            "least_squares"
-        )
-    if method.normalize.priced:
-        return (
-            f"normalize: {method.normalize.kind} releases statistics of each site, so that heads "
-            "have different features and no average; write none, l2, layer_norm or group_norm"
+            f"head {method.head}: sites need one private head on frozen features, the same at each "
+            "site; write least_squares, prototypes or feature_covariance"
         )
     return method.sites_fault(_ANY_N)
 
 
 def list_faults(study: Study) -> Iterator[str]:
     """Yields one line per fault in a study's block `sites`."""
-    options = read_block(study)
+    options: SimulatedSitesOptions | None = study.block("sites")
     if options is None:
         return
-    chosen = options.datasets or ()
-    yield from find_wrong_names("datasets", chosen, list(study.datasets))
+    yield from find_wrong_names("datasets", options.datasets or (), list(study.datasets))
     yield from find_wrong_names("backbones", options.backbones or (), list(study.backbones))
-    for name in dict.fromkeys(chosen):
+    for name in options.datasets or (() if list_datasets(study) else study.datasets):
         if name in study.datasets and has_several_labels(study, name):
-            yield f"datasets: {name}: its rows have several labels; sites need one label per row"
-    if not chosen and not list_datasets(study):
-        yield "the rows of all datasets have several labels; sites need one label per row"
+            yield f"datasets: {name}: has several labels per image, but sites need one"
     if not list_budgets(study):
-        yield "epsilons: no budget but inf, at which no noise is compared; add an epsilon"
+        yield "epsilons: inf alone needs no noise; add an epsilon, such as 1"
     method = choose_method(study)
     if method is None:
-        faults = (f"{name} ({_method_fault(each)})" for name, each in study.methods.items())
+        faults = (f"{name} ({method_fault(each)})" for name, each in study.methods.items())
         yield f"no method that sites can train: {'; '.join(faults)}"
     elif method not in study.methods:
         yield from find_wrong_names("method", [method], list(study.methods))
-    elif fault := _method_fault(study.methods[method]):
+    elif fault := method_fault(study.methods[method]):
         yield f"method: {method}: {fault}"
 
 
 def list_inputs(study: Study, place: Place) -> dict[str, Any]:
     """Returns values of other blocks that a record depends on, JSON-compatible."""
-    dataset, name = place["dataset"], choose_method(study)
-    assert name is not None
+    dataset, method = place["dataset"], choose_method(study)
+    assert method is not None
     return {
-        "method": name,
-        "options": study.methods[name].asked_options(),
+        "method": method,
+        "options": study.methods[method].asked_options(),
         "epsilons": list_budgets(study),
         "delta": study.dataset_delta(dataset),
         "accountant": study.accountant,
@@ -122,24 +104,26 @@ def list_inputs(study: Study, place: Place) -> dict[str, Any]:
     }
 
 
+def locate_record(files: StudyFiles, place: Place) -> str:
+    return f"{files.results}/sites/{place['dataset']}/{place['backbone']}.json"
+
+
 def estimate_cost(study: Study, _place: Place, size: JobSize) -> Cost:
-    """Estimates a job: two copies of float32 features, two passes over each site for each head."""
-    options = read_block(study)
-    assert options is not None
+    """Estimates a job: copies of float32 features, and several seconds for each site's head."""
+    options: SimulatedSitesOptions = study.block("sites")
     heads = study.seeds * len(list_budgets(study)) * len(options.splits) * sum(options.counts)
     return Cost(memory_mb=3000 + 6 * size.megabytes("shards"), minutes=20 + 0.1 * heads)
-
-
-def list_records(files: StudyFiles, *datasets: str) -> list[str]:
-    """Lists the records of some datasets, or of all."""
-    return ANALYSIS.list_files(files.study, files.results, *datasets)
 
 
 TABLE = Exhibit(
     name="write_sites_table",
     kind="table",
     files={"": "tables/{dataset}_sites"},
-    needs={"records": many(lambda files, place: list_records(files, place["dataset"]))},
+    needs={
+        "records": many(
+            lambda files, place: ANALYSIS.list_files(files.study, files.results, place["dataset"])
+        )
+    },
     make=f"{PACKAGE}.show:write_sites_table",
     words="table of the simulated sites of {dataset}",
     category="Several sites",
@@ -150,13 +134,7 @@ FIGURE = Exhibit(
     name="plot_sites",
     kind="figure",
     files={"": "figures/{dataset}/sites_{backbone}"},
-    needs={
-        "record": one(
-            lambda files, place: (
-                f"{files.results}/{SITES}/{place['dataset']}/{place['backbone']}.json"
-            )
-        )
-    },
+    needs={"record": one(locate_record)},
     make=f"{PACKAGE}.show:plot_sites",
     words="figure of the simulated sites of {dataset}, {backbone}",
     category="Several sites",
@@ -191,7 +169,7 @@ ANALYSIS = Analysis(
             "test": one(lambda f, p: f.locate_manifest(p["dataset"], p["backbone"], "test")),
             "shards": waits(lambda f, p: f.list_shards(p["dataset"], p["backbone"])),
         },
-        outputs={"record": f"{SITES}/{{dataset}}/{{backbone}}.json"},
+        outputs={"record": "sites/{dataset}/{backbone}.json"},
         params={"inputs": list_inputs},
         job=f"{PACKAGE}.measure:simulate_sites",
         cost=estimate_cost,
@@ -203,7 +181,7 @@ ANALYSIS = Analysis(
         title="Several sites",
         template="sites.html.j2",
         make=f"{PACKAGE}.show:make_section",
-        needs={"sites": many(lambda files, _place: list_records(files))},
+        needs={"sites": many(lambda files, _p: ANALYSIS.list_files(files.study, files.results))},
         place=1,
         figures={"sites_": "Heads of several sites, {} features"},
         tables=("_sites",),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,6 @@ from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import cell_seed, derived_seed
 from dpprobe.privacy.risk import read_budget
-from dpprobe.progress import Progress
 from dpprobe.results import metrics, uncertainty
 from dpprobe.results.unit_counts import class_counts, unit_codes
 from dpprobe.sites.simulated_fit import fit_together
@@ -36,6 +36,8 @@ from dpprobe.study.study import Study
 from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.job_features import JobFeatures, read_job_features
 from dpprobe.training.plan_file import plan_method
+
+logger = logging.getLogger("dpprobe")
 
 MakePlan = Callable[[int], Plan]
 
@@ -68,47 +70,39 @@ def simulate_sites(
     split_seeds = [cell_seed(identity, index) for index in range(study.seeds)]
     identity |= {"backbone": backbone, "options": method.identity_options()}
     cells = []
-    steps = len(inputs["epsilons"]) * len(options.counts) * (1 + len(options.splits)) * study.seeds
-    with Progress(steps, label="simulated sites", unit="splits") as progress:
-        for epsilon in inputs["epsilons"]:
-            make_plan = _plan_sizes(method, epsilon, inputs, folder.parent / "calibration")
-            seeds = [cell_seed({**identity, "epsilon": epsilon}, i) for i in range(study.seeds)]
-            pooled = [
-                pool.score(fit_heads(method, pool.features.train, make_plan(pool.n), [seed]))
-                for seed in seeds
+    for epsilon in inputs["epsilons"]:
+        make_plan = _plan_sizes(method, epsilon, inputs, folder.parent / "calibration")
+        seeds = [cell_seed({**identity, "epsilon": epsilon}, i) for i in range(study.seeds)]
+        fits = [fit_heads(method, pool.features.train, make_plan(pool.n), [each]) for each in seeds]
+        pooled = pool.estimate([[pool.score(heads)] for heads in fits])
+        for count in options.counts:
+            splits = {
+                split: [
+                    split_units(pool.labels, count, split, derived_seed(each, f"{count}"))
+                    for each in split_seeds
+                ]
+                for split in options.splits
+            }
+            logger.info("epsilon %s: %s sites", epsilon, count)
+            # Sums of all sites are the same for each split.
+            summed = [
+                pool.fit_together(
+                    method, parts, make_plan, derived_seed(seed, f"{count}"), options.colluders
+                )
+                for seed, parts in zip(seeds, splits[options.splits[0]], strict=True)
             ]
-            for count in options.counts:
-                drawn = {
-                    split: [
-                        split_units(pool.labels, count, split, derived_seed(each, f"{count}"))
-                        for each in split_seeds
-                    ]
-                    for split in options.splits
-                }
-                together = []
-                # Sums of all sites are the same for each split.
-                for seed, parts in zip(seeds, drawn[options.splits[0]], strict=True):
-                    rows = [pool.select(units, agreed_n=pool.n) for units in parts]
-                    noise = derived_seed(seed, f"{count} sites")
-                    heads = fit_together(
-                        method, rows, make_plan(pool.n), noise, colluders=options.colluders
+            together = pool.estimate([[pool.score(heads)] for heads in summed])
+            for split, drawn in splits.items():
+                alone = [
+                    train_alone(method, pool, parts, make_plan, derived_seed(seed, split))
+                    for seed, parts in zip(seeds, drawn, strict=True)
+                ]
+                cells.append(
+                    SitesCell(
+                        split=split, sites=count, epsilon=epsilon, together=together, pooled=pooled,
+                        **describe_alone(pool, drawn, alone),
                     )
-                    together.append(pool.score(heads))
-                    progress.advance_by(1)
-                for split, splits in drawn.items():
-                    alone = []
-                    for seed, parts in zip(seeds, splits, strict=True):
-                        noise = derived_seed(seed, f"{count} sites alone, {split}")
-                        alone.append(train_alone(method, pool, parts, make_plan, noise))
-                        progress.advance_by(1)
-                    cells.append(
-                        SitesCell(
-                            split=split, sites=count, epsilon=epsilon,
-                            together=pool.estimate([[each] for each in together]),
-                            pooled=pool.estimate([[each] for each in pooled]),
-                            **describe_alone(pool, splits, alone),
-                        )
-                    )  # fmt: skip
+                )  # fmt: skip
     SitesRecord(
         dataset=dataset, backbone=backbone, method=inputs["method"], metric=pool.metric,
         unit=inputs["unit"], n=pool.n, colluders=options.colluders, seeds=study.seeds,
@@ -171,6 +165,17 @@ class Pool:
             agreed_n=agreed_n,
         )
 
+    def fit_together(
+        self,
+        method: MethodOptions,
+        parts: Sequence[Index],
+        make_plan: MakePlan,
+        seed: int,
+        colluders: int | None,
+    ) -> Heads:
+        rows = [self.select(units, agreed_n=self.n) for units in parts]
+        return fit_together(method, rows, make_plan(self.n), seed, colluders=colluders)
+
     def score(self, heads: Heads) -> np.ndarray:
         assert isinstance(self.features.test, torch.Tensor)
         return score_rows(heads, self.features.test)[0]
@@ -210,15 +215,10 @@ class Pool:
 
 @dataclass(frozen=True)
 class Alone:
-    """The heads of the sites that can train one, and the reasons why the others cannot."""
+    """Scores of the sites that can train a head, and the reasons why the others cannot."""
 
-    heads: list[Heads]
+    scores: list[np.ndarray]
     failures: list[str]
-
-    @property
-    def averaged(self) -> Heads:
-        weights = np.stack([heads.weights for heads in self.heads]).mean(axis=0)
-        return replace(self.heads[0], weights=np.asarray(weights, dtype=np.float32))
 
 
 def train_alone(
@@ -227,11 +227,13 @@ def train_alone(
     """Trains a head of each site on the site's units, with its own plan and noise."""
     alone = Alone([], [])
     for number, units in enumerate(parts):
-        rows, own = pool.select(units), derived_seed(seed, f"site {number}")
+        rows, own = pool.select(units), derived_seed(seed, f"{number} of {len(parts)} sites")
         try:
-            alone.heads.append(fit_heads(method, rows, make_plan(rows.n), [own]))
+            heads = fit_heads(method, rows, make_plan(rows.n), [own])
         except DpprobeError as error:
             alone.failures.append(str(error))
+        else:
+            alone.scores.append(pool.score(heads))
     return alone
 
 
@@ -239,23 +241,25 @@ def describe_alone(
     pool: Pool, splits: Sequence[Sequence[Index]], seeds: Sequence[Alone]
 ) -> dict[str, Any]:
     """Returns the values of a `SitesCell` that depend on the split."""
-    trained = [alone for alone in seeds if alone.heads]
-    scores = [[*map(pool.score, alone.heads)] for alone in trained]
-    values = [[*map(pool.measure, heads)] for heads in scores]
-    failures = [reason for alone in seeds for reason in alone.failures]
     sites = [pool.select(units) for parts in splits for units in parts]
-    return {
+    failures = [reason for alone in seeds for reason in alone.failures]
+    facts = {
         "smallest": min(site.n for site in sites),
         "largest": max(site.n for site in sites),
-        "alone": pool.estimate(scores) if trained else None,
-        "worst": np.mean([*map(min, values)]) if trained else None,
-        "best": np.mean([*map(max, values)]) if trained else None,
-        "averaged": pool.estimate([[pool.score(alone.averaged)] for alone in trained])
-        if trained
-        else None,
+        "one_class": sum(len(site.labels.unique()) == 1 for site in sites),
         "untrained": len(failures),
         "reason": failures[0] if failures else "",
-        "one_class": sum(len(site.labels.unique()) == 1 for site in sites),
+    }
+    scores = [alone.scores for alone in seeds if alone.scores]
+    if not scores:
+        return {**facts, **dict.fromkeys(("alone", "worst", "best", "averaged"))}
+    values = [[*map(pool.measure, heads)] for heads in scores]
+    return {
+        **facts,
+        "alone": pool.estimate(scores),
+        "worst": np.mean([*map(min, values)]),
+        "best": np.mean([*map(max, values)]),
+        "averaged": pool.estimate([[np.mean(heads, axis=0)] for heads in scores]),
     }
 
 

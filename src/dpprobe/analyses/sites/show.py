@@ -24,7 +24,7 @@ NOTE = (
     "Mean and 95% confidence interval over seeds and test examples or patients, in percent. Each "
     "seed draws another split and other noise. One site alone: mean over sites, each with a head "
     "of its data alone. Worst and best: range over sites, mean over seeds. Average: mean of the "
-    "sites' weights. Secure sums: exact sums of all sites, with noise in shares. Pooled: all data "
+    "scores of all sites' heads. Secure sums: exact sums of all sites, with noise in shares. Pooled: all data "
     "in one place. Each head has the privacy of the row's epsilon. Not private: test labels are "
     "read without noise, and seeds are published."
 )

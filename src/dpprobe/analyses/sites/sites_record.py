@@ -30,7 +30,8 @@ class SitesCell(Part):
       smallest, largest: units of privacy of the smallest and largest site, over all seeds.
       alone: mean over the sites that can train a head; None if no site can. worst, best: the range
         over these sites, as means over seeds.
-      averaged: of the mean of these sites' weights.
+      averaged: of the mean of these sites' scores; without released statistics in the head's
+        normalisation, that is the head with the mean of their weights.
       together: of secure sums with noise in shares, which do not depend on the split.
       pooled: of all data in one place.
       untrained: sites of all seeds that can train no head. reason: why the first of them cannot.
