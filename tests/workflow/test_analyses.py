@@ -41,6 +41,12 @@ ANALYSES: dict[str, tuple[dict[str, Any], tuple[str, ...], dict[str, Any], str]]
         {"methods": ["least_squares"]},
         "representation_law: methods: least_squares: head least_squares",
     ),
+    "sites": (
+        {"counts": 3},
+        ("simulate_sites", "write_sites_table", "plot_sites"),
+        {"method": "nonprivate"},
+        "sites: method: nonprivate: head nonprivate: sites need one private head",
+    ),
 }
 
 

@@ -104,8 +104,10 @@ def list_inputs(study: Study, place: Place) -> dict[str, Any]:
     }
 
 
-def locate_record(files: StudyFiles, place: Place) -> str:
-    return f"{files.results}/sites/{place['dataset']}/{place['backbone']}.json"
+def list_records(files: StudyFiles, *datasets: str) -> list[str]:
+    """Lists the records of some datasets, or of all."""
+    analysis: Analysis = ANALYSIS
+    return analysis.list_files(files.study, files.results, *datasets)
 
 
 def estimate_cost(study: Study, _place: Place, size: JobSize) -> Cost:
@@ -119,11 +121,7 @@ TABLE = Exhibit(
     name="write_sites_table",
     kind="table",
     files={"": "tables/{dataset}_sites"},
-    needs={
-        "records": many(
-            lambda files, place: ANALYSIS.list_files(files.study, files.results, place["dataset"])
-        )
-    },
+    needs={"records": many(lambda files, place: list_records(files, place["dataset"]))},
     make=f"{PACKAGE}.show:write_sites_table",
     words="table of the simulated sites of {dataset}",
     category="Several sites",
@@ -134,7 +132,9 @@ FIGURE = Exhibit(
     name="plot_sites",
     kind="figure",
     files={"": "figures/{dataset}/sites_{backbone}"},
-    needs={"record": one(locate_record)},
+    needs={
+        "record": one(lambda f, p: f"{f.results}/sites/{p['dataset']}/{p['backbone']}.json"),
+    },
     make=f"{PACKAGE}.show:plot_sites",
     words="figure of the simulated sites of {dataset}, {backbone}",
     category="Several sites",
@@ -181,7 +181,7 @@ ANALYSIS = Analysis(
         title="Several sites",
         template="sites.html.j2",
         make=f"{PACKAGE}.show:make_section",
-        needs={"sites": many(lambda files, _p: ANALYSIS.list_files(files.study, files.results))},
+        needs={"sites": many(lambda files, _place: list_records(files))},
         place=1,
         figures={"sites_": "Heads of several sites, {} features"},
         tables=("_sites",),

@@ -23,10 +23,9 @@ SPLITS = {"equal": "equal sizes", "sizes": "skewed sizes", "labels": "skewed lab
 NOTE = (
     "Mean and 95% confidence interval over seeds and test examples or patients, in percent. Each "
     "seed draws another split and other noise. One site alone: mean over sites, each with a head "
-    "of its data alone. Worst and best: range over sites, mean over seeds. Average: mean of the "
-    "scores of all sites' heads. Secure sums: exact sums of all sites, with noise in shares. Pooled: all data "
-    "in one place. Each head has the privacy of the row's epsilon. Not private: test labels are "
-    "read without noise, and seeds are published."
+    "of its data alone; worst and best: mean over seeds. Average of heads: mean of the scores of "
+    "all sites' heads. Secure sums: exact sums of all sites, with noise in shares. All heads in a "
+    "row have its epsilon. Not private: test labels are read without noise, seeds are published."
 )
 
 
