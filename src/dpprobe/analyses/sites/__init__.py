@@ -173,7 +173,6 @@ ANALYSIS = Analysis(
         params={"inputs": list_inputs},
         job=f"{PACKAGE}.measure:simulate_sites",
         cost=estimate_cost,
-        threads=2,
     ),
     exhibits=(TABLE, FIGURE),
     section=Section(
