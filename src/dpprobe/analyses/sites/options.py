@@ -42,9 +42,9 @@ class SimulatedSitesOptions(Options):
     ] = Field(
         ("equal",),
         min_length=1,
-        description="How patients, or images without patients, are divided: into sites of equal "
-        "size; with sizes in the ratio 1 to 1/2 to 1/3 and so on; or with equal sizes and other "
-        "frequencies of labels at each site (Dirichlet, 0.5).",
+        description="Divisions of the patients, or of the images without patients. `equal` has equal "
+        "sizes, and `sizes` has the ratio 1 to 1/2 to 1/3 and so on. `labels` has equal sizes with "
+        "other frequencies of classes at each site (Dirichlet, 0.5).",
     )
     colluders: int = Field(
         1,
