@@ -43,8 +43,8 @@ class SimulatedSitesOptions(Options):
         ("equal",),
         min_length=1,
         description="Divisions of the patients, or of the images without patients. `equal` has "
-        "equal sizes, and `sizes` has the ratio 1 to 1/2 to 1/3 and so on. `labels` has equal sizes with "
-        "other frequencies of classes at each site (Dirichlet, 0.5).",
+        "equal sizes, and `sizes` has the ratio 1 to 1/2 to 1/3 and so on. `labels` has equal "
+        "sizes with other frequencies of classes at each site (Dirichlet, 0.5).",
     )
     colluders: int = Field(
         1,
