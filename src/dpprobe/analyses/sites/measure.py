@@ -227,9 +227,9 @@ def train_alone(
     """Trains a head of each site on the site's units, with its own plan and noise."""
     alone = Alone([], [])
     for number, units in enumerate(parts):
-        rows, own = pool.select(units), derived_seed(seed, f"{number} of {len(parts)} sites")
+        rows, site_seed = pool.select(units), derived_seed(seed, f"{number} of {len(parts)} sites")
         try:
-            heads = fit_heads(method, rows, make_plan(rows.n), [own])
+            heads = fit_heads(method, rows, make_plan(rows.n), [site_seed])
         except DpprobeError as error:
             alone.failures.append(str(error))
         else:
