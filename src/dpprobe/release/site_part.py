@@ -280,16 +280,16 @@ def describe_sites(
         )
     else:
         honest = len(names) - colluders
-        sites = "site" if colluders == 1 else f"{colluders} sites"
+        others = "one other site" if colluders == 1 else f"{colluders} other sites"
         said += (
-            f"Each site added noise of its own. The guarantee holds even if any {sites} and "
-            "everyone else pool all they know. "
+            f"Each site added noise of its own. The guarantee to a site's {unit}s holds even if "
+            f"{others} and everyone else pool all they know. "
         )
         if honest > 1:
             assert smallest_share is not None
             shares = Penalty(smallest=smallest_share, honest=honest, coordinates=coordinates)
             penalty = shares.log10_total
-            said += f"Noise in shares costs at most 10^{penalty:.0f} more epsilon than stated. "
+            said += "Noise in shares costs less than 10^-1000 more epsilon than stated. "
     said += (
         "It assumes that the sites follow the protocol, and that nobody breaks X25519 or AES-256. "
         f"The sites know how many {unit}s each has. A {unit} with images at two sites counts as "
