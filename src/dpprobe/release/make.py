@@ -360,7 +360,8 @@ class ReleaseTask:
             try:
                 with lock_folder(self.site.private):
                     self._finish_or_make()
-                    self.site.send_all_again()
+                    if self.site.folder.is_dir():  # somebody may still wait for a message
+                        self.site.send_all_again()
                     self.site.drop_secret()
                 return
             except WaitingError as waiting:
@@ -384,7 +385,8 @@ class ReleaseTask:
 
     def _forget_agreement(self) -> None:
         """Drops values that depend on the offers of all sites."""
-        for name in ("agreement", "exchange", "inputs", "facts", "method", "plan"):
+        plans = ("plan", "test_plan", "calibration_plan", "monitor_plan", "test_price")
+        for name in ("agreement", "exchange", "inputs", "facts", "method", *plans):
             vars(self).pop(name, None)
 
     @cached_property
@@ -618,7 +620,7 @@ class ReleaseTask:
                 "other options; a release is final: give this one another name"
             )
         if data != self._hash_data():
-            if entry.state == "open":
+            if entry.state == "open" and self.site is not None:
                 raise PrivacyError(
                     f"release {self.name}: its data or features changed after it was recorded as "
                     f"entry {entry.number} of {self.ledger.path}; restore them"
