@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dpprobe.privacy import calibration
+from dpprobe.privacy import accountants, calibration
 from dpprobe.release import release_choice_price
 
 _ANSWERS: dict[tuple[Any, ...], Any] = {}
@@ -17,7 +17,7 @@ _PRICES: dict[tuple[Any, ...], tuple[float, bool]] = {}
 @pytest.fixture(scope="module", autouse=True)
 def _shared_calibrations() -> Iterator[None]:
     """Has each answer found once; it depends on the arguments alone."""
-    solve, price = calibration._find_answer, release_choice_price.all_together
+    solve, price = calibration._find_answer, accountants.all_together
 
     def answer(mechanisms: Any, *target: Any) -> Any:
         key = (tuple(mechanisms), *target)
