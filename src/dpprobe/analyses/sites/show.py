@@ -122,14 +122,14 @@ def plot_sites(record: Path, *, svg: Path, png: Path) -> None:
     looks = dict(zip(HEADS, style.choose_looks(len(HEADS)), strict=True))
     with mpl.rc_context(style.SETTINGS):
         figure, panels = style.panel_grid(
-            len(splits) * len(epsilons), legend=6, columns=len(epsilons)
+            len(splits) * len(epsilons), legend=6, columns=len(splits)
         )
-        places = [(split, epsilon) for split in splits for epsilon in epsilons]
+        places = [(split, epsilon) for epsilon in epsilons for split in splits]
         for axes, (split, epsilon) in zip(panels, places, strict=True):
             cells = [c for c in read.cells if (c.split, c.epsilon) == (split, epsilon)]
             _draw_heads(axes, cells, looks)
             axes.set_title(f"{SPLITS[split]}, {budget_title(epsilon)}", fontsize=9)
-        for axes in panels[-len(epsilons) :]:
+        for axes in panels[-len(splits) :]:
             axes.set_xlabel("sites", fontsize=8.5)
         style.label_outer_panels(panels, f"{HEADLINES[read.metric]} (%)")
         figure.legend(
@@ -168,4 +168,5 @@ def _draw_heads(axes: Axes, cells: Sequence[SitesCell], looks: dict[str, style.L
                 color=colour, alpha=0.25, linewidth=6,
             )  # fmt: skip
     axes.set_xticks(range(len(cells)), [str(cell.sites) for cell in cells])
+    axes.set_xlim(-0.5, len(cells) - 0.5)
     axes.grid(axis="y")
