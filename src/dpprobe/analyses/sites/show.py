@@ -69,25 +69,23 @@ def make_table(records: Sequence[SitesRecord]) -> Table:
 
 
 def list_notes(record: SitesRecord) -> list[str]:
-    """Says in which cells sites have no head, or examples of one class alone."""
+    """Says where sites have no head, or examples of one class alone."""
     notes = []
     for cell in record.cells:
-        where = (
-            f"{record.backbone}, {SPLITS[cell.split]}, {cell.sites} sites, "
-            f"{budget_title(cell.epsilon, 'epsilon ')}"
-        )
+        where = f"{record.backbone}, {SPLITS[cell.split]}, {cell.sites} sites"
         of = f"of {cell.sites * record.seeds} over all seeds"
         if cell.untrained:
             notes.append(
-                f"{where}: {count_noun(cell.untrained, 'site')} {of} can train no head alone, and "
-                f"are left out of the first two heads ({cell.reason})."
+                f"{where}, {budget_title(cell.epsilon, 'epsilon ')}: "
+                f"{count_noun(cell.untrained, 'site')} {of} can train no head alone, and are left "
+                f"out of the first two heads ({cell.reason})."
             )
         if cell.one_class:
             notes.append(
                 f"{where}: {count_noun(cell.one_class, 'site')} {of} with examples of one class "
                 "alone."
             )
-    return notes
+    return keep_unique(notes)
 
 
 def _range_text(low: float, high: float, style_of: str) -> str:
