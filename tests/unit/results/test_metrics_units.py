@@ -230,19 +230,27 @@ def test_the_bootstrap_agrees_with_drawing_patients_by_hand() -> None:
     scores, labels, units = _made(5, rows=150, classes=2)
     summary = _summary(scores, labels, units)
     generator = np.random.default_rng(0)
-    rows_of = [np.flatnonzero(units == unit) for unit in np.unique(units)]
+    patients, places = np.unique(units, return_inverse=True)
     weights = 1 / np.bincount(units)[units]
     margin, right = scores[:, 1] - scores[:, 0], scores.argmax(1) == labels
+    wins = np.subtract.outer(margin[labels == 1], margin[labels == 0])
+    wins = (wins > 0) + 0.5 * (wins == 0)
     means: dict[str, list[float]] = {"accuracy": [], "macro_accuracy": [], "auc": []}
-    for _ in range(2000):
-        drawn = generator.integers(len(rows_of), size=len(rows_of))
-        rows = np.concatenate([rows_of[unit] for unit in drawn])
-        weight, label = weights[rows], labels[rows]
-        means["accuracy"].append(np.average(right[rows], weights=weight))
-        means["macro_accuracy"].append(
-            recall_score(label, scores[rows].argmax(1), average="macro", sample_weight=weight)
-        )
-        means["auc"].append(roc_auc_score(label, margin[rows], sample_weight=weight))
+    for time in range(2000):
+        drawn = generator.integers(len(patients), size=len(patients))
+        weight = weights * np.bincount(drawn, minlength=len(patients))[places]
+        no, yes = weight[labels == 0], weight[labels == 1]
+        means["accuracy"].append(np.average(right, weights=weight))
+        recalls = [
+            np.average(right[labels == kind], weights=weight[labels == kind]) for kind in (0, 1)
+        ]
+        means["macro_accuracy"].append(float(np.mean(recalls)))
+        means["auc"].append(yes @ wins @ no / (yes.sum() * no.sum()))
+        if time < 3:
+            theirs = recall_score(labels, scores.argmax(1), average="macro", sample_weight=weight)
+            assert means["macro_accuracy"][-1] == pytest.approx(theirs)
+            area = roc_auc_score(labels, margin, sample_weight=weight)
+            assert means["auc"][-1] == pytest.approx(area)
     for name, values in means.items():
         assert summary[name]["rows_interval"] == UNIT_BOOTSTRAP
         assert summary[name]["rows_low"] == pytest.approx(np.quantile(values, 0.025), abs=0.03)
