@@ -95,7 +95,7 @@ class SitePart:
         Raises PrivacyError if the release is booked under another offer.
         """
         secret = read_secret(self.private)
-        offer = self._offer(secret or Secret.draw(), n=n, test_n=test_n) if secret else None
+        offer = self._offer(secret, n=n, test_n=test_n) if secret else None
         if entry is not None:
             kept = read_agreement(self.private)
             if offer is None or kept is None or offer not in kept.offers:
