@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from dpprobe.backbones import feature_dimensions
+from dpprobe.backbones.describe import describe_backbone
+from dpprobe.backbones.options import BackboneOptions
 from dpprobe.errors import ConfigError
 from dpprobe.study.dimension_checks import check_dimensions
 from dpprobe.study.study_checks import check_study
@@ -15,6 +18,16 @@ from tests.support.refusals import check_lines, read_refusals, write_files
 from tests.support.small_study import STUDY
 
 TABLE = Path(__file__).with_name("refused.yaml")
+
+
+@pytest.fixture(autouse=True)
+def _described_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Describes networks in this process: another one for each study imports PyTorch anew."""
+
+    def describe(backbones: dict[str, BackboneOptions], _: Any) -> dict[str, Any]:
+        return {name: dict(describe_backbone(one)) for name, one in backbones.items()}
+
+    monkeypatch.setattr(feature_dimensions, "_ask_process", describe)
 
 
 @pytest.mark.parametrize(("study", "files", "says"), read_refusals(TABLE, STUDY))
