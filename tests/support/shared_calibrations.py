@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from dpprobe.privacy import accountants, calibration
-from dpprobe.release import release_choice_price
 
 _ANSWERS: dict[tuple[Any, ...], Any] = {}
 _PRICES: dict[tuple[Any, ...], tuple[float, bool]] = {}
@@ -17,7 +16,7 @@ _PRICES: dict[tuple[Any, ...], tuple[float, bool]] = {}
 @pytest.fixture(scope="module", autouse=True)
 def _shared_calibrations() -> Iterator[None]:
     """Has each answer found once; it depends on the arguments alone."""
-    solve, price = calibration._find_answer, accountants.all_together
+    solve = calibration._find_answer
 
     def answer(mechanisms: Any, *target: Any) -> Any:
         key = (tuple(mechanisms), *target)
@@ -25,13 +24,22 @@ def _shared_calibrations() -> Iterator[None]:
             _ANSWERS[key] = solve(mechanisms, *target)
         return {**_ANSWERS[key]}
 
-    def price_choice(fits: Any, delta: float) -> tuple[float, bool]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calibration, "_find_answer", answer)
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _shared_prices() -> Iterator[None]:
+    """Prices the choice among the same cells once."""
+    from dpprobe.release import release_choice_price  # heavy: only tests of releases need it
+
+    def price_once(fits: Any, delta: float) -> tuple[float, bool]:
         key = (*((tuple(one.mechanisms), one.times, one.selection) for one in fits), delta)
         if key not in _PRICES:
-            _PRICES[key] = price(fits, delta)
+            _PRICES[key] = accountants.all_together(fits, delta)
         return _PRICES[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(release_choice_price, "all_together", price_choice)
-        patch.setattr(calibration, "_find_answer", answer)
+        patch.setattr(release_choice_price, "all_together", price_once)
         yield
