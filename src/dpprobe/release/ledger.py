@@ -85,7 +85,7 @@ from dpprobe.release.unit_hashes import (
     share_units,
     write_hashes,
 )
-from dpprobe.sites.exchange import has_sent, lock_folder
+from dpprobe.sites.site_folder import has_sent, lock_folder, site_folder
 
 logger = logging.getLogger("dpprobe")
 
@@ -268,11 +268,6 @@ class Booking:
         """Reads the dictionary that `to_dict` returns."""
         known: dict[str, Any] = {field.name: values.get(field.name) for field in fields(cls)}
         return cls(**{**known, "parts": tuple(map(Part.from_dict, values["parts"]))})
-
-
-def site_folder(folder: Path, release: str) -> Path:
-    """Returns a site's private folder for a release of several sites, beside the ledger."""
-    return folder / f"site-{release}"
 
 
 def unit_words(booking: Booking) -> str:

@@ -82,7 +82,6 @@ from dpprobe.release.ledger import (
     Ledger,
     Limits,
     Part,
-    site_folder,
     tell_of_entry,
 )
 from dpprobe.release.monitor import find_directions
@@ -103,8 +102,9 @@ from dpprobe.release.unit_hashes import Units, find_tables
 from dpprobe.release.usefulness import check_metric, check_usefulness
 from dpprobe.release.verification.predecessors import identify_bundle
 from dpprobe.sites.agreement import Agreement, Offer
-from dpprobe.sites.exchange import Exchange, keep_agreement, lock_folder
+from dpprobe.sites.exchange import Exchange, keep_agreement
 from dpprobe.sites.shared_sums import SharedSums, SumsMissing
+from dpprobe.sites.site_folder import lock_folder, site_folder
 from dpprobe.study.options import EvaluateOptions, ReleaseOptions, SitesOptions
 from dpprobe.study.study import Study
 from dpprobe.training.fit_inputs import FitInputs

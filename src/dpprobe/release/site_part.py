@@ -38,12 +38,12 @@ from dpprobe.sites.exchange import (
     SECRET_FILE,
     Exchange,
     Secret,
-    has_sent,
     read_agreement,
     read_secret,
     write_secret,
 )
 from dpprobe.sites.shared_sums import SharedSums, Sum, SumsMissing
+from dpprobe.sites.site_folder import has_sent
 from dpprobe.study.options import SitesOptions
 
 logger = logging.getLogger("dpprobe")

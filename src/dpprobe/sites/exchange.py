@@ -22,14 +22,11 @@ the ledger's entry.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,33 +55,10 @@ FORMAT = "dpprobe-site-sums"
 FORMAT_VERSION = 1
 AGREEMENT_FILE = "agreement.json"
 SECRET_FILE = "secret.json"
-LOCK_FILE = "lock"
 _COUNTS_FOR_GOOD = (
     "nothing more can be sent for this release. If no sums have left this site, abandon its entry "
     "in the ledger; otherwise the entry counts, and all sites need a release with another name"
 )
-
-
-@contextmanager
-def lock_folder(folder: Path) -> Iterator[None]:
-    """Keeps other processes of this site out; raises PrivacyError if one is at work."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        try:
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise PrivacyError(
-                f"{folder}: another process of this site is at work for this release; wait for it"
-            ) from error
-        yield
-    finally:
-        os.close(lock)
-
-
-def has_sent(folder: Path) -> bool:
-    """Returns True if a message was made in a private folder: somebody may have it."""
-    return any(folder.glob("sums-*.safetensors"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,12 +27,12 @@ from dpprobe.sites.exchange import (
     Exchange,
     Secret,
     keep_agreement,
-    lock_folder,
     read_agreement,
     read_secret,
     write_secret,
 )
 from dpprobe.sites.shared_sums import Sum
+from dpprobe.sites.site_folder import lock_folder
 
 NAMES = ("east", "north")
 SIGNERS = {name: Ed25519PrivateKey.generate() for name in NAMES}
@@ -135,7 +135,7 @@ def test_a_total_stays_whatever_its_sites_send_later(folder: Path) -> None:
 
 def test_one_process_of_a_site_works_at_a_time(folder: Path) -> None:
     program = (
-        "from pathlib import Path; import sys; from dpprobe.sites.exchange import lock_folder\n"
+        "from pathlib import Path; import sys; from dpprobe.sites.site_folder import lock_folder\n"
         "with lock_folder(Path(sys.argv[1])): print('locked')"
     )
     command = [sys.executable, "-c", program, str(folder / "east")]

@@ -1,0 +1,43 @@
+"""A site's private folder for one release: its place, its lock, and whether sums have left it.
+
+It imports little: ledgers ask it, also where nothing is trained.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dpprobe.errors import PrivacyError
+
+LOCK_FILE = "lock"
+
+
+def site_folder(folder: Path, release: str) -> Path:
+    """Returns the private folder of a release of several sites, beside a dataset's ledger."""
+    return folder / f"site-{release}"
+
+
+@contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Keeps other processes of this site out; raises PrivacyError if one is at work."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise PrivacyError(
+                f"{folder}: another process of this site is at work for this release; wait for it"
+            ) from error
+        yield
+    finally:
+        os.close(lock)
+
+
+def has_sent(folder: Path) -> bool:
+    """Returns True if a message was made in a private folder: somebody may have it."""
+    return any(folder.glob("sums-*.safetensors"))
