@@ -29,6 +29,16 @@ HEADS: dict[str, dict[str, Any]] = {
         "head": "sgd", "engine": "exact", "normalize": "l2", "batch_size": "full", "steps": 4,
     },
     "around_centre": {"head": "feature_covariance", "steps": 2},
+    "whitened": {
+        "head": "sgd", "engine": "exact", "normalize": "whitened", "batch_size": "full", "steps": 2,
+    },
+    "channels": {
+        "head": "prototypes",
+        "normalize": {
+            "kind": "channels", "channels": DIMENSION, "max_mean_norm": 4.0,
+            "max_deviation_norm": 4.0,
+        },
+    },
     "priors": {"head": "feature_covariance", "normalize": "l2", "class_priors": "released"},
 }  # fmt: skip
 
