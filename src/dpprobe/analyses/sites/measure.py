@@ -100,7 +100,7 @@ def simulate_sites(
                 cells.append(
                     SitesCell(
                         split=split, sites=count, epsilon=epsilon, together=together, pooled=pooled,
-                        **describe_alone(pool, drawn, alone),
+                        **describe_alone(pool, alone),
                     )
                 )  # fmt: skip
     SitesRecord(
@@ -215,38 +215,43 @@ class Pool:
 
 @dataclass(frozen=True)
 class Alone:
-    """Scores of the sites that can train a head, and the reasons why the others cannot."""
+    """Scores of the sites that can train a head, and the reasons why the others cannot.
+
+    `sizes` are the units of each site, and `one_class` counts sites with a single class.
+    """
 
     scores: list[np.ndarray]
     failures: list[str]
+    sizes: list[int]
+    one_class: int
 
 
 def train_alone(
     method: MethodOptions, pool: Pool, parts: Sequence[Index], make_plan: MakePlan, seed: int
 ) -> Alone:
     """Trains a head of each site on the site's units, with its own plan and noise."""
-    alone = Alone([], [])
+    scores, failures, sizes, one_class = list[np.ndarray](), list[str](), list[int](), 0
     for number, units in enumerate(parts):
         rows, site_seed = pool.select(units), derived_seed(seed, f"{number} of {len(parts)} sites")
+        sizes.append(rows.n)
+        one_class += len(rows.labels.unique()) == 1
         try:
             heads = fit_heads(method, rows, make_plan(rows.n), [site_seed])
         except DpprobeError as error:
-            alone.failures.append(str(error))
+            failures.append(str(error))
         else:
-            alone.scores.append(pool.score(heads))
-    return alone
+            scores.append(pool.score(heads))
+    return Alone(scores, failures, sizes, one_class)
 
 
-def describe_alone(
-    pool: Pool, splits: Sequence[Sequence[Index]], seeds: Sequence[Alone]
-) -> dict[str, Any]:
+def describe_alone(pool: Pool, seeds: Sequence[Alone]) -> dict[str, Any]:
     """Returns the values of a `SitesCell` that depend on the split."""
-    sites = [pool.select(units) for parts in splits for units in parts]
+    sizes = [size for alone in seeds for size in alone.sizes]
     failures = [reason for alone in seeds for reason in alone.failures]
     facts = {
-        "smallest": min(site.n for site in sites),
-        "largest": max(site.n for site in sites),
-        "one_class": sum(len(site.labels.unique()) == 1 for site in sites),
+        "smallest": min(sizes),
+        "largest": max(sizes),
+        "one_class": sum(alone.one_class for alone in seeds),
         "untrained": len(failures),
         "reason": failures[0] if failures else "",
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +144,8 @@ def test_sites_that_can_train_no_head_are_left_out_and_named(
     alone = train_alone(method, pool, parts, make_plan, 1)
     assert len(alone.scores) == len(alone.failures) == 1
     module = "dpprobe.analyses.sites.measure"
-    monkeypatch.setattr(f"{module}.train_alone", lambda *_: type(alone)([], ["too few: 3 units"]))
+    untrained = replace(alone, scores=[], failures=["too few: 3 units"])
+    monkeypatch.setattr(f"{module}.train_alone", lambda *_: untrained)
     record = simulate(tmp_path, stores, "image", counts=2)
     cell = record.cells[0]
     assert (cell.alone, cell.averaged, cell.worst, cell.best) == (None,) * 4
