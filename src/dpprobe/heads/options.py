@@ -166,8 +166,11 @@ class MethodOptions(Options, ABC):
             )
         return None
 
-    def sites_fault(self, n: int) -> str | None:
-        """Explains why several sites of n units together cannot train the head, if so."""
+    def sites_fault(self, n: int = 10_000) -> str | None:
+        """Explains why several sites cannot train the head together, if so.
+
+        `n` are the units of all sites; for most heads the answer does not depend on it.
+        """
         if not self.is_exact:
             return (
                 f"head {self.head}: sites add up exact sums, which it does not compute; write "

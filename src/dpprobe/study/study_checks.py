@@ -238,9 +238,6 @@ def _cohort_faults(study: Study, name: str) -> Iterator[str]:
         before = earlier.predecessor
 
 
-_ANY_N = 10_000  # whether a head adds up sums of all rows does not depend on their number
-
-
 def _site_faults(study: Study, name: str) -> Iterator[str]:
     """Yields what keeps a release from being one of several sites."""
     release = study.releases[name]
@@ -249,7 +246,7 @@ def _site_faults(study: Study, name: str) -> Iterator[str]:
     if release.cohort is not None:
         yield "sites: not possible with `cohort`; remove one of the two"
     method = study.methods[release.method]
-    if not method.is_undecided and (fault := method.sites_fault(_ANY_N)):
+    if not method.is_undecided and (fault := method.sites_fault()):
         yield f"sites: method {release.method}: {fault}"
 
 

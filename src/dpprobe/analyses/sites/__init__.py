@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from dpprobe.study.study import Study
 
 PACKAGE = "dpprobe.analyses.sites"
-_ANY_N = 10_000  # whether a head adds up sums of all rows does not depend on their number
 
 
 def list_datasets(study: Study) -> list[str]:
@@ -62,7 +61,7 @@ def method_fault(method: MethodOptions) -> str | None:
             f"head {method.head}: sites need one private head on frozen features, the same at each "
             "site; write least_squares, prototypes or feature_covariance"
         )
-    return method.sites_fault(_ANY_N)
+    return method.sites_fault()
 
 
 def list_faults(study: Study) -> Iterator[str]:
