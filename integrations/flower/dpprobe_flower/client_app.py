@@ -2,7 +2,7 @@
 
 A SuperNode has, in `--node-config`:
 
-    command  the `dpprobe` of this site's environment, such as /opt/dpprobe/.venv/bin/dpprobe
+    command  the `dpprobe` of this site's environment
     folder   where the site's study is; commands run there
     study    the study's file
     release  the release

@@ -305,7 +305,7 @@ class ReleaseTask:
         return FitInputs(self.stores[1], self.unit).n
 
     def _list_terms(self, sites: SitesOptions) -> dict[str, Any]:
-        """Lists what all sites must have alike, by the words of an error."""
+        """Returns the terms that must be equal at all sites, named as an error names them."""
         store = self.stores[0]
         method = self.asked_method
         options = method.for_release() if not method.is_undecided else method
@@ -696,8 +696,8 @@ class ReleaseTask:
             facts=self._facts_by_backbone() if late else None,
         )
         self._warn_of_copies()
-        if self.site is not None and self.agreement is not None and self.exchange is not None:
-            self._check_site(self.site, self.agreement, self.exchange)
+        if self.site is not None and self.exchange is not None:
+            self._check_site(self.site, self.exchange)
         key = resolve_path(self.options.sign_key) if self.options.sign_key else None
         if key:
             read_private_key(key)
@@ -779,11 +779,11 @@ class ReleaseTask:
             )
         return entry
 
-    def _check_site(self, site: SitePart, agreement: Agreement, exchange: Exchange) -> None:
+    def _check_site(self, site: SitePart, exchange: Exchange) -> None:
         """Checks that this site can take part, before it books."""
         if fault := self.method.sites_fault(self.plan.n):
             raise ConfigError(f"release {self.name}: {fault}")
-        site.require_secret(agreement)
+        site.require_secret(exchange.agreement)
         exchange.check_messages()
 
     def _check_usefulness(self) -> None:
@@ -848,24 +848,25 @@ class ReleaseTask:
 
         With several sites this is the total of what all have sent, and the second value says so.
         """
-        if self.site is None or self.exchange is None or self.agreement is None:
+        site, exchange = self.site, self.exchange
+        if site is None or exchange is None:
             heads, *blocks = self._fit_and_measure(features, SystemEntropy(), None)
             return heads, None, blocks
-        features = replace(features, agreed_test_n=self.agreement.test_n)
+        features = replace(features, agreed_test_n=exchange.agreement.test_n)
         while True:
-            rounds = self.exchange.read_rounds()
-            if self.exchange.has_sent(number := len(rounds) + 1):
-                self.site.send_all_again()
-                self.site.require_round(self.exchange, number)
+            rounds = exchange.read_rounds()
+            if exchange.has_sent(number := len(rounds) + 1):
+                site.send_all_again()
+                site.require_round(exchange, number)
                 continue
-            shared = self.site.open_sums(self.agreement, rounds, self.method.running_sums or ())
+            shared = site.open_sums(exchange.agreement, rounds, self.method.running_sums or ())
             try:
                 # the sites share no random numbers but public ones, such as initial weights
                 heads, *blocks = self._fit_and_measure(features, SEEDED, shared)
             except SumsMissing as missing:
-                self.site.send_sums(self.exchange, rounds, missing)
+                site.send_sums(exchange, rounds, missing)
             else:
-                return heads, self.site.describe(shared, self.agreement, unit=self.unit), blocks
+                return heads, site.describe(shared, exchange.agreement, unit=self.unit), blocks
 
     def _fit_and_measure(
         self, features: JobFeatures, entropy: Entropy, shared: SharedSums | None

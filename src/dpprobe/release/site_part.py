@@ -60,7 +60,7 @@ class SitePart:
 
     Attributes:
       private: the site's own folder for this release, beside the ledger.
-      terms: what all sites must have alike.
+      terms: of the release, equal at all sites.
     """
 
     release: str

@@ -1,4 +1,4 @@
-"""What sites agree on before any of them draws noise: signed offers, one of each site.
+"""The agreement of sites before any of them draws noise: signed offers, one of each site.
 
     <exchange>/offer.<site>.json
 
