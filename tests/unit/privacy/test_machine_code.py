@@ -20,7 +20,7 @@ import pytest
 from dpprobe.heads.kernels import fused_step
 from dpprobe.privacy import gradient_noise
 from dpprobe.privacy.machine_code import MachineCode, processor_name
-from tests.support.kernel_bits import EXACT_KERNELS, FLOAT_KERNELS
+from tests.support.kernel_bits import DRAWING_KERNELS, EXACT_KERNELS, FLOAT_KERNELS
 
 SOURCE = """
 from dpprobe.privacy.machine_code import MachineCode
@@ -176,7 +176,7 @@ def test_every_module_of_compiled_functions_is_compiled_beforehand_and_held_to_i
         for path in source.rglob("*.py")
         if "= MachineCode(__file__" in path.read_text(encoding="utf-8")
     }
-    assert modules == {*FLOAT_KERNELS, *EXACT_KERNELS}
+    assert modules == {*FLOAT_KERNELS, *DRAWING_KERNELS, *EXACT_KERNELS}
     makefile = (repository / "Makefile").read_text(encoding="utf-8")
     assert {name for name in modules if name in makefile} == modules
 
@@ -219,7 +219,7 @@ class Race:
 
 @pytest.fixture(scope="module")
 def race(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Race:
-    """Processes that begin with a cold folder: one of them compiles all kernels, once."""
+    """Processes that begin with a cold folder: one of them compiles the kernels, once."""
     kernels, folder = Kernels(repository), tmp_path_factory.mktemp("cold")
     alone = kernels.hash(kernels.start())
     racing = []
@@ -237,11 +237,11 @@ def test_processes_that_compile_at_once_compute_the_same_bits(race: Race) -> Non
     assert race.few == {"few": race.whole["few"]} == {"few": race.alone["few"]}
 
 
-@pytest.mark.parametrize("computed", ["few", "steps", "exact"])
+@pytest.mark.parametrize("computed", ["few", "steps", "draws"])
 def test_results_are_the_same_bits_compiled_and_loaded(race: Race, computed: str) -> None:
     assert race.whole[computed] == race.loaded[computed] == race.alone[computed]
 
 
 def test_each_module_is_one_file_whoever_compiled_it(race: Race) -> None:
-    names = {name.rpartition(".")[2] for name in (*FLOAT_KERNELS, *EXACT_KERNELS)}
+    names = {name.rpartition(".")[2] for name in (*FLOAT_KERNELS, *DRAWING_KERNELS)}
     assert sorted(name.rpartition("-")[0] for name in race.kept) == sorted(names)
