@@ -527,13 +527,12 @@ def _compute_loss_distribution(
     To a group of `size` units, where mechanisms without sampling have that in their noise already.
     """
     from dp_accounting.pld import privacy_loss_distribution
-    from scipy.stats import binom
 
-    joined = range(size + 1)  # numbers of the group's units in a sample
+    from dpprobe.privacy.mixture_loss import compute_group_loss  # imports dp-accounting
+
+    assert interval is not None, "a privacy loss distribution needs a grid"
     losses = [
-        privacy_loss_distribution.from_mixture_gaussian_mechanism(
-            noise, joined, binom.pmf(joined, size, rate), value_discretization_interval=interval
-        ).self_compose(count)
+        compute_group_loss(noise, rate, size, interval).self_compose(count)
         if rate < 1 and size > 1
         else privacy_loss_distribution.from_gaussian_mechanism(
             standard_deviation=noise, sampling_prob=rate, value_discretization_interval=interval
