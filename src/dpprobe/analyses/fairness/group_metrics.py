@@ -33,6 +33,7 @@ Ways = npt.NDArray[np.int16]
 _LANES = 64  # resamples side by side, whose counts fill one cache line
 _MOST = 255  # the largest count that fits
 PERMUTATIONS = 500
+_TOGETHER = 2**14  # rows of several permutations that are summed in one call, within the cache
 
 
 class Resamples:
@@ -143,10 +144,15 @@ class _Sum:
     def sum_permutations(self, block: npt.NDArray[np.int32], groups: int, ways: Ways) -> Values:
         """Returns the sums [groups, places, permutations]; `block` has the block of each row."""
         out = np.empty((groups, self.places, len(ways)))
-        for way, group in enumerate(ways):
-            place = group[block[self.row]].astype(np.int64) * self.places + self.place
-            sums = np.bincount(place, self.value, minlength=(groups + 1) * self.places)
-            out[:, :, way] = sums.reshape(groups + 1, self.places)[:groups]
+        blocks, width = block[self.row], (groups + 1) * self.places
+        step = max(1, _TOGETHER // max(1, len(blocks)))
+        for start in range(0, len(ways), step):
+            group = ways[start : start + step, blocks].astype(np.int64)
+            place = group * self.places + self.place + width * np.arange(len(group))[:, None]
+            value = np.broadcast_to(self.value, place.shape)
+            sums = np.bincount(place.ravel(), value.ravel(), minlength=len(group) * width)
+            sums = sums.reshape(-1, groups + 1, self.places)[:, :groups]
+            out[:, :, start : start + step] = np.moveaxis(sums, 0, -1)
         return out
 
 

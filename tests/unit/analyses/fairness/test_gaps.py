@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 import pytest
 
 from dpprobe.analyses.fairness.comparison import (
+    Comparison,
     _compute_intervals,
     gap_of,
     group_rows,
@@ -23,29 +26,43 @@ from dpprobe.analyses.fairness.group_metrics import Resamples
 from dpprobe.results.intervals import wilson_interval
 from tests.support.fairness_rows import compare, head, made_rows
 
-TRIALS = 250
+TRIALS = 150
 ROWS = 300
-ERROR = 3.3 * (0.95 * 0.05 / TRIALS) ** 0.5
+# Of 150 trials with 95% chance, at least 133 succeed, and not all: wrong in one case of a thousand.
+LEAST = 132.5 / TRIALS
+
+
+@lru_cache
+def _compared(groups: tuple[int, ...]) -> Comparison:
+    """The accuracy of groups, which depends on which rows are right, but not on their labels."""
+    rows = made_rows(np.zeros(len(groups), dtype=np.int64), {"site": groups}, classes=3)
+    return compare(rows, "accuracy")
+
+
+@lru_cache(maxsize=TRIALS)
+def _resamples(rows: int, seed: int) -> Resamples:
+    return Resamples(rows, 200, seed=seed)
 
 
 def _trial(
     seed: int, accuracies: np.ndarray, others: np.ndarray, groups: np.ndarray | None = None
 ) -> Gap:
     """The gap in accuracy of a cell whose groups are right so often, against a reference."""
-    generator = np.random.default_rng(seed)
     groups = np.arange(ROWS) % len(accuracies) if groups is None else groups
-    labels = generator.integers(3, size=len(groups))
-    luck = generator.random(len(groups))  # shared: what is hard for one cell is hard for the other
-    rows = made_rows(labels, {"site": groups.tolist()}, classes=3)
-    resamples = Resamples(len(groups), 200, seed=seed)
-    once = Resamples(len(groups), 0, seed=0)
-    comparison = compare(rows, "accuracy")
+    comparison = _compared(tuple(groups.tolist()))
+    # shared: what is hard for one cell is hard for the other
+    luck = np.random.default_rng(seed).random(len(groups))
+    resamples, once = _resamples(len(groups), seed), Resamples(len(groups), 0, seed=0)
     measured = [
-        measure_comparison(comparison, [head(rows, np.eye(3)[(labels + (luck > of[groups])) % 3])],
-        resamples,
-                once, 0.95)
+        measure_comparison(
+            comparison,
+            [head(comparison.rows, np.eye(3)[(luck > of[groups]).astype(int)])],
+            resamples,
+            once,
+            0.95,
+        )
         for of in (accuracies, others)
-    ]  # fmt: skip
+    ]
     return gap_of(measured[0], measured[1].heads, 0.95)
 
 
@@ -64,20 +81,20 @@ def _differences_covered(gaps: list[Gap], truth: float) -> float:
 
 def test_of_two_groups_a_planted_gap_is_covered_as_often_as_said_and_seen() -> None:
     gaps = _trials([0.85, 0.6], [0.9, 0.9])
-    assert abs(_covered(gaps, 0.25) - 0.95) < ERROR
+    assert LEAST < _covered(gaps, 0.25) < 1
     assert np.mean([gap.is_apart for gap in gaps]) > 0.99
-    assert 1 - _differences_covered(gaps, 0.25) < 0.05 + ERROR
+    assert _differences_covered(gaps, 0.25) > LEAST
     assert np.mean([gap.difference_low > 0 for gap in gaps]) > 0.75  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("groups", [2, 6])
 def test_where_groups_are_alike_no_gap_is_seen(groups: int) -> None:
     gaps = _trials([0.7] * groups, [0.8] * groups)
-    assert abs(_covered(gaps, 0.0) - 0.95) < ERROR
-    assert np.mean([gap.difference_low > 0 for gap in gaps]) < 0.05 + ERROR  # type: ignore[operator]
+    assert LEAST < _covered(gaps, 0.0) < 1
+    assert np.mean([gap.difference_low > 0 for gap in gaps]) < 1 - LEAST  # type: ignore[operator]
     # The gap itself misleads, and the gap by chance says so.
     chance = np.mean([gap.chance_gap for gap in gaps])
-    assert abs(np.mean([gap.gap > gap.chance_gap for gap in gaps]) - 0.05) < ERROR  # type: ignore[operator]
+    assert 0 < np.mean([gap.gap > gap.chance_gap for gap in gaps]) < 1 - LEAST  # type: ignore[operator]
     assert chance > 0.09
 
 
@@ -86,14 +103,14 @@ def test_of_many_small_groups_that_are_mostly_right_none_stands_out() -> None:
     groups = np.repeat(np.arange(10), [600] + [30] * 9)
     alike = np.full(10, 0.89)
     gaps = [_trial(seed, alike, alike + 0.04, groups) for seed in range(TRIALS)]
-    assert _covered(gaps, 0.0) > 0.95 - ERROR
-    assert np.mean([gap.is_apart for gap in gaps]) < 0.05 + ERROR
+    assert _covered(gaps, 0.0) > LEAST
+    assert np.mean([gap.is_apart for gap in gaps]) < 1 - LEAST
 
 
 def test_of_several_groups_the_interval_covers_at_least_as_often_as_said() -> None:
     gaps = _trials([0.8, 0.8, 0.8, 0.55], [0.85, 0.85, 0.85, 0.75])
-    assert _covered(gaps, 0.25) > 0.95 - ERROR
-    assert _differences_covered(gaps, 0.15) > 0.95 - ERROR
+    assert _covered(gaps, 0.25) > LEAST
+    assert _differences_covered(gaps, 0.15) > LEAST
     assert np.mean([gap.worst_group == "3" for gap in gaps]) > 0.9
 
 
@@ -147,7 +164,7 @@ def test_the_error_of_a_difference_leaves_out_what_both_groups_share() -> None:
 
 def test_a_small_group_s_calibration_error_is_not_taken_for_a_gap() -> None:
     seen = plain = 0
-    for seed in range(60):
+    for seed in range(40):
         generator = np.random.default_rng(seed)
         groups = (np.arange(1000) < 40).astype(int)
         scores = generator.normal(size=(1000, 1)) * 1.5
@@ -160,8 +177,8 @@ def test_a_small_group_s_calibration_error_is_not_taken_for_a_gap() -> None:
         gap = gap_of(measured, None, 0.95)
         seen += gap.is_apart
         plain += gap.gap > 0.05  # type: ignore[operator]
-    assert plain > 50
-    assert seen <= 8
+    assert plain > 33
+    assert seen <= 7
 
 
 def test_one_head_of_several_that_stands_out_lifts_no_bound() -> None:
