@@ -27,7 +27,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -515,8 +515,10 @@ def _make_profile(
             deltas=lambda epsilons: gaussian_deltas(mu, epsilons),
             epsilon=lambda delta: gaussian_epsilon(mu, delta),
         )
+    from dpprobe.privacy.sampled_loss import compute_deltas  # imports dp-accounting
+
     loss = _compute_loss_distribution(mechanisms, interval, size)
-    return Profile(deltas=loss.get_delta_for_epsilon, epsilon=loss.get_epsilon_for_delta)
+    return Profile(deltas=partial(compute_deltas, loss), epsilon=loss.get_epsilon_for_delta)
 
 
 def _compute_loss_distribution(
@@ -528,14 +530,14 @@ def _compute_loss_distribution(
     """
     from dp_accounting.pld import privacy_loss_distribution
 
-    from dpprobe.privacy.mixture_loss import compute_group_loss  # imports dp-accounting
+    from dpprobe.privacy.sampled_loss import compute_sampled_loss  # imports dp-accounting
 
     assert interval is not None, "a privacy loss distribution needs a grid"
     losses = [
-        compute_group_loss(noise, rate, size, interval).self_compose(count)
-        if rate < 1 and size > 1
+        compute_sampled_loss(noise, rate, size, interval).self_compose(count)
+        if rate < 1
         else privacy_loss_distribution.from_gaussian_mechanism(
-            standard_deviation=noise, sampling_prob=rate, value_discretization_interval=interval
+            standard_deviation=noise, value_discretization_interval=interval
         ).self_compose(count)
         for noise, rate, count in _condense_mechanisms(mechanisms)
     ]
