@@ -143,12 +143,14 @@ def test_null_rows_contribute_nothing_whatever_stands_in_them(
     assert (weights(1.0, 0) != expected).any()
 
 
-ROWS, DIMENSION, CLASSES = 60_000, 512, 10
+ROWS, DIMENSION, CLASSES = 20_000, 512, 10
 WHOLE_MB = ROWS * DIMENSION * 4 / 1e6
-ALLOWED_MB = 60  # the same for any number of rows; half of WHOLE_MB, as stored, would exceed it
+# The same for any number of rows. Half of WHOLE_MB, as stored, would exceed it: every head takes
+# 15 MB or more, and none takes 25. Buffers are a quarter of what they are, and so is the store.
+ALLOWED_MB = 30
 
 MEASURE = """
-import json, os, sys
+import json, os, sys, traceback
 import numpy as np
 import torch
 torch.set_num_threads(1)
@@ -157,8 +159,15 @@ sys.path.insert(0, repository)
 from tests.unit.heads import test_fit_every_head as here
 from dpprobe.heads.fit import fit_heads
 from dpprobe.features.feature_store import FeatureStore
+from dpprobe.heads import clipping, exact_engine, training_set
+from dpprobe.features import shard_file
 from dpprobe.heads.training_set import TrainingSet
 from pathlib import Path
+
+for module in (clipping, exact_engine, training_set, shard_file):
+    for name in ("_PIECE_BYTES", "_KEPT_BYTES", "_CHUNK_BYTES", "READ_BYTES", "CACHE_BYTES"):
+        if hasattr(module, name):
+            setattr(module, name, getattr(module, name) // 4)
 
 def peak():
     return next(int(line.split()[1]) for line in open("/proc/self/status") if "VmHWM" in line) / 1e3
@@ -179,8 +188,11 @@ def measure(head):
 for head in heads:  # each in a process of its own, with the libraries of this one
     process = os.fork()
     if not process:
-        measure(head)
-        sys.exit()
+        try:
+            measure(head)
+        except BaseException:
+            traceback.print_exc()
+        os._exit(0)  # to tear Python down takes as long as to measure
     os.waitpid(process, 0)
 """
 
