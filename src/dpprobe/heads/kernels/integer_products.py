@@ -219,7 +219,8 @@ def pack_rows(block, packed, stops, last):
         if together:
             stops[count] = start // 2
             count += 1
-            summed[:] = group
+            for j in range(columns):  # of arrays, Numba compiles the words of an error for seconds
+                summed[j] = group[j]
     stops[count] = (rows + _GROUP - 1) // _GROUP * (_GROUP // 2)
     return count + 1
 
