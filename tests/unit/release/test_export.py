@@ -24,7 +24,7 @@ from tests.support.bundles import CLASSES, write_example
 from tests.support.network_bundles import write_release
 
 RESNET = {"family": "timm", "model": "test_resnet", "pretrained": False}
-VIT = {"family": "timm", "model": "test_vit", "pretrained": False}
+VIT = {"family": "timm", "model": "test_vit", "pretrained": False, "model_args": {"depth": 1}}
 
 
 def head(normalize: Any) -> dict[str, Any]:
@@ -53,9 +53,10 @@ def centre(width: int) -> npt.NDArray[np.float32]:
 
 
 # What a graph takes of its network and what of its head are independent of each other: a case
-# has one of each, since writing a graph takes seconds. The fixture `written` is one more.
+# has one of each, since writing a graph takes seconds, the more the deeper the network is. The
+# fixture `written` is one more.
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "flipped, l2": (RESNET | {"preprocessing": {"flip": True, "crop": "inception"}}, {}),
+    "flipped, l2": (VIT | {"preprocessing": {"flip": True, "crop": "inception"}}, {}),
     "centred": (VIT, {"head": head("centred"), "arrays": {"centre": centre(64)}}),
     "channels": (
         VIT,
@@ -66,11 +67,12 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         },
     ),
     "layers, layer_norm": (
-        VIT | {"layers": "all"},
+        VIT | {"layers": "all", "model_args": {"depth": 2}},
         {"head": head("layer_norm"), "link": "none", "dtype": "float16"},
     ),
     "grey, sigmoid": (
-        RESNET | {"model_args": {"in_chans": 1}, "preprocessing": {"mean": 0.5, "std": 0.5}},
+        VIT | {"model_args": {"depth": 1, "in_chans": 1},
+               "preprocessing": {"mean": 0.5, "std": 0.5}},
         {"head": head("none"), "link": "sigmoid", "multi_label": True},
     ),
     "two, calibrated": (
@@ -165,7 +167,7 @@ def test_features_are_rounded_in_the_file(tmp_path: Path) -> None:
 
 
 def test_the_precision_of_the_release_is_measured_too(tmp_path: Path) -> None:
-    bundle = write_release(tmp_path / "bundle", RESNET, precision="bfloat16", scale=5.0)
+    bundle = write_release(tmp_path / "bundle", VIT, precision="bfloat16", scale=5.0)
     exported = export_onnx(bundle, tmp_path / "model.onnx")
     assert exported.largest_difference <= 1e-4
     assert exported.precision_difference > exported.largest_difference
@@ -204,7 +206,7 @@ def test_what_cannot_be_a_file_is_refused(tmp_path: Path) -> None:
 def test_weights_beyond_one_file_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bundle = write_release(tmp_path / "bundle", RESNET)
+    bundle = write_release(tmp_path / "bundle", VIT)
     monkeypatch.setattr(export, "LARGEST_FILE", 1000)
     with pytest.raises(ConfigError, match="backbone mine: .* GiB of weights"):
         export_onnx(bundle, tmp_path / "model.onnx")
