@@ -17,6 +17,7 @@ from dp_accounting.rdp import rdp_privacy_accountant
 from dpprobe.analyses import analysis
 from dpprobe.artifacts import write_text
 from dpprobe.reporting.accuracy_table import write_accuracy_table
+from dpprobe.reporting.figures import planner
 from dpprobe.reporting.report.shown_tables import study_tables
 from dpprobe.reporting.report.sources import Origin, Sources
 from dpprobe.reporting.report.write import write_report
@@ -29,8 +30,21 @@ from tests.support.cell_files import write_dataset_info, write_study
 TEMPLATE = REPOSITORY / "resources/report"
 
 
-# A report prices all heads of a study together: the same ones in most tests.
+# A report prices all heads of a study together, and draws how many images it needs: the same ones
+# in most tests.
 rdp_privacy_accountant._compute_log_a = cache(rdp_privacy_accountant._compute_log_a)
+draw_plan = planner.plan_svg
+drawn: dict[str, bytes] = {}
+
+
+def draw_plan_once(*words: Any, **options: Any) -> bytes:
+    key = repr((words, options))
+    if key not in drawn:
+        drawn[key] = draw_plan(*words, **options)
+    return drawn[key]
+
+
+planner.plan_svg = draw_plan_once
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"x" * 1000
 
