@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 from dpprobe.results.cell_record import read_cell
 from dpprobe.results.network_record import STATE_FILE, NetworkRecord
 
-from .conftest import TIMEOUT, Workspace
+from .conftest import TIMEOUT, Template, Workspace
 
 VIT = {
     "family": "timm", "model": "test_vit", "pretrained": False,
@@ -39,17 +39,20 @@ HEAD = NETWORK | {"tune": "head"}
 
 
 @pytest.fixture
-def study(small: dict[str, Any]) -> dict[str, Any]:
+def study(template: Template, workspace: Workspace, small: dict[str, Any]) -> dict[str, Any]:
+    """A study of one network, whose features are in the workspace of the test."""
     digits = {
         "source": "sklearn", "name": "digits", "test_fraction": 0.03,
         "subsample": {"per_class": 3},
     }  # fmt: skip
-    return small | {
+    study = small | {
         "datasets": {"digits": digits},
         "backbones": {"vit": VIT},
         "methods": {"head": HEAD},
         "tsne": {"points": 50},
     }
+    template(workspace, study, "features")
+    return study
 
 
 def network(workspace: Workspace, method: str, index: int, backbone: str = "vit") -> Path:

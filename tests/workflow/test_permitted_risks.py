@@ -25,7 +25,7 @@ STUDY: dict[str, Any] = copy.deepcopy(SMALL) | {
         "ceiling": {"head": "nonprivate"},
     },
     "epsilons": [1, ADVANTAGE, RATE],
-    "audit": {"methods": ["auto"], "epsilons": [ADVANTAGE], "runs": 200},
+    "audit": {"methods": ["auto"], "epsilons": [ADVANTAGE], "runs": 40},
     "releases": {
         "first": {
             "dataset": "digits", "backbone": "pixels", "method": "auto", "epsilon": ADVANTAGE,
