@@ -43,6 +43,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from scipy.optimize import brentq
+from scipy.special import ndtr
 from scipy.stats import binom, norm
 
 from dpprobe.errors import ConfigError, PrivacyError
@@ -424,7 +425,7 @@ def _chance_below(hit: float, p: float, n: int, deviation: float) -> float:
     """Returns the probability that n noisy coin tosses of chance p sum to at most `hit`."""
     reach = 9 * math.sqrt(n * p * (1 - p)) + 40  # beyond are chances below 1e-15
     counts = np.arange(max(0, math.floor(n * p - reach)), min(n, math.ceil(n * p + reach)) + 1)
-    return float(binom.pmf(counts, n, p) @ norm.cdf((hit - counts) / deviation))
+    return float(binom.pmf(counts, n, p) @ ndtr((hit - counts) / deviation))
 
 
 def _find_root(function: Any) -> float:
@@ -589,7 +590,7 @@ def _noise_of_area(counts: Floats, deviation: float) -> float:
         )
         for _ in range(16)
     ]
-    ends = np.percentile(np.concatenate(drawn), [100 * norm.cdf(-_Z), 100 * norm.cdf(_Z)])
+    ends = np.percentile(np.concatenate(drawn), [100 * ndtr(-_Z), 100 * ndtr(_Z)])
     return float(ends[1] - ends[0]) / (2 * _Z)
 
 

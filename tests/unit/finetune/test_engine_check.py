@@ -64,7 +64,9 @@ def test_images_pass() -> None:
 @pytest.mark.parametrize("name", ["mobilenetv2_100", "resnet26", "test_convnext", "test_nfnet"])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_whole_networks_pass(name: str, precision: str) -> None:
-    check(of_timm(name, 64), 5, precision=precision)
+    """As deep as they are; of a ResNet a quarter of the channels, which are most of the time."""
+    narrow = {"channels": (16, 32, 64, 128)} if name == "resnet26" else {}
+    check(of_timm(name, 32, **narrow), 5, precision=precision)
 
 
 def test_parameters_stay_as_they_were() -> None:

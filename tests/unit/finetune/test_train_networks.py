@@ -25,11 +25,11 @@ from tests.support.tiny_networks import NaiveSums, flat, network_options, releas
 ROWS, CLASSES, SIZE = 10, 3, 32
 AUGMENT = {"views": 2, "flip": True, "pad": 3}
 CASES: list[tuple[str, dict[str, Any]]] = [
-    ("mobilenetv2_035", {"tune": "all", "augment": AUGMENT}),
-    ("mobilenetv2_035", {"tune": {"blocks": 2}}),
+    ("test_efficientnet", {"tune": "all", "augment": AUGMENT}),
+    ("test_efficientnet", {"tune": {"blocks": 2}}),
     ("test_vit", {"tune": "all", "augment": AUGMENT, "optimiser": "adam", "learning_rate": 0.01}),
     ("test_vit", {"tune": {"lora": {"rank": 2}}, "init": "lecun_normal", "optimiser": "lamb"}),
-    ("mobilenetv2_035", {"tune": "norm", "normalize": {"kind": "l2"}}),
+    ("test_efficientnet", {"tune": "norm", "normalize": {"kind": "l2"}}),
 ]
 
 

@@ -173,9 +173,9 @@ def test_without_noise_the_area_is_the_benchmarks() -> None:
 @pytest.mark.parametrize(
     ("n", "epsilon", "chances"),
     [
-        (40, 0.5, (0.5, 0.9, 0.995)),
-        (300, 0.2, (0.5, 0.995)),
-        (300, 8.0, (0.9, 0.995)),
+        (40, 0.5, (0.5, 0.995)),
+        (300, 0.2, (0.995,)),
+        (300, 8.0, (0.9,)),
         (20_000, 0.2, (0.995,)),
     ],
 )
@@ -200,9 +200,16 @@ def test_the_interval_of_an_accuracy_covers_sampling_and_noise(
         assert inside >= 250 * 0.95 - 3 * math.sqrt(250 * 0.95 * 0.05)
 
 
+@pytest.fixture
+def few_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the part of a spread that is noise be off by 3%: how near it comes is tested below."""
+    monkeypatch.setattr(evaluation, "_SIMULATIONS", 1000)
+
+
+@pytest.mark.usefixtures("few_simulations")
 @pytest.mark.parametrize(
     ("n", "epsilon", "apart"),
-    [(60, 8.0, 1.5), (400, 0.2, 1.5), (400, 8.0, 3.5), (2500, 0.5, 1.5), (20_000, 2.0, 1.5)],
+    [(60, 8.0, 1.5), (400, 0.2, 1.5), (400, 8.0, 3.5), (2500, 0.5, 1.5), (8000, 2.0, 1.5)],
 )
 def test_the_interval_of_an_area_covers_sampling_and_noise(
     tmp_path: Path, n: int, epsilon: float, apart: float
@@ -222,6 +229,7 @@ def test_the_interval_of_an_area_covers_sampling_and_noise(
     assert inside >= 200 * 0.95 - 3 * math.sqrt(200 * 0.95 * 0.05)
 
 
+@pytest.mark.usefixtures("few_simulations")
 def test_the_interval_covers_the_mean_area_of_labels_of_which_one_is_rare(tmp_path: Path) -> None:
     n, share = 3000, np.array([0.05, 0.3, 0.5])
     plan = planned(tmp_path, "auc", n, 4.0, classes=3, multi_label=True)
@@ -239,7 +247,11 @@ def test_the_interval_covers_the_mean_area_of_labels_of_which_one_is_rare(tmp_pa
     assert inside >= 200 * 0.95 - 3 * math.sqrt(200 * 0.95 * 0.05)
 
 
-def test_the_noise_has_the_plans_variance(tmp_path: Path) -> None:
+def test_the_noise_has_the_plans_variance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # intervals take most of the time, and are not looked at here
+    monkeypatch.setattr(
+        evaluation, "accuracy_estimate", lambda value, *_: evaluation.Estimate(value, 0, 1, 0.1)
+    )
     n = 400
     plan = planned(tmp_path, "accuracy", n, 0.5)
     scores, labels, _ = two_classes(n, np.random.default_rng(0))
