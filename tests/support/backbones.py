@@ -14,9 +14,15 @@ from dpprobe.backbones.registry import backbone_options
 
 # Random timm networks with few parameters, one of each kind that fine-tuning meets.
 TINY: dict[str, dict[str, Any]] = {
-    "vit": {"model": "vit_tiny_patch16_224", "preprocessing": {"size": 32}},
+    "vit": {
+        "model": "vit_tiny_patch16_224", "preprocessing": {"size": 32},
+        "model_args": {"depth": 4, "embed_dim": 48},
+    },
     "resnet": {"model": "test_resnet", "preprocessing": {"size": 64}},
-    "resnet_fused_norm": {"model": "resnetv2_50", "preprocessing": {"size": 32}},
+    "resnet_fused_norm": {
+        "model": "resnetv2_50", "preprocessing": {"size": 32},
+        "model_args": {"layers": [1, 2, 1, 2], "channels": [16, 32, 64, 128]},
+    },
     "group_norm": {"model": "test_efficientnet_gn", "preprocessing": {"size": 64}},
     "mobilenet": {
         "model": "mobilenetv2_035", "model_args": {"pad_type": "same"},
@@ -27,9 +33,9 @@ TINY: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 # Their blocks.
 DEPTHS = {
-    "vit": 12,
+    "vit": 4,
     "resnet": 4,
-    "resnet_fused_norm": 16,
+    "resnet_fused_norm": 6,
     "group_norm": 5,
     "mobilenet": 17,
     "convnext": 9,
