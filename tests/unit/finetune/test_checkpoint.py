@@ -45,14 +45,16 @@ CASES += [
 
 
 def test_a_training_killed_again_and_again_is_one_that_was_not(tmp_path: Path) -> None:
+    """Of the cases that keep something else: momentum, moments, averages, units, single rows."""
+    cases = [*CASES[1:3], *CASES[-2:]]
     command = [
-        sys.executable, "-m", "tests.support.killed_training", str(tmp_path), json.dumps(CASES),
+        sys.executable, "-m", "tests.support.killed_training", str(tmp_path), json.dumps(cases),
     ]  # fmt: skip
     done = subprocess.run(
         command, cwd=REPOSITORY, check=True, timeout=600, capture_output=True, text=True
     )
     kill = -signal.SIGKILL
-    for case, line in zip(CASES, done.stdout.splitlines(), strict=True):
+    for case, line in zip(cases, done.stdout.splitlines(), strict=True):
         assert json.loads(line) == {
             "case": case,
             "statuses": [0, kill, kill, kill, kill, 0],

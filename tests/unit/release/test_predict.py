@@ -78,13 +78,16 @@ def expected(folder: Path, features: npt.NDArray[np.float32]) -> npt.NDArray[np.
 # the same as stored features
 
 
+ROWS = 50
+
+
 @pytest.fixture(scope="module")
 def cifar(tmp_path_factory: pytest.TempPathFactory, shared_data: Path) -> Path:
-    """A dataset of 200 real images."""
+    """A dataset of real images."""
     folder = tmp_path_factory.mktemp("cifar10")
     source = {"source": "parquet", "train": str(shared_data / "cifar10" / "train.parquet"),
               "test": str(shared_data / "cifar10" / "test.parquet"),
-              "limit": {"train": 200, "test": 1}, "missing_classes": "warn"}  # fmt: skip
+              "limit": {"train": ROWS, "test": 1}, "missing_classes": "warn"}  # fmt: skip
     dataset_preparation.prepare_dataset(dataset_options(source), folder)
     return folder
 
@@ -108,7 +111,7 @@ def store_of(
             dtype=dtype,
             device="cpu",
         )
-    write_manifest(paths, output / "manifest.json", rows=200, dataset_fingerprint=info.fingerprint)
+    write_manifest(paths, output / "manifest.json", rows=ROWS, dataset_fingerprint=info.fingerprint)
     return FeatureStore(output / "manifest.json")
 
 
@@ -116,7 +119,7 @@ def write_pictures(dataset: Path, folder: Path) -> list[str]:
     """Writes the rows' images as PNG files, decoded and encoded again; returns the ids."""
     folder.mkdir()
     ids = []
-    for image in SplitTable(dataset / "train.parquet").read_images(0, 200):
+    for image in SplitTable(dataset / "train.parquet").read_images(0, ROWS):
         assert image.data is not None
         open_image(image.data).save(folder / f"{image.row:04d}.png")
         ids.append(image.id)
@@ -163,9 +166,9 @@ def test_predictions_are_those_of_stored_features(
     summary = predict(
         folder, [tmp_path / "new"], output=output, checkpoint=checkpoint, device="cpu"
     )
-    assert (summary.rows, summary.unreadable, summary.output) == (200, (), output)
+    assert (summary.rows, summary.unreadable, summary.output) == (ROWS, (), output)
     table = pd.read_parquet(output)
-    assert [Path(name).name for name in table["id"]] == [f"{row:04d}.png" for row in range(200)]
+    assert [Path(name).name for name in table["id"]] == [f"{row:04d}.png" for row in range(ROWS)]
     given = table[PROBABILITIES].to_numpy()
     wanted = expected(folder, store.read().astype(np.float32))
     assert np.abs(given - wanted).max() <= 1e-5
