@@ -3,9 +3,10 @@
     python -m tests.support.kill_walk FOLDER [METHOD]
 
 A step is a call that changes the disk (a file opened for writing, a rename, a folder made or
-removed), a lock, or a draw of random words. For each step one line of JSON: its name and what the
-killed run left. The first that leaves such files also says what the next run did, and what the one
-after a person's `abandon` did.
+removed), a lock, or a draw of random words. For each step one line of JSON: its name and what is left
+before it. The first that leaves such files is killed, and also says what the next run did, and what
+the one after a person's `abandon` did. Of the files of a bundle that is not whole, which the next run
+deletes, a file is like another.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import gc
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -29,6 +31,7 @@ import torch
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy.keystream import Keystream
 from dpprobe.release import make
+from dpprobe.release.bundle import BUNDLE_FILES
 from dpprobe.release.ledger import Ledger
 from dpprobe.study.study import Study
 from tests.support.compiled_templates import keep_templates
@@ -58,8 +61,8 @@ def step_name(event: str, arguments: tuple[Any, ...], folder: Path) -> str | Non
 
 
 def without_token(name: str) -> str:
-    """A file's name without the random token of a temporary file."""
-    parts = name.split(".")
+    """A file's name without the random token of a temporary file, and a random key's hash."""
+    parts = re.sub("[0-9a-f]{16}", "", name).split(".")
     return ".".join(
         part for part in parts if len(part) != 8 or not set(part) <= set("0123456789abcdef")
     )
@@ -108,8 +111,11 @@ def unbooked(folder: Path) -> bool:
     return entry is None or entry.state != "open"
 
 
-def run(folder: Path, made: Study, *, kill_at: int | None, names: Path | None = None) -> int:
-    """Makes the release in a process that dies before step `kill_at`, counted from 0."""
+def run(folder: Path, made: Study, *, kill_at: int | None, steps: Path | None = None) -> int:
+    """Makes the release in a process that dies before step `kill_at`, counted from 0.
+
+    Writes the name of each step to `steps`, and what the folder holds before it.
+    """
 
     def work() -> None:
         count, inside = 0, False
@@ -124,9 +130,9 @@ def run(folder: Path, made: Study, *, kill_at: int | None, names: Path | None = 
             inside = True
             if name.startswith("draw") and unbooked(folder):
                 (folder / "UNBOOKED").touch()
-            if names is not None:
-                with names.open("a") as stream:
-                    stream.write(f"{name}\n")
+            if steps is not None:
+                with steps.open("a") as stream:
+                    stream.write(json.dumps([name, state(folder), files(folder)]) + "\n")
             inside = False
 
         watch(folder, reached)
@@ -176,22 +182,29 @@ def run_again(folder: Path, made: Study) -> dict[str, Any]:
 def walk(folder: Path, made: Study, prepare: Callable[[], None]) -> list[dict[str, Any]]:
     """Kills at every step of a release; one record each."""
     prepare()
-    names = folder / "names.txt"
-    assert run(folder, made, kill_at=None, names=names) == 0
-    steps = names.read_text().splitlines()
-    names.unlink()
+    steps = folder.with_name("steps")
+    assert run(folder, made, kill_at=None, steps=steps) == 0
     records, seen = [], set()
-    for index, name in enumerate(steps):
-        prepare()
-        killed = run(folder, made, kill_at=index)
-        record: dict[str, Any] = {"step": index, "before": name, "killed": killed}
-        record["left"] = state(folder)
-        if (left := files(folder)) not in seen:
-            seen.add(left)
+    for index, line in enumerate(steps.read_text().splitlines()):
+        name, before, left = json.loads(line)
+        record: dict[str, Any] = {"step": index, "before": name, "left": before}
+        if (kind := kind_of(name, before, left)) not in seen:
+            seen.add(kind)
+            prepare()
+            record["killed"] = run(folder, made, kill_at=index)
+            record["left"] = state(folder)
+            assert list(files(folder)) == left, f"a killed run left something else at {name}"
             record |= run_again(folder, made)
         record["unbooked draw"] = (folder / "UNBOOKED").exists()
         records.append(record)
     return records
+
+
+def kind_of(name: str, before: dict[str, Any], left: list[str]) -> tuple[str, ...]:
+    """What may matter to the next run: steps of a kind leave it the same, and only one is killed."""
+    if before["entries"] == ["open"] and any(one in name for one in BUNDLE_FILES):
+        return name.split()[0], *before["heads"]
+    return name if before["entries"] == ["open"] else "", *before["heads"], *left
 
 
 def priced_once(price: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
