@@ -3,10 +3,10 @@
     python -m tests.support.kill_walk FOLDER [METHOD]
 
 A step is a call that changes the disk (a file opened for writing, a rename, a folder made or
-removed), a lock, or a draw of random words. For each step one line of JSON: its name and what is left
-before it. The first that leaves such files is killed, and also says what the next run did, and what
-the one after a person's `abandon` did. Of the files of a bundle that is not whole, which the next run
-deletes, a file is like another.
+removed), a lock, or a draw of random words. For each step one line of JSON: its name and what is
+left before it. The first that leaves such files is killed, and also says what the next run did, and
+what the one after a person's `abandon` did. Of the files of a bundle that is not whole, which the
+next run deletes, a file is like another.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def walk(folder: Path, made: Study, prepare: Callable[[], None]) -> list[dict[st
 
 
 def kind_of(name: str, before: dict[str, Any], left: list[str]) -> tuple[str, ...]:
-    """What may matter to the next run: steps of a kind leave it the same, and only one is killed."""
+    """What may matter to the next run: of steps that leave it the same one is killed."""
     if before["entries"] == ["open"] and any(one in name for one in BUNDLE_FILES):
         return name.split()[0], *before["heads"]
     return name if before["entries"] == ["open"] else "", *before["heads"], *left

@@ -344,7 +344,7 @@ def noise(seed: int, size: int = 40) -> bytes:
 def test_a_network_gives_the_same_bits_on_any_number_of_threads(
     tmp_path: Path, layers: list[int]
 ) -> None:
-    dataset = write_dataset(tmp_path / "data", [noise(row) for row in range(150)])
+    dataset = write_dataset(tmp_path / "data", [noise(row) for row in range(80)])
     model = {"family": "timm", "model": "test_vit", "pretrained": False}
     model |= {"layers": layers} if layers else {}
     stores = [
@@ -353,7 +353,7 @@ def test_a_network_gives_the_same_bits_on_any_number_of_threads(
     ]
     assert list(stores[0].layers) == [str(layer) for layer in layers]
     assert stores[0].fingerprint == stores[1].fingerprint
-    assert len(np.unique(stores[0].read(), axis=0)) == 150
+    assert len(np.unique(stores[0].read(), axis=0)) == 80
     halves = extract(dataset, tmp_path / "b", backbone=model, batch_size=7)
     np.testing.assert_allclose(halves.read(), stores[0].read(), rtol=1e-3, atol=1e-4)
 
@@ -362,7 +362,7 @@ def test_a_network_gives_the_same_bits_however_rows_are_cut(tmp_path: Path) -> N
     """A row's features must not change with the rows beside it, nor with another row added."""
     model = {"family": "timm", "model": "mobilenetv2_100", "pretrained": False}
     model |= {"preprocessing": {"size": 64}}
-    pictures = [noise(row) for row in range(40)]
+    pictures = [noise(row) for row in range(20)]
     whole = write_dataset(tmp_path / "data", pictures)
     one = extract(whole, tmp_path / "one", backbone=model, dtype="float32")
     three = extract(whole, tmp_path / "three", backbone=model, dtype="float32", shards=3)
@@ -649,7 +649,7 @@ def test_a_backbone_of_broken_weights_is_refused_at_once(
 @needs_gpu
 @pytest.mark.parametrize("layers", [[], [0, 1]])
 def test_a_gpu_gives_the_features_of_a_cpu(tmp_path: Path, layers: list[int]) -> None:
-    dataset = write_dataset(tmp_path / "data", [noise(row) for row in range(150)])
+    dataset = write_dataset(tmp_path / "data", [noise(row) for row in range(80)])
     model = {"family": "timm", "model": "test_vit", "pretrained": False}
     model |= {"layers": layers} if layers else {}
     given: dict[str, Any] = {"backbone": model, "batch_size": 40, "threads": 3}
@@ -846,13 +846,13 @@ def test_real_weights_give_the_features_of_a_plain_loop(tmp_path: Path, shared_d
     checkpoint = shared_data / "weights" / "mobilenetv2_100_imagenet.safetensors"
     source = {"source": "parquet", "train": str(shared_data / "cifar10" / "train.parquet"),
               "test": str(shared_data / "cifar10" / "test.parquet"),
-              "limit": {"train": 64, "test": 1}, "missing_classes": "warn"}  # fmt: skip
+              "limit": {"train": 40, "test": 1}, "missing_classes": "warn"}  # fmt: skip
     dataset_preparation.prepare_dataset(dataset_options(source), tmp_path / "data")
     features = extract(
         tmp_path / "data",
         tmp_path / "out",
         shards=2,
-        batch_size=24,
+        batch_size=9,
         backbone={
             "family": "timm",
             "model": "mobilenetv2_100",
@@ -866,12 +866,12 @@ def test_real_weights_give_the_features_of_a_plain_loop(tmp_path: Path, shared_d
         "mobilenetv2_100", checkpoint_path=str(checkpoint), pad_type="same"
     ).eval()
     expected = []
-    for image in SplitTable(tmp_path / "data" / "train.parquet").read_images(0, 64):
+    for image in SplitTable(tmp_path / "data" / "train.parquet").read_images(0, 40):
         picture = Image.open(io.BytesIO(image.data or b"")).convert("RGB")
         picture = picture.resize((128, 128), Image.Resampling.BICUBIC)
         pixels = torch.from_numpy(np.asarray(picture).transpose(2, 0, 1) / np.float32(255))
         with torch.inference_mode():
             maps = model.forward_features((pixels[None] - 0.5) / 0.5)
             expected.append(model.forward_head(maps, pre_logits=True)[0])
-    assert features.shape == (64, 1280)
+    assert features.shape == (40, 1280)
     np.testing.assert_allclose(features, torch.stack(expected), rtol=1e-3, atol=1e-4)
