@@ -65,7 +65,7 @@ def test_images_pass() -> None:
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_whole_networks_pass(name: str, precision: str) -> None:
     """As deep as they are; of a ResNet a quarter of the channels, which are most of the time."""
-    narrow = {"channels": (16, 32, 64, 128)} if name == "resnet26" else {}
+    narrow: dict[str, Any] = {"channels": (16, 32, 64, 128)} if name == "resnet26" else {}
     check(of_timm(name, 32, **narrow), 5, precision=precision)
 
 
