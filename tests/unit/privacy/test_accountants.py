@@ -36,12 +36,9 @@ DELTA = 1e-5
 GOLDEN = [
     # rate, steps, epsilon, PLD, PRV, RDP
     (32 / 50_000, 31_250, 0.5, 1.0400, 1.0515, 1.239),
-    (32 / 50_000, 31_250, 1.0, 0.7524, 0.7549, 0.902),
-    (32 / 50_000, 31_250, 2.0, 0.6251, 0.6259, 0.696),
     (32 / 50_000, 31_250, 8.0, 0.4560, 0.4562, 0.475),
     (4096 / 50_000, 244, 0.5, 9.122, 9.291, 9.951),
     (4096 / 50_000, 244, 1.0, 4.922, 4.966, 5.340),
-    (4096 / 50_000, 244, 2.0, 2.737, 2.749, 2.947),
     (4096 / 50_000, 244, 8.0, 1.0593, 1.0601, 1.119),
 ]
 
@@ -128,7 +125,7 @@ def test_unsampled_prices_agree_with_a_second_library_and_with_quadrature(
         (delta, composed, epsilon, noise)
         for (delta, composed), row in NOISE.items()
         for epsilon, noise in zip(GRID, row, strict=True)
-        if epsilon in ((0.3,) if delta < DELTA else GRID if composed == "mixed" else (0.01, 10.0))
+        if epsilon in ((0.3,) if delta < DELTA else GRID[::2] if composed == "mixed" else (0.01,))
     ],
 )
 def test_sampled_and_mixed_prices_agree_with_a_second_library(
@@ -150,7 +147,7 @@ def test_sampled_and_mixed_prices_agree_with_a_second_library(
         assert [name[:3] for name in notes] == ["prv"]
 
 
-@pytest.mark.parametrize("noise", [9.649, 1.803, 0.6671])  # epsilon 0.05, 0.5 and 4
+@pytest.mark.parametrize("noise", [9.649, 0.6671])  # epsilon 0.05 and 4
 def test_one_sampled_release_beside_an_unsampled_one_is_what_the_definition_says(
     noise: float,
 ) -> None:
@@ -163,9 +160,9 @@ def test_one_sampled_release_beside_an_unsampled_one_is_what_the_definition_says
 
 
 def test_the_gdp_accountant_underestimates() -> None:
-    """Opacus's central limit promises 1, 2 and 8 where the price is 1.11, 2.92 and 10.3."""
+    """Opacus's central limit promises 1 and 8 where the price is 1.11 and 10.3."""
     rate, steps = 32 / 50_000, 31_250
-    for promised, noise, real in ((1, 0.72759, 1.11), (2, 0.57470, 2.92), (8, 0.43098, 10.3)):
+    for promised, noise, real in ((1, 0.72759, 1.11), (8, 0.43098, 10.3)):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # that it "can underestimate"
             unsafe = GaussianAccountant()
@@ -261,9 +258,7 @@ def test_pld_and_prv_bound_the_exact_price_closely(noise: float) -> None:
     assert loose > exact
 
 
-@pytest.mark.parametrize(
-    ("noise", "steps"), [(20.0, 25), (500.0, 31_250), (2000.0, 31_250), (1.0, 1), (3.0, 50)]
-)
+@pytest.mark.parametrize(("noise", "steps"), [(20.0, 25), (2000.0, 31_250), (1.0, 1)])
 @pytest.mark.parametrize("delta", [1e-5, SMALLEST_DELTA])
 def test_sampling_all_but_all_is_the_exact_price(noise: float, steps: int, delta: float) -> None:
     """As the rate goes to 1, the sampled accountants must not fall below exact mu-GDP."""

@@ -87,28 +87,31 @@ def test_checks_are_added_to_an_answer_without_them(
     assert (tmp_path / "anew" / file.name).read_bytes() == file.read_bytes()
 
 
-@pytest.mark.parametrize("accountant", ["pld", "rdp"])
 def test_a_search_says_how_far_it_is(
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    accountant: str,
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, logger="dpprobe")
     monkeypatch.setattr(calibration, "report_wait", partial(report_wait, first=0.001))
-    solve([relative(64 / 1437, 50)], 1.0, tmp_path, accountant)
+    solve([relative(64 / 1437, 50)], 1.0, tmp_path)
     told = [line for line in caplog.messages if "so far" in line]
     assert len(told) > 2
     start = "calibration: searching for the noise of epsilon 1 at delta 1e-05 (0:"
     assert all(line.startswith(start) for line in told)
     caplog.clear()
-    solve([relative(64 / 1437, 50)], 1.0, tmp_path, accountant)
+    solve([relative(64 / 1437, 50)], 1.0, tmp_path)
     assert not caplog.records, "the answer is cached"
 
 
-@pytest.mark.parametrize("accountant", ["pld", "rdp", "rdp_2017"])
-@pytest.mark.parametrize(("rate", "count"), [(64 / 1437, 50), (1.0, 20)])
-@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
+@pytest.mark.parametrize(
+    ("accountant", "rate", "count", "epsilon"),
+    [
+        (accountant, rate, count, epsilon)
+        for accountant in ("pld", "rdp", "rdp_2017")
+        for rate, count in ((64 / 1437, 10), (1.0, 20))
+        for epsilon in (0.1, 1.0, 8.0)
+        if rate == 1 or epsilon != 1 or accountant == "pld"  # others price samples slowly
+    ],
+)
 def test_round_trip(
     tmp_path: Path, accountant: str, rate: float, count: int, epsilon: float
 ) -> None:
