@@ -313,7 +313,7 @@ def test_the_composition_is_the_integral_over_the_first_release(mu: float, first
     left = price - first**2 / 2 - first * places
     profile = accountants._make_profile([gaussians(1 / mu)], "gaussian", None)
     bound = best_bound(mean, profile, DELTA)
-    at = np.linspace(0.0, np.abs(left).max(), 20_001)
+    at = np.linspace(0.0, np.abs(left).max(), 5_001)
     positive = np.array([bound.bound_delta(each) for each in at])
     positive = np.minimum.accumulate(np.minimum(positive, 1.0))
     x = np.concatenate([np.exp(-at[::-1]), np.exp(at)])

@@ -86,7 +86,7 @@ def _zipf(
     return [np.sort(one[one > 0])[::-1] for one in drawn]
 
 
-@pytest.mark.parametrize("index", [0.0, 0.5, 1.0, 1.5])
+@pytest.mark.parametrize("index", [0.0, 1.5])
 def test_the_index_of_a_known_tail_lies_in_its_interval(index: float) -> None:
     """The interval misses 5% of the draws; seven or more of 40 once in 300 tries."""
     caught = 0
