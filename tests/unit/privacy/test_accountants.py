@@ -128,7 +128,8 @@ def test_unsampled_prices_agree_with_a_second_library_and_with_quadrature(
         (delta, composed, epsilon, noise)
         for (delta, composed), row in NOISE.items()
         for epsilon, noise in zip(GRID, row, strict=True)
-        if epsilon in ((0.3,) if delta < DELTA else GRID[::2] if composed == "mixed" else (0.01, 10.0))
+        if epsilon
+        in ((0.3,) if delta < DELTA else GRID[::2] if composed == "mixed" else (0.01, 10.0))
     ],
 )
 def test_sampled_and_mixed_prices_agree_with_a_second_library(
