@@ -81,7 +81,7 @@ def split_noise(deviation: float, parties: int, colluders: int) -> float:
     share = deviation / math.sqrt(honest)
     while honest * Fraction(share) ** 2 < variance:
         share = math.nextafter(share, math.inf)
-    _check_share(share)
+    check_share(share)
     return share
 
 
@@ -102,7 +102,7 @@ class Penalty:
     coordinates: int
 
     def __post_init__(self) -> None:
-        _check_share(self.smallest)
+        check_share(self.smallest)
         if min(self.honest, self.coordinates) < 1:
             raise PrivacyError(
                 f"{self.honest} honest sites, {self.coordinates} numbers with noise: a penalty "
@@ -130,9 +130,10 @@ class Penalty:
         return math.nextafter(epsilon_of(math.nextafter(delta, 0.0)), math.inf)
 
 
-def _check_share(share: float) -> None:
+def check_share(share: float, *, released: str = "a release") -> None:
+    """Raises PrivacyError for a share, in steps of the grid, below `SMALLEST_SHARE`."""
     if not share >= SMALLEST_SHARE:
         raise PrivacyError(
-            f"a site's share of the noise is {share:.3g} steps of the grid: at least "
+            f"a site's share of the noise of {released} is {share:.3g} steps of the grid: at least "
             f"{SMALLEST_SHARE:g} are needed to price it; write a smaller epsilon"
         )

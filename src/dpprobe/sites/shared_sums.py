@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpprobe.errors import PrivacyError
-from dpprobe.privacy.noise_shares import SMALLEST_SHARE
+from dpprobe.privacy.noise_shares import check_share
 from dpprobe.privacy.releases import add_rounded_noise
 from dpprobe.privacy.rounded_gaussian import RoundedGaussian
 
@@ -127,11 +127,7 @@ class SharedSums:
         if not share:
             return
         finest = share / math.sqrt(2) if packed.symmetric else share
-        if finest < SMALLEST_SHARE:
-            raise PrivacyError(
-                f"{packed.name}: noise of {finest:.3g} steps at each site is below "
-                f"{SMALLEST_SHARE:g}, from where the price holds; write a smaller epsilon"
-            )
+        check_share(finest, released=packed.name)
         self.smallest_share = min(self.smallest_share, finest)
 
     def _take_total(self, place: int, local: Sum) -> Integers:
