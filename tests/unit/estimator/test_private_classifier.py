@@ -21,7 +21,6 @@ from sklearn.metrics import get_scorer
 from dpprobe.errors import BudgetError, ConfigError, DpprobeError, PrivacyError
 from dpprobe.estimator.private_classifier import PrivateClassifier
 from dpprobe.heads.registry import HEADS
-from dpprobe.privacy import calibration
 from dpprobe.privacy.risk import Risk
 from tests.support.classifiers import (
     CLASSES,
@@ -34,13 +33,6 @@ from tests.support.classifiers import (
     make_private,
     make_rows,
 )
-
-
-@pytest.fixture(autouse=True)
-def _without_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Second opinions on prices take longer than fits, and no test here reads them."""
-    monkeypatch.setattr(calibration, "_cached_checks", lambda *_: ({}, {}))
-
 
 GROUPS = [f"person {row // 4}" for row in range(ROWS)]
 
