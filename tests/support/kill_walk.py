@@ -1,12 +1,12 @@
-"""Kills a release with SIGKILL before each of its steps in turn, and says what the next runs do.
+"""Kills a release with SIGKILL before each kind of step, and says what the next runs do.
 
     python -m tests.support.kill_walk FOLDER [METHOD]
 
 A step is a call that changes the disk (a file opened for writing, a rename, a folder made or
 removed), a lock, or a draw of random words. For each step one line of JSON: its name and what is
-left before it. The first that leaves such files is killed, and also says what the next run did, and
-what the one after a person's `abandon` did. Of the files of a bundle that is not whole, which the
-next run deletes, a file is like another.
+left before it. A step is killed if no earlier one left the same files. Its line also tells what the
+next run did, and the run after a person's `abandon`. The next run deletes a bundle that is not
+whole, so all steps that write its files count as one kind.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def run_again(folder: Path, made: Study) -> dict[str, Any]:
 
 
 def walk(folder: Path, made: Study, prepare: Callable[[], None]) -> list[dict[str, Any]]:
-    """Kills at every step of a release; one record each."""
+    """Kills at every kind of step of a release; returns a record of each step."""
     prepare()
     steps = folder.with_name("steps")
     assert run(folder, made, kill_at=None, steps=steps) == 0
@@ -201,7 +201,7 @@ def walk(folder: Path, made: Study, prepare: Callable[[], None]) -> list[dict[st
 
 
 def kind_of(name: str, before: dict[str, Any], left: list[str]) -> tuple[str, ...]:
-    """What may matter to the next run: of steps that leave it the same one is killed."""
+    """Returns a key of what a kill at a step leaves to the next run."""
     if before["entries"] == ["open"] and any(one in name for one in BUNDLE_FILES):
         return name.split()[0], *before["heads"]
     return name if before["entries"] == ["open"] else "", *before["heads"], *left

@@ -6,18 +6,22 @@ import atexit
 import re
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import pytest
 from dp_accounting.rdp import rdp_privacy_accountant
 
 from dpprobe.analyses import analysis
 from dpprobe.artifacts import write_text
 from dpprobe.reporting.accuracy_table import write_accuracy_table
 from dpprobe.reporting.figures import planner
+from dpprobe.reporting.figures.planner import plan_svg
 from dpprobe.reporting.report.shown_tables import study_tables
 from dpprobe.reporting.report.sources import Origin, Sources
 from dpprobe.reporting.report.write import write_report
@@ -30,21 +34,8 @@ from tests.support.cell_files import write_dataset_info, write_study
 TEMPLATE = REPOSITORY / "resources/report"
 
 
-# A report prices all heads of a study together, and draws how many images it needs: the same ones
-# in most tests.
-rdp_privacy_accountant._compute_log_a = cache(rdp_privacy_accountant._compute_log_a)
-draw_plan = planner.plan_svg
-drawn: dict[str, bytes] = {}
-
-
-def draw_plan_once(*words: Any, **options: Any) -> bytes:
-    key = repr((words, options))
-    if key not in drawn:
-        drawn[key] = draw_plan(*words, **options)
-    return drawn[key]
-
-
-planner.plan_svg = draw_plan_once
+compute_log_a_once = cache(rdp_privacy_accountant._compute_log_a)
+_PLANS: dict[str, bytes] = {}
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"x" * 1000
 
@@ -90,6 +81,23 @@ def section_page(*datasets: str) -> analysis.Page:
     return analysis.Page(grid=grid, names={}, folder=Path("results"))
 
 
+def draw_plan_once(*words: Any, **options: Any) -> bytes:
+    """Draws equal plans once in a process."""
+    key = repr((words, options))
+    if key not in _PLANS:
+        _PLANS[key] = plan_svg(*words, **options)
+    return _PLANS[key]
+
+
+@contextmanager
+def sharing_prices_and_plans() -> Iterator[None]:
+    """Lets reports share prices of all heads together, and drawn plans: mostly the same ones."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rdp_privacy_accountant, "_compute_log_a", compute_log_a_once)
+        patch.setattr(planner, "plan_svg", draw_plan_once)
+        yield
+
+
 class Made:
     """A small study's files, and its report."""
 
@@ -129,7 +137,8 @@ class Made:
 
     def page(self, **changes: Any) -> Page:
         output = self.results / "report.html"
-        write_report(output, replace(self.sources, **changes), self.origin, template=TEMPLATE)
+        with sharing_prices_and_plans():
+            write_report(output, replace(self.sources, **changes), self.origin, template=TEMPLATE)
         return Page(output.read_text(encoding="utf-8"))
 
 
@@ -141,7 +150,8 @@ def _write_files(datasets: tuple[str, ...], **options: Any) -> Path:
     for name in datasets:
         write_study(root / "results", dataset=name, **options)
         write_dataset_info(root / "data" / name / "dataset.json")
-    write_summaries(root / "results", datasets)
+    with sharing_prices_and_plans():
+        write_summaries(root / "results", datasets)
     for name in datasets:
         for stem in ("accuracy", "tsne_pixels"):
             svg = root / f"results/figures/{name}/{stem}.svg"

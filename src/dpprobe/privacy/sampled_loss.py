@@ -32,13 +32,20 @@ class _SampledLoss(GaussianPrivacyLoss):  # type: ignore[misc]
         deltas = np.maximum(-np.expm1(epsilon), 0.0) if sign > 0 else np.zeros(len(epsilon))
         inside = sign * epsilon > math.log1p(-rate)
         losses, least = sign * epsilon[inside], math.log(1 - rate)
+        # `math.isclose`, as in dp-accounting
         at_least = np.abs(losses - least) <= 1e-9 * np.maximum(np.abs(losses), abs(least))
         moved = np.where(at_least, 0.0, losses) + np.log(1 / rate)
         with np.errstate(invalid="raise", divide="raise"):
             whole = moved + np.log1p(-np.exp(np.log(1 / rate - 1) - moved))  # without sampling
         whole[losses == 0] = np.log(1 / rate + (1 - 1 / rate))
         whole[at_least] = -np.inf
-        x = -0.5 - sign * whole * self._standard_deviation**2 + (sign < 0)
+        # dp-accounting's inverse without sampling takes arrays too
+        invert = (
+            self._inverse_privacy_loss_without_subsampling_remove
+            if sign > 0
+            else self._inverse_privacy_loss_without_subsampling_add
+        )
+        x = invert(sign * whole)
         deltas[inside] = self.mu_upper_cdf(x) - np.exp(epsilon[inside] + self.mu_lower_log_cdf(x))
         return np.clip(deltas, 0, 1)
 

@@ -45,7 +45,7 @@ CASES += [
 
 
 def test_a_training_killed_again_and_again_is_one_that_was_not(tmp_path: Path) -> None:
-    """Of the cases that keep something else: momentum, moments, averages, units, single rows."""
+    """Kills the cases with different state: momentum, moments, averages, units, single rows."""
     cases = [*CASES[1:3], *CASES[-2:]]
     command = [
         sys.executable, "-m", "tests.support.killed_training", str(tmp_path), json.dumps(cases),

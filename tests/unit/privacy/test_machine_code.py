@@ -167,7 +167,7 @@ def test_processor_and_kernels_have_names() -> None:
     assert {fused_step.MACHINE_CODE.name, gradient_noise.MACHINE_CODE.name} <= MachineCode.ready
 
 
-def test_every_module_of_compiled_functions_is_compiled_beforehand_and_held_to_its_bits(
+def test_every_module_of_compiled_functions_is_listed_and_compiled_beforehand(
     repository: Path,
 ) -> None:
     source = repository / "src"
