@@ -135,5 +135,5 @@ def check_share(share: float, *, released: str = "a release") -> None:
     if not share >= SMALLEST_SHARE:
         raise PrivacyError(
             f"a site's share of the noise of {released} is {share:.3g} steps of the grid: at least "
-            f"{SMALLEST_SHARE:g} are needed to price it; write a smaller epsilon"
+            f"{SMALLEST_SHARE:g} are needed; write a smaller epsilon"
         )
