@@ -279,7 +279,9 @@ def fill_normals(lanes, tail, out, deviation):
             counter = _draw_halves(a, b, c, counter, radii, angles)
             box_muller(radii, angles, normals[:count], normals[count:], deviation)
             refine_pairs(tail, radii, angles, normals[:count], normals[count:], deviation)
-    lanes[0], lanes[1], lanes[2], lanes[3] = a, b, c, counter
+    for lane in range(a.shape[0]):  # to assign rows would take seconds to compile
+        lanes[0, lane], lanes[1, lane], lanes[2, lane] = a[lane], b[lane], c[lane]
+        lanes[3, lane] = counter
 
 
 MACHINE_CODE.keep()

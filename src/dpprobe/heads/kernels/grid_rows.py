@@ -162,11 +162,15 @@ def add_gradients(
         )  # fmt: skip
         if fits:
             integer_products.add_products(residuals, integers, sums)
-            total[:, -1] += np.dot(residuals, constant[start:stop])
+            constants = np.dot(residuals, constant[start:stop])
+            for k in range(classes):  # sums of slices would take seconds to compile, for an error
+                total[k, columns - 1] += constants[k]
         else:
             np.dot(residuals, rows, part)
             total += part
-    total[:, :-1] += sums[:classes, : columns - 1]
+    for k in range(classes):
+        for j in range(columns - 1):
+            total[k, j] += sums[k, j]
 
 
 MACHINE_CODE.keep()
