@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.warm_python import asking, serving
+
 from .cluster import Cluster, missing, running, wait_until
 
 TIMEOUT = 1200  # a run that takes longer hangs; a busy machine is slow
@@ -40,6 +42,11 @@ rule make:
     shell:
         "({params.command}) > {log} 2>&1; "
         "echo {wildcards.name} > {output}.part; mv {output}.part {output}"
+"""
+
+# Has a job's Snakemake asked for; `sbatch` reads the job script from standard input.
+WARM_SBATCH = """#!/bin/sh
+sed 's#{cold}#{warm}#' | {sbatch} "$@"
 """
 
 
@@ -70,11 +77,16 @@ class Run:
 
 @dataclass(frozen=True)
 class Workspace:
-    """A working directory with a Snakefile, and the cluster its jobs go to."""
+    """A working directory with a Snakefile, and the cluster its jobs go to.
+
+    Attributes:
+      socket: of the server that runs and jobs ask for a Python; without one they start their own.
+    """
 
     directory: Path
     cluster: Cluster
     profile: str
+    socket: str | None = None
 
     def study(self, **commands: str) -> None:
         """Writes the study of a case: a shell command for each output."""
@@ -85,10 +97,11 @@ class Workspace:
     def start(self, *arguments: str) -> Run:
         """Starts Snakemake with the profile, in a session of its own; quick to ask for states."""
         log = self.directory / f"output-{time.monotonic_ns()}.txt"
+        snakemake = asking(self.socket, "-m", "snakemake") if self.socket else ["snakemake"]
         with log.open("w") as stream:
             process = subprocess.Popen(
                 [
-                    "snakemake", "--profile", self.profile,
+                    *snakemake, "--profile", self.profile,
                     "--seconds-between-status-checks", "1", "--latency-wait", "10",
                     *arguments,
                 ],
@@ -114,8 +127,24 @@ class Workspace:
 
     def environment(self) -> dict[str, str]:
         environment = self.cluster.environment()
-        scripts = str(Path(sys.executable).parent)
-        return {**environment, "PATH": f"{scripts}:{environment['PATH']}"}
+        folders = [str(Path(sys.executable).parent), environment["PATH"]]
+        if self.socket:
+            folders.insert(0, str(self._write_sbatch(self.socket, environment["PATH"])))
+        return {**environment, "PATH": os.pathsep.join(folders)}
+
+    def _write_sbatch(self, socket: str, path: str) -> Path:
+        """Writes an `sbatch` whose jobs ask for a Python; returns its folder."""
+        sbatch = self.directory.parent / "warm/sbatch"
+        cold = [sys.executable, "-m", "snakemake"]
+        text = WARM_SBATCH.format(
+            cold=" ".join(cold),
+            warm=" ".join(asking(socket, *cold[1:])),
+            sbatch=shutil.which("sbatch", path=path),
+        )
+        sbatch.parent.mkdir(exist_ok=True)
+        sbatch.write_text(text)
+        sbatch.chmod(0o755)
+        return sbatch.parent
 
     def in_state(self, state: str, rule: str) -> list[str]:
         """The ids of a rule's jobs in a state."""
@@ -194,10 +223,28 @@ def checkout(repository: Path, directory: Path) -> Path:
     return directory
 
 
+@pytest.fixture(scope="session")
+def _socket() -> Iterator[str]:
+    with serving(sys.executable, os.environ) as socket:
+        yield socket
+
+
 @pytest.fixture
-def clone(repository: Path, cluster: Cluster, tmp_path: Path) -> Workspace:
-    """A copy of the repository, run from its root."""
-    return Workspace(checkout(repository, tmp_path / "dpprobe"), cluster, "slurm")
+def clone(
+    repository: Path,
+    cluster: Cluster,
+    _socket: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> Workspace:
+    """A copy of the repository, run from its root.
+
+    Its runs and jobs are forked from a Python that has heavy libraries imported, into which most of
+    a job's processor time went. So Slurm sees only the process that asks: where a job's memory or
+    its signals matter, the parameter "cold" has each start a Python of its own.
+    """
+    socket = None if getattr(request, "param", "warm") == "cold" else _socket
+    return Workspace(checkout(repository, tmp_path / "dpprobe"), cluster, "slurm", socket)
 
 
 def until(

@@ -28,6 +28,8 @@ import h5py
 import pytest
 import yaml
 
+from tests.support.warm_python import asking
+
 from ..workflow.conftest import count_rules
 from ..workflow.test_fine_tuning import VIT
 from .cluster import Cluster
@@ -36,6 +38,7 @@ from .conftest import SNAKEFILE, TIMEOUT, Run, Workspace, checkout, until
 pytestmark = pytest.mark.slow
 WITH_DATABASE = pytest.mark.parametrize("cluster", ["database"], indirect=True)
 WITHOUT_DATABASE = pytest.mark.parametrize("cluster", ["plain"], indirect=True)
+COLD = pytest.mark.parametrize("clone", ["cold"], indirect=True)
 
 ALLOCATE = "python3 -c \"import time; block = b'x' * 700_000_000; time.sleep(4)\""
 
@@ -440,6 +443,7 @@ def whole(workspace: Workspace) -> None:
     assert not [path for path in results.rglob("*staged*") if path.is_dir()]
 
 
+@COLD
 @WITH_DATABASE
 def test_the_default_study(clone: Workspace) -> None:
     """`snakemake --profile slurm`, word for word, of one backbone and two budgets."""
@@ -722,11 +726,13 @@ def heads(directory: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def undisturbed(
+    repository: Path, _socket: str, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, str]:
     """The heads of the study of these cases, made without a cluster."""
     directory = checkout(repository, tmp_path_factory.mktemp("undisturbed") / "dpprobe")
     (directory / "config.yaml").write_text(yaml.safe_dump(DISTURBED))
-    words = [sys.executable, "-m", "snakemake", "--cores", "2", "heads"]
+    words = asking(_socket, "-m", "snakemake", "--cores", "2", "heads")
     subprocess.run(words, cwd=directory, check=True, capture_output=True, timeout=TIMEOUT)
     hashes = heads(directory)
     assert len(hashes) == 2
@@ -755,6 +761,7 @@ def fill(path: Path) -> None:
             pass
 
 
+@COLD
 @WITHOUT_DATABASE
 def test_what_disturbs_a_run_leaves_no_trace(
     clone: Workspace, small_disk: Path, undisturbed: dict[str, str]
@@ -871,7 +878,8 @@ def test_a_user_who_is_not_root_in_a_folder_with_spaces(
             pytest.skip(f"nothing can be mounted here: {answer.stderr.strip()}")
         stack.callback(subprocess.run, ["umount", "--lazy", str(python)], check=True)
         clone = Workspace(checkout(repository, root / "a small study"), cluster, "slurm")
-        (clone.directory / "config.yaml").write_text(yaml.safe_dump(DISTURBED))
+        study = DISTURBED | {"epsilons": DISTURBED["epsilons"][:1]}
+        (clone.directory / "config.yaml").write_text(yaml.safe_dump(study))
         for path in (clone.directory, *clone.directory.rglob("*")):
             os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
         version = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -903,7 +911,8 @@ def test_a_user_who_is_not_root_in_a_folder_with_spaces(
             return result.stdout
 
         run()
-        assert heads(clone.directory) == undisturbed
+        (made,) = heads(clone.directory).items()
+        assert made in undisturbed.items()
         assert {path.stat().st_uid for path in (clone.directory / "results").rglob("*")} == {NOBODY}
         assert {state for _, state in clone.jobs()} == {"COMPLETED"}
         assert "Nothing to be done" in run()
