@@ -209,14 +209,6 @@ def rough_epsilon(
     mechanisms: Sequence[Mechanism], delta: float, selection: Selection | None = None
 ) -> float:
     """Computes a loose upper bound quickly, by RDP at a few orders: a start for a search."""
-    return _rough_epsilon(tuple(mechanisms), delta, selection)
-
-
-@lru_cache
-def _rough_epsilon(
-    mechanisms: tuple[Mechanism, ...], delta: float, selection: Selection | None
-) -> float:
-    """Computes `rough_epsilon` once per composition, because a statement needs it four times."""
     return _rdp_epsilon(mechanisms, delta, selection, _ROUGH_ORDERS)
 
 
@@ -554,6 +546,18 @@ def _rdp_epsilon(
     orders: Sequence[float] = _RDP_ORDERS,
     times: int = 1,
 ) -> float:
+    return _cached_rdp_epsilon(tuple(mechanisms), delta, selection, orders, times)
+
+
+@lru_cache
+def _cached_rdp_epsilon(
+    mechanisms: tuple[Mechanism, ...],
+    delta: float,
+    selection: Selection | None,
+    orders: Sequence[float],
+    times: int,
+) -> float:
+    """Computes each epsilon once, because a statement and its checks ask for it several times."""
     from dp_accounting.rdp import RdpAccountant
 
     accountant = RdpAccountant(orders)
