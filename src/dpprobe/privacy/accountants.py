@@ -27,7 +27,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -310,14 +310,14 @@ def all_together(fits: Sequence[Fits], delta: float) -> tuple[float, bool]:
     ]
     if all(each.selection is None for each in fits) and is_gaussian(once):
         return compute_epsilon(once, delta, "gaussian"), True
-    from dp_accounting.rdp import RdpAccountant
+    from dpprobe.privacy.sampled_divergences import SampledAccountant  # imports dp-accounting
 
     # One of several mechanisms with equal prices stands for all, which saves time.
     alike: dict[Mechanism, int] = {}
     for item in once:
         key = replace(item, name="", released="", sensitivity=1.0, count=1)
         alike[key] = alike.get(key, 0) + item.count
-    accountant = RdpAccountant(_RDP_ORDERS)
+    accountant = SampledAccountant(_RDP_ORDERS)
     with _quiet_absl():
         if alike:
             accountant.compose(
@@ -546,21 +546,9 @@ def _rdp_epsilon(
     orders: Sequence[float] = _RDP_ORDERS,
     times: int = 1,
 ) -> float:
-    return _cached_rdp_epsilon(tuple(mechanisms), delta, selection, orders, times)
+    from dpprobe.privacy.sampled_divergences import SampledAccountant  # imports dp-accounting
 
-
-@lru_cache
-def _cached_rdp_epsilon(
-    mechanisms: tuple[Mechanism, ...],
-    delta: float,
-    selection: Selection | None,
-    orders: Sequence[float],
-    times: int,
-) -> float:
-    """Computes each epsilon once, because a statement and its checks ask for it several times."""
-    from dp_accounting.rdp import RdpAccountant
-
-    accountant = RdpAccountant(orders)
+    accountant = SampledAccountant(orders)
     with _quiet_absl():
         accountant.compose(_make_event(mechanisms, selection), times)
         return float(accountant.get_epsilon(delta))
