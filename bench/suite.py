@@ -64,7 +64,7 @@ def folder_of(test: str) -> str:
     return "/".join(parts[: 3 if parts[1] == "unit" and len(parts) > 3 else 2])
 
 
-def write_page(tests: dict[str, list[float]], minutes: float, status: int) -> str:
+def format_page(tests: dict[str, list[float]], minutes: float, status: int) -> str:
     """Returns the page: a row for each folder, the most expensive first, and the slowest tests."""
     folders: dict[str, list[list[float]]] = defaultdict(list)
     for test, seconds in tests.items():
@@ -105,7 +105,7 @@ def main() -> None:
         notes = Path(folder) / "notes"
         seconds, status = run_tests(sys.argv[1:], notes)
         lines = [json.loads(line) for line in notes.read_text().splitlines()]
-    page = write_page({test: parts for test, *parts in lines}, seconds / 60, status)
+    page = format_page({test: parts for test, *parts in lines}, seconds / 60, status)
     RESULTS.write_text(page, encoding="utf-8")
     print(page)
 
