@@ -2,13 +2,14 @@
 
     python bench/suite.py [WORDS OF PYTEST...]
 
-Seconds are the processor's: of the tests' own processes, and of those that they start. The latter
-count where a test waits for them, so a server counts with the last test that uses it. Hyperthreads
-of one core slow each other down: two processes need more seconds than one after the other.
+Seconds are the processor's: of the tests' own processes, and of those that they start, which are
+counted while they run too. Hyperthreads of one core slow each other down: two processes need more
+seconds than one after the other.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -20,6 +21,7 @@ from collections import defaultdict
 from collections.abc import Generator
 from pathlib import Path
 
+import psutil
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,17 +33,22 @@ SLOWEST = 25
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Notes the processor's seconds of one test, where this module is a plugin."""
-    before = os.times()
+    own, others = read_seconds()
     result = yield
-    after = os.times()
-    seconds = [
-        after.user + after.system - before.user - before.system,
-        after.children_user + after.children_system
-        - before.children_user - before.children_system,
-    ]  # fmt: skip
+    own_after, others_after = read_seconds()
     with Path(os.environ[NOTES]).open("a") as notes:
-        print(json.dumps([item.nodeid, *seconds]), file=notes)
+        print(json.dumps([item.nodeid, own_after - own, others_after - others]), file=notes)
     return result
+
+
+def read_seconds() -> tuple[float, float]:
+    """Returns the seconds that this process took so far, and those of all that it started."""
+    times = os.times()
+    others = times.children_user + times.children_system  # of those that have ended
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it ended just now
+            others += sum(process.cpu_times()[:4])  # its own, and of those that it waited for
+    return times.user + times.system, others
 
 
 def run_tests(words: list[str], notes: Path) -> tuple[float, int]:
