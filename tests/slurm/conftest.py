@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.warm_python import asking, serving
+from tests.support.warm_python import asking, asking_in_script, serving
 
 from .cluster import Cluster, missing, running, wait_until
 
@@ -42,11 +42,6 @@ rule make:
     shell:
         "({params.command}) > {log} 2>&1; "
         "echo {wildcards.name} > {output}.part; mv {output}.part {output}"
-"""
-
-# Has a job's Snakemake asked for; `sbatch` reads the job script from standard input.
-WARM_SBATCH = """#!/bin/sh
-sed 's#{cold}#{warm}#' | {sbatch} "$@"
 """
 
 
@@ -135,14 +130,9 @@ class Workspace:
     def _write_sbatch(self, socket: str, path: str) -> Path:
         """Writes an `sbatch` whose jobs ask for a Python; returns its folder."""
         sbatch = self.directory.parent / "warm/sbatch"
-        cold = [sys.executable, "-m", "snakemake"]
-        text = WARM_SBATCH.format(
-            cold=" ".join(cold),
-            warm=" ".join(asking(socket, *cold[1:])),
-            sbatch=shutil.which("sbatch", path=path),
-        )
+        real = shutil.which("sbatch", path=path)  # it reads the job script from standard input
         sbatch.parent.mkdir(exist_ok=True)
-        sbatch.write_text(text)
+        sbatch.write_text(f'#!/bin/sh\n{asking_in_script(socket)} | {real} "$@"\n')
         sbatch.chmod(0o755)
         return sbatch.parent
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dp_accounting.rdp import rdp_privacy_accountant
 
 from dpprobe.analyses import analysis
 from dpprobe.artifacts import write_text
@@ -34,7 +33,6 @@ from tests.support.cell_files import write_dataset_info, write_study
 TEMPLATE = REPOSITORY / "resources/report"
 
 
-compute_log_a_once = cache(rdp_privacy_accountant._compute_log_a)
 _PLANS: dict[str, bytes] = {}
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"x" * 1000
@@ -90,10 +88,9 @@ def draw_plan_once(*words: Any, **options: Any) -> bytes:
 
 
 @contextmanager
-def sharing_prices_and_plans() -> Iterator[None]:
-    """Lets reports share prices of all heads together, and drawn plans: mostly the same ones."""
+def sharing_plans() -> Iterator[None]:
+    """Lets reports share drawn plans: mostly the same ones."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rdp_privacy_accountant, "_compute_log_a", compute_log_a_once)
         patch.setattr(planner, "plan_svg", draw_plan_once)
         yield
 
@@ -137,7 +134,7 @@ class Made:
 
     def page(self, **changes: Any) -> Page:
         output = self.results / "report.html"
-        with sharing_prices_and_plans():
+        with sharing_plans():
             write_report(output, replace(self.sources, **changes), self.origin, template=TEMPLATE)
         return Page(output.read_text(encoding="utf-8"))
 
@@ -150,8 +147,7 @@ def _write_files(datasets: tuple[str, ...], **options: Any) -> Path:
     for name in datasets:
         write_study(root / "results", dataset=name, **options)
         write_dataset_info(root / "data" / name / "dataset.json")
-    with sharing_prices_and_plans():
-        write_summaries(root / "results", datasets)
+    write_summaries(root / "results", datasets)
     for name in datasets:
         for stem in ("accuracy", "tsne_pixels"):
             svg = root / f"results/figures/{name}/{stem}.svg"

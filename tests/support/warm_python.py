@@ -99,6 +99,12 @@ def asking(path: str, *words: str) -> list[str]:
     return [sys.executable, "-ISu", ASK, path, *words]
 
 
+def asking_in_script(path: str) -> str:
+    """Returns a shell's command that prints a job script with its Python asked for."""
+    cold = [sys.executable, "-m", "snakemake"]
+    return f"sed 's#{' '.join(cold)}#{' '.join(asking(path, *cold[1:]))}#'"
+
+
 class Server:
     """The process that the others are forked from; it never starts a thread."""
 

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.warm_python import asking, serving
+from tests.support.warm_python import asking, asking_in_script, serving
 
 TIMEOUT = 900  # a busy machine is slow
 
@@ -128,8 +128,8 @@ class WarmPython:
     @classmethod
     def job(cls) -> str:
         """Returns a shell's command that runs the job script `$1`; its Python is asked for."""
-        cold = [sys.executable, "-m", "snakemake"]
-        return f"sed 's#{' '.join(cold)}#{' '.join(cls.asked(cold))}#' \"$1\" | sh"
+        assert cls.socket is not None
+        return f'{asking_in_script(cls.socket)} "$1" | sh'
 
 
 @pytest.fixture(scope="session", autouse=True)
