@@ -49,11 +49,11 @@ def _whole_moment(rate: float, noise: float, order: float) -> float:
 
 
 def _fractional_moment(rate: float, noise: float, order: float) -> float:
-    for terms in (64, _MOST_TERMS):
+    log_rate, log_rest = math.log(rate), math.log1p(-rate)
+    middle = noise**2 * math.log(1 / rate - 1) + 0.5
+    for terms in (64, _MOST_TERMS):  # few are enough for most orders
         i = np.arange(terms)
         j, log_choices = order - i, _log_choices(order, i)
-        middle = noise**2 * math.log(1 / rate - 1) + 0.5
-        log_rate, log_rest = math.log(rate), math.log1p(-rate)
         below = log_choices + i * log_rate + j * log_rest + (i * i - i) / (2 * noise**2)
         below = below + _log_tail((i - middle) / (math.sqrt(2) * noise))
         above = log_choices + j * log_rate + i * log_rest + (j * j - j) / (2 * noise**2)

@@ -22,7 +22,7 @@ def test_they_equal_the_library(noise: float, rate: float) -> None:
 
 
 def test_compositions_equal_the_library() -> None:
-    """With selections, releases without sampling, and events that the library alone knows."""
+    """Composes samples, a selection, a release without sampling, and rates of 0 and 1."""
     sampled = dp_event.PoissonSampledDpEvent(0.02, dp_event.GaussianDpEvent(1.1))
     whole = dp_event.PoissonSampledDpEvent(1.0, dp_event.GaussianDpEvent(2.0))
     never = dp_event.PoissonSampledDpEvent(0.0, dp_event.GaussianDpEvent(2.0))

@@ -163,7 +163,7 @@ def add_gradients(
         if fits:
             integer_products.add_products(residuals, integers, sums)
             constants = np.dot(residuals, constant[start:stop])
-            for k in range(classes):  # sums of slices would take seconds to compile, for an error
+            for k in range(classes):  # Numba takes seconds to compile a sum of slices
                 total[k, columns - 1] += constants[k]
         else:
             np.dot(residuals, rows, part)
