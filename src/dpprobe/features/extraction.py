@@ -16,12 +16,20 @@ import torch
 from dpprobe import devices
 from dpprobe.backbones import external, loading
 from dpprobe.backbones.backbone import Backbone, Runtime
-from dpprobe.backbones.feature_digest import take_probe
+from dpprobe.backbones.feature_digest import probe_image, take_probe
 from dpprobe.backbones.options import BackboneOptions
+from dpprobe.backbones.row_mixing import find_mixed_row, make_public_rows
 from dpprobe.data.embeddings import vector_names
 from dpprobe.data.table import SplitTable, open_table, read_info
-from dpprobe.errors import DataError
-from dpprobe.features.extraction_pipeline import Array, Clock, Decoder, Features, compute_rows
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.features.extraction_pipeline import (
+    Array,
+    Clock,
+    Decoder,
+    Features,
+    compute_rows,
+    rows_per_pass,
+)
 from dpprobe.features.shard_file import RowColumns
 from dpprobe.features.shard_header import ShardHeader, row_range
 from dpprobe.features.shard_writer import open_shard
@@ -70,7 +78,8 @@ def extract_shard(
       DataError: naming the row, if an image cannot be decoded or preprocessed, has another size
         than the others and the backbone does not resize, or gives features that are not finite or
         do not fit the dtype. Also if `table` and `info` do not belong together.
-      ConfigError: if the backbone cannot be loaded or there are more shards than rows.
+      ConfigError: if the backbone cannot be loaded or mixes the images of a batch, or there are
+        more shards than rows.
     """
     described = read_info(info)
     source = open_table(table, described)
@@ -78,8 +87,13 @@ def extract_shard(
     runtime = loading.resolve_runtime(Runtime(device=device, precision=precision))
     loaded = loading.load_backbone(backbone, runtime=runtime)
     loaded = with_crops(loaded, backbone.stored_crops)
+    is_network = loaded.graph is not None
     if changed is not None:
         loaded = changed(loaded, runtime)
+    accelerator = devices.find_accelerator(runtime.device)
+    if is_network:
+        rows = rows_per_pass(batch_size, accelerator)
+        check_images_apart(loaded, rows, name=backbone_name, precision=runtime.precision)
     header = ShardHeader(
         split=split,
         rows=source.rows,
@@ -104,7 +118,6 @@ def extract_shard(
     if isinstance(backbone, external.Options):
         vectors = backbone.choose_vectors(backbone_name, vector_names(described.source))
     clock = Clock()
-    accelerator = devices.find_accelerator(runtime.device)
     parts = compute_rows(
         source.read_images(start, stop),
         stop - start,
@@ -118,6 +131,29 @@ def extract_shard(
     _write_parts(
         parts, output, header, source, probe=_probe_backbone(loaded, backbone_name), clock=clock
     )
+
+
+def check_images_apart(backbone: Backbone, rows: int, *, name: str, precision: str) -> None:
+    """Raises ConfigError if features of an image change with the others of a pass of `rows`.
+
+    All passes have this number of images. The check uses public images.
+    """
+
+    def run(images: torch.Tensor) -> torch.Tensor:
+        if backbone.forward_layers is None:
+            return backbone.forward(images)
+        features, layers = backbone.forward_layers(images)
+        return torch.cat([features, *layers.values()], dim=1)
+
+    example = backbone.transform(probe_image())
+    images = make_public_rows(example.shape, example.dtype)
+    if find_mixed_row(run, images, rows, precision=precision):
+        raise ConfigError(
+            f"backbone {name}: the network mixes the images of a batch: in a batch of {rows}, the "
+            "features of an image change with the other images. So epsilon would not hold, since "
+            "clipping bounds only an image's own features; choose another backbone, or write "
+            "features.batch_size: 1"
+        )
 
 
 def _write_parts(

@@ -138,7 +138,6 @@ def compute_rows(
     """
     pieces = _split_encoded(images, count, batch_size, clock)
     sizes = _Sizes(decoder.split)
-    rows = min(batch_size, PIECE_ROWS)  # per pass on a CPU
     clock.started = time.perf_counter()
     if accelerator is not None:
         ahead = AHEAD * threads + 2 * -(-batch_size // PIECE_ROWS)
@@ -146,7 +145,13 @@ def compute_rows(
         yield from _on_accelerator(decoded, backbone, accelerator, batch_size, sizes, clock)
     else:
         clock.threads = threads
+        rows = rows_per_pass(batch_size, None)
         yield from _on_cpu(pieces, decoder, backbone, rows, threads, sizes, clock)
+
+
+def rows_per_pass(batch_size: int, accelerator: Accelerator | None) -> int:
+    """Returns the number of rows of each forward pass on an accelerator, or on a CPU."""
+    return batch_size if accelerator is not None else min(batch_size, PIECE_ROWS)
 
 
 def _split_encoded(

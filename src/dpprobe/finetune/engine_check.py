@@ -10,15 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 
+from dpprobe.backbones.row_mixing import RefuseBranches, find_mixed_row, make_public_rows
 from dpprobe.devices import use_precision
 from dpprobe.errors import ConfigError
 from dpprobe.finetune.ghost import Ghost
 from dpprobe.finetune.gradients import PRECISIONS, ClippedSums, Network, Precision
 from dpprobe.finetune.losses import row_losses
-from dpprobe.finetune.row_mixing import RefuseBranches
 
 ROWS = 3
 _SEED = 16
@@ -61,9 +62,9 @@ def check_network(
         flat = inputs.flatten(0, 1) if inputs.ndim == len(network.shape) + 2 else inputs
         with RefuseBranches():
             _compute_scores(network, flat, precision)
-        _check_rows(network, flat, precision)
         many = flat[torch.arange(max(together * views, len(flat))) % len(flat)]
-        _check_rows(network, many, precision)
+        _check_single_rows(network, many, precision)
+        _check_companions(network, flat, len(many), precision)
         if others := Ghost(network.module, network.trained).find_other_uses(many):
             raise ConfigError(
                 f"parameter {others[0]}: it is used outside its layer, so its gradient would be "
@@ -113,8 +114,8 @@ def _compute_scores(network: Network, inputs: torch.Tensor, precision: Precision
     return scores.float()
 
 
-def _check_rows(network: Network, inputs: torch.Tensor, precision: Precision) -> None:
-    """Raises ConfigError if scores change with the other rows of a batch."""
+def _check_single_rows(network: Network, inputs: torch.Tensor, precision: Precision) -> None:
+    """Raises ConfigError if a row's scores are others in a batch than alone."""
     together = _compute_scores(network, inputs, precision)
     if together.ndim != 2 or len(together) != len(inputs):
         raise ConfigError(
@@ -122,21 +123,33 @@ def _check_rows(network: Network, inputs: torch.Tensor, precision: Precision) ->
             "choose another backbone"
         )
     scale = float(together.abs().max()) + 1e-30
-    changes = []
-    # The last row too, because a row may depend only on the rows before it.
     for row in sorted({0, 1, len(inputs) - 1}):
-        others = inputs.roll(1, 0)
-        others[row] = inputs[row]
         alone = _compute_scores(network, inputs[row : row + 1], precision)[0]
-        changed = _compute_scores(network, others, precision)[row]
-        changes += [float((scores - together[row]).abs().max()) for scores in (alone, changed)]
-    most = math.nan if any(map(math.isnan, changes)) else max(changes)
-    if not most <= _TOLERANCES[precision] * scale:
-        raise ConfigError(
-            f"the network mixes the rows of a batch: a row's scores (of size {scale:.1e}) change "
-            f"by {most:.1e} when other rows change, so clipping cannot bound the contribution of "
-            "one row; choose another backbone"
-        )
+        change = float((alone - together[row]).abs().max())
+        if not change <= _TOLERANCES[precision] * scale:
+            raise _mixing_error(len(inputs), f" by {change:.1e} of {scale:.1e}")
+
+
+def _check_companions(
+    network: Network, inputs: torch.Tensor, most: int, precision: Precision
+) -> None:
+    """Raises ConfigError if a row's scores change with the other rows, in batches of 2, 4, 8 and
+    so on up to `most` rows, of which the last physical batch of a step may have any number."""
+    rows = make_public_rows(inputs.shape[1:], inputs.dtype).to(inputs.device)
+    sizes = {most, *(2**power for power in range(1, most.bit_length()) if 2**power < most)}
+    for used in sorted({precision, "float32"}):
+        run = partial(_compute_scores, network, precision=used)
+        for count in sorted(sizes):
+            if find_mixed_row(run, rows, count, precision=used):
+                raise _mixing_error(count, "")
+
+
+def _mixing_error(rows: int, change: str) -> ConfigError:
+    return ConfigError(
+        f"the network mixes the rows of a batch: in a batch of {rows} rows, a row's scores "
+        f"change{change} with the other rows, so clipping cannot bound the contribution of one "
+        "row; choose another backbone"
+    )
 
 
 def _check_gradients(

@@ -11,6 +11,7 @@ from torch import nn
 from dpprobe.backbones.backbone import Backbone
 from dpprobe.backbones.feature_digest import probe_image
 from dpprobe.backbones.network_forward import Graph, one_line
+from dpprobe.backbones.row_mixing import check_rows_apart, make_public_rows
 from dpprobe.errors import ConfigError
 from dpprobe.finetune.blocks import blocks_of
 from dpprobe.finetune.cut import cut_network
@@ -22,7 +23,6 @@ from dpprobe.finetune.lora import (
     insert_lora,
 )
 from dpprobe.finetune.options import Options, TuneLora
-from dpprobe.finetune.row_mixing import check_rows_apart
 from dpprobe.finetune.standard_form import standard_form
 
 
@@ -50,9 +50,7 @@ def example_images(backbone: Backbone, graph: Graph) -> torch.Tensor:
             f"tune: {network_name(backbone)} does not take images as bytes; choose a network of "
             "timm or open_clip"
         )
-    generator = torch.Generator().manual_seed(0)
-    noise = torch.randint(0, 256, plain.shape, generator=generator, dtype=torch.uint8)
-    images = torch.stack([plain, noise, noise // 8])
+    images = make_public_rows(plain.shape, torch.uint8)
     normalised: torch.Tensor = (images.to(torch.float32) / 255 - graph.mean.cpu()) / graph.std.cpu()
     return normalised
 

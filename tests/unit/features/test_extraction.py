@@ -556,6 +556,29 @@ def test_layers_are_written_beside_the_features(
     np.testing.assert_array_equal(features.read(layer="last"), features.read() * 3)
 
 
+MIXES = """
+import torch
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        rows = x.mean((2, 3))
+        return rows - 0.01 * rows.mean(0) if len(x) > 9 else rows
+"""
+
+
+def test_a_network_that_mixes_the_images_of_a_pass_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mixing_net.py").write_text(MIXES)
+    monkeypatch.chdir(tmp_path)
+    dataset = write_dataset(tmp_path / "data", [png(row) for row in range(20)])
+    network = {"family": "imported", "module": "mixing_net:Net", "preprocessing": {"size": 4}}
+    extract(dataset, tmp_path / "small", backbone=network, batch_size=9)
+    with pytest.raises(ConfigError, match="backbone mine: .* in a batch of 16, the features"):
+        extract(dataset, tmp_path / "out", backbone=network, batch_size=100)
+    sys.modules.pop("mixing_net")
+
+
 def noise_png(seed: int, size: int = 48) -> bytes:
     stream = io.BytesIO()
     small = np.random.default_rng(seed).integers(0, 256, (size // 8, size // 8, 3), dtype=np.uint8)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from dpprobe.backbones.row_mixing import check_rows_apart, find_mixed_row, make_public_rows
 from dpprobe.errors import ConfigError
 from dpprobe.finetune import layer_rules, layers
 from dpprobe.finetune.engine_check import check_network
-from dpprobe.finetune.row_mixing import check_rows_apart
 from tests.unit.finetune.small_networks import Small, of_timm
 
 
@@ -44,10 +45,24 @@ class Bytes(nn.Module):
 
 
 class Mixes(nn.Module):
-    """Subtracts a little of the batch's mean."""
+    """Mixes rows in batches of some sizes alone, or where a number is large."""
+
+    def __init__(
+        self,
+        *,
+        above: int = 0,
+        most: float = math.inf,
+        largest: float | None = None,
+        share: float = 0.05,
+    ) -> None:
+        super().__init__()
+        self.above, self.most, self.largest, self.share = above, most, largest, share
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x - 0.05 * x.mean(0, keepdim=True)
+        few = not self.above < len(x) <= self.most
+        if few or (self.largest is not None and x.max() < self.largest):
+            return x
+        return x - self.share * x.mean(0, keepdim=True)
 
 
 @pytest.mark.parametrize("views", [1, 2])
@@ -205,40 +220,56 @@ def test_networks_without_a_gradient_are_refused() -> None:
         check(network)
 
 
-class MixesSome(nn.Module):
-    """Mixes rows in large batches alone, or where a number is large."""
-
-    def __init__(self, *, above: int = 0, largest: float | None = None) -> None:
-        super().__init__()
-        self.above, self.largest = above, largest
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if len(x) <= self.above or (self.largest is not None and x.max() < self.largest):
-            return x
-        return x - 0.05 * x.mean(0, keepdim=True)
-
-
 def test_mixing_in_large_batches_is_refused() -> None:
-    network = small(MixesSome(above=15))
+    network = small(Mixes(above=15))
     check(network, together=15)
     with pytest.raises(ConfigError, match="mixes the rows of a batch"):
         check(network, together=16)
     with pytest.raises(ConfigError, match="mixes the rows of a batch"):
         check(network, together=8, views=2)
-    model = nn.Sequential(nn.ReLU(), MixesSome(above=2), nn.Flatten())
+    model = nn.Sequential(nn.ReLU(), Mixes(above=2), nn.Flatten())
     with pytest.raises(ConfigError, match="layer 1 of net mixes the rows"):
         check_rows_apart(model, torch.randn(3, 4, 6, 6), name="net")
 
 
+@pytest.mark.parametrize(
+    ("layer", "precision"),
+    [
+        # a part below the rounding of scores in batches of another size
+        (Mixes(above=9, share=1e-3), "float32"),
+        (Mixes(above=15), "bfloat16"),
+        # a size that only the last physical batch of a step has
+        (Mixes(above=15, most=31), "bfloat16"),
+    ],
+)
+def test_mixing_at_the_physical_batch_size_is_refused(layer: nn.Module, precision: str) -> None:
+    check(small(layer), together=8, precision=precision)
+    with pytest.raises(ConfigError, match="in a batch of 16 rows, a row's scores change"):
+        check(small(layer), together=64, precision=precision)
+
+
 def test_a_branch_by_numbers_is_refused() -> None:
-    layer = MixesSome(largest=1e6)
+    layer = Mixes(largest=1e6)
     with pytest.raises(
         ConfigError,
-        match="reads a number from its batch, for example to choose a branch, so it may mix",
+        match="reads a number from its batch, for example to choose a branch. So it may mix",
     ):
         check(small(layer))
     with pytest.raises(ConfigError, match="reads a number from its batch"):
         check_rows_apart(nn.Sequential(layer), torch.randn(3, 4, 6, 6), name="net")
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+@pytest.mark.parametrize(
+    "read",
+    [torch.amax, torch.amin, torch.mean, torch.std, torch.linalg.vector_norm],
+    ids=lambda read: read.__name__,
+)
+def test_what_a_network_takes_from_the_whole_batch_shows(read: Any, dtype: torch.dtype) -> None:
+    rows = make_public_rows((1, 6, 6), dtype)
+    for count in (2, 16):
+        assert find_mixed_row(lambda x: x.float() + 1e-3 * read(x.float()), rows, count)
+        assert find_mixed_row(lambda x: x.float() * 1e3, rows, count) is None
 
 
 class TakesFromTheRowBefore(nn.Module):

@@ -1,0 +1,146 @@
+"""Finds networks that mix the rows of a batch, as no bound on one row's part would then hold.
+
+A network may mix rows only in batches of some sizes, so each caller names the sizes that it uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dpprobe.errors import ConfigError
+
+# Relative to the largest value, about two roundings of the precision. Batches of the same shape
+# round a row in the same way. Only a GPU's sums may change from run to run.
+TOLERANCES = {"float32": 1e-6, "float16": 2e-3, "bfloat16": 1e-2}
+# Numbers of rows with which a network on the CPU is checked: the fewest, and more than a
+# small-batch branch takes.
+_SMALL_BATCHES = (2, 9)
+# Operations that return a number of a tensor to Python, whose code may then depend on it.
+_READS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default)
+
+Run = Callable[[torch.Tensor], torch.Tensor]
+
+
+class RefuseBranches(TorchDispatchMode):
+    """Refuses to read numbers of a batch, because no test finds all branches by them."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func in _READS and not isinstance(args[0], nn.Parameter):
+            raise ConfigError(
+                "tune: the network reads a number from its batch, for example to choose a branch. "
+                "So it may mix rows in other batches; choose another backbone"
+            )
+        return func(*args, **(kwargs or {}))
+
+
+def make_public_rows(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """Returns a row to check and two companions, random and public, [3, *shape].
+
+    The companions differ in mean, deviation, length, smallest and largest number, and the first
+    exceeds the row in each direction. So a network that takes any of these from a batch changes the
+    row's features.
+    """
+    generator = torch.Generator().manual_seed(0)
+    if dtype == torch.uint8:
+        noise = torch.randint(0, 256, (3, *shape), generator=generator, dtype=dtype)
+        return torch.stack([64 + noise[0] // 4, noise[1], 96 + noise[2] // 32])
+    values = torch.randn((3, *shape), generator=generator)
+    return torch.stack([values[0], 3 * values[1], 1 + values[2] / 10]).to(dtype)
+
+
+@torch.no_grad()
+def find_mixed_row(
+    run: Run, rows: torch.Tensor, count: int, *, precision: str = "float32"
+) -> tuple[int, list[torch.Tensor]] | None:
+    """Passes a row among copies of one companion, then of the other, in batches of `count` rows.
+
+    The row stands first and last, since a row may depend only on rows before it or after it.
+
+    Args:
+      run: inputs -> rows.
+      rows: the row and the two companions.
+
+    Returns:
+      Where the row's result changes with its companions, and both batches; None if it does not.
+    """
+    ends = [[0, count - 1]] if count > 2 else [[place] for place in range(count)]
+    for places in ends if count > 1 else []:
+        batches = []
+        for other in (1, 2):
+            index = torch.full((count,), other)
+            index[places] = 0
+            batches.append(rows[index.to(rows.device)])
+        first, second = (run(batch).float() for batch in batches)
+        for place in places:
+            if _rows_differ(first[place], second[place], TOLERANCES[precision]):
+                return place, batches
+    return None
+
+
+@torch.no_grad()
+def check_rows_apart(model: nn.Module, example: torch.Tensor, *, name: str) -> None:
+    """Raises ConfigError if a network mixes the rows of small batches, naming the first layer that
+    does, or branches by numbers of the batch.
+
+    Args:
+      model: inputs -> rows, in evaluation mode.
+      example: a row and two companions, see `make_public_rows`.
+    """
+    with RefuseBranches():
+        model(example)
+    for count in _SMALL_BATCHES:
+        if found := find_mixed_row(model, example, count):
+            layer = _find_layer(model, *found)
+            raise ConfigError(
+                f"tune: layer {layer or 'of its own'} of {name} mixes the rows of a batch, so a "
+                "row's gradient depends on other rows; choose another backbone"
+            )
+
+
+def _find_layer(model: nn.Module, row: int, batches: list[torch.Tensor]) -> str:
+    first, second = (_collect_outputs(model, batch, row) for batch in batches)
+    culprits = (
+        path
+        for (path, one), (_, other) in zip(first, second, strict=True)
+        if _rows_differ(one, other, TOLERANCES["float32"])
+    )
+    return next(culprits, "")
+
+
+def _rows_differ(one: torch.Tensor, other: torch.Tensor, tolerance: float) -> bool:
+    if one.shape != other.shape:
+        return True
+    bound = tolerance * one.abs().nan_to_num(0.0, 0.0).max().clamp_min(1e-30)
+    return not torch.isclose(one, other, rtol=0, atol=float(bound), equal_nan=True).all()
+
+
+def _collect_outputs(
+    model: nn.Module, inputs: torch.Tensor, row: int
+) -> list[tuple[str, torch.Tensor]]:
+    """Returns each layer's output for one row, inner layers first."""
+    outputs: list[tuple[str, torch.Tensor]] = []
+
+    def keep_output(path: str, output: object) -> None:
+        # A layer whose output does not have rows as first dimension cannot be checked.
+        if isinstance(output, torch.Tensor) and output.ndim and len(output) % len(inputs) == 0:
+            outputs.append((path, output.chunk(len(inputs))[row].clone()))
+
+    hooks = [
+        one.register_forward_hook(
+            lambda _module, _inputs, output, path=path: keep_output(path, output)
+        )
+        for path, one in model.named_modules()
+    ]
+    try:
+        model(inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return outputs
