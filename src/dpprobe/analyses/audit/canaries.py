@@ -8,13 +8,18 @@ no head learns to predict the canary, and the canary's gradient stays at the cli
 A group of k canaries is completely in or completely out. A plan with Gaussian privacy mu has k mu
 for a group of k (Dong, Roth and Su 2022, theorem 2.14; for sampled releases: Ganesh 2024). So a
 bound for the group gives a bound for the plan, and needs far fewer runs at a small epsilon.
+
+In two more pairs one canary is unlike all other rows: the longest, or alone in its class. They show
+what a mechanism takes from all rows together, such as their largest norm or the set of classes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from dpprobe.heads.patient_groups import Units
@@ -29,7 +34,7 @@ OTHERS = 64
 class Shape:
     """The public facts of a cell's training examples: n units, features per row, classes.
 
-    If a unit has several rows, they are equal, and each is weighted by one over their number.
+    A canary has `rows_per_unit` equal rows; another unit has as many or fewer.
     """
 
     n: int
@@ -56,14 +61,31 @@ class Worlds:
     label: int = 0
     other_label: int = 1
 
+    def change_rows(self, change: Callable[[TrainingSet], TrainingSet]) -> Worlds:
+        """Returns the worlds after a step that reads all rows of a training set together."""
+        absent, present = change(self.absent), change(self.present)
+        assert present.features is not None
+        return replace(self, absent=absent, present=present, canary=present.features[-1:])
 
-def make_worlds(shape: Shape, *, group: int, length: float, seed: int, label: int = 0) -> Worlds:
+
+def make_worlds(
+    shape: Shape,
+    *,
+    group: int,
+    length: float,
+    seed: int,
+    label: int = 0,
+    others_length: float = 1.0,
+    alone: bool = False,
+) -> Worlds:
     """Makes the two data sets.
 
     Args:
       group: the number of canaries, below n.
       length: a canary's norm before normalisation and clipping.
       label: the canaries' label; if rows have several labels, canaries have all labels.
+      others_length: the largest norm of other rows, relative to a canary's.
+      alone: True if no other row has the canaries' label, or any of several labels.
     """
     generator = open_stream(seed, "audit rows")
     others = min(OTHERS, shape.n - group)
@@ -74,41 +96,44 @@ def make_worlds(shape: Shape, *, group: int, length: float, seed: int, label: in
     rows[: others // 2] = direction * length
     labels = np.arange(others) % shape.num_classes
     labels[: others // 2] = (label + 1) % shape.num_classes
+    rows *= others_length
+    if alone:
+        labels[labels == label] = -1 if shape.multi_label else (label + 1) % shape.num_classes
     features = np.concatenate([rows, np.tile(direction * length, (group, 1))])
     return worlds_of(shape, features, np.concatenate([labels, [label] * group]), group)
 
 
-def alike_worlds(shape: Shape, *, group: int, seed: int) -> Worlds:
-    """Makes data sets of equal rows; each is centred by its exact mean, then rows get unit norm.
+def make_unusual_worlds(shape: Shape, *, length: float, seed: int) -> tuple[Worlds, Worlds]:
+    """Makes data sets where one canary is the longest row, and where it is alone in its class."""
+    return (
+        make_worlds(shape, group=1, length=length, seed=seed, others_length=0.5),
+        make_worlds(shape, group=1, length=length, seed=seed, alone=True),
+    )
 
-    This is a centring that epsilon does not cover. Without the canaries all rows become 0; with the
-    canaries each row has norm 1.
+
+def alike_worlds(shape: Shape, *, group: int, seed: int) -> Worlds:
+    """Makes data sets of rows that are equal, and of canaries that are their negative.
+
+    A centring by the exact mean turns all rows to 0 without the canaries, and none with them.
     """
     direction = open_stream(seed, "audit rows").standard_normal(shape.dimension).astype(np.float32)
     direction /= np.linalg.norm(direction)
     others = min(OTHERS, shape.n - group)
     labels = np.array([1 % shape.num_classes] * others + [0] * group)
     features = np.concatenate([np.tile(direction, (others, 1)), np.tile(-direction, (group, 1))])
-    return worlds_of(shape, features, labels, group, centre=True)
+    return worlds_of(shape, features, labels, group)
 
 
-def worlds_of(
-    shape: Shape,
-    features: np.ndarray,
-    labels: np.ndarray,
-    group: int,
-    *,
-    centre: bool = False,
-) -> Worlds:
+def worlds_of(shape: Shape, features: np.ndarray, labels: np.ndarray, group: int) -> Worlds:
     """Makes the two data sets from rows, of which the last `group` are the canaries."""
     others = len(features) - group
     label = int(labels[-1])
+    most = shape.rows_per_unit
+    sizes = np.concatenate([1 + np.arange(others) % most, np.full(group, most)])
     absent, present = features[:others], features
-    if centre:
-        absent, present = _centre_rows(absent), _centre_rows(present)
     return Worlds(
-        absent=_training_set(shape, absent, labels[:others], label),
-        present=_training_set(shape, present, labels, label),
+        absent=_training_set(shape, absent, labels[:others], sizes[:others], label),
+        present=_training_set(shape, present, labels, sizes, label),
         canaries=range(others, len(features)),
         canary=torch.from_numpy(present[-1:].copy()),
         label=label,
@@ -116,26 +141,20 @@ def worlds_of(
     )
 
 
-def _centre_rows(features: np.ndarray) -> np.ndarray:
-    """Returns rows minus their exact mean, then scaled to unit norm; zero rows stay zero."""
-    shifted = features - features.mean(axis=0, dtype=np.float64)
-    lengths = np.linalg.norm(shifted, axis=1, keepdims=True)
-    scaled: np.ndarray = np.where(lengths > 1e-6, shifted / np.maximum(lengths, 1e-6), 0 * shifted)
-    return scaled.astype(np.float32)
-
-
 def _training_set(
-    shape: Shape, features: np.ndarray, labels: np.ndarray, canary: int
+    shape: Shape,
+    features: np.ndarray,
+    labels: np.ndarray,
+    sizes: npt.NDArray[np.int64],
+    canary: int,
 ) -> TrainingSet:
-    """Returns a training set of n units, of which the first have rows: one line of `features`."""
-    each = shape.rows_per_unit
-    features, labels = features.repeat(each, axis=0), labels.repeat(each)
+    """Returns a training set of n units: one of `sizes` equal rows per line of `features`, then
+    units without rows."""
+    numbered = Units.number_units([f"{unit:06}" for unit in np.arange(len(sizes)).repeat(sizes)])
+    features, labels = features.repeat(sizes, axis=0), labels.repeat(sizes)
     rows = len(features)
-    units = Units(
-        members=np.arange(rows),
-        starts=np.minimum(np.arange(shape.n + 1) * each, rows),
-        weights=np.full(rows, 1 / each, dtype=np.float32),
-    )
+    missing = np.full(shape.n - len(sizes), rows)
+    units = replace(numbered, starts=np.concatenate([numbered.starts, missing]))
     if shape.multi_label:  # canaries have all labels, the other rows in their direction none
         hot = np.zeros((rows, shape.num_classes), dtype=np.uint8)
         hot[labels == canary] = 1

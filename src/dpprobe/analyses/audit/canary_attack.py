@@ -20,6 +20,9 @@ binomial, with a probability of at most (1 + total variation) / 2, for any distr
 The canaries' class changes from run to run, so that each class has canaries. A replay also tests
 the head: given the releases, the head must be the same on both data sets, because it may depend on
 the data only through the releases.
+
+A release is made without an observer, partly by other code. So one seed of each chunk of runs is
+trained again without: its head must have the same bits.
 """
 
 from __future__ import annotations
@@ -68,6 +71,7 @@ class Runs:
       used: by mechanism, the largest change of a sum by one canary, divided by the sensitivity.
       head_change: the largest difference between heads on the two data sets given the same
         releases, relative to the largest weight; 0 if correct.
+      unobserved_change: the same between heads of one seed, trained with an observer and without.
       noise: the tests of the noise.
     """
 
@@ -76,6 +80,7 @@ class Runs:
     bundle: Numbers
     used: Mapping[str, float]
     head_change: float = 0.0
+    unobserved_change: float = 0.0
     noise: Sequence[Outcome] = ()
 
 
@@ -85,8 +90,10 @@ class Attack:
 
     Attributes:
       worlds: pairs of data sets, which runs use in turn.
+      unusual: pairs of data sets for the exact tests and the noise; their scores are not counted.
       claim: the plan whose guarantee is tested; differs from `plan` only in controls.
       broken: how a control changes releases; None outside controls.
+      broken_unobserved: how a control changes releases without an observer.
       broken_head: how a control changes heads, given their training rows.
     """
 
@@ -94,14 +101,30 @@ class Attack:
     plan: Plan
     worlds: Sequence[Worlds]
     claim: Plan
+    unusual: Sequence[Worlds] = ()
     broken: Break | None = None
+    broken_unobserved: Break | None = None
     broken_head: Callable[[Heads, TrainingSet], Heads] | None = None
+
+    @property
+    def unusual_runs(self) -> list[tuple[Worlds, bool]]:
+        """The data sets of the runs besides the scored ones, and True if the canary is in."""
+        return [(worlds, present) for worlds in self.unusual for present in (False, True)]
 
     def train_and_score(
         self, seeds: Sequence[int], members: npt.NDArray[np.bool_], progress: Progress
     ) -> Runs:
+        """Trains and scores a run for each of `members`.
+
+        Args:
+          seeds: of these runs, and then of `unusual_runs`.
+        """
+        seeds, further = seeds[: len(members)], seeds[len(members) :]
         releases, bundle = np.empty(len(seeds)), np.empty(len(seeds))
         seen = _Seen(NoiseTests(self.claim))
+        with silent_progress():
+            for (worlds, present), seed in zip(self.unusual_runs, further, strict=True):
+                self._score_runs(worlds, [seed], present, seen)
         for worlds, present, chunk in self._split_runs(seeds, members):
             with silent_progress():
                 part = [seeds[place] for place in chunk]
@@ -113,6 +136,7 @@ class Attack:
             bundle=bundle,
             used=seen.used,
             head_change=seen.head_change,
+            unobserved_change=seen.unobserved_change,
             noise=seen.noise.list_results() if self.plan.selection is None else (),
         )
 
@@ -159,6 +183,10 @@ class Attack:
             heads = self._fit_heads(worlds, seeds, present, None)
             return [math.nan] * len(seeds), _compute_margins(heads, worlds)
         heads, recorder = self._train_heads(worlds, seeds, present=present)
+        if self.broken is None:
+            hidden = self.broken_unobserved and Recorder(self.broken_unobserved)
+            again = self._fit_heads(worlds, seeds[:1], present, hidden)
+            seen.unobserved_change = max(seen.unobserved_change, _compare_heads(heads, again))
         seen.noise.add_batches(recorder)
         joined = {seed: join_blocks(blocks) for seed, blocks in recorder.transcripts.items()}
         sums = {}
@@ -235,6 +263,7 @@ class _Seen:
     noise: NoiseTests
     used: dict[str, float] = field(default_factory=dict)
     head_change: float = 0.0
+    unobserved_change: float = 0.0
 
 
 def _compute_margins(heads: Heads, worlds: Worlds) -> Numbers:
@@ -247,15 +276,18 @@ def _compute_margins(heads: Heads, worlds: Worlds) -> Numbers:
 
 
 def _compare_heads(heads: Heads, others: Heads) -> float:
-    """Returns the largest difference of weights or of other released values.
+    """Returns the largest difference of weights or of other released values of the first seeds.
 
     The difference is relative to the largest number of each kind; infinite if a number is NaN.
+
+    Args:
+      others: of the same seeds, or of the first.
     """
     pairs = [(heads.weights, others.weights)]
     arrays = others.released_arrays()
     pairs += [(values, arrays[name]) for name, values in heads.released_arrays().items()]
     change = 0.0
-    for values, again in pairs:
+    for values, again in ((values[: len(again)], again) for values, again in pairs):
         if not np.array_equal(values, again):
             part = float(np.abs(values - again).max() / np.abs(values).max())
             change = math.inf if math.isnan(part) else max(change, part)

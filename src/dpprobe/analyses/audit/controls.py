@@ -7,26 +7,31 @@ test must refute the claim of the correct plan.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
+import numpy as np
 import torch
 
 from dpprobe.analyses.audit.canaries import Shape, alike_worlds, make_worlds
 from dpprobe.analyses.audit.canary_attack import Attack
 from dpprobe.analyses.audit.transcripts import Break, Release
 from dpprobe.heads.fitted import Heads
-from dpprobe.heads.normalisation import NoNormalisation
+from dpprobe.heads.normalisation import AroundCentre, NoNormalisation
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.training_set import TrainingSet
 
 CONTROLS = (
     "noise_off", "half_noise", "no_clipping", "half_sample_rate", "shared_noise",
     "unpriced_centre", "float_noise", "exact_class", "exact_first_step", "exact_bias",
-    "repeated_noise", "noise_of_another_run", "noise_by_data", "counts_in_bias",
+    "repeated_noise", "noise_of_another_run", "noise_by_data", "counts_in_bias", "faint_counts",
+    "noise_off_unobserved", "double_weight", "largest_norm", "classes_by_data",
 )  # fmt: skip
 # To simulate no clipping: the factor that raises the clipping norm, and the canary's norm.
 UNCLIPPED, LONG = 8.0, 1000.0
+# Relative to the largest weight: far below the noise, and above the rounding of float32.
+_FAINT = 1e-6
 _CLIPS = ("max_grad_norm", "max_row_norm")
 
 
@@ -54,9 +59,10 @@ def make_controls(attack: Attack, shape: Shape, *, group: int, seed: int) -> Ite
     """
 
     def break_releases(name: str, breaks: str, broken: Break) -> Control:
-        return Control(name=name, breaks=breaks, attack=replace(attack, broken=broken))
+        broken_attack = replace(attack, broken=broken, unusual=())
+        return Control(name=name, breaks=breaks, attack=broken_attack)
 
-    yield break_releases("noise_off", "no noise is added", lambda release, _: release.sums.clone())
+    yield break_releases("noise_off", "no noise is added", omit_noise)
     yield break_releases(
         "half_noise",
         "half of the noise is added",
@@ -67,10 +73,11 @@ def make_controls(attack: Attack, shape: Shape, *, group: int, seed: int) -> Ite
     yield break_releases(
         "shared_noise", "all classes, or features, get the same noise", share_noise
     )
+    alike = alike_worlds(shape, group=group, seed=seed).change_rows(centre_rows)
     yield Control(
         name="unpriced_centre",
         breaks="rows are centred by their exact mean, which epsilon does not cover",
-        attack=replace(attack, worlds=(alike_worlds(shape, group=group, seed=seed),)),
+        attack=replace(attack, worlds=(alike,), unusual=()),
     )
     breaks = "float32 noise is added to float64 sums instead of a rounded real Gaussian"
     if attack.method.is_exact:
@@ -97,8 +104,32 @@ def make_controls(attack: Attack, shape: Shape, *, group: int, seed: int) -> Ite
     yield Control(
         name="counts_in_bias",
         breaks="the exact numbers of rows of each class are added to the biases",
-        attack=replace(attack, broken_head=add_counts),
+        attack=replace(attack, broken_head=add_counts, unusual=()),
     )
+    yield Control(
+        name="faint_counts",
+        breaks="the exact numbers of rows of each class are added to the biases, far below noise",
+        attack=replace(attack, broken_head=partial(add_counts, share=_FAINT), unusual=()),
+    )
+    yield Control(
+        name="noise_off_unobserved",
+        breaks="no noise is added if no audit observes",
+        attack=replace(attack, broken_unobserved=omit_noise, unusual=()),
+    )
+    several = replace(shape, rows_per_unit=max(2, shape.rows_per_unit))
+    worlds = make_worlds(several, group=group, length=LONG, seed=seed)
+    yield Control(
+        name="double_weight",
+        breaks="the rows of a unit have twice their weight",
+        attack=replace(attack, worlds=(worlds.change_rows(double_weights),), unusual=()),
+    )
+    yield _make_norm_control(attack)
+    name, breaks = "classes_by_data", "classes are numbered by the labels that occur in the data"
+    if shape.multi_label:
+        reason = "rows have several labels, which have no numbers"
+        yield Control(name=name, breaks=breaks, reason=reason)
+    else:
+        yield Control(name=name, breaks=breaks, attack=_change_rows(attack, number_classes))
 
 
 def _make_unclipped_control(attack: Attack, shape: Shape, *, group: int, seed: int) -> Control:
@@ -123,8 +154,31 @@ def _make_unclipped_control(attack: Attack, shape: Shape, *, group: int, seed: i
     worlds = make_worlds(shape, group=group, length=LONG, seed=seed)
     plan = replace(attack.plan, mechanisms=mechanisms)
     return Control(
-        name=name, breaks=breaks, attack=replace(attack, method=loose, plan=plan, worlds=(worlds,))
+        name=name,
+        breaks=breaks,
+        attack=replace(attack, method=loose, plan=plan, worlds=(worlds,), unusual=()),
     )
+
+
+def _make_norm_control(attack: Attack) -> Control:
+    """Returns a control with a normalisation that reads all rows together."""
+    name, breaks = "largest_norm", "rows are scaled by the largest norm of all rows"
+    method = attack.method
+    if isinstance(method.normalize, AroundCentre):
+        reason = "the method's normalisation scales each row to unit norm first"
+        return Control(name=name, breaks=breaks, reason=reason)
+    if not method.normalize.priced:
+        method = method.model_copy(update={"normalize": NoNormalisation()})
+    changed = _change_rows(replace(attack, method=method), scale_rows)
+    return Control(name=name, breaks=breaks, attack=changed)
+
+
+def _change_rows(attack: Attack, change: Callable[[TrainingSet], TrainingSet]) -> Attack:
+    worlds, unusual = (
+        tuple(each.change_rows(change) for each in pairs)
+        for pairs in (attack.worlds, attack.unusual)
+    )
+    return replace(attack, worlds=worlds, unusual=unusual)
 
 
 def _make_sampling_control(attack: Attack) -> Control:
@@ -138,7 +192,11 @@ def _make_sampling_control(attack: Attack) -> Control:
         for item in plan.mechanisms
     )
     claim = replace(plan, mechanisms=halved)
-    return Control(name=name, breaks=breaks, attack=replace(attack, claim=claim))
+    return Control(name=name, breaks=breaks, attack=replace(attack, claim=claim, unusual=()))
+
+
+def omit_noise(release: Release, _: list[Release]) -> torch.Tensor:
+    return release.sums.clone()
 
 
 def share_noise(release: Release, _: list[Release]) -> torch.Tensor:
@@ -198,13 +256,50 @@ class _OneNoise:
         return release.sums + noise
 
 
-def add_counts(heads: Heads, data: TrainingSet) -> Heads:
-    """Adds the exact numbers of rows of each class to the biases."""
+def add_counts(heads: Heads, data: TrainingSet, *, share: float | None = None) -> Heads:
+    """Adds the exact numbers of rows of each class to the biases.
+
+    Args:
+      share: multiplies the numbers, relative to the largest weight; they are added whole if absent.
+    """
     labels = data.labels
     counts = labels.sum(0) if labels.ndim == 2 else labels.bincount(minlength=data.num_classes)
     weights = heads.weights.copy()
-    weights[..., -1] += counts.numpy()
+    largest = np.abs(weights).max(axis=(1, 2))[:, None]
+    weights[..., -1] += counts.numpy() * (1 if share is None else share * largest)
     return replace(heads, weights=weights)
+
+
+def double_weights(data: TrainingSet) -> TrainingSet:
+    """Doubles the weights of all rows of units with several rows."""
+    assert data.units is not None
+    weights = data.units.weights
+    doubled = np.where(weights < 1, 2 * weights, weights)
+    return data.replace_labels(data.labels, replace(data.units, weights=doubled))
+
+
+def centre_rows(data: TrainingSet) -> TrainingSet:
+    """Subtracts the rows' exact mean, then scales them to unit norm; zero rows stay zero."""
+    assert data.features is not None
+    shifted = data.features - data.features.double().mean(0)
+    norms = shifted.norm(dim=1, keepdim=True)
+    return _replace_features(data, torch.where(norms > 1e-6, shifted / norms, 0.0).float())
+
+
+def scale_rows(data: TrainingSet) -> TrainingSet:
+    """Divides rows by the largest norm of all rows."""
+    assert data.features is not None
+    return _replace_features(data, data.features / data.features.norm(dim=1).max())
+
+
+def _replace_features(data: TrainingSet, features: torch.Tensor) -> TrainingSet:
+    return TrainingSet(features, data.labels, data.num_classes, units=data.units)
+
+
+def number_classes(data: TrainingSet) -> TrainingSet:
+    """Numbers the classes by the labels that occur."""
+    assert data.units is not None
+    return data.replace_labels(data.labels.unique(return_inverse=True)[1], data.units)
 
 
 def _has_classes(release: Release) -> bool:

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpprobe.analyses.audit.bounds import accuracy_lower_bound, epsilon_lower_bound
-from dpprobe.analyses.audit.canaries import OTHERS, Shape, make_worlds
+from dpprobe.analyses.audit.canaries import OTHERS, Shape, make_unusual_worlds, make_worlds
 from dpprobe.analyses.audit.canary_attack import Attack, Runs
 from dpprobe.analyses.audit.controls import CONTROLS, Control, make_controls
 from dpprobe.analyses.audit.noise_tests import Outcome, smallest_caught_share
@@ -46,11 +46,13 @@ CONTROL_RUNS = (10, 40)
 # The share of all runs that set the threshold on a head's score; the other runs are tested.
 _PILOT = 0.25
 PROBABILITY = 0.95
-# The confidence at which all tests of an audit together refute a claim, and margins for rounding of
-# float32 sums and heads.
-REFUTED, _ROUND_OFF, _HEADS_ROUND_OFF = 0.999, 1e-5, 1e-4
+# The confidence at which all tests of an audit together refute a claim.
+REFUTED = 0.999
+# Margins for rounding: of a change's norm with exact and with float32 sums, and of float32 heads.
+# Without an observer these add sums and noise in another order.
+_EXACT_ROUND_OFF, _ROUND_OFF, _HEADS_ROUND_OFF = 1e-12, 1e-5, 1e-4
 # Tests that a correct mechanism always passes, so they use none of the error.
-EXACT_TESTS = ("sensitivity", "head_from_releases")
+EXACT_TESTS = ("sensitivity", "head_from_releases", "unobserved")
 JOINT, SAMPLED, HEADS = (
     "paired likelihood ratio of all releases",
     "white-box scores of all sampled steps",
@@ -146,7 +148,7 @@ def audited_shape(
     """Returns the size of the audited heads: near the cell's, and at most `LARGEST`.
 
     Rows have more features than there are classes, so that no sum with one row per class is square.
-    If units may have several rows, each has two.
+    If units may have several rows, a canary has three.
     """
     files = bool(method.input_files())
     every = files or method.counted_classes is not None
@@ -157,7 +159,7 @@ def audited_shape(
         dimension=dimension if fixed else max(min(dimension, most), least),
         num_classes=num_classes if every else min(num_classes, LARGEST.num_classes),
         multi_label=multi_label,
-        rows_per_unit=2 if plan.unit in plan.GROUPS else 1,
+        rows_per_unit=3 if plan.unit in plan.GROUPS else 1,
     )
 
 
@@ -212,6 +214,9 @@ class _Cell:
                     )
                     for label in self._canary_labels
                 ),
+                unusual=()
+                if self.plan.selection is not None
+                else make_unusual_worlds(self.shape, length=length, seed=self.seed),
             )
             for length in LENGTHS
         ]
@@ -224,7 +229,8 @@ class _Cell:
 
     def run_attack(self, attack: Attack, runs: int, name: str, label: str) -> Runs:
         members = open_stream(self.seed, f"audit membership, {name}").random(runs) < 0.5
-        seeds = [derived_seed(self.seed, f"audit {name} {run}") for run in range(runs)]
+        count = runs + len(attack.unusual_runs)
+        seeds = [derived_seed(self.seed, f"audit {name} {run}") for run in range(count)]
         with Progress(runs, label=label, unit="runs") as progress:
             return attack.train_and_score(seeds, members, progress)
 
@@ -282,12 +288,16 @@ class _Cell:
             return results
         correct, runs = _count_right_releases(test)
         moved = max(test.used.values(), default=0.0)
+        exact = self.method.is_exact
+        longest = 1 + (_EXACT_ROUND_OFF if exact else _ROUND_OFF)
+        apart = 0.0 if exact else _HEADS_ROUND_OFF
         return [
             Outcome("releases", float(binom.sf(correct - 1, runs, allowed))),
             *results,
             *test.noise,
-            Outcome("sensitivity", float(moved <= 1 + _ROUND_OFF)),
-            Outcome("head_from_releases", float(test.head_change <= _HEADS_ROUND_OFF)),
+            Outcome("sensitivity", float(moved <= longest)),
+            Outcome("head_from_releases", float(test.head_change == 0)),
+            Outcome("unobserved", float(test.unobserved_change <= apart)),
         ]
 
     def _factor_of_one_number(self, level: float) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -14,6 +16,7 @@ from dpprobe.analyses.audit.controls import (
     spare_bias,
 )
 from dpprobe.analyses.audit.transcripts import Release
+from dpprobe.heads.normalisation import AroundCentre
 from dpprobe.heads.options import MethodOptions
 from tests.support.audits import METHODS, head, plan_of
 
@@ -46,6 +49,7 @@ def cell_of(method: MethodOptions, *, runs: int = 40, seed: int = 5) -> white_bo
 def absent_controls(name: str, method: MethodOptions) -> set[str]:
     absent = set() if name.startswith("sampled") else {"half_sample_rate"}
     absent |= set() if method.is_exact else {"float_noise"}
+    absent |= {"largest_norm"} if isinstance(method.normalize, AroundCentre) else set()
     return absent | ({"repeated_noise"} if name == "least_squares" else set())
 
 
@@ -94,9 +98,26 @@ def test_every_control_is_caught(name: str) -> None:
         "noise_of_another_run": "runs",
         "noise_by_data": "sums",
         "counts_in_bias": "head_from_releases",
+        "faint_counts": "head_from_releases",
+        "noise_off_unobserved": "unobserved",
+        "double_weight": "sensitivity",
+        "largest_norm": "sensitivity",
+        "classes_by_data": "sensitivity",
     }.items():
         if expected[fault]:
             assert test in records[fault]["refuted_by"], (fault, records[fault])
+
+
+@pytest.mark.parametrize("fault", ["largest_norm", "classes_by_data"])
+def test_only_a_canary_unlike_all_other_rows_shows_what_is_taken_from_them(fault: str) -> None:
+    cell = cell_of(SEVEN["least_squares"])
+    controls = make_controls(cell.attack, cell.shape, group=cell.canary_count, seed=5)
+    control = next(each for each in controls if each.name == fault)
+    assert control.attack is not None
+    _, record = cell.attack_control(control, "test")
+    assert record["refuted_by"] == ["sensitivity"]
+    usual = replace(control, attack=replace(control.attack, unusual=()))
+    assert cell.attack_control(usual, "test")[1]["refuted_by"] == []
 
 
 @pytest.mark.parametrize("name", [*SEVEN, *OTHERS])
@@ -104,7 +125,7 @@ def test_a_right_mechanism_is_not_refuted(name: str) -> None:
     for seed in (1, 2):
         cell = cell_of((SEVEN | OTHERS)[name], seed=seed)
         test = cell.run_attack(cell.attack, 40, "runs", "test")
-        assert test.head_change == 0
+        assert test.head_change == test.unobserved_change == 0
         assert not white_box._list_refuting(cell.list_tests(test)), cell.list_tests(test)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from dpprobe.analyses.audit import canary_attack, white_box
 from dpprobe.analyses.audit.audit_record import AuditRecord
@@ -21,8 +22,11 @@ from dpprobe.errors import ConfigError
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.releases import Releases
 from tests.support.audit_records import write_audit
 from tests.support.audits import METHODS, head, plan_of, priced
 
@@ -72,7 +76,7 @@ def test_a_claim_lies_above_its_bound_and_all_controls_are_caught(
     assert box["in"] + box["out"] == box["runs"] == 200
     tried = {control["name"]: control.get("caught") for control in result.controls}
     absent = {
-        "least_squares": {"half_sample_rate", "repeated_noise"},
+        "least_squares": {"half_sample_rate", "repeated_noise", "largest_norm"},
         "sgd": {"half_sample_rate", "float_noise"},
     }
     if not sampled:
@@ -160,13 +164,13 @@ def test_a_method_s_width_is_kept_where_its_options_ask_for_it() -> None:
 
 
 @pytest.mark.parametrize("name", ["least_squares", "momentum_balanced"])
-def test_a_patient_of_two_images_uses_up_the_promise_and_no_more(name: str) -> None:
+def test_a_patient_of_three_images_uses_up_the_promise_and_no_more(name: str) -> None:
     plan = replace(plan_of(METHODS[name], N), unit="patient")
     box = audited(METHODS[name], plan, runs=40).white_box
     assert all(0.85 < used <= 1 + 1e-5 for used in box["sensitivity_used"].values())
     shape = white_box.audited_shape(METHODS[name], plan, 8, 3, False)
     worlds = make_worlds(shape, group=2, length=1.0, seed=1)
-    assert worlds.present.rows - worlds.absent.rows == 4
+    assert worlds.present.rows - worlds.absent.rows == 6
     assert worlds.present.n == N
 
 
@@ -181,13 +185,14 @@ def test_every_test_of_an_audit_can_refute_the_claim(calibrations: Path) -> None
     tests = cell.list_tests(test)
     assert not white_box._list_refuting(tests)
     names = [item.name for item in tests]
-    assert len(set(names)) == len(names) == 11
+    assert len(set(names)) == len(names) == 12
     perfect = np.where(test.members, 1.0, -1.0) * np.linspace(1.0, 1.1, 200)
     broken = {
         "releases": replace(test, releases=perfect),
         "head": replace(test, bundle=perfect),
-        "sensitivity": replace(test, used={"class_sums": 1.001}),
-        "head_from_releases": replace(test, head_change=0.01),
+        "sensitivity": replace(test, used={"class_sums": 1 + 1e-9}),
+        "head_from_releases": replace(test, head_change=1e-9),
+        "unobserved": replace(test, unobserved_change=1e-9),
     } | {
         name: replace(test, noise=[item._replace(p_value=0.0) if item.name == name else item
                                    for item in test.noise])
@@ -234,6 +239,61 @@ def test_heads_that_add_float32_noise_are_tested_as_real_numbers(calibrations: P
     ]
     words = [test.white_box["test"] for test in tests]
     assert words == [f"{white_box.JOINT}, as real numbers", white_box.JOINT]
+
+
+def test_float32_noise_may_round_otherwise_where_nobody_observes() -> None:
+    method = METHODS["sgd"]
+    cell = white_box._Cell(method, plan_of(method, N), Shape(
+        n=N, dimension=4, num_classes=2, multi_label=False), 5, 40, 0.95)  # fmt: skip
+    test = cell.run_attack(cell.attack, 40, "runs", "test")
+    for change, refuting in ((1e-6, []), (1e-3, ["unobserved"])):
+        tests = cell.list_tests(replace(test, unobserved_change=change))
+        assert white_box._list_refuting(tests) == refuting
+
+
+def no_noise(_self: Releases, _name: str, sums: GridSum, _deviation: float) -> torch.Tensor:
+    return sums.values
+
+
+def no_noise_ahead(self: Releases, _name: str, _step: float, *shape: int) -> list[Any]:
+    return [np.zeros(shape, dtype=np.int64) for _ in self.seeds]
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "fault"),
+    [
+        ("feature_covariance", "_release_at_once", no_noise),
+        ("exact_sgd", "_release_at_once", no_noise),
+        ("sampled_exact_sgd", "draw_ahead", no_noise_ahead),
+    ],
+)
+def test_a_release_without_noise_where_nobody_observes_refutes_the_claim(
+    name: str, part: str, fault: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Releases, part, fault)
+    box = audited(METHODS[name], plan_of(METHODS[name], N), runs=10).white_box
+    assert not box["holds"]
+    assert [test["name"] for test in box["tests"] if test["p_value"] == 0] == ["unobserved"]
+
+
+@pytest.mark.parametrize("count", ["each", "mean"])
+def test_wrong_weights_of_a_patient_s_images_refute_the_claim(
+    count: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice the weight, or that of a patient with the mean number of images."""
+
+    def number_units(names: list[str]) -> Units:
+        units = right(names)
+        weights = np.where(units.weights < 1, 2 * units.weights, 1)
+        if count == "mean":
+            weights = np.full_like(units.weights, units.count / len(names))
+        return replace(units, weights=weights.astype(np.float32))
+
+    right = Units.number_units
+    monkeypatch.setattr(Units, "number_units", number_units)
+    plan = replace(plan_of(METHODS["least_squares"], N), unit="patient")
+    box = audited(METHODS["least_squares"], plan, runs=10).white_box
+    assert not box["holds"]
 
 
 def test_what_cannot_be_audited_is_refused() -> None:
