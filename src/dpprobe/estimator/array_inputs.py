@@ -23,7 +23,7 @@ class ArrayError(DataError, ValueError):
 
 
 class MappedRows:
-    """A memory map or a dataset of h5py whose rows are read as float32; see `RowSource`."""
+    """An array, a memory map or a dataset of h5py whose rows are read as float32."""
 
     def __init__(self, rows: Any) -> None:
         self._rows = rows
@@ -33,6 +33,10 @@ class MappedRows:
         """Yields consecutive blocks of at most `rows` rows: (first row, [m, dimension])."""
         for start in range(0, self.rows, rows):
             yield start, np.array(self._rows[start : start + rows], dtype=np.float32)
+
+    def read_rows(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """Reads some rows, with ascending indices."""
+        return np.array(self._rows[rows], dtype=np.float32)
 
 
 def find_source(values: Any) -> RowSource | None:

@@ -45,7 +45,7 @@ from dpprobe.estimator.budget import Budget
 from dpprobe.estimator.calibration_folder import calibration_folder
 from dpprobe.estimator.fitted_head import Fit
 from dpprobe.estimator.pipeline_steps import list_steps_before
-from dpprobe.features.text_embeddings import check_classes as check_text_classes
+from dpprobe.estimator.private_rows import find_private_data, remember_head
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import check_inputs, fit_heads
 from dpprobe.heads.fitted import Heads
@@ -183,6 +183,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             torch.from_numpy(number_labels(labels, planned.classes)),
             num_classes=len(planned.classes),
             units=planned.units,
+            public=find_private_data(rows, [str(name) for name in planned.classes]).check_public(
+                planned.method
+            ),
         )
         if self.benchmark:
             seed = self._draw_seed()
@@ -198,6 +201,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             entry=entry,
             spent=spent,
         )
+        remember_head(heads.weights[0])
         self.plan_ = planned.plan
         self.classes_ = np.asarray(planned.classes)
         self.coef_ = heads.weights[0, :, :-1]
@@ -431,8 +435,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             n=rows if units is None else units.count, dimension=dimension, classes=len(classes)
         )
         method = self._decide_method(facts)
-        for path in method.input_files():
-            check_text_classes(Path(path), [str(name) for name in classes])
         plan = self._make_plan(method, facts)
         return _PlannedFit(
             classes=classes.tolist(),
@@ -464,8 +466,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             # the largest power of ten that is at most 1e-5 and 1 / (2 n)
             usual = min(1e-5, 10.0 ** math.floor(-math.log10(2 * n)))
             delta = usual if self.benchmark else self._budget.delta
-        if not self.benchmark and (fault := delta_fault(delta, n, unit=self.unit)):
-            raise PrivacyError(fault)
+        for limit in () if self.benchmark else (delta, self._budget.delta):
+            if fault := delta_fault(limit, n, unit=self.unit):
+                raise PrivacyError(fault)
         risk = self._read_risk()
         return DataFacts(
             n=n,

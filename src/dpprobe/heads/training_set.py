@@ -15,6 +15,7 @@ import torch
 
 from dpprobe.errors import DataError
 from dpprobe.heads.patient_groups import Units
+from dpprobe.heads.public_inputs import NOTHING_CHECKED, PublicInputs
 
 logger = logging.getLogger("dpprobe")
 
@@ -56,6 +57,7 @@ class TrainingSet:
       device: for a source's blocks; features in memory stay where they are.
       crops: reads other versions of the same rows, with equal labels and units; see `Rows.crops`.
       agreed_n: units of all sites, if the rows are those of one; see `sites.shared_sums`.
+      public: the public files that were compared with these rows.
 
     Raises:
       DataError: if shapes, types or labels are not these.
@@ -71,6 +73,7 @@ class TrainingSet:
         device: str | torch.device = "cpu",
         crops: Callable[[], Sequence[TrainingSet]] | None = None,
         agreed_n: int | None = None,
+        public: PublicInputs = NOTHING_CHECKED,
     ) -> None:
         self.features: torch.Tensor | None = None
         if isinstance(features, torch.Tensor):
@@ -97,6 +100,7 @@ class TrainingSet:
         self.n = local if agreed_n is None else agreed_n
         self.multi_label = labels.ndim == 2
         self.num_classes = num_classes
+        self.public = public
         self._read_crops = crops
         self._cache: dict[Hashable, object] = {}
 

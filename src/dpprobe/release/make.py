@@ -42,7 +42,6 @@ from dpprobe.artifacts import (
 from dpprobe.data.options import DatasetOptions, Headline
 from dpprobe.errors import ConfigError, DataError, PrivacyError, StoreError, WaitingError
 from dpprobe.features.feature_store import FeatureStore
-from dpprobe.features.text_embeddings import check_classes
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import check_plan, fit_heads
 from dpprobe.heads.fitted import Heads
@@ -707,14 +706,21 @@ class ReleaseTask:
             check_calibration_size(plan)
         if self.monitor_plan is not None:
             check_monitor_size(self.monitor_plan)
-        self._check_public()
+        private = PrivateData.of_study(
+            self.study,
+            dataset=self.options.dataset,
+            backbone=self.options.backbone,
+            class_names=self.stores[0].class_names,
+            manifests=(self.train, self.test),
+        )
+        inputs = replace(self.inputs, public=private.check_public(self.method))
         if self.running is not None:
             columns = self.stores[0].dimension + 1
             require_room(
                 self.ledger.path.parent, 2 * 8 * columns * (columns + self.stores[0].num_classes)
             )
         features = read_job_features(
-            self.inputs,
+            inputs,
             self.stores[1],
             device="cpu",
             memory_mb=self.study.features.memory_mb,
@@ -828,20 +834,6 @@ class ReleaseTask:
                 self.name, copies["rows"], "row" if self.unit == "image" else "patient",
                 copies["most"],
             )  # fmt: skip
-
-    def _check_public(self) -> None:
-        for path in self.method.input_files():
-            check_classes(Path(path), self.stores[0].class_names)
-        private = PrivateData(
-            dataset=self.options.dataset,
-            backbone=self.options.backbone,
-            manifests=(self.train, self.test),
-            datasets=tuple(self.study.datasets),
-            results=Path(self.study.results_dir),
-            tables=Path(self.study.data_dir),
-        )
-        private.check_files(self.method)
-        private.check_rows(self.method)
 
     def _draw_head(self, features: JobFeatures) -> tuple[Heads, Block, list[Block]]:
         """Draws all that is random: the head, and its test result, calibration and tables, if any.
