@@ -127,7 +127,7 @@ def describe_cohort(
         "units": total,
         "noise_growth": factorisation.noise_growth(place),
         "earlier": [dict(one) for one in earlier],
-        "words": f"{said} Each {unit} is in one cohort, whose epsilon covers {covered}.",
+        "words": f"{said} The epsilon of a {unit} of one cohort covers {covered}.",
     }
 
 
