@@ -6,7 +6,6 @@ of a study's cell, it computes the weights of that cell, bit for bit.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import numbers
 import secrets
@@ -26,7 +25,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from dpprobe.artifacts import hash_value
+from dpprobe.artifacts import hash_value, sha256_file
 from dpprobe.errors import BudgetError, ConfigError, PrivacyError
 from dpprobe.estimator.array_inputs import (
     SCORED_BYTES,
@@ -43,7 +42,7 @@ from dpprobe.estimator.array_inputs import (
 )
 from dpprobe.estimator.budget import Budget
 from dpprobe.estimator.calibration_folder import calibration_folder
-from dpprobe.estimator.fitted_head import Fit
+from dpprobe.estimator.fitted_head import Fit, hash_heads
 from dpprobe.estimator.pipeline_steps import list_steps_before
 from dpprobe.estimator.private_rows import find_private_data, remember_head
 from dpprobe.heads.facts import DataFacts
@@ -59,7 +58,7 @@ from dpprobe.privacy.limits import delta_fault
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.risk import Risk
 from dpprobe.privacy.statement import make_statement
-from dpprobe.release.ledger import Booking, Part, Spent, tell_of_entry
+from dpprobe.release.ledger import Booking, Part, tell_of_entry
 from dpprobe.training.plan_file import check_price, plan_method
 
 _HEAD = 0  # index of a private fit's only head; no random number derives from it
@@ -112,8 +111,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
     Attributes:
       classes_: [classes], sorted, as tools of scikit-learn assume.
       n_features_in_: the dimension of X.
-      coef_: float32 [classes, n_features_in_], for rows after the method's `normalize`.
-      intercept_: float32 [classes].
+      coef_: float32 [classes, n_features_in_], for rows after the method's `normalize`; read-only.
+      intercept_: float32 [classes], read-only.
       plan_: the mechanisms with their noise multipliers.
       fit_: the heads and the facts of their privacy statement.
     """
@@ -190,22 +189,25 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         if self.benchmark:
             seed = self._draw_seed()
             heads = fit_heads(planned.method, data, planned.plan, [seed], entropy=SEEDED)
-            entry, spent = None, None
+            booked: dict[str, Any] = {}
         else:
-            heads, entry, spent = self._fit_privately(planned, data)
+            heads, booked = self._fit_privately(planned, data)
         self.fit_ = Fit(
             method=planned.method,
             facts=planned.facts,
             plan=planned.plan,
+            classes=tuple(map(str, planned.classes)),
+            file_hashes={path: sha256_file(Path(path)) for path in planned.method.input_files()},
             heads=heads,
-            entry=entry,
-            spent=spent,
+            **booked,
         )
         remember_head(heads.weights[0])
         self.plan_ = planned.plan
         self.classes_ = np.asarray(planned.classes)
-        self.coef_ = heads.weights[0, :, :-1]
-        self.intercept_ = heads.weights[0, :, -1]
+        # copies: the bundle and predictions have the weights that were released
+        self.coef_ = heads.weights[0, :, :-1].copy()
+        self.intercept_ = heads.weights[0, :, -1].copy()
+        self.coef_.flags.writeable = self.intercept_.flags.writeable = False
         return self
 
     # scores and predictions
@@ -264,7 +266,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         """
         check_is_fitted(self)
         fit = self.fit_
-        if not self.benchmark:
+        if fit.is_private:
             # imported here: releases need more libraries than benchmarks
             from dpprobe.estimator.estimator_bundle import state_release
 
@@ -315,11 +317,12 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
           The folder.
 
         Raises:
-          PrivacyError: in benchmark mode, or if `each_by_itself` is not True.
+          PrivacyError: after a fit in benchmark mode, for weights that have changed since the fit,
+            or if `each_by_itself` is not True.
           ConfigError: if the folder exists, or a name cannot be used.
         """
         check_is_fitted(self)
-        if self.benchmark:
+        if not self.fit_.is_private:
             raise PrivacyError(
                 f"save_bundle: {_PROTECTS_NOTHING}Fit with benchmark=False and a budget, and save "
                 "that head"
@@ -330,7 +333,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         return write_release(
             Path(folder),
             self.fit_,
-            classes=[str(name) for name in self.classes_],
             dataset=dataset,
             external={
                 "family": "external",
@@ -554,7 +556,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             column=self._budget.column if self.unit in Plan.GROUPS else None,
         )
 
-    def _fit_privately(self, planned: _PlannedFit, data: TrainingSet) -> tuple[Heads, int, Spent]:
+    def _fit_privately(
+        self, planned: _PlannedFit, data: TrainingSet
+    ) -> tuple[Heads, dict[str, Any]]:
+        """Returns the heads, and what the budget holds of the fit."""
         budget = self._budget
         check_inputs(planned.method, data, planned.plan, [_HEAD])
         with _explain_searches():
@@ -568,8 +573,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             )
         with tell_of_entry(f"{entry} of the budget"):
             heads = fit_heads(planned.method, data, planned.plan, [_HEAD], entropy=SystemEntropy())
-        budget.close_fit(entry, hashlib.sha256(heads.weights.tobytes()).hexdigest())
-        return heads, entry, budget.compute_spent(planned.plan.delta)
+        digest = hash_heads(heads)
+        budget.close_fit(entry, digest)
+        spent = budget.compute_spent(planned.plan.delta)
+        return heads, {"entry": entry, "spent": spent, "digest": digest}
 
 
 @contextmanager

@@ -747,6 +747,7 @@ class ReleaseTask:
             ),
             units=self.list_units(),
             other_units_than=self.dataset.other_units_than,
+            datasets=self.study.datasets,
         )
         logger.info("release %s: recorded as entry %d", self.name, entry.number)
         if self.site is not None and self.agreement is not None:

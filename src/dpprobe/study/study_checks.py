@@ -158,11 +158,15 @@ def _check_release(study: Study, name: str) -> list[str]:
         and study.datasets[other].same_units_as != release.dataset
     ]
     other = dataset.same_units_as
-    known = other in study.datasets or (Path(study.data_dir) / str(other)).is_dir()
+    # the ledger of a dataset of another study, `release.ledger.LEDGER_FILE`
+    known = (
+        other in study.datasets or (Path(study.data_dir) / str(other) / "ledger.jsonl").is_file()
+    )
     if other is not None and (other == release.dataset or not known):
         faults.append(
             f"dataset {release.dataset}: same_units_as: {other}: write the name of another "
-            f"dataset of the study or in {study.data_dir}"
+            f"dataset of the study, or with releases in {study.data_dir}. Before the other "
+            f"dataset's first release, write `same_units_as: {release.dataset}` under it instead"
         )
     if release.evaluate:
         classes = dataset.count_classes() if release.evaluate.metric == "auc" else None
