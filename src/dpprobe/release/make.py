@@ -96,12 +96,12 @@ from dpprobe.release.packing import describe_head, pack_head
 from dpprobe.release.release_choice_price import choice_block
 from dpprobe.release.release_statement import published_options, release_statement
 from dpprobe.release.signing import read_private_key
-from dpprobe.release.site_part import ANOTHER_NAME, SitePart
+from dpprobe.release.site_part import SitePart
 from dpprobe.release.unit_hashes import Units, find_tables
 from dpprobe.release.usefulness import check_metric, check_usefulness
 from dpprobe.release.verification.predecessors import identify_bundle
 from dpprobe.sites.agreement import Agreement, Offer
-from dpprobe.sites.exchange import Exchange, keep_agreement
+from dpprobe.sites.exchange import ANOTHER_NAME, Exchange, keep_agreement
 from dpprobe.sites.shared_sums import SharedSums, SumsMissing
 from dpprobe.sites.site_folder import lock_folder, site_folder
 from dpprobe.study.options import EvaluateOptions, ReleaseOptions, SitesOptions
@@ -622,7 +622,7 @@ class ReleaseTask:
             if entry.state == "open" and self.site is not None:
                 raise PrivacyError(
                     f"release {self.name}: its data or features changed after it was recorded as "
-                    f"entry {entry.number} of {self.ledger.path}; restore them"
+                    f"entry {entry.number} of {self.ledger.path}; change them back"
                 )
             logger.warning(
                 "release %s: its data or features changed after it was made, but a release is "
@@ -782,7 +782,7 @@ class ReleaseTask:
         if entry is not None and entry.booking.sites != self.make_booking().sites:
             raise PrivacyError(
                 f"release {self.name}: entry {entry.number} of {self.ledger.path} is of another "
-                f"agreement of the sites; restore {self.site and self.site.private}. {ANOTHER_NAME}"
+                f"agreement of the sites; {ANOTHER_NAME}"
             )
         return entry
 
