@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from dpprobe.data.person_names import describe_alike, person_name
 from dpprobe.errors import DataError, PrivacyError
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.training_set import LONGEST_ROW, RowSource
@@ -132,18 +133,21 @@ def number_labels(labels: npt.NDArray[Any], classes: Sequence[Hashable]) -> npt.
 
 
 def number_groups(groups: Any, rows: int) -> Units:
-    """Returns the units of privacy by names of groups; raises PrivacyError for a missing name."""
-    import pandas as pd  # heavy: for this function alone
+    """Returns the units of privacy by names of groups, as in a study.
 
-    names = np.asarray(groups, dtype=object)  # as text, a missing name would become "nan"
-    if names.shape != (rows,):
+    Raises PrivacyError for a missing name, and for two names that are one number.
+    """
+    values = np.asarray(groups, dtype=object)
+    if values.shape != (rows,):
         raise PrivacyError(
-            f"groups: has shape {names.shape}, but X has {rows} rows; pass one name per row"
+            f"groups: has shape {values.shape}, but X has {rows} rows; pass one name per row"
         )
-    missing = pd.isna(names) | [not str(name).strip() for name in names]
-    if missing.any():
+    names = [person_name(value) for value in values]
+    if "" in names:
         raise PrivacyError(
-            f"groups: row {missing.argmax()} has no name, so its group is unknown; name its "
+            f"groups: row {names.index('')} has no name, so its group is unknown; name its "
             "group, or leave the row out"
         )
-    return Units.number_units([str(name) for name in names])
+    if alike := describe_alike(dict.fromkeys(names)):
+        warnings.warn(alike, stacklevel=5)
+    return Units.number_units(names)

@@ -202,16 +202,6 @@ def test_groups_are_told_apart_by_their_names() -> None:
     assert number_groups(np.array([7, 8, 7]), 3).count == 2
 
 
-@pytest.mark.parametrize(
-    "missing", [None, float("nan"), pd.NA, pd.NaT, np.datetime64("NaT"), "", "  "]
-)
-@pytest.mark.parametrize("others", [["a", "b"], [1.0, 2.0]])
-def test_a_missing_name_is_no_name(missing: Any, others: list[Any]) -> None:
-    """As text, NaN would be a person named "nan", who owns all rows without a name."""
-    with pytest.raises(PrivacyError, match="row 2 has no name, so its group is unknown"):
-        number_groups([*others, missing], 3)
-
-
 def test_each_row_has_a_group() -> None:
     with pytest.raises(PrivacyError, match=r"groups: has shape \(2,\), but X has 3 rows"):
         number_groups(["a", "b"], 3)
