@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -56,13 +57,25 @@ def read_source(source: RowSource) -> npt.NDArray[np.float32]:
     return rows
 
 
+@contextmanager
+def hide_values() -> Iterator[None]:
+    """Replaces NumPy's error that quotes a text among the numbers, because values are private."""
+    try:
+        yield
+    except ValueError as error:
+        if "could not convert" not in str(error):
+            raise
+        raise ArrayError("X: a value is a text, not a number; pass numbers") from None
+
+
 def join_blocks(values: Any) -> Any:
     """Returns an iterator's blocks [m, d], or a tensor, as one array; other values unchanged."""
     if isinstance(values, torch.Tensor):
         return values.detach().cpu().numpy()
     if not isinstance(values, Iterator):
         return values
-    blocks = [np.asarray(block, dtype=np.float32) for block in values]
+    with hide_values():
+        blocks = [np.asarray(block, dtype=np.float32) for block in values]
     if not blocks:
         raise ArrayError("X: this iterator has no blocks, or was already read; pass a new iterator")
     shapes = {block.shape[1:] for block in blocks}
@@ -124,10 +137,11 @@ def number_labels(labels: npt.NDArray[Any], classes: Sequence[Hashable]) -> npt.
     known, inverse = np.unique(labels, return_inverse=True)
     try:
         codes = np.array([places[label] for label in known.tolist()], dtype=np.int64)
-    except KeyError as error:
+    except KeyError:
+        # Without the label, which is private.
         raise ArrayError(
-            f"y: label {error.args[0]!r} is not in classes {list(classes)}; correct y, or add the "
-            "label to classes, without looking at the data"
+            f"y: a label is not in classes {list(classes)}; correct y, or add the label to "
+            "classes, without looking at the data"
         ) from None
     return codes[inverse]
 
