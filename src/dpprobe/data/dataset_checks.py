@@ -12,7 +12,8 @@ import numpy as np
 from dpprobe.counted_nouns import count_noun
 from dpprobe.data.alike_names import find_alike, in_words
 from dpprobe.data.class_units import RARE
-from dpprobe.data.group_columns import BLANKS, MISSING_CODE, group_name, warn_of_code
+from dpprobe.data.group_columns import MISSING_CODE, group_name, warn_of_code
+from dpprobe.data.person_names import describe_alike
 from dpprobe.data.problems import SHOWN, Problems
 
 if TYPE_CHECKING:
@@ -234,19 +235,8 @@ class Checks:
                 )
             for value in filter(MISSING_CODE.fullmatch, values):
                 warn_of_code(group_name(column), value, "is a separate group")
-        if blanks := [name for name in self._units if name.lower() in BLANKS]:
-            logger.warning(
-                "patients: %s often stands for a blank, but all images with this name count as "
-                "one patient: leave the field blank to list these rows, or name each patient",
-                in_words(blanks),
-            )
-        doubtful = find_alike(self._units)
-        if doubtful:
-            logger.warning(
-                "patients: %d names differ from another name only in case or spaces, such as %s; "
-                "each name counts as a patient: use one spelling per person",
-                len(doubtful), in_words(doubtful[0]),
-            )  # fmt: skip
+        if alike := describe_alike(self._units):
+            logger.warning("%s", alike)
 
     def _check_classes(self, split: str, per_class: np.ndarray) -> None:
         names = [self._class_names[k] for k in np.flatnonzero(per_class == 0).tolist()]

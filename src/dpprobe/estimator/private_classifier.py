@@ -34,6 +34,7 @@ from dpprobe.estimator.array_inputs import (
     check_classes,
     clear_unusable,
     find_source,
+    hide_values,
     join_blocks,
     number_groups,
     number_labels,
@@ -413,9 +414,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             rows: npt.NDArray[np.float32] | RowSource = source
         else:
             # a copy, because training replaces unusable rows by zeros
-            rows, labels = validate_data(
-                self, X, y, dtype=np.float32, order="C", copy=True, ensure_all_finite=False
-            )
+            with hide_values():
+                rows, labels = validate_data(
+                    self, X, y, dtype=np.float32, order="C", copy=True, ensure_all_finite=False
+                )
         check_classification_targets(labels)
         return rows, np.asarray(labels)
 

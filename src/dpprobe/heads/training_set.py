@@ -149,10 +149,10 @@ class TrainingSet:
         for start, block in self._raw_blocks(BLOCK_BYTES):
             lengths[start : start + len(block)] = row_lengths(block)
         unusable = ~(lengths <= LONGEST_ROW) | ((lengths > 0) & (lengths < SHORTEST_ROW))
-        count = int(unusable.sum())
-        if count:
+        if unusable.any():
+            # Without their number, which a private fit must not tell.
             logger.warning(
-                "%d training rows contain NaN, infinity, huge or tiny values: left out", count
+                "training rows with NaN, infinity, huge or tiny values count as rows of zeros"
             )
             lengths[unusable] = math.inf
             if self.features is not None:
@@ -196,15 +196,11 @@ def _check_labels(labels: torch.Tensor, rows: int, num_classes: int) -> None:
             f"training labels: {labels.dtype} {tuple(labels.shape)}; int64 [{rows}] or, for "
             f"several labels per row, uint8 [{rows}, {num_classes}] is needed"
         )
-    lowest, highest = int(labels.min()), int(labels.max())
-    if labels.ndim == 2 and highest > 1:
+    highest = 1 if labels.ndim == 2 else num_classes - 1
+    if int(labels.min()) < 0 or int(labels.max()) > highest:
+        # Without the label, which is private.
         raise DataError(
-            f"training labels: values up to {highest}; with several labels per row, each is 0 or 1"
-        )
-    if lowest < 0 or (labels.ndim == 1 and highest >= num_classes):
-        raise DataError(
-            f"training labels: from {lowest} to {highest}; with {num_classes} classes they "
-            f"go from 0 to {num_classes - 1}"
+            f"training labels: one is not a number from 0 to {highest}; prepare the dataset again"
         )
 
 

@@ -823,17 +823,15 @@ class ReleaseTask:
             raise
 
     def _warn_of_copies(self) -> None:
-        """Warns of pictures that belong to several units; the bundle must not count them."""
+        """Warns of pictures that belong to several units, without their number."""
         copies = (self.stores[0].copies or {}).get(self.unit)
         if copies and copies["rows"]:
             logger.warning(
-                "release %s: %d training rows repeat the picture of another %s, and one picture "
-                "occurs under %d: the guarantee for such a picture is the weaker guarantee for a "
-                "group; for the full guarantee, remove the copies listed in problems.csv beside "
-                "the split tables, and make a release with another name. The bundle does not "
-                "state the number of copies",
-                self.name, copies["rows"], "row" if self.unit == "image" else "patient",
-                copies["most"],
+                "release %s: training rows repeat the picture of another %s: the guarantee for "
+                "such a picture is the weaker guarantee for a group; for the full guarantee, "
+                "remove the copies listed in problems.csv beside the split tables, and make a "
+                "release with another name",
+                self.name, "row" if self.unit == "image" else "patient",
             )  # fmt: skip
 
     def _draw_head(self, features: JobFeatures) -> tuple[Heads, Block, list[Block]]:

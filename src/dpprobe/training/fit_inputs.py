@@ -61,10 +61,9 @@ class FitInputs:
         if images is None:
             return
         names = self._require_names(f"max_images_per_patient: {images}")
-        most = max(Counter(names).values())
-        if most > images:
+        if max(Counter(names).values()) > images:
             raise DataError(
-                f"{self.store.path}: max_images_per_patient is {images}, but a patient has {most} "
+                f"{self.store.path}: max_images_per_patient is {images}, but a patient has more "
                 "training images; delete the dataset's split tables and run again"
             )
 
