@@ -413,7 +413,7 @@ class ReleaseTask:
         )
         check_plan(self.method, plan)
         check_price(plan)
-        return plan if self.site is None else self.site.price_shares(plan)
+        return self._price_shares(plan)
 
     @cached_property
     def test_plan(self) -> Plan | None:
@@ -450,7 +450,14 @@ class ReleaseTask:
     @cached_property
     def test_price(self) -> Plan | None:
         """One plan of all that reads the test units; None if nothing does."""
-        return compose_test_price(self.test_plan, self.calibration_plan, self.monitor_plan)
+        return self._compose_price(self.test_plan, self.calibration_plan, self.monitor_plan)
+
+    def _compose_price(self, *plans: Plan | None) -> Plan | None:
+        together = compose_test_price(*plans)
+        return None if together is None else self._price_shares(together)
+
+    def _price_shares(self, plan: Plan) -> Plan:
+        return plan if self.site is None else self.site.price_shares(plan)
 
     def _plan_test(self, mechanisms: tuple[Mechanism, ...], epsilon: float) -> Plan:
         plan = calibrate(
@@ -465,7 +472,7 @@ class ReleaseTask:
         check_price(plan)
         if fault := delta_fault(plan.delta, plan.n, unit=plan.unit):
             raise PrivacyError(f"release {self.name}: test {plan.unit}s: {fault}")
-        return plan if self.site is None else self.site.price_shares(plan)
+        return self._price_shares(plan)
 
     def _hash_data(self) -> str:
         train, test = self.stores
@@ -924,7 +931,7 @@ class ReleaseTask:
         self, heads: Heads, features: JobFeatures, shared: SharedSums | None
     ) -> dict[str, Any] | None:
         plan = self.calibration_plan
-        together = compose_test_price(self.test_plan, plan)
+        together = self._compose_price(self.test_plan, plan)
         if plan is None or together is None:
             return None
         words = calibration_words(self.unit, plan, together)

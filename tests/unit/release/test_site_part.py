@@ -14,6 +14,7 @@ import pytest
 from safetensors import safe_open
 
 from dpprobe.errors import ConfigError, PrivacyError, WaitingError
+from dpprobe.privacy.accountants import compute_epsilon
 from dpprobe.release import bundle
 from dpprobe.release.site_part import SitePart
 from dpprobe.release.verification.verify import verify_bundle
@@ -154,6 +155,16 @@ def test_sites_with_other_options_do_not_begin(
     with pytest.raises(PrivacyError, match=words):
         sites[0].task().run()
     assert sites[0].ledger.read_entries() == []
+
+
+def test_the_joint_price_of_test_units_has_the_penalty_of_shares(tmp_path: Path) -> None:
+    sites = make_sites(tmp_path, evaluate={"epsilon": 2}, monitor={"epsilon": 2})
+    agree(sites)
+    priced = sites[0].task().test_price
+    assert priced is not None
+    assert len(priced.mechanisms) > 1
+    alone = compute_epsilon(priced.mechanisms, priced.delta, "pld")
+    assert priced.realised_epsilon > alone
 
 
 def test_a_site_cannot_change_its_mind_after_all_have_agreed(tmp_path: Path) -> None:
