@@ -107,6 +107,7 @@ from dpprobe.sites.shared_sums import SharedSums, SumsMissing
 from dpprobe.sites.site_folder import lock_folder, site_folder
 from dpprobe.study.options import EvaluateOptions, ReleaseOptions, SitesOptions
 from dpprobe.study.study import Study
+from dpprobe.study.study_checks import release_faults
 from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.job_features import JobFeatures, read_job_features
 from dpprobe.training.plan_file import check_price, plan_method
@@ -329,6 +330,10 @@ class ReleaseTask:
             "delta": self.delta,
             "accountant": self.study.accountant,
             "version of dpprobe": code_version(),
+            "split rule": self.dataset.split_rule(),
+            "subsample": self.dataset.public_subsample(),
+            "cohort": self.options.cohort,
+            "horizon": self.options.horizon,
             "images per patient": self.study.dataset_patients(self.options.dataset),
             "evaluate": evaluate,
             "calibrate": calibrate,
@@ -345,6 +350,7 @@ class ReleaseTask:
             raise ConfigError(f"release {self.name}: has no `sites`, so there is nothing to offer")
         with lock_folder(self.site.private):
             self._drop_abandoned()
+            self._check_study()
             if (entry := self.ledger.entry_of(self.name)) is None:
                 self.site.drop_agreement()
             return self.site.make_offer(n=self._own_n, test_n=self._own_test_n, entry=entry)
@@ -429,8 +435,6 @@ class ReleaseTask:
     def calibration_plan(self) -> Plan | None:
         """The plan of a calibration; None without one, and if it uses the counts of the AUC."""
         store, options = self.stores[1], self.options
-        if fault := options.calibration_fault(multi_label=store.multi_label):
-            raise ConfigError(f"release {self.name}: {fault}")
         if options.calibrate is None or options.calibrate.epsilon is None:
             return None
         mechanisms = calibration_mechanisms(
@@ -684,6 +688,7 @@ class ReleaseTask:
 
     def make_release(self) -> None:
         """Checks, books, trains, packs and publishes."""
+        self._check_study()
         if fault := self.study.release_delta_fault(self.name, self.plan.n):
             raise PrivacyError(fault)
         if self.plan.patients is not None:
@@ -772,6 +777,15 @@ class ReleaseTask:
             )  # fmt: skip
             self._close_entry(entry, staged)
             self._publish_bundle(staged)
+
+    def _check_study(self) -> None:
+        """Raises ConfigError for a fault of the release, before a site's offer and any booking."""
+        store = self.stores[0]
+        faults = release_faults(
+            self.study, self.name, multi_label=store.multi_label, classes=store.num_classes
+        )
+        if faults:
+            raise ConfigError("\n".join(faults))
 
     def _find_open(self) -> Entry | None:
         """Returns the open entry of a release of several sites, which resumes with its secret.

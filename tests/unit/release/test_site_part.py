@@ -142,6 +142,8 @@ def test_a_message_is_masked_and_the_total_has_the_noise_of_the_plan(tmp_path: P
         ({"method": "covariance"}, "another method"),
         ({"delta": 1e-5}, "another delta"),
         ({"evaluate": {"epsilon": 1}}, "another evaluate"),
+        ({"more": {"split_seed": 1}}, "another split rule"),
+        ({"more": {"subsample": {"fraction": 0.5}}}, "another subsample"),
         ({"sites": {"colluders": 2}}, "another colluders"),
         ({"sites": {"aggregator": "east"}}, "another aggregator"),
     ],
@@ -153,6 +155,29 @@ def test_sites_with_other_options_do_not_begin(
     for site in sites:
         site.task(**({} if site is sites[0] else changes)).make_offer()
     with pytest.raises(PrivacyError, match=words):
+        sites[0].task().run()
+    assert sites[0].ledger.read_entries() == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"more": {"split_by": "class"}}, "split_by: class chooses test rows by their rank"),
+        ({"cohort": "2025", "horizon": 4}, "sites: not possible with `cohort`"),
+        ({"method": "search"}, "sites cannot search together"),
+    ],
+)
+def test_a_fault_of_the_release_stops_a_site_before_its_offer_and_before_it_books(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    """Also if nobody checked the study: a split by class priced at epsilon 1 costs 2.21."""
+    sites = make_sites(tmp_path, **changes)
+    with pytest.raises(ConfigError, match=words):
+        sites[0].task().make_offer()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dpprobe.release.make.release_faults", lambda *_, **__: [])
+        agree(sites)
+    with pytest.raises(ConfigError, match=words):
         sites[0].task().run()
     assert sites[0].ledger.read_entries() == []
 
@@ -250,14 +275,6 @@ def test_a_site_that_cannot_send_does_not_book(tmp_path: Path) -> None:
     with pytest.raises(PrivacyError, match="of another agreement"):
         east.task().run()
     assert east.ledger.read_entries() == []
-
-
-def test_a_search_is_refused_before_it_is_booked(tmp_path: Path) -> None:
-    sites = make_sites(tmp_path, method="search")
-    agree(sites)
-    with pytest.raises(ConfigError, match="sites cannot search together"):
-        sites[0].task().run()
-    assert sites[0].ledger.read_entries() == []
 
 
 def test_a_lost_secret_stops_a_site(tmp_path: Path) -> None:
