@@ -106,6 +106,7 @@ from dpprobe.sites.shared_sums import SharedSums, SumsMissing
 from dpprobe.sites.site_folder import lock_folder, site_folder
 from dpprobe.study.options import EvaluateOptions, ReleaseOptions, SitesOptions
 from dpprobe.study.study import Study
+from dpprobe.study.study_checks import release_faults
 from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.job_features import JobFeatures, read_job_features
 from dpprobe.training.plan_file import check_price, plan_method
@@ -328,6 +329,10 @@ class ReleaseTask:
             "delta": self.delta,
             "accountant": self.study.accountant,
             "version of dpprobe": code_version(),
+            "split rule": self.dataset.split_rule(),
+            "subsample": self.dataset.public_subsample(),
+            "cohort": self.options.cohort,
+            "horizon": self.options.horizon,
             "images per patient": self.study.dataset_patients(self.options.dataset),
             "evaluate": evaluate,
             "calibrate": calibrate,
@@ -344,6 +349,7 @@ class ReleaseTask:
             raise ConfigError(f"release {self.name}: has no `sites`, so there is nothing to offer")
         with lock_folder(self.site.private):
             self._drop_abandoned()
+            self._check_study()
             if (entry := self.ledger.entry_of(self.name)) is None:
                 self.site.drop_agreement()
             return self.site.make_offer(n=self._own_n, test_n=self._own_test_n, entry=entry)
@@ -412,7 +418,7 @@ class ReleaseTask:
         )
         check_plan(self.method, plan)
         check_price(plan)
-        return plan if self.site is None else self.site.price_shares(plan)
+        return self._price_shares(plan)
 
     @cached_property
     def test_plan(self) -> Plan | None:
@@ -428,8 +434,6 @@ class ReleaseTask:
     def calibration_plan(self) -> Plan | None:
         """The plan of a calibration; None without one, and if it uses the counts of the AUC."""
         store, options = self.stores[1], self.options
-        if fault := options.calibration_fault(multi_label=store.multi_label):
-            raise ConfigError(f"release {self.name}: {fault}")
         if options.calibrate is None or options.calibrate.epsilon is None:
             return None
         mechanisms = calibration_mechanisms(
@@ -449,7 +453,14 @@ class ReleaseTask:
     @cached_property
     def test_price(self) -> Plan | None:
         """One plan of all that reads the test units; None if nothing does."""
-        return compose_test_price(self.test_plan, self.calibration_plan, self.monitor_plan)
+        return self._compose_price(self.test_plan, self.calibration_plan, self.monitor_plan)
+
+    def _compose_price(self, *plans: Plan | None) -> Plan | None:
+        together = compose_test_price(*plans)
+        return None if together is None else self._price_shares(together)
+
+    def _price_shares(self, plan: Plan) -> Plan:
+        return plan if self.site is None else self.site.price_shares(plan)
 
     def _plan_test(self, mechanisms: tuple[Mechanism, ...], epsilon: float) -> Plan:
         plan = calibrate(
@@ -464,7 +475,7 @@ class ReleaseTask:
         check_price(plan)
         if fault := delta_fault(plan.delta, plan.n, unit=plan.unit):
             raise PrivacyError(f"release {self.name}: test {plan.unit}s: {fault}")
-        return plan if self.site is None else self.site.price_shares(plan)
+        return self._price_shares(plan)
 
     def _hash_data(self) -> str:
         train, test = self.stores
@@ -676,6 +687,7 @@ class ReleaseTask:
 
     def make_release(self) -> None:
         """Checks, books, trains, packs and publishes."""
+        self._check_study()
         if fault := self.study.release_delta_fault(self.name, self.plan.n):
             raise PrivacyError(fault)
         if self.plan.patients is not None:
@@ -772,6 +784,15 @@ class ReleaseTask:
             )  # fmt: skip
             self._close_entry(entry, staged)
             self._publish_bundle(staged)
+
+    def _check_study(self) -> None:
+        """Raises ConfigError for a fault of the release, before a site's offer and any booking."""
+        store = self.stores[0]
+        faults = release_faults(
+            self.study, self.name, multi_label=store.multi_label, classes=store.num_classes
+        )
+        if faults:
+            raise ConfigError("\n".join(faults))
 
     def _find_open(self) -> Entry | None:
         """Returns the open entry of a release of several sites, which resumes with its secret.
@@ -915,7 +936,7 @@ class ReleaseTask:
         self, heads: Heads, features: JobFeatures, shared: SharedSums | None
     ) -> dict[str, Any] | None:
         plan = self.calibration_plan
-        together = compose_test_price(self.test_plan, plan)
+        together = self._compose_price(self.test_plan, plan)
         if plan is None or together is None:
             return None
         words = calibration_words(self.unit, plan, together)

@@ -15,6 +15,7 @@ import pytest
 from safetensors import safe_open
 
 from dpprobe.errors import ConfigError, PrivacyError, WaitingError
+from dpprobe.privacy.accountants import compute_epsilon
 from dpprobe.privacy.releases import add_rounded_noise
 from dpprobe.release import bundle
 from dpprobe.release.site_part import SitePart
@@ -147,6 +148,8 @@ def test_a_message_is_masked_and_the_total_has_the_noise_of_the_plan(tmp_path: P
         ({"method": "covariance"}, "another method"),
         ({"delta": 1e-5}, "another delta"),
         ({"evaluate": {"epsilon": 1}}, "another evaluate"),
+        ({"more": {"split_seed": 1}}, "another split rule"),
+        ({"more": {"subsample": {"fraction": 0.5}}}, "another subsample"),
         ({"sites": {"colluders": 2}}, "another colluders"),
         ({"sites": {"aggregator": "east"}}, "another aggregator"),
     ],
@@ -160,6 +163,39 @@ def test_sites_with_other_options_do_not_begin(
     with pytest.raises(PrivacyError, match=words):
         sites[0].task().run()
     assert sites[0].ledger.read_entries() == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"more": {"split_by": "class"}}, "split_by: class chooses test rows by their rank"),
+        ({"cohort": "2025", "horizon": 4}, "sites: not possible with `cohort`"),
+        ({"method": "search"}, "sites cannot search together"),
+    ],
+)
+def test_a_fault_of_the_release_stops_a_site_before_its_offer_and_before_it_books(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    """Also if nobody checked the study: a split by class priced at epsilon 1 costs 2.21."""
+    sites = make_sites(tmp_path, **changes)
+    with pytest.raises(ConfigError, match=words):
+        sites[0].task().make_offer()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dpprobe.release.make.release_faults", lambda *_, **__: [])
+        agree(sites)
+    with pytest.raises(ConfigError, match=words):
+        sites[0].task().run()
+    assert sites[0].ledger.read_entries() == []
+
+
+def test_the_joint_price_of_test_units_has_the_penalty_of_shares(tmp_path: Path) -> None:
+    sites = make_sites(tmp_path, evaluate={"epsilon": 2}, monitor={"epsilon": 2})
+    agree(sites)
+    priced = sites[0].task().test_price
+    assert priced is not None
+    assert len(priced.mechanisms) > 1
+    alone = compute_epsilon(priced.mechanisms, priced.delta, "pld")
+    assert priced.realised_epsilon > alone
 
 
 def test_a_site_cannot_change_its_mind_after_all_have_agreed(tmp_path: Path) -> None:
@@ -329,14 +365,6 @@ def test_a_restored_private_folder_tells_no_difference_of_sums(
     (east.exchange / "first/sums-3.east.safetensors").unlink()
     run_until_waiting(north, "round 3")
     assert restore_and_run()[0] == message
-
-
-def test_a_search_is_refused_before_it_is_booked(tmp_path: Path) -> None:
-    sites = make_sites(tmp_path, method="search")
-    agree(sites)
-    with pytest.raises(ConfigError, match="sites cannot search together"):
-        sites[0].task().run()
-    assert sites[0].ledger.read_entries() == []
 
 
 def test_a_lost_secret_stops_a_site(tmp_path: Path) -> None:
