@@ -67,9 +67,9 @@ class _File:
                     if isinstance(part, ast.FunctionDef):
                         self.functions[f"{self.name}:{node.name}.{part.name}"] = part
         self.imports = {
-            alias.asname or alias.name: (node.module.split(".")[1:], alias.name)
+            alias.asname or alias.name: ((node.module or "").split(".")[1:], alias.name)
             for node in ast.walk(tree)
-            if isinstance(node, ast.ImportFrom) and node.module.startswith("dpprobe.")
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dpprobe.")
             for alias in node.names
         }
 

@@ -179,7 +179,7 @@ class PrivateData:
         weights = _read_heads(path)
         if weights is None or len(weights) != 1 or not weights.any():
             return None
-        if any(_heads_match(np.float64(head)[None], weights) for head in self.heads):
+        if any(_heads_match(head[None].astype(np.float64), weights) for head in self.heads):
             return "the weights of a head that this process fitted on private rows"
         for dataset in self.datasets:
             for cell in self._list_made("cells", dataset, f"*/*/eps-*/{WEIGHTS_FILE}"):

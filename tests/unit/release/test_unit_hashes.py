@@ -155,6 +155,7 @@ def test_a_unit_of_two_cohorts_pays_for_sums_that_meet(
         ledger.book_release(last[1], limits)
     ledger.book_release(last[1], FREE)
     spent = ledger.compute_spent(DELTA)
+    assert limits.max_epsilon is not None
     assert spent.epsilon > limits.max_epsilon
     wanted = math.hypot(2 / sigma, math.sqrt(8) / 100)  # gradients have noise of their own
     assert spent.epsilon == pytest.approx(gaussian_epsilon(wanted, DELTA), rel=1e-4)
