@@ -45,6 +45,7 @@ from dpprobe.estimator.budget import Budget
 from dpprobe.estimator.calibration_folder import calibration_folder
 from dpprobe.estimator.fitted_head import Fit
 from dpprobe.estimator.pipeline_steps import list_steps_before
+from dpprobe.estimator.row_copies import warn_of_copies
 from dpprobe.features.text_embeddings import check_classes as check_text_classes
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import check_inputs, fit_heads
@@ -178,6 +179,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             with _explain_searches():
                 self._budget.check_fit(self._make_booking(planned))
             rows, labels = self._check_rows(X, y)
+            warn_of_copies(rows, planned.units)
         data = TrainingSet(
             _read_features(rows, planned.plan),
             torch.from_numpy(number_labels(labels, planned.classes)),
