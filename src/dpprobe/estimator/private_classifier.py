@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import Tags, get_tags
+from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
@@ -43,9 +43,10 @@ from dpprobe.estimator.array_inputs import (
 )
 from dpprobe.estimator.budget import Budget
 from dpprobe.estimator.calibration_folder import calibration_folder
+from dpprobe.estimator.callers import check_callers
 from dpprobe.estimator.fitted_head import Fit, hash_heads
-from dpprobe.estimator.pipeline_steps import list_steps_before
 from dpprobe.estimator.private_rows import find_private_data, remember_head
+from dpprobe.estimator.row_copies import warn_of_copies
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import check_inputs, fit_heads
 from dpprobe.heads.fitted import Heads
@@ -103,8 +104,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
       benchmark: True for seeded noise without a budget, which protects nobody.
       random_state: the seed of benchmark mode: a whole number, or None for a random seed. A private
         fit refuses a seed.
-      public_steps: names of steps before this one in a `Pipeline` that were fitted on public data.
-        Steps that scikit-learn tags as stateless, such as `Normalizer`, need not be listed.
+      public_steps: names of steps of a `Pipeline` that were fitted on public data, and that its
+        `fit` doesn't fit again: wrap them in `FrozenEstimator`. Steps that scikit-learn tags as
+        stateless, such as `Normalizer`, need not be listed. Also names of your own classes whose
+        `fit` calls this one, and of the package whose workers you start, such as "joblib".
 
     Rows with NaN, infinity or huge values count as rows of zeros, as in a study, with a warning. A
     private fit cannot refuse such rows, because an error would reveal that one exists.
@@ -165,9 +168,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
           BudgetError: if the budget does not allow this fit.
           DpprobeError, ValueError: for inputs or parameters that cannot be used.
         """
-        self._check_mode()
         if not self.benchmark:
-            self._check_pipeline()
+            check_callers(self, self.public_steps)
+        self._check_mode()
         X = join_blocks(X)
         if self.benchmark:
             rows, labels = self._check_rows(X, y)
@@ -178,6 +181,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             with _explain_searches():
                 self._budget.check_fit(self._make_booking(planned))
             rows, labels = self._check_rows(X, y)
+            warn_of_copies(rows, planned.units)
         data = TrainingSet(
             _read_features(rows, planned.plan),
             torch.from_numpy(number_labels(labels, planned.classes)),
@@ -352,11 +356,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
     def _check_mode(self) -> None:
         if self.unit not in Plan.UNITS:
             raise ConfigError(f"unit {self.unit!r}: write row or group, or image or patient")
-        if isinstance(self.public_steps, str):
-            raise ConfigError(
-                f"public_steps {self.public_steps!r}: this is a text; write a list of names, "
-                f"[{self.public_steps!r}]"
-            )
         if self.benchmark:
             if self.budget is not None:
                 raise ConfigError(
@@ -386,19 +385,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
                 "epsilon inf: a head without noise is not private; write a number, or "
                 "benchmark=True"
             )
-
-    def _check_pipeline(self) -> None:
-        """Refuses a pipeline with earlier steps that are fitted on the private rows."""
-        for name, step in list_steps_before(self):
-            if step in (None, "passthrough") or name in self.public_steps:
-                continue
-            if get_tags(step).requires_fit:
-                raise PrivacyError(
-                    f"pipeline step {name!r} ({type(step).__name__}) is fitted on the private "
-                    "rows: every row that it returns depends on all rows, so the guarantee would "
-                    "not hold. Remove the step, use a stateless step such as Normalizer, or fit "
-                    f"it on public data beforehand and write public_steps=[{name!r}]"
-                )
 
     def _check_rows(
         self, X: Any, y: Any

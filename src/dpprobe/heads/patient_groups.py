@@ -60,6 +60,12 @@ class Units:
         """The number of units, which is public."""
         return len(self.starts) - 1
 
+    def unit_of_rows(self) -> Index:
+        """Returns the number of each row's unit, int64 [rows]."""
+        units = np.empty(len(self.members), dtype=np.int64)
+        units[self.members] = np.repeat(np.arange(self.count), np.diff(self.starts))
+        return units
+
     def rows_of(self, units: Index, sizes: Index) -> tuple[Index, Index]:
         """Returns the rows of batches of `units`, batch after batch, and the batches' sizes."""
         counts = self.starts[units + 1] - self.starts[units]
