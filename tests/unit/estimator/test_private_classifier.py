@@ -142,6 +142,7 @@ def test_private_noise_is_secret_and_never_the_same() -> None:
         ({"head": {"head": "sgd", "engine": "closed_form"}}, PrivacyError, "engine='exact'"),
         ({"unit": "person"}, ConfigError, "unit 'person': write row or group"),
         ({"delta": 0.1}, PrivacyError, "delta 0.1 .*1/n"),
+        ({"budget": make_budget(delta=0.9), "delta": DELTA}, PrivacyError, "delta 0.9 .*1/n"),
         ({"public_steps": "scaler"}, ConfigError, r"a text; write a list of names, \['scaler'\]"),
         ({"classes": [0, 1, 2, 2]}, ValueError, "a class is listed twice"),
         ({"classes": [0]}, ValueError, "number of classes has to be greater than one"),
