@@ -211,18 +211,15 @@ def test_a_label_of_a_trillion_is_no_list_of_classes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["csv", "parquet", "webdataset"])
-def test_doubtful_patients_and_ages_are_warned_of(
+def test_doubtful_ages_are_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, source: str
 ) -> None:
     warn_of_code.cache_clear()
-    patients = [["nan", "P0", "p0", "P1"][row % 4] for row in range(40)]
     ages = [[-1, 30, 50, -99][row % 4] for row in range(40)]
     groups = {"age_group": {"column": "age", "bins": [18, 40]}, "years": "age"}
-    options = write_source(tmp_path, source, patient=patients, age=ages)
-    train = prepare(tmp_path / "out", options(unit_column="patient", group_columns=groups))
+    options = write_source(tmp_path, source, age=ages)
+    train = prepare(tmp_path / "out", options(group_columns=groups))
     for words in (
-        "patients: 'nan' often stands for a blank, but",
-        "differ from another name only in case or spaces, such as 'P0' and 'p0'",
         "age: -1 may be a code for unknown, but falls into <18",
         "years: -99 may be a code for unknown, but is a separate group",
     ):

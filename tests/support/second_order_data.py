@@ -15,6 +15,7 @@ from dpprobe.heads.fitted import Heads
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.patient_groups import Units
+from dpprobe.heads.public_inputs import SYNTHETIC_ROWS
 from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
@@ -90,7 +91,7 @@ def fit(
 ) -> Heads:
     if isinstance(features, torch.Tensor):
         features = features.clone()
-    data = TrainingSet(features, labels, classes)
+    data = TrainingSet(features, labels, classes, public=SYNTHETIC_ROWS)
     return fit_heads(options, data, plan_of(options, data.rows, noise), seeds, record=record)
 
 

@@ -46,8 +46,7 @@ from dpprobe.results.network_record import (
 )
 from dpprobe.results.study_files import StudyFiles
 from dpprobe.analyses.audit.audited_cells import audit_cells
-from dpprobe.study.study_checks import check_study
-from dpprobe.study.dimension_checks import check_dimensions
+from dpprobe.study.check_command import load_checked
 from dpprobe.study.imbalance import rare_classes
 from dpprobe.study.study_file import load_study
 from dpprobe.study.yaml_file import check_yaml, written_path
@@ -82,11 +81,7 @@ try:
         )
         for file in lines.files:
             check_yaml(file)
-        with lines.name_lines():
-            STUDY = load_study(config)
-            warnings = [*check_study(STUDY), *check_dimensions(STUDY)]
-        for warning in warnings:
-            print(f"dpprobe: warning: {warning}", file=sys.stderr)
+        STUDY = load_checked(config, lines)
     else:
         STUDY = load_study(config)
         if RUN:

@@ -1,4 +1,4 @@
-"""Names as text, and names that differ only in case, spaces or the coding of accents."""
+"""Names as text, and names that differ only in case, spaces or the coding of characters."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any
+
+_INVISIBLE = ("Cc", "Cf")  # categories: control characters, and marks such as a zero-width space
 
 
 def text_of(value: Any) -> str:
@@ -15,7 +17,13 @@ def text_of(value: Any) -> str:
 
 def fold_name(name: str) -> str:
     """Returns one spelling for all names that look alike."""
-    return " ".join(unicodedata.normalize("NFC", name).casefold().split())
+    if not (name.isascii() and name.isprintable()):
+        name = "".join(
+            each for each in name if each.isspace() or unicodedata.category(each) not in _INVISIBLE
+        )
+        # Twice, because the lower case of a character may have another coding.
+        name = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+    return " ".join(name.casefold().split())
 
 
 def find_alike(names: Iterable[str]) -> list[tuple[str, ...]]:

@@ -27,6 +27,7 @@ from dpprobe.data.csv_options import Join, ManifestOptions, TableOptions
 from dpprobe.data.group_columns import BLANKS
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.path_template import fill_template, template_parts
+from dpprobe.data.person_names import person_name
 from dpprobe.data.train_test_split import SplitName
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
@@ -185,6 +186,8 @@ def _use_rows(
                 "filters; correct the values"
             )
     filtered = total - len(frame)
+    if (unit := options.unit_column) is not None and unit in frame:
+        frame = frame.assign(**{unit: frame[unit].map(person_name)})
     codes = _encode_labels(options, frame)
     kept = ~(codes == DROP).any(axis=1)
     rows = ManifestRows(file=file, frame=frame, codes=codes).take_rows(kept)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,7 +11,9 @@ import numpy as np
 from dpprobe.counted_nouns import count_noun
 from dpprobe.data.alike_names import find_alike, in_words
 from dpprobe.data.class_units import RARE
-from dpprobe.data.group_columns import BLANKS, MISSING_CODE, group_name, warn_of_code
+from dpprobe.data.copy_counts import CopyCounter
+from dpprobe.data.group_columns import MISSING_CODE, group_name, warn_of_code
+from dpprobe.data.person_names import describe_alike
 from dpprobe.data.problems import SHOWN, Problems
 
 if TYPE_CHECKING:
@@ -91,10 +92,7 @@ class Checks:
         self._strict_test = needed and options.missing_classes == "error"
         # The first row of each image, by a hash of its pixels, or of its bytes if not decoded.
         self._seen: dict[str, dict[bytes, _First]] = {"train": {}, "test": {}}
-        # Per image in more than one training row: how often it is repeated, and in which units.
-        self._copies: Counter[bytes] = Counter()
-        self._copy_units: dict[bytes, set[str | None]] = {}
-        self._copies_of_others = 0
+        self._copies = CopyCounter()
         self._by_unit = units
         self._decoded = True
         self._contradictions = 0
@@ -155,10 +153,7 @@ class Checks:
         detail += (contradiction := self._describe_contradiction(first, label))
         self._contradictions += bool(contradiction)
         add_problem(self._problems, "copy", detail, split="train", image=image)
-        self._copies[key] += 1
-        units = self._copy_units.setdefault(key, {first.unit})
-        self._copies_of_others += unit not in units
-        units.add(unit)
+        self._copies.add_copy(key, unit, first_unit=first.unit)
 
     def count_copies(self) -> dict[str, CopyCounts]:
         """Counts the copies among the training rows, by image and by patient.
@@ -167,13 +162,9 @@ class Checks:
         largest number of units with the same image, and `by` says how images were compared.
         """
         by = "bytes and pixels" if self._decoded else "bytes"
-        most = max(self._copies.values(), default=0) + 1
-        counts: dict[str, CopyCounts] = {
-            "image": {"rows": self._copies.total(), "most": most, "by": by}
-        }
+        counts: dict[str, CopyCounts] = {"image": {**self._copies.by_row, "by": by}}
         if self._by_unit:
-            most = max(map(len, self._copy_units.values()), default=1)
-            counts["patient"] = {"rows": self._copies_of_others, "most": most, "by": by}
+            counts["patient"] = {**self._copies.by_unit, "by": by}
         return counts
 
     def finish_checks(self, sizes: Mapping[str, tuple[int, np.ndarray]]) -> None:
@@ -234,19 +225,8 @@ class Checks:
                 )
             for value in filter(MISSING_CODE.fullmatch, values):
                 warn_of_code(group_name(column), value, "is a separate group")
-        if blanks := [name for name in self._units if name.lower() in BLANKS]:
-            logger.warning(
-                "patients: %s often stands for a blank, but all images with this name count as "
-                "one patient: leave the field blank to list these rows, or name each patient",
-                in_words(blanks),
-            )
-        doubtful = find_alike(self._units)
-        if doubtful:
-            logger.warning(
-                "patients: %d names differ from another name only in case or spaces, such as %s; "
-                "each name counts as a patient: use one spelling per person",
-                len(doubtful), in_words(doubtful[0]),
-            )  # fmt: skip
+        if alike := describe_alike(self._units):
+            logger.warning("%s", alike)
 
     def _check_classes(self, split: str, per_class: np.ndarray) -> None:
         names = [self._class_names[k] for k in np.flatnonzero(per_class == 0).tolist()]

@@ -24,7 +24,7 @@ CLASSES = "class"
 # Numbers that mean unknown in many tables: -1, -9, -99 and so on.
 MISSING_CODE = re.compile(r"-(1|9+)(\.0+)?")
 # Spellings of a blank number.
-BLANKS = frozenset({"", "na", "n/a", "nan", "none", "null", "unknown", "?"})
+BLANKS = frozenset({"", "<na>", "na", "n/a", "nan", "nat", "none", "null", "unknown", "?"})
 
 
 def group_column(name: str) -> str:

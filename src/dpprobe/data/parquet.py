@@ -22,11 +22,11 @@ from pydantic import Field
 
 from dpprobe import artifacts
 from dpprobe.data import class_units, patient_sides
-from dpprobe.data.alike_names import text_of
 from dpprobe.data.group_columns import Group, GroupColumns, list_groups
 from dpprobe.data.option_paths import each_once, match_files
 from dpprobe.data.options import ClassUnits, DatasetOptions, Limit
 from dpprobe.data.patient_sides import UnitOptions
+from dpprobe.data.person_names import person_name
 from dpprobe.data.train_test_split import SplitName, SplitSeed, TestFraction
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.options import Options as Block
@@ -413,7 +413,7 @@ def _read_patients(options: Options) -> dict[SplitName, list[str]] | None:
     if options.unit_column is None:
         return None
     return {
-        name: [text_of(value) for value in _read_column(options, name, options.unit_column)]
+        name: [person_name(value) for value in _read_column(options, name, options.unit_column)]
         for name in options._list_splits()
     }
 
@@ -477,7 +477,7 @@ def _make_batches(
     faults: dict[SplitName, Any] = {name: [[] for _ in part] for name, part in ids.items()}
     sides = _assign_sides(options, patients)
     if patients is not None and options.unit_column is not None:
-        mistaken = patient_sides.find_mistaken(patients)
+        mistaken = patient_sides.find_mistaken(patient_sides.names_by_side(patients, sides))
         faults = {
             name: list(patient_sides.list_faults(part, mistaken, options.unit_column))
             for name, part in patients.items()

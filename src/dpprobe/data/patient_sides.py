@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
 from dpprobe.data import train_test_split
+from dpprobe.data.alike_names import find_alike
+from dpprobe.data.person_names import find_equal_numbers
 from dpprobe.data.train_test_split import SplitName, SplitOptions
 
 Unit = Literal["image", "patient"]
@@ -141,21 +142,37 @@ def first_of_each(units: Iterable[str], most: int | None) -> list[bool]:
     return kept
 
 
-def find_mistaken(sides: Mapping[Any, Iterable[str]]) -> dict[str, str]:
+def names_by_side(
+    units: Mapping[SplitName, Sequence[str]],
+    sides: Mapping[SplitName, Sequence[SplitName | None]],
+) -> dict[SplitName, set[str]]:
+    """Lists the units of each table, by the side of each row of the source's splits."""
+    tables: dict[SplitName, set[str]] = {"train": set(), "test": set()}
+    for split, names in units.items():
+        for name, side in zip(names, sides[split], strict=True):
+            if side is not None:
+                tables[side].add(name)
+    return tables
+
+
+def find_mistaken(sides: Mapping[SplitName, Iterable[str]]) -> dict[str, str]:
     """Maps each faulty unit to its fault, as the end of a sentence.
 
-    A unit is faulty if it has rows in both splits, or two spellings: 12.0, and 12 in other rows.
+    A unit is faulty if it has rows in both tables, or if a name that looks alike has rows in the
+    other one, or if another name is the same number: 12.0, and 12 in other rows.
     """
-    names = [set(units) for units in sides.values()]
-    both = set.intersection(*names) if len(names) > 1 else set()
-    known = set().union(*names)
-    numbers = {unit: re.fullmatch(r"(-?\d+)\.0+", unit) for unit in known}
-    twice = {
-        unit: f"is {number[1]!r} in other rows"
-        for unit, number in numbers.items()
-        if number and number[1] in known
+    tables = {side: set(units) for side, units in sides.items()}
+    known = sorted(set().union(*tables.values()))
+    faults = {
+        name: f"is {other!r} in other rows" for name, other in find_equal_numbers(known).items()
     }
-    return {**twice, **dict.fromkeys(both, "has images in both splits")}
+    for group in find_alike(known):
+        for name in group:
+            for other in group:
+                if any((name in table) != (other in table) for table in tables.values()):
+                    faults.setdefault(name, f"looks like {other!r} in the other split")
+    both = set.intersection(*tables.values()) if len(tables) > 1 else set()
+    return faults | dict.fromkeys(both, "has images in both splits")
 
 
 def list_faults(
@@ -164,7 +181,7 @@ def list_faults(
     """Yields the problems of each row's unit: a blank, or a fault of `find_mistaken`."""
     for unit in units:
         if not unit:
-            yield [("patient", f"no patient: {column} is blank")]
+            yield [("patient", f"no patient: {column} is blank, or a word for it such as nan")]
         elif unit in wrong:
             yield [("patient", f"patient {unit!r} {wrong[unit]}")]
         else:

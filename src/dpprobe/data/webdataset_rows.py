@@ -13,6 +13,7 @@ from dpprobe.data import patient_sides, table, tar_shards
 from dpprobe.data.alike_names import fold_name, text_of
 from dpprobe.data.group_columns import list_groups
 from dpprobe.data.image_files import EXTENSIONS
+from dpprobe.data.person_names import person_name
 from dpprobe.data.problems import SHOWN
 from dpprobe.data.tar_shards import Member, Sample
 from dpprobe.errors import DataError
@@ -87,7 +88,7 @@ def _make_row(options: ShardOptions, number: int, shard: Path, sample: Sample) -
         image=image,
         label=label,
         groups=tuple(text_of(fields.get(name)) for name in _group_fields(options)),
-        unit=text_of(fields.get(options.unit_column)) if options.unit_column else "",
+        unit=person_name(fields.get(options.unit_column)) if options.unit_column else "",
         faults=tuple(faults),
     )
 
@@ -188,8 +189,9 @@ def make_batches(
     units, mistaken = None, dict[str, str]()
     if options.unit_column is not None:
         units = {name: [row.unit for row in rows] for name, rows in parts.items()}
-        mistaken = patient_sides.find_mistaken(units)
     chosen = _assign_sides(options, parts, units)
+    if units is not None:
+        mistaken = patient_sides.find_mistaken(patient_sides.names_by_side(units, chosen))
     for name, rows in parts.items():
         shards = options.list_shards(name)
         for start in range(0, len(rows), table.BATCH_ROWS):

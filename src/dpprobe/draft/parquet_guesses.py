@@ -8,6 +8,7 @@ from typing import Any
 from dpprobe.artifacts import explain_parquet
 from dpprobe.data import parquet
 from dpprobe.data.alike_names import text_of
+from dpprobe.data.person_names import person_name
 from dpprobe.data.usual_columns import IMAGE_COLUMNS, LABELS, find_usual
 from dpprobe.draft import column_guesses as guesses
 from dpprobe.draft.column_guesses import Column
@@ -98,7 +99,7 @@ def _count_rows(place: str, keys: dict[str, Line], label: str, notes: list[str])
         notes,
         names=options.class_names_or_labels() or (),
         labels=labels,
-        patients=column and [*map(text_of, options.read_values(column))],
+        patients=column and [*map(person_name, options.read_values(column))],
         multi_label=options.multi_label(),
     )
 

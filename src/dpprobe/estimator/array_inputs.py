@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from dpprobe.data.person_names import describe_alike, person_name
 from dpprobe.errors import DataError, PrivacyError
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.training_set import LONGEST_ROW, RowSource
@@ -23,7 +25,7 @@ class ArrayError(DataError, ValueError):
 
 
 class MappedRows:
-    """A memory map or a dataset of h5py whose rows are read as float32; see `RowSource`."""
+    """An array, a memory map or a dataset of h5py whose rows are read as float32."""
 
     def __init__(self, rows: Any) -> None:
         self._rows = rows
@@ -33,6 +35,10 @@ class MappedRows:
         """Yields consecutive blocks of at most `rows` rows: (first row, [m, dimension])."""
         for start in range(0, self.rows, rows):
             yield start, np.array(self._rows[start : start + rows], dtype=np.float32)
+
+    def read_rows(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """Reads some rows, with ascending indices."""
+        return np.array(self._rows[rows], dtype=np.float32)
 
 
 def find_source(values: Any) -> RowSource | None:
@@ -55,13 +61,25 @@ def read_source(source: RowSource) -> npt.NDArray[np.float32]:
     return rows
 
 
+@contextmanager
+def hide_values() -> Iterator[None]:
+    """Replaces NumPy's error that quotes a text among the numbers, because values are private."""
+    try:
+        yield
+    except ValueError as error:
+        if "could not convert" not in str(error):
+            raise
+        raise ArrayError("X: a value is a text, not a number; pass numbers") from None
+
+
 def join_blocks(values: Any) -> Any:
     """Returns an iterator's blocks [m, d], or a tensor, as one array; other values unchanged."""
     if isinstance(values, torch.Tensor):
         return values.detach().cpu().numpy()
     if not isinstance(values, Iterator):
         return values
-    blocks = [np.asarray(block, dtype=np.float32) for block in values]
+    with hide_values():
+        blocks = [np.asarray(block, dtype=np.float32) for block in values]
     if not blocks:
         raise ArrayError("X: this iterator has no blocks, or was already read; pass a new iterator")
     shapes = {block.shape[1:] for block in blocks}
@@ -123,27 +141,31 @@ def number_labels(labels: npt.NDArray[Any], classes: Sequence[Hashable]) -> npt.
     known, inverse = np.unique(labels, return_inverse=True)
     try:
         codes = np.array([places[label] for label in known.tolist()], dtype=np.int64)
-    except KeyError as error:
+    except KeyError:
+        # Without the label, which is private.
         raise ArrayError(
-            f"y: label {error.args[0]!r} is not in classes {list(classes)}; correct y, or add the "
-            "label to classes, without looking at the data"
+            f"y: a label is not in classes {list(classes)}; correct y, or add the label to "
+            "classes, without looking at the data"
         ) from None
     return codes[inverse]
 
 
 def number_groups(groups: Any, rows: int) -> Units:
-    """Returns the units of privacy by names of groups; raises PrivacyError for a missing name."""
-    import pandas as pd  # heavy: for this function alone
+    """Returns the units of privacy by names of groups, as in a study.
 
-    names = np.asarray(groups, dtype=object)  # as text, a missing name would become "nan"
-    if names.shape != (rows,):
+    Raises PrivacyError for a missing name, and for two names that are one number.
+    """
+    values = np.asarray(groups, dtype=object)
+    if values.shape != (rows,):
         raise PrivacyError(
-            f"groups: has shape {names.shape}, but X has {rows} rows; pass one name per row"
+            f"groups: has shape {values.shape}, but X has {rows} rows; pass one name per row"
         )
-    missing = pd.isna(names) | [not str(name).strip() for name in names]
-    if missing.any():
+    names = [person_name(value) for value in values]
+    if "" in names:
         raise PrivacyError(
-            f"groups: row {missing.argmax()} has no name, so its group is unknown; name its "
+            f"groups: row {names.index('')} has no name, so its group is unknown; name its "
             "group, or leave the row out"
         )
-    return Units.number_units([str(name) for name in names])
+    if alike := describe_alike(dict.fromkeys(names)):
+        warnings.warn(alike, stacklevel=5)
+    return Units.number_units(names)

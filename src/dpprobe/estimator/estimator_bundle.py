@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from dpprobe.artifacts import PARTIAL_SUFFIX, sha256_file
+from dpprobe.artifacts import PARTIAL_SUFFIX
 from dpprobe.backbones.external import Options as External
 from dpprobe.backbones.feature_digest import NO_PROBE
 from dpprobe.errors import ConfigError, PrivacyError
-from dpprobe.estimator.fitted_head import Fit
+from dpprobe.estimator.fitted_head import Fit, hash_heads
 from dpprobe.options import NAME_PATTERN
 from dpprobe.release.bundle import BackboneFacts, BundleFacts, CardFacts
 from dpprobe.release.leak_check import check_published
@@ -39,7 +39,7 @@ def state_release(fit: Fit, facts: BundleFacts | None = None) -> dict[str, Any]:
         options=fit.method,
         study=STUDY,
         public_data=facts.backbone.public_data if facts else _UNNAMED,
-        file_hashes={path: sha256_file(Path(path)) for path in fit.method.input_files()},
+        file_hashes=fit.file_hashes,
         evaluation=None,
         choice={"cells": 0, "epsilon": None, "words": choice_words(0, None)},
         ledger=fit.spent.to_block(entry=fit.entry, unit=fit.plan.unit, delta=fit.plan.delta),
@@ -52,7 +52,6 @@ def write_release(
     folder: Path,
     fit: Fit,
     *,
-    classes: Sequence[str],
     dataset: str,
     external: Mapping[str, Any],
     sign_key: Path | None,
@@ -63,6 +62,11 @@ def write_release(
     `external` has the options of the backbone family `external`, for the model behind the rows.
     """
     _check_names(folder, dataset)
+    if hash_heads(fit.heads) != fit.digest:
+        raise PrivacyError(
+            "save_bundle: the numbers in fit_.heads have changed since the fit, so its guarantee "
+            "does not cover them. Load a saved copy of the estimator, or fit again"
+        )
     if external["each_by_itself"] is not True:
         raise PrivacyError(
             f"each_by_itself={external['each_by_itself']!r}: the guarantee holds only if each row "
@@ -81,7 +85,7 @@ def write_release(
         study=STUDY,
         dataset=dataset,
         dpprobe=code_version(),
-        class_names=tuple(classes),
+        class_names=fit.classes,
         multi_label=False,
         dimension=fit.facts.dimension,
         backbone=_describe_model(options),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.plan import Plan
+from dpprobe.release.cohorts import hash_arrays
 from dpprobe.release.ledger import Spent
 
 
@@ -15,13 +17,33 @@ from dpprobe.release.ledger import Spent
 class Fit:
     """The heads of a fit and the facts of their privacy statement, without any training rows.
 
-    `method` is the head that `auto` chose, if the fit used `auto`. `entry` is the fit's number in
-    the budget, and `spent` the budget's total after the fit; both are None in benchmark mode.
+    Parameters of the estimator may change after the fit, so nothing is read from them later.
+
+    Attributes:
+      method: the head that `auto` chose, if the fit used `auto`.
+      classes: the names of the classes, in the order of the weights.
+      file_hashes: SHA-256 of each public file that the fit read, by path.
+      entry: the fit's number in the budget; None in benchmark mode.
+      spent: the budget's total after the fit; None in benchmark mode.
+      digest: the hash of the heads' released numbers, which the budget also holds; "" in benchmark
+        mode.
     """
 
     method: MethodOptions
     facts: DataFacts
     plan: Plan
+    classes: tuple[str, ...]
+    file_hashes: Mapping[str, str]
     heads: Heads
-    entry: int | None
-    spent: Spent | None
+    entry: int | None = None
+    spent: Spent | None = None
+    digest: str = ""
+
+    @property
+    def is_private(self) -> bool:
+        return self.entry is not None
+
+
+def hash_heads(heads: Heads) -> str:
+    """Hashes all numbers of a private fit that may be published."""
+    return hash_arrays({"weights": heads.weights, **heads.released_arrays()})

@@ -6,7 +6,6 @@ of a study's cell, it computes the weights of that cell, bit for bit.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import numbers
 import secrets
@@ -21,12 +20,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import Tags, get_tags
+from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from dpprobe.artifacts import hash_value
+from dpprobe.artifacts import hash_value, sha256_file
 from dpprobe.errors import BudgetError, ConfigError, PrivacyError
 from dpprobe.estimator.array_inputs import (
     SCORED_BYTES,
@@ -35,6 +34,7 @@ from dpprobe.estimator.array_inputs import (
     check_classes,
     clear_unusable,
     find_source,
+    hide_values,
     join_blocks,
     number_groups,
     number_labels,
@@ -43,9 +43,10 @@ from dpprobe.estimator.array_inputs import (
 )
 from dpprobe.estimator.budget import Budget
 from dpprobe.estimator.calibration_folder import calibration_folder
-from dpprobe.estimator.fitted_head import Fit
-from dpprobe.estimator.pipeline_steps import list_steps_before
-from dpprobe.features.text_embeddings import check_classes as check_text_classes
+from dpprobe.estimator.callers import check_callers
+from dpprobe.estimator.fitted_head import Fit, hash_heads
+from dpprobe.estimator.private_rows import find_private_data, remember_head
+from dpprobe.estimator.row_copies import warn_of_copies
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import check_inputs, fit_heads
 from dpprobe.heads.fitted import Heads
@@ -59,7 +60,7 @@ from dpprobe.privacy.limits import delta_fault
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.risk import Risk
 from dpprobe.privacy.statement import make_statement
-from dpprobe.release.ledger import Booking, Part, Spent, tell_of_entry
+from dpprobe.release.ledger import Booking, Part, tell_of_entry
 from dpprobe.training.plan_file import check_price, plan_method
 
 _HEAD = 0  # index of a private fit's only head; no random number derives from it
@@ -103,8 +104,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
       benchmark: True for seeded noise without a budget, which protects nobody.
       random_state: the seed of benchmark mode: a whole number, or None for a random seed. A private
         fit refuses a seed.
-      public_steps: names of steps before this one in a `Pipeline` that were fitted on public data.
-        Steps that scikit-learn tags as stateless, such as `Normalizer`, need not be listed.
+      public_steps: names of steps of a `Pipeline` that were fitted on public data, and that its
+        `fit` doesn't fit again: wrap them in `FrozenEstimator`. Steps that scikit-learn tags as
+        stateless, such as `Normalizer`, need not be listed. Also names of your own classes whose
+        `fit` calls this one, and of the package whose workers you start, such as "joblib".
 
     Rows with NaN, infinity or huge values count as rows of zeros, as in a study, with a warning. A
     private fit cannot refuse such rows, because an error would reveal that one exists.
@@ -112,8 +115,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
     Attributes:
       classes_: [classes], sorted, as tools of scikit-learn assume.
       n_features_in_: the dimension of X.
-      coef_: float32 [classes, n_features_in_], for rows after the method's `normalize`.
-      intercept_: float32 [classes].
+      coef_: float32 [classes, n_features_in_], for rows after the method's `normalize`; read-only.
+      intercept_: float32 [classes], read-only.
       plan_: the mechanisms with their noise multipliers.
       fit_: the heads and the facts of their privacy statement.
     """
@@ -165,9 +168,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
           BudgetError: if the budget does not allow this fit.
           DpprobeError, ValueError: for inputs or parameters that cannot be used.
         """
-        self._check_mode()
         if not self.benchmark:
-            self._check_pipeline()
+            check_callers(self, self.public_steps)
+        self._check_mode()
         X = join_blocks(X)
         if self.benchmark:
             rows, labels = self._check_rows(X, y)
@@ -178,30 +181,38 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             with _explain_searches():
                 self._budget.check_fit(self._make_booking(planned))
             rows, labels = self._check_rows(X, y)
+            warn_of_copies(rows, planned.units)
         data = TrainingSet(
             _read_features(rows, planned.plan),
             torch.from_numpy(number_labels(labels, planned.classes)),
             num_classes=len(planned.classes),
             units=planned.units,
+            public=find_private_data(rows, [str(name) for name in planned.classes]).check_public(
+                planned.method
+            ),
         )
         if self.benchmark:
             seed = self._draw_seed()
             heads = fit_heads(planned.method, data, planned.plan, [seed], entropy=SEEDED)
-            entry, spent = None, None
+            booked: dict[str, Any] = {}
         else:
-            heads, entry, spent = self._fit_privately(planned, data)
+            heads, booked = self._fit_privately(planned, data)
         self.fit_ = Fit(
             method=planned.method,
             facts=planned.facts,
             plan=planned.plan,
+            classes=tuple(map(str, planned.classes)),
+            file_hashes={path: sha256_file(Path(path)) for path in planned.method.input_files()},
             heads=heads,
-            entry=entry,
-            spent=spent,
+            **booked,
         )
+        remember_head(heads.weights[0])
         self.plan_ = planned.plan
         self.classes_ = np.asarray(planned.classes)
-        self.coef_ = heads.weights[0, :, :-1]
-        self.intercept_ = heads.weights[0, :, -1]
+        # copies: the bundle and predictions have the weights that were released
+        self.coef_ = heads.weights[0, :, :-1].copy()
+        self.intercept_ = heads.weights[0, :, -1].copy()
+        self.coef_.flags.writeable = self.intercept_.flags.writeable = False
         return self
 
     # scores and predictions
@@ -260,7 +271,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         """
         check_is_fitted(self)
         fit = self.fit_
-        if not self.benchmark:
+        if fit.is_private:
             # imported here: releases need more libraries than benchmarks
             from dpprobe.estimator.estimator_bundle import state_release
 
@@ -311,11 +322,12 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
           The folder.
 
         Raises:
-          PrivacyError: in benchmark mode, or if `each_by_itself` is not True.
+          PrivacyError: after a fit in benchmark mode, for weights that have changed since the fit,
+            or if `each_by_itself` is not True.
           ConfigError: if the folder exists, or a name cannot be used.
         """
         check_is_fitted(self)
-        if self.benchmark:
+        if not self.fit_.is_private:
             raise PrivacyError(
                 f"save_bundle: {_PROTECTS_NOTHING}Fit with benchmark=False and a budget, and save "
                 "that head"
@@ -326,7 +338,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         return write_release(
             Path(folder),
             self.fit_,
-            classes=[str(name) for name in self.classes_],
             dataset=dataset,
             external={
                 "family": "external",
@@ -345,11 +356,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
     def _check_mode(self) -> None:
         if self.unit not in Plan.UNITS:
             raise ConfigError(f"unit {self.unit!r}: write row or group, or image or patient")
-        if isinstance(self.public_steps, str):
-            raise ConfigError(
-                f"public_steps {self.public_steps!r}: this is a text; write a list of names, "
-                f"[{self.public_steps!r}]"
-            )
         if self.benchmark:
             if self.budget is not None:
                 raise ConfigError(
@@ -380,19 +386,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
                 "benchmark=True"
             )
 
-    def _check_pipeline(self) -> None:
-        """Refuses a pipeline with earlier steps that are fitted on the private rows."""
-        for name, step in list_steps_before(self):
-            if step in (None, "passthrough") or name in self.public_steps:
-                continue
-            if get_tags(step).requires_fit:
-                raise PrivacyError(
-                    f"pipeline step {name!r} ({type(step).__name__}) is fitted on the private "
-                    "rows: every row that it returns depends on all rows, so the guarantee would "
-                    "not hold. Remove the step, use a stateless step such as Normalizer, or fit "
-                    f"it on public data beforehand and write public_steps=[{name!r}]"
-                )
-
     def _check_rows(
         self, X: Any, y: Any
     ) -> tuple[npt.NDArray[np.float32] | RowSource, npt.NDArray[Any]]:
@@ -407,9 +400,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             rows: npt.NDArray[np.float32] | RowSource = source
         else:
             # a copy, because training replaces unusable rows by zeros
-            rows, labels = validate_data(
-                self, X, y, dtype=np.float32, order="C", copy=True, ensure_all_finite=False
-            )
+            with hide_values():
+                rows, labels = validate_data(
+                    self, X, y, dtype=np.float32, order="C", copy=True, ensure_all_finite=False
+                )
         check_classification_targets(labels)
         return rows, np.asarray(labels)
 
@@ -431,8 +425,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             n=rows if units is None else units.count, dimension=dimension, classes=len(classes)
         )
         method = self._decide_method(facts)
-        for path in method.input_files():
-            check_text_classes(Path(path), [str(name) for name in classes])
         plan = self._make_plan(method, facts)
         return _PlannedFit(
             classes=classes.tolist(),
@@ -464,8 +456,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             # the largest power of ten that is at most 1e-5 and 1 / (2 n)
             usual = min(1e-5, 10.0 ** math.floor(-math.log10(2 * n)))
             delta = usual if self.benchmark else self._budget.delta
-        if not self.benchmark and (fault := delta_fault(delta, n, unit=self.unit)):
-            raise PrivacyError(fault)
+        for limit in () if self.benchmark else (delta, self._budget.delta):
+            if fault := delta_fault(limit, n, unit=self.unit):
+                raise PrivacyError(fault)
         risk = self._read_risk()
         return DataFacts(
             n=n,
@@ -551,7 +544,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             column=self._budget.column if self.unit in Plan.GROUPS else None,
         )
 
-    def _fit_privately(self, planned: _PlannedFit, data: TrainingSet) -> tuple[Heads, int, Spent]:
+    def _fit_privately(
+        self, planned: _PlannedFit, data: TrainingSet
+    ) -> tuple[Heads, dict[str, Any]]:
+        """Returns the heads, and what the budget holds of the fit."""
         budget = self._budget
         check_inputs(planned.method, data, planned.plan, [_HEAD])
         with _explain_searches():
@@ -565,8 +561,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             )
         with tell_of_entry(f"{entry} of the budget"):
             heads = fit_heads(planned.method, data, planned.plan, [_HEAD], entropy=SystemEntropy())
-        budget.close_fit(entry, hashlib.sha256(heads.weights.tobytes()).hexdigest())
-        return heads, entry, budget.compute_spent(planned.plan.delta)
+        digest = hash_heads(heads)
+        budget.close_fit(entry, digest)
+        spent = budget.compute_spent(planned.plan.delta)
+        return heads, {"entry": entry, "spent": spent, "digest": digest}
 
 
 @contextmanager

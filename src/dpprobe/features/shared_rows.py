@@ -49,6 +49,9 @@ class RowStore(Protocol):
     """Rows that are read in blocks or one by one, such as a `FeatureStore`."""
 
     @property
+    def rows(self) -> int: ...
+
+    @property
     def dimension(self) -> int: ...
 
     def read_blocks(self, rows: int) -> Iterator[tuple[int, Array]]: ...

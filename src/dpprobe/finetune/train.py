@@ -25,6 +25,7 @@ from dpprobe.finetune.steps import Training
 from dpprobe.heads.fit import full_float32_products
 from dpprobe.heads.gradient_options import GRADIENTS
 from dpprobe.heads.history import record_steps
+from dpprobe.heads.public_inputs import NOTHING_CHECKED, PublicInputs
 from dpprobe.privacy.plan import Mechanism
 from dpprobe.privacy.releases import Releases
 from dpprobe.progress import Progress
@@ -65,6 +66,7 @@ def train_network(
     *,
     checkpoint: Checkpoints | None = None,
     physical_batch: int = 64,
+    public: PublicInputs = NOTHING_CHECKED,
     record: Record | None = None,
     label: str = "fine_tune",
 ) -> Trained:
@@ -80,14 +82,17 @@ def train_network(
         caller calls `check_counts` afterwards.
       checkpoint: where the training is saved, and continues from.
       physical_batch: rows times their views in one pass through the network; affects only rounding.
+      public: the public files that were compared with the private examples.
       record: called with (step, network) at the start, about twenty times in between, and at the
         end. The network is as it would be returned at that step.
 
     Raises:
       PrivacyError: if the plan is not for these options and rows, or too many steps were taken.
+        Also if a public file was not compared with the private examples.
       ConfigError: if training diverged.
       StoreError: if a checkpoint does not fit the network.
     """
+    public.require_files(options)
     mechanism = checked_mechanism(options, inputs, releases)
     if fault := options.class_fault(inputs.num_classes, multi_label=inputs.labels.ndim == 2):
         raise ConfigError(f"head {options.head}: {fault}")

@@ -53,7 +53,8 @@ def fit_heads(
 
     Raises:
       ConfigError: if there are more features than the method takes.
-      PrivacyError: if the plan is for another method or data, or other releases were taken.
+      PrivacyError: if the plan is for another method or data, or other releases were taken. Also if
+        a public file was not compared with the data.
     """
     check_inputs(method, data, plan, seeds)
     if running is not None and method.cohort_fault:
@@ -144,6 +145,7 @@ def check_inputs(
         raise PrivacyError(
             f"head {method.head}: it takes one label per row, but these rows have several"
         )
+    data.public.require_files(method)
 
 
 def check_plan(method: MethodOptions, plan: Plan) -> None:

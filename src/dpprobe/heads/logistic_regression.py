@@ -98,8 +98,7 @@ class Objective:
         units = self._data.units
         if units is None:
             return torch.arange(len(self._data), device=self.device) % count
-        unit_of = np.empty(len(units.members), dtype=np.int64)
-        unit_of[units.members] = np.repeat(np.arange(units.count), np.diff(units.starts))
+        unit_of = units.unit_of_rows()
         place = np.argsort(np.argsort(units.members[units.starts[:-1]]))
         return torch.from_numpy(place[unit_of] % count).to(self.device)
 

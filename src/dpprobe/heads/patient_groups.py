@@ -13,6 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from dpprobe.data.person_names import find_equal_numbers, person_name
+from dpprobe.errors import PrivacyError
+
 Index = npt.NDArray[np.int64]
 
 
@@ -33,8 +36,16 @@ class Units:
 
     @classmethod
     def number_units(cls, names: Sequence[str]) -> Units:
-        """Returns the units of rows by the name of each row's unit."""
-        _, codes, sizes = np.unique(np.asarray(names), return_inverse=True, return_counts=True)
+        """Returns the units of rows by the name of each row's unit.
+
+        Raises:
+          PrivacyError: for a missing name, or if two names are one number.
+        """
+        # As objects: arrays of text lose NUL characters at an end, and so merge names.
+        known, codes, sizes = np.unique(
+            np.asarray(names, dtype=object), return_inverse=True, return_counts=True
+        )
+        _check_names(known.tolist())
         weights = (1 / sizes).astype(np.float32)
         over = weights.astype(np.float64) * sizes > 1  # exact: 24 bits times fewer than 29
         weights[over] = np.nextafter(weights[over], np.float32(0))
@@ -49,6 +60,12 @@ class Units:
         """The number of units, which is public."""
         return len(self.starts) - 1
 
+    def unit_of_rows(self) -> Index:
+        """Returns the number of each row's unit, int64 [rows]."""
+        units = np.empty(len(self.members), dtype=np.int64)
+        units[self.members] = np.repeat(np.arange(self.count), np.diff(self.starts))
+        return units
+
     def rows_of(self, units: Index, sizes: Index) -> tuple[Index, Index]:
         """Returns the rows of batches of `units`, batch after batch, and the batches' sizes."""
         counts = self.starts[units + 1] - self.starts[units]
@@ -56,3 +73,16 @@ class Units:
         shifts = np.repeat(self.starts[units] - stops[:-1], counts)
         rows = self.members[np.arange(stops[-1]) + shifts]
         return rows, np.diff(stops[np.concatenate([[0], np.cumsum(sizes)])])
+
+
+def _check_names(names: Sequence[str]) -> None:
+    if missing := [name for name in names if not person_name(name)]:
+        raise PrivacyError(
+            f"units of privacy: {missing[0]!r} is no name, so the row's person is unknown; name "
+            "the person, or leave the row out"
+        )
+    for name, other in find_equal_numbers(names).items():
+        raise PrivacyError(
+            f"units of privacy: {name!r} is {other!r} in other rows, and each would count as one "
+            "person; write one name per person"
+        )

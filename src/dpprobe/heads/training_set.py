@@ -15,6 +15,7 @@ import torch
 
 from dpprobe.errors import DataError
 from dpprobe.heads.patient_groups import Units
+from dpprobe.heads.public_inputs import NOTHING_CHECKED, PublicInputs
 
 logger = logging.getLogger("dpprobe")
 
@@ -56,6 +57,7 @@ class TrainingSet:
       device: for a source's blocks; features in memory stay where they are.
       crops: reads other versions of the same rows, with equal labels and units; see `Rows.crops`.
       agreed_n: units of all sites, if the rows are those of one; see `sites.shared_sums`.
+      public: the public files that were compared with these rows.
 
     Raises:
       DataError: if shapes, types or labels are not these.
@@ -71,6 +73,7 @@ class TrainingSet:
         device: str | torch.device = "cpu",
         crops: Callable[[], Sequence[TrainingSet]] | None = None,
         agreed_n: int | None = None,
+        public: PublicInputs = NOTHING_CHECKED,
     ) -> None:
         self.features: torch.Tensor | None = None
         if isinstance(features, torch.Tensor):
@@ -97,6 +100,7 @@ class TrainingSet:
         self.n = local if agreed_n is None else agreed_n
         self.multi_label = labels.ndim == 2
         self.num_classes = num_classes
+        self.public = public
         self._read_crops = crops
         self._cache: dict[Hashable, object] = {}
 
@@ -145,10 +149,10 @@ class TrainingSet:
         for start, block in self._raw_blocks(BLOCK_BYTES):
             lengths[start : start + len(block)] = row_lengths(block)
         unusable = ~(lengths <= LONGEST_ROW) | ((lengths > 0) & (lengths < SHORTEST_ROW))
-        count = int(unusable.sum())
-        if count:
+        if unusable.any():
+            # Without their number, which a private fit must not tell.
             logger.warning(
-                "%d training rows contain NaN, infinity, huge or tiny values: left out", count
+                "training rows with NaN, infinity, huge or tiny values count as rows of zeros"
             )
             lengths[unusable] = math.inf
             if self.features is not None:
@@ -192,15 +196,11 @@ def _check_labels(labels: torch.Tensor, rows: int, num_classes: int) -> None:
             f"training labels: {labels.dtype} {tuple(labels.shape)}; int64 [{rows}] or, for "
             f"several labels per row, uint8 [{rows}, {num_classes}] is needed"
         )
-    lowest, highest = int(labels.min()), int(labels.max())
-    if labels.ndim == 2 and highest > 1:
+    highest = 1 if labels.ndim == 2 else num_classes - 1
+    if int(labels.min()) < 0 or int(labels.max()) > highest:
+        # Without the label, which is private.
         raise DataError(
-            f"training labels: values up to {highest}; with several labels per row, each is 0 or 1"
-        )
-    if lowest < 0 or (labels.ndim == 1 and highest >= num_classes):
-        raise DataError(
-            f"training labels: from {lowest} to {highest}; with {num_classes} classes they "
-            f"go from 0 to {num_classes - 1}"
+            f"training labels: one is not a number from 0 to {highest}; prepare the dataset again"
         )
 
 

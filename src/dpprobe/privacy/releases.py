@@ -169,6 +169,8 @@ class Releases:
         return self.noise_multiplier(name) * self.plan.find_mechanism(name).sensitivity
 
     def _running_of(self, name: str) -> RunningSums | None:
+        if self.shared is not None:  # sites draw their own noise; a fit's seeds are public here
+            return None
         return self.running if self.running is not None and name in self.running.names else None
 
     def make_grid(self, longest: float, rows: int) -> Grid:

@@ -17,8 +17,19 @@ The c here are integers, c_k / c_0 within 1/128 of the square root's. So C x is 
 the sums, int64 adds it exactly, and the price stays that of `privacy.releases`. A C^-1 is computed
 in float64: it only sees what was released.
 
-The ledger holds two conditions: a unit is in one cohort, and a place in a chain is taken once. The
-exact sums of earlier cohorts are private. Added totals do not keep them.
+A unit of two cohorts, s and t, has sums u_s and u_t in them. Added totals have independent noise:
+squares add up, as for any two releases. With a horizon, both move the same outputs, by the outer
+products of u_s with column s of C and of u_t with column t. As c > 0, their norm is largest for
+u_s = u_t, whatever earlier outputs decided: the sensitivity times
+
+    |column s + column t| <= |column s| + |column t| <= 2 `column_norm`
+
+So norms add up: at most 1.61 `column_norm` in a horizon of 2, and 1.81 in one of 12. Two releases
+with independent noise have 1.41. The ledger takes the last bound, which holds for all places.
+
+The ledger holds two more conditions. Units in two cohorts are declared (`same_units_as`), or the
+release is refused. A place in a chain is taken once. The exact sums of earlier cohorts are private.
+Added totals do not keep them.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def describe_cohort(
         "units": total,
         "noise_growth": factorisation.noise_growth(place),
         "earlier": [dict(one) for one in earlier],
-        "words": f"{said} Each {unit} is in one cohort, whose epsilon covers {covered}.",
+        "words": f"{said} The epsilon of a {unit} of one cohort covers {covered}.",
     }
 
 
@@ -181,7 +181,7 @@ def write_cohort(
         "steps": dict(cohort.steps),
         "binds": dict(binds),
         "earlier": last and {"dataset": last.dataset, "release": last.release},
-        "sha256": _hash_arrays(arrays),
+        "sha256": hash_arrays(arrays),
     }
     write_private(path, save(arrays, metadata={"dpprobe": canonical_json(described)}))
 
@@ -203,7 +203,7 @@ def read_cohort(path: Path) -> tuple[dict[str, Any], Cohort]:
             described = json.loads((file.metadata() or {})["dpprobe"])
             check_not_newer(path, described, kind=FORMAT, version=FORMAT_VERSION)
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        if _hash_arrays(arrays) != described["sha256"]:
+        if hash_arrays(arrays) != described["sha256"]:
             raise DataError("its numbers have changed")
         cohort = Cohort(
             n=described["n"],
@@ -225,7 +225,8 @@ def _part_of(arrays: Mapping[str, npt.NDArray[Any]], prefix: str) -> dict[str, n
     }
 
 
-def _hash_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
+def hash_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
+    """Hashes names, types, shapes and values."""
     digest = hashlib.sha256()
     for name in sorted(arrays):
         digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape} ".encode())

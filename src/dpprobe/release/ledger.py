@@ -34,6 +34,10 @@ are also in another ledger that is not added up is refused (`unit_hashes`). Priv
 that, so it may stop a release, but never change the sum that is published. A booking is also
 refused if its units are on other sides than in an entry of the same split.
 
+**One chain.** With a horizon, each release of a chain of cohorts reads the exact sums of earlier
+cohorts again. The sums of a unit of two cohorts meet in the same outputs (`privacy.running_sums`).
+So 1 / sigma adds up over the two entries, not its square: an upper bound.
+
 **Damage.** Each line holds its own hash and that of the line before. So an edited, missing or
 inserted line is noticed, and then nothing is booked. A crash while booking leaves a last line that
 is cut short: no noise was drawn for it, and the next writer removes it. A line that lacks only its
@@ -53,7 +57,7 @@ import os
 import shlex
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
@@ -134,7 +138,8 @@ class Part:
       mechanisms: with absolute noise multipliers.
       selection: names those that are repeated, with only the best run released.
       epsilon: the price of this part alone, at `delta`.
-      replaced: True if a mechanism stands for an exponential one of an earlier version.
+      bounded: True if a mechanism stands for another one that reveals less.
+      chain: of cohorts with a horizon, whose running sums these are; only while prices are added.
     """
 
     side: Side
@@ -142,7 +147,8 @@ class Part:
     selection: Selection | None = None
     epsilon: float
     delta: float
-    replaced: bool = False
+    bounded: bool = False
+    chain: str | None = None
 
     def __post_init__(self) -> None:
         where = f"part {self.side!r} of a release"
@@ -193,7 +199,7 @@ class Part:
             selection=selection and Selection.from_dict(selection),
             epsilon=values["epsilon"],
             delta=values["delta"],
-            replaced=any(item.get("kind") == EXPONENTIAL for item in values["mechanisms"]),
+            bounded=any(item.get("kind") == EXPONENTIAL for item in values["mechanisms"]),
         )
 
 
@@ -359,17 +365,19 @@ class Ledger:
         *,
         units: Units | None = None,
         other_units_than: Sequence[str] = (),
+        datasets: Collection[str] = (),
     ) -> Entry:
         """Records a release; its noise may be drawn only after this returns.
 
         Args:
           units: of the release; None leaves them unchecked.
           other_units_than: datasets whose units are others, though they may have the same names.
+          datasets: of the study, which may have no ledger yet.
 
         Raises:
           BudgetError: if a limit would be exceeded.
-          PrivacyError: if the name or the place in a chain is taken, the unit is another than the
-            ledger's, units have changed sides, or are in a ledger that is not added up.
+          PrivacyError: if the name or the place in a chain is taken, `same_units_as` names no
+            dataset, or the units do not fit earlier bookings.
           DataError: for a damaged line, here or in another ledger, and for lost hashes.
         """
         folder = self.path.parent
@@ -381,8 +389,9 @@ class Ledger:
             ledgers = self._read_ledgers()
             added = self._find_added(ledgers, booking)
             self._refuse_taken(ledgers[self._dataset], booking)
+            self._refuse_unknown(ledgers, booking, datasets)
             self._refuse_other_unit(added, booking)
-            _refuse_place(ledgers, booking, added)
+            _refuse_place(ledgers, booking)
             if units is not None:
                 used = any(each.booking.units for listed in ledgers.values() for each in listed)
                 key = load_key(self._data_dir, used=used)
@@ -544,6 +553,29 @@ class Ledger:
             )
         raise PrivacyError(f"release {booking.release!r}: {self.explain_open(entry)}")
 
+    def _refuse_unknown(
+        self, ledgers: Mapping[str, list[Entry]], booking: Booking, datasets: Collection[str]
+    ) -> None:
+        """Refuses a name that nothing can be added up with: it is misspelled or elsewhere.
+
+        A dataset of the study may be released later. Its releases then count with this one.
+        """
+        other = booking.same_units_as
+        if other is None or (other in ledgers and other != self._dataset):
+            return
+        where = f"release {booking.release!r}: same_units_as: {other}: "
+        if other == self._dataset or other not in datasets:
+            raise PrivacyError(
+                f"{where}no other dataset of the study or with a ledger in {self._data_dir} has "
+                "this name, so nothing would be added up. Correct the name. Before the other "
+                f"dataset's first release, write `same_units_as: {self._dataset}` under it instead"
+            )
+        logger.warning(
+            "%sit has no ledger yet, so nothing is added up now, but its later releases will count "
+            "with this one. If you meant another dataset, stop and correct the name",
+            where,
+        )  # fmt: skip
+
     def _refuse_other_unit(self, added: Mapping[str, list[Entry]], booking: Booking) -> None:
         for name, entry in [(each, entry) for each in added for entry in added[each]]:
             # The columns of two datasets may have two names.
@@ -699,30 +731,14 @@ class Ledger:
             ) from error
 
 
-def _refuse_place(
-    ledgers: Mapping[str, list[Entry]], booking: Booking, added: Mapping[str, list[Entry]]
-) -> None:
-    """Refuses a second release at one place of a chain, and units in two cohorts of a chain.
-
-    One place's price covers one output. A unit of two cohorts adds to the same outputs twice, by
-    more than two releases with noise of their own.
-    """
-    if booking.place is None:
-        return
-    chain = booking.place.rpartition(" ")[0]
+def _refuse_place(ledgers: Mapping[str, list[Entry]], booking: Booking) -> None:
+    """Refuses a second release at one place of a chain, whose price covers one output."""
     for name, entry in [(each, entry) for each in ledgers for entry in ledgers[each]]:
-        place = entry.booking.place
-        if place == booking.place:
+        if booking.place is not None and entry.booking.place == booking.place:
             raise PrivacyError(
                 f"release {booking.release!r}: {entry.booking.release} of dataset {name} has its "
                 "place in the chain, where the horizon pays for one release. Follow that one, or "
                 "begin a new chain without `predecessor`"
-            )
-        if place is not None and place.rpartition(" ")[0] == chain and name in added:
-            raise PrivacyError(
-                f"release {booking.release!r}: by same_units_as, it has units of "
-                f"{entry.booking.release}, which is in the same chain, but a horizon needs other "
-                "units in each cohort. Leave `horizon` out in a new chain"
             )
 
 
@@ -828,9 +844,7 @@ def bound_bookings(bookings: Sequence[Booking], rates: Sequence[float], delta: f
         true_positives=tuple(
             max(values) for values in zip(*(each.true_positives for each in bounds), strict=True)
         ),
-        exact=len(bounds) == 1
-        and bounds[0].exact
-        and not any(part.replaced for part in choices[0]),
+        exact=len(bounds) == 1 and bounds[0].exact and not any(part.bounded for part in choices[0]),
     )
 
 
@@ -857,16 +871,39 @@ def _list_choices(bookings: Sequence[Booking]) -> tuple[list[list[Part]], bool]:
     searched = sum(len(choices) > 1 for choices in sides) <= MOST_SPLITS
     if not searched:
         sides = [[list(itertools.chain(*choices))] for choices in sides]
-    choices = [[part for side in choice for part in side] for choice in itertools.product(*sides)]
-    return choices, searched
+    choices = [itertools.chain.from_iterable(choice) for choice in itertools.product(*sides)]
+    return [_price_meetings(parts) for parts in choices], searched
 
 
 def _by_split(bookings: Sequence[Booking]) -> dict[str, dict[Side, list[Part]]]:
     splits: dict[str, dict[Side, list[Part]]] = {}
     for booking in bookings:
+        chain = booking.place and booking.place.rpartition(" ")[0]
         for part in booking.parts:
+            if part.side == "train":  # test results have noise of their own
+                part = replace(part, chain=chain)
             splits.setdefault(booking.split, {}).setdefault(part.side, []).append(part)
     return splits
+
+
+def _price_meetings(parts: Iterable[Part]) -> list[Part]:
+    """Prices running sums of k cohorts of one chain at a root of k less noise.
+
+    Then k times the sum of 1 / sigma^2 is no less than the square of the sum of 1 / sigma. Running
+    sums are released once and without sampling; all else has noise of its own.
+    """
+    parts = list(parts)
+    cohorts = Counter(part.chain for part in parts)
+    priced = []
+    for part in parts:
+        if part.chain is not None and (times := cohorts[part.chain]) > 1:
+            mechanisms = (
+                item.scale_noise(times**-0.5) if item.count == item.sample_rate == 1 else item
+                for item in part.mechanisms
+            )
+            part = replace(part, mechanisms=tuple(mechanisms), bounded=True)
+        priced.append(part)
+    return priced
 
 
 def _price_parts(parts: Sequence[Part], delta: float) -> tuple[float, bool]:
@@ -876,14 +913,14 @@ def _price_parts(parts: Sequence[Part], delta: float) -> tuple[float, bool]:
         grid = pld_interval(max(parts[0].epsilon, delta))
         mechanisms, selection = parts[0].mechanisms, parts[0].selection
         price = compute_epsilon(mechanisms, delta, "pld", interval=grid, selection=selection)
-        return price, exactly_priced(mechanisms, selection) and not parts[0].replaced
+        return price, exactly_priced(mechanisms, selection) and not parts[0].bounded
     if any(part.selection for part in parts):
         fits = [
             Fits(mechanisms=part.mechanisms, times=1, selection=part.selection) for part in parts
         ]
         return all_together(fits, delta)
     merged = _merge_mechanisms(parts)
-    exact = exactly_priced(merged) and not any(part.replaced for part in parts)
+    exact = exactly_priced(merged) and not any(part.bounded for part in parts)
     return compute_epsilon(merged, delta, "pld"), exact
 
 
@@ -967,7 +1004,7 @@ def _list_sums(bookings: Sequence[Booking], delta: float) -> list[str]:
     ]
     for split, sides in _by_split(bookings).items():
         for side, parts in sides.items():
-            price, exact = _price_parts(parts, delta)
+            price, exact = _price_parts(_price_meetings(parts), delta)
             lines.append(
                 f"  {units[side]} of split {split}: {_format_bound(round_up(price), exact)}"
             )

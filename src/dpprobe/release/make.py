@@ -42,7 +42,6 @@ from dpprobe.artifacts import (
 from dpprobe.data.options import DatasetOptions, Headline
 from dpprobe.errors import ConfigError, DataError, PrivacyError, StoreError, WaitingError
 from dpprobe.features.feature_store import FeatureStore
-from dpprobe.features.text_embeddings import check_classes
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import check_plan, fit_heads
 from dpprobe.heads.fitted import Heads
@@ -97,16 +96,17 @@ from dpprobe.release.packing import describe_head, pack_head
 from dpprobe.release.release_choice_price import choice_block
 from dpprobe.release.release_statement import published_options, release_statement
 from dpprobe.release.signing import read_private_key
-from dpprobe.release.site_part import ANOTHER_NAME, SitePart
+from dpprobe.release.site_part import SitePart
 from dpprobe.release.unit_hashes import Units, find_tables
 from dpprobe.release.usefulness import check_metric, check_usefulness
 from dpprobe.release.verification.predecessors import identify_bundle
 from dpprobe.sites.agreement import Agreement, Offer
-from dpprobe.sites.exchange import Exchange, keep_agreement
+from dpprobe.sites.exchange import ANOTHER_NAME, Exchange, keep_agreement
 from dpprobe.sites.shared_sums import SharedSums, SumsMissing
 from dpprobe.sites.site_folder import lock_folder, site_folder
 from dpprobe.study.options import EvaluateOptions, ReleaseOptions, SitesOptions
 from dpprobe.study.study import Study
+from dpprobe.study.study_checks import release_faults
 from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.job_features import JobFeatures, read_job_features
 from dpprobe.training.plan_file import check_price, plan_method
@@ -329,6 +329,10 @@ class ReleaseTask:
             "delta": self.delta,
             "accountant": self.study.accountant,
             "version of dpprobe": code_version(),
+            "split rule": self.dataset.split_rule(),
+            "subsample": self.dataset.public_subsample(),
+            "cohort": self.options.cohort,
+            "horizon": self.options.horizon,
             "images per patient": self.study.dataset_patients(self.options.dataset),
             "evaluate": evaluate,
             "calibrate": calibrate,
@@ -345,6 +349,7 @@ class ReleaseTask:
             raise ConfigError(f"release {self.name}: has no `sites`, so there is nothing to offer")
         with lock_folder(self.site.private):
             self._drop_abandoned()
+            self._check_study()
             if (entry := self.ledger.entry_of(self.name)) is None:
                 self.site.drop_agreement()
             return self.site.make_offer(n=self._own_n, test_n=self._own_test_n, entry=entry)
@@ -413,7 +418,7 @@ class ReleaseTask:
         )
         check_plan(self.method, plan)
         check_price(plan)
-        return plan if self.site is None else self.site.price_shares(plan)
+        return self._price_shares(plan)
 
     @cached_property
     def test_plan(self) -> Plan | None:
@@ -429,8 +434,6 @@ class ReleaseTask:
     def calibration_plan(self) -> Plan | None:
         """The plan of a calibration; None without one, and if it uses the counts of the AUC."""
         store, options = self.stores[1], self.options
-        if fault := options.calibration_fault(multi_label=store.multi_label):
-            raise ConfigError(f"release {self.name}: {fault}")
         if options.calibrate is None or options.calibrate.epsilon is None:
             return None
         mechanisms = calibration_mechanisms(
@@ -450,7 +453,14 @@ class ReleaseTask:
     @cached_property
     def test_price(self) -> Plan | None:
         """One plan of all that reads the test units; None if nothing does."""
-        return compose_test_price(self.test_plan, self.calibration_plan, self.monitor_plan)
+        return self._compose_price(self.test_plan, self.calibration_plan, self.monitor_plan)
+
+    def _compose_price(self, *plans: Plan | None) -> Plan | None:
+        together = compose_test_price(*plans)
+        return None if together is None else self._price_shares(together)
+
+    def _price_shares(self, plan: Plan) -> Plan:
+        return plan if self.site is None else self.site.price_shares(plan)
 
     def _plan_test(self, mechanisms: tuple[Mechanism, ...], epsilon: float) -> Plan:
         plan = calibrate(
@@ -465,7 +475,7 @@ class ReleaseTask:
         check_price(plan)
         if fault := delta_fault(plan.delta, plan.n, unit=plan.unit):
             raise PrivacyError(f"release {self.name}: test {plan.unit}s: {fault}")
-        return plan if self.site is None else self.site.price_shares(plan)
+        return self._price_shares(plan)
 
     def _hash_data(self) -> str:
         train, test = self.stores
@@ -623,7 +633,7 @@ class ReleaseTask:
             if entry.state == "open" and self.site is not None:
                 raise PrivacyError(
                     f"release {self.name}: its data or features changed after it was recorded as "
-                    f"entry {entry.number} of {self.ledger.path}; restore them"
+                    f"entry {entry.number} of {self.ledger.path}; change them back"
                 )
             logger.warning(
                 "release %s: its data or features changed after it was made, but a release is "
@@ -677,6 +687,7 @@ class ReleaseTask:
 
     def make_release(self) -> None:
         """Checks, books, trains, packs and publishes."""
+        self._check_study()
         if fault := self.study.release_delta_fault(self.name, self.plan.n):
             raise PrivacyError(fault)
         if self.plan.patients is not None:
@@ -707,14 +718,21 @@ class ReleaseTask:
             check_calibration_size(plan)
         if self.monitor_plan is not None:
             check_monitor_size(self.monitor_plan)
-        self._check_public()
+        private = PrivateData.of_study(
+            self.study,
+            dataset=self.options.dataset,
+            backbone=self.options.backbone,
+            class_names=self.stores[0].class_names,
+            manifests=(self.train, self.test),
+        )
+        inputs = replace(self.inputs, public=private.check_public(self.method))
         if self.running is not None:
             columns = self.stores[0].dimension + 1
             require_room(
                 self.ledger.path.parent, 2 * 8 * columns * (columns + self.stores[0].num_classes)
             )
         features = read_job_features(
-            self.inputs,
+            inputs,
             self.stores[1],
             device="cpu",
             memory_mb=self.study.features.memory_mb,
@@ -741,6 +759,7 @@ class ReleaseTask:
             ),
             units=self.list_units(),
             other_units_than=self.dataset.other_units_than,
+            datasets=self.study.datasets,
         )
         logger.info("release %s: recorded as entry %d", self.name, entry.number)
         if self.site is not None and self.agreement is not None:
@@ -766,6 +785,15 @@ class ReleaseTask:
             self._close_entry(entry, staged)
             self._publish_bundle(staged)
 
+    def _check_study(self) -> None:
+        """Raises ConfigError for a fault of the release, before a site's offer and any booking."""
+        store = self.stores[0]
+        faults = release_faults(
+            self.study, self.name, multi_label=store.multi_label, classes=store.num_classes
+        )
+        if faults:
+            raise ConfigError("\n".join(faults))
+
     def _find_open(self) -> Entry | None:
         """Returns the open entry of a release of several sites, which resumes with its secret.
 
@@ -775,7 +803,7 @@ class ReleaseTask:
         if entry is not None and entry.booking.sites != self.make_booking().sites:
             raise PrivacyError(
                 f"release {self.name}: entry {entry.number} of {self.ledger.path} is of another "
-                f"agreement of the sites; restore {self.site and self.site.private}. {ANOTHER_NAME}"
+                f"agreement of the sites; {ANOTHER_NAME}"
             )
         return entry
 
@@ -816,32 +844,16 @@ class ReleaseTask:
             raise
 
     def _warn_of_copies(self) -> None:
-        """Warns of pictures that belong to several units; the bundle must not count them."""
+        """Warns of pictures that belong to several units, without their number."""
         copies = (self.stores[0].copies or {}).get(self.unit)
         if copies and copies["rows"]:
             logger.warning(
-                "release %s: %d training rows repeat the picture of another %s, and one picture "
-                "occurs under %d: the guarantee for such a picture is the weaker guarantee for a "
-                "group; for the full guarantee, remove the copies listed in problems.csv beside "
-                "the split tables, and make a release with another name. The bundle does not "
-                "state the number of copies",
-                self.name, copies["rows"], "row" if self.unit == "image" else "patient",
-                copies["most"],
+                "release %s: training rows repeat the picture of another %s: the guarantee for "
+                "such a picture is the weaker guarantee for a group; for the full guarantee, "
+                "remove the copies listed in problems.csv beside the split tables, and make a "
+                "release with another name",
+                self.name, "row" if self.unit == "image" else "patient",
             )  # fmt: skip
-
-    def _check_public(self) -> None:
-        for path in self.method.input_files():
-            check_classes(Path(path), self.stores[0].class_names)
-        private = PrivateData(
-            dataset=self.options.dataset,
-            backbone=self.options.backbone,
-            manifests=(self.train, self.test),
-            datasets=tuple(self.study.datasets),
-            results=Path(self.study.results_dir),
-            tables=Path(self.study.data_dir),
-        )
-        private.check_files(self.method)
-        private.check_rows(self.method)
 
     def _draw_head(self, features: JobFeatures) -> tuple[Heads, Block, list[Block]]:
         """Draws all that is random: the head, and its test result, calibration and tables, if any.
@@ -924,7 +936,7 @@ class ReleaseTask:
         self, heads: Heads, features: JobFeatures, shared: SharedSums | None
     ) -> dict[str, Any] | None:
         plan = self.calibration_plan
-        together = compose_test_price(self.test_plan, plan)
+        together = self._compose_price(self.test_plan, plan)
         if plan is None or together is None:
             return None
         words = calibration_words(self.unit, plan, together)

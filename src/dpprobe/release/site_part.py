@@ -35,9 +35,11 @@ from dpprobe.sites.agreement import (
 )
 from dpprobe.sites.exchange import (
     AGREEMENT_FILE,
+    ANOTHER_NAME,
     SECRET_FILE,
     Exchange,
     Secret,
+    hash_totals,
     read_agreement,
     read_secret,
     write_secret,
@@ -47,11 +49,6 @@ from dpprobe.sites.site_folder import has_sent
 from dpprobe.study.options import SitesOptions
 
 logger = logging.getLogger("dpprobe")
-
-ANOTHER_NAME = (
-    "If that is impossible, this release cannot be completed: its entry in the ledger counts, and "
-    "all sites need a release with another name"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +98,8 @@ class SitePart:
             if offer is None or kept is None or offer not in kept.offers:
                 raise PrivacyError(
                     f"release {self.release}: options or data have changed since it was booked as "
-                    f"entry {entry.number}, or its folder {self.private} is lost; restore them. "
-                    f"{ANOTHER_NAME}"
+                    f"entry {entry.number}, or its folder {self.private} is lost. Change options "
+                    f"and data back, but never restore that folder: if it is lost, {ANOTHER_NAME}"
                 )
         if offer is None:
             secret = Secret.draw()
@@ -135,7 +132,7 @@ class SitePart:
         if (local.terms, local.n, local.test_n) != (dict(self.terms), n, test_n):
             raise PrivacyError(
                 f"release {self.release}: this site's options or data have changed since its "
-                "offer; restore them. If nothing is booked yet, run `dpprobe site keys` again"
+                "offer; change them back. If nothing is booked yet, run `dpprobe site keys` again"
             )
         return agreement
 
@@ -144,7 +141,8 @@ class SitePart:
         if has_sent(self.private):
             raise PrivacyError(
                 f"{self.private}: has sums that were sent, but the ledger has no entry of release "
-                f"{self.release}; restore the ledger, or write a release with another name"
+                f"{self.release}. Restore the ledger alone, which records the spent budget, and "
+                "write a release with another name"
             )
         (self.private / AGREEMENT_FILE).unlink(missing_ok=True)
 
@@ -167,7 +165,7 @@ class SitePart:
         if secret is None or secret.public_key != keys[self.options.name]:
             raise PrivacyError(
                 f"{self.private}: this site's secret for the agreement is missing, so no sums can "
-                f"be sent; restore it, or run `dpprobe site keys` again if nothing is booked. "
+                "be sent. If nothing is booked, run `dpprobe site keys` again; otherwise "
                 f"{ANOTHER_NAME}"
             )
         return secret
@@ -197,7 +195,7 @@ class SitePart:
         secret = self.require_secret(agreement)
         return SharedSums(
             [total for totals in rounds for total in totals],
-            open_noise=partial(secret.open_noise, agreement.digest),
+            open_noise=partial(secret.open_noise, hash_totals(agreement, rounds)),
             share=self.share_noise,
             together=together,
         )
@@ -213,12 +211,11 @@ class SitePart:
         self, exchange: Exchange, rounds: Sequence[Sequence[Sum]], missing: SumsMissing
     ) -> None:
         """Sends this site's sums of the round after those that are complete."""
-        number, place = len(rounds) + 1, sum(map(len, rounds))
         secret = self.require_secret(exchange.agreement)
-        path = exchange.send_sums(number, place, missing.sums, secret)
+        path = exchange.send_sums(rounds, missing.sums, secret)
         logger.info(
             "release %s: round %d: sent %s (%s bytes)",
-            self.release, number, path, f"{path.stat().st_size:,}",
+            self.release, len(rounds) + 1, path, f"{path.stat().st_size:,}",
         )  # fmt: skip
 
     def require_round(self, exchange: Exchange, number: int) -> None:

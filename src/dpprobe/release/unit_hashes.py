@@ -3,8 +3,9 @@
     <data_dir>/units.key                            32 random bytes, mode 0600, made once
     <data_dir>/<dataset>/units-<hash>.safetensors   the hashes of a booking; equal ones share a file
 
-A hash is the first 64 bits of HMAC-SHA256 under the key: of a unit's name in a column, of an
-image's bytes, and of its pixels. With the key, the files tell whether a guessed image is in the
+A hash is the first 64 bits of HMAC-SHA256 under the key: of a unit's name in a column, of the
+spelling that the name shares with equal numbers and names alike (`person_names`), of an image's
+bytes, and of its pixels. With the key, the files tell whether a guessed image is in the
 data, so they are private. They may refuse a release, but never change what is published: whether
 two datasets share a unit depends on private examples.
 
@@ -28,6 +29,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from dpprobe.artifacts import canonical_json, check_not_newer, write_private
+from dpprobe.data.person_names import list_spellings
 from dpprobe.data.table import SPLITS, SplitTable, read_info
 from dpprobe.errors import DataError
 
@@ -55,7 +57,12 @@ class Units:
 
     def hash_with(self, key: bytes) -> Hashes:
         """Computes their hashes: a few microseconds per row."""
-        values = {f"{s}.names": {each.encode() for each in self.names[s]} for s in self.names}
+        values = {
+            f"{split}.names": {
+                each.encode() for name in set(names) for each in list_spellings(name)
+            }
+            for split, names in self.names.items()
+        }
         if self.tables is not None:
             tables = {split: SplitTable(self.tables / f"{split}.parquet") for split in SPLITS}
             values |= {f"{s}.images": set(table.content_hashes()) for s, table in tables.items()}

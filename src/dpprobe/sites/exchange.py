@@ -9,12 +9,18 @@ messages, as sent, and `total-<round>` the totals of rounds that are complete.
 A round has the sums that a fit asks for at once. Everyone who has the messages of all sites adds
 them up, and nobody learns more than the total from them.
 
-**One message per round.** A secret fixes a site's noise and masks. Two messages with other sums
-under the same noise would differ by exactly these sums. So rounds are counted by the private folder
-alone, whatever is in the exchange: a round is complete once its total is there, which needs this
-site's message. A message is written to the private folder first, never over another one, then
-copied. A total is kept when it is first computed, so that later files of other sites change
-nothing. One process at a time holds the folder's lock.
+**One message per round.** Two messages with other sums under the same noise and masks would differ
+by exactly these sums. So rounds are counted by the private folder alone, whatever is in the
+exchange: a round is complete once its total is there, which needs this site's message. A message is
+written to the private folder first, never over another one, then copied. A total is kept when it is
+first computed, so that later files of other sites change nothing. One process at a time holds the
+folder's lock.
+
+**A restored folder.** It forgets messages, and other sites may send others in their place. So noise
+and masks are bound to a transcript, the hash of the agreement and of all totals so far. Noise is
+also bound to the exact sums. Other totals or sums get other noise, and equal ones the same bytes.
+Every message states its transcript, and a site refuses messages of another one. A site whose
+private folder lacks one of its messages in the exchange sends nothing more.
 
 **One agreement per secret.** A secret serves one agreement, whose digest is in every message and in
 the ledger's entry.
@@ -42,6 +48,7 @@ from dpprobe.artifacts import (
     atomic_path,
     canonical_json,
     check_not_newer,
+    hash_value,
     write_private,
 )
 from dpprobe.errors import DataError, PrivacyError
@@ -52,12 +59,12 @@ from dpprobe.sites.masks import mask_numbers
 from dpprobe.sites.shared_sums import Sum, add_sums
 
 FORMAT = "dpprobe-site-sums"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 AGREEMENT_FILE = "agreement.json"
 SECRET_FILE = "secret.json"
-_COUNTS_FOR_GOOD = (
-    "nothing more can be sent for this release. If no sums have left this site, abandon its entry "
-    "in the ledger; otherwise the entry counts, and all sites need a release with another name"
+ANOTHER_NAME = (
+    "nothing more can be sent for this release. Its entry in the ledger counts, and all sites need "
+    "a release with another name"
 )
 
 
@@ -76,10 +83,10 @@ class Secret:
     def public_key(self) -> str:
         return self.key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw).hex()
 
-    def open_noise(self, digest: str, place: int, name: str) -> RoundedGaussian:
-        """Returns the noise of one release of an agreement; the same at every call."""
-        stream = Keystream(self.noise, "noise of a site").make_part(f"{digest} {place} {name}")
-        return RoundedGaussian(stream)
+    def open_noise(self, transcript: str, place: int, exact: Sum) -> RoundedGaussian:
+        """Returns the noise of a site's exact sum; the same for the same sum and transcript."""
+        use = hash_value([transcript, place, _describe(exact)])
+        return RoundedGaussian(Keystream(self.noise, "noise of a site").make_part(use))
 
 
 def write_secret(folder: Path, secret: Secret) -> None:
@@ -100,7 +107,7 @@ def read_secret(folder: Path) -> Secret | None:
             raise ValueError("its noise key is cut short")
         key = X25519PrivateKey.from_private_bytes(bytes.fromhex(values["key"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path}: damaged ({error}); {_COUNTS_FOR_GOOD}") from error
+        raise DataError(f"{path}: damaged ({error}); {ANOTHER_NAME}") from error
     return Secret(key=key, noise=noise)
 
 
@@ -120,7 +127,7 @@ def read_agreement(folder: Path) -> Agreement | None:
     try:
         return Agreement.make([Offer.from_dict(values) for values in json.loads(path.read_bytes())])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path}: damaged ({error}); {_COUNTS_FOR_GOOD}") from error
+        raise DataError(f"{path}: damaged ({error}); {ANOTHER_NAME}") from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +149,8 @@ class Exchange:
     signer: Ed25519PrivateKey = field(repr=False)
 
     def check_messages(self) -> None:
-        """Raises as `_read_message` does for any message that is in the exchange already."""
+        """Raises for a wrong message in the exchange, and if this site's folder was restored."""
+        self._check_own_messages()
         for site in self.agreement.names:
             for path in sorted(self.folder.glob(f"sums-*.{site}.safetensors")):
                 self._read_message(path, site)
@@ -153,35 +161,42 @@ class Exchange:
         Raises PrivacyError or DataError for messages that do not belong to the round.
         """
         rounds: list[list[Sum]] = []
-        places = 0
         while self.has_sent(number := len(rounds) + 1):
             kept = self.private / f"total-{number}.safetensors"
             if not kept.exists():
                 if self.list_missing(number):
                     break
-                totals = self._add_messages(number, places)
-                values = {"round": number, "place": places, "sums": [*map(_describe, totals)]}
+                totals = self._add_messages(rounds)
+                values = {"round": number, "sums": [*map(_describe, totals)]}
                 write_private(kept, _pack_sums(totals, values))
-            _, totals = _unpack_sums(kept)
-            places += len(totals)
+            _, totals = _unpack_sums(kept, ANOTHER_NAME)
             rounds.append(totals)
         return rounds
 
-    def _add_messages(self, number: int, place: int) -> list[Sum]:
-        messages = []
-        for site in self.agreement.names:
-            path = self.message_path(number, site)
-            if site == self.site:
-                path = self._sent_path(number)
-            values, sums = self._read_message(path, site)
-            self._require_bound(path, site, values, {"round": number, "place": place})
-            messages.append(sums)
+    def _add_messages(self, rounds: Sequence[Sequence[Sum]]) -> list[Sum]:
+        number, transcript = len(rounds) + 1, hash_totals(self.agreement, rounds)
+        messages = [self._read_next(site, number, transcript) for site in self.agreement.names]
         if len({len(each) for each in messages}) > 1:
             raise PrivacyError(
                 f"round {number}: the sites sent different numbers of sums; all sites must run one "
                 "version of dpprobe"
             )
         return [add_sums(sums) for sums in zip(*messages, strict=True)]
+
+    def _read_next(self, site: str, number: int, transcript: str) -> list[Sum]:
+        """Reads a site's message of a round; refuses one of another transcript."""
+        path = self.message_path(number, site)
+        if site == self.site:
+            path = self._sent_path(number)
+        values, sums = self._read_message(path, site)
+        self._require_bound(path, site, values, {"round": number})
+        if values.get("transcript") != transcript:
+            raise PrivacyError(
+                f"{path}: computed from other totals of earlier rounds than {self.private} has. "
+                "A site restored a backup, or sent different sites different messages; "
+                f"{ANOTHER_NAME}"
+            )
+        return sums
 
     def list_missing(self, number: int) -> list[str]:
         """Lists the other sites without a message in a round."""
@@ -191,31 +206,46 @@ class Exchange:
     def message_path(self, number: int, site: str) -> Path:
         return self.folder / f"sums-{number}.{site}.safetensors"
 
-    def send_sums(self, number: int, place: int, sums: Sequence[Sum], secret: Secret) -> Path:
+    def send_sums(
+        self, rounds: Sequence[Sequence[Sum]], sums: Sequence[Sum], secret: Secret
+    ) -> Path:
         """Masks, signs and sends a site's sums of a round; sends again what was sent before.
 
         Args:
-          number: of the round, from 1.
-          place: of the first sum among all of the release, from 0.
+          rounds: the totals that the sums were computed from, of all earlier rounds.
 
-        Raises PrivacyError unless it is the next round after those that are complete.
+        Raises PrivacyError unless these are the complete rounds, at all sites that have sent.
         """
-        rounds = self.read_rounds()
-        if not self.has_sent(number):
-            if (len(rounds) + 1, sum(map(len, rounds))) != (number, place):
-                raise PrivacyError(
-                    f"round {number}: {len(rounds)} rounds are complete; nothing is sent"
-                )
-            write_private(self._sent_path(number), self._make_message(number, place, sums, secret))
-        return self.send_again(number)
-
-    def send_again(self, number: int) -> Path:
-        """Copies a message from the private folder to the exchange, if it lacks it."""
+        self._check_own_messages()
+        number = len(rounds) + 1
         path, sent = self.message_path(number, self.site), self._sent_path(number)
-        if not path.exists() or path.read_bytes() != sent.read_bytes():
+        if not sent.exists():
+            complete, transcript = self.read_rounds(), hash_totals(self.agreement, rounds)
+            if hash_totals(self.agreement, complete) != transcript:
+                raise PrivacyError(
+                    f"round {number}: {len(complete)} rounds are complete, and these sums do not "
+                    "follow them; nothing is sent"
+                )
+            for site in {*self.agreement.names} - {self.site, *self.list_missing(number)}:
+                self._read_next(site, number, transcript)
+            write_private(sent, self._make_message(number, transcript, sums, secret))
+        if not path.exists():
             with atomic_path(path) as temporary:
                 shutil.copyfile(sent, temporary)
         return path
+
+    def _check_own_messages(self) -> None:
+        """Raises PrivacyError if the private folder lacks what this site has sent."""
+        for path in sorted(self.folder.glob(f"sums-*.{self.site}.safetensors")):
+            sent = self.private / f"{path.name.partition('.')[0]}.safetensors"
+            if sent.exists() and path.read_bytes() == sent.read_bytes():
+                continue
+            self._read_signed(path, self.site)
+            raise PrivacyError(
+                f"{path}: this site's message {'is not the one' if sent.exists() else 'is missing'}"
+                f" in {self.private}, which was restored or lost. A second message may reveal "
+                f"what the first one hides; {ANOTHER_NAME}"
+            )
 
     def has_sent(self, number: int) -> bool:
         return self._sent_path(number).exists()
@@ -223,11 +253,13 @@ class Exchange:
     def _sent_path(self, number: int) -> Path:
         return self.private / f"sums-{number}.safetensors"
 
-    def _make_message(self, number: int, place: int, sums: Sequence[Sum], secret: Secret) -> bytes:
+    def _make_message(
+        self, number: int, transcript: str, sums: Sequence[Sum], secret: Secret
+    ) -> bytes:
         others = self.agreement.other_keys(self.site)
         masked = []
-        for number_of, each in enumerate(sums, start=place):
-            use = f"agreement {self.agreement.digest}; round {number}; sum {number_of} {each.name}"
+        for place, each in enumerate(sums):
+            use = f"transcript {transcript}; sum {place} {each.name}"
             hidden = mask_numbers(each.numbers, use, site=self.site, key=secret.key, others=others)
             masked.append(each.replace_numbers(hidden))
         values = {
@@ -236,7 +268,7 @@ class Exchange:
             "agreement": self.agreement.digest,
             "site": self.site,
             "round": number,
-            "place": place,
+            "transcript": transcript,
             "sums": [*map(_describe, masked)],
         }
         return _pack_sums(masked, {**values, "signature": sign_values(self.signer, values)})
@@ -246,11 +278,17 @@ class Exchange:
 
         Raises DataError for a damaged file, PrivacyError for another's or another agreement's.
         """
-        values, sums = _unpack_sums(path, f"ask site {site} for it again")
+        values, sums = self._read_signed(path, site)
+        wanted = {"format_version": FORMAT_VERSION, "agreement": self.agreement.digest}
+        self._require_bound(path, site, values, {**wanted, "site": site})
+        return values, sums
+
+    def _read_signed(self, path: Path, site: str) -> tuple[dict[str, Any], list[Sum]]:
+        again = "remove it" if site == self.site else f"ask site {site} for it again"
+        values, sums = _unpack_sums(path, again)
         check_not_newer(path, values, kind=FORMAT, version=FORMAT_VERSION)
         signature = values.pop("signature", "")
         check_signature(str(path), values, signature, self.members[site])
-        self._require_bound(path, site, values, {"agreement": self.agreement.digest, "site": site})
         return values, sums
 
     def _require_bound(
@@ -269,9 +307,12 @@ def _pack_sums(sums: Sequence[Sum], values: Mapping[str, Any]) -> bytes:
     return save(arrays, metadata={"dpprobe": canonical_json(values)})
 
 
-def _unpack_sums(
-    path: Path, remedy: str = "restore it from a backup"
-) -> tuple[dict[str, Any], list[Sum]]:
+def hash_totals(agreement: Agreement, rounds: Sequence[Sequence[Sum]]) -> str:
+    """Returns the transcript: the SHA-256 of an agreement and the totals of all rounds so far."""
+    return hash_value([agreement.digest, *([*map(_describe, totals)] for totals in rounds)])
+
+
+def _unpack_sums(path: Path, remedy: str) -> tuple[dict[str, Any], list[Sum]]:
     """Reads what `_pack_sums` wrote; raises DataError for anything else."""
     try:
         with safe_open(path, framework="numpy") as file:

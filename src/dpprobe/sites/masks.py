@@ -33,7 +33,8 @@ def mask_numbers(
 
     Args:
       numbers: of any shape; every site has as many.
-      use: what the masks are bound to: an agreement, a round, a sum. Masks of a use are used once.
+      use: what the masks are bound to, and both sites know: all totals so far, and a sum. Masks of
+        a use are used once.
       key: the site's own.
       others: the other sites' public keys by name, 32 bytes each.
     """

@@ -67,7 +67,7 @@ class SharedSums:
 
     Args:
       totals: of the releases so far, in the order of the fit.
-      open_noise: returns the noise of a release of this site by its place (from 0) and mechanism.
+      open_noise: returns the noise of this site's exact sum at a place (from 0).
       share: from the deviation of a total's noise in steps to that of this site; 0 for no noise.
       together: mechanisms whose sums do not depend on other releases, so they are asked for at
         once. The fit must not use one before it has released all.
@@ -77,7 +77,7 @@ class SharedSums:
         self,
         totals: Sequence[Sum],
         *,
-        open_noise: Callable[[int, str], RoundedGaussian],
+        open_noise: Callable[[int, Sum], RoundedGaussian],
         share: Callable[[float], float],
         together: Collection[str] = (),
     ) -> None:
@@ -115,7 +115,7 @@ class SharedSums:
             return _unpack(self._take_total(place, packed), local, symmetric)
         if share:
             noisy = local.copy()
-            add_rounded_noise(self._open_noise(place, name), noisy, share, symmetric=symmetric)
+            add_rounded_noise(self._open_noise(place, packed), noisy, share, symmetric=symmetric)
             packed = packed.replace_numbers(_pack(noisy, symmetric))
         self._asked.append(packed)
         if name in self._together and not self._together <= self._seen:

@@ -70,7 +70,8 @@ class _Site:
             return self._split(deviation)
         return deviation if self._number == 0 else 0.0
 
-    def open_noise(self, _place: int, name: str) -> RoundedGaussian:
+    def open_noise(self, _place: int, exact: Sum) -> RoundedGaussian:
+        name = exact.name
         if name not in self._streams:
             where = "" if self._split is None else f" at site {self._number}"
             stream = SEEDED.open_keystream(self._seed, f"noise of {name}{where}")

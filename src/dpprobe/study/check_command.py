@@ -39,12 +39,7 @@ def add_command(commands: Any) -> None:
 
 
 def _run_check(arguments: argparse.Namespace) -> int:
-    values = read_values(arguments.files)
-    with StudyLines(files=arguments.files).name_lines():
-        study = load_study(values)
-        warnings = [*check_study(study), *check_dimensions(study, network=True)]
-    for warning in warnings:
-        print(f"dpprobe: warning: {warning}", file=sys.stderr)
+    study = read_study(arguments.files, network=True)
     named = " ".join(map(str, arguments.files))
     default = arguments.files == [Path(STUDY)]
     words = [] if default else ["--configfile", *map(str, arguments.files)]
@@ -53,10 +48,28 @@ def _run_check(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def read_study(files: Sequence[Path]) -> Study:
-    """Reads a study from its files; ConfigError names the line of a wrong value."""
-    with StudyLines(files=files).name_lines():
-        return load_study(read_values(files))
+def read_study(files: Sequence[Path], *, network: bool = False) -> Study:
+    """Reads a study from its files and checks it, as `load_checked` does."""
+    return load_checked(read_values(files), StudyLines(files=files), network=network)
+
+
+def load_checked(values: Mapping[str, Any], lines: StudyLines, *, network: bool = False) -> Study:
+    """Returns the study of YAML values after all checks, and prints their warnings.
+
+    Whatever acts on a study's data reads the study here: `run`, `check` and `site`.
+
+    Args:
+      lines: of the study's files, for the lines that an error names.
+      network: as in `hub_files.describe_missing`.
+
+    Raises ConfigError for each option that is wrong or does not fit the files and the machine.
+    """
+    with lines.name_lines():
+        study = load_study(values)
+        warnings = [*check_study(study), *check_dimensions(study, network=network)]
+    for warning in warnings:
+        print(f"dpprobe: warning: {warning}", file=sys.stderr)
+    return study
 
 
 def read_values(files: Sequence[Path]) -> dict[str, Any]:

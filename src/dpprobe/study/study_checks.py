@@ -101,8 +101,7 @@ def _check_private(study: Study, name: str, dataset: DatasetOptions, report: _Re
     report.warnings += _warn_of_patients(study, name)
     report.errors += _check_shards(study, name, rows)
     report.errors += _check_classes(study, name, dataset, multi_label=multi_label)
-    unit = study.dataset_unit(name)
-    n = dataset.used_units() if unit == "patient" else rows and rows[0]
+    unit, n = study.dataset_unit(name), _count_units(study, name, rows)
     if n is None:
         return
     delta = study.dataset_delta(name)
@@ -112,6 +111,13 @@ def _check_private(study: Study, name: str, dataset: DatasetOptions, report: _Re
     if warning := delta_warning(delta, n, unit=unit):
         report.warnings.append(f"datasets.{name}: {warning}")
     report.errors += _check_methods(study, name, n, multi_label=multi_label)
+
+
+def _count_units(study: Study, name: str, rows: tuple[int, int] | None) -> int | None:
+    """Returns n, the number of training units; None if it is not known yet."""
+    if study.dataset_unit(name) == "patient":
+        return study.datasets[name].used_units()
+    return rows and rows[0]
 
 
 def _check_class_split(study: Study, name: str, dataset: DatasetOptions, report: _Report) -> None:
@@ -126,9 +132,35 @@ def _check_class_split(study: Study, name: str, dataset: DatasetOptions, report:
 
 
 def _check_release(study: Study, name: str) -> list[str]:
+    """Lists the faults of a release, and those that its dataset's size and limit tell of."""
+    release = study.releases[name]
+    dataset = study.datasets[release.dataset]
+    asks = release.evaluate is not None and release.evaluate.metric == "auc"
+    faults = release_faults(
+        study, name, multi_label=dataset.multi_label(),
+        classes=dataset.count_classes() if asks else None,
+    )  # fmt: skip
+    n = _count_units(study, release.dataset, dataset.used_rows())
+    if n is not None and (fault := study.release_delta_fault(name, n)):
+        faults.append(f"releases.{name}: {fault}")
+    limit = study.max_epsilon(release.dataset)
+    epsilon = read_budget(release.token)
+    if limit is not None and isinstance(epsilon, float) and epsilon > limit:
+        faults.append(
+            f"releases.{name}: epsilon {epsilon:g} is above privacy.max_epsilon {limit:g} of "
+            f"{release.dataset}; write a smaller epsilon"
+        )
+    return [f"config: {fault}" for fault in faults]
+
+
+def release_faults(study: Study, name: str, *, multi_label: bool, classes: int | None) -> list[str]:
+    """Lists the options that keep a release from being offered to other sites or booked.
+
+    Args:
+      classes: of the dataset; None if unknown or not asked for.
+    """
     release = study.releases[name]
     dataset, method = study.datasets[release.dataset], study.methods[release.method]
-    multi_label = dataset.multi_label()
     unit = study.dataset_unit(release.dataset)
     faults = []
     if not method.private:
@@ -158,14 +190,17 @@ def _check_release(study: Study, name: str) -> list[str]:
         and study.datasets[other].same_units_as != release.dataset
     ]
     other = dataset.same_units_as
-    known = other in study.datasets or (Path(study.data_dir) / str(other)).is_dir()
+    # the ledger of a dataset of another study, `release.ledger.LEDGER_FILE`
+    known = (
+        other in study.datasets or (Path(study.data_dir) / str(other) / "ledger.jsonl").is_file()
+    )
     if other is not None and (other == release.dataset or not known):
         faults.append(
             f"dataset {release.dataset}: same_units_as: {other}: write the name of another "
-            f"dataset of the study or in {study.data_dir}"
+            f"dataset of the study, or with releases in {study.data_dir}. Before the other "
+            f"dataset's first release, write `same_units_as: {release.dataset}` under it instead"
         )
     if release.evaluate:
-        classes = dataset.count_classes() if release.evaluate.metric == "auc" else None
         try:
             headline_metric(release.evaluate.metric, num_classes=classes, multi_label=multi_label)
         except ConfigError as error:
@@ -195,18 +230,7 @@ def _check_release(study: Study, name: str) -> list[str]:
             "bundle; correct the name or the path"
         )
     faults += [*_cohort_faults(study, name), *_site_faults(study, name)]
-    rows = dataset.used_rows()
-    n = dataset.used_units() if unit == "patient" else rows and rows[0]
-    if n is not None and (fault := study.release_delta_fault(name, n)):
-        faults.append(fault)
-    limit = study.max_epsilon(release.dataset)
-    epsilon = read_budget(release.token)
-    if limit is not None and isinstance(epsilon, float) and epsilon > limit:
-        faults.append(
-            f"epsilon {epsilon:g} is above privacy.max_epsilon {limit:g} of {release.dataset}; "
-            "write a smaller epsilon"
-        )
-    return [f"config: releases.{name}: {fault}" for fault in faults]
+    return [f"releases.{name}: {fault}" for fault in faults]
 
 
 def _cohort_faults(study: Study, name: str) -> Iterator[str]:

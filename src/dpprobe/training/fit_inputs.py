@@ -21,6 +21,7 @@ from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.stored_crops import StoredCrop
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.patient_groups import Units
+from dpprobe.heads.public_inputs import NOTHING_CHECKED, PublicInputs
 from dpprobe.heads.training_set import RowSource, TrainingSet
 
 logger = logging.getLogger("dpprobe")
@@ -30,12 +31,14 @@ logger = logging.getLogger("dpprobe")
 class FitInputs:
     """The private examples of a fit, with their `unit` of privacy: "image" or "patient".
 
-    `agreed_n` are the units of all sites, if the examples are those of one site.
+    `agreed_n` are the units of all sites, if the examples are those of one site. `public` are the
+    public files that were compared with the examples.
     """
 
     store: FeatureStore
     unit: str
     agreed_n: int | None = None
+    public: PublicInputs = NOTHING_CHECKED
 
     @cached_property
     def units(self) -> Units | None:
@@ -58,10 +61,9 @@ class FitInputs:
         if images is None:
             return
         names = self._require_names(f"max_images_per_patient: {images}")
-        most = max(Counter(names).values())
-        if most > images:
+        if max(Counter(names).values()) > images:
             raise DataError(
-                f"{self.store.path}: max_images_per_patient is {images}, but a patient has {most} "
+                f"{self.store.path}: max_images_per_patient is {images}, but a patient has more "
                 "training images; delete the dataset's split tables and run again"
             )
 
@@ -100,6 +102,7 @@ class FitInputs:
                 device=device,
                 crops=crops,
                 agreed_n=self.agreed_n,
+                public=self.public,
             )
 
         def read_crops() -> list[TrainingSet]:

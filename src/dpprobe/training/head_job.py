@@ -62,15 +62,14 @@ def train_job(
     kind = identity_device(device)
     tasks = [opened.make_task(name, device=kind) for name in opened.planned_methods]
     stale = [task for task in tasks if not task.is_current()]
-    for task in stale:
-        opened.check_stale(task)
+    inputs = opened.check_stale(stale)
     errors: dict[str, Exception] = {}
     if stale:
         logger.info(
             "processor %s; machine code %s", processor_name(), ", ".join(sorted(MachineCode.ready))
         )
         features = read_job_features(
-            opened.inputs,
+            inputs,
             opened.stores[1],
             device=resolve_device(device),
             memory_mb=job.memory_mb,

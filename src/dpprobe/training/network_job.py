@@ -99,7 +99,7 @@ def tune_network(job: Job, files: NetworkFiles, *, index: int, limits: Limits) -
     device = identity_device(limits.device)
     task = network_task(opened, files, device=device)
     folder = files.network(task.name.key, index)
-    opened.check_stale(task)
+    inputs = opened.check_stale([task])
     checkpoints = Checkpoints(
         folder=checkpoint_folder(folder),
         fingerprint=f"{task.fingerprint}-{index}",
@@ -107,7 +107,7 @@ def tune_network(job: Job, files: NetworkFiles, *, index: int, limits: Limits) -
     )
     options = with_choice(task, files.chosen)
     material = Material(
-        options=options, files=files, stores=opened.stores, inputs=opened.inputs,
+        options=options, files=files, stores=opened.stores, inputs=inputs,
         memory_mb=job.memory_mb, device=resolve_device(limits.device), threads=limits.threads,
     )  # fmt: skip
     started = time.monotonic()
@@ -167,6 +167,7 @@ def _train_network(
         releases,
         checkpoint=checkpoints,
         physical_batch=limits.physical_batch,
+        public=material.inputs.public,
         record=make_curve(material.test, link=task.link, rows=limits.physical_batch),
         label=label,
     )

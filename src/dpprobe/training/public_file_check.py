@@ -1,14 +1,15 @@
-"""Compares files that a study declares public with its private data, before a job trains.
+"""Compares files that are declared public with private data, before anything trains on it.
 
 A file in any folder is refused if its content was made from private examples:
 
 - heads that carry the mark of `dpprobe.privacy.private_mark`;
-- heads with the weights of a head among this study's cells, unless that head started from the file.
+- heads with the weights of a head among this study's cells, or of one that this process fitted,
+  unless that head started from the file.
   All weights may differ by a factor and, as softmax ignores it, by a term common to all classes;
   the weights of one class may differ by a factor. Rounding to float16 hides neither;
 - a manifest with the content hash of existing private features or split tables;
-- a manifest that shares a large part of its rows with private features of the job's backbone: see
-  `dpprobe.features.shared_rows`.
+- a manifest that shares a large part of its rows with the fit's rows, or with private features of
+  the fit's backbone: see `dpprobe.features.shared_rows`.
 """
 
 from __future__ import annotations
@@ -28,11 +29,14 @@ from dpprobe.data.table import read_info
 from dpprobe.errors import DataError, PrivacyError, StoreError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.shard_manifest import read_manifest
-from dpprobe.features.shared_rows import MOST_SHARED, PublicRows
+from dpprobe.features.shared_rows import MOST_SHARED, PublicRows, RowStore
+from dpprobe.features.text_embeddings import check_classes
 from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.public_inputs import PublicInputs, hash_file
 from dpprobe.options import resolve_path
 from dpprobe.privacy.private_mark import check_unmarked
 from dpprobe.results.cell_record import STATEMENT_FILE, WEIGHTS_FILE
+from dpprobe.study.study import Study
 
 logger = logging.getLogger("dpprobe")
 
@@ -50,21 +54,62 @@ class PrivateData:
     """The private data of a study, as far as it exists on this disk.
 
     Attributes:
-      dataset: the job's dataset; `manifests` are those of its features.
+      dataset: the fit's dataset; `manifests` are those of its features.
       datasets: all private datasets of the study.
+      rows: the fit's rows, if no manifest lists them.
+      heads: the weights of other heads on private rows, each [classes, d + 1].
     """
 
     dataset: str
     backbone: str
+    class_names: Sequence[str]
     manifests: Sequence[Path]
     datasets: Sequence[str] = ()
     results: Path | None = None
     tables: Path | None = None
+    rows: RowStore | None = None
+    heads: Sequence[npt.NDArray[np.float32]] = ()
+
+    @classmethod
+    def of_study(
+        cls,
+        study: Study,
+        *,
+        dataset: str,
+        backbone: str,
+        class_names: Sequence[str],
+        manifests: Sequence[Path],
+    ) -> PrivateData:
+        """Returns a study's private data, for a fit on the features of `manifests`."""
+        return cls(
+            dataset=dataset,
+            backbone=backbone,
+            class_names=class_names,
+            manifests=manifests,
+            datasets=tuple(study.datasets),
+            results=Path(study.results_dir),
+            tables=Path(study.data_dir),
+        )
+
+    def check_public(self, options: MethodOptions) -> PublicInputs:
+        """Compares a method's public files, and their rows, with the private data; slow.
+
+        Every way to a fit calls this: a fit refuses public files without its result.
+
+        Raises:
+          PrivacyError: if a file is made from private examples.
+          DataError: if a file's classes are not those of the dataset.
+        """
+        hashes = {written: hash_file(written) for written in options.public_files().values()}
+        self.check_files(options)
+        self.check_rows(options)
+        return PublicInputs(hashes=hashes)
 
     def check_files(self, options: MethodOptions) -> None:
         """Raises PrivacyError if a public file is made from private examples; skips its rows."""
         for option, written in options.public_files().items():
             path = resolve_path(written)
+            check_classes(path, self.class_names)
             check_unmarked(path, option=option, written=written)
             if origin := self._find_features(path) or self._find_head(path):
                 raise PrivacyError(f"{option} {written}: {origin}; {_REMEDY}")
@@ -101,18 +146,24 @@ class PrivateData:
     def _find_rows(self, public: FeatureStore) -> str | None:
         """Names the private dataset that shares many rows with public features, if any."""
         known = None
-        for path, dataset in self._features_of.items():
-            private = _open_store(path)
-            if private is None or private.dimension != public.dimension:
+        for owner, place, private in self._list_rows():
+            if private.dimension != public.dimension:
                 continue
             known = known or PublicRows(public)
             if (part := known.shared_with(private)) > MOST_SHARED:
                 return (
-                    f"rows of the private dataset {dataset}: of this file's {public.rows} rows and "
-                    f"the {private.rows} of {path}, both have about {100 * part:.0f}% of the "
-                    "smaller one's different rows, but for rounding"
+                    f"rows of {owner}: of this file's {public.rows} rows and the {private.rows} of "
+                    f"{place}, both have about {100 * part:.0f}% of the smaller one's different "
+                    "rows, but for rounding"
                 )
         return None
+
+    def _list_rows(self) -> Iterator[tuple[str, str, RowStore]]:
+        if self.rows is not None:
+            yield "the private data", "this fit", self.rows
+        for path, dataset in self._features_of.items():
+            if (store := _open_store(path)) is not None:
+                yield f"the private dataset {dataset}", str(path), store
 
     @cached_property
     def _features_of(self) -> dict[Path, str]:
@@ -128,6 +179,8 @@ class PrivateData:
         weights = _read_heads(path)
         if weights is None or len(weights) != 1 or not weights.any():
             return None
+        if any(_heads_match(head[None].astype(np.float64), weights) for head in self.heads):
+            return "the weights of a head that this process fitted on private rows"
         for dataset in self.datasets:
             for cell in self._list_made("cells", dataset, f"*/*/eps-*/{WEIGHTS_FILE}"):
                 heads = _read_heads(cell)

@@ -70,7 +70,7 @@ def search_job(job: Job, files: NetworkFiles, *, output: Path, limits: Limits) -
         )
         output.touch()
         return
-    opened.check_stale(task)
+    inputs = opened.check_stale([task])
     held_out = held_out_rows(task.train, options.search.held_out, seed=job.study_seed)
     objective = _Objective(
         task=task,
@@ -79,7 +79,7 @@ def search_job(job: Job, files: NetworkFiles, *, output: Path, limits: Limits) -
         folder=output.with_name(f".{output.stem}.checkpoint"),
         limits=limits,
         material=Material(
-            options=options, files=files, stores=opened.stores, inputs=opened.inputs,
+            options=options, files=files, stores=opened.stores, inputs=inputs,
             memory_mb=job.memory_mb, device=resolve_device(limits.device), threads=limits.threads,
         ),
     )  # fmt: skip
@@ -171,6 +171,7 @@ class _Objective:
                 releases,
                 checkpoint=checkpoint,
                 physical_batch=self.limits.physical_batch,
+                public=self.material.inputs.public,
                 record=None,
                 label=f"{self.task.name.method} trial {number}",
             )
@@ -239,8 +240,9 @@ def without_rows(whole: TrainingSet, store: FeatureStore, left_out: Rows) -> Tra
         features = whole.features
         features[left.to(features.device)] = math.nan
     return TrainingSet(
-        features, whole.labels, whole.num_classes, units=whole.units, device=whole.device
-    )
+        features, whole.labels, whole.num_classes, units=whole.units, device=whole.device,
+        public=whole.public,
+    )  # fmt: skip
 
 
 class _WithoutRows:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +13,6 @@ from dpprobe.data.options import Headline, headline_metric
 from dpprobe.errors import DataError, PrivacyError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.overlap_record import read_near_duplicates
-from dpprobe.features.text_embeddings import check_classes
 from dpprobe.heads.fit import check_plan
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import method_options
@@ -105,7 +104,7 @@ class OpenedJob:
     def make_task(
         self, method: str, *, device: str, more: Mapping[str, Any] | None = None
     ) -> CellTask:
-        """Returns the task of one cell; raises DataError if public weights have other classes.
+        """Returns the task of one cell.
 
         Args:
           device: the kind of device that draws the noise in training.
@@ -114,8 +113,6 @@ class OpenedJob:
         job, plan = self.job, self.calibrated.plans[method]
         train, test = self.stores
         options = locate_options(job, method)
-        for path in options.input_files():
-            check_classes(Path(path), train.class_names)
         name = CellName(
             dataset=job.dataset, backbone=job.backbone, method=method, epsilon=job.epsilon
         )
@@ -158,12 +155,18 @@ class OpenedJob:
             study=job.study,
         )
 
-    def check_stale(self, task: CellTask) -> None:
-        """Checks epsilons and public rows of a cell to be trained; slow; raises PrivacyError."""
-        method = task.name.method
-        check_prices(self.path, method, self.calibrated, self.job.seeds)
-        with _name_method(method):
-            self.private.check_rows(task.options)
+    def check_stale(self, tasks: Sequence[CellTask]) -> FitInputs:
+        """Checks epsilons and public rows of cells to be trained; slow.
+
+        Returns the inputs of the fits, which the public files may now enter. Raises PrivacyError.
+        """
+        public = self.inputs.public
+        for task in tasks:
+            method = task.name.method
+            check_prices(self.path, method, self.calibrated, self.job.seeds)
+            with _name_method(method):
+                public = public.join(self.private.check_public(task.options))
+        return replace(self.inputs, public=public)
 
 
 def open_job(
@@ -188,6 +191,7 @@ def open_job(
     private = PrivateData(
         dataset=job.dataset,
         backbone=job.backbone,
+        class_names=stores[0].class_names,
         manifests=(train, test),
         datasets=job.private_datasets,
         results=cells.parent,

@@ -147,22 +147,6 @@ def test_a_blank_patient_and_one_in_both_splits_are_refused(source: str, tmp_pat
     assert "q4" not in told
 
 
-def test_a_patient_whose_number_is_written_in_two_ways_is_refused(tmp_path: Path) -> None:
-    """A table with a gap has 12.0 where another has 12: two patients, each protected for half."""
-    options = write_parquet(tmp_path / "in", [f"p{number}" for number in range(9)])
-    table = pq.read_table(options["train"])
-    files = {"a": pa.array(range(9)), "b": pa.array(map(float, range(8, 17)))}
-    for name, numbers in files.items():
-        pq.write_table(table.append_column("number", numbers), tmp_path / f"{name}.parquet")
-    written = {**options, "unit_column": "number", "duplicates": "warn"}
-    written |= {"train": [str(tmp_path / f"{name}.parquet") for name in files]}
-    with pytest.raises(DataError, match="patient '8.0' is '8' in other rows; .*under one name"):
-        dataset_preparation.prepare_dataset(dataset_options(written), tmp_path / "out")
-    written["train"] = written["train"][1]
-    dataset_preparation.prepare_dataset(dataset_options(written), tmp_path / "alone")
-    assert read_info(tmp_path / "alone/dataset.json").train_rows > 0
-
-
 def test_a_unit_s_name_says_what_its_column_is_made_of() -> None:
     """A ledger adds prices of one name alone: another pattern makes other patients of the rows."""
     manifest = {"source": "csv", "train": "a.csv", "label_column": "kind", "class_names": CLASSES}

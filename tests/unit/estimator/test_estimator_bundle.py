@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from dpprobe.__main__ import main
 from dpprobe.errors import ConfigError, DataError, DpprobeError, PrivacyError
 from dpprobe.estimator.private_classifier import PrivateClassifier
 from dpprobe.estimator.public_functions import verify
+from dpprobe.release.ledger import Ledger
 from dpprobe.release.predict import Predictor
 from tests.support.classifiers import (
     FAST,
@@ -156,9 +158,59 @@ def test_nothing_private_is_in_the_files(tmp_path: Path) -> None:
     assert y[:9].tobytes() not in content
 
 
-def test_a_benchmark_cannot_be_saved(tmp_path: Path) -> None:
+def test_a_benchmark_cannot_be_saved_whatever_its_flag_says_later(tmp_path: Path) -> None:
+    fitted = make_benchmark().fit(*make_rows())
+    stated = fitted.privacy_
+    fitted.set_params(benchmark=False, budget=make_budget(), epsilon=9.0, head="prototypes")
+    assert fitted.privacy_ == stated
+    assert stated["mode"] == "benchmark"
     with pytest.raises(PrivacyError, match="save_bundle: benchmark=True protects nothing"):
-        save(make_benchmark().fit(*make_rows()), tmp_path / "v1")
+        save(fitted, tmp_path / "v1")
+
+
+def test_parameters_that_change_after_a_private_fit_change_no_statement(tmp_path: Path) -> None:
+    fitted = fit()
+    stated, answers = fitted.privacy_, fitted.predict_proba(make_rows().X)
+    fitted.set_params(
+        benchmark=True, budget=None, epsilon=9.0, delta=0.1, head="prototypes", unit="group",
+        classes=NAMES[:2],
+    )  # fmt: skip
+    assert fitted.privacy_ == stated
+    assert "benchmark" not in stated["release"]
+    np.testing.assert_array_equal(fitted.predict_proba(make_rows().X), answers)
+    assert verify(save(fitted, tmp_path / "v1")).passed
+
+
+def test_only_the_released_numbers_are_saved(tmp_path: Path) -> None:
+    """Weights that others wrote are no output of the mechanism, so its epsilon is not theirs."""
+    fitted = fit(budget=(budget := make_budget(tmp_path / "data/lesions")))
+    (entry,) = Ledger.of_dataset(tmp_path / "data", "lesions").read_entries()
+    assert entry.digest == fitted.fit_.digest != ""
+    assert budget.compute_spent().entries == 1
+    for values in (fitted.coef_, fitted.intercept_):
+        with pytest.raises(ValueError, match="read-only"):
+            values[:] = 0
+        assert not np.shares_memory(values, fitted.fit_.heads.weights)
+    fitted.coef_ = fitted.coef_ * 0
+    fitted.classes_[0] = "Jane Roe"
+    folder = save(fitted, tmp_path / "v1")
+    assert verify(folder).passed
+    assert "Jane Roe" not in (folder / "bundle.json").read_text()
+    for copied in (fitted, pickle.loads(pickle.dumps(fitted))):
+        copied.fit_.heads.weights[0, 0, 0] += 1
+        with pytest.raises(
+            PrivacyError, match=r"numbers in fit_\.heads have changed since the fit"
+        ):
+            save(copied, tmp_path / "v2")
+    assert not (tmp_path / "v2").exists()
+
+
+def test_another_released_number_cannot_change_either(tmp_path: Path) -> None:
+    fitted = fit(head={"head": "least_squares"})
+    (transform,) = fitted.fit_.heads.transforms
+    next(iter(transform.arrays.values())).add_(1)
+    with pytest.raises(PrivacyError, match="have changed since the fit"):
+        save(fitted, tmp_path / "v1")
     assert not (tmp_path / "v1").exists()
 
 

@@ -142,10 +142,11 @@ def test_private_noise_is_secret_and_never_the_same() -> None:
         ({"head": {"head": "sgd", "engine": "closed_form"}}, PrivacyError, "engine='exact'"),
         ({"unit": "person"}, ConfigError, "unit 'person': write row or group"),
         ({"delta": 0.1}, PrivacyError, "delta 0.1 .*1/n"),
+        ({"budget": make_budget(delta=0.9), "delta": DELTA}, PrivacyError, "delta 0.9 .*1/n"),
         ({"public_steps": "scaler"}, ConfigError, r"a text; write a list of names, \['scaler'\]"),
         ({"classes": [0, 1, 2, 2]}, ValueError, "a class is listed twice"),
         ({"classes": [0]}, ValueError, "number of classes has to be greater than one"),
-        ({"classes": [0, 1]}, ValueError, "y: label 2 is not in classes"),
+        ({"classes": [0, 1]}, ValueError, "y: a label is not in classes"),
         ({"epsilon": {"advantage": 2}}, PrivacyError, "advantage 2"),
     ],
 )
@@ -168,6 +169,20 @@ def test_rows_that_do_not_fit_are_refused_before_they_cost() -> None:
         with pytest.raises(ValueError, match=r".+"):
             make_private(budget=budget).fit(bad_X, bad_y)
     assert budget.compute_spent().entries == 0
+
+
+@pytest.mark.parametrize("where", ["y", "X", "blocks"])
+def test_no_error_quotes_a_private_value(where: str) -> None:
+    X, y = make_rows()
+    if where == "y":
+        y = y.copy()
+        y[3] = 271828
+    else:
+        X = X.astype(object)
+        X[3, 2] = "271828, a text"
+    with pytest.raises(ValueError, match="^(X: a value is a text|y: a label is not in)") as error:
+        make_private().fit(iter([X]) if where == "blocks" else X, y)
+    assert "271828" not in str(error.value)
 
 
 def test_the_wrong_file_of_classes_is_refused_before_it_costs(tmp_path: Any) -> None:

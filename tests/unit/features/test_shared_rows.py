@@ -22,6 +22,10 @@ class Store:
         self.features = features
         self.dimension = features.shape[1]
 
+    @property
+    def rows(self) -> int:
+        return len(self.features)
+
     def read_blocks(self, rows: int) -> Iterator[tuple[int, Rows]]:
         for start in range(0, len(self.features), min(rows, 37)):
             yield start, self.features[start : start + min(rows, 37)].copy()

@@ -19,6 +19,7 @@ from dpprobe.analyses.zero_shot.zero_shot_record import read_zero_shot
 from dpprobe.errors import ConfigError
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.initial_weights import initial_weights
+from dpprobe.heads.public_inputs import SYNTHETIC_ROWS
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.sgd import Options
@@ -61,6 +62,7 @@ def _accuracy(space: dict[str, np.ndarray], folder: Path, epsilon: float, **chan
         torch.from_numpy(space["features"][:ROWS].copy()),
         torch.from_numpy(space["labels"][:ROWS]),
         num_classes=len(CLASSES),
+        public=SYNTHETIC_ROWS,
     )
     fitted = fit_heads(method, train, plan, [1, 2, 3])
     scores = score_rows(fitted, torch.from_numpy(space["features"][ROWS:]))

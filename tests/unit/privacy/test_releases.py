@@ -15,6 +15,7 @@ from dpprobe.errors import PrivacyError
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import Mechanism, Plan
 from dpprobe.privacy.releases import Releases
+from dpprobe.privacy.running_sums import Factorisation, RunningSums
 
 CPU = torch.device("cpu")
 
@@ -30,7 +31,7 @@ def mechanism(name: str, *, count: int = 1, noise: float = 2.0) -> Mechanism:
     )
 
 
-def releases(*mechanisms: Mechanism, seeds: tuple[int, ...] = (1, 2)) -> Releases:
+def releases(*mechanisms: Mechanism, seeds: tuple[int, ...] = (1, 2), **options: Any) -> Releases:
     private = all(item.noise_multiplier for item in mechanisms)
     epsilon = 1.0 if private else math.inf
     plan = Plan(
@@ -41,7 +42,7 @@ def releases(*mechanisms: Mechanism, seeds: tuple[int, ...] = (1, 2)) -> Release
         accountant="pld",
         realised_epsilon=epsilon,
     )
-    return Releases(plan, seeds, CPU)
+    return Releases(plan, seeds, CPU, **options)
 
 
 def zero(*shape: int, step: float = 2.0**-16) -> GridSum:
@@ -227,3 +228,14 @@ def test_low_bits_tell_nothing_of_a_row() -> None:
 
     assert guesses_from_low_bits(with_float_noise) >= 396
     assert 160 <= guesses_from_low_bits(exactly) <= 277
+
+
+@pytest.mark.parametrize("take", ["release_gaussian", "release_symmetric"])
+def test_sums_of_several_sites_take_the_sites_noise_also_in_a_chain_of_cohorts(take: str) -> None:
+    """The seeds of a fit of several sites are public, so no noise may come from them."""
+    running = RunningSums(Factorisation.make(4), [], names=("a",), n=10)
+    shared = SimpleNamespace(add_up=lambda _, local, **__: local + 7)
+    taken = releases(mechanism("a"), seeds=(1,), running=running, shared=shared)
+    total = getattr(taken, take)("a", zero(1, 3, 3))
+    assert torch.equal(total, torch.full((1, 3, 3), 7 * 2.0**-16, dtype=torch.float64))
+    assert taken.noise_multiplier("a") == 2.0

@@ -290,20 +290,6 @@ def test_an_auc_that_its_counts_do_not_give_is_noticed(make: Any) -> None:
     assert "evaluation" in failed
 
 
-def test_what_cannot_be_calibrated_is_refused_before_it_is_booked(tmp_path: Path) -> None:
-    """Also where nobody checked the study."""
-    write_features(tmp_path)
-    wrong: tuple[dict[str, Any], ...] = (
-        {"calibrate": {}}, {"calibrate": {}, "evaluate": {"epsilon": 1}},
-    )  # fmt: skip
-    for options in wrong:
-        with pytest.raises(
-            ConfigError, match="release first: calibrate: has no epsilon; write `calibrate: "
-        ):
-            release(tmp_path, study(tmp_path, **options))
-    assert Ledger.of_dataset(tmp_path / "data", "toy").read_entries() == []
-
-
 def test_the_study_s_accountant_does_not_matter(make: Any, tmp_path: Path) -> None:
     """Nothing samples the test units, so their price is exact."""
     _, made = make("two")

@@ -78,8 +78,8 @@ def test_the_units_of_a_release_are_patients_where_the_dataset_names_them(folder
 
 @pytest.mark.parametrize("metric", [None, "macro_accuracy", "auc"])
 def test_the_metric_of_a_dataset_is_in_no_bundle(folder: Path, metric: str | None) -> None:
-    """It may follow from labels, and planning asks for words; here nobody planned."""
-    made = study(folder, evaluate={"epsilon": 1})
+    """It may follow from labels, so the release names its own."""
+    made = study(folder, evaluate={"epsilon": 1, "metric": "accuracy"})
     dataset = made.datasets["toy"].model_copy(update={"metric": metric})
     output = release(folder, made.model_copy(update={"datasets": {"toy": dataset}}))
     stated = json.loads((output / bundle.STATEMENT_FILE).read_text())
@@ -162,10 +162,8 @@ def test_a_release_of_copies_warns_and_does_not_count_them(
 ) -> None:
     write_features(folder, copies={"image": {"rows": 37, "most": 5}})
     output = release(folder, study(folder))
-    assert (
-        "37 training rows repeat the picture of another row, and one picture occurs under 5"
-        in caplog.text
-    )
+    assert "release first: training rows repeat the picture of another row" in caplog.text
+    assert "37 " not in caplog.text.partition("release first")[2]
     stated = json.loads((output / bundle.STATEMENT_FILE).read_text())
     assert "copies" not in stated
     assert any("a picture that occurs in several" in text for text in stated["not_covered"])
@@ -375,6 +373,23 @@ def test_an_error_after_the_booking_says_that_the_entry_counts(
     assert [entry.state for entry in ledger(folder).read_entries()] == ["abandoned", "closed"]
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"more": {"split_by": "class"}}, "dataset toy: split_by: class chooses test rows by"),
+        ({"calibrate": {}}, "calibrate: has no epsilon; write `calibrate: "),
+        ({"calibrate": {}, "evaluate": {"epsilon": 1}}, "calibrate: has no epsilon"),
+    ],
+)
+def test_a_fault_of_the_release_is_refused_before_it_is_booked(
+    folder: Path, options: dict[str, Any], words: str
+) -> None:
+    """Also if nobody checked the study."""
+    with pytest.raises(ConfigError, match=f"releases.first: {words}"):
+        release(folder, study(folder, **options))
+    assert ledger(folder).read_entries() == []
+
+
 def test_a_release_names_the_release_that_it_replaces(folder: Path) -> None:
     first = release(folder, study(folder))
     made = study(folder, name="second", predecessor="first")
@@ -390,8 +405,8 @@ def test_a_release_names_the_release_that_it_replaces(folder: Path) -> None:
     release(folder, study(folder, name="second"), "second")
     assert contents(second) == kept
     (first / bundle.CARD_FILE).write_text("another promise")
-    for wrong, words in ((first, r"first: README\.md: missing, or changed"), (folder, "no bundle")):
-        with pytest.raises(DataError, match=words):
+    for wrong, words in ((first, r"first: README\.md: missing, or changed"), (folder, "neither")):
+        with pytest.raises((DataError, ConfigError), match=words):
             release(folder, study(folder, name="third", predecessor=str(wrong)), "third")
     assert len(ledger(folder).read_entries()) == 2, "nothing is booked"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dpprobe.errors import ConfigError, DataError, PrivacyError
+from dpprobe.errors import BudgetError, ConfigError, DataError, PrivacyError
 from dpprobe.heads.fitted import TYPICAL
 from dpprobe.release import bundle, make
 from dpprobe.release.cohorts import read_chain
@@ -93,19 +93,19 @@ def test_added_sums_may_branch(folder: Path) -> None:
     assert branch.statement["cohort"]["units"] == 600
 
 
-def test_the_same_people_in_two_cohorts_of_a_horizon_are_refused(folder: Path) -> None:
-    same = {"same_units_as": "january"}
-    release_month(folder, "january", horizon=2)
-    with pytest.raises(PrivacyError, match="a horizon needs other units in each cohort"):
-        release_month(folder, "february", after="january", horizon=2, more=same)
-
-
-def test_the_same_people_in_two_added_cohorts_pay_for_both(folder: Path) -> None:
-    release_month(folder, "january")
-    output = release_month(folder, "february", after="january", more={"same_units_as": "january"})
+@pytest.mark.parametrize(("horizon", "least", "most"), [(None, 1.4, 1.5), (2, 1.5, 1.7)])
+def test_the_same_people_in_two_cohorts_pay_for_both(
+    folder: Path, horizon: int | None, least: float, most: float
+) -> None:
+    """Squares of added sums add up; with a horizon they meet in one sum."""
+    same: dict[str, Any] = {"horizon": horizon, "more": {"same_units_as": "january"}}
+    release_month(folder, "january", horizon=horizon)
+    with pytest.raises(BudgetError, match="above max_epsilon"):
+        release_month(folder, "february", after="january", max_epsilon=least, **same)
+    output = release_month(folder, "february", after="january", max_epsilon=most, **same)
     spent = bundle.read_bundle(output).statement["ledger"]
-    assert spent["releases"] == 2
-    assert 1.4 < spent["epsilon"] < 1.6
+    assert (spent["releases"], spent["exact"]) == (2, horizon is None)
+    assert least < spent["epsilon"] < most
 
 
 @pytest.mark.parametrize(

@@ -138,13 +138,34 @@ def test_patients_of_the_same_names_are_asked_for(folder: Path) -> None:
     assert entries(folder, "second") == 1
 
 
-def test_names_of_datasets_are_checked_before_anything_runs(folder: Path) -> None:
-    for name in ("tyo", "toy"):
-        with pytest.raises(
-            ConfigError, match=f"same_units_as: {name}: write the name of another dataset of"
-        ):
-            check_study(study(folder, more={"same_units_as": name}))
-    check_study(study(folder, called="copy", more={"same_units_as": "toy"}))
+@pytest.mark.parametrize("name", ["tyo", "toy", "copy"])
+def test_a_name_without_a_ledger_is_refused_and_never_booked(folder: Path, name: str) -> None:
+    """A folder of tables alone is no ledger, and nothing would be added up."""
+    prepare(folder, "copy", images("lesion"))
+    if name == "toy":  # its own name, though it has a ledger
+        release_of(folder, "toy", "before")
+    with pytest.raises(ConfigError, match=f"same_units_as: {name}: write the name of another data"):
+        check_study(study(folder, more={"same_units_as": name}))
+    booked = entries(folder, "toy")
+    with pytest.raises(PrivacyError, match=rf"same_units_as: {name}: .*`same_units_as: toy` under"):
+        release_of(folder, "toy", "first", more={"same_units_as": name})
+    assert entries(folder, "toy") == booked
+
+
+def test_a_dataset_that_is_released_later_counts_then(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    values = study(folder, name="first", epsilon=1).model_dump(mode="json")
+    values["datasets"]["copy"] = dict(values["datasets"]["toy"])
+    values["datasets"]["toy"]["same_units_as"] = "copy"
+    named = load_study(values)
+    check_study(named)
+    release(folder, named, "first")
+    assert "same_units_as: copy: it has no ledger yet, so nothing is added up now" in caplog.text
+    prepare(folder, "copy", images("lesion"))
+    output = release_of(folder, "copy", "second")
+    assert bundle.read_bundle(output).statement["ledger"]["releases"] == 2
+    check_study(study(folder, called="other", more={"same_units_as": "toy"}))
 
 
 def test_two_datasets_of_one_study_may_share_images_if_it_says_so(folder: Path) -> None:

@@ -10,18 +10,23 @@ import pytest
 import yaml
 
 from dpprobe import __main__ as program
+from dpprobe.release.site_part import make_site_key
 from dpprobe.release.verification.verify import verify_bundle
+from dpprobe.sites.agreement import name_public_key
 from tests.support.site_study import TRAIN_ROWS, make_sites
 
 NAMES = ("east", "north", "south")
 
 
 def write_study(
-    folder: Path, name: str, members: dict[str, str], sites: dict[str, Any] | None = None
-) -> Path:
+    folder: Path, name: str, members: dict[str, str], sites: dict[str, Any] | None = None,
+    *, dataset: dict[str, Any] | None = None, release: dict[str, Any] | None = None,
+) -> Path:  # fmt: skip
     values = {
         "study": name,
-        "datasets": {"toy": {"source": "sklearn", "name": "digits", "split_by": "id"}},
+        "datasets": {
+            "toy": {"source": "sklearn", "name": "digits", "split_by": "id", **(dataset or {})}
+        },
         "backbones": {"pixels": {"family": "pixels"}},
         "methods": {"sums": {"head": "prototypes", "normalize": "l2"}},
         "epsilons": [2],
@@ -39,6 +44,7 @@ def write_study(
                     "exchange": str(folder / "exchange"),
                     **(sites or {}),
                 },
+                **(release or {}),
             },
             "alone": {"dataset": "toy", "backbone": "pixels", "method": "sums", "epsilon": 2},
         },
@@ -131,3 +137,24 @@ def test_wrong_options_are_explained(
     path = write_study(folder, "east", dict.fromkeys(NAMES, "a" * 64), sites)
     status, _ = run(monkeypatch, capsys, "keys", "first", "--configfile", str(path))
     assert words in str(status)
+
+
+@pytest.mark.parametrize(
+    ("action", "changes", "words"),
+    [
+        ("keys", {"dataset": {"split_by": "class"}}, "dataset toy: split_by: class"),
+        ("sums", {"dataset": {"expect": {"classes": 7}}}, "expect.classes: 7, but there are"),
+        ("combine", {"release": {"cohort": "2025", "horizon": 4}}, "not possible with `cohort`"),
+    ],
+)
+def test_a_study_that_check_refuses_leaves_no_offer_entry_or_message(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    action: str, changes: dict[str, Any], words: str,
+) -> None:  # fmt: skip
+    key = folder / "east/new.pem"
+    members = dict.fromkeys(NAMES, "a" * 64) | {"east": name_public_key(make_site_key(key))}
+    path = write_study(folder, "east", members, **changes)
+    status, _ = run(monkeypatch, capsys, action, "first", "--configfile", str(path))
+    assert words in str(status)
+    assert not (folder / "exchange").exists()
+    assert not (folder / "east/data").exists()

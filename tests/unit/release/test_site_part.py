@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,10 +15,16 @@ import pytest
 from safetensors import safe_open
 
 from dpprobe.errors import ConfigError, PrivacyError, WaitingError
+from dpprobe.privacy.accountants import compute_epsilon
+from dpprobe.privacy.releases import add_rounded_noise
 from dpprobe.release import bundle
 from dpprobe.release.site_part import SitePart
 from dpprobe.release.verification.verify import verify_bundle
-from tests.support.release_study import write_features
+from dpprobe.sites import shared_sums
+from dpprobe.sites.agreement import sign_values
+from dpprobe.sites.exchange import _describe, _pack_sums, read_secret
+from dpprobe.sites.masks import mask_numbers
+from tests.support.release_study import DIMENSION, write_features
 from tests.support.site_study import Site, make_sites
 
 
@@ -141,6 +148,8 @@ def test_a_message_is_masked_and_the_total_has_the_noise_of_the_plan(tmp_path: P
         ({"method": "covariance"}, "another method"),
         ({"delta": 1e-5}, "another delta"),
         ({"evaluate": {"epsilon": 1}}, "another evaluate"),
+        ({"more": {"split_seed": 1}}, "another split rule"),
+        ({"more": {"subsample": {"fraction": 0.5}}}, "another subsample"),
         ({"sites": {"colluders": 2}}, "another colluders"),
         ({"sites": {"aggregator": "east"}}, "another aggregator"),
     ],
@@ -156,11 +165,44 @@ def test_sites_with_other_options_do_not_begin(
     assert sites[0].ledger.read_entries() == []
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"more": {"split_by": "class"}}, "split_by: class chooses test rows by their rank"),
+        ({"cohort": "2025", "horizon": 4}, "sites: not possible with `cohort`"),
+        ({"method": "search"}, "sites cannot search together"),
+    ],
+)
+def test_a_fault_of_the_release_stops_a_site_before_its_offer_and_before_it_books(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    """Also if nobody checked the study: a split by class priced at epsilon 1 costs 2.21."""
+    sites = make_sites(tmp_path, **changes)
+    with pytest.raises(ConfigError, match=words):
+        sites[0].task().make_offer()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dpprobe.release.make.release_faults", lambda *_, **__: [])
+        agree(sites)
+    with pytest.raises(ConfigError, match=words):
+        sites[0].task().run()
+    assert sites[0].ledger.read_entries() == []
+
+
+def test_the_joint_price_of_test_units_has_the_penalty_of_shares(tmp_path: Path) -> None:
+    sites = make_sites(tmp_path, evaluate={"epsilon": 2}, monitor={"epsilon": 2})
+    agree(sites)
+    priced = sites[0].task().test_price
+    assert priced is not None
+    assert len(priced.mechanisms) > 1
+    alone = compute_epsilon(priced.mechanisms, priced.delta, "pld")
+    assert priced.realised_epsilon > alone
+
+
 def test_a_site_cannot_change_its_mind_after_all_have_agreed(tmp_path: Path) -> None:
     sites = make_sites(tmp_path, method="sums")
     east, *others = sites
     agree(sites)
-    with pytest.raises(PrivacyError, match="have changed since its offer; restore them"):
+    with pytest.raises(PrivacyError, match="have changed since its offer; change them back"):
         east.task(epsilon=1).run()
     run_until_waiting(east, "lacks the sums")
     with pytest.raises(PrivacyError, match="entry 1 .* was made with other options"):
@@ -184,7 +226,7 @@ def test_an_agreement_that_was_kept_holds_for_what_is_booked(tmp_path: Path) -> 
     east, north, _ = sites
     agree(sites)
     run_until_waiting(east, "lacks the sums")
-    for path in east.private.glob("sums-*"):
+    for path in (*east.private.glob("sums-*"), *(east.exchange / "first").glob("sums-*")):
         path.unlink()
     (east.private / "agreement.json").unlink()
     run_until_waiting(east, "lacks the sums")
@@ -241,12 +283,88 @@ def test_a_site_that_cannot_send_does_not_book(tmp_path: Path) -> None:
     assert east.ledger.read_entries() == []
 
 
-def test_a_search_is_refused_before_it_is_booked(tmp_path: Path) -> None:
-    sites = make_sites(tmp_path, method="search")
+def change_message(site: Site, number: int) -> None:
+    """Lets a malicious site replace a message of its own by another one that it signs."""
+    exchange = site.task().exchange
+    assert exchange is not None
+    path = exchange.message_path(number, site.name)
+    values, sums = exchange._read_message(path, site.name)
+    shift = 10**12 * (np.arange(sums[0].numbers.size) < DIMENSION)
+    changed = [each.replace_numbers(each.numbers + shift) for each in sums]
+    values["sums"] = [*map(_describe, changed)]
+    values["signature"] = sign_values(exchange.signer, values)
+    path.write_bytes(_pack_sums(changed, values))
+
+
+def read_sums(victim: Site, others: list[Site], *, masks: bool) -> np.ndarray:
+    """The numbers of the message of round 3, with or without the masks that the others know."""
+    exchange = victim.task().exchange
+    assert exchange is not None
+    values, (sums,) = exchange._read_message(exchange.message_path(3, victim.name), victim.name)
+    numbers = sums.numbers
+    for other in [] if masks else others:
+        secret = read_secret(other.private)
+        assert secret is not None
+        public = exchange.agreement.other_keys(other.name)[victim.name]
+        numbers = mask_numbers(
+            numbers, f"transcript {values['transcript']}; sum 0 {sums.name}",
+            site=other.name, key=secret.key, others={victim.name: public},
+        )  # fmt: skip
+    return numbers
+
+
+def test_a_restored_private_folder_tells_no_difference_of_sums(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another total moves the victim's gradient; the same noise twice would show by how much."""
+    exact: list[np.ndarray] = []
+    shares: list[float] = []
+
+    def record(noise: Any, numbers: np.ndarray, share: float, *, symmetric: bool) -> None:
+        exact.append(numbers.copy().ravel())
+        shares.append(share)
+        add_rounded_noise(noise, numbers, share, symmetric=symmetric)
+
+    east, north, south = sites = make_sites(tmp_path, method="covariance")
     agree(sites)
-    with pytest.raises(ConfigError, match="sites cannot search together"):
-        sites[0].task().run()
-    assert sites[0].ledger.read_entries() == []
+    for site in sites:
+        run_until_waiting(site, "lacks the sums of round")
+    run_until_waiting(east, "round 2 of north")
+    backup = tmp_path / "backup"
+    shutil.copytree(east.private, backup)
+    run_until_waiting(north, "round 3 of east, south")
+    monkeypatch.setattr(shared_sums, "add_rounded_noise", record)
+
+    def restore_and_run() -> tuple[bytes, np.ndarray, np.ndarray]:
+        shutil.rmtree(east.private)
+        shutil.copytree(backup, east.private)
+        run_until_waiting(east, "round 3")
+        masked, unmasked = (read_sums(east, [north, south], masks=each) for each in (True, False))
+        return read_message(east, 3), masked, unmasked
+
+    message, *first = restore_and_run()
+    with pytest.raises(PrivacyError, match=r"sums-3.east.* is missing in .*with another name"):
+        restore_and_run()
+    change_message(north, 2)
+    with pytest.raises(PrivacyError, match=r"sums-3.east.* is missing in .*with another name"):
+        restore_and_run()
+    # the attacker removes what the refusals need
+    (east.exchange / "first/sums-3.east.safetensors").unlink()
+    with pytest.raises(PrivacyError, match=r"sums-3\.north.* other totals of earlier rounds"):
+        restore_and_run()
+    (north.exchange / "first/sums-3.north.safetensors").unlink()
+    _, *second = restore_and_run()
+    moved = exact[-1] - exact[0]
+    assert moved.all()
+    masked, unmasked = (late - early - moved for early, late in zip(first, second, strict=True))
+    assert np.abs(masked).min() > 2**40
+    assert 0 not in unmasked
+    assert 0.3 < unmasked.std() / (2**0.5 * shares[0]) < 2.5
+    # the same totals again make the same message
+    (north.exchange / "first/sums-2.north.safetensors").unlink()
+    (east.exchange / "first/sums-3.east.safetensors").unlink()
+    run_until_waiting(north, "round 3")
+    assert restore_and_run()[0] == message
 
 
 def test_a_lost_secret_stops_a_site(tmp_path: Path) -> None:

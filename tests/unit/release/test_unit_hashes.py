@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import io
+import math
 import multiprocessing
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from dp_accounting import GaussianDpEvent
+from dp_accounting.pld import PLDAccountant
 from PIL import Image
+from scipy.special import ndtr, ndtri
 
-from dpprobe.errors import PrivacyError
-from dpprobe.release.ledger import Booking, Ledger, Part
+from dpprobe.errors import BudgetError, PrivacyError
+from dpprobe.privacy.accountants import gaussian_epsilon
+from dpprobe.privacy.running_sums import Factorisation
+from dpprobe.release.ledger import Booking, Ledger, Limits, Part, bound_bookings
 from dpprobe.release.unit_hashes import Units, count_moved, load_key, share_units
 from tests.support.split_tables import write_tables
 from tests.unit.release.test_ledger import DELTA, FREE, gaussian, part
@@ -116,6 +123,45 @@ def test_names_of_every_booking_are_compared(tmp_path: Path) -> None:
         Ledger.of_dataset(tmp_path, "a").book_release(booking(name, train), FREE, units=units)
     with pytest.raises(PrivacyError, match="names of units of dataset b are also in entry 2 of"):
         Ledger.of_dataset(tmp_path, "b").book_release(booking("three", train), FREE, units=second)
+
+
+@pytest.mark.parametrize("horizon", [2, 12])
+@pytest.mark.parametrize("order", [("a", "b", "c"), ("c", "a", "b")])
+def test_a_unit_of_two_cohorts_pays_for_sums_that_meet(
+    tmp_path: Path, horizon: int, order: tuple[str, ...]
+) -> None:
+    """A third dataset, of a release that costs next to nothing, joins the ledgers of both."""
+    factorisation, sigma = Factorisation.make(horizon), 5.0
+    c = factorisation.coefficients
+    moved = [c[0], *(after + before for before, after in pairwise(c))]  # places 1 and 2
+    true = float(np.linalg.norm(moved)) / factorisation.column_norm / sigma
+    accountant = PLDAccountant().compose(GaussianDpEvent(1 / true))
+    limits = Limits(delta=DELTA, max_epsilon=accountant.get_epsilon(DELTA))
+    sums = part("train", gaussian(sigma, name="covariance"), gaussian(100.0, count=4))
+    asked = {
+        "a": [booking("of_a", sums, place="a/of_a 1")],
+        "b": [booking("of_b", sums, place="a/of_a 2")],
+        "c": [booking(same, part("train", gaussian(1e3)), same_units_as=same) for same in "ab"],
+    }
+    for dataset in "ab":
+        Ledger.of_dataset(tmp_path, dataset).book_release(
+            booking("old", part("test", gaussian(1e3))), FREE
+        )
+    *first, last = [(dataset, each) for dataset in order for each in asked[dataset]]
+    for dataset, each in first:
+        Ledger.of_dataset(tmp_path, dataset).book_release(each, FREE)
+    ledger = Ledger.of_dataset(tmp_path, last[0])
+    with pytest.raises(BudgetError, match="above max_epsilon"):
+        ledger.book_release(last[1], limits)
+    ledger.book_release(last[1], FREE)
+    spent = ledger.compute_spent(DELTA)
+    assert limits.max_epsilon is not None
+    assert spent.epsilon > limits.max_epsilon
+    wanted = math.hypot(2 / sigma, math.sqrt(8) / 100)  # gradients have noise of their own
+    assert spent.epsilon == pytest.approx(gaussian_epsilon(wanted, DELTA), rel=1e-4)
+    assert not spent.exact
+    risk = bound_bookings(ledger.list_bookings(), [0.001], DELTA)
+    assert risk.true_positives[0] == pytest.approx(ndtr(wanted + ndtri(0.001)), rel=1e-4)
 
 
 def test_ledgers_are_added_up_through_a_third(tmp_path: Path) -> None:

@@ -26,6 +26,9 @@ from dpprobe.sites.agreement import (
 from dpprobe.sites.exchange import (
     Exchange,
     Secret,
+    _describe,
+    _pack_sums,
+    hash_totals,
     keep_agreement,
     read_agreement,
     read_secret,
@@ -62,10 +65,10 @@ def make_sum(
     )
 
 
-def send(folder: Path, number: int = 1, **sums: Any) -> None:
+def send(folder: Path, **sums: Any) -> None:
     for name, value in zip(NAMES, (3, 4), strict=True):
         one = sums.get(name, make_sum(value))
-        open_exchange(folder, name).send_sums(number, number - 1, [one], SECRETS[name])
+        open_exchange(folder, name).send_sums([], [one], SECRETS[name])
 
 
 @pytest.fixture
@@ -92,29 +95,77 @@ def test_a_site_sends_one_message_a_round_whatever_it_is_asked_later(folder: Pat
     exchange = open_exchange(folder, "east")
     path = exchange.message_path(1, "east")
     before = path.read_bytes()
-    exchange.send_sums(1, 0, [make_sum(100)], SECRETS["east"])
+    exchange.send_sums([], [make_sum(100)], SECRETS["east"])
     assert path.read_bytes() == before
     path.unlink()
-    exchange.send_sums(1, 0, [make_sum(100)], SECRETS["east"])
+    exchange.send_sums([], [make_sum(100)], SECRETS["east"])
     assert path.read_bytes() == before
+
+
+def test_a_private_folder_that_lacks_a_sent_message_sends_nothing_more(folder: Path) -> None:
+    send(folder)
+    exchange = open_exchange(folder, "east")
+    sent, path = exchange.private / "sums-1.safetensors", exchange.message_path(1, "east")
+    before = path.read_bytes()
+    path.write_bytes(before[:40])  # a damaged copy is no message of this site
+    with pytest.raises(DataError, match=r"damaged .*; remove it"):
+        exchange.check_messages()
+    path.unlink()
+    exchange.send_sums([], [make_sum(3)], SECRETS["east"])
+    sent.unlink()
+    for change in ("is missing", "is not the one"):
+        with pytest.raises(PrivacyError, match=f"{change} in .*release with another name"):
+            exchange.check_messages()
+        with pytest.raises(PrivacyError, match=f"{change} in .*release with another name"):
+            exchange.send_sums([], [make_sum(100)], SECRETS["east"])
+        path.unlink()
+        exchange.send_sums([], [make_sum(100)], SECRETS["east"])
+        path.write_bytes(before)
+    path.unlink()
+    sent.unlink()  # the same sums after the same totals
+    assert exchange.send_sums([], [make_sum(3)], SECRETS["east"]).read_bytes() == before
+
+
+def test_masks_and_noise_belong_to_the_totals_before(folder: Path) -> None:
+    """Sites with other totals of a round learn so, and what they sent tells nothing."""
+    send(folder)
+    east, north = (open_exchange(folder, name) for name in NAMES)
+    rounds, zeros = east.read_rounds(), make_sum(0)
+    north.private.joinpath("total-1.safetensors").write_bytes(
+        (east.private / "total-1.safetensors").read_bytes()
+    )
+    other = [[each.replace_numbers(each.numbers + 1) for each in rounds[0]]]
+    assert hash_totals(east.agreement, rounds) == hash_totals(north.agreement, north.read_rounds())
+    with pytest.raises(PrivacyError, match="1 rounds are complete, and these sums do not follow"):
+        north.send_sums(other, [zeros], SECRETS["north"])
+    path = east.send_sums(rounds, [zeros], SECRETS["east"])
+    _, (masked,) = east._read_message(path, "east")
+    north.private.joinpath("total-1.safetensors").write_bytes(
+        _pack_sums(other[0], {"sums": [*map(_describe, other[0])]})
+    )
+    with pytest.raises(PrivacyError, match=r"sums-2\.east.*other totals of earlier rounds"):
+        north.send_sums(other, [zeros], SECRETS["north"])
+    path.unlink()
+    sent = north.send_sums(other, [zeros], SECRETS["north"])
+    _, (cancelling,) = north._read_message(sent, "north")
+    assert (masked.numbers + cancelling.numbers != 0).all()
+    with pytest.raises(PrivacyError, match=r"sums-2\.north.*other totals of earlier rounds"):
+        east.read_rounds()
 
 
 def test_files_of_others_move_no_site_to_another_round(folder: Path) -> None:
     """Else a round's noise would hide the sums of two messages, whose difference is exact."""
     exchange = open_exchange(folder, "east")
+    exchange.folder.mkdir()
     for name in NAMES:  # somebody writes files of round 1 while the site computes its sums
-        exchange.folder.mkdir(exist_ok=True)
         exchange.message_path(1, name).touch()
-    assert exchange.read_rounds() == []
-    with pytest.raises(PrivacyError, match="round 2: 0 rounds are complete; nothing is sent"):
-        exchange.send_sums(2, 1, [make_sum(3)], SECRETS["east"])
-    with pytest.raises(PrivacyError, match="round 1: 0 rounds are complete; nothing is sent"):
-        exchange.send_sums(1, 1, [make_sum(3)], SECRETS["east"])
+        assert exchange.read_rounds() == []
+        with pytest.raises(DataError, match=f"{name}.*damaged"):
+            exchange.send_sums([], [make_sum(3)], SECRETS["east"])
+        exchange.message_path(1, name).unlink()
+    with pytest.raises(PrivacyError, match="round 2: 0 rounds are complete.*nothing is sent"):
+        exchange.send_sums([[make_sum(7)]], [make_sum(3)], SECRETS["east"])
     assert not list(exchange.private.glob("sums-*"))
-    exchange.send_sums(1, 0, [make_sum(3)], SECRETS["east"])
-    assert exchange.message_path(1, "east").stat().st_size > 0
-    with pytest.raises(DataError, match="damaged"):
-        exchange.read_rounds()
 
 
 def test_a_total_stays_whatever_its_sites_send_later(folder: Path) -> None:
@@ -125,7 +176,7 @@ def test_a_total_stays_whatever_its_sites_send_later(folder: Path) -> None:
     other.mkdir()
     again = replace(open_exchange(folder, "north"), private=other)
     exchange.message_path(1, "north").unlink()
-    again.send_sums(1, 0, [make_sum(50)], SECRETS["north"])
+    again.send_sums([], [make_sum(50)], SECRETS["north"])
     ((after,),) = exchange.read_rounds()
     np.testing.assert_array_equal(before.numbers, after.numbers)
     shutil.rmtree(exchange.folder)
@@ -154,8 +205,7 @@ def test_swapped_and_replayed_messages_are_refused(folder: Path) -> None:
     with pytest.raises(PrivacyError, match=r"not signed by the key that `sites.members` has"):
         exchange.read_rounds()
     north.write_bytes(whole)
-    exchange.read_rounds()
-    exchange.send_sums(2, 1, [make_sum(3)], SECRETS["east"])
+    exchange.send_sums(exchange.read_rounds(), [make_sum(3)], SECRETS["east"])
     shutil.copyfile(north, exchange.message_path(2, "north"))
     with pytest.raises(PrivacyError, match=r"of another round \(1, not 2\)"):
         exchange.read_rounds()
@@ -239,10 +289,12 @@ def test_secrets_are_private_and_noise_is_fixed_by_them(folder: Path) -> None:
     read = read_secret(folder / "east")
     assert read is not None
     assert (read.public_key, read.noise) == (secret.public_key, secret.noise)
-    first, again = (each.open_noise("a" * 64, 0, "gram") for each in (secret, read))
+    gram = make_sum(3)
+    first, again = (each.open_noise("a" * 64, 0, gram) for each in (secret, read))
     others = [
-        secret.open_noise("b" * 64, 0, "gram"), secret.open_noise("a" * 64, 1, "gram"),
-        secret.open_noise("a" * 64, 0, "targets"), Secret.draw().open_noise("a" * 64, 0, "gram"),
+        secret.open_noise("b" * 64, 0, gram), secret.open_noise("a" * 64, 1, gram),
+        secret.open_noise("a" * 64, 0, make_sum(3, name="targets")),
+        secret.open_noise("a" * 64, 0, make_sum(4)), Secret.draw().open_noise("a" * 64, 0, gram),
     ]  # fmt: skip
     numbers = first.draw_numbers(50, 1e6)
     np.testing.assert_array_equal(numbers, again.draw_numbers(50, 1e6))

@@ -19,7 +19,7 @@ from dpprobe.sites.shared_sums import SharedSums, Sum, SumsMissing, add_sums
 SITES, TRIALS, DEVIATION = 3, 40_000, 5_000.0
 
 
-def open_noise(_place: int, _name: str) -> RoundedGaussian:
+def open_noise(_place: int, _exact: Sum) -> RoundedGaussian:
     return RoundedGaussian(Keystream.from_system("test"))
 
 

@@ -65,3 +65,21 @@ def test_weights_that_cannot_be_fetched_are_warned_of(
         f"model.safetensors) is not in the Hugging Face cache {tmp_path}/hub, and 127.0.0.1 "
         "cannot be reached"
     ) in shown.err
+
+
+def test_only_readers_that_check_a_study_read_it(repository: Path) -> None:
+    """`init` checks its draft but for the classes, which it lists itself."""
+    places = ("src/dpprobe/**/*.py", "scripts/*.py", "workflow/**/*.smk")
+    callers = {
+        f"{path.relative_to(repository)}: {line.strip()}"
+        for place in places
+        for path in repository.glob(place)
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if "load_study(" in line and "def " not in line
+    }
+    assert callers == {
+        "src/dpprobe/draft/init_command.py: study = load_study(yaml.safe_load(text))",
+        "src/dpprobe/study/check_command.py: study = load_study(values)",
+        "src/dpprobe/study/snapshot.py: study = load_study(values)",  # of a run that was checked
+        "workflow/rules/common.smk: STUDY = load_study(config)",  # in a job of that run
+    }

@@ -23,6 +23,7 @@ import numpy.typing as npt
 import torch
 
 from dpprobe.heads.patient_groups import Units
+from dpprobe.heads.public_inputs import SYNTHETIC_ROWS
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.randomness import open_stream
 
@@ -161,4 +162,10 @@ def _training_set(
         targets = torch.from_numpy(hot)
     else:
         targets = torch.from_numpy(labels.astype(np.int64))
-    return TrainingSet(torch.from_numpy(features.copy()), targets, shape.num_classes, units=units)
+    return TrainingSet(
+        torch.from_numpy(features.copy()),
+        targets,
+        shape.num_classes,
+        units=units,
+        public=SYNTHETIC_ROWS,
+    )

@@ -293,7 +293,9 @@ def scale_rows(data: TrainingSet) -> TrainingSet:
 
 
 def _replace_features(data: TrainingSet, features: torch.Tensor) -> TrainingSet:
-    return TrainingSet(features, data.labels, data.num_classes, units=data.units)
+    return TrainingSet(
+        features, data.labels, data.num_classes, units=data.units, public=data.public
+    )
 
 
 def number_classes(data: TrainingSet) -> TrainingSet:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -45,6 +45,7 @@ from dpprobe.privacy.plan import Plan, plan_identity
 from dpprobe.privacy.randomness import cell_seed
 from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.plan_file import check_prices
+from dpprobe.training.public_file_check import PrivateData
 from dpprobe.training.tasks import Job, read_job_plans
 from dpprobe.versions import VERSIONS, code_version
 
@@ -92,6 +93,16 @@ def audit_job(
         check_prices(plans, task.method, calibrated, job.seeds, other_accountants=False)
     rows = None
     if stale and audit.membership:
+        private = PrivateData(
+            dataset=job.dataset,
+            backbone=job.backbone,
+            class_names=store.class_names,
+            manifests=(train,),
+            datasets=job.private_datasets,
+            results=audits.parent,
+        )
+        for task in stale:
+            inputs = replace(inputs, public=inputs.public.join(private.check_public(task.options)))
         rows = inputs.read_rows(device=resolve_device(device), memory_mb=job.memory_mb)
     errors: dict[str, DpprobeError] = {}
     for task in stale:

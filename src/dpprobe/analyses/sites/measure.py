@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from dpprobe.study.study import Study
 from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.job_features import JobFeatures, read_job_features
 from dpprobe.training.plan_file import plan_method
+from dpprobe.training.public_file_check import PrivateData
 
 logger = logging.getLogger("dpprobe")
 
@@ -64,8 +65,18 @@ def simulate_sites(
       DpprobeError: if all units together are too few for the method or the budget.
     """
     limit_threads(threads)
-    pool = Pool.read(train, test, inputs["unit"], inputs["metric"])
     method = study.methods[inputs["method"]].fill_paths(dataset=dataset, backbone=backbone)
+    fit_inputs = FitInputs(FeatureStore(train), inputs["unit"])
+    private = PrivateData.of_study(
+        study,
+        dataset=dataset,
+        backbone=backbone,
+        class_names=fit_inputs.store.class_names,
+        manifests=(train, test),
+    )
+    pool = Pool.read(
+        replace(fit_inputs, public=private.check_public(method)), test, inputs["metric"]
+    )
     identity = {"use": "sites", "dataset": dataset, "study_seed": study.seed}
     split_seeds = [cell_seed(identity, index) for index in range(study.seeds)]
     identity |= {"backbone": backbone, "options": method.identity_options()}
@@ -125,8 +136,8 @@ class Pool:
     metric: Headline
 
     @classmethod
-    def read(cls, train: Path, test: Path, unit: str, metric: Headline | None) -> Pool:
-        store, tested = FeatureStore(train), FeatureStore(test)
+    def read(cls, inputs: FitInputs, test: Path, metric: Headline | None) -> Pool:
+        store, tested = inputs.store, FeatureStore(test)
         shown = headline_metric(
             metric,
             num_classes=tested.num_classes,
@@ -134,7 +145,7 @@ class Pool:
             test_counts=class_counts(tested.labels, tested.num_classes),
         )
         features = read_job_features(
-            FitInputs(store, unit), tested, device="cpu", memory_mb=sys.maxsize, headline=shown
+            inputs, tested, device="cpu", memory_mb=sys.maxsize, headline=shown
         )
         codes = unit_codes(store.units)
         return cls(features, np.arange(store.rows) if codes is None else codes, shown)
@@ -163,6 +174,7 @@ class Pool:
             train.num_classes,
             units=None if train.units is None else Units.number_units(names),
             agreed_n=agreed_n,
+            public=train.public,
         )
 
     def fit_together(

@@ -16,10 +16,12 @@ from dpprobe.analyses.sites.options import SimulatedSitesOptions
 from dpprobe.analyses.sites.show import list_notes, make_table, plot_sites, write_sites_table
 from dpprobe.analyses.sites.sites_record import SitesRecord
 from dpprobe.analyses.sites.split_units import split_units
+from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.registry import method_options
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
+from dpprobe.training.fit_inputs import FitInputs
 from tests.support.feature_stores import write_split
 from tests.support.small_study import STUDY
 
@@ -64,6 +66,11 @@ def simulate(folder: Path, stores: tuple[Path, Path], unit: str, **block: Any) -
     return SitesRecord.read(record)
 
 
+def read_pool(stores: tuple[Path, Path], unit: str) -> Pool:
+    train, test = stores
+    return Pool.read(FitInputs(FeatureStore(train), unit), test, None)
+
+
 @pytest.mark.parametrize("unit", ["image", "patient"])
 def test_the_order_is_alone_averaged_secure_sums_pooled(
     tmp_path: Path, stores: tuple[Path, Path], unit: str
@@ -90,7 +97,7 @@ def test_the_order_is_alone_averaged_secure_sums_pooled(
 def test_secure_sums_with_an_aggregator_are_the_pooled_head(
     tmp_path: Path, stores: tuple[Path, Path], split: str
 ) -> None:
-    pool = Pool.read(*stores, "patient", None)
+    pool = read_pool(stores, "patient")
     method = method_options(HEAD)
     inputs = {"delta": 1e-4, "accountant": "pld", "unit": "patient"}
     make_plan = _plan_sizes(method, "1", inputs, tmp_path)
@@ -105,7 +112,7 @@ def test_secure_sums_with_an_aggregator_are_the_pooled_head(
 
 def test_no_patient_is_at_two_sites(stores: tuple[Path, Path]) -> None:
     for unit in ("image", "patient"):
-        pool = Pool.read(*stores, unit, None)
+        pool = read_pool(stores, unit)
         seen = [set(pool.codes[np.isin(pool.codes, part)])
                 for part in split_units(pool.labels, 7, "labels", 1)]  # fmt: skip
         assert len(set().union(*seen)) == sum(map(len, seen)) == 900
@@ -133,7 +140,7 @@ def test_sites_that_can_train_no_head_are_left_out_and_named(
     tmp_path: Path, stores: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     method = method_options(HEAD)
-    pool = Pool.read(*stores, "image", None)
+    pool = read_pool(stores, "image")
     inputs = {"delta": 1e-4, "accountant": "pld", "unit": "image"}
     plan = _plan_sizes(method, "1", inputs, tmp_path)
 

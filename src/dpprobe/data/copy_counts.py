@@ -1,0 +1,36 @@
+"""Counts of rows that repeat the content of an earlier row, by row and by unit of privacy."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+
+
+class CopyCounter:
+    """Counts copies: rows whose content an earlier row has.
+
+    `rows` counts copies, and `most` is how often one content occurs. The counts of units are for
+    copies of a row of another unit: `most` is in how many units one content occurs.
+    """
+
+    def __init__(self) -> None:
+        # by content, only if it occurs more than once
+        self._copies: Counter[bytes] = Counter()
+        self._units: dict[bytes, set[Hashable]] = {}
+        self._of_others = 0
+
+    def add_copy(self, content: bytes, unit: Hashable, *, first_unit: Hashable) -> None:
+        """Adds a row; `first_unit` is the unit of the first row with this content."""
+        self._copies[content] += 1
+        units = self._units.setdefault(content, {first_unit})
+        self._of_others += unit not in units
+        units.add(unit)
+
+    @property
+    def by_row(self) -> dict[str, int]:
+        most = max(self._copies.values(), default=0) + 1
+        return {"rows": self._copies.total(), "most": most}
+
+    @property
+    def by_unit(self) -> dict[str, int]:
+        return {"rows": self._of_others, "most": max(map(len, self._units.values()), default=1)}

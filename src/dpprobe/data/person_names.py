@@ -1,0 +1,64 @@
+"""Names of people: one rule for all sources of data, the estimator and the ledger's hashes.
+
+Two spellings are one name if they differ only in spaces at an end, or as text and bytes. Equal
+numbers, such as 12, 12.0 and 0012, are refused beside each other. Names that look alike, such as P1
+and p1, count as two people, with a warning. On two sides of a split they are refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from dpprobe.data.alike_names import find_alike, fold_name, in_words
+from dpprobe.data.group_columns import BLANKS
+
+_WHOLE = re.compile(r"[+-]?\d{1,300}")
+# An exponent needs a sign, as in printed floats: 1e16 may be a hash.
+_NUMBER = re.compile(r"[+-]?(\d{1,300}\.?\d{0,300}|\.\d{1,300})(e[+-]\d{1,3})?")
+
+
+def person_name(value: Any) -> str:
+    """Returns a person's name as text; empty for a missing name, such as None, NaN or "nan"."""
+    text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
+    text = text.strip()
+    return "" if text.casefold() in BLANKS else text
+
+
+def list_spellings(name: str) -> set[str]:
+    """Lists the name and one spelling that it shares with equal numbers and names alike."""
+    text = fold_name(name)
+    if _WHOLE.fullmatch(text):
+        text = str(int(text))
+    elif _NUMBER.fullmatch(text):
+        value = float(text)
+        text = str(int(value) if value.is_integer() else value)
+    return {name, text}
+
+
+def find_equal_numbers(names: Collection[str]) -> dict[str, str]:
+    """Maps each name that is a number to the shortest other name of that number, if one exists."""
+    texts = {name: text for name in names if _NUMBER.fullmatch(text := fold_name(name))}
+    # A whole number beside a float is compared as a float, which may have lost its last digits.
+    rounded = {float(text) for text in texts.values() if not _WHOLE.fullmatch(text)}
+    same: dict[float, list[str]] = {}
+    for name, text in texts.items():
+        value = float(text)
+        same.setdefault(value if value in rounded else int(text), []).append(name)
+    shortest = dict[str, str]()
+    for group in same.values():
+        first = min(group, key=lambda name: (len(name), name))
+        shortest |= {name: first for name in group if name != first}
+    return shortest
+
+
+def describe_alike(names: Iterable[str]) -> str:
+    """Returns a warning of names that look alike; empty without such names."""
+    if not (alike := find_alike(names)):
+        return ""
+    more = f" (and {len(alike) - 1} more such groups of names)" if len(alike) > 1 else ""
+    return (
+        f"people: {in_words(alike[0])} differ only in case, spaces or the coding of characters, "
+        f"but count as {len(alike[0])} people{more}; use one spelling per person"
+    )

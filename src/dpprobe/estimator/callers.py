@@ -1,0 +1,314 @@
+"""Checks the callers of a private fit: what they do with its rows, and what they publish.
+
+scikit-learn does not tell an estimator who fits it, so callers are found on the stack. Work that
+was handed to another process or thread hides its callers there. Neither does the stack show what
+was done to the rows before.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.pipeline import Pipeline
+from sklearn.utils import _safe_indexing, get_tags
+from sklearn.utils.validation import _num_samples
+
+from dpprobe.errors import ConfigError, PrivacyError
+
+_ALONE = 8  # rows that a step transforms without the others
+_ROUNDINGS = 8  # see `_rows_differ`
+_MIXES = "computes rows from other rows: it returns other values for the same rows in other company"
+_CLASSES = "It reads from the private labels which classes exist, and publishes them"
+_PRIVATE_SCORES = "It chooses features by scores of private rows, without noise"
+_DIRECT = "Call fit of PrivateClassifier directly"
+
+# Why a class of scikit-learn breaks the guarantee. None: each row stays one person's own, and all
+# that the class publishes follows from private fits, each of which spends budget. A score of a
+# search has no noise, and no promise covers it.
+_REASONS = {
+    "BaseSearchCV": None,
+    "ClassifierChain": None,
+    "FixedThresholdClassifier": None,
+    "MultiOutputClassifier": None,
+    "RFE": None,
+    "SelectFromModel": None,
+    "BaggingClassifier": _CLASSES,
+    "CalibratedClassifierCV": "It learns the calibration from private rows, without noise",
+    "OneVsOneClassifier": "It fits heads on the rows of two classes, and n reveals their number",
+    "OneVsRestClassifier": _CLASSES,
+    "OutputCodeClassifier": _CLASSES,
+    "RFECV": _PRIVATE_SCORES,
+    "SelfTrainingClassifier": "It chooses rows by their predictions, and n reveals their number",
+    "SequentialFeatureSelector": _PRIVATE_SCORES,
+    "StackingClassifier": "It trains its final estimator on predictions of private rows",
+    "TunedThresholdClassifierCV": "It learns the threshold from private rows, without noise",
+    "VotingClassifier": _CLASSES,
+}
+# The module and function with which a pool or joblib starts a task.
+_TASK = re.compile(
+    r"(joblib\.parallel:BatchedCalls|joblib\._dask|multiprocessing\.pool|concurrent\.futures"
+    r"|(.*\.)?loky|distributed|ray)[.:]"
+)
+
+
+def check_callers(estimator: Any, public: Sequence[str]) -> None:
+    """Raises PrivacyError if a caller breaks the guarantee of the private fit of `estimator`.
+
+    Args:
+      public: names that the user declares: pipeline steps that were fitted on public data, classes
+        outside scikit-learn, and packages whose workers hide callers.
+    """
+    if isinstance(public, str):
+        raise ConfigError(
+            f"public_steps {public!r}: this is a text; write a list of names, [{public!r}]"
+        )
+    within: dict[int, tuple[int, Any]] = {}
+    seen: set[int] = set()
+    for caller, function, values in _walk_callers(estimator, public):
+        if not isinstance(caller, Pipeline):
+            _check_meta_estimator(caller, public)
+        elif function == "_fit" and "step_idx" in values:  # it is fitting an earlier step
+            within[id(caller)] = values["step_idx"], values["X"]
+        elif id(caller) in within or "Xt" in values:
+            last = len(caller.steps) - 1
+            end, returned = within.pop(id(caller), (last, values.get("Xt")))
+            _check_steps(caller.steps[:end], values["X"], returned, values["y"], public)
+            _check_later(caller.steps[end + 1 :], type(estimator), public)
+            seen.add(id(caller))
+        elif id(caller) not in seen:
+            _check_meta_estimator(caller, public)
+
+
+def _walk_callers(estimator: Any, public: Sequence[str]) -> Iterator[tuple[Any, str, Any]]:
+    """Yields each estimator whose fit calls that of `estimator`, inner ones first.
+
+    The name and the variables of its function come with it. Raises PrivacyError for functions that
+    break the guarantee, and for hidden callers.
+    """
+    hidden, inner = False, ""
+    for frame, _ in traceback.walk_stack(sys._getframe()):
+        code, values = frame.f_code, frame.f_locals
+        place = f"{frame.f_globals.get('__name__')}:{code.co_qualname}"
+        if code is _fit_again.__code__:
+            raise PrivacyError("it contains a private fit; fit it beforehand")
+        if not hidden and (task := _TASK.match(place)):
+            hidden = True  # further out are functions of the pool
+            _check_hidden(task[0].split(".")[0], inner, public)
+        if place.startswith("sklearn.model_selection._validation:"):
+            _check_validation(code.co_name, values)
+        caller = values.get(code.co_varnames[0]) if code.co_argcount else None
+        of = type(caller)
+        is_estimator = hasattr(of, "fit") and hasattr(of, "get_params")
+        is_fit = re.match("_?(partial_)?fit", code.co_name) and hasattr(of, code.co_name)
+        if is_estimator and is_fit and caller is not estimator:
+            yield caller, code.co_name, values
+        inner = place
+
+
+def _check_hidden(package: str, started: str, public: Sequence[str]) -> None:
+    """Refuses a fit in a worker, unless a person declares what the worker's callers do.
+
+    Args:
+      started: the function that the worker runs. Nobody can declare those of scikit-learn.
+    """
+    by_scikit_learn = started.startswith("sklearn.")
+    if by_scikit_learn or package not in public:
+        remedy = (
+            "Write n_jobs=1"
+            if by_scikit_learn
+            else "Fit outside the worker. Or, if you start the workers yourself and each row comes "
+            f"from its own item, write public_steps=[{package!r}]"
+        )
+        raise PrivacyError(
+            f"{package}: this fit runs in a worker, where dpprobe cannot see callers such as a "
+            f"pipeline with a fitted step. {remedy}"
+        )
+
+
+def _check_validation(function: str, values: dict[str, Any]) -> None:
+    if function == "permutation_test_score":
+        raise PrivacyError(
+            "permutation_test_score: It gives rows the labels of other people, so each person "
+            f"would count in two rows. {_DIRECT}"
+        )
+    _check_folds(values.get("cv"))
+    if function == "cross_val_predict" and values.get("encode"):
+        raise PrivacyError(
+            f"cross_val_predict: method {values['method']!r} numbers the classes by the private "
+            "labels; write method='predict'"
+        )
+
+
+def _check_folds(splitter: Any) -> None:
+    name = type(splitter).__name__
+    if "Stratified" in name:
+        raise PrivacyError(
+            f"cv {name}: it splits by the private labels, so one person's label moves other people "
+            "between folds. For a classifier, cv=5 means StratifiedKFold(5); write cv=KFold(5)"
+        )
+
+
+def _check_meta_estimator(caller: Any, public: Sequence[str]) -> None:
+    kind = type(caller)
+    bases = (base.__name__ for base in kind.__mro__ if base.__module__.startswith("sklearn."))
+    known = next((name for name in bases if name in _REASONS), None)
+    if known is None:
+        if kind.__name__ in public and not kind.__module__.startswith("sklearn."):
+            return
+        raise PrivacyError(
+            f"{kind.__name__}: its fit calls a private fit, and dpprobe does not know what it does "
+            f"with the rows, or what else it publishes. {_DIRECT}. Or, for a class of your own "
+            "whose rows each come from their own item, and which publishes nothing else, write "
+            f"public_steps=[{kind.__name__!r}]"
+        )
+    reason = _REASONS[known]
+    if known == "BaseSearchCV":
+        _check_folds(caller._checked_cv_orig)
+    elif known == "BaggingClassifier" and caller.bootstrap:
+        reason = "It draws rows with repetition, so one person's row may count several times"
+    elif known == "SelectFromModel" and callable(caller.max_features):
+        reason = "Its max_features is computed from private rows, without noise"
+    if reason is not None:
+        raise PrivacyError(f"{kind.__name__}: the guarantee would not hold. {reason}. {_DIRECT}")
+
+
+def _check_later(steps: list[Any], private: type, public: Sequence[str]) -> None:
+    """Refuses steps after a private fit that publish what they learn from the same rows."""
+    for name, step in steps:
+        if _learns(step) and name not in public and not isinstance(step, private):
+            raise PrivacyError(
+                f"pipeline step {name!r} ({type(step).__name__}) comes after a private fit and "
+                "learns from the same rows without noise. Fit the two apart, or fit the step on "
+                f"public data, wrap it in FrozenEstimator, and write public_steps=[{name!r}]"
+            )
+
+
+def _learns(step: Any) -> bool:
+    return step not in (None, "passthrough") and get_tags(step).requires_fit
+
+
+# steps of a pipeline
+
+
+def _check_steps(
+    named: list[tuple[str, Any]], rows: Any, returned: Any, labels: Any, public: Sequence[str]
+) -> None:
+    """Refuses steps that learn from private rows, or compute a row from other rows.
+
+    Args:
+      rows: those that the first step got.
+      returned: those that the last step returned.
+    """
+    steps = [(name, step) for name, step in named if step not in (None, "passthrough")]
+    for name, step in steps:
+        if _learns(step) and name not in public:
+            raise PrivacyError(
+                f"pipeline step {name!r} ({type(step).__name__}) is fitted on the private rows: "
+                "every row that it returns depends on all rows, so the guarantee would not hold. "
+                "Remove the step, or use a stateless step such as Normalizer. Or fit it on public "
+                f"data, wrap it in FrozenEstimator, and write public_steps=[{name!r}]"
+            )
+    for place, (name, step) in enumerate(steps, start=1):
+        try:
+            among = returned if place == len(steps) else _fit_again(step, rows, labels)
+            fault = _find_fault(step, rows, among, labels)
+        except Exception as error:
+            # Without its text, which may quote a private value.
+            fault = f"fails for a part of the rows ({type(error).__name__})"
+        if fault is not None:
+            raise PrivacyError(
+                f"pipeline step {name!r} ({type(step).__name__}) {fault}. Remove the step, or use "
+                "one that computes each row from its own item"
+            )
+        rows = among
+
+
+def _find_fault(step: Any, rows: Any, among: Any, labels: Any) -> str | None:
+    """Compares rows that a step returned among all rows with the same rows in other company.
+
+    Returns why the step is refused. No comparison finds every rare dependence: this is no proof.
+    """
+    count = _num_samples(rows)
+    if _num_samples(among) != count:
+        return f"returns {_num_samples(among)} rows for {count}"
+    if count == 1:
+        return None
+    width = math.prod(rows.shape[1:]) if hasattr(rows, "shape") else 1
+    differ = partial(_rows_differ, width=width)
+    few = np.linspace(0, count - 1, min(_ALONE, count // 2), dtype=int)
+    for part in (few, np.arange(0, count, 2), np.arange(1, count, 2)):
+        part_rows, expected = _take(rows, part), _take(among, part)
+        alone = _fit_again(step, part_rows, _take(labels, part))
+        if not differ(alone, expected):
+            continue
+        if differ(alone, _fit_again(step, part_rows, _take(labels, part))):
+            return "is random, so dpprobe cannot compare rows alone with the same rows among others"
+        if differ(step.transform(part_rows), expected):
+            return _MIXES
+        return (
+            "is fitted on the private rows, by the pipeline's fit. Fit it on public data, and wrap "
+            "it in FrozenEstimator"
+        )
+    part_rows, expected = _take(rows, few), _take(among, few)
+    if differ(step.transform(part_rows), expected):
+        return "transforms rows in fit otherwise than afterwards"
+    if isinstance(part_rows, np.ndarray) and part_rows.dtype.kind in "iuf":
+        # all parts may have the same maximum, such as the largest grey value
+        larger = np.concatenate([part_rows, 3 * part_rows])
+        try:
+            mixed = _fit_again(step, larger, _take(labels, np.tile(few, 2)))
+        except ValueError:  # the step checks a range
+            return None
+        if differ(_take(mixed, np.arange(len(few))), expected):
+            return _MIXES
+    return None
+
+
+def _fit_again(step: Any, rows: Any, labels: Any) -> Any:
+    """Returns the rows of a copy of a step that is fitted on them as a pipeline does."""
+    # a deep copy of a step that learns keeps what it knows, if its fit does nothing
+    fresh = copy.deepcopy(step) if _learns(step) else clone(step)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if hasattr(fresh, "fit_transform"):
+            return fresh.fit_transform(rows, labels)
+        return fresh.fit(rows, labels).transform(rows)
+
+
+def _take(values: Any, rows: npt.NDArray[np.int64]) -> Any:
+    return None if values is None else _safe_indexing(values, rows)
+
+
+def _rows_differ(one: Any, other: Any, *, width: int) -> bool:
+    """Compares rows bit by bit, then, for floating point, up to the rounding of sums.
+
+    A sum of `width` products depends on the order, and so on the size of a batch. Its error is of
+    the order of sqrt(width) roundings of its terms, here taken as the row's largest number.
+    """
+    if sparse.issparse(one) and sparse.issparse(other):
+        return one.shape != other.shape or (one != other).nnz > 0
+    one, other = (np.asarray(rows) for rows in (one, other))
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return True
+    one, other = (rows.reshape(len(rows), -1) for rows in (one, other))
+    same = (one == other) | ((one != one) & (other != other))  # NaN stays NaN
+    if same.all() or one.dtype.kind != "f":
+        return not same.all()
+    # heads read float32, and a network of float32 may return float64
+    rounding = max(np.finfo(one.dtype).eps, np.finfo(np.float32).eps)
+    sizes = np.where(np.isfinite(one), np.abs(one), 0).max(axis=1, keepdims=True)
+    with np.errstate(invalid="ignore"):
+        near = np.abs(one - other) <= _ROUNDINGS * math.sqrt(width) * rounding * sizes
+    return not (same | near).all()

@@ -1,0 +1,54 @@
+"""The private rows of a fit and the heads on them, with which public files are compared."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from dpprobe.estimator.array_inputs import MappedRows, read_source
+from dpprobe.features.feature_store import FeatureStore
+from dpprobe.heads.training_set import RowSource
+from dpprobe.training.public_file_check import PrivateData
+
+# The latest heads that this process fitted on private rows, each [classes, d + 1]. A study finds
+# the heads of its cells on disk; the heads of a notebook are in memory alone.
+_FITTED: deque[npt.NDArray[np.float32]] = deque(maxlen=256)
+
+
+def remember_head(weights: npt.NDArray[np.float32]) -> None:
+    """Keeps a copy of a fitted head [classes, d + 1], so that no later fit takes it for public."""
+    _FITTED.append(weights.copy())
+
+
+def find_private_data(
+    rows: npt.NDArray[np.float32] | RowSource, class_names: Sequence[str]
+) -> PrivateData:
+    """Returns the private data of a fit: its rows, and the study that they come from, if any."""
+    if isinstance(rows, FeatureStore):
+        # <results>/features/<dataset>/<backbone>/<split>/manifest.json
+        folders = [*rows.path.absolute().parents, *[Path()] * 5]
+        results = folders[4] if folders[3].name == "features" else None
+        cells = sorted(results.glob("cells/*")) if results else []
+        return PrivateData(
+            dataset=folders[2].name,
+            backbone=folders[1].name,
+            class_names=class_names,
+            manifests=(rows.path,),
+            datasets=tuple(folder.name for folder in cells),
+            results=results,
+            heads=_FITTED,
+        )
+    if not isinstance(rows, np.ndarray | MappedRows):
+        rows = read_source(rows)
+    return PrivateData(
+        dataset="this fit",
+        backbone="vectors",
+        class_names=class_names,
+        manifests=(),
+        rows=MappedRows(rows) if isinstance(rows, np.ndarray) else rows,
+        heads=_FITTED,
+    )

@@ -1,0 +1,56 @@
+"""The proof that a fit's public files were compared with its private rows.
+
+Training rows carry this proof. `fit_heads` and `train_network` refuse a public file that the proof
+does not cover. So no way to a fit can leave the comparison out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from dpprobe.artifacts import sha256_file
+from dpprobe.errors import PrivacyError
+from dpprobe.options import resolve_path
+
+if TYPE_CHECKING:
+    from dpprobe.heads.options import MethodOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicInputs:
+    """Public files that `training.public_file_check` compared with private data.
+
+    Attributes:
+      hashes: the SHA-256 hash that each file had then, by its path.
+      synthetic: True for made-up rows, such as an audit's: no file can be made from them.
+    """
+
+    hashes: Mapping[str, str | None] = field(default_factory=dict)
+    synthetic: bool = False
+
+    def join(self, other: PublicInputs) -> PublicInputs:
+        """Returns the files of both proofs, for the same rows."""
+        return PublicInputs(hashes={**self.hashes, **other.hashes})
+
+    def require_files(self, method: MethodOptions) -> None:
+        """Raises PrivacyError for a public file that was not compared, or that changed since."""
+        if self.synthetic:
+            return
+        for option, written in method.public_files().items():
+            if self.hashes.get(written) != hash_file(written):
+                raise PrivacyError(
+                    f"{option} {written}: this file was not compared with the private rows of this "
+                    "fit, or it changed since. Fit again, and do not change the file meanwhile"
+                )
+
+
+def hash_file(written: str) -> str | None:
+    """Returns a file's hash; None for a missing file, which its reader reports."""
+    path = resolve_path(written)
+    return sha256_file(path) if path.is_file() else None
+
+
+NOTHING_CHECKED = PublicInputs()
+SYNTHETIC_ROWS = PublicInputs(synthetic=True)

@@ -1,0 +1,32 @@
+"""Every way to a private head is listed with its checks, and the list is the code's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.support.script_modules import load_script
+
+
+@pytest.fixture(scope="module")
+def entries(repository: Path) -> ModuleType:
+    return load_script(repository / "bench/entries.py")
+
+
+def test_the_table_of_ways_is_the_code_s(entries: ModuleType) -> None:
+    page = entries.PAGE.read_text(encoding="utf-8")
+    assert page == entries.rewrite_page(page), "run `make schema`"
+
+
+def test_no_way_is_missing_and_none_skips_the_public_files(entries: ModuleType) -> None:
+    calls = entries.read_calls()
+    assert entries.find_unlisted(calls) == []
+    for way, start in entries.WAYS.items():
+        names = {function.split(":")[1].split(".")[-1] for function in entries.reach(start, calls)}
+        assert {"require_files", "check_plan"} <= names or "checked_mechanism" in names, way
+        assert "check_public" in names or "made-up rows" in way, way
+    hidden = {name: targets - {"heads/fit.py:fit_heads"} for name, targets in calls.items()}
+    hidden["data/new.py:fit_somewhere"] = {"heads/fit.py:fit_heads"}
+    assert entries.find_unlisted(hidden) == ["data/new.py:fit_somewhere"]

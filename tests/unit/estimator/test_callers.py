@@ -1,0 +1,366 @@
+"""Callers of a private fit: which are refused, and why; and what steps do with rows before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from operator import methodcaller
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from joblib import parallel_config
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.compose import ColumnTransformer
+from sklearn.decomposition import PCA
+from sklearn.ensemble import (
+    AdaBoostClassifier,
+    BaggingClassifier,
+    BaggingRegressor,
+    StackingClassifier,
+    VotingClassifier,
+)
+from sklearn.feature_extraction.text import HashingVectorizer
+from sklearn.feature_selection import RFE, RFECV, SelectFromModel, SequentialFeatureSelector
+from sklearn.frozen import FrozenEstimator
+from sklearn.model_selection import (
+    FixedThresholdClassifier,
+    GridSearchCV,
+    KFold,
+    TunedThresholdClassifierCV,
+    cross_val_predict,
+    cross_val_score,
+    learning_curve,
+    permutation_test_score,
+)
+from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier, OutputCodeClassifier
+from sklearn.multioutput import ClassifierChain, MultiOutputClassifier
+from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
+from sklearn.preprocessing import FunctionTransformer, Normalizer, StandardScaler
+from sklearn.semi_supervised import SelfTrainingClassifier
+
+from dpprobe.errors import PrivacyError
+from dpprobe.estimator.private_classifier import PrivateClassifier
+from tests.support.classifiers import make_benchmark, make_budget, make_private, make_rows
+
+pytestmark = pytest.mark.filterwarnings("ignore:fit number")
+
+X, Y = make_rows()
+TWO = (Y == 0).astype(np.int64)
+THREE = np.stack([Y, Y], axis=1)
+SOME = np.where(np.arange(len(Y)) < 200, Y, -1)
+FOLDS = KFold(2)
+Make = Callable[[PrivateClassifier], Any]
+
+
+class Kept(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """A step that does not say that it is stateless."""
+
+    def fit(self, X: Any, y: Any = None) -> Kept:  # noqa: ARG002
+        return self
+
+    def transform(self, X: Any) -> Any:
+        return X
+
+
+class Wrapper(BaseEstimator):  # type: ignore[misc]
+    """A class outside scikit-learn that fits another estimator."""
+
+    def __init__(self, estimator: Any) -> None:
+        self.estimator = estimator
+
+    def fit(self, X: Any, y: Any) -> Wrapper:
+        self.estimator.fit(X, y)
+        return self
+
+
+class Wrapped(Pipeline):  # type: ignore[misc]
+    def fit(self, X: Any, y: Any = None, **params: Any) -> Any:
+        return super().fit(X, y, **params)
+
+
+def scale(rows: Any) -> Any:
+    return (rows - rows.mean(axis=0)) / rows.std(axis=0)
+
+
+def fill(rows: Any) -> Any:
+    return np.where(rows < -3, rows.mean(axis=0), rows)  # none of the few rows compared
+
+
+def mix_many(rows: Any) -> Any:
+    return rows - rows.mean(axis=0) if len(rows) > 150 else rows
+
+
+def divide(rows: Any) -> Any:
+    return rows / np.float32(np.ceil(np.abs(rows).max() / 8))  # all rows have a maximum below 8
+
+
+def check_range(rows: Any) -> Any:
+    if np.abs(rows).max() > 8:
+        raise ValueError("out of range")
+    return rows
+
+
+def add_noise(rows: Any) -> Any:
+    return rows + np.random.default_rng().normal(size=rows.shape)
+
+
+class CentresLater(Kept):
+    """Returns other rows when it is fitted than when it transforms."""
+
+    def fit_transform(self, X: Any, y: Any = None) -> Any:
+        return self.fit(X, y).transform(X) + 1
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.requires_fit = False
+        return tags
+
+
+class Shorter(CentresLater):
+    def fit_transform(self, X: Any, y: Any = None) -> Any:  # noqa: ARG002
+        return X[::2]
+
+
+def after(step: Any) -> Make:
+    return lambda head: make_pipeline(step, head).fit(X, Y)
+
+
+def spread(function: Any) -> Make:
+    return after(FunctionTransformer(function))
+
+
+def public(step: Any) -> Make:
+    """A step that the user declares as fitted on public data."""
+    return lambda head: Pipeline([("public", step), ("head", head)]).fit(X, Y)
+
+
+def frozen(step: Any) -> Make:
+    return public(FrozenEstimator(step.fit(make_rows(seed=5).X)))
+
+
+FITTED = "is fitted on the private rows: every"
+AGAIN = "is fitted on the private rows, by the pipeline's fit.*wrap it in FrozenEstimator"
+MIXES = "computes rows from other rows"
+LABELS = "reads from the private labels which classes exist"
+SCORES = "chooses features by scores of private rows"
+STRATIFIED = r"cv StratifiedKFold: it splits by the private labels.*write cv=KFold\(5\)"
+
+# A composition, and the number of its fits, or why it is refused.
+COMPOSITIONS: dict[str, tuple[Make, int | str]] = {
+    # steps before
+    "stateless": (after(Normalizer()), 1),
+    "nothing": (after("passthrough"), 1),
+    "own rows": (spread(np.abs), 1),
+    "range": (spread(check_range), 1),
+    "own sums": (spread(lambda rows: rows @ np.full((6, 9), 0.3, np.float32)), 1),
+    "scaler": (after(StandardScaler()), rf"step 'standardscaler' .*{FITTED}"),
+    "union": (after(FeatureUnion([("pca", PCA(2))])), FITTED),
+    "columns": (after(ColumnTransformer([("scaled", StandardScaler(), [0, 1])])), FITTED),
+    "inner pipeline": (after(make_pipeline(StandardScaler(), Normalizer())), FITTED),
+    "unknown step": (after(Kept()), FITTED),
+    "scale": (spread(scale), rf"step 'functiontransformer' .*{MIXES}"),
+    "mean of few rows": (spread(fill), MIXES),
+    "only in large batches": (spread(mix_many), MIXES),
+    "rare maximum": (spread(divide), MIXES),
+    "second step": (
+        lambda head: make_pipeline(Normalizer(), FunctionTransformer(scale), head).fit(X, Y),
+        MIXES,
+    ),
+    "random": (spread(add_noise), "is random"),
+    "fit_transform": (after(CentresLater()), "in fit otherwise than afterwards"),
+    "fewer rows": (after(Shorter()), "returns 120 rows for 240"),
+    "public": (public(Kept()), 1),
+    "frozen": (frozen(StandardScaler()), 1),
+    "frozen sums": (frozen(PCA(3)), 1),
+    "fitted again": (public(StandardScaler().fit(X)), AGAIN),
+    "too few rows": (public(PCA(6)), AGAIN),
+    "frozen after frozen": (
+        lambda head: make_pipeline(
+            FrozenEstimator(StandardScaler().fit(X)),
+            FrozenEstimator(PCA(2).fit(X)),
+            head.set_params(public_steps=["frozenestimator-1", "frozenestimator-2"]),
+        ).fit(X, Y),
+        1,
+    ),
+    "private step": (public(SelectFromModel(make_private())), "contains a private fit"),
+    "outer pipeline": (
+        lambda head: make_pipeline(StandardScaler(), make_pipeline(Normalizer(), head)).fit(X, Y),
+        "step 'standardscaler'",
+    ),
+    "subclass": (lambda head: Wrapped([("a", Normalizer()), ("head", head)]).fit(X, Y), 1),
+    "fitted step in a subclass": (
+        lambda head: Wrapped([("a", StandardScaler()), ("head", head)]).fit(X, Y),
+        FITTED,
+    ),
+    "step before a search": (
+        lambda head: make_pipeline(
+            StandardScaler(),
+            GridSearchCV(head, {"epsilon": [1.0]}, cv=FOLDS, error_score="raise"),
+        ).fit(X, Y),
+        FITTED,
+    ),
+    # steps after
+    "stateless after": (
+        lambda head: make_pipeline(SelectFromModel(head), FunctionTransformer()).fit_transform(
+            X, Y
+        ),
+        1,
+    ),
+    "scaler after": (
+        lambda head: make_pipeline(SelectFromModel(head), StandardScaler()).fit(X, Y),
+        "step 'standardscaler' .* comes after a private fit",
+    ),
+    "step before the inner one": (
+        lambda head: make_pipeline(StandardScaler(), SelectFromModel(head), Normalizer()).fit(X, Y),
+        FITTED,
+    ),
+    # estimators of estimators
+    "stacking": (
+        lambda head: StackingClassifier([("a", head)]).fit(X, Y),
+        "StackingClassifier: .*trains its final estimator on predictions of private rows",
+    ),
+    "voting": (lambda head: VotingClassifier([("a", head)]).fit(X, Y), LABELS),
+    "bagging": (lambda head: BaggingClassifier(head).fit(X, Y), "draws rows with repetition"),
+    "subsets": (lambda head: BaggingClassifier(head, bootstrap=False).fit(X, Y), LABELS),
+    "regressor": (lambda head: BaggingRegressor(head).fit(X, Y), "BaggingRegressor: its fit calls"),
+    "boosting": (lambda head: AdaBoostClassifier(head).fit(X, Y), "support sample_weight"),
+    "calibration": (lambda head: CalibratedClassifierCV(head).fit(X, Y), "learns the calibration"),
+    "threshold": (
+        lambda head: TunedThresholdClassifierCV(head.set_params(classes=[0, 1])).fit(X, TWO),
+        "learns the threshold",
+    ),
+    "fixed threshold": (
+        lambda head: FixedThresholdClassifier(head.set_params(classes=[0, 1])).fit(X, TWO),
+        1,
+    ),
+    "one against rest": (lambda head: OneVsRestClassifier(head).fit(X, Y), LABELS),
+    "one against one": (lambda head: OneVsOneClassifier(head).fit(X, Y), "n reveals their number"),
+    "codes": (lambda head: OutputCodeClassifier(head).fit(X, Y), LABELS),
+    "self training": (lambda head: SelfTrainingClassifier(head).fit(X, SOME), "chooses rows by"),
+    "outputs": (lambda head: MultiOutputClassifier(head).fit(X, THREE), 2),
+    "chain": (lambda head: ClassifierChain(head).fit(X, THREE), 2),
+    "elimination": (lambda head: RFE(head, n_features_to_select=5).fit(X, Y), 2),
+    "selection": (lambda head: SelectFromModel(head, max_features=2).fit(X, Y), 1),
+    "number of features by rows": (
+        lambda head: SelectFromModel(head, max_features=lambda rows: int(rows[0, 0] > 0)).fit(X, Y),
+        "max_features is computed from private rows",
+    ),
+    "elimination by scores": (lambda head: RFECV(head).fit(X, Y), SCORES),
+    "sequential selection": (
+        lambda head: SequentialFeatureSelector(head, cv=FOLDS).fit(X, Y),
+        SCORES,
+    ),
+    "own class": (lambda head: Wrapper(head).fit(X, Y), r"public_steps=\['Wrapper'\]"),
+    "declared class": (
+        lambda head: Wrapper(head.set_params(public_steps=["Wrapper"])).fit(X, Y),
+        1,
+    ),
+    "class of scikit-learn": (
+        lambda head: VotingClassifier(
+            [("a", head.set_params(public_steps=["VotingClassifier"]))]
+        ).fit(X, Y),
+        LABELS,
+    ),
+    # searches and cross-validation
+    "search": (
+        lambda head: GridSearchCV(head, {"epsilon": [1.0, 2.0]}, cv=FOLDS).fit(X, Y),
+        5,
+    ),
+    "stratified search": (
+        lambda head: GridSearchCV(head, {"epsilon": [1.0]}, error_score="raise").fit(X, Y),
+        STRATIFIED,
+    ),
+    "scores": (lambda head: cross_val_score(head, X, Y, cv=FOLDS), 2),
+    "stratified scores": (
+        lambda head: cross_val_score(head, X, Y, cv=5, error_score="raise"),
+        STRATIFIED,
+    ),
+    "predictions": (lambda head: cross_val_predict(head, X, Y, cv=FOLDS), 2),
+    "probabilities": (
+        lambda head: cross_val_predict(head, X, Y, cv=FOLDS, method="predict_proba"),
+        "numbers the classes by the private labels",
+    ),
+    "curve": (lambda head: learning_curve(head, X, Y, cv=FOLDS, train_sizes=[0.8]), 2),
+    "permuted labels": (
+        lambda head: permutation_test_score(head, X, Y, cv=FOLDS),
+        "labels of other people",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COMPOSITIONS)
+def test_compositions(name: str) -> None:
+    compose, expected = COMPOSITIONS[name]
+    budget = make_budget(max_epsilon=1000.0)
+    head = make_private(budget=budget, public_steps=["public"])
+    if isinstance(expected, int):
+        compose(head)
+        assert budget.compute_spent().entries == expected
+        return
+    with pytest.raises((PrivacyError, ValueError), match=f"(?s){expected}"):
+        compose(head)
+    assert budget.compute_spent().entries == 0
+
+
+@pytest.mark.parametrize("backend", ["loky", "threading"])
+def test_what_scikit_learn_starts_in_workers_is_refused(backend: str, tmp_path: Path) -> None:
+    """The scaler is fitted by a pipeline that no worker sees, and no declaration helps."""
+    budget = make_budget(tmp_path / "data/people")
+    head = make_private(budget=budget, public_steps=["joblib"])
+    search = GridSearchCV(head, {"epsilon": [1.0]}, cv=FOLDS, error_score="raise", n_jobs=2)
+    with (
+        parallel_config(backend=backend),
+        pytest.raises(PrivacyError, match=r"joblib: this fit runs in a worker.*Write n_jobs=1"),
+    ):
+        make_pipeline(StandardScaler(), search).fit(X, Y)
+    assert budget.compute_spent().entries == 0
+
+
+def test_a_pool_hides_callers() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        with pytest.raises(PrivacyError, match=r"write public_steps=\['concurrent'\]"):
+            pool.submit(make_private().fit, X, Y).result()
+        pool.submit(make_private(public_steps=["concurrent"]).fit, X, Y).result()
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_cached_steps_are_checked(cached: bool, tmp_path: Path) -> None:
+    memory = str(tmp_path) if cached else None
+    make_pipeline(Normalizer(), make_private(), memory=memory).fit(X, Y)
+    for step, reason in ((StandardScaler(), FITTED), (FunctionTransformer(scale), MIXES)):
+        with pytest.raises(PrivacyError, match=reason):
+            make_pipeline(step, make_private(), memory=memory).fit(X, Y)
+
+
+def test_steps_of_texts_and_frames_are_compared() -> None:
+    words = ["the quick", "brown fox", "jumps over"]
+    texts = [words[label] for label in Y]
+    hashes = HashingVectorizer(n_features=8), FunctionTransformer(methodcaller("toarray"))
+    with pytest.warns(UserWarning, match="237 rows repeat another row"):
+        make_pipeline(*hashes, make_private()).fit(texts, Y)
+    frame = pd.DataFrame(X, columns=list("abcdef"))
+    make_pipeline(FunctionTransformer(abs), make_private()).fit(frame, Y)
+    with pytest.raises(PrivacyError, match=MIXES):
+        make_pipeline(FunctionTransformer(scale), make_private()).fit(frame, Y)
+
+
+def test_a_benchmark_takes_any_caller() -> None:
+    assert make_pipeline(StandardScaler(), make_benchmark()).fit(X, Y).score(X, Y) > 0.5
+
+
+def test_a_pipeline_that_is_not_fitting_is_no_caller() -> None:
+    """A step that fits a classifier of its own rows while it predicts."""
+    classifier = make_private()
+
+    class Fits(Kept):
+        def predict(self, X: Any) -> Any:  # noqa: ARG002
+            return classifier.fit(*make_rows()).classes_
+
+        def __sklearn_is_fitted__(self) -> bool:
+            return True
+
+    make_pipeline(StandardScaler(), Fits()).fit(X, Y).predict(X)
