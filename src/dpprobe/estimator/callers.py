@@ -25,7 +25,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing, get_tags
 from sklearn.utils.validation import _num_samples
 
-from dpprobe.errors import ConfigError, PrivacyError
+from dpprobe.errors import ConfigError, DpprobeError, PrivacyError
 
 _ALONE = 8  # rows that a step transforms without the others
 _ROUNDINGS = 8  # see `_rows_differ`
@@ -225,8 +225,9 @@ def _check_steps(
             among = returned if place == len(steps) else _fit_again(step, rows, labels)
             fault = _find_fault(step, rows, among, labels)
         except Exception as error:
-            # Without its text, which may quote a private value.
-            fault = f"fails for a part of the rows ({type(error).__name__})"
+            # Others' texts may quote a private value.
+            text = str(error) if isinstance(error, DpprobeError) else type(error).__name__
+            fault = f"fails for a part of the rows: {text}"
         if fault is not None:
             raise PrivacyError(
                 f"pipeline step {name!r} ({type(step).__name__}) {fault}. Remove the step, or use "
