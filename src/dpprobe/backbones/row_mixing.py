@@ -96,8 +96,8 @@ def check_rows_apart(model: nn.Module, example: torch.Tensor, *, name: str) -> N
     with RefuseBranches():
         model(example)
     for count in _SMALL_BATCHES:
-        if found := find_mixed_row(model, example, count):
-            layer = _find_layer(model, *found)
+        if mixed := find_mixed_row(model, example, count):
+            layer = _find_layer(model, *mixed)
             raise ConfigError(
                 f"tune: layer {layer or 'of its own'} of {name} mixes the rows of a batch, so a "
                 "row's gradient depends on other rows; choose another backbone"
