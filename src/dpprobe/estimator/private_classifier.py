@@ -25,7 +25,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from dpprobe.artifacts import hash_value, sha256_file
+from dpprobe.artifacts import hash_value
 from dpprobe.errors import BudgetError, ConfigError, PrivacyError
 from dpprobe.estimator.array_inputs import (
     SCORED_BYTES,
@@ -45,7 +45,7 @@ from dpprobe.estimator.budget import Budget
 from dpprobe.estimator.calibration_folder import calibration_folder
 from dpprobe.estimator.callers import check_callers
 from dpprobe.estimator.fitted_head import Fit, hash_heads
-from dpprobe.estimator.private_rows import find_private_data, remember_head
+from dpprobe.estimator.private_rows import compare_public_files, remember_head
 from dpprobe.estimator.row_copies import warn_of_copies
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import check_inputs, fit_heads
@@ -182,14 +182,13 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
                 self._budget.check_fit(self._make_booking(planned))
             rows, labels = self._check_rows(X, y)
             warn_of_copies(rows, planned.units)
+        class_names = tuple(map(str, planned.classes))
         data = TrainingSet(
             _read_features(rows, planned.plan),
             torch.from_numpy(number_labels(labels, planned.classes)),
             num_classes=len(planned.classes),
             units=planned.units,
-            public=find_private_data(rows, [str(name) for name in planned.classes]).check_public(
-                planned.method
-            ),
+            public=compare_public_files(planned.method, rows, class_names),
         )
         if self.benchmark:
             seed = self._draw_seed()
@@ -201,8 +200,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             method=planned.method,
             facts=planned.facts,
             plan=planned.plan,
-            classes=tuple(map(str, planned.classes)),
-            file_hashes={path: sha256_file(Path(path)) for path in planned.method.input_files()},
+            classes=class_names,
+            file_hashes=data.public.hashes,
             heads=heads,
             **booked,
         )

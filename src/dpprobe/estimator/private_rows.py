@@ -11,6 +11,8 @@ import numpy.typing as npt
 
 from dpprobe.estimator.array_inputs import MappedRows, read_source
 from dpprobe.features.feature_store import FeatureStore
+from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.public_inputs import NOTHING_CHECKED, PublicInputs
 from dpprobe.heads.training_set import RowSource
 from dpprobe.training.public_file_check import PrivateData
 
@@ -24,7 +26,18 @@ def remember_head(weights: npt.NDArray[np.float32]) -> None:
     _FITTED.append(weights.copy())
 
 
-def find_private_data(
+def compare_public_files(
+    method: MethodOptions,
+    rows: npt.NDArray[np.float32] | RowSource,
+    class_names: Sequence[str],
+) -> PublicInputs:
+    """Compares a method's public files with a fit's rows; raises as `PrivateData.check_public`."""
+    if not method.public_files():  # nothing to compare, so nothing is read
+        return NOTHING_CHECKED
+    return _find_private_data(rows, class_names).check_public(method)
+
+
+def _find_private_data(
     rows: npt.NDArray[np.float32] | RowSource, class_names: Sequence[str]
 ) -> PrivateData:
     """Returns the private data of a fit: its rows, and the study that they come from, if any."""

@@ -27,7 +27,7 @@ class PublicInputs:
       synthetic: True for made-up rows, such as an audit's: no file can be made from them.
     """
 
-    hashes: Mapping[str, str | None] = field(default_factory=dict)
+    hashes: Mapping[str, str] = field(default_factory=dict)
     synthetic: bool = False
 
     def join(self, other: PublicInputs) -> PublicInputs:

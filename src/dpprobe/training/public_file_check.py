@@ -100,7 +100,8 @@ class PrivateData:
           PrivacyError: if a file is made from private examples.
           DataError: if a file's classes are not those of the dataset.
         """
-        hashes = {written: hash_file(written) for written in options.public_files().values()}
+        hashed = {written: hash_file(written) for written in options.public_files().values()}
+        hashes = {written: digest for written, digest in hashed.items() if digest is not None}
         self.check_files(options)
         self.check_rows(options)
         return PublicInputs(hashes=hashes)
