@@ -142,7 +142,9 @@ def test_a_fit_refuses_a_file_that_nobody_compared(tmp_path: Path) -> None:
     )  # fmt: skip
     with pytest.raises(PrivacyError, match="init_file .*was not compared"):
         fit_heads(method, data, plan, [1])
-    data.public = PublicInputs(hashes={str(path): hash_file(str(path))})
+    content = hash_file(str(path))
+    assert content is not None
+    data.public = PublicInputs(hashes={str(path): content})
     fit_heads(method, data, plan, [1])
     save_head(path, np.zeros((2, DIMENSION)))
     with pytest.raises(PrivacyError, match="init_file .*or it changed since"):
