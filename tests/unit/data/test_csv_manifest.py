@@ -7,7 +7,6 @@ import gzip
 import itertools
 import json
 import random
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,7 +27,6 @@ from dpprobe.data import (
     group_columns,
     path_template,
 )
-from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, decode_image, read_info
 from dpprobe.data.train_test_split import SplitName
