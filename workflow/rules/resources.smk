@@ -18,7 +18,7 @@ IMAGE_STEP_RATE = {False: 2, True: 7}
 CUT_STEP_RATE = {False: 8, True: 28}
 # Where only a download tells how many rows a dataset has: ImageNet's.
 UNKNOWN_ROWS = (1_281_167, 50_000)
-# MB a row while tables are written: places in tars, names and hashes, by bench/scale.py.
+# MB a row while tables are written: places in tars, names and hashes, by bench/results/scale.json.
 PREPARED_ROW_MB = 0.001
 
 

@@ -1,15 +1,10 @@
 # Works around Snakemake itself: each piece with its upstream thread and its test.
 
-import shlex
-import sys
 import threading
 import time
-from contextlib import contextmanager
-from pathlib import Path
 from subprocess import CalledProcessError
 
 from snakemake.exceptions import WorkflowError
-from snakemake.iocontainers import Snakemake as ScriptValues
 from snakemake.jobs import Job
 from snakemake.persistence import PersistenceBase
 from snakemake.scheduling.job_scheduler import JobScheduler
@@ -75,45 +70,17 @@ def unless_lasting(restart_times):
 Job.restart_times = property(unless_lasting(Job.restart_times.fget))
 
 
-@contextmanager
-def hide_tables():
-    """Has imports of libraries of tables fail, unless they are there."""
-    absent = [name for name in ("pandas", "polars") if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(absent))  # None makes an import fail
-    try:
-        yield
-    finally:
-        for name in absent:
-            sys.modules.pop(name, None)
-
-
 async def leave_to_main_process(persistence, job):
     """Notes down nothing of a job's end."""
 
 
-def noting_no_tables(finished):
-    """Spares a run the import of pandas when its first job ends: about a second."""
-
-    async def note_end(persistence, job):
-        with hide_tables():
-            persistence._serialize_param  # chosen once: the one for plain values
-        await finished(persistence, job)
-
-    return note_end
-
-
 # A job on a cluster would note its files down as whole, but not what they were made from. Were the main process
-# gone by then, the next one would take them for current, whatever had changed in between. The main process asks of each
-# parameter whether it is a table; a Ctrl-C during the import of pandas for that loses the failure of the job.
+# gone by then, the next one would take them for current, whatever had changed in between.
 # Upstream: snakemake/snakemake#857 leaves the clean-up to the main process for the same reason; of the notes no
 # thread is known.
-# Tests: tests/workflow/test_remote_jobs.py::test_what_nobody_noted_down_is_not_taken_for_current,
-# tests/workflow/test_failures.py::test_a_failure_before_a_person_ends_the_run_is_told
-PersistenceBase.finished = (
-    leave_to_main_process
-    if workflow.remote_exec
-    else noting_no_tables(PersistenceBase.finished)
-)
+# Test: tests/workflow/test_remote_jobs.py::test_what_nobody_noted_down_is_not_taken_for_current
+if workflow.remote_exec:
+    PersistenceBase.finished = leave_to_main_process
 
 
 def ended_by_signal(error):
@@ -151,26 +118,6 @@ if workflow.is_main_process:
     Executor.check_active_jobs = keep_unasked(Executor.check_active_jobs)
 
 
-def with_quoted_commands(prepare):
-    """Quotes the paths of a profile's commands, which Snakemake has a shell run."""
-
-    def prepare_quoted(executor):
-        settings = executor.workflow.executor_settings
-        for name in ("submit_cmd", "status_cmd"):
-            command = getattr(settings, name)
-            if command and Path(command).is_file():
-                setattr(settings, name, shlex.quote(command))
-        prepare(executor)
-
-    return prepare_quoted
-
-
-# `--profile "my profiles/slurm"`: each job would fail with `/bin/sh: my: not found`.
-# Upstream: no thread is known; snakemake-executor-plugin-cluster-generic 1.0.9 has it, in run_job and job_status.
-# Test: tests/workflow/test_remote_jobs.py::test_a_profile_may_lie_in_a_folder_with_spaces
-Executor.__post_init__ = with_quoted_commands(Executor.__post_init__)
-
-
 # A receipt of MLflow runs stands for a store that may be gone, which none of Snakemake's triggers can say.
 # Upstream: snakemake/snakemake#4254 asks for a flag, force(), for such a case.
 # Test: tests/workflow/test_default_study.py::test_a_deleted_mlflow_store_is_written_again
@@ -200,23 +147,6 @@ def start_jobs_with(snapshot):
         return format_cli_arg("--configfiles", [snapshot.path])
 
     SpawnedJobArgsFactory.get_configfiles_arg = snapshot_argument
-
-
-def without_tables(store_params):
-    """Spares a job the import of libraries that no parameter of its script can come from."""
-
-    def store_plain_params(values, params):
-        with hide_tables():
-            store_params(values, params)
-
-    return store_plain_params
-
-
-# Each job's Snakemake imports pandas, and pyarrow with it, to ask whether a parameter is a table: 29% of what its
-# imports take (-X importtime, one run).
-# Upstream: no thread is known; Snakemake 9.27 has it, in iocontainers.Snakemake._safely_store_params.
-# Test: tests/workflow/test_failures.py::test_jobs_import_no_library_of_tables
-ScriptValues._safely_store_params = without_tables(ScriptValues._safely_store_params)
 
 
 def apart_from_signals(exit_gracefully):
