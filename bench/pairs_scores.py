@@ -21,6 +21,7 @@ import torch
 import dpprobe
 from dpprobe import artifacts
 from dpprobe.errors import ConfigError, DataError
+from dpprobe.heads.auto import trained_head
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.options import MethodOptions
@@ -84,7 +85,7 @@ def planned(pair: Pair, name: str, values: dict[str, Any], epsilon: float, files
         n=pair.n, dimension=pair.dimension, classes=pair.classes, multi_label=False,
         epsilon=epsilon, delta=DELTA, unit="image",
     )  # fmt: skip
-    options = method_options(values).resolve_choice(facts).trained_options
+    options = trained_head(method_options(values).resolve_choice(facts))
     plan = calibrate(
         options.list_mechanisms(pair.n),
         n=pair.n,

@@ -15,6 +15,7 @@ from dpprobe.backbones.external import Options as External
 from dpprobe.backbones.feature_digest import NO_PROBE
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.estimator.fitted_head import Fit, hash_heads
+from dpprobe.heads.auto import describe_choice
 from dpprobe.options import NAME_PATTERN
 from dpprobe.release.bundle import BackboneFacts, BundleFacts, CardFacts
 from dpprobe.release.leak_check import check_published
@@ -43,7 +44,7 @@ def state_release(fit: Fit, facts: BundleFacts | None = None) -> dict[str, Any]:
         evaluation=None,
         choice={"cells": 0, "epsilon": None, "words": choice_words(0, None)},
         ledger=fit.spent.to_block(entry=fit.entry, unit=fit.plan.unit, delta=fit.plan.delta),
-        chosen_from=fit.method.chosen_from(fit.facts),
+        chosen_from=describe_choice(fit.method, fit.facts),
         parts=facts.hash_parts() if facts else None,
     )
 

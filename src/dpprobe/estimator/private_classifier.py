@@ -47,6 +47,7 @@ from dpprobe.estimator.callers import check_callers
 from dpprobe.estimator.fitted_head import Fit, hash_heads
 from dpprobe.estimator.private_rows import compare_public_files, remember_head
 from dpprobe.estimator.row_copies import warn_of_copies
+from dpprobe.heads.auto import describe_choice
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import check_inputs, fit_heads
 from dpprobe.heads.fitted import Heads
@@ -287,7 +288,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             priced_normalisation=fit.method.normalize.priced,
             released_priors=fit.method.releases_priors,
             engine_limits=fit.method.engine_limits,
-            chosen_from=fit.method.chosen_from(fit.facts),
+            chosen_from=describe_choice(fit.method, fit.facts),
         )
         return {**statement, "release": _PROTECTS_NOTHING + statement["release"]}
 
@@ -485,7 +486,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
                 f"head {asked.head}: it trains a part of a network and needs images; use a study "
                 "instead"
             )
-        method = asked.resolve_choice(facts)
+        method = asked.resolve_choice(facts, exact=not self.benchmark)
         if self.benchmark:
             return method
         if not method.private:
@@ -493,7 +494,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
                 f"head {method.head}: this head is not private; write another head, or "
                 "benchmark=True"
             )
-        released = _make_exact(method.for_release())
+        released = _make_exact(method)
         if not released.is_exact:
             raise PrivacyError(
                 f"head {released.head}: with these options its sums are not exact, so low bits "

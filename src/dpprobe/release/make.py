@@ -42,6 +42,7 @@ from dpprobe.artifacts import (
 from dpprobe.data.options import DatasetOptions, Headline
 from dpprobe.errors import ConfigError, DataError, PrivacyError, StoreError, WaitingError
 from dpprobe.features.feature_store import FeatureStore
+from dpprobe.heads.auto import describe_choice, is_undecided
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import check_plan, fit_heads
 from dpprobe.heads.fitted import Heads
@@ -232,7 +233,7 @@ class ReleaseTask:
 
     @cached_property
     def method(self) -> MethodOptions:
-        return self.asked_method.resolve_choice(self.facts).for_release()
+        return self.asked_method.resolve_choice(self.facts, exact=True)
 
     @cached_property
     def facts(self) -> DataFacts:
@@ -308,7 +309,6 @@ class ReleaseTask:
         """Returns the terms that must be equal at all sites, named as an error names them."""
         store = self.stores[0]
         method = self.asked_method
-        options = method.for_release() if not method.is_undecided else method
         evaluate, calibrate, monitor = (
             each and each.model_dump(mode="json")
             for each in (self.options.evaluate, self.options.calibrate, self.options.monitor)
@@ -323,7 +323,7 @@ class ReleaseTask:
             "dimension": store.dimension,
             "unit of privacy": self.unit,
             "backbone": hash_value(self._backbone_facts()),
-            "method": published_options(options),
+            "method": published_options(method),
             "public files": [sha256_file(Path(path)) for path in method.input_files()],
             "epsilon": self.options.token,
             "delta": self.delta,
@@ -697,7 +697,7 @@ class ReleaseTask:
         if self.options.evaluate:
             check_metric(self.name, self.metric, self.stores[0].labels)
         evidence = read_evidence(self.audit, self.plan) if self.audit else None
-        late = any(method.is_undecided for method in self.study.methods.values())
+        late = any(map(is_undecided, self.study.methods.values()))
         choice = choice_block(
             self.study,
             dataset=self.options.dataset,
@@ -1011,7 +1011,7 @@ class ReleaseTask:
             ),
             evidence=evidence,
             subsample=self.dataset.public_subsample(),
-            chosen_from=self.method.chosen_from(self.facts),
+            chosen_from=describe_choice(self.method, self.facts),
             parts=facts.hash_parts(),
             calibration=calibration,
             predecessor=self.predecessor,

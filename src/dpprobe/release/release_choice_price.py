@@ -30,6 +30,7 @@ from dpprobe.analyses.representation_law.measured_networks import law_backbones,
 from dpprobe.analysis_registry import load_analyses
 from dpprobe.counted_nouns import count_noun
 from dpprobe.errors import DpprobeError
+from dpprobe.heads.auto import is_undecided
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.accountants import Fits, all_together
@@ -150,7 +151,7 @@ def _not_known(study: Study, facts: Mapping[str, DataFacts]) -> list[str]:
         f"{backbone}/{name}"
         for backbone in study.backbones
         for name, method in study.methods.items()
-        if method.is_undecided and backbone not in facts
+        if is_undecided(method) and backbone not in facts
     ]
 
 
@@ -224,6 +225,6 @@ def _decide_methods(
     method: MethodOptions, study: Study, facts: Mapping[str, DataFacts]
 ) -> list[tuple[MethodOptions, int]]:
     """Returns a method, or the choices of `auto`, each with its number of backbones."""
-    if not method.is_undecided:
+    if not is_undecided(method):
         return [(method, len(study.backbones))]
     return [(method.resolve_choice(facts[backbone]), 1) for backbone in study.backbones]

@@ -13,6 +13,7 @@ from dpprobe.data import prompts
 from dpprobe.data.options import DatasetOptions, headline_metric
 from dpprobe.errors import ConfigError
 from dpprobe.heads import tuned
+from dpprobe.heads.auto import is_undecided
 from dpprobe.heads.options import MethodOptions, check_counts
 from dpprobe.options import resolve_path
 from dpprobe.privacy.accountants import worth_to_group
@@ -241,7 +242,7 @@ def _cohort_faults(study: Study, name: str) -> Iterator[str]:
             yield f"horizon {release.horizon}: needs `cohort`, a name for the units of the dataset"
         return
     method = study.methods[release.method]
-    if not method.is_undecided and (fault := method.cohort_fault):
+    if not is_undecided(method) and (fault := method.cohort_fault):
         yield f"cohort: method {release.method}: {fault}"
     before, seen = release.predecessor, {release.dataset}
     while before in study.releases:
@@ -270,7 +271,7 @@ def _site_faults(study: Study, name: str) -> Iterator[str]:
     if release.cohort is not None:
         yield "sites: not possible with `cohort`; remove one of the two"
     method = study.methods[release.method]
-    if not method.is_undecided and (fault := method.sites_fault()):
+    if not is_undecided(method) and (fault := method.sites_fault()):
         yield f"sites: method {release.method}: {fault}"
 
 
@@ -473,7 +474,7 @@ def _check_classes(
 def _check_methods(study: Study, dataset: str, rows: int, *, multi_label: bool) -> list[str]:
     errors = []
     for name, method in study.methods.items():
-        if method.is_undecided or (multi_label and not method.multi_label):
+        if is_undecided(method) or (multi_label and not method.multi_label):
             continue
         try:
             check_counts(method.list_mechanisms(rows))

@@ -49,9 +49,9 @@ def audit_faults(study: Study) -> Iterator[str]:
                     f"methods: {name} is not private, so it has no guarantee to test; remove it, "
                     "or write `membership: {}` to attack it too"
                 )
-        elif method.audit_fault:
+        elif method.tunes_network:
             others = "remove it" if audit.methods else "list others under audit.methods"
-            yield f"methods: {name}: {method.audit_fault}; {others}"
+            yield f"methods: {name}: audits train linear heads, not networks; {others}"
     if INFINITE in (audit.epsilons or ()) and not audit.membership:
         yield (
             "epsilons: heads at inf have no guarantee to test; remove inf, or write `membership: "

@@ -16,6 +16,7 @@ from dpprobe.analyses.analysis import (
 )
 from dpprobe.analyses.sites.options import SimulatedSitesOptions
 from dpprobe.exhibits.exhibit import Exhibit, Place, many, one, waits
+from dpprobe.heads.auto import asked_options, is_undecided
 from dpprobe.privacy.limits import INFINITE
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def choose_method(study: Study) -> str | None:
 
 def method_fault(method: MethodOptions) -> str | None:
     """Explains why sites cannot train a method, alone and together, if so."""
-    if not method.private or method.tunes_network or method.is_undecided:
+    if not method.private or method.tunes_network or is_undecided(method):
         return (
             f"head {method.head}: sites need one private head on frozen features, the same at each "
             "site; write least_squares, prototypes or feature_covariance"
@@ -92,7 +93,7 @@ def list_inputs(study: Study, place: Place) -> dict[str, Any]:
     assert method is not None
     return {
         "method": method,
-        "options": study.methods[method].asked_options(),
+        "options": asked_options(study.methods[method]),
         "epsilons": list_budgets(study),
         "delta": study.dataset_delta(dataset),
         "accountant": study.accountant,
