@@ -106,6 +106,7 @@ from dpprobe.sites.exchange import ANOTHER_NAME, Exchange, keep_agreement
 from dpprobe.sites.shared_sums import SharedSums, SumsMissing
 from dpprobe.sites.site_folder import lock_folder, site_folder
 from dpprobe.study.options import EvaluateOptions, ReleaseOptions, SitesOptions
+from dpprobe.study.release_data import public_subsample
 from dpprobe.study.study import Study
 from dpprobe.study.study_checks import release_faults
 from dpprobe.training.fit_inputs import FitInputs
@@ -329,8 +330,8 @@ class ReleaseTask:
             "delta": self.delta,
             "accountant": self.study.accountant,
             "version of dpprobe": code_version(),
-            "split rule": self.dataset.split_rule(),
-            "subsample": self.dataset.public_subsample(),
+            "split rule": self.dataset.public_split().rule,
+            "subsample": public_subsample(self.dataset),
             "cohort": self.options.cohort,
             "horizon": self.options.horizon,
             "images per patient": self.study.dataset_patients(self.options.dataset),
@@ -492,7 +493,7 @@ class ReleaseTask:
             "unit": self.unit,
             "delta": self.delta,
             "accountant": self.study.accountant,
-            "split": self.dataset.split_key(),
+            "split": self.dataset.public_split().key,
         }
         return hash_value(options)
 
@@ -532,16 +533,16 @@ class ReleaseTask:
                 "names of units are compared with other datasets, not images",
                 self.name, self.ledger.path.parent,
             )  # fmt: skip
-        named = self.dataset.names_rows()
+        named = self.dataset.public_split().names_rows
         names = {store.split: store.units or store.ids for store in self.stores if named}
         return Units(names=names, tables=tables)
 
     def _ledger_split(self) -> str:
         """Returns a key that two releases share only if each unit is on the same side in both."""
-        key = self.dataset.split_key()
-        if self.dataset.split_follows_names():
-            return key
-        return f"{key}, data {self.stores[0].dataset_fingerprint}"
+        split = self.dataset.public_split()
+        if split.follows_names:
+            return split.key
+        return f"{split.key}, data {self.stores[0].dataset_fingerprint}"
 
     # the remains of an earlier run
 
@@ -961,7 +962,7 @@ class ReleaseTask:
             metric=self.metric,
             link=self.method.link_on(features.multi_label),
             composition=composition_words(
-                self.plan, self.test_plan, split=self.dataset.split_rule()
+                self.plan, self.test_plan, split=self.dataset.public_split().rule
             ),
             calibration=calibration,
             keep_counts=self.options.calibrate is not None,
@@ -1010,7 +1011,7 @@ class ReleaseTask:
                 entry=entry.number, unit=self.unit, delta=self.delta
             ),
             evidence=evidence,
-            subsample=self.dataset.public_subsample(),
+            subsample=public_subsample(self.dataset),
             chosen_from=describe_choice(self.method, self.facts),
             parts=facts.hash_parts(),
             calibration=calibration,

@@ -23,6 +23,7 @@ from dpprobe.study.class_split_checks import class_split_faults
 from dpprobe.study.folders import folder_faults
 from dpprobe.study.network_methods import network_faults
 from dpprobe.study.public_file_checks import PublicFiles
+from dpprobe.study.release_data import split_fault
 from dpprobe.study.study import Study
 
 FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # test fractions that an error proposes
@@ -175,9 +176,9 @@ def release_faults(study: Study, name: str, *, multi_label: bool, classes: int |
         faults.append(
             f"method {release.method}: it takes one label per row; {_several_labels(method)}"
         )
-    if fault := dataset.release_fault():
+    if fault := split_fault(dataset):
         faults.append(f"dataset {release.dataset}: {fault}")
-    if unit == "image" and (fault := dataset.images_fault()):
+    if unit == "image" and (fault := dataset.public_split().images_fault):
         faults.append(f"dataset {release.dataset}: {fault}")
     faults += [
         (
