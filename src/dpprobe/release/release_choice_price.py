@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from dpprobe.analyses.audit.audited_cells import audit_cells
+from dpprobe.analyses.audit.options import AuditOptions
 from dpprobe.analyses.representation_law.measured_networks import law_backbones, law_datasets
 from dpprobe.analysis_registry import load_analyses
 from dpprobe.counted_nouns import count_noun
@@ -173,11 +174,12 @@ def _not_private(study: Study, dataset: str) -> list[str]:
     )
     lawful = law_backbones(study) if dataset in law_datasets(study) else ()
     laws = (f"{backbone}/representation law" for backbone in lawful)
+    audit = study.block(AuditOptions)
     attacks = (
         f"{cell.backbone}/{cell.method} at epsilon {budget_words(cell.epsilon)}, attacks on "
         "membership"
         for cell in audit_cells(study, dataset)
-        if study.block("audit") and study.block("audit").membership
+        if audit and audit.membership
     )
     return [*cells, *probes, *measured, *laws, *attacks]
 

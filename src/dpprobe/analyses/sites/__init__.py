@@ -29,7 +29,7 @@ PACKAGE = "dpprobe.analyses.sites"
 
 def list_datasets(study: Study) -> list[str]:
     """Lists the datasets that a study splits; none without `sites`."""
-    options: SimulatedSitesOptions | None = study.block("sites")
+    options = study.block(SimulatedSitesOptions)
     if options is None:
         return []
     return [
@@ -40,7 +40,7 @@ def list_datasets(study: Study) -> list[str]:
 
 
 def list_backbones(study: Study) -> list[str]:
-    options: SimulatedSitesOptions | None = study.block("sites")
+    options = study.block(SimulatedSitesOptions)
     chosen = options.backbones if options else None
     return [name for name in study.backbones if chosen is None or name in chosen]
 
@@ -52,7 +52,8 @@ def list_budgets(study: Study) -> list[str]:
 def choose_method(study: Study) -> str | None:
     """Returns the method of the block, or the first that sites can train, or None."""
     trainable = [name for name, each in study.methods.items() if not method_fault(each)]
-    return study.block("sites").method or next(iter(trainable), None)
+    options = study.block(SimulatedSitesOptions)
+    return (options and options.method) or next(iter(trainable), None)
 
 
 def method_fault(method: MethodOptions) -> str | None:
@@ -67,7 +68,7 @@ def method_fault(method: MethodOptions) -> str | None:
 
 def list_faults(study: Study) -> Iterator[str]:
     """Yields one line per fault in a study's block `sites`."""
-    options: SimulatedSitesOptions | None = study.block("sites")
+    options = study.block(SimulatedSitesOptions)
     if options is None:
         return
     yield from find_wrong_names("datasets", options.datasets or (), list(study.datasets))
@@ -112,7 +113,8 @@ def list_records(files: StudyFiles, *datasets: str) -> list[str]:
 
 def estimate_cost(study: Study, _place: Place, size: JobSize) -> Cost:
     """Estimates a job: copies of float32 features, and several seconds for each site's head."""
-    options: SimulatedSitesOptions = study.block("sites")
+    options = study.block(SimulatedSitesOptions)
+    assert options is not None
     heads = study.seeds * len(list_budgets(study)) * len(options.splits) * sum(options.counts)
     return Cost(memory_mb=3000 + 6 * size.megabytes("shards"), minutes=20 + 0.1 * heads)
 
