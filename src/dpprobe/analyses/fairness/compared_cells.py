@@ -77,8 +77,9 @@ def fairness_faults(study: Study) -> Iterator[str]:
     }
     for name, columns_of_it in by_dataset.items():
         if given and CLASSES not in given and not columns_of_it & set(given):
+            named = ", ".join(fairness.groups or ())
             yield (
-                f"groups: datasets.{name} has none of the groups {', '.join(fairness.groups or ())}; "
+                f"groups: datasets.{name} has none of the groups {named}; "
                 f"add a group of this dataset, or `{CLASSES}`"
             )
     columns = set().union(*by_dataset.values())
