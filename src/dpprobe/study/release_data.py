@@ -1,4 +1,4 @@
-"""What a release states, books and refuses of its dataset's rows."""
+"""States, books and refuses for releases, from a dataset's options alone."""
 
 from __future__ import annotations
 
