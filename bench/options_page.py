@@ -86,7 +86,7 @@ def _summary(option: Schema, blocks: Schema) -> str:
 def _value(key: str, option: Schema, titles: Mapping[str, str]) -> str:
     if key in ELSEWHERE:
         return ELSEWHERE[key]
-    if key in (*KINDS, "releases"):
+    if key == "releases" or (key in KINDS and "additionalProperties" in option):
         return f"by name: [`{key}`](#{key})"
     if title := titles.get(option.get("$ref", "").rpartition("/")[2]):
         return f"[{title}](#{re.sub(r'[^a-z0-9_ -]', '', title.lower()).replace(' ', '-')})"
