@@ -107,10 +107,10 @@ def keep_unasked(check):
     return check_active_jobs
 
 
-# A signal to all processes of a run, as at the end of a session, also ends the command that asks for a job's state,
-# or the shell of that command. The plugin then uses an answer that it has not got
-# (UnboundLocalError), or takes the shell's exit code for the command's (WorkflowError). Either error ends the run at
-# once and forgets its jobs. The command itself never fails. A command that cannot be started still ends the run.
+# A signal to all processes of a run also ends the command that asks for a job's state, or the command's shell. The
+# plugin then uses an answer that it lacks (UnboundLocalError), or takes the shell's exit code for the command's
+# (WorkflowError). Either error ends the run and forgets its jobs. The command itself never fails. A command that cannot
+# be started still ends the run.
 # Upstream: no thread is known; snakemake-executor-plugin-cluster-generic 1.0.9 has it, in check_active_jobs.
 # Test: tests/workflow/test_remote_jobs.py::test_status_commands_that_a_signal_ended_lose_no_job
 if workflow.is_main_process:
