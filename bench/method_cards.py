@@ -1,29 +1,21 @@
-"""Writes the options and releases of docs/methods, and the kinds of `normalize`, from the code."""
+"""Writes the releases of docs/methods, and the kinds of `normalize`, from the code."""
 
 from __future__ import annotations
 
 import math
 import re
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from textwrap import TextWrapper
 from typing import Any
 
 import yaml
 
 from dpprobe import artifacts
-from dpprobe.heads.balance import BalanceOptions
-from dpprobe.heads.clipped_row_options import RowOptions
 from dpprobe.heads.facts import DataFacts
-from dpprobe.heads.gradient_options import GradientOptions
 from dpprobe.heads.normalisation import KINDS
 from dpprobe.heads.options import MethodOptions
-from dpprobe.heads.preconditioned_descent import PreconditionedDescentOptions
-from dpprobe.heads.registry import HEADS, METHODS, NETWORKS, method_options
-from dpprobe.options import Options as Block
-from dpprobe.options import options_class
+from dpprobe.heads.registry import HEADS, NETWORKS, method_options
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.study.study import Study
@@ -46,17 +38,6 @@ NETWORK: dict[str, Any] = {
     "probe": {"method": {"head": "feature_covariance"}},
 }
 NETWORK_ROWS = 50_000
-# Options that several heads have, described in the index instead of on every card: by the marker
-# of their list, a more general class first. That of all heads, `normalize`, is in its words.
-SHARED: dict[str, type[Block]] = {
-    "all_heads": MethodOptions,
-    "balance": BalanceOptions,
-    "gradient_heads": GradientOptions,
-    "clipped_features": RowOptions,
-    "few_steps": PreconditionedDescentOptions,
-}
-# Heads with the same further options, each in its own file, and the marker of their list.
-ALIKE, ALIKE_MARKER = ("momentum", "adam", "lamb"), "unit_features"
 
 
 def main() -> None:
@@ -103,120 +84,19 @@ def blocks(path: Path, study: Study) -> dict[str, str]:
     if path == CONFIGURATION:
         return {"normalisations": normalisations()}
     if path.stem in NETWORKS:  # the digits are no images for one, so none was measured
-        return network_blocks(path.stem)
+        return {
+            "releases": priced_table(
+                method_options(NETWORK), NETWORK_ROWS, delta=1e-5, accountant="pld"
+            )
+        }
     if path.stem not in HEADS:
-        lists = {marker: options_list(rows) for marker, rows in shared_rows().items()}
-        del lists["all_heads"]  # in the index's words
-        return lists
-    return {
-        "options": card_options(options_class(HEADS, path.stem)),
-        "releases": releases_table(study, path.stem),
-    }
-
-
-def network_blocks(name: str) -> dict[str, str]:
-    """The generated parts of a network's card: its options, those within blocks, and a price."""
-    from dpprobe.finetune.options import Augment, Lora, Probe, Search
-
-    example = method_options(NETWORK)
-    parts: dict[str, type[Block]] = {
-        "tune.lora": Lora,
-        "augment": Augment,
-        "probe": Probe,
-        "search": Search,
-    }
-    rows = [
-        [f"`{part}.{option}`", *cells]
-        for part, cls in parts.items()
-        for option, (_, *cells) in option_rows(cls).items()
-    ]
-    return {
-        "options": card_options(options_class(NETWORKS, name)),
-        "releases": priced_table(example, NETWORK_ROWS, delta=1e-5, accountant="pld"),
-        "parts": options_list(rows),
-    }
+        return {}
+    return {"releases": releases_table(study, path.stem)}
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def card_options(cls: type[Block]) -> str:
-    """The options of a head that the index's lists do not have, or have with another default."""
-    shared = [row for marker in shared_by(cls) for row in shared_rows()[marker]]
-    return options_list(row for row in option_rows(cls).values() if row not in shared)
-
-
-def options_list(rows: Iterable[Sequence[str]]) -> str:
-    """Writes each option with its default, its other choices and its meaning."""
-    wrapped = TextWrapper(width=120, subsequent_indent="  ", break_on_hyphens=False)
-    return "\n".join(
-        wrapped.fill(f"- {name} ({given}): {meaning}") for name, given, meaning in rows
-    )
-
-
-def shared_by(cls: type[Block]) -> list[str]:
-    """Returns the markers of the index's lists whose options a head has."""
-    alike = [ALIKE_MARKER] if cls in [options_class(HEADS, name) for name in ALIKE] else []
-    return [marker for marker, base in SHARED.items() if issubclass(cls, base)] + alike
-
-
-@cache
-def shared_rows() -> dict[str, list[list[str]]]:
-    """The options of each of the index's lists, by marker: none twice, none that no head has."""
-    heads = [list(option_rows(options_class(METHODS, name)).values()) for name in METHODS]
-    lists: dict[str, list[list[str]]] = {}
-    for marker, base in SHARED.items():
-        general = [row for other in shared_by(base) if other in lists for row in lists[other]]
-        lists[marker] = [
-            row
-            for row in option_rows(base).values()
-            if row not in general and any(row in rows for rows in heads)
-        ]
-    first, *others = (list(option_rows(options_class(HEADS, name)).values()) for name in ALIKE)
-    lists[ALIKE_MARKER] = [
-        row
-        for row in first
-        if row not in option_rows(GradientOptions).values() and all(row in rows for rows in others)
-    ]
-    return lists
-
-
-@cache
-def option_rows(cls: type[Block]) -> dict[str, list[str]]:
-    """Name, default with other choices, and meaning of each option, as the class has them."""
-    schema = cls.model_json_schema(mode="validation")["properties"]
-    rows = {}
-    for name, field in cls.model_fields.items():
-        if name in ("head", "kind") or name not in schema:  # written by a rule, not by a study
-            continue
-        text = " ".join(schema[name].get("description", "").split())
-        chosen = default(cls, name, field)
-        words = [] if name == "normalize" else choices(schema[name])  # its kinds have a page
-        if all(word in text for word in words):
-            words = []
-        others = [f"`{word}`" for word in words if f"`{word}`" != chosen]
-        rows[name] = [f"`{name}`", ", ".join([chosen, *others]), text]
-    return rows
-
-
-def choices(schema: Mapping[str, Any]) -> list[str]:
-    """Returns the words that an option may be, from its JSON schema."""
-    parts = schema.get("anyOf", [schema])
-    return [word for part in parts for word in part.get("enum", [part.get("const")]) if word]
-
-
-def default(cls: type[Block], name: str, field: Any) -> str:
-    if name == "epochs" and hasattr(cls, "DEFAULT_EPOCHS"):
-        return f"{cls.DEFAULT_EPOCHS:g}"
-    if field.is_required():
-        return "required"
-    value = field.get_default(call_default_factory=True)
-    if isinstance(value, Block):
-        value = value.model_dump(mode="json")
-        return f"`{value}`" if isinstance(value, str) else f"`{value['kind']}`"
-    return spelt(value)
 
 
 def spelt(value: Any) -> str:

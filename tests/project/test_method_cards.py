@@ -12,7 +12,6 @@ import yaml
 
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.registry import HEADS, METHODS, NETWORKS
-from dpprobe.options import options_class
 from dpprobe.study.study_file import load_study
 from tests.support.script_modules import load_script
 
@@ -68,27 +67,6 @@ def test_a_page_s_tables_are_the_code_s(
     page: str, repository: Path, method_cards: ModuleType
 ) -> None:
     check_blocks(method_cards, repository / "docs" / page)
-
-
-def test_a_changed_option_shows(method_cards: ModuleType) -> None:
-    options = method_cards.card_options(options_class(HEADS, "adam"))
-    assert "- `beta1` (0.9): Decay rate of the moving mean of the gradient." in options
-    text = "<!-- options: by hand -->\n\nold\n\n<!-- end -->"
-    assert options in method_cards.filled(text, {"options": options})
-    assert "old" not in method_cards.filled(text, {"options": options})
-
-
-@EVERY
-def test_each_option_is_on_the_card_or_once_in_the_index(
-    head: str, method_cards: ModuleType
-) -> None:
-    cls = options_class(METHODS, head)
-    shared = [method_cards.shared_rows()[marker] for marker in method_cards.shared_by(cls)]
-    lists = [method_cards.card_options(cls), *map(method_cards.options_list, shared)]
-    public = set(cls.model_json_schema()["properties"]) - {"head"}
-    assert set(method_cards.option_rows(cls)) == public
-    for row in method_cards.option_rows(cls).values():
-        assert "\n".join(lists).count(method_cards.options_list([row])) == 1
 
 
 @EVERY

@@ -15,7 +15,7 @@ def overlap_counts(wildcards):
 def heads_params(epsilon):
     """The options of the methods whose linear heads train at an epsilon."""
     return {
-        name: STUDY.methods[name].asked_options()
+        name: asked_options(STUDY.methods[name])
         for name in head_methods(STUDY, epsilon)
     }
 
@@ -121,7 +121,7 @@ def record_difference(record, cell):
     options = located_method(cell.method, cell.dataset, cell.backbone)
     promised, delta = cell.epsilon != INFINITE, STUDY.dataset_delta(cell.dataset)
     try:
-        if options.is_undecided:
+        if is_undecided(options):
             epsilon = nominal_epsilon(cell.epsilon, delta)
             options = options.resolve_choice(
                 recorded_facts(record, epsilon=epsilon, delta=delta)

@@ -20,7 +20,7 @@ def measurement_params(analysis):
 
     params = declared_params(analysis.measurement.params)
     if analysis.options is not None:
-        block = STUDY.block(analysis.name)
+        block = STUDY.block(analysis.options)
         params = {"options": dumped(block) if block else None, **params}
     return {**params, "version": analysis.version}
 

@@ -45,7 +45,7 @@ rule audit_cells:
         gpu=lambda wildcards: device_gpus(wildcards) if STUDY.audit.membership else 0,
     params:
         methods=lambda wildcards: {
-            name: STUDY.methods[name].asked_options()
+            name: asked_options(STUDY.methods[name])
             for name in audited_methods(wildcards.epsilon)
         },
         options=dumped(STUDY.audit) if STUDY.audit else None,

@@ -20,6 +20,7 @@ from dpprobe.analyses.audit.audit_record import (
 )
 from dpprobe.data.addresses import public_addresses
 from dpprobe.errors import ConfigError
+from dpprobe.heads.auto import asked_options, is_undecided
 from dpprobe.analyses.imbalance import list_imbalance_records, list_imbalanced
 from dpprobe.analyses.imbalance.imbalance_record import IMBALANCE
 from dpprobe.options import resolve_path
