@@ -27,9 +27,8 @@ def is_there(persistence, path):
     return path.exists()
 
 
-# A backup of every cell takes room and time and, on a full disk, ends the whole run; putting it back cuts a cell
-# short there. Where jobs run elsewhere the main process finds no backup after a failure, and would delete cells
-# that are finished.
+# A backup of every cell takes disk and time and, on a full disk, ends the whole run or truncates a cell when restored.
+# If jobs run elsewhere, the main process finds no backup after a failure, and would delete finished cells.
 # Upstream: snakemake/snakemake#3843 deletes files marked with update() that have no backup.
 # Tests: tests/workflow/test_remote_jobs.py::test_a_job_that_never_started_leaves_finished_cells_alone,
 # tests/workflow/test_errors.py::test_a_failed_job_over_finished_cells_does_not_pass_for_done,
@@ -42,7 +41,7 @@ class StudyError(WorkflowError):
     """A study is wrong: its message has a line for each fault."""
 
 
-# Snakemake would delete a cell that is finished in an object store when its job fails, and would not fetch it before
+# In an object store, Snakemake would delete a finished cell when its job fails, and would not fetch the cell before
 # (docs/storage.md).
 if (
     workflow.storage_settings.default_storage_provider
@@ -55,7 +54,7 @@ STARTED = time.time()
 
 
 def unless_lasting(restart_times):
-    """Has a job, or its group, not tried again whose error would stay."""
+    """Spares a job or group the retries of an error that would recur."""
 
     def useful_restart_times(job):
         return 0 if has_lasting_error(job, STARTED) else restart_times(job)
@@ -63,7 +62,7 @@ def unless_lasting(restart_times):
     return useful_restart_times
 
 
-# A damaged shard or an impossible price would be tried `retries` times, with more memory and time at each.
+# A damaged shard or an impossible price would be retried `retries` times, each time with more memory and time.
 # Upstream: snakemake/snakemake#2441 asks for a decision by the job's log.
 # Tests: tests/workflow/test_errors.py::test_an_error_that_stays_is_not_tried_again,
 # tests/workflow/test_remote_jobs.py::test_a_job_that_never_started_leaves_finished_cells_alone
@@ -74,8 +73,8 @@ async def leave_to_main_process(persistence, job):
     """Notes down nothing of a job's end."""
 
 
-# A job on a cluster would note its files down as whole, but not what they were made from. Were the main process
-# gone by then, the next one would take them for current, whatever had changed in between.
+# A job on a cluster would note its files down as whole, without their inputs and parameters. If the main process had
+# ended by then, the next run would take the files for up to date, whatever had changed in between.
 # Upstream: snakemake/snakemake#857 leaves the clean-up to the main process for the same reason; of the notes no
 # thread is known.
 # Test: tests/workflow/test_remote_jobs.py::test_what_nobody_noted_down_is_not_taken_for_current
@@ -108,10 +107,10 @@ def keep_unasked(check):
     return check_active_jobs
 
 
-# A signal to all processes of a run, as at the end of a session or an allocation, also ends the command that asks
-# for a job's state, or the shell that runs it. cluster-generic then uses an answer that it has not got
-# (UnboundLocalError), or takes the shell's exit code for the command's (WorkflowError): either ends the run at once
-# and forgets its jobs. The command itself never fails; one that cannot be started at all ends the run, as before.
+# A signal to all processes of a run also ends the command that asks for a job's state, or the command's shell. The
+# plugin then uses an answer that it lacks (UnboundLocalError), or takes the shell's exit code for the command's
+# (WorkflowError). Either error ends the run and forgets its jobs. The command itself never fails. A command that cannot
+# be started still ends the run.
 # Upstream: no thread is known; snakemake-executor-plugin-cluster-generic 1.0.9 has it, in check_active_jobs.
 # Test: tests/workflow/test_remote_jobs.py::test_status_commands_that_a_signal_ended_lose_no_job
 if workflow.is_main_process:
@@ -136,7 +135,7 @@ def parameters_count():
 
 
 # A job elsewhere would read the files of --configfile when it starts, whatever they hold by then, while the main
-# process notes down the parameters that it planned with: results of edited options would pass for those of the old.
+# process notes down the parameters that it planned with: results of edited options would pass for results of the old.
 # Upstream: no thread is known; spawned jobs get the files' names (get_configfiles_arg), not what was read.
 # Tests: tests/workflow/test_snapshot.py
 def start_jobs_with(snapshot):
