@@ -34,7 +34,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, WithJsonSchema, model_validator
-from pydantic.json_schema import SkipJsonSchema
 
 from dpprobe import artifacts
 from dpprobe.errors import ConfigError
@@ -96,9 +95,6 @@ class Options(MethodOptions):
     trials: Annotated[float, MOST_TRIALS] = Field(
         10.0, gt=1, description="Mean of the random number of trials."
     )
-    # Constants, which stay in identities and records: earlier versions had other distributions.
-    distribution: SkipJsonSchema[Literal["geometric"]] = "geometric"
-    shape: SkipJsonSchema[None] = None
     score_share: Share = Field(
         0.05,
         description="The score's share of a trial's budget: its part of the sum of count * rate^2 "

@@ -11,6 +11,7 @@ from typing import Any
 
 from dpprobe.artifacts import check_not_newer, hash_value, read_json, write_json
 from dpprobe.errors import DpprobeError, PrivacyError
+from dpprobe.heads.auto import is_undecided
 from dpprobe.heads.options import MethodOptions, check_counts
 from dpprobe.privacy.calibration import (
     calibrate,
@@ -82,7 +83,7 @@ def write_plans(
     if warning := delta_warning(delta, n, unit=unit):
         logger.warning("%s", warning)
     made = make_plans(
-        {name: options for name, options in methods.items() if not options.is_undecided},
+        {name: options for name, options in methods.items() if not is_undecided(options)},
         n=n,
         epsilon=epsilon,
         delta=delta,
@@ -94,7 +95,7 @@ def write_plans(
     )
     if made.failures and len(made.failures) == len(methods):
         raise PrivacyError("\n".join(f"{name}: {why}" for name, why in made.failures.items()))
-    entries = {name: _make_entry(name, made) for name in methods if not methods[name].is_undecided}
+    entries = {name: _make_entry(name, made) for name in methods if not is_undecided(methods[name])}
     record = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,

@@ -145,7 +145,7 @@ class Attack:
         worlds = self.worlds[0]
         with silent_progress():
             _, recorder = self._train_heads(worlds, seeds, present=False)
-            _, with_ = self._replay_heads(worlds, recorder.transcripts, present=True)
+            _, with_ = self._replay_heads(worlds, seeds, recorder.transcripts, present=True)
         strengths = []
         for seed, transcript in recorder.transcripts.items():
             squares = 0.0
@@ -199,7 +199,9 @@ class Attack:
                     for seed, blocks in joined.items()
                 }
                 continue
-            again, sums[world] = self._replay_heads(worlds, recorder.transcripts, present=world)
+            again, sums[world] = self._replay_heads(
+                worlds, seeds, recorder.transcripts, present=world
+            )
             seen.head_change = max(seen.head_change, _compare_heads(heads, again))
         scores = []
         for seed in seeds:
@@ -217,10 +219,16 @@ class Attack:
         return self._fit_heads(worlds, seeds, present, recorder), recorder
 
     def _replay_heads(
-        self, worlds: Worlds, transcripts: dict[int, Transcript], *, present: bool
+        self,
+        worlds: Worlds,
+        seeds: Sequence[int],
+        transcripts: dict[int, Transcript],
+        *,
+        present: bool,
     ) -> tuple[Heads, dict[int, dict[str, torch.Tensor]]]:
+        # Seeds train side by side, so transcripts may stand in another order.
         replayer = Replayer(transcripts, worlds.canaries, sampled=int(present))
-        return self._fit_heads(worlds, list(transcripts), present, replayer), replayer.joined_sums
+        return self._fit_heads(worlds, seeds, present, replayer), replayer.joined_sums
 
     def _fit_heads(
         self, worlds: Worlds, seeds: Sequence[int], present: bool, observer: Observer | None
