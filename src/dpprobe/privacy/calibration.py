@@ -1,7 +1,7 @@
 """Computes the noise that meets a privacy target, once for all fits that need it.
 
-An answer depends on the accountant, the target, each mechanism's sampling rate, count and relative
-noise, and on which of them are repeated. It depends on nothing else, so their hash names its file.
+An answer depends only on the accountant, the target, each mechanism's sampling rate, count and
+relative noise, and on which mechanisms are repeated. The hash of these names the answer's file.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def price_plan(plan: Plan) -> float:
     """Computes a plan's epsilon at its delta again, on the grid of its calibration.
 
     For a plan that costs far more than its target, whose grids would outgrow memory, the price is a
-    lower bound: that of the same plan with more noise.
+    lower bound, for the plan with more noise.
     """
     if not plan.private:
         return math.inf
@@ -299,7 +299,7 @@ class _Prices:
 def _meet_target(prices: _Prices, epsilon: float, what: str) -> tuple[float, float]:
     """Returns the factor, rounded to `DIGITS` digits, and the epsilon with which it meets a target.
 
-    A fine grid on the privacy loss is slow, so the search uses a coarse one. Its target is
+    A fine grid on the privacy loss is slow, so the search uses a coarse grid. The coarse target is
     corrected by the ratio of the wanted epsilon to the fine grid's at the last factor; two or three
     fine evaluations suffice.
     """
