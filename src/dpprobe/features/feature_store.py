@@ -55,8 +55,8 @@ class FeatureStore:
     """The features of one split, read through their manifest.
 
     A shard's size and the SHA-256 of all its bytes are compared with the manifest before HDF5 opens
-    it: damaged HDF5 may crash the process. Later reads of the store compare size and hash again
-    if the file was replaced or written to meanwhile, and otherwise rely on HDF5's own checksums. A
+    it: damaged HDF5 may crash the process. Later reads compare size and hash again if the
+    file was replaced or written to meanwhile, and otherwise rely on HDF5's own checksums. A
     file that changes while read is refused at the end. Each call opens files, so forks are safe.
 
     Attributes:

@@ -13,9 +13,9 @@ checked. The result is the best of K runs of one Q, ordered by score, priced by 
 **Score.** The number of training examples whose label the head gets right; each row of a unit of
 several rows counts by its weight. A unit adds at most 1 at any fixed head, a null row nothing; the
 head is an earlier release of the same trial, and composition is adaptive. A multi-label row counts
-1 minus the mean over labels of the squared distance between probability and label (Brier 1950), in
-[0, 1], so the sensitivity is 1 as well. The fraction of right labels would hardly tell
-heads apart if most labels are 0.
+1 minus the mean over labels of the squared distance between probability and label (Brier 1950).
+This number lies in [0, 1], so the sensitivity is 1 as well. The fraction of right labels would
+hardly tell heads apart if most labels are 0.
 
 **Normalisation.** A priced normalisation of the base is released once per fit, before the first
 trial, and every trial works on these normalised rows. So the normalisation composes with the

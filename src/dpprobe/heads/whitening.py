@@ -7,13 +7,13 @@ which rows vary little. So heads are trained on z = A x / |A x|, for centred uni
 
 G* the estimate of the released second moment (`second_order.estimate_spectrum`) and w the exponent:
 1/2 makes rows white. The release is the sum of x x^T: a row adds x x^T, of Frobenius norm
-|x|^2 <= 1, a null row nothing. A is a function of the release and of public numbers. z depends on
-one row and has norm 1, like x, so later releases have the sensitivity that they have on x. Relative
+|x|^2 <= 1, a null row nothing. A is a function of the release and of public numbers. Like x, z
+depends on one row and has norm 1, so later releases have equal sensitivities on z and x. Relative
 to the rows, noise is smaller in directions in which rows vary little.
 
 A head W_z on z is a head on x except for the length |A x|, which says little of the class. A is
-scaled so that the mean square of this length is estimated as 1, and heads W_z A on x are returned,
-which need only the centre.
+scaled so that the mean square of this length is estimated as 1. The returned heads W_z A on x need
+only the centre.
 
 Under noise A is rounded to a grid (`second_order.Design.make_factors`), and its products with rows
 are exact: z depends on its row alone, not on the row's place.

@@ -93,8 +93,8 @@ def calibrate(
 def price_plan(plan: Plan) -> float:
     """Computes a plan's epsilon at its delta again, on the grid of its calibration.
 
-    For a plan that costs far more than its target, whose grids would outgrow memory, the price is a
-    lower bound, for the plan with more noise.
+    If a plan costs far more than its target, grids would outgrow memory. The price is then a lower
+    bound, for more noise.
     """
     if not plan.private:
         return math.inf
@@ -300,7 +300,7 @@ def _meet_target(prices: _Prices, epsilon: float, what: str) -> tuple[float, flo
     """Returns the factor, rounded to `DIGITS` digits, and the epsilon with which it meets a target.
 
     A fine grid on the privacy loss is slow, so the search uses a coarse grid. The coarse target is
-    corrected by the ratio of the wanted epsilon to the fine grid's at the last factor; two or three
+    corrected by the ratio of the wanted epsilon to the fine grid's at the last factor. Two or three
     fine evaluations suffice.
     """
     if prices.exact:

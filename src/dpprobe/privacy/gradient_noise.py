@@ -72,8 +72,8 @@ class GaussianNoise:
     started with 192 bits of the seed's NumPy stream. Side by side the generators take an eighth of
     the time.
 
-    On a GPU normals are drawn in float64 and rounded, with a tail that ends at 8.65, and leaves out
-    1e-9 of a run of the recipe. GPU normals also depend on the number of steps drawn at a time.
+    On a GPU normals are drawn in float64 and rounded. The tail ends at 8.65, and leaves out 1e-9 of
+    a run of the recipe. GPU normals also depend on the number of steps drawn at a time.
 
     The numbers are rounded to float32, and the generators are not cryptographic: see
     docs/methods/sgd.md for what that leaves open.

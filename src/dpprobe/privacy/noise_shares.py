@@ -25,7 +25,7 @@ L- the sum of -ln(1 - tau). Let P = L+ + L-. All adaptive releases together have
 delta_G is the privacy profile of real Gaussian mechanisms of variances V. The reason: take the real
 sum G = S + sum of s_j Z_j as given. The fractional parts of the shares then have a density within
 1 +- tau of a uniform one, for every S. So T is nearly a random rounding of G that knows no data.
-docs/secure-sums-proof.md has the proof, and shows that shares below one step break the claim.
+The proof, and shares below one step that break the claim, are in docs/secure-sums-proof.md.
 
 **Who prices it.** The noise of any h sites has at least the variance that the mechanism of the plan
 was calibrated with. So the accountants' epsilon of the plan stays, with `Penalty` on top. This
