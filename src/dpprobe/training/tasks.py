@@ -179,7 +179,7 @@ def open_job(
     overlap: Path | None,
     tables: Path | None,
 ) -> OpenedJob:
-    """Reads and checks a job's inputs; arguments are those of `head_job.train_job`.
+    """Reads and checks a job's inputs; arguments are as for `head_job.train_job`.
 
     Raises PrivacyError if a plan is not for its method, or a private file is declared public.
     """
