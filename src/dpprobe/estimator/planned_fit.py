@@ -35,9 +35,6 @@ from dpprobe.training.plan_file import check_price, plan_method
 if TYPE_CHECKING:
     from dpprobe.estimator.private_classifier import PrivateClassifier
 
-PROTECTS_NOTHING = (
-    "benchmark=True protects nothing: the noise follows from a seed in the statement. "
-)
 _HEAD = 0  # index of a private fit's only head; no random number derives from it
 
 
