@@ -47,7 +47,7 @@ def private_methods():
 
 
 def check_cells(mark, job):
-    """Has a job run again that lost or holds damaged files of its cells, or whose cells' records disagree with the study.
+    """Has a job run again if files of its cells are lost or damaged, or if a cell's record disagrees with the study.
 
     Snakemake compares the parameters that it noted down; a record says what the cell was made from, whoever made it.
 

@@ -155,7 +155,7 @@ def check_plan(method: MethodOptions, plan: Plan) -> None:
     factors = []
     for expected in wanted:
         planned = plan.find_mechanism(expected.name)
-        for attribute in ("sensitivity", "sample_rate", "count", "released"):
+        for attribute in ("sensitivity", "sample_rate", "count"):
             value = getattr(planned, attribute)
             if value != getattr(expected, attribute):
                 raise PrivacyError(

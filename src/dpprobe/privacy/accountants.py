@@ -141,7 +141,7 @@ def compute_epsilon(
         return 0.0
     if resolved == "gaussian" and selection is None:
         return gaussian_epsilon(gaussian_mu(mechanisms), delta)
-    if resolved == "rdp" or (selection and not selection.is_geometric):
+    if resolved == "rdp":
         return _rdp_epsilon(mechanisms, delta, selection)
     if resolved == "rdp_2017":
         return _early_rdp_epsilon(mechanisms, delta, selection)
@@ -474,11 +474,6 @@ def _selected_epsilon(
     """
     from dpprobe.privacy import best_of_runs_price as best  # imports numpy
 
-    if not selection.is_geometric:
-        raise PrivacyError(
-            f"selection: only accountant 'rdp' prices a {selection.distribution_name} number of "
-            "runs; write shape 1, a geometric number"
-        )
     inside = [item for item in mechanisms if item.name in selection.repeated]
     outside = [item for item in mechanisms if item.name not in selection.repeated]
     profile = _make_profile(inside, resolved, interval, size)
@@ -638,9 +633,8 @@ def _make_event(mechanisms: Sequence[Mechanism], selection: Selection | None) ->
     if selection is not None:
         inside = [item for item in mechanisms if item.name in selection.repeated]
         outside = [item for item in mechanisms if item.name not in selection.repeated]
-        best = dp_event.RepeatAndSelectDpEvent(
-            _make_event(inside, None), selection.mean, selection.shape
-        )
+        # shape 1 of a truncated negative binomial: a geometric number
+        best = dp_event.RepeatAndSelectDpEvent(_make_event(inside, None), selection.mean, 1)
         return dp_event.ComposedDpEvent([best, _make_event(outside, None)])
     events: list[Any] = []
     for noise, rate, count in _condense_mechanisms(mechanisms):

@@ -1,4 +1,4 @@
-"""What a release states, books and refuses of its dataset's rows, and its delta."""
+"""States, books and refuses for releases, from a study's options alone; the delta of releases."""
 
 from __future__ import annotations
 

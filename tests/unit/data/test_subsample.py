@@ -145,11 +145,6 @@ def test_one_fraction_takes_every_row_or_patient_alike() -> None:
         dataset_options({**DIGITS, "subsample": {"fraction": 0.4, "per_class": 3}})
 
 
-def test_tables_of_before_are_current_though_there_is_one_fraction_now() -> None:
-    params = dataset_options({**DIGITS, "subsample": {"per_class": 3}}).preparation_params()
-    assert "fraction" not in params["subsample"]
-
-
 def test_all_rows_that_a_unit_has_of_a_class_stay_or_go_together() -> None:
     rows = [(1, f"u{at % 30}") for at in range(90)] + [(0, f"u{at}") for at in range(30)]
     for options in ({"fractions": {"dog": 0.4}}, {"per_class": 12}):

@@ -255,30 +255,6 @@ def test_null_rows_in_a_unit_s_place_move_no_numbered_row(tmp_path: Path) -> Non
         assert dataset.count_rows() == (50 - len(tested), len(tested))
 
 
-def test_digits_are_split_by_their_places(tmp_path: Path) -> None:
-    options = dataset_options({"source": "sklearn"} | BY_ID)
-    dataset_preparation.prepare_dataset(options, tmp_path)
-    tested = SplitTable(tmp_path / "test.parquet").read_ids()
-    rows = [f"digits-{row:04d}" for row in range(1797)]
-    assert tested == [row for row in rows if below(row, fraction=0.3, seed=0)]
-    assert options.count_rows() == (1797 - len(tested), len(tested))
-
-
-def test_several_labels_a_row_are_split_alike(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text(
-        "path,cat,dog\n" + "".join(f"{n}.png,{n % 2},1\n" for n in range(40)), encoding="utf-8"
-    )
-    for n in range(40):
-        (tmp_path / f"{n}.png").write_bytes(png(n))
-    values = {"source": "csv", "root": str(tmp_path), "train": "a.csv", "label_columns": CLASSES}
-    options = dataset_options(values | BY_ID)
-    dataset_preparation.prepare_dataset(options, tmp_path / "out")
-    tested = SplitTable(tmp_path / "out/test.parquet").read_ids()
-    names = [f"{n}.png" for n in range(40)]
-    assert tested == [name for name in names if below(name, fraction=0.3, seed=0)]
-    assert options.count_rows() == (40 - len(tested), len(tested))
-
-
 def test_a_class_that_chance_leaves_out_of_one_side(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -489,27 +465,6 @@ def test_sides_follow_from_names_or_from_files(values: dict[str, Any], names: bo
 
 
 # The tables that are there
-
-
-@pytest.mark.parametrize("values", [*SPLIT_HERE, *OWN_TEST])
-def test_tables_made_before_there_was_the_option_are_current(values: dict[str, Any]) -> None:
-    params = dataset_options(values).preparation_params()
-    assert "split_by" not in params
-    if "layout" in values:
-        return
-    assert options_by("class", values).preparation_params() == params
-    by_id = options_by("id", values)
-    assert by_id.preparation_params() == params | {"split_by": "id"}
-    assert dataset_options(by_id.preparation_params()).preparation_params()["split_by"] == "id"
-    # However it is split, it is the same images.
-    assert by_id.image_params() == dataset_options(values).image_params()
-
-
-def test_rows_that_only_a_download_tells_are_not_guessed() -> None:
-    eurosat = {"source": "torchvision", "name": "EuroSAT"}
-    assert dataset_options(eurosat).count_rows() == (21_600, 5_400)
-    assert options_by("id", eurosat).count_rows() is None
-    assert options_by("id", HUB).count_rows() is None
 
 
 def test_a_split_by_id_gives_up_the_catalog_s_sizes() -> None:

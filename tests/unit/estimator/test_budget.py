@@ -143,7 +143,7 @@ def test_a_sampled_and_a_searched_fit_have_a_risk_as_well() -> None:
     budget.book_fit(replace(make_booking(), parts=(part,)))
     alone = budget.compute_risk()
     assert 0 < alone < 2 * norm.cdf(math.sqrt(5) / 8 / 2) - 1
-    searched = replace(part, selection=Selection(mean=3.0, shape=1.0, repeated=("sum",)))
+    searched = replace(part, selection=Selection(mean=3.0, repeated=("sum",)))
     budget.book_fit(replace(make_booking(), parts=(searched,)))
     assert alone < budget.compute_risk() <= 0.5
 

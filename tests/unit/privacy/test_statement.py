@@ -214,12 +214,12 @@ TUNED = {
 
 
 def test_a_search_says_what_is_repeated_and_what_does_not_leave() -> None:
-    best = Selection(mean=10, shape=math.inf, repeated=("gradients",))
+    best = Selection(mean=10, repeated=("gradients",))
     values = json.loads(
         json.dumps(state(plan=replace(plan(), selection=best), options=TUNED), allow_nan=False)
     )
     assert [item["repeated"] for item in values["mechanisms"]] == [False, True]
-    assert values["selection"]["trials"] == "Poisson"
+    assert values["selection"]["trials"] == "geometric"
     assert values["selection"]["mean"] == 10
     assert Selection.from_dict(values["selection"]) == best
     promise = values["promise"]
@@ -291,7 +291,7 @@ def test_sampled_steps_allow_what_their_profile_does() -> None:
 
 
 def test_a_search_allows_what_its_price_does() -> None:
-    best = Selection(mean=10, shape=1.0, repeated=("gradients",))
+    best = Selection(mean=10, repeated=("gradients",))
     allows = state(plan=replace(plan(), selection=best, realised_epsilon=0.9), options=TUNED)[
         "allows"
     ]

@@ -96,9 +96,9 @@ def check_mechanisms(options: MethodOptions, plan: Plan) -> tuple[str, bool]:
     """Checks sensitivities, counts, rates and the shares of noise against the options."""
     check_plan(options, plan)
     require_true(
-        [item.name for item in plan.mechanisms]
-        == [i.name for i in options.list_mechanisms(plan.n)],
-        "mechanisms: not in the order of the method",
+        [(item.name, item.released) for item in plan.mechanisms]
+        == [(item.name, item.released) for item in options.list_mechanisms(plan.n)],
+        "mechanisms: not in the order, or with the descriptions, of the method",
     )
     each = ", ".join(f"{item.count} of {item.name}" for item in plan.mechanisms)
     return f"sensitivities, rates and counts match the options: {each}", True

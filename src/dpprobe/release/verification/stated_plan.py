@@ -12,8 +12,9 @@ from dpprobe.counted_nouns import count_noun
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy.calibration import price_of_group, price_plan, round_up, second_opinions
 from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON, delta_fault
-from dpprobe.privacy.plan import Mechanism, Patients, Plan, Selection, require_gaussian
+from dpprobe.privacy.plan import Mechanism, Patients, Plan, Selection
 from dpprobe.privacy.risk import list_risk_faults
+from dpprobe.privacy.statement import require_gaussian
 from dpprobe.release.bundle import STATEMENT_FILE
 from dpprobe.release.verification.stated import (
     Values,
@@ -43,7 +44,7 @@ def read_statement(folder: Path) -> tuple[str, Values]:
 
 def read_mechanism(values: Values) -> Mechanism:
     """Reads a mechanism as statements write it."""
-    require_gaussian(str(values["name"]), values["noise"])
+    require_gaussian(values)
     return Mechanism(
         name=str(values["name"]),
         released=str(values["released"]),

@@ -236,7 +236,7 @@ def test_a_bundle_of_a_part_of_the_rows_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("of", "failing"), [(None, "plan"), ("evaluation", "evaluation")])
-def test_a_mechanism_of_an_earlier_version_is_not_priced_as_gaussian(
+def test_another_noise_is_not_priced_as_gaussian(
     bundle: Path, of: str | None, failing: str
 ) -> None:
     def change(values: dict[str, Any]) -> None:
@@ -246,7 +246,7 @@ def test_a_mechanism_of_an_earlier_version_is_not_priced_as_gaussian(
     change(values)
     write_json(bundle / STATEMENT_FILE, values)
     details = {each.name: each.detail for each in verify_bundle(bundle).checks}
-    assert "kind 'exponential mechanism' is no longer priced" in details[failing]
+    assert "exponential mechanism" in details[failing]
 
 
 def edited(folder: Path, name: str, change: Change) -> Path:
