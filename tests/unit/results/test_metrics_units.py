@@ -226,37 +226,6 @@ def test_intervals_over_patients_cover_where_those_over_rows_are_far_too_narrow(
     assert covered["rows"] < 90, "an interval over rows takes them for a thousand patients"
 
 
-def test_the_bootstrap_agrees_with_drawing_patients_by_hand() -> None:
-    scores, labels, units = _made(5, rows=150, classes=2)
-    summary = _summary(scores, labels, units)
-    generator = np.random.default_rng(0)
-    patients, places = np.unique(units, return_inverse=True)
-    weights = 1 / np.bincount(units)[units]
-    margin, right = scores[:, 1] - scores[:, 0], scores.argmax(1) == labels
-    wins = np.subtract.outer(margin[labels == 1], margin[labels == 0])
-    wins = (wins > 0) + 0.5 * (wins == 0)
-    means: dict[str, list[float]] = {"accuracy": [], "macro_accuracy": [], "auc": []}
-    for time in range(2000):
-        drawn = generator.integers(len(patients), size=len(patients))
-        weight = weights * np.bincount(drawn, minlength=len(patients))[places]
-        no, yes = weight[labels == 0], weight[labels == 1]
-        means["accuracy"].append(np.average(right, weights=weight))
-        recalls = [
-            np.average(right[labels == kind], weights=weight[labels == kind]) for kind in (0, 1)
-        ]
-        means["macro_accuracy"].append(float(np.mean(recalls)))
-        means["auc"].append(yes @ wins @ no / (yes.sum() * no.sum()))
-        if time < 3:
-            theirs = recall_score(labels, scores.argmax(1), average="macro", sample_weight=weight)
-            assert means["macro_accuracy"][-1] == pytest.approx(theirs)
-            area = roc_auc_score(labels, margin, sample_weight=weight)
-            assert means["auc"][-1] == pytest.approx(area)
-    for name, values in means.items():
-        assert summary[name]["rows_interval"] == UNIT_BOOTSTRAP
-        assert summary[name]["rows_low"] == pytest.approx(np.quantile(values, 0.025), abs=0.03)
-        assert summary[name]["rows_high"] == pytest.approx(np.quantile(values, 0.975), abs=0.03)
-
-
 def test_where_all_is_right_the_number_of_patients_says_how_much_is_open() -> None:
     units = np.repeat(np.arange(20), 49)  # 49 times 1 / 49 is not 1 in floating point
     labels = units % 2
