@@ -14,7 +14,8 @@ from dpprobe.artifacts import PARTIAL_SUFFIX
 from dpprobe.backbones.external import Options as External
 from dpprobe.backbones.feature_digest import NO_PROBE
 from dpprobe.errors import ConfigError, PrivacyError
-from dpprobe.estimator.fitted_head import PROTECTS_NOTHING, Fit, hash_heads
+from dpprobe.estimator.fitted_head import Fit, hash_heads
+from dpprobe.estimator.planned_fit import PROTECTS_NOTHING
 from dpprobe.heads.auto import describe_choice
 from dpprobe.options import NAME_PATTERN
 from dpprobe.privacy.statement import make_statement

@@ -12,10 +12,6 @@ from dpprobe.privacy.plan import Plan
 from dpprobe.release.cohorts import hash_arrays
 from dpprobe.release.ledger import Spent
 
-PROTECTS_NOTHING = (
-    "benchmark=True protects nothing: the noise follows from a seed in the statement. "
-)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:

@@ -36,8 +36,9 @@ from dpprobe.estimator.array_inputs import (
 )
 from dpprobe.estimator.budget import Budget
 from dpprobe.estimator.callers import check_callers
-from dpprobe.estimator.fitted_head import PROTECTS_NOTHING, Fit
+from dpprobe.estimator.fitted_head import Fit
 from dpprobe.estimator.planned_fit import (
+    PROTECTS_NOTHING,
     check_parameters,
     explain_searches,
     fit_privately,
