@@ -29,7 +29,7 @@ Precondition: TypeAlias = (
 MOST_FULL_STEPS = AtMost(
     100_000, "each step is a pass over all rows, and this kind of head needs only a few"
 )
-# The least curvature that steps are scaled by: that of a sigmoid at a probability of 0.001.
+# The least curvature that steps are scaled by: a sigmoid's at a probability of 0.001.
 _LEAST_CURVATURE = 1e-3
 
 
