@@ -103,9 +103,9 @@ def assign_sides(options: UnitOptions, index: RowIndex) -> Sides:
     rows, units = index.rows, index.units
     sides: Sides = {name: [name] * count for name, count in rows.items()}
     if not options.has_test():
-        # With `split_by: id`, or several labels per row, classes are ignored.
+        # With `split_by: id`, classes are ignored; rows with several labels are of one class.
         classes = [0] * rows["train"]
-        if options.split_by == "class" and not options.multi_label():
+        if options.split_by == "class":
             classes = [each if isinstance(each, int) else -1 for each in index.labels("train")]
         if units is None:
             tested = options.choose_test(index.ids(), classes)
