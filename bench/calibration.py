@@ -38,6 +38,7 @@ from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.entropy import SystemEntropy
+from dpprobe.privacy.target import Target
 from dpprobe.release.calibration import Calibration, SetRule
 from dpprobe.release.calibration_release import (
     calibrate_head,
@@ -78,9 +79,10 @@ def train_head(features: npt.NDArray[Any], labels: npt.NDArray[Any], classes: in
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as cache:
         plan = calibrate(
-            options.list_mechanisms(len(labels)), n=len(labels), epsilon=1.0, delta=DELTA,
-            accountant="pld", cache=Path(cache),
-        )  # fmt: skip
+            options.list_mechanisms(len(labels)),
+            Target(n=len(labels), epsilon=1.0, delta=DELTA),
+            cache=Path(cache),
+        )
     return fit_heads(options, rows, plan, [0])
 
 
@@ -205,9 +207,10 @@ def repeat_releases(scored: Scored, epsilon: float, n: int, repeats: int) -> Ite
     weights = np.ones(len(scored.labels)) if shares is None else shares
     with tempfile.TemporaryDirectory() as cache:
         plan = calibrate(
-            calibration_mechanisms(classes=classes, multi_label=False), n=n, epsilon=epsilon,
-            delta=DELTA, accountant="pld", cache=Path(cache), unit="patient",
-        )  # fmt: skip
+            calibration_mechanisms(classes=classes, multi_label=False),
+            Target(n=n, unit="patient", epsilon=epsilon, delta=DELTA),
+            cache=Path(cache),
+        )
     start = [f"{epsilon:g}", f"{n:,}"]
     try:
         check_calibration_size(plan)

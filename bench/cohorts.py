@@ -39,6 +39,7 @@ from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.running_sums import Cohort, Factorisation, RunningSums
+from dpprobe.privacy.target import Target
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, FIGURE = ROOT / "bench/results/cohorts.md", ROOT / "docs/images/cohorts.png"
@@ -55,9 +56,8 @@ def plan_of(options: MethodOptions, n: int, epsilon: float, noise: float = 1.0) 
     """Plans a head at a total epsilon, with its noise multiplied."""
     with tempfile.TemporaryDirectory() as cache:
         plan = calibrate(
-            options.list_mechanisms(n), n=n, epsilon=epsilon, delta=DELTA, accountant="pld",
-            cache=Path(cache),
-        )  # fmt: skip
+            options.list_mechanisms(n), Target(n=n, epsilon=epsilon, delta=DELTA), cache=Path(cache)
+        )
     return replace(plan, mechanisms=tuple(each.scale_noise(noise) for each in plan.mechanisms))
 
 

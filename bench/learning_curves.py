@@ -38,6 +38,7 @@ from dpprobe.heads.training_set import TrainingSet
 from dpprobe.planner.learning_curves import FILE, FORMAT, VERSION
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.randomness import cell_seed
+from dpprobe.privacy.target import Target
 from dpprobe.versions import VERSIONS
 from learning_law import law_of
 from pairs import gaussians
@@ -221,7 +222,7 @@ def accuracy(
     """Trains one head and returns its test accuracy."""
     n = len(draw.rows)
     plan = calibrate(
-        method.list_mechanisms(n), n=n, epsilon=epsilon, delta=DELTA, accountant="pld", cache=cache
+        method.list_mechanisms(n), Target(n=n, epsilon=epsilon, delta=DELTA), cache=cache
     )
     data = TrainingSet(draw.rows, draw.labels, classes)
     fitted = fit_heads(method, data, plan, [cell_seed(["learning curve", n, str(epsilon)], seed)])

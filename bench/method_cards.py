@@ -35,6 +35,7 @@ from dpprobe.options import Options as Block
 from dpprobe.options import options_class
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.limits import INFINITE, epsilon_value
+from dpprobe.privacy.target import Target
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
 
@@ -144,10 +145,12 @@ def measure(study: Study) -> dict[tuple[str, str], Seeds]:
                 method = decided(named, study, data.rows, token)
                 plan = calibrate(
                     method.list_mechanisms(data.rows),
-                    n=data.rows,
-                    epsilon=epsilon_value(token),
-                    delta=study.delta,
-                    accountant=study.accountant,
+                    Target(
+                        n=data.rows,
+                        epsilon=epsilon_value(token),
+                        delta=study.delta,
+                        accountant=study.accountant,
+                    ),
                     cache=Path(folder),
                     selection=method.priced_selection(data.rows),
                 )
@@ -438,10 +441,7 @@ def priced_table(method: MethodOptions, n: int, *, delta: float, accountant: str
     with tempfile.TemporaryDirectory() as cache:
         plan = calibrate(
             mechanisms,
-            n=n,
-            epsilon=EPSILON,
-            delta=delta,
-            accountant=accountant,
+            Target(n=n, epsilon=EPSILON, delta=delta, accountant=accountant),
             cache=Path(cache),
             selection=method.priced_selection(n),
         )

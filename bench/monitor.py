@@ -40,6 +40,7 @@ from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.entropy import SystemEntropy
 from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.target import Target
 from dpprobe.release import monitor
 from dpprobe.release.monitor import UNUSUAL, Watch, find_directions, measure_unusualness
 from dpprobe.release.monitor_release import monitor_head, monitor_mechanisms
@@ -112,9 +113,8 @@ def read_shifts(test: FeatureStore, count: int) -> dict[str, tuple[Rows, list[st
 
 def plan_for(mechanisms: Any, n: int, epsilon: float, cache: Path) -> Plan:
     return calibrate(
-        mechanisms, n=n, epsilon=epsilon, delta=DELTA, accountant="pld", cache=cache,
-        unit="patient",
-    )  # fmt: skip
+        mechanisms, Target(n=n, unit="patient", epsilon=epsilon, delta=DELTA), cache=cache
+    )
 
 
 def train_head(

@@ -30,6 +30,7 @@ from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import cell_seed
+from dpprobe.privacy.target import Target
 from pairs import Pair
 from pairs_rows import Features, Files
 
@@ -87,10 +88,7 @@ def planned(pair: Pair, name: str, values: dict[str, Any], epsilon: float, files
     options = method_options(values).resolve_choice(facts).trained_options
     plan = calibrate(
         options.list_mechanisms(pair.n),
-        n=pair.n,
-        epsilon=epsilon,
-        delta=DELTA,
-        accountant="pld",
+        Target(n=pair.n, epsilon=epsilon, delta=DELTA),
         cache=files.cache / "plans",
     )
     key = artifacts.hash_value(

@@ -28,6 +28,7 @@ from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.entropy import SEEDED, Entropy, SystemEntropy
 from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.target import Target
 from report import processor
 
 RESULTS = Path(__file__).resolve().parent / "results" / "release.md"
@@ -91,7 +92,7 @@ def main() -> None:
 
 def planned(method: MethodOptions, n: int, cache: Path) -> Plan:
     return calibrate(
-        method.list_mechanisms(n), n=n, epsilon=EPSILON, delta=DELTA, accountant="pld", cache=cache
+        method.list_mechanisms(n), Target(n=n, epsilon=EPSILON, delta=DELTA), cache=cache
     )
 
 

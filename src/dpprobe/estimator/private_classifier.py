@@ -60,6 +60,7 @@ from dpprobe.privacy.limits import delta_fault
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.risk import Risk
 from dpprobe.privacy.statement import make_statement
+from dpprobe.privacy.target import Target
 from dpprobe.release.ledger import Booking, Part, tell_of_entry
 from dpprobe.training.plan_file import check_price, plan_method
 
@@ -502,16 +503,14 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         return released
 
     def _make_plan(self, method: MethodOptions, facts: DataFacts) -> Plan:
-        plan = plan_method(
-            method,
+        target = Target(
             n=facts.n,
+            unit=facts.unit,
             epsilon=(self._read_risk() or facts.epsilon) if method.private else math.inf,
             delta=facts.delta,
-            accountant="pld",
-            cache=calibration_folder(),
-            unit=facts.unit,
-            patients=None,
+            above=self.benchmark,
         )
+        plan = plan_method(method, target, cache=calibration_folder())
         if method.private:
             check_price(plan)
         return plan

@@ -28,7 +28,6 @@ READ_BYTES = 16 << 20
 CACHE_BYTES = 16 << 20
 SEAL_BYTES = 512  # the smallest user block of HDF5
 _SEAL = re.compile(rb"dpprobe-features sha256 ([0-9a-f]{64})\n\0*")
-_HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 
 class RowColumns(NamedTuple):
@@ -103,11 +102,9 @@ def is_sealed(path: Path) -> bool:
 
 
 def _check_seal(path: Path, shown: str) -> None:
-    """Refuses a shard that differs from its seal; the oldest shards have no seal."""
+    """Refuses a shard that differs from its seal."""
     try:
-        with path.open("rb") as stream:
-            unsealed = stream.read(len(_HDF5_SIGNATURE)) == _HDF5_SIGNATURE
-        if unsealed or is_sealed(path):
+        if is_sealed(path):
             return
     except OSError as error:
         raise StoreError(f"{shown}: the shard cannot be read ({error.strerror})") from error
