@@ -57,9 +57,6 @@ class UnitOptions(SplitOptions):
     def named_unit(self) -> Unit | None:
         return self.unit
 
-    def names_units(self) -> bool:
-        return self.unit_column is not None
-
     def unit_name(self) -> str | None:
         return self.unit_column
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from dpprobe.errors import ConfigError, PrivacyError
+from dpprobe.heads.auto import trained_head
 from dpprobe.heads.balance import fit_balanced
 from dpprobe.heads.dimension_limits import dimension_fault
 from dpprobe.heads.fitted import Fitted, Heads, Observe, Record
@@ -139,7 +140,7 @@ def check_inputs(
         raise PrivacyError(
             f"head {method.head}: pass one or more seeds that differ from each other"
         )
-    if fault := dimension_fault(method.trained_options, data.dimension):
+    if fault := dimension_fault(trained_head(method), data.dimension):
         raise ConfigError(fault)
     if data.multi_label and not method.multi_label:
         raise PrivacyError(

@@ -26,10 +26,12 @@ from pathlib import Path
 from typing import Any
 
 from dpprobe.analyses.audit.audited_cells import audit_cells
+from dpprobe.analyses.audit.options import AuditOptions
 from dpprobe.analyses.representation_law.measured_networks import law_backbones, law_datasets
 from dpprobe.analysis_registry import load_analyses
 from dpprobe.counted_nouns import count_noun
 from dpprobe.errors import DpprobeError
+from dpprobe.heads.auto import is_undecided
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.accountants import Fits, all_together
@@ -150,7 +152,7 @@ def _not_known(study: Study, facts: Mapping[str, DataFacts]) -> list[str]:
         f"{backbone}/{name}"
         for backbone in study.backbones
         for name, method in study.methods.items()
-        if method.is_undecided and backbone not in facts
+        if is_undecided(method) and backbone not in facts
     ]
 
 
@@ -172,11 +174,12 @@ def _not_private(study: Study, dataset: str) -> list[str]:
     )
     lawful = law_backbones(study) if dataset in law_datasets(study) else ()
     laws = (f"{backbone}/representation law" for backbone in lawful)
+    audit = study.block(AuditOptions)
     attacks = (
         f"{cell.backbone}/{cell.method} at epsilon {budget_words(cell.epsilon)}, attacks on "
         "membership"
         for cell in audit_cells(study, dataset)
-        if study.block("audit") and study.block("audit").membership
+        if audit and audit.membership
     )
     return [*cells, *probes, *measured, *laws, *attacks]
 
@@ -220,6 +223,6 @@ def _decide_methods(
     method: MethodOptions, study: Study, facts: Mapping[str, DataFacts]
 ) -> list[tuple[MethodOptions, int]]:
     """Returns a method, or the choices of `auto`, each with its number of backbones."""
-    if not method.is_undecided:
+    if not is_undecided(method):
         return [(method, len(study.backbones))]
     return [(method.resolve_choice(facts[backbone]), 1) for backbone in study.backbones]

@@ -13,6 +13,7 @@ from dpprobe.data import prompts
 from dpprobe.data.options import DatasetOptions, headline_metric
 from dpprobe.errors import ConfigError
 from dpprobe.heads import tuned
+from dpprobe.heads.auto import is_undecided
 from dpprobe.heads.options import MethodOptions, check_counts
 from dpprobe.options import resolve_path
 from dpprobe.privacy.accountants import worth_to_group
@@ -22,6 +23,7 @@ from dpprobe.study.class_split_checks import class_split_faults
 from dpprobe.study.folders import folder_faults
 from dpprobe.study.network_methods import network_faults
 from dpprobe.study.public_file_checks import PublicFiles
+from dpprobe.study.release_data import split_fault
 from dpprobe.study.study import Study
 
 FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # test fractions that an error proposes
@@ -174,9 +176,9 @@ def release_faults(study: Study, name: str, *, multi_label: bool, classes: int |
         faults.append(
             f"method {release.method}: it takes one label per row; {_several_labels(method)}"
         )
-    if fault := dataset.release_fault():
+    if fault := split_fault(dataset):
         faults.append(f"dataset {release.dataset}: {fault}")
-    if unit == "image" and (fault := dataset.images_fault()):
+    if unit == "image" and (fault := dataset.public_split().images_fault):
         faults.append(f"dataset {release.dataset}: {fault}")
     faults += [
         (
@@ -241,7 +243,7 @@ def _cohort_faults(study: Study, name: str) -> Iterator[str]:
             yield f"horizon {release.horizon}: needs `cohort`, a name for the units of the dataset"
         return
     method = study.methods[release.method]
-    if not method.is_undecided and (fault := method.cohort_fault):
+    if not is_undecided(method) and (fault := method.cohort_fault):
         yield f"cohort: method {release.method}: {fault}"
     before, seen = release.predecessor, {release.dataset}
     while before in study.releases:
@@ -270,7 +272,7 @@ def _site_faults(study: Study, name: str) -> Iterator[str]:
     if release.cohort is not None:
         yield "sites: not possible with `cohort`; remove one of the two"
     method = study.methods[release.method]
-    if not method.is_undecided and (fault := method.sites_fault()):
+    if not is_undecided(method) and (fault := method.sites_fault()):
         yield f"sites: method {release.method}: {fault}"
 
 
@@ -473,7 +475,7 @@ def _check_classes(
 def _check_methods(study: Study, dataset: str, rows: int, *, multi_label: bool) -> list[str]:
     errors = []
     for name, method in study.methods.items():
-        if method.is_undecided or (multi_label and not method.multi_label):
+        if is_undecided(method) or (multi_label and not method.multi_label):
             continue
         try:
             check_counts(method.list_mechanisms(rows))

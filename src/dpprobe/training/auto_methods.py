@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from dpprobe.heads.auto import is_undecided, trained_head
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.target import Target
@@ -37,12 +38,12 @@ def decide_methods(
     decided = {
         name: options.resolve_choice(facts)
         for name, options in methods.items()
-        if options.is_undecided
+        if is_undecided(options)
     }
     if not decided:
         return dict(methods), calibrated
     for name, options in decided.items():
-        logger.info("%s: head %s, chosen from public facts", name, options.trained_options.head)
+        logger.info("%s: head %s, chosen from public facts", name, trained_head(options).head)
     made = make_plans(decided, target, cache=cache, seeds=seeds)
     plans = replace(
         calibrated,

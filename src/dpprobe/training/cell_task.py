@@ -30,6 +30,7 @@ from dpprobe.artifacts import (
 from dpprobe.data.options import Headline
 from dpprobe.errors import DataError, DiskError
 from dpprobe.features.feature_store import FeatureStore
+from dpprobe.heads.auto import describe_choice
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fitted import CLASS_PRIORS
 from dpprobe.heads.options import MethodOptions
@@ -135,7 +136,7 @@ class CellTask:
             released_priors=self.options.releases_priors,
             engine_limits=self.options.engine_limits,
             network=self.options.tunes_network,
-            chosen_from=self.options.chosen_from(self.facts),
+            chosen_from=describe_choice(self.options, self.facts),
             copies=(self.train.copies or {}).get(self.plan.unit),
         )
         return dict(json.loads(json.dumps(values, allow_nan=False)))

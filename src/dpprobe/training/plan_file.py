@@ -11,6 +11,7 @@ from typing import Any
 
 from dpprobe.artifacts import check_not_newer, hash_value, read_json, write_json
 from dpprobe.errors import DpprobeError, PrivacyError
+from dpprobe.heads.auto import is_undecided
 from dpprobe.heads.options import MethodOptions, check_counts
 from dpprobe.privacy.calibration import (
     calibrate,
@@ -67,7 +68,7 @@ def write_plans(
     """
     if warning := delta_warning(target.delta, target.n, unit=target.unit):
         logger.warning("%s", warning)
-    decided = {name: options for name, options in methods.items() if not options.is_undecided}
+    decided = {name: options for name, options in methods.items() if not is_undecided(options)}
     made = make_plans(decided, target, cache=cache, seeds=seeds)
     if made.failures and len(made.failures) == len(methods):
         raise PrivacyError("\n".join(f"{name}: {why}" for name, why in made.failures.items()))

@@ -100,7 +100,7 @@ TUNED = {"head": "tuned", "base": {"head": "sgd"}, "search": {"learning_rate": [
 BATCHES = {"head": "sgd", "max_batch_grad_norm": 1.5}
 UNPRICED = {"head": "fine_tune", "tune": "head", "search": {"space": {"learning_rate": [0.1, 1]}}}
 SEARCH = Selection(mean=10, repeated=("gradients",))
-NEAR = {"threshold": 0.9, "train": {"near": 3, "exact": 1, "rows": 100}}
+NEAR: dict[str, Any] = {"threshold": 0.9, "train": {"near": 3, "exact": 1, "rows": 100}}
 BY_FILE = Declared(study="lesions", files={"public_covariance": "m"}, hashes={"m": "ab" * 32})
 
 

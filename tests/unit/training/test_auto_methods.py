@@ -14,6 +14,7 @@ from safetensors.numpy import load_file
 from dpprobe.errors import DpprobeError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads import auto, auto_rule
+from dpprobe.heads.auto import trained_head
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.registry import method_options
@@ -172,7 +173,7 @@ def test_deciding_prices_all_seeds_together_as_for_any_method(tmp_path: Path) ->
     calibrated = read_plans(path)
     methods, plans = decide_methods(both, calibrated, FACTS, TARGET, **more)
     assert methods["alone"] is chosen
-    assert methods["auto"].trained_options == chosen
+    assert trained_head(methods["auto"]) == chosen
     assert plans.plans["auto"].to_dict() == plans.plans["alone"].to_dict()
     assert plans.together["auto"] == plans.together["alone"]
     alone = decide_methods({"alone": chosen}, calibrated, FACTS, TARGET, **more)

@@ -38,6 +38,7 @@ from dpprobe.artifacts import hash_value, sha256_file, write_table
 from dpprobe.devices import identity_device, resolve_device
 from dpprobe.errors import DataError, DpprobeError, may_pass
 from dpprobe.features.feature_store import FeatureStore
+from dpprobe.heads.auto import trained_head
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.accountants import gaussian_mu, is_gaussian
@@ -173,7 +174,7 @@ class _Task:
         label = f"{self.method}, epsilon {self.job.epsilon}"
         if self.plan.private:
             result = white_box.audit_plan(
-                self.options.trained_options,
+                trained_head(self.options),
                 self.plan,
                 dimension=self.train.dimension,
                 num_classes=self.train.num_classes,
@@ -188,7 +189,7 @@ class _Task:
             scores.append(result.scores)
         if rows is not None and self.audit.membership:
             attacked = membership.attack_membership(
-                self.options.trained_options,
+                trained_head(self.options),
                 self.plan,
                 rows,
                 seed=cell_seed(self.identity, 1),

@@ -15,6 +15,7 @@ from safetensors.numpy import load
 from dpprobe.artifacts import canonical_json
 from dpprobe.heads import normalisation as kinds
 from dpprobe.heads.auto import Options as Auto
+from dpprobe.heads.auto import trained_head
 from dpprobe.heads.auto_rule import RULE
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import check_plan
@@ -109,7 +110,7 @@ def check_rule(checks: Checks, options: Auto, plan: Plan | None, facts: BundleFa
         checks.note_check(
             "rule of auto",
             None,
-            f"rule {options.rule} chose head {options.trained_options.head}; not checked, because "
+            f"rule {options.rule} chose head {trained_head(options).head}; not checked, because "
             f"this dpprobe has rule {RULE}",
         )
     else:
@@ -118,7 +119,7 @@ def check_rule(checks: Checks, options: Auto, plan: Plan | None, facts: BundleFa
 
 def _check_rule(options: Auto, plan: Plan, bundle: BundleFacts) -> tuple[str, bool]:
     facts = data_facts(plan, bundle)
-    expected = Auto(balanced=options.balanced).resolve_choice(facts).for_release()
+    expected = Auto(balanced=options.balanced).resolve_choice(facts, exact=True)
     require_same("head.options", expected.model_dump(mode="json"), options.model_dump(mode="json"))
     return f"rule {RULE} chooses these options from public facts only", True
 
