@@ -133,7 +133,7 @@ class Descent:
         self._snapshots: list[list[torch.Tensor]] = []
 
     def make_weights(self, parameters: torch.Tensor) -> torch.Tensor:
-        """Returns float32 [K, d + 1] on normalised rows, of parameters counted from the start."""
+        """Returns the start plus `parameters` as weights [K, d + 1] on normalised rows, float32."""
         return self.start + self.design.make_weights(parameters)
 
     def compute_curvatures(self, block: torch.Tensor, factors: Factors) -> torch.Tensor:

@@ -21,10 +21,11 @@ bound with the cells exchanged.
 
 If a cell has several heads, each bound on the mean of their gaps is the mean of the heads' bounds.
 
-Resamples do not vary if all rows are right. A group's deviation is at least the deviation of a random group of equal size, and of Wilson's interval (1927) for a share of 0 or
-1. Otherwise, of many small groups, the best by chance would also vary least, and would stand out
-far too often. A smaller group has a larger calibration error by chance, so bounds use values minus
-the mean excess of random groups over all rows.
+Resamples do not vary if all rows are right. So a group's deviation is at least Wilson's (1927) for
+a share of 0 or 1, and a random group's of equal size. Otherwise, of many small groups, the best by
+chance would also vary least, and would stand out far too often. A smaller group has a larger
+calibration error by chance, so bounds use values minus the mean excess of random groups over all
+rows.
 """
 
 from __future__ import annotations
