@@ -106,7 +106,7 @@ from dpprobe.sites.exchange import ANOTHER_NAME, Exchange, keep_agreement
 from dpprobe.sites.shared_sums import SharedSums, SumsMissing
 from dpprobe.sites.site_folder import lock_folder, site_folder
 from dpprobe.study.options import EvaluateOptions, ReleaseOptions, SitesOptions
-from dpprobe.study.release_data import public_subsample
+from dpprobe.study.release_data import public_subsample, release_delta, release_delta_fault
 from dpprobe.study.study import Study
 from dpprobe.study.study_checks import release_faults
 from dpprobe.training.fit_inputs import FitInputs
@@ -395,7 +395,7 @@ class ReleaseTask:
 
     @cached_property
     def delta(self) -> float:
-        return self.study.release_delta(self.name)
+        return release_delta(self.study, self.name)
 
     @property
     def metric(self) -> Headline:
@@ -686,7 +686,7 @@ class ReleaseTask:
     def make_release(self) -> None:
         """Checks, books, trains, packs and publishes."""
         self._check_study()
-        if fault := self.study.release_delta_fault(self.name, self.plan.n):
+        if fault := release_delta_fault(self.study, self.name, self.plan.n):
             raise PrivacyError(fault)
         if self.plan.patients is not None:
             self.inputs.check_patients(self.plan.patients.images)
