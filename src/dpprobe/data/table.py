@@ -203,6 +203,12 @@ def batch_files(
             )
 
 
+def split_batch(batch: pa.Table, sides: Sequence[str | None]) -> Iterator[tuple[str, pa.Table]]:
+    """Yields the rows of a batch by their tables; rows whose side is None are left out."""
+    for side in dict.fromkeys(filter(None, sides)):
+        yield side, batch.filter([each == side for each in sides])
+
+
 def _text_column(values: Any) -> pa.Array:
     array = values if isinstance(values, pa.Array) else pa.array(values)
     if pa.types.is_floating(array.type):

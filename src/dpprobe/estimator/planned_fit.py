@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -29,16 +29,27 @@ from dpprobe.privacy.entropy import SystemEntropy
 from dpprobe.privacy.limits import delta_fault
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.risk import Risk
+from dpprobe.privacy.target import Target
 from dpprobe.release.ledger import Booking, Part, tell_of_entry
 from dpprobe.training.plan_file import check_price, plan_method
-
-if TYPE_CHECKING:
-    from dpprobe.estimator.private_classifier import PrivateClassifier
 
 PROTECTS_NOTHING = (
     "benchmark=True protects nothing: the noise follows from a seed in the statement. "
 )
 _HEAD = 0  # index of a private fit's only head; no random number derives from it
+
+
+class Parameters(Protocol):
+    """The parameters of a `PrivateClassifier`, which its docstring explains."""
+
+    epsilon: float | Mapping[str, float]
+    delta: float | None
+    head: str | Mapping[str, Any]
+    classes: Sequence[Hashable] | None
+    unit: Literal["row", "group", "image", "patient"]
+    budget: Budget | None
+    benchmark: bool
+    random_state: int | np.random.RandomState | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +75,7 @@ class PlannedFit:
         )
 
 
-def check_parameters(classifier: PrivateClassifier) -> None:
+def check_parameters(classifier: Parameters) -> None:
     """Raises PrivacyError or ConfigError for parameters that would break a guarantee.
 
     After this check, an estimator has a budget exactly if its fit is private.
@@ -101,7 +112,7 @@ def check_parameters(classifier: PrivateClassifier) -> None:
 
 
 def plan_fit(
-    classifier: PrivateClassifier,
+    classifier: Parameters,
     rows: int,
     dimension: int,
     groups: Any,
@@ -129,7 +140,7 @@ def plan_fit(
     return PlannedFit(classes=classes.tolist(), units=units, facts=facts, method=method, plan=plan)
 
 
-def _number_units(classifier: PrivateClassifier, groups: Any, rows: int) -> Units | None:
+def _number_units(classifier: Parameters, groups: Any, rows: int) -> Units | None:
     if classifier.unit in Plan.GROUPS:
         if groups is None:
             raise PrivacyError(
@@ -146,9 +157,7 @@ def _number_units(classifier: PrivateClassifier, groups: Any, rows: int) -> Unit
     return None
 
 
-def _describe_facts(
-    classifier: PrivateClassifier, *, n: int, dimension: int, classes: int
-) -> DataFacts:
+def _describe_facts(classifier: Parameters, *, n: int, dimension: int, classes: int) -> DataFacts:
     delta, budget = classifier.delta, classifier.budget
     if delta is None:
         # the largest power of ten that is at most 1e-5 and 1 / (2 n)
@@ -169,7 +178,7 @@ def _describe_facts(
     )
 
 
-def _decide_method(classifier: PrivateClassifier, facts: DataFacts) -> MethodOptions:
+def _decide_method(classifier: Parameters, facts: DataFacts) -> MethodOptions:
     asked = read_method(classifier)
     if asked.tunes_network:
         raise ConfigError(
@@ -192,28 +201,26 @@ def _decide_method(classifier: PrivateClassifier, facts: DataFacts) -> MethodOpt
     return released
 
 
-def _make_plan(classifier: PrivateClassifier, method: MethodOptions, facts: DataFacts) -> Plan:
-    plan = plan_method(
-        method,
+def _make_plan(classifier: Parameters, method: MethodOptions, facts: DataFacts) -> Plan:
+    target = Target(
         n=facts.n,
+        unit=facts.unit,
         epsilon=(_read_risk(classifier) or facts.epsilon) if method.private else math.inf,
         delta=facts.delta,
-        accountant="pld",
-        cache=calibration_folder(),
-        unit=facts.unit,
-        patients=None,
+        above=classifier.benchmark,
     )
+    plan = plan_method(method, target, cache=calibration_folder())
     if method.private:
         check_price(plan)
     return plan
 
 
-def read_method(classifier: PrivateClassifier) -> MethodOptions:
+def read_method(classifier: Parameters) -> MethodOptions:
     head = classifier.head
     return method_options({"head": head} if isinstance(head, str) else dict(head))
 
 
-def _read_risk(classifier: PrivateClassifier) -> Risk | None:
+def _read_risk(classifier: Parameters) -> Risk | None:
     epsilon = classifier.epsilon
     return Risk.from_dict(epsilon) if isinstance(epsilon, Mapping) else None
 

@@ -19,26 +19,23 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from decimal import ROUND_FLOOR, Context
-from functools import partial
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy.accountants import gaussian_epsilon, gaussian_mu, is_gaussian
-from dpprobe.privacy.calibration import round_up
 from dpprobe.privacy.limits import (
     LARGEST_EPSILON,
     SMALLEST_EPSILON,
     epsilon_token,
     epsilon_value,
+    round_up,
 )
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.trade_off import Allowed, bound_attacks, per_hundred
 
-# The searched epsilon is below the largest one by this share at most.
-_TOLERANCE = 0.005
 _FEW = 0.001  # the false-positive rate that stands beside an advantage
 # The delta at which risks are sorted among epsilons, whatever the study's.
 _ORDER_DELTA = 1e-5
@@ -127,7 +124,7 @@ class Risk:
         Raises:
           PrivacyError: if it is below the smallest that can be calibrated.
         """
-        epsilon = _round_down(gaussian_epsilon(self.to_mu(), delta))
+        epsilon = round_down(gaussian_epsilon(self.to_mu(), delta))
         if not epsilon >= SMALLEST_EPSILON:
             raise PrivacyError(
                 f"{self}: at delta {delta:g} this risk needs epsilon {epsilon:g}, below the "
@@ -179,7 +176,7 @@ def _lower_rate(rate: float) -> float:
     return math.floor(rate * scale + _ROUND_OFF) / scale - _ROUND_OFF
 
 
-def _round_down(epsilon: float) -> float:
+def round_down(epsilon: float) -> float:
     return float(Context(prec=_DIGITS, rounding=ROUND_FLOOR).create_decimal(repr(epsilon)))
 
 
@@ -332,44 +329,3 @@ def explain_target(plan: Plan) -> str:
         f" The noise was set for a permitted risk of any attack on {plan.unit_in_words}: "
         f"{Risk.from_dict(plan.risk)}; epsilon follows from it.{gaussian}"
     )
-
-
-class MakePlan(Protocol):
-    """Calibrates the plan of an epsilon; unless `checked`, no other accountant prices it."""
-
-    def __call__(self, epsilon: float, /, *, checked: bool = True) -> Plan: ...
-
-
-def plan_for_risk(risk: Risk, delta: float, make_plan: MakePlan) -> Plan:
-    """Returns the plan with the largest epsilon that stays within a risk, or raises PrivacyError.
-
-    Args:
-      make_plan: calibrates at `delta`; only the last plan needs other accountants.
-    """
-    plan = _search_plan(risk, delta, partial(make_plan, checked=False))
-    return replace(make_plan(plan.epsilon), risk=risk.to_dict())
-
-
-def _search_plan(risk: Risk, delta: float, make_plan: Callable[[float], Plan]) -> Plan:
-    plan = make_plan(risk.to_epsilon(delta))
-    if plan.selection is None and is_gaussian(plan.mechanisms):
-        if not risk.permits(plan):
-            raise PrivacyError(f"{risk}: the plan with epsilon {plan.epsilon:g} exceeds this risk")
-        return plan
-    low = high = plan
-    while risk.permits(high) and high.epsilon < LARGEST_EPSILON:
-        low, high = high, make_plan(min(2 * high.epsilon, LARGEST_EPSILON))
-    while not risk.permits(low):
-        if low.epsilon <= SMALLEST_EPSILON:
-            raise PrivacyError(
-                f"{risk}: even the smallest possible epsilon, {SMALLEST_EPSILON:g}, at this delta "
-                "exceeds this risk; permit a larger risk or "
-                "write a smaller delta"
-            )
-        low, high = make_plan(max(low.epsilon / 2, SMALLEST_EPSILON)), low
-    if risk.permits(high):
-        return high
-    while high.epsilon / low.epsilon > 1 + _TOLERANCE:
-        middle = make_plan(_round_down(math.sqrt(high.epsilon * low.epsilon)))
-        low, high = (middle, high) if risk.permits(middle) else (low, middle)
-    return low

@@ -25,7 +25,6 @@ from dpprobe.privacy.limits import (
     LARGEST_EPSILON,
     SMALLEST_DELTA,
     SMALLEST_EPSILON,
-    delta_fault,
     epsilon_value,
 )
 from dpprobe.privacy.risk import Risk, budget_token, budget_words, find_risk
@@ -359,26 +358,6 @@ class Study(_Analysed):
     def allows_delta_above(self, dataset: str) -> bool:
         allowed = self.datasets[dataset].allow_delta_above_one_over_n
         return self.allow_delta_above_one_over_n if allowed is None else allowed
-
-    def release_delta(self, release: str) -> float:
-        options = self.releases[release]
-        return self.dataset_delta(options.dataset) if options.delta is None else options.delta
-
-    def release_delta_fault(self, release: str, n: int) -> str | None:
-        """Returns the error if the delta of a release, or of a limit on releases, is above 1 / n.
-
-        No option allows this. A limit uses the dataset's delta, even if a release has another.
-        """
-        dataset = self.releases[release].dataset
-        unit = self.dataset_unit(dataset)
-        if fault := delta_fault(self.release_delta(release), n, unit=unit):
-            return fault
-        fault = delta_fault(self.dataset_delta(dataset), n, unit=unit)
-        limits = {"max_epsilon": self.max_epsilon(dataset), "max_risk": self.max_risk}
-        for name, limit in limits.items():
-            if fault is not None and limit is not None:
-                return f"privacy.{name} of {dataset} uses the dataset's delta: {fault}"
-        return None
 
     def max_epsilon(self, dataset: str) -> float | None:
         """Returns the limit on a dataset's releases: total epsilon per unit; None for no limit."""

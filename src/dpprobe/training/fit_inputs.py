@@ -23,6 +23,7 @@ from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.public_inputs import NOTHING_CHECKED, PublicInputs
 from dpprobe.heads.training_set import RowSource, TrainingSet
+from dpprobe.privacy.target import Target
 
 logger = logging.getLogger("dpprobe")
 
@@ -75,15 +76,12 @@ class FitInputs:
             )
         return self.store.units
 
-    def read_facts(self, *, epsilon: float, delta: float) -> DataFacts:
-        return DataFacts(
-            n=self.n,
+    def read_facts(self, target: Target) -> DataFacts:
+        return DataFacts.of_target(
+            target,
             dimension=self.store.dimension,
             classes=self.store.num_classes,
             multi_label=self.store.multi_label,
-            epsilon=epsilon,
-            delta=delta,
-            unit=self.unit,
         )
 
     def read_rows(self, *, device: str, memory_mb: int) -> TrainingSet:

@@ -99,7 +99,7 @@ def tune_network(job: Job, files: NetworkFiles, *, index: int, limits: Limits) -
     device = identity_device(limits.device)
     task = network_task(opened, files, device=device)
     folder = files.network(task.name.key, index)
-    inputs = opened.check_stale([task])
+    inputs = opened.compare_rows([task])
     checkpoints = Checkpoints(
         folder=checkpoint_folder(folder),
         fingerprint=f"{task.fingerprint}-{index}",

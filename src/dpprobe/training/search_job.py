@@ -71,7 +71,7 @@ def search_job(job: Job, files: NetworkFiles, *, output: Path, limits: Limits) -
         )
         output.touch()
         return
-    inputs = opened.check_stale([task])
+    inputs = opened.compare_rows([task])
     held_out = held_out_rows(task.train, options.search.held_out, seed=job.study_seed)
     objective = _Objective(
         task=task,

@@ -298,19 +298,17 @@ def test_mimics_tables_are_joined(place: Place, tmp_path: Path) -> None:
     assert table.read_ids()[0] == "02aa804e-00000000"
 
 
-def test_imagenets_accepted_labels_follow_the_images_numbers(place: Place, tmp_path: Path) -> None:
-    entry = catalog.dataset_entry("imagenet")
-    small = BUILDERS["imagenet"](entry, place)
-    prepare(options_of("imagenet", **small.values, expect={}), tmp_path / "downloads", tmp_path)
-    # Files hold the images 4, 1, 6 and 2, 5, 3; image 2 is not judged.
-    assert SplitTable(tmp_path / "test.parquet").read_accepted() == [[1], [1], [0], [], [2], [0]]
-
-
-def test_plantdisease_leaves_the_background_out(place: Place, tmp_path: Path) -> None:
-    entry = catalog.dataset_entry("plantdisease")
-    small = BUILDERS["plantdisease"](entry, place)
-    prepare(options_of("plantdisease", **small.values, expect={}), tmp_path / "downloads", tmp_path)
-    assert "Background_without_leaves" not in read_info(tmp_path / "dataset.json").class_names
+@pytest.mark.parametrize("name", ["imagenet", "plantdisease"])
+def test_an_entry_s_own_rows(name: str, place: Place, tmp_path: Path) -> None:
+    small = BUILDERS[name](catalog.dataset_entry(name), place)
+    prepare(options_of(name, **small.values, expect={}), tmp_path / "downloads", tmp_path)
+    if name == "imagenet":
+        # Files hold the images 4, 1, 6 and 2, 5, 3; image 2 is not judged.
+        accepted = SplitTable(tmp_path / "test.parquet").read_accepted()
+        assert accepted == [[1], [1], [0], [], [2], [0]]
+    else:
+        names = read_info(tmp_path / "dataset.json").class_names
+        assert "Background_without_leaves" not in names
 
 
 def test_a_folder_that_shall_be_left_out_must_be_there(tmp_path: Path) -> None:

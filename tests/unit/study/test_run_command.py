@@ -66,13 +66,11 @@ def test_a_study_in_the_folder_is_the_default_one_there(here: Path) -> None:
 def test_a_study_in_the_folder_that_is_named_is_the_default_one(
     here: Path, typed: list[str]
 ) -> None:
-    assert words(here, *typed)[-2:] == DEFAULT
     (here / "a b").mkdir()
+    (here / "config.yaml").write_text("study: mine\n")
+    assert words(here, *typed)[-2:] == DEFAULT
     (here / "a b/config.yaml").write_text("study: mine\n")
     assert words(here, *typed) == [*BEFORE, "--cores", "all", *typed]
-    (here / "config.yaml").write_text("study: mine\n")
-    (here / "a b/config.yaml").unlink()
-    assert words(here, *typed)[-2:] == DEFAULT
 
 
 @pytest.mark.parametrize(
