@@ -51,7 +51,7 @@ def calibrate(*, epsilon: float, delta: float, steps: int = 1, sample_rate: floa
 def epsilon_of(
     *, noise_multiplier: float, delta: float, steps: int = 1, sample_rate: float = 1.0
 ) -> float:
-    """Computes the epsilon of Gaussian releases at delta; the arguments are those of `calibrate`.
+    """Computes the epsilon of Gaussian releases at delta; arguments are as for `calibrate`.
 
     Without sampling the value is exact (Gaussian differential privacy); with sampling it is an
     upper bound by privacy loss distributions.

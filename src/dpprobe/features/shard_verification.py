@@ -124,7 +124,7 @@ def verify_shard(path: Path, expected: ShardHeader, content: ContentHash) -> Sha
     shown, count = str(path), expected.end_row - expected.first_row
     with opened_shard(path) as file:
         digests: dict[str | None, str] = {None: file.attrs["features_sha256"]}
-        digests.update(layer_hashes(file).items())
+        digests.update(layer_hashes(file))
         arrays = {layer: feature_array(file, layer) for layer in digests}
         content.compare_widths(shown, {layer: one.shape[1] for layer, one in arrays.items()})
         for layer, array in arrays.items():

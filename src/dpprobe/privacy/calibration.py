@@ -1,7 +1,7 @@
 """Computes the noise that meets a privacy target, once for all fits that need it.
 
-An answer depends on the accountant, the target, each mechanism's sampling rate, count and relative
-noise, and on which of them are repeated. It depends on nothing else, so their hash names its file.
+An answer depends only on the accountant, the target, each mechanism's sampling rate, count and
+relative noise, and on which mechanisms are repeated. The hash of these names the answer's file.
 """
 
 from __future__ import annotations
@@ -133,8 +133,8 @@ def _search_plan(risk: Risk, delta: float, make_plan: Callable[[float], Plan]) -
 def price_plan(plan: Plan) -> float:
     """Computes a plan's epsilon at its delta again, on the grid of its calibration.
 
-    For a plan that costs far more than its target, whose grids would outgrow memory, the price is a
-    lower bound: that of the same plan with more noise.
+    If a plan costs far more than its target, grids would outgrow memory. The price is then a lower
+    bound, for more noise.
     """
     if not plan.private:
         return math.inf
@@ -327,8 +327,8 @@ class _Prices:
 def _meet_target(prices: _Prices, epsilon: float, what: str) -> tuple[float, float]:
     """Returns the factor, rounded to `DIGITS` digits, and the epsilon with which it meets a target.
 
-    A fine grid on the privacy loss is slow, so the search uses a coarse one. Its target is
-    corrected by the ratio of the wanted epsilon to the fine grid's at the last factor; two or three
+    A fine grid on the privacy loss is slow, so the search uses a coarse grid. The coarse target is
+    corrected by the ratio of the wanted epsilon to the fine grid's at the last factor. Two or three
     fine evaluations suffice.
     """
     if prices.exact:

@@ -8,11 +8,11 @@ Phi is the normal distribution function. So
     advantage h = max over attacks of b - a:   mu = 2 Phi^-1((1 + h) / 2),
     b at a:                                    mu = Phi^-1(b) - Phi^-1(a).
 
-For plans of Gaussian mechanisms on all rows this is exact. A plan that samples has another curve.
-There the largest epsilon is searched whose plan keeps to the target by `trade_off.bound_attacks`.
+For plans of Gaussian mechanisms on all rows this is exact. For a plan that samples, the largest
+epsilon is searched whose plan keeps to the target by `trade_off.bound_attacks`.
 
 An advantage alone permits rare and certain leaks: publishing one unit in n at random has h = 1 / n.
-A delta is therefore always needed beside it.
+A delta is therefore always needed beside an advantage.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Risk:
 
     @property
     def token(self) -> str:
-        """Its one spelling in paths, such as "advantage-0.1" or "tpr-0.01-at-0.001"."""
+        """The risk's one spelling in paths, such as "advantage-0.1" or "tpr-0.01-at-0.001"."""
         if self.advantage is not None:
             return f"advantage-{self.advantage:.12g}"
         return f"tpr-{self.true_positives:.12g}-at-{self.at:.12g}"
@@ -119,7 +119,7 @@ class Risk:
         return mu
 
     def to_epsilon(self, delta: float) -> float:
-        """Returns the epsilon at delta of that mu, rounded down to six digits.
+        """Returns the epsilon at delta of the risk's mu, rounded down to six digits.
 
         Raises:
           PrivacyError: if it is below the smallest that can be calibrated.
@@ -221,7 +221,7 @@ def read_budget(token: str) -> float | Risk:
 
 
 def nominal_epsilon(token: str, delta: float) -> float:
-    """Returns a budget's epsilon before there is a plan: of a risk, that of Gaussian mechanisms."""
+    """Returns a budget's epsilon before there is a plan: of a risk, as for Gaussian mechanisms."""
     risk = find_risk(token)
     return epsilon_value(token) if risk is None else risk.to_epsilon(delta)
 
@@ -275,7 +275,8 @@ def budget_in_full(epsilon: float) -> str:
 def explain_risks(epsilons: Iterable[float]) -> str:
     """Writes a clause per permitted risk among these: its epsilons, and what an advantage allows.
 
-    An advantage alone permits rare, certain leaks, so the true-positive rate at 0.1% stands by it.
+    An advantage alone permits rare, certain leaks, so the clause adds the true-positive rate at
+    0.1%.
     """
     by_token: dict[str, list[RiskEpsilon]] = {}
     for epsilon in epsilons:

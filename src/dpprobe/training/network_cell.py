@@ -102,7 +102,7 @@ class NetworkFiles:
 def keep_network(job: Job, files: NetworkFiles, *, index: int, device: str) -> bool:
     """Returns True if a seed's network is up to date, and marks its files as seen by this run.
 
-    Arguments and errors are those of `network_job.tune_network`.
+    Arguments and errors are as for `network_job.tune_network`.
     """
     opened = open_network_job(job, files)
     task = network_task(opened, files, device=identity_device(device))

@@ -54,7 +54,7 @@ class PrivateData:
     """The private data of a study, as far as it exists on this disk.
 
     Attributes:
-      dataset: the fit's dataset; `manifests` are those of its features.
+      dataset: the fit's dataset; `manifests` list its features.
       datasets: all private datasets of the study.
       rows: the fit's rows, if no manifest lists them.
       heads: the weights of other heads on private rows, each [classes, d + 1].
@@ -98,7 +98,7 @@ class PrivateData:
 
         Raises:
           PrivacyError: if a file is made from private examples.
-          DataError: if a file's classes are not those of the dataset.
+          DataError: if a file's classes are not the dataset's.
         """
         checked = self.check_files(options)
         self.check_rows(options)

@@ -191,7 +191,7 @@ def open_job(
     overlap: Path | None,
     tables: Path | None,
 ) -> OpenedJob:
-    """Reads and checks a job's inputs; arguments are those of `head_job.train_job`.
+    """Reads and checks a job's inputs; arguments are as for `head_job.train_job`.
 
     Raises DataError for a plan of another job, PrivacyError for a private file declared public.
     """

@@ -201,8 +201,8 @@ class Pool:
         """Computes the mean over seeds of a mean over heads, and its interval.
 
         Over test examples, the interval of a mean over heads is as wide as their intervals are on
-        average. It is not too narrow: the standard deviation of a mean is at most the mean of the
-        standard deviations.
+        average. The interval is not too narrow: a mean's deviation is at most the mean of the
+        deviations.
 
         Args:
           seeds: for each seed, the scores of its heads, at least one.
