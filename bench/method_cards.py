@@ -18,6 +18,7 @@ from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import HEADS, NETWORKS, method_options
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.limits import epsilon_value
+from dpprobe.privacy.target import Target
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
 
@@ -159,10 +160,7 @@ def priced_table(method: MethodOptions, n: int, *, delta: float, accountant: str
     with tempfile.TemporaryDirectory() as cache:
         plan = calibrate(
             mechanisms,
-            n=n,
-            epsilon=EPSILON,
-            delta=delta,
-            accountant=accountant,
+            Target(n=n, epsilon=EPSILON, delta=delta, accountant=accountant),
             cache=Path(cache),
             selection=method.priced_selection(n),
         )

@@ -124,3 +124,21 @@ def test_status_commands_that_a_signal_ended_lose_no_job(
     output = workspace.run(small, "data", *words).stdout
     assert "Traceback" not in output
     assert len((workspace.directory / "asked").read_text().splitlines()) == 14
+
+
+def test_a_profile_may_lie_in_a_folder_with_spaces(
+    workspace: Workspace, small: dict[str, Any]
+) -> None:
+    folder = workspace.directory / "my profiles"
+    folder.mkdir()
+    commands = {
+        "submit": f"{WarmPython.job()} >job.log 2>&1\necho 17\n",
+        "status": "echo success\n",
+    }
+    for name, text in commands.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text}")
+        (folder / name).chmod(0o755)
+    words = ["--executor", "cluster-generic", "--jobs", "1", "--seconds-between-status-checks", "0"]
+    words += [f"--cluster-generic-{name}-cmd={folder}/{name}" for name in commands]
+    workspace.run(small, "data", *words)
+    assert (workspace.directory / "data/digits/dataset.json").is_file()

@@ -1,7 +1,9 @@
 # Works around Snakemake itself: each piece with its upstream thread and its test.
 
+import shlex
 import threading
 import time
+from pathlib import Path
 from subprocess import CalledProcessError
 
 from snakemake.exceptions import WorkflowError
@@ -115,6 +117,17 @@ def keep_unasked(check):
 # Test: tests/workflow/test_remote_jobs.py::test_status_commands_that_a_signal_ended_lose_no_job
 if workflow.is_main_process:
     Executor.check_active_jobs = keep_unasked(Executor.check_active_jobs)
+
+
+# `--profile "my profiles/slurm"`: the plugin has a shell run the commands as they are (cluster-generic 1.0.9).
+# Test: tests/workflow/test_remote_jobs.py::test_a_profile_may_lie_in_a_folder_with_spaces
+def quote_commands():
+    """Quotes the paths of a profile's commands, before the first job is submitted."""
+    settings = workflow.executor_settings
+    for name in ("submit_cmd", "status_cmd"):
+        command = getattr(settings, name, None)
+        if command and Path(command).is_file():
+            setattr(settings, name, shlex.quote(command))
 
 
 # A receipt of MLflow runs stands for a store that may be gone, which none of Snakemake's triggers can say.

@@ -62,7 +62,7 @@ DATASET_NOTES = frozenset(
         "verify",
     }
 )  # fmt: skip
-# No parameters of split tables at their defaults, so older tables stay up to date.
+# No parameters of split tables at their defaults, so tables without them stay up to date.
 _OMITTED_AT_DEFAULT = frozenset({"max_images_per_patient", "split_by", "subsample", "unit_column"})
 # Options that split, limit, store or label a source's images, but do not say which images they are.
 _OF_THE_SAME_IMAGES = DATASET_NOTES | {
@@ -97,7 +97,7 @@ class PublicSplit:
       names_rows: True if a column names each row, or its patient. Ids that are paths change with
         folders; places in a file change with the rows before them.
       fault: why a release cannot use the split, with the remedy. None if no unit can change whether
-        another is in train, in test or left out. This then follows from each unit's own id, its
+        another is in train, in test or left out: a unit's place then follows from its own id, its
         position in the files, or the source's own split.
       images_fault: why a release cannot protect images of patients. None if the removal of an image
         never adds another image of the same patient.
@@ -276,7 +276,7 @@ class DatasetOptions(Options, ABC):
     def count_rows(self) -> tuple[int, int] | None:
         """Counts the rows of the train and the test table before `subsample`. Cheap.
 
-        None before a download; checks that need these numbers then run after the download.
+        None before a download; checks that need the numbers then run after the download.
         """
 
     def class_rows(self) -> Mapping[str, int] | None:
@@ -291,7 +291,7 @@ class DatasetOptions(Options, ABC):
         return None
 
     def needs_every_class(self) -> bool:
-        """Returns True if the metric covers every class, so that each needs test rows."""
+        """Returns True if the metric covers every class, so that each class needs test rows."""
         if self.metric is None:
             return self.multi_label() or self.count_classes() == 2
         return self.metric != "accuracy"

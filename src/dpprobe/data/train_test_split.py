@@ -1,20 +1,20 @@
 """Deterministic splits for sources without a test set, by class or by id, and their options.
 
-Neither depends on the order of the rows or on a random generator's version.
+Neither split depends on the order of the rows or on a random generator's version.
 
 By class, a row's side depends on its id, the seed and the ids of its class. Adding one row to the
 source can move one other row of the same class across the boundary, because a class's share of the
-test set is rounded. A guarantee that starts at the *train* table does not cover that change.
+test set is rounded. A guarantee that starts at the *train* table does not cover this change.
 
 By id, a row's side is a public function of its id and the seed: whether SHA-256 of both, read as a
 number in [0, 1), lies below the fraction. No other row, label or pixel matters, so whatever happens
-to one unit (added, left out, relabelled, replaced by null rows) moves no other one: train and test
-tables of neighbouring sources differ in that unit's rows alone. All rows of a patient have the
+to one unit (added, left out, relabelled, replaced by null rows) moves no other unit: train and test
+tables of neighbouring sources differ in one unit's rows alone. All rows of a patient have the
 patient's name as id. The number of test units is binomial over seeds; a class may have none.
 
-This holds if a unit's id depends on that unit alone. Positions in a file qualify: the guarantee
-compares sources in which null rows replace a unit and all other positions stay. An extra row at the
-front of the file would change the ids, and so the sides, of all rows after it.
+The split by id needs ids that depend on their own unit alone. Positions in a file qualify: the
+guarantee compares sources in which null rows replace a unit and all other positions stay. An extra
+row at the front of the file would change the ids, and so the sides, of all later rows.
 """
 
 from __future__ import annotations

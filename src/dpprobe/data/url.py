@@ -130,7 +130,7 @@ class Options(DatasetOptions):
         """Checks nothing, because the files exist only after the download."""
 
     def download_params(self) -> dict[str, Any]:
-        """Returns the files' names and hashes, without addresses: these may change."""
+        """Returns the files' names and hashes, without addresses, which may change."""
         return {
             "files": [
                 {"name": file.file_name, "sha256": file.sha256, "folder": file.content_folder}

@@ -1,7 +1,7 @@
 """Checks the callers of a private fit: what they do with its rows, and what they publish.
 
 scikit-learn does not tell an estimator who fits it, so callers are found on the stack. Work that
-was handed to another process or thread hides its callers there. Neither does the stack show what
+was handed to another process or thread hides its callers there. The stack does not show either what
 was done to the rows before.
 """
 
@@ -92,7 +92,7 @@ def check_callers(estimator: Any, public: Sequence[str]) -> None:
 
 
 def _walk_callers(estimator: Any, public: Sequence[str]) -> Iterator[tuple[Any, str, Any]]:
-    """Yields each estimator whose fit calls that of `estimator`, inner ones first.
+    """Yields each estimator whose fit calls the fit of `estimator`, inner estimators first.
 
     The name and the variables of its function come with it. Raises PrivacyError for functions that
     break the guarantee, and for hidden callers.
@@ -121,7 +121,7 @@ def _check_hidden(package: str, started: str, public: Sequence[str]) -> None:
     """Refuses a fit in a worker, unless a person declares what the worker's callers do.
 
     Args:
-      started: the function that the worker runs. Nobody can declare those of scikit-learn.
+      started: the function that the worker runs. Nobody can declare scikit-learn's functions.
     """
     by_scikit_learn = started.startswith("sklearn.")
     if by_scikit_learn or package not in public:
@@ -204,8 +204,8 @@ def _compare_rows(named: list[tuple[str, Any]], rows: Any, returned: Any, labels
     """Refuses steps that compute a row from other rows.
 
     Args:
-      rows: those that the first step got.
-      returned: those that the last step returned.
+      rows: the rows that the first step got.
+      returned: the rows that the last step returned.
     """
     steps = [(name, step) for name, step in named if step not in (None, "passthrough")]
     for place, (name, step) in enumerate(steps, start=1):
@@ -275,8 +275,8 @@ def _take(values: Any, rows: npt.NDArray[np.int64]) -> Any:
 def _rows_differ(one: Any, other: Any, *, width: int) -> bool:
     """Compares rows bit by bit, then, for floating point, up to the rounding of sums.
 
-    A sum of `width` products depends on the order, and so on the size of a batch. Its error is of
-    the order of sqrt(width) roundings of its terms, here taken as the row's largest number.
+    A sum of `width` products depends on the order, and so on the size of a batch. The error is
+    about sqrt(width) roundings of the terms, here taken as the row's largest number.
     """
     if sparse.issparse(one) and sparse.issparse(other):
         return one.shape != other.shape or (one != other).nnz > 0

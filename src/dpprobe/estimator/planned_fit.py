@@ -29,6 +29,7 @@ from dpprobe.privacy.entropy import SystemEntropy
 from dpprobe.privacy.limits import delta_fault
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.risk import Risk
+from dpprobe.privacy.target import Target
 from dpprobe.release.ledger import Booking, Part, tell_of_entry
 from dpprobe.training.plan_file import check_price, plan_method
 
@@ -201,16 +202,14 @@ def _decide_method(classifier: Parameters, facts: DataFacts) -> MethodOptions:
 
 
 def _make_plan(classifier: Parameters, method: MethodOptions, facts: DataFacts) -> Plan:
-    plan = plan_method(
-        method,
+    target = Target(
         n=facts.n,
+        unit=facts.unit,
         epsilon=(_read_risk(classifier) or facts.epsilon) if method.private else math.inf,
         delta=facts.delta,
-        accountant="pld",
-        cache=calibration_folder(),
-        unit=facts.unit,
-        patients=None,
+        above=classifier.benchmark,
     )
+    plan = plan_method(method, target, cache=calibration_folder())
     if method.private:
         check_price(plan)
     return plan

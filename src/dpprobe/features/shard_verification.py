@@ -68,8 +68,8 @@ class ContentHash:
                 f"{name}: features of length {widths[None]}, the first shard has "
                 f"{self.widths[None]}; set the backbone's size"
             )
-        found, wanted = ({each: one[each] for each in one if each} for one in (widths, self.widths))
-        check_equal(name, {"layers": found}, {"layers": wanted})
+        layers, first = ({each: one[each] for each in one if each} for one in (widths, self.widths))
+        check_equal(name, {"layers": layers}, {"layers": first})
 
     def add_rows(self, name: str, rows: RowColumns) -> None:
         """Adds the columns beside the features of the shard `name`."""
@@ -123,7 +123,8 @@ def verify_shard(path: Path, expected: ShardHeader, content: ContentHash) -> Sha
     """
     shown, count = str(path), expected.end_row - expected.first_row
     with opened_shard(path) as file:
-        digests: dict[str | None, str] = {None: file.attrs["features_sha256"], **layer_hashes(file)}
+        digests: dict[str | None, str] = {None: file.attrs["features_sha256"]}
+        digests.update(layer_hashes(file))
         arrays = {layer: feature_array(file, layer) for layer in digests}
         content.compare_widths(shown, {layer: one.shape[1] for layer, one in arrays.items()})
         for layer, array in arrays.items():

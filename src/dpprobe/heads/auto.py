@@ -1,7 +1,7 @@
 """`head: auto`: a head and its options, chosen by `auto_rule` from public facts of the data.
 
-It releases what the chosen head releases, at its price; with `balanced` also the class counts. The
-choice is a function of public facts (n, dimension, classes, labels per example, epsilon, delta,
+The head releases what the chosen head releases, at that price; with `balanced` also class counts.
+The choice is a function of public facts (n, dimension, classes, labels per example, epsilon, delta,
 unit of privacy), so choosing costs nothing. The rule was fixed on public features; every record and
 statement names its version.
 

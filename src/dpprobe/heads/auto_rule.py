@@ -5,8 +5,8 @@ another rule are then trained again. A bundle is verified by the dpprobe that ha
 
 The rule was fixed on the pairs for choosing of bench/results/accuracy.md. There `momentum` on
 centred rows was the best head at small n and epsilon, and on whitened rows above n mu = 100
-sqrt(d), with mu of the Gaussian mechanism at (epsilon, delta). Below that, noise of spectral norm
-about sqrt(2 d) / (sqrt(0.1) mu) hides most of the released second moment, and its tenth of the
+sqrt(d), with mu of the Gaussian mechanism at (epsilon, delta). At smaller n mu, noise of spectral
+norm about sqrt(2 d) / (sqrt(0.1) mu) hides most of the released second moment, and its tenth of the
 budget is better spent on gradients.
 """
 

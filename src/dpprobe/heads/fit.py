@@ -44,7 +44,7 @@ def fit_heads(
       data: the private training examples, on the device that is to train.
       plan: calibrated for this method on this many rows.
       seeds: one per head, different from each other, from `privacy.randomness.cell_seed`.
-      record: called at the start, about twenty times on the way, and at the end. Without it no
+      record: called at the start, about twenty times on the way, and at the end. If absent, no
         training loss is computed and the history is empty.
       entropy: source of random numbers; `SystemEntropy` for a release.
       observer: for an audit; sees every release before and after its noise.

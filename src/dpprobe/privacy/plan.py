@@ -2,9 +2,9 @@
 
 Two training splits are neighbours if one is the other with one unit's rows replaced by null rows,
 which add nothing to any sum. The number of training units n is the same in both, fixed and public:
-sampling rates, divisors and step counts follow from it. A sum over the rows, or over a Poisson
-sample of them, changes as if the rows were not there, so prices are those of "add or remove one".
-Under that relation, however, n would change and the divisor would tell.
+sampling rates, divisors and step counts follow from n. A sum over the rows, or over a Poisson
+sample of them, changes as if the rows were not there, so prices equal the prices of "add or remove
+one". Under "add or remove one", however, n would change and the divisor would tell.
 """
 
 from __future__ import annotations
@@ -321,8 +321,8 @@ def split_budget(parts: Sequence[tuple[float, Sequence[Mechanism]]]) -> tuple[Me
     """Scales the noise of groups of mechanisms so that they use given shares of a plan's budget.
 
     A group's cost is the sum of count * sample_rate^2 / noise_multiplier^2. If nothing samples,
-    this is exactly its part of mu^2; for sampled mechanisms it is the limit of large noise. It only
-    divides the budget; the accountant prices the composition.
+    this is exactly the group's part of mu^2; for sampled mechanisms the limit of large noise.
+    Shares only divide the budget; the accountant prices the composition.
 
     Args:
       parts: pairs of a share above 0 and a group's mechanisms with relative noise multipliers. The

@@ -72,8 +72,7 @@ from dpprobe.privacy.accountants import (
     exactly_priced,
     pld_interval,
 )
-from dpprobe.privacy.calibration import round_up
-from dpprobe.privacy.limits import SMALLEST_DELTA
+from dpprobe.privacy.limits import SMALLEST_DELTA, round_up
 from dpprobe.privacy.plan import Mechanism, Plan, Selection
 from dpprobe.privacy.risk import Risk
 from dpprobe.privacy.trade_off import Allowed, bound_attacks

@@ -51,10 +51,10 @@ from dpprobe.heads.options import MethodOptions
 from dpprobe.options import resolve_path
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.entropy import SEEDED, Entropy, SystemEntropy
-from dpprobe.privacy.limits import delta_fault
 from dpprobe.privacy.plan import Mechanism, Patients, Plan
-from dpprobe.privacy.risk import nominal_epsilon, read_budget
+from dpprobe.privacy.risk import read_budget
 from dpprobe.privacy.running_sums import Factorisation, RunningSums
+from dpprobe.privacy.target import Target
 from dpprobe.release import bundle as files
 from dpprobe.release.audit_evidence import read_evidence
 from dpprobe.release.bundle import BackboneFacts, BundleFacts, CardFacts, read_bundle
@@ -238,9 +238,7 @@ class ReleaseTask:
 
     @cached_property
     def facts(self) -> DataFacts:
-        return self.inputs.read_facts(
-            epsilon=nominal_epsilon(self.options.token, self.delta), delta=self.delta
-        )
+        return self.inputs.read_facts(self.target)
 
     def _facts_by_backbone(self) -> dict[str, DataFacts]:
         """Returns name, weights and preprocessing of each backbone with features of the dataset."""
@@ -404,19 +402,21 @@ class ReleaseTask:
         """The published test metric, never the dataset's: that may follow from labels."""
         return self.options.evaluate.published if self.options.evaluate else "accuracy"
 
-    @cached_property
-    def plan(self) -> Plan:
+    @property
+    def target(self) -> Target:
         patients = self.study.dataset_patients(self.options.dataset)
-        plan = plan_method(
-            self.method,
+        return Target(
             n=self.inputs.n,
+            unit=self.inputs.unit,
             epsilon=read_budget(self.options.token),
             delta=self.delta,
             accountant=self.study.accountant,
-            cache=self.cache,
-            unit=self.inputs.unit,
-            patients=Patients(images=patients["images"]) if patients else None,
+            patients=Patients(**patients) if patients else None,
         )
+
+    @cached_property
+    def plan(self) -> Plan:
+        plan = plan_method(self.method, self.target, cache=self.cache)
         check_plan(self.method, plan)
         check_price(plan)
         return self._price_shares(plan)
@@ -464,18 +464,15 @@ class ReleaseTask:
         return plan if self.site is None else self.site.price_shares(plan)
 
     def _plan_test(self, mechanisms: tuple[Mechanism, ...], epsilon: float) -> Plan:
-        plan = calibrate(
-            mechanisms,
+        target = Target(
             n=self._own_test_n if self.agreement is None else self.agreement.test_n,
+            unit=self.unit,
             epsilon=epsilon,
             delta=self.delta,
             accountant="pld",  # exact, and what `verify` uses: nothing here samples
-            cache=self.cache,
-            unit=self.unit,
         )
+        plan = calibrate(mechanisms, target, cache=self.cache)
         check_price(plan)
-        if fault := delta_fault(plan.delta, plan.n, unit=plan.unit):
-            raise PrivacyError(f"release {self.name}: test {plan.unit}s: {fault}")
         return self._price_shares(plan)
 
     def _hash_data(self) -> str:

@@ -35,10 +35,10 @@ from dpprobe.heads.auto import is_undecided
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.accountants import Fits, all_together
-from dpprobe.privacy.calibration import round_up
-from dpprobe.privacy.limits import INFINITE
+from dpprobe.privacy.limits import INFINITE, round_up
 from dpprobe.privacy.plan import Plan
-from dpprobe.privacy.risk import budget_words, nominal_epsilon, read_budget
+from dpprobe.privacy.risk import budget_words, read_budget
+from dpprobe.privacy.target import Target
 from dpprobe.progress import Progress
 from dpprobe.results.summary import rounded_up
 from dpprobe.study.study import Study
@@ -197,21 +197,17 @@ def _list_fits(
     delta, fits = study.dataset_delta(dataset), []
     with Progress(len(pairs), label="price of the choice", unit="plans") as progress:
         for method, epsilon in pairs:
-            value = nominal_epsilon(epsilon, delta)
-            target = {name: replace(f, epsilon=value, delta=delta) for name, f in facts.items()}
-            for options, backbones in _decide_methods(study.methods[method], study, target):
+            target = Target(
+                n=n, unit=unit, epsilon=read_budget(epsilon), delta=delta,
+                accountant=study.accountant, above=True,
+            )  # fmt: skip
+            there = {
+                name: replace(each, epsilon=target.nominal_epsilon, delta=delta)
+                for name, each in facts.items()
+            }
+            for options, backbones in _decide_methods(study.methods[method], study, there):
                 try:
-                    plan = plan_method(
-                        options,
-                        n=n,
-                        epsilon=read_budget(epsilon),
-                        delta=delta,
-                        accountant=study.accountant,
-                        cache=cache,
-                        unit=unit,
-                        patients=None,
-                        checked=False,
-                    )
+                    plan = plan_method(options, target, cache=cache, checked=False)
                 except DpprobeError as error:
                     logger.info("%s at epsilon %s trains no head: %s", method, epsilon, error)
                 else:

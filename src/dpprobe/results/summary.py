@@ -40,7 +40,7 @@ ENDS = (
     "both_low", "both_high", "both_interval",
 )  # fmt: skip
 _TEXT, _NUMBER, _COUNT, _FLAG = pa.string(), pa.float64(), pa.int64(), pa.bool_()
-# Columns of equal type in their order, with notes on those that do not explain themselves.
+# Columns of equal type in their order, with notes on unclear columns.
 _COLUMNS: list[tuple[str, pa.DataType]] = [
     ("study dataset backbone method head", _TEXT),
     ("network balanced", _FLAG),  # trains a part of the backbone; balances class frequencies

@@ -18,6 +18,7 @@ from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.privacy.target import Target
 from dpprobe.results.cell_record import STATEMENT_FILE, WEIGHTS_FILE
 from dpprobe.training.head_job import train_job
 from dpprobe.training.plan_file import write_plans
@@ -53,9 +54,12 @@ def train_cells(folder: Path, **job: Any) -> Callable[[str], tuple[np.ndarray, l
     n = ROWS if made.unit == "image" else len(set(UNITS))
     plans = folder / "calibration/toy/eps-2.json"
     write_plans(
-        made.methods, output=plans, cache=folder / "calibration", n=n, epsilon=2.0, delta=DELTA,
-        accountant="pld", seeds=made.seeds, unit=made.unit,
-    )  # fmt: skip
+        made.methods,
+        Target(n=n, unit=made.unit, epsilon=2.0, delta=DELTA),
+        output=plans,
+        cache=folder / "calibration",
+        seeds=made.seeds,
+    )
     train_job(
         made, train=folder / "train/manifest.json", test=folder / "test/manifest.json",
         plans=plans, cells=folder / "cells", device="cpu",

@@ -23,6 +23,7 @@ import dpprobe
 from dpprobe.errors import ConfigError, DataError, PrivacyError, StoreError
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.accountants import gaussian_epsilon
+from dpprobe.privacy.target import Target
 from dpprobe.results.summary import summarise_cells
 from dpprobe.training.head_job import train_job
 from dpprobe.training.plan_file import write_plans
@@ -114,9 +115,12 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     job = make_job(methods={"momentum": method_options(FAST)}, seeds=3, epsilon="2", delta=DELTA)
     plans = folder / "calibration/toy/eps-2.json"
     write_plans(
-        job.methods, output=plans, cache=folder / "calibration", n=ROWS, epsilon=2.0, delta=DELTA,
-        accountant="pld", seeds=3,
-    )  # fmt: skip
+        job.methods,
+        Target(n=ROWS, epsilon=2.0, delta=DELTA),
+        output=plans,
+        cache=folder / "calibration",
+        seeds=3,
+    )
     train_job(
         job, train=stores / "train/manifest.json", test=stores / "test/manifest.json",
         plans=plans, cells=folder / "cells", device="cpu",

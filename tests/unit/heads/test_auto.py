@@ -22,6 +22,7 @@ from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.entropy import SystemEntropy
+from dpprobe.privacy.target import Target
 from dpprobe.study.study_file import load_study
 
 AUTO = {"head": "auto"}
@@ -225,9 +226,10 @@ def rows(multi_label: bool = False, units: Units | None = None) -> TrainingSet:
 
 def plan_of(method: Any, facts: DataFacts, cache: Path) -> Any:
     return calibrate(
-        method.list_mechanisms(facts.n), n=facts.n, epsilon=facts.epsilon, delta=facts.delta,
-        accountant="pld", cache=cache, unit=facts.unit,
-    )  # fmt: skip
+        method.list_mechanisms(facts.n),
+        Target(n=facts.n, unit=facts.unit, epsilon=facts.epsilon, delta=facts.delta),
+        cache=cache,
+    )
 
 
 # Both sides of the rule's thresholds, and without noise.

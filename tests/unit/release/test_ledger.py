@@ -23,8 +23,10 @@ from dp_accounting.pld import PLDAccountant
 from dpprobe.artifacts import hash_value
 from dpprobe.errors import DataError, DiskError, PrivacyError
 from dpprobe.privacy.accountants import Fits, all_together, compute_epsilon, gaussian_epsilon
-from dpprobe.privacy.calibration import calibrate, round_up
+from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.limits import round_up
 from dpprobe.privacy.plan import Mechanism, Selection
+from dpprobe.privacy.target import Target
 from dpprobe.release import ledger as module
 from dpprobe.release.ledger import (
     Booking,
@@ -236,10 +238,7 @@ def test_a_release_that_asks_for_the_whole_limit_is_booked(ledger: Ledger, targe
     sampled = replace(gaussian(1.0, count=60), sample_rate=0.02)
     plan = calibrate(
         [sampled],
-        n=5000,
-        epsilon=target,
-        delta=DELTA,
-        accountant="pld",
+        Target(n=5000, epsilon=target, delta=DELTA),
         cache=ledger.path.parent / "calibration",
     )
     train = Part(

@@ -45,7 +45,6 @@ from dpprobe.privacy.accountants import gaussian_mu, is_gaussian
 from dpprobe.privacy.plan import Plan, plan_identity
 from dpprobe.privacy.randomness import cell_seed
 from dpprobe.training.fit_inputs import FitInputs
-from dpprobe.training.plan_file import check_prices
 from dpprobe.training.public_file_check import PrivateData
 from dpprobe.training.tasks import Job, read_job_plans
 from dpprobe.versions import VERSIONS, code_version
@@ -67,8 +66,7 @@ def audit_job(
     """Brings all audits of a job up to date.
 
     Raises:
-      PrivacyError: before anything is trained, if a plan does not belong to its method or does not
-        cost what its file says.
+      DataError: before anything is trained, if a plan is for another job.
       DpprobeError: naming each method that failed, after all others have been audited.
     """
     store = FeatureStore(train)
@@ -90,8 +88,6 @@ def audit_job(
             )
         )
     stale = [task for task in tasks if not task.is_current()]
-    for task in stale:
-        check_prices(plans, task.method, calibrated, job.seeds, other_accountants=False)
     rows = None
     if stale and audit.membership:
         private = PrivateData(

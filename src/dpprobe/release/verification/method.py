@@ -27,12 +27,12 @@ from dpprobe.heads.tuned import Options as Tuned
 from dpprobe.privacy.limits import epsilon_token
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.private_mark import mark_metadata
+from dpprobe.privacy.target import Target
 from dpprobe.release.bundle import HEAD_FILE, WEIGHTS, BundleFacts
 from dpprobe.release.monitor_release import count_typical
 from dpprobe.release.release_statement import published_options
 from dpprobe.release.verification.checks import Checks
 from dpprobe.release.verification.stated import Values, read_real, require_same, require_true
-from dpprobe.training.auto_methods import facts_of_plan
 
 Array = npt.NDArray[Any]
 
@@ -126,8 +126,8 @@ def _check_rule(options: Auto, plan: Plan, bundle: BundleFacts) -> tuple[str, bo
 
 def data_facts(plan: Plan, facts: BundleFacts) -> DataFacts:
     """Returns the public facts from which options may be chosen."""
-    return facts_of_plan(
-        plan,
+    return DataFacts.of_target(
+        Target.of_plan(plan),
         dimension=facts.dimension,
         classes=len(facts.class_names),
         multi_label=facts.multi_label,

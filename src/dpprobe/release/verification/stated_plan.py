@@ -10,8 +10,14 @@ from typing import Any, TypeVar
 
 from dpprobe.counted_nouns import count_noun
 from dpprobe.errors import PrivacyError
-from dpprobe.privacy.calibration import price_of_group, price_plan, round_up, second_opinions
-from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON, delta_fault
+from dpprobe.privacy.calibration import price_of_group, price_plan, second_opinions
+from dpprobe.privacy.limits import (
+    LARGEST_EPSILON,
+    SMALLEST_DELTA,
+    SMALLEST_EPSILON,
+    delta_fault,
+    round_up,
+)
 from dpprobe.privacy.plan import Mechanism, Patients, Plan, Selection
 from dpprobe.privacy.risk import list_risk_faults
 from dpprobe.privacy.statement import require_gaussian
