@@ -1,4 +1,4 @@
-"""docs/formats.md, the code and the stored files of before say the same of every format."""
+"""docs/formats.md, the code and the stored files say the same of every format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from dpprobe.analyses.tsne.measure import read_embedding
-from dpprobe.artifacts import read_record, write_table
+from dpprobe.artifacts import read_json, read_record, write_table
 from dpprobe.data.download_receipt import read_receipt
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import DataError
@@ -166,7 +166,7 @@ def test_features_of_version_2() -> None:
 
 
 def newer(source: Path, target: Path, version: int) -> Path:
-    values = json.loads(source.read_text())
+    values = read_json(source)
     target.write_text(json.dumps({**values, "format_version": version}))
     return target
 

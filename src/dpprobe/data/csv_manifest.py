@@ -2,8 +2,8 @@
 
 Paths and labels are columns, or are built from columns. Other files can be joined by keys, as
 MIMIC-CXR needs for its labels, splits and patients. Images are read in place. All paths, also of
-CSV files, are relative to `root`. A changed CSV file makes the tables stale. A changed image does
-not, but its hash no longer matches the tables, so it is refused.
+CSV files, are relative to `root`. A changed CSV file makes the tables stale. A changed image is
+refused, because its hash no longer matches the tables.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Vectors that another program computed from text, sound, tables, cells or images, with labels.
 
 No model runs here. A backbone of the family `external` says which model computed the vectors, and
-declares that each was computed from its own item alone.
+declares that each vector was computed from its own item alone.
 
 Row i of the table belongs to row i of the vectors. Files are read in blocks: memory may be less.
 """

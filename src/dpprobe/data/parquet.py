@@ -5,8 +5,8 @@ for several labels per image) and class names in the schema's metadata. Files ar
 are never all in memory.
 
 Without `id_column`, a row's id is its position in the files. If null rows replace a unit, all
-positions stay the same, so with `split_by: id` no unit changes the side of another. A row inserted
-before others would. A `limit` also selects rows by position, before the split.
+positions stay, so with `split_by: id` no unit changes the side of another. A row inserted before
+others would change sides. A `limit` also selects rows by position, before the split.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ logger = logging.getLogger("dpprobe")
 SPLITS = ("train", "test")
 FORMAT = "dpprobe-dataset"
 FORMAT_VERSION = 1
-# A row group ends at either size: readers that start in its middle must skip the rows before.
+# A row group ends at either size, because readers must skip the rows before their start.
 GROUP_ROWS = 4096
 GROUP_BYTES = 32 << 20
 BATCH_ROWS = 128

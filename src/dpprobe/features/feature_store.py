@@ -2,7 +2,7 @@
 
 A shard has the rows start..stop of one split: `features` [n, d], `labels` [n] (or [n, k]), `ids`
 [n], and, where they exist, `layers/<name>` [n, w], `groups/<name>` [n], `accepted` [n] and `units`
-[n]. `shard_writer` writes it, `shard_manifest` records every shard's size and hashes. The reader
+[n]. `shard_writer` writes shards, `shard_manifest` records each shard's size and hashes. The reader
 here refuses a file that differs from the manifest, and names it.
 """
 
@@ -55,9 +55,9 @@ class FeatureStore:
     """The features of one split, read through their manifest.
 
     A shard's size and the SHA-256 of all its bytes are compared with the manifest before HDF5 opens
-    it: damaged HDF5 may crash the process. Later reads of the same store compare them again if the
-    file was replaced or written to meanwhile, and otherwise rely on HDF5's own checksums. A file
-    that changes while read is refused at the end. Each call opens files, so forks are safe.
+    it: damaged HDF5 may crash the process. Later reads compare size and hash again if the
+    file was replaced or written to meanwhile, and otherwise rely on HDF5's own checksums. A
+    file that changes while read is refused at the end. Each call opens files, so forks are safe.
 
     Attributes:
       rows, dimension: n and d.

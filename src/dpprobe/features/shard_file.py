@@ -94,10 +94,10 @@ def check_seal(path: Path) -> None:
     try:
         with path.open("rb") as stream:
             seal = _SEAL.fullmatch(stream.read(SEAL_BYTES))
-            found = hashlib.file_digest(stream, "sha256").hexdigest()
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
         raise StoreError(f"{path}: the shard cannot be read ({error.strerror})") from error
-    if seal is None or found.encode() != seal[1]:
+    if seal is None or digest.encode() != seal[1]:
         raise StoreError(
             f"{path}: the shard cannot be read, damaged or cut short (its bytes differ from the "
             f"SHA-256 at its beginning); {REMEDY}"

@@ -324,22 +324,27 @@ def options_by(by: str, values: dict[str, Any]) -> Any:
     return dataset_options(values | {"split_by": by})
 
 
+def key_by(by: str, values: dict[str, Any]) -> str:
+    key: str = options_by(by, values).public_split().key
+    return key
+
+
 @pytest.mark.parametrize("values", SPLIT_HERE)
 def test_a_release_takes_a_split_by_id_alone(values: dict[str, Any]) -> None:
-    refused = options_by("class", values).release_fault()
+    refused = options_by("class", values).public_split().fault
     assert refused is not None
     assert "\n" not in refused
     assert refused.endswith("write `split_by: id`")
-    assert dataset_options(values).release_fault() == refused  # class is the default
-    assert options_by("id", values).release_fault() is None
+    assert dataset_options(values).public_split().fault == refused  # class is the default
+    assert options_by("id", values).public_split().fault is None
 
 
 @pytest.mark.parametrize("values", OWN_TEST)
 def test_a_release_takes_a_source_s_test_set(values: dict[str, Any]) -> None:
     options = dataset_options(values)
     assert options.has_test()
-    assert options.release_fault() is None
-    assert options.split_key().startswith("source")
+    assert options.public_split().fault is None
+    assert options.public_split().key.startswith("source")
 
 
 def test_a_folder_s_test_set_is_seen_on_disk_alone(
@@ -350,10 +355,10 @@ def test_a_folder_s_test_set_is_seen_on_disk_alone(
     assert not dataset_options(folder).has_test()
     for name in ("train", "test"):
         (tmp_path / "images" / name).mkdir(parents=True)
-    assert dataset_options(folder).release_fault() is None
-    assert dataset_options(folder).split_key() == "source"
+    assert dataset_options(folder).public_split().fault is None
+    assert dataset_options(folder).public_split().key == "source"
     # The archive's folder of that name is another one.
-    assert dataset_options(in_archive(**folder)).release_fault() is not None
+    assert dataset_options(in_archive(**folder)).public_split().fault is not None
 
 
 def test_the_first_images_of_what_values_leave_are_no_units_of_a_release(tmp_path: Path) -> None:
@@ -382,8 +387,8 @@ def test_the_first_images_of_what_values_leave_are_no_units_of_a_release(tmp_pat
     assert faults(bounded, "image") == ""
     assert faults(values | {"filters": {"kind": CLASSES}}, "image") == ""
     layout = {name: value for name, value in chosen.items() if name != "root"}
-    archived = dataset_options(in_archive(**layout)).images_fault()
-    assert archived == f"layout: {dataset_options(chosen).images_fault()}"
+    archived = dataset_options(in_archive(**layout)).public_split().images_fault
+    assert archived == f"layout: {dataset_options(chosen).public_split().images_fault}"
 
 
 def test_keys_are_equal_for_equal_splits_and_for_no_others() -> None:
@@ -394,7 +399,7 @@ def test_keys_are_equal_for_equal_splits_and_for_no_others() -> None:
         (HUB | {"id_column": "id"}, HUB | {"id_column": "id", "limit": {"train": 5}}),
     ]
     for one, other in equal:
-        assert options_by("id", one).split_key() == options_by("id", other).split_key()
+        assert key_by("id", one) == key_by("id", other)
     different: list[dict[str, Any]] = [
         {"source": "sklearn"},
         {"source": "sklearn", "split_seed": 1},
@@ -418,7 +423,7 @@ def test_keys_are_equal_for_equal_splits_and_for_no_others() -> None:
         in_archive(**CSV) | {"files": [FILES[0] | {"sha256": "1" * 64}]},
         {"source": "torchvision", "name": "CIFAR10"},
     ]
-    keys = [options_by("id", values).split_key() for values in different]
+    keys = [key_by("id", values) for values in different]
     assert len(set(keys)) == len(keys)
     assert keys[:3] == [
         "id, seed 0, fraction 0.2",
@@ -426,13 +431,13 @@ def test_keys_are_equal_for_equal_splits_and_for_no_others() -> None:
         "id, seed 0, fraction 0.25",
     ]
     assert keys[-1] == "source"
-    assert options_by("class", {"source": "sklearn"}).split_key() == "class, seed 0, fraction 0.2"
+    assert key_by("class", {"source": "sklearn"}) == "class, seed 0, fraction 0.2"
     # Short: no path, no name of a column. The words for a bundle have no hash either.
     for key in keys:
         assert len(key) < 80
         assert not any(word in key for word in ("a.csv", "parquet", "who", "http", "/"))
     for values in different:
-        rule = options_by("id", values).split_rule()
+        rule = options_by("id", values).public_split().rule
         assert re.fullmatch(r"source|id, seed \d, fraction 0\.\d+", rule), rule
 
 
@@ -455,8 +460,8 @@ def test_keys_are_equal_for_equal_splits_and_for_no_others() -> None:
     ],
 )
 def test_sides_follow_from_names_or_from_files(values: dict[str, Any], names: bool) -> None:
-    assert options_by("id", values).split_follows_names() == names
-    assert not dataset_options(values).split_follows_names()
+    assert options_by("id", values).public_split().follows_names == names
+    assert not dataset_options(values).public_split().follows_names
 
 
 # The tables that are there
