@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from dpprobe.artifacts import write_text
 from dpprobe.counted_nouns import count_noun
-from dpprobe.exhibits import tables
 from dpprobe.exhibits.tables import (
     BLANK,
     PLUS_MINUS,
@@ -51,15 +50,14 @@ LEFT_OUT = (
 )
 
 
-def write_accuracy_table(summaries: Sequence[Path], *, csv: Path, markdown: Path) -> None:
-    """Writes test results in percent as two files.
+def make_accuracy_table(summaries: Sequence[Path]) -> Table:
+    """Makes the table of test results in percent, for people and for programs.
 
     Raises:
       DataError: if a file is not a summary.
     """
     grid = read_grid(summaries)
-    write_text(csv, tables.comma_separated(numbers_table(grid)))
-    write_text(markdown, tables.write_markdown(accuracy_table(grid)))
+    return replace(accuracy_table(grid), numbers=numbers_table(grid))
 
 
 def accuracy_table(grid: Grid) -> Table:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
@@ -24,21 +23,11 @@ _BESIDE_STYLE = (0, (2, 1.5))
 
 
 def plot_membership(
-    *,
-    audit: Path,
-    ceiling: Path | None,
-    dataset: str,
-    backbone: str,
-    method: str,
-    epsilon: str,
-    svg: Path,
-    png: Path,
-) -> None:
+    *, audit: Path, ceiling: Path | None, dataset: str, backbone: str, method: str, epsilon: str
+) -> Figure:
     """Draws membership attacks on one cell and on its non-private baseline."""
-    membership_roc(
+    return membership_roc(
         _read_membership(audit),
-        svg=svg,
-        png=png,
         title=f"{dataset}, {method} on {backbone}, ε = {epsilon}",
         beside=_read_membership(ceiling) if ceiling else None,
     )
@@ -49,13 +38,8 @@ def _read_membership(audit: Path) -> Any:
 
 
 def membership_roc(
-    membership: Mapping[str, Any],
-    *,
-    svg: Path,
-    png: Path,
-    title: str,
-    beside: Mapping[str, Any] | None = None,
-) -> None:
+    membership: Mapping[str, Any], *, title: str, beside: Mapping[str, Any] | None = None
+) -> Figure:
     """Draws the attacks on a cell's heads on logarithmic axes, one colour per attack.
 
     The shaded area is impossible under the plan: more true positives than the best attack has.
@@ -70,30 +54,29 @@ def membership_roc(
     curves = _curves_by_attack(membership)
     if not curves:
         raise DataError(f"{title}: no membership attack on all rows; audit them")
-    with mpl.rc_context(style.SETTINGS):
-        figure = Figure(figsize=(5.6, 6.0), layout="constrained")
-        axes = figure.add_subplot()
-        fpr = np.array(membership["roc"]["fpr"])
-        allowed = np.array(membership["roc"]["allowed"])
-        _draw_bounds(axes, fpr, allowed)
-        colours = dict(zip(_NAMES, style.COLOURS, strict=False))
-        for name, curve in curves.items():
-            label = f"{_NAMES[name]}, AUC {_find_auc(membership, name):.3f}"
-            axes.plot(fpr, _rates_or_nan(curve["tpr"]), color=colours[name], label=label)
-            axes.fill_between(
-                fpr, _rates_or_nan(curve["low"]), _rates_or_nan(curve["high"]),
-                color=colours[name], alpha=0.15, linewidth=0,
-            )  # fmt: skip
-        for name, curve in _curves_by_attack(beside).items() if beside else ():
-            assert beside is not None
-            label = f"nonprivate: {_NAMES[name]}, AUC {_find_auc(beside, name):.3f}"
-            axes.plot(
-                np.array(beside["roc"]["fpr"]), _rates_or_nan(curve["tpr"]),
-                color=colours[name], linestyle=_BESIDE_STYLE, linewidth=1.1, label=label,
-            )  # fmt: skip
-        _finish_axes(axes, figure)
-        style.title_axes(axes, title, _write_caption(membership))
-        style.save_figure(figure, svg, png)
+    figure = Figure(figsize=(5.6, 6.0), layout="constrained")
+    axes = figure.add_subplot()
+    fpr = np.array(membership["roc"]["fpr"])
+    allowed = np.array(membership["roc"]["allowed"])
+    _draw_bounds(axes, fpr, allowed)
+    colours = dict(zip(_NAMES, style.COLOURS, strict=False))
+    for name, curve in curves.items():
+        label = f"{_NAMES[name]}, AUC {_find_auc(membership, name):.3f}"
+        axes.plot(fpr, _rates_or_nan(curve["tpr"]), color=colours[name], label=label)
+        axes.fill_between(
+            fpr, _rates_or_nan(curve["low"]), _rates_or_nan(curve["high"]),
+            color=colours[name], alpha=0.15, linewidth=0,
+        )  # fmt: skip
+    for name, curve in _curves_by_attack(beside).items() if beside else ():
+        assert beside is not None
+        label = f"nonprivate: {_NAMES[name]}, AUC {_find_auc(beside, name):.3f}"
+        axes.plot(
+            np.array(beside["roc"]["fpr"]), _rates_or_nan(curve["tpr"]),
+            color=colours[name], linestyle=_BESIDE_STYLE, linewidth=1.1, label=label,
+        )  # fmt: skip
+    _finish_axes(axes, figure)
+    style.title_axes(axes, title, _write_caption(membership))
+    return figure
 
 
 def _draw_bounds(

@@ -8,8 +8,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dpprobe.analyses.analysis import Page
@@ -39,9 +39,9 @@ _ATTACKS = {"loss": "loss threshold", "lira": "LiRA", "rmia": "RMIA"}
 Tested = tuple[AuditRecord, WhiteBox]
 
 
-def plot_audit(*, audits: Sequence[Path], dataset: str, svg: Path, png: Path) -> None:
+def plot_audit(*, audits: Sequence[Path], dataset: str) -> Figure:
     """Draws the bounds of a dataset's audits against the claims."""
-    audit_figure([AuditRecord.read(path) for path in audits], dataset=dataset, svg=svg, png=png)
+    return audit_figure([AuditRecord.read(path) for path in audits], dataset=dataset)
 
 
 def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
@@ -58,7 +58,7 @@ def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
     ]
 
 
-def audit_figure(records: Iterable[AuditRecord], *, dataset: str, svg: Path, png: Path) -> None:
+def audit_figure(records: Iterable[AuditRecord], *, dataset: str) -> Figure:
     """Draws the bounds of white-box audits against the claims, one panel per backbone.
 
     Methods with the same claim stand side by side, below one step of the line of claims. A bound at
@@ -83,24 +83,23 @@ def audit_figure(records: Iterable[AuditRecord], *, dataset: str, svg: Path, png
     highest = max(
         [*claims, *(box.epsilon_lower for _, box in tested if math.isfinite(box.epsilon_lower))]
     )
-    with mpl.rc_context(style.SETTINGS):
-        figure, grid = style.panel_grid(len(backbones), legend=len(methods) + 2)
-        for axes, backbone in zip(grid, backbones, strict=True):
-            mine = [item for item in tested if item[0].backbone == backbone]
-            for place, (method, (colour, (_, marker))) in enumerate(looks.items()):
-                points = [item for item in mine if item[0].method == method]
-                aside = step ** (place - (len(looks) - 1) / 2)
-                _draw_bounds(axes, points, aside, colour, marker, foot)
-            _claim_line(axes, claims, highest, foot)
-            axes.set_title(backbone, fontsize=9)
-        style.label_outer_panels(grid, "lower bound on ε (log scale)")
-        figure.legend(handles=_make_handles(looks), loc="outside right upper", handlelength=2.2)
-        boxes = [box for _, box in tested]
-        # on two lines for any number of panels, because the text is long
-        style.title_figure(
-            figure, f"{dataset}: bounds of audits against claims", _describe_power(boxes), panels=1
-        )
-        style.save_figure(figure, svg, png)
+    figure, grid = style.panel_grid(len(backbones), legend=len(methods) + 2)
+    for axes, backbone in zip(grid, backbones, strict=True):
+        mine = [item for item in tested if item[0].backbone == backbone]
+        for place, (method, (colour, (_, marker))) in enumerate(looks.items()):
+            points = [item for item in mine if item[0].method == method]
+            aside = step ** (place - (len(looks) - 1) / 2)
+            _draw_bounds(axes, points, aside, colour, marker, foot)
+        _claim_line(axes, claims, highest, foot)
+        axes.set_title(backbone, fontsize=9)
+    style.label_outer_panels(grid, "lower bound on ε (log scale)")
+    figure.legend(handles=_make_handles(looks), loc="outside right upper", handlelength=2.2)
+    boxes = [box for _, box in tested]
+    # on two lines for any number of panels, because the text is long
+    style.title_figure(
+        figure, f"{dataset}: bounds of audits against claims", _describe_power(boxes), panels=1
+    )
+    return figure
 
 
 def _draw_bounds(

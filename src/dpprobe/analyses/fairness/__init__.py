@@ -105,7 +105,7 @@ FAIRNESS_TABLE = Exhibit(
         "records": DATASET_RECORDS,
         "tables": waits(lambda files, place: list_fairness_files(files, place["dataset"])),
     },
-    make=f"{PACKAGE}.fairness_table:write_fairness_table",
+    make=f"{PACKAGE}.fairness_table:make_fairness_table",
     words="table of the subgroups of {dataset}",
     category="Subgroups",
     caption="fairness.rst",

@@ -23,9 +23,7 @@ from dpprobe.analyses.fairness.fairness_record import (
     left_out_in_words,
 )
 from dpprobe.analyses.fairness.groupings import NO_NAME, natural_key
-from dpprobe.artifacts import write_text
 from dpprobe.errors import DataError
-from dpprobe.exhibits import tables
 from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, make_row, mean_cell
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.privacy.risk import budget_order, budget_title, explain_risks
@@ -83,11 +81,9 @@ def read_subgroups(path: Path) -> Subgroups:
     return Subgroups(record=record, values=values)
 
 
-def write_fairness_table(records: Sequence[Path], *, csv: Path, markdown: Path) -> None:
-    """Writes the subgroups of one dataset, in percent, as two files."""
-    table = fairness_table([read_subgroups(path) for path in records])
-    write_text(csv, tables.comma_separated(table))
-    write_text(markdown, tables.write_markdown(table))
+def make_fairness_table(records: Sequence[Path]) -> Table:
+    """Makes the table of one dataset's subgroups, in percent."""
+    return fairness_table([read_subgroups(path) for path in records])
 
 
 def fairness_table(parts: Sequence[Subgroups]) -> Table:

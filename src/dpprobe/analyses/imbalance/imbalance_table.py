@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from dpprobe.analyses.imbalance.imbalance_record import (
@@ -12,9 +13,7 @@ from dpprobe.analyses.imbalance.imbalance_record import (
     RareCell,
 )
 from dpprobe.analyses.imbalance.rare_classes import best_methods
-from dpprobe.artifacts import write_text
 from dpprobe.counted_nouns import count_noun
-from dpprobe.exhibits import tables
 from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, make_row
 from dpprobe.privacy.risk import budget_order, budget_title
 from dpprobe.study.ablations import keep_unique
@@ -29,15 +28,14 @@ NOTE = (
 )
 
 
-def write_imbalance_tables(records: Sequence[Path], *, csv: Path, markdown: Path) -> None:
-    """Writes the tables of one dataset, from its records on all backbones.
+def make_imbalance_tables(records: Sequence[Path]) -> Table:
+    """Makes the tables of one dataset, from its records on all backbones.
 
     Raises:
       DataError: if a file is not such a record.
     """
     read = [ImbalanceRecord.read(path) for path in records]
-    write_text(csv, tables.comma_separated(numbers_table(read)))
-    write_text(markdown, tables.write_markdown(best_table(read, notes=in_words(read))))
+    return replace(best_table(read, notes=in_words(read)), numbers=numbers_table(read))
 
 
 def best_table(records: Sequence[ImbalanceRecord], *, notes: Iterable[str] = ()) -> Table:

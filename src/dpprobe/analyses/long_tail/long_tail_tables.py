@@ -11,15 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpprobe.analyses.long_tail.long_tail_record import (
-    LONG_TAIL_TABLES,
     Frequencies,
     LongTailRecord,
     read_long_tails,
 )
 from dpprobe.analyses.long_tail.sub_classes import FEW
-from dpprobe.artifacts import write_text
 from dpprobe.counted_nouns import count_noun
-from dpprobe.exhibits import tables
 from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, make_row, mean_cell
 from dpprobe.privacy.risk import budget_order, budget_title, budget_token, budget_words
 from dpprobe.results.best_private import best_result
@@ -57,24 +54,13 @@ class Gap:
     points: float
 
 
-def write_long_tail_tables(
-    records: Sequence[Path],
-    summaries: Sequence[Path],
-    *,
-    csv: Sequence[Path],
-    markdown: Sequence[Path],
-) -> None:
-    """Writes each table as <name>.csv and <name>.md."""
-    made = list_tables(read_long_tails(records), read_grid(summaries))
-    for name, comma_separated, page in zip(LONG_TAIL_TABLES, csv, markdown, strict=True):
-        write_text(comma_separated, tables.comma_separated(made[name]))
-        write_text(page, tables.write_markdown(made[name]))
+def make_long_tail_tables(records: Sequence[Path], summaries: Sequence[Path]) -> list[Table]:
+    return list_tables(read_long_tails(records), read_grid(summaries))
 
 
-def list_tables(records: Sequence[LongTailRecord], grid: Grid) -> dict[str, Table]:
-    """Makes the tables, by name."""
-    made = sub_class_table(records), gap_table(records, private_gaps(grid))
-    return {table.name: table for table in made}
+def list_tables(records: Sequence[LongTailRecord], grid: Grid) -> list[Table]:
+    """Makes the tables, in the order of `LONG_TAIL_TABLES`."""
+    return [sub_class_table(records), gap_table(records, private_gaps(grid))]
 
 
 def private_gaps(grid: Grid) -> list[Gap]:

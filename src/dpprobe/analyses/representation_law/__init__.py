@@ -80,7 +80,7 @@ LAW_TABLE_FILES = Exhibit(
         "marks": waits(lambda files, place: list_law_marks(files, place["dataset"])),
         "summary": SUMMARY,
     },
-    make=f"{PACKAGE}.law_tables:write_dataset_laws",
+    make=f"{PACKAGE}.law_tables:make_law_tables",
     words="tables of representation laws, {dataset}",
     category="Representation laws",
     caption="law.rst",

@@ -18,8 +18,6 @@ from dpprobe.analyses.representation_law.law_record import (
     Split,
     read_laws,
 )
-from dpprobe.artifacts import write_text
-from dpprobe.exhibits import tables
 from dpprobe.exhibits.published import Number, Published
 from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, make_row, mean_cell
 from dpprobe.privacy.limits import INFINITE
@@ -66,42 +64,28 @@ _LAWS = (
 )
 
 
-def write_dataset_laws(
-    *,
-    records: Sequence[Path],
-    summary: Path,
-    published: Published,
-    name: str,
-    dataset: str,
-    folder: Path,
-) -> None:
-    """Writes both tables of a dataset as <dataset>_<name>.csv and .md.
+def make_law_tables(
+    *, records: Sequence[Path], summary: Path, published: Published, name: str, dataset: str
+) -> list[Table]:
+    """Makes both tables of a dataset.
 
     Args:
       name: the dataset's name in the published numbers.
     """
     read = read_laws(records)
     numbers = published_laws(published, name, read)
-    made = law_tables(read, read_grid([summary]), dataset=dataset, published=numbers)
-    for kind, table in made.items():
-        write_text(folder / f"{dataset}_{kind}.csv", tables.comma_separated(table))
-        write_text(folder / f"{dataset}_{kind}.md", tables.write_markdown(table))
+    return law_tables(read, read_grid([summary]), dataset=dataset, published=numbers)
 
 
 def law_tables(
-    records: Sequence[LawRecord],
-    grid: Grid,
-    *,
-    dataset: str,
-    published: Sequence[Number] = (),
-) -> dict[str, Table]:
-    """Makes both tables of a dataset, by name; the second also has published results."""
+    records: Sequence[LawRecord], grid: Grid, *, dataset: str, published: Sequence[Number] = ()
+) -> list[Table]:
+    """Makes both tables of a dataset: the laws, and the accuracy with published results."""
     mine = [record for record in records if record.dataset == dataset]
-    laws, accuracy = LAW_TABLES
-    return {
-        laws: law_table(mine, dataset=dataset),
-        accuracy: accuracy_by_blocks(mine, grid, dataset=dataset, published=published),
-    }
+    return [
+        law_table(mine, dataset=dataset),
+        accuracy_by_blocks(mine, grid, dataset=dataset, published=published),
+    ]
 
 
 def published_laws(published: Published, name: str, records: Sequence[LawRecord]) -> list[Number]:
