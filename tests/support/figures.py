@@ -69,7 +69,7 @@ def write_embedding(path: Path, *, classes: int, rows: int = 300, **changes: Any
 
 def read_words(figure: Figure) -> str:
     """Joins the texts of a figure, line by line."""
-    return "\n".join(text.get_text() for text in figure.findobj(Text))  # type: ignore[attr-defined]
+    return "\n".join(text.get_text() for text in figure.findobj(Text))
 
 
 def legend_words(figure: Figure) -> list[str]:

@@ -5,6 +5,7 @@ Colours are Okabe and Ito's, safe for colour-blind readers; lines also differ by
 
 from __future__ import annotations
 
+import io
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -245,3 +246,9 @@ def save_figure(figure: Figure, path: Path) -> None:
     kind = path.suffix[1:]
     with atomic_path(path) as temporary:
         figure.savefig(temporary, format=kind, dpi=DPI, metadata=METADATA[kind])
+
+
+def draw_svg(figure: Figure) -> bytes:
+    stream = io.BytesIO()
+    figure.savefig(stream, format="svg", dpi=DPI, metadata=METADATA["svg"])
+    return stream.getvalue()

@@ -73,6 +73,30 @@ class Table:
                 raise ValueError(f"{self.name}: {len(row)} entries, {len(self.columns)} columns")
 
 
+def make_table(
+    name: str,
+    title: str,
+    columns: Sequence[str],
+    rows: list[tuple[TableCell, ...]],
+    notes: Sequence[str] = (),
+) -> Table:
+    """Makes a table whose columns are given as "<left", "±with an interval" or "right"."""
+    return Table(
+        name=name,
+        title=title,
+        columns=tuple(
+            Column(
+                title=column.lstrip("<±"),
+                align="left" if column.startswith("<") else "right",
+                interval=column.startswith("±"),
+            )
+            for column in columns
+        ),
+        rows=rows,
+        notes=list(notes),
+    )
+
+
 def save_table(table: Table, path: Path) -> None:
     """Writes a table as .md, .csv or .tex."""
     writers = {".md": write_markdown, ".csv": comma_separated, ".tex": write_latex}

@@ -11,11 +11,11 @@ from dpprobe.counted_nouns import count_noun
 from dpprobe.exhibits.tables import (
     BLANK,
     PLUS_MINUS,
-    Column,
     Table,
     TableCell,
     interval_text,
     make_row,
+    make_table,
 )
 from dpprobe.privacy.limits import ABOVE_NOTE
 from dpprobe.privacy.risk import RiskEpsilon, explain_risks, row_words
@@ -67,7 +67,7 @@ def accuracy_table(grid: Grid) -> Table:
     epsilon inf have ceilings. Bold is a row's best private entry, and all that print its mean.
     """
     named = _names_metrics(grid)
-    titles = ["dataset", "metric"] if named else ["dataset"]
+    titles = ["<dataset", "<metric"] if named else ["<dataset"]
     rows = []
     for row in grid.rows:
         metric = [grid.measures[row[0]].title] if named else []
@@ -109,14 +109,12 @@ def accuracy_table(grid: Grid) -> Table:
         note += f" {LEFT_OUT}."
     if grid.unpriced:
         note += f" {UNPRICED}."
-    return Table(
-        name=NAME,
-        columns=(
-            *(Column(title=title, align="left") for title in titles),
-            *(Column(title=title) for title in ("epsilon", *map(" + ".join, grid.columns))),
-        ),
-        rows=rows,
-        notes=[
+    return make_table(
+        NAME,
+        "",
+        [*titles, "epsilon", *map(" + ".join, grid.columns)],
+        rows,
+        [
             note,
             *(
                 f"{dataset}: {' '.join(lines)}"
@@ -175,7 +173,7 @@ def numbers_table(grid: Grid) -> Table:
         head = [row[0], f"{row[1]:g}", *risk, delta_text, *above, *metric]
         head.append(_first_known(entry.constant_accuracy for entry in entries))
         rows.append(make_row(*head, *numbers))
-    return Table(name=NAME, columns=tuple(Column(title=title) for title in titles), rows=rows)
+    return make_table(NAME, "", titles, rows)
 
 
 def _first_known(values: Iterable[float | None]) -> str:

@@ -10,14 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from dpprobe.exhibits.exhibit import (
-    SUMMARY,
-    Exhibit,
-    Files,
-    Place,
-    many,
-    waits,
-)
+from dpprobe.exhibits.exhibit import SUMMARY, Exhibit, Files, Place, many, waits
 from dpprobe.exhibits.published import published_datasets, published_digest
 from dpprobe.reporting.paper_tables.registry import list_paper_tables
 from dpprobe.results.cell_record import CEILING_HEAD, METRICS_FILE

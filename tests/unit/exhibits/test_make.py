@@ -110,8 +110,9 @@ def test_returned_figures_are_drawn_and_saved_in_the_common_style(
     with mpl.rc_context({"font.size": 30.0}):
         make_exhibit(
             replace(EXHIBIT, kind="figure", files={"": "figures/x"}, needs={}),
-            inputs={}, outputs=outputs, params={}, wildcards={}, read_study=lambda: None,
-        )  # type: ignore[arg-type, return-value]  # fmt: skip
+            inputs={}, outputs=outputs, params={}, wildcards={},
+            read_study=lambda: pytest.fail("nobody asked for the study"),
+        )  # fmt: skip
     assert sizes == [SETTINGS["font.size"]]
     assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == ["x.png", "x.svg"]
 

@@ -14,8 +14,8 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
+from dpprobe.analyses.baseline_record import read_zero_shot
 from dpprobe.analyses.zero_shot.measure import classify_zero_shot
-from dpprobe.analyses.zero_shot.zero_shot_record import read_zero_shot
 from dpprobe.errors import ConfigError
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.initial_weights import initial_weights

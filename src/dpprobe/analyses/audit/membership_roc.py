@@ -12,12 +12,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from dpprobe.analyses.audit.audit_record import AUDIT_FORMAT, AUDIT_FORMAT_VERSION
-from dpprobe.artifacts import read_record
+from dpprobe.analyses.audit.audit_record import ATTACK_NAMES, AuditRecord
 from dpprobe.errors import DataError
 from dpprobe.exhibits import style
 
-_NAMES = {"loss": "loss threshold", "lira": "LiRA", "rmia": "RMIA"}
 _LEAST = 1e-4
 _BESIDE_STYLE = (0, (2, 1.5))
 
@@ -34,7 +32,7 @@ def plot_membership(
 
 
 def _read_membership(audit: Path) -> Any:
-    return read_record(audit, kind=AUDIT_FORMAT, version=AUDIT_FORMAT_VERSION)["membership"]
+    return AuditRecord.read(audit).model_dump(mode="json")["membership"]
 
 
 def membership_roc(
@@ -59,9 +57,9 @@ def membership_roc(
     fpr = np.array(membership["roc"]["fpr"])
     allowed = np.array(membership["roc"]["allowed"])
     _draw_bounds(axes, fpr, allowed)
-    colours = dict(zip(_NAMES, style.COLOURS, strict=False))
+    colours = dict(zip(ATTACK_NAMES, style.COLOURS, strict=False))
     for name, curve in curves.items():
-        label = f"{_NAMES[name]}, AUC {_find_auc(membership, name):.3f}"
+        label = f"{ATTACK_NAMES[name]}, AUC {_find_auc(membership, name):.3f}"
         axes.plot(fpr, _rates_or_nan(curve["tpr"]), color=colours[name], label=label)
         axes.fill_between(
             fpr, _rates_or_nan(curve["low"]), _rates_or_nan(curve["high"]),
@@ -69,7 +67,7 @@ def membership_roc(
         )  # fmt: skip
     for name, curve in _curves_by_attack(beside).items() if beside else ():
         assert beside is not None
-        label = f"nonprivate: {_NAMES[name]}, AUC {_find_auc(beside, name):.3f}"
+        label = f"nonprivate: {ATTACK_NAMES[name]}, AUC {_find_auc(beside, name):.3f}"
         axes.plot(
             np.array(beside["roc"]["fpr"]), _rates_or_nan(curve["tpr"]),
             color=colours[name], linestyle=_BESIDE_STYLE, linewidth=1.1, label=label,

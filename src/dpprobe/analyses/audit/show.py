@@ -8,16 +8,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dpprobe.analyses.analysis import Page
 from dpprobe.analyses.audit.audit_record import (
-    Attack,
+    ATTACK_NAMES,
     AuditRecord,
     Control,
-    Membership,
     NoControl,
     WhiteBox,
     at_least,
@@ -33,8 +33,7 @@ _FOOT = 0.06
 # Methods with the same claim stand side by side, each at most by this factor further right.
 _LARGEST_STEP = 1.09
 _BROKEN = "#D55E00"
-_ROWS = {"all": "all", "mislabelled": "mislabelled", "rarest_classes": "rarest classes"}
-_ATTACKS = {"loss": "loss threshold", "lira": "LiRA", "rmia": "RMIA"}
+_NAMES = {**ATTACK_NAMES, "rarest_classes": "rarest classes"}
 
 Tested = tuple[AuditRecord, WhiteBox]
 
@@ -140,13 +139,10 @@ def _claim_line(axes: Axes, claims: Sequence[float], highest: float, foot: float
     axes.grid(axis="both")
 
 
-def _make_handles(looks: dict[str, tuple[str, tuple[object, str]]]) -> list[Line2D]:
-    def make_mark(label: str, colour: str, marker: str) -> Line2D:
-        return Line2D([], [], color=colour, linestyle="none", marker=marker, label=label)
-
+def _make_handles(looks: dict[str, style.Look]) -> list[Line2D]:
+    dots = [(method, colour, marker) for method, (colour, (_, marker)) in looks.items()]
     return [
-        *(make_mark(method, colour, marker) for method, (colour, (_, marker)) in looks.items()),
-        make_mark("0, or near it", style.NEUTRAL, "v"),
+        *style.make_dot_handles([*dots, ("0, or near it", style.NEUTRAL, "v")]),
         Line2D([], [], color=style.NEUTRAL, linewidth=1.2, label="the claim"),
     ]
 
@@ -168,88 +164,27 @@ def _make_part(dataset: str, records: Sequence[AuditRecord]) -> dict[str, Any]:
     attacked = [(record, record.membership) for record in records if record.membership]
     return {
         "dataset": dataset,
-        "cells": [
-            _white_box_row(record, record.white_box) for record in records if record.white_box
-        ],
+        "cells": [record for record in records if record.white_box],
         "attacks": [
-            _attack_row(record, membership, attack)
+            (record, membership, attack)
             for record, membership in attacked
             for attack in membership.rows
         ],
         "intervals": attacked[0][1].interval if attacked else "",
+        "names": _NAMES,
+        "claim": lambda epsilon: f"{rounded_up(epsilon):g}",
+        "bound": lambda value: at_least(value).replace("inf", "∞"),
+        "factor": lambda value: "none" if value is None else f"{value:.3g}".replace("inf", "∞"),
+        "rate": lambda value: "" if value is None else f"{100 * value:.3g}",
+        "control": _describe_control,
     }
 
 
-def _white_box_row(record: AuditRecord, tested: WhiteBox) -> dict[str, Any]:
-    return {
-        "backbone": record.backbone,
-        "method": record.method,
-        "epsilon": record.epsilon,
-        "claim": f"{rounded_up(record.claim.epsilon):g}",
-        "bound": _format_bound(tested.epsilon_lower),
-        "direct": _format_bound(tested.direct_epsilon_lower),
-        "bundle": _format_bound(tested.bundle.epsilon_lower if tested.bundle else None),
-        "noise": _format_factor(tested.noise_factor),
-        "caught": _format_factor(tested.caught_factor),
-        "number": _format_factor(tested.number_factor),
-        "holds": tested.holds,
-        "tests": len(tested.tests),
-        "level": f"{tested.level:.2g}",
-        "refuted": _list_tests(tested.refuted_by),
-        "smallest": f"{min(test.p_value for test in tested.tests):.2g}",
-        "right": f"{100 * tested.accuracy:.1f}",
-        "runs": tested.runs,
-        "confidence": f"{100 * tested.confidence:g}",
-        "test": tested.test,
-        "canary": tested.canary,
-        "rows": tested.rows,
-        "power": record.evidence.power,
-        "date": record.evidence.date,
-        "controls": [_control_row(control) for control in record.controls],
-    }
-
-
-def _control_row(control: Control | NoControl) -> dict[str, Any]:
+def _describe_control(control: Control | NoControl) -> str:
     name = control.name.replace("_", " ")
     if isinstance(control, NoControl):
-        return {"name": name, "text": f"not applicable: {control.not_applicable}", "caught": None}
-    verdict = f"caught by {_list_tests(control.refuted_by)}" if control.caught else "MISSED"
-    text = f"{verdict} (p = {control.p_value:.2g})"
-    return {"name": name, "text": text, "caught": control.caught}
-
-
-def _list_tests(names: Iterable[str]) -> str:
-    return ", ".join(name.replace("_", " ") for name in names)
-
-
-def _attack_row(record: AuditRecord, membership: Membership, attack: Attack) -> dict[str, Any]:
-    low_high = attack.auc_interval
-    return {
-        "backbone": record.backbone,
-        "method": record.method,
-        "epsilon": record.epsilon,
-        "rows": _ROWS[attack.rows],
-        "attack": _ATTACKS[attack.attack],
-        "units": attack.units,
-        "auc": f"{attack.auc:.3f}",
-        "interval": f"[{low_high[0]:.3f}, {low_high[1]:.3f}]" if low_high else "",
-        "rates": [
-            {
-                "reached": _format_rate(attack.tpr_at_fpr.get(rate)),
-                "allowed": _format_rate(membership.allowed.tpr_at_fpr.get(rate)),
-            }
-            for rate in ("0.001", "0.01")
-        ],
-    }
-
-
-def _format_bound(value: float | None) -> str:
-    return "" if value is None else at_least(value).replace("inf", "∞")
-
-
-def _format_factor(value: float | None) -> str:
-    return "none" if value is None else f"{value:.3g}".replace("inf", "∞")
-
-
-def _format_rate(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.3g}"
+        return f"{name} not applicable: {control.not_applicable}"
+    tests = ", ".join(control.refuted_by).replace("_", " ")
+    if control.caught:
+        return f"{name} caught by {tests} (p = {control.p_value:.2g})"
+    return Markup("{} <strong>MISSED (p = {:.2g})</strong>").format(name, control.p_value)

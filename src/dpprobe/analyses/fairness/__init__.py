@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dpprobe.analyses.analysis import (
-    Analysis,
-    Cost,
-    JobSize,
-    Measurement,
-    Section,
-    of_datasets,
-)
+from dpprobe.analyses.analysis import Analysis, Cost, JobSize, Measurement, Section, of_datasets
 from dpprobe.analyses.fairness.compared_cells import fairness_cells, fairness_faults, reference_of
 from dpprobe.analyses.fairness.fairness_record import (
     FAIRNESS,
@@ -59,8 +52,7 @@ def estimate_cost(study: Study, place: Place, size: JobSize) -> Cost:
     largest = max([size.measure_mb([path]) for path in size.inputs["predictions"]], default=0)
     heads = len(list_cells(study, place)) * study.seeds
     return Cost(
-        memory_mb=3000 + counts + 8 * largest,
-        minutes=30 + heads * (0.5 + 0.5 * test / 25_000),
+        memory_mb=3000 + counts + 8 * largest, minutes=30 + heads * (0.5 + 0.5 * test / 25_000)
     )
 
 

@@ -80,10 +80,7 @@ ANALYSIS = Analysis(
         "Makes each class rare in turn and compares how well private heads learn it; skipped if "
         "absent."
     ),
-    reads=(
-        "Results of rare classes",
-        "test labels, without noise.",
-    ),
+    reads=("Results of rare classes", "test labels, without noise."),
     exhibits=(IMBALANCE_FIGURES, IMBALANCE_TABLES),
     section=Section(
         anchor="imbalance",

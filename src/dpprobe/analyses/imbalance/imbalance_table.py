@@ -14,7 +14,7 @@ from dpprobe.analyses.imbalance.imbalance_record import (
 )
 from dpprobe.analyses.imbalance.rare_classes import best_methods
 from dpprobe.counted_nouns import count_noun
-from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, make_row
+from dpprobe.exhibits.tables import BLANK, Table, TableCell, make_row, make_table
 from dpprobe.privacy.risk import budget_order, budget_title
 from dpprobe.study.ablations import keep_unique
 
@@ -66,19 +66,9 @@ def best_table(records: Sequence[ImbalanceRecord], *, notes: Iterable[str] = ())
                     _describe_references(chosen),
                 )
             )
-    return Table(
-        name="imbalance",
-        columns=(
-            Column(title="backbone", align="left"),
-            Column(title="class", align="left"),
-            Column(title="images"),
-            Column(title="% kept"),
-            *(Column(title=budget_title(epsilon, "epsilon ")) for epsilon in epsilons),
-            Column(title="reference"),
-        ),
-        rows=rows,
-        notes=[NOTE, *notes],
-    )
+    titles = [budget_title(epsilon, "epsilon ") for epsilon in epsilons]
+    columns = ("<backbone", "<class", "images", "% kept", *titles, "reference")
+    return make_table("imbalance", "", columns, rows, [NOTE, *notes])
 
 
 def _describe_references(cells: Sequence[RareCell | None]) -> str:
@@ -115,7 +105,7 @@ def numbers_table(records: Sequence[ImbalanceRecord]) -> Table:
         for record in records
         for cell in record.cells
     ]
-    return Table(name="imbalance", columns=tuple(Column(title=each) for each in titles), rows=rows)
+    return make_table("imbalance", "", titles, rows)
 
 
 def _format_cell(cell: RareCell) -> list[str]:

@@ -24,13 +24,7 @@ from dpprobe.analyses.long_tail.long_tail_record import (
     ROWS_SUFFIX,
 )
 from dpprobe.analyses.long_tail.options import LongTailOptions
-from dpprobe.exhibits.exhibit import (
-    Exhibit,
-    Place,
-    many,
-    one,
-    waits,
-)
+from dpprobe.exhibits.exhibit import Exhibit, Place, many, one, waits
 
 if TYPE_CHECKING:
     from dpprobe.results.study_files import StudyFiles

@@ -120,11 +120,7 @@ def _plain_logarithm(axes: Axes, *, x: bool) -> None:
 
 def _make_handles(backbones: Sequence[str], colours: Sequence[str]) -> list[Line2D]:
     dashed = Line2D(
-        [],
-        [],
-        color=style.NEUTRAL,
-        linestyle=style.CEILING_STYLE,
-        label="reference, chance",
+        [], [], color=style.NEUTRAL, linestyle=style.CEILING_STYLE, label="reference, chance"
     )
     lines = [
         Line2D([], [], color=colour, label=name)

@@ -17,13 +17,7 @@ from dpprobe.analyses.representation_law.measured_networks import (
     law_faults,
 )
 from dpprobe.analyses.representation_law.options import RepresentationLawOptions
-from dpprobe.exhibits.exhibit import (
-    SUMMARY,
-    Exhibit,
-    many,
-    one,
-    waits,
-)
+from dpprobe.exhibits.exhibit import SUMMARY, Exhibit, many, one, waits
 from dpprobe.exhibits.published import published_digest
 
 if TYPE_CHECKING:

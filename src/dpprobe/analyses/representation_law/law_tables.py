@@ -19,7 +19,7 @@ from dpprobe.analyses.representation_law.law_record import (
     read_laws,
 )
 from dpprobe.exhibits.published import Number, Published
-from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, make_row, mean_cell
+from dpprobe.exhibits.tables import BLANK, Table, TableCell, make_row, make_table, mean_cell
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.privacy.risk import budget_order, budget_words
 from dpprobe.results.summary import Entry, Grid, read_grid
@@ -37,6 +37,7 @@ TITLES = {
     "residual": "residual",
     "residual_one_hot": "one-hot residual",
 }
+_NAMED = ("<backbone", "<method", "<options", "<tuned")
 SPLITS: dict[Split, str] = {"train": "training", "test": "test"}
 INVERTED = (
     "Separability is Tr[SS_b SS_w^+], which the paper on representation laws prints as D. It "
@@ -116,24 +117,15 @@ def law_table(records: Sequence[LawRecord], *, dataset: str) -> Table:
                         _format_layers(i.layer for i in network.left_out if i.split == split),
                     )
                 )
-    columns = [
-        *(Column(title=each, align="left") for each in ("backbone", "method", "options", "tuned")),
-        Column(title="ε"),
-        Column(title="rows", align="left"),
-    ]
-    for measure in MEASURES:
-        name = TITLES[measure]
-        columns += [
-            Column(title=f"ρ {name}", interval=True),
-            Column(title=f"R² {name}"),
-            Column(title=f"ρ shuffled {name}"),
-        ]
-    return Table(
-        name=f"{dataset}_{LAW_TABLES[0]}",
-        title=f"Representation laws of {dataset}, not private",
-        columns=(*columns, Column(title="layers left out", align="left")),
-        rows=rows,
-        notes=[f"{NOT_PRIVATE} {INVERTED} {_LAWS} {UNPRICED}", *left_out_notes(records)],
+    columns = [*_NAMED, "ε", "<rows"]
+    for name in map(TITLES.__getitem__, MEASURES):
+        columns += [f"±ρ {name}", f"R² {name}", f"ρ shuffled {name}"]
+    return make_table(
+        f"{dataset}_{LAW_TABLES[0]}",
+        f"Representation laws of {dataset}, not private",
+        [*columns, "<layers left out"],
+        rows,
+        [f"{NOT_PRIVATE} {INVERTED} {_LAWS} {UNPRICED}", *left_out_notes(records)],
     )
 
 
@@ -183,11 +175,7 @@ def left_out_notes(records: Sequence[LawRecord]) -> list[str]:
 
 
 def accuracy_by_blocks(
-    records: Sequence[LawRecord],
-    grid: Grid,
-    *,
-    dataset: str,
-    published: Sequence[Number] = (),
+    records: Sequence[LawRecord], grid: Grid, *, dataset: str, published: Sequence[Number] = ()
 ) -> Table:
     """Makes the table of test results by tuned part: one row per method, one column per epsilon.
 
@@ -214,15 +202,18 @@ def accuracy_by_blocks(
                 if any(cell.value is not None for cell in row):
                     rows.append(row)
     measure = grid.measures.get(dataset)
-    return Table(
-        name=f"{dataset}_{LAW_TABLES[1]}",
-        title=f"Test results of {dataset} by tuned blocks",
-        columns=(
-            *(Column(title=t, align="left") for t in ("backbone", "method", "options", "tuned")),
-            *(Column(title=_epsilon_title(each), interval=True) for each in epsilons),
+    return make_table(
+        f"{dataset}_{LAW_TABLES[1]}",
+        f"Test results of {dataset} by tuned blocks",
+        (
+            "<backbone",
+            "<method",
+            "<options",
+            "<tuned",
+            *(f"±{_epsilon_title(e)}" for e in epsilons),
         ),
-        rows=rows,
-        notes=[
+        rows,
+        [
             f"{measure.title if measure else 'result'} on test rows, in percent: the mean over "
             f"seeds with a 95% interval. Not private. {UNPRICED}",
             *([PUBLISHED] if published else []),

@@ -95,8 +95,7 @@ def law_figure(record: LawRecord, measure: Measure) -> Figure:
     columns: Sequence[str | None] = epsilons or _NOTHING
     looks = _choose_looks(tuned)
     figure = Figure(
-        figsize=(max(2.5 * len(columns), 3.6) + 2.4, 2.1 * len(rows) + 0.8),
-        layout="constrained",
+        figsize=(max(2.5 * len(columns), 3.6) + 2.4, 2.1 * len(rows) + 0.8), layout="constrained"
     )
     grid = figure.subplots(len(rows), len(columns), squeeze=False, sharey="row", sharex=True)
     for line, (setting, split) in zip(grid, rows, strict=True):

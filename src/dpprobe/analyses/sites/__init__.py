@@ -131,9 +131,7 @@ FIGURE = Exhibit(
     name="plot_sites",
     kind="figure",
     files={"": "figures/{dataset}/sites_{backbone}"},
-    needs={
-        "record": one(lambda f, p: f"{f.results}/sites/{p['dataset']}/{p['backbone']}.json"),
-    },
+    needs={"record": one(lambda f, p: f"{f.results}/sites/{p['dataset']}/{p['backbone']}.json")},
     make=f"{PACKAGE}.show:plot_sites",
     words="figure of the simulated sites of {dataset}, {backbone}",
     category="Several sites",

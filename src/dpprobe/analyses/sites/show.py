@@ -13,7 +13,7 @@ from dpprobe.analyses.analysis import Page
 from dpprobe.analyses.sites.sites_record import HEADS, Estimate, SitesCell, SitesRecord
 from dpprobe.counted_nouns import count_noun
 from dpprobe.exhibits import style, tables
-from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, make_row, mean_cell
+from dpprobe.exhibits.tables import BLANK, Table, TableCell, make_row, make_table, mean_cell
 from dpprobe.privacy.risk import budget_title, budget_words
 from dpprobe.results.cell_record import HEADLINES
 from dpprobe.study.ablations import keep_unique
@@ -30,23 +30,20 @@ NOTE = (
 
 def make_sites_table(records: Sequence[Path]) -> Table:
     """Makes the table of one dataset, from its records on all backbones."""
-    return make_table([*map(SitesRecord.read, records)])
+    return sites_table([*map(SitesRecord.read, records)])
 
 
-def make_table(records: Sequence[SitesRecord]) -> Table:
+def sites_table(records: Sequence[SitesRecord]) -> Table:
     """Makes the table: one row per (backbone, split, number of sites, budget)."""
     titles = [*HEADS.values()]
     measured = keep_unique(f"{r.method} on {r.backbone}: {HEADLINES[r.metric]}" for r in records)
-    return Table(
-        name="sites",
-        columns=(
-            *(Column(title=title, align="left") for title in ("backbone", "split")),
-            *(Column(title=title) for title in ("sites", "units per site", "epsilon")),
-            Column(title=titles[0], interval=True),
-            Column(title="worst to best site"),
-            *(Column(title=title, interval=True) for title in titles[1:]),
-        ),
-        rows=[
+    columns = (
+        "<backbone", "<split", "sites", "units per site", "epsilon", f"±{titles[0]}",
+        "worst to best site", *(f"±{title}" for title in titles[1:]),
+    )  # fmt: skip
+    return make_table(
+        "sites", "", columns,
+        [
             make_row(
                 record.backbone,
                 SPLITS[cell.split],
@@ -61,7 +58,7 @@ def make_table(records: Sequence[SitesRecord]) -> Table:
             for record in records
             for cell in record.cells
         ],
-        notes=[f"{'; '.join(measured)}. {NOTE}", *(n for r in records for n in list_notes(r))],
+        [f"{'; '.join(measured)}. {NOTE}", *(n for r in records for n in list_notes(r))],
     )  # fmt: skip
 
 
@@ -101,7 +98,7 @@ def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
         {
             "dataset": dataset,
             "table": tables.write_html(
-                make_table(mine), caption=f"Heads of several sites, {dataset}, in percent"
+                sites_table(mine), caption=f"Heads of several sites, {dataset}, in percent"
             ),
         }
         for dataset in page.datasets

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -45,11 +44,10 @@ def plan_svg(
     measured: Mapping[float, float],
 ) -> bytes:
     """Draws the figure of a study's dataset, with the accuracies measured at its n, by epsilon."""
-    stream = io.BytesIO()
     with style.use_settings():
-        figure = _plan_figure(setting, scale, epsilons, title=title, measured=measured)
-        figure.savefig(stream, format="svg", dpi=style.DPI, metadata=style.METADATA["svg"])
-    return stream.getvalue()
+        return style.draw_svg(
+            _plan_figure(setting, scale, epsilons, title=title, measured=measured)
+        )
 
 
 def _plan_figure(

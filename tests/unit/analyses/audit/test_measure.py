@@ -93,11 +93,7 @@ class _Audits:
     calibration: Path
 
     def run(
-        self,
-        audit: AuditOptions,
-        *,
-        edit: Callable[[Path], None] = lambda _: None,
-        **changes: Any,
+        self, audit: AuditOptions, *, edit: Callable[[Path], None] = lambda _: None, **changes: Any
     ) -> None:
         job = replace(
             Job(

@@ -28,7 +28,7 @@ def marks(axes: Any) -> list[tuple[float, bool]]:
 
 def test_every_attribute_and_backbone_has_a_panel(tmp_path: Path) -> None:
     read = records(tmp_path, "pixels", "scattering")
-    figure = gap_figure(read)
+    figure: Any = gap_figure(read)
     assert [axes.get_title(loc="left") for axes in figure.axes if axes.axison] == [
         "ink, 2 groups, pixels", "ink, 2 groups, scattering",
         "side, 3 groups, pixels", "side, 3 groups, scattering",
@@ -42,7 +42,7 @@ def test_marks_are_filled_where_chance_does_not_explain_the_gap(tmp_path: Path) 
     gaps[1]["chance_gap"] = 0.07
     changes = {f"cells.{k}.attributes.0.gaps.auc": gap for k, gap in enumerate(gaps)}
     read = records(tmp_path, changes=changes)
-    figure = gap_figure(read)
+    figure: Any = gap_figure(read)
     ink, side = figure.axes
     assert [height for height, _ in marks(ink)] == pytest.approx([6, 6])
     assert [filled for _, filled in marks(ink)] == [True, False]
@@ -52,7 +52,7 @@ def test_marks_are_filled_where_chance_does_not_explain_the_gap(tmp_path: Path) 
 
 
 def test_the_gap_without_privacy_has_a_line_and_a_band() -> None:
-    figure = gap_figure([RECORD])
+    figure: Any = gap_figure([RECORD])
     axes = figure.axes[0]
     ceiling = gap_of("nonprivate", "inf", "ink")
     flat = [line for line in axes.get_lines() if list(line.get_xdata()) == [0, 1]]
@@ -68,14 +68,14 @@ def test_the_gap_without_privacy_has_a_line_and_a_band() -> None:
 def test_each_method_may_have_a_reference_of_its_name(tmp_path: Path) -> None:
     read = records(tmp_path, names={"nonprivate": "sgd"})
     for draw in (gap_figure, quality_figure):
-        figure = draw(read)
+        figure: Any = draw(read)
         texts = legend_words(figure)
         assert texts[0] == "sgd"
         assert any("without privacy" in text for text in texts)
 
 
 def test_quality_stands_below_each_gap() -> None:
-    figure = quality_figure([RECORD])
+    figure: Any = quality_figure([RECORD])
     axes = figure.axes[0]
     points = sorted(
         (line.get_xdata()[0], line.get_ydata()[0])

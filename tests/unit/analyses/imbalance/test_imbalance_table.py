@@ -7,10 +7,7 @@ import io
 from pathlib import Path
 
 from dpprobe.analyses.imbalance.imbalance_record import ImbalanceRecord
-from dpprobe.analyses.imbalance.imbalance_table import (
-    best_table,
-    make_imbalance_tables,
-)
+from dpprobe.analyses.imbalance.imbalance_table import best_table, make_imbalance_tables
 from dpprobe.analyses.imbalance.show import make_section
 from dpprobe.exhibits.tables import comma_separated, write_markdown
 from tests.support.imbalance_records import imbalance_record, lawful_cells, rare_cell

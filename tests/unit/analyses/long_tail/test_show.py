@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -134,7 +135,7 @@ def test_files_for_programs_have_the_ends_of_intervals(tmp_path: Path, summary: 
 
 def test_sub_classes_and_scores_stand_beside_their_references() -> None:
     records = [long_tail_record(), long_tail_record(backbone="scattering", memorisation=None)]
-    figure = long_tail_figure(records)
+    figure: Any = long_tail_figure(records)
     ranks, scores = figure.axes
     lines = ranks.get_lines()
     assert len(lines) == 4
@@ -150,7 +151,7 @@ def test_sub_classes_and_scores_stand_beside_their_references() -> None:
 
 def test_without_memorisation_there_is_one_panel() -> None:
     records = [long_tail_record(memorisation=None)]
-    figure = long_tail_figure(records)
+    figure: Any = long_tail_figure(records)
     assert len(figure.axes) == 1
 
 

@@ -20,7 +20,7 @@ def _titles(figure: Any) -> list[str]:
 
 @pytest.mark.parametrize("measure", MEASURES)
 def test_a_column_is_an_epsilon_and_rows_are_options_and_splits(measure: Any) -> None:
-    figure = law_figure(law_record(), measure)
+    figure: Any = law_figure(law_record(), measure)
     assert _titles(figure)[:3] == [
         "ε = 1, constant, training rows",
         "ε = 8, constant, training rows",
@@ -32,7 +32,7 @@ def test_a_column_is_an_epsilon_and_rows_are_options_and_splits(measure: Any) ->
 
 
 def test_a_curve_is_a_number_of_tuned_blocks() -> None:
-    figure = law_figure(law_record(), "fuzziness")
+    figure: Any = law_figure(law_record(), "fuzziness")
     lines = figure.axes[0].get_lines()
     assert len(lines) == 5, "shuffled, head, one and two blocks, frozen"
     two_blocks = np.asarray(lines[3].get_ydata(), dtype=float)
@@ -45,12 +45,12 @@ def test_a_curve_is_a_number_of_tuned_blocks() -> None:
 
 
 def test_the_printed_order_is_said_to_be_inverted() -> None:
-    figure = law_figure(law_record(), "separability")
+    figure: Any = law_figure(law_record(), "separability")
     assert "Tr[SS_b SS_w⁺], as in the paper: it grows" in figure.get_suptitle()
 
 
 def test_residuals_of_fitted_rows_have_the_line_of_pure_noise() -> None:
-    figure = law_figure(law_record(), "residual")
+    figure: Any = law_figure(law_record(), "residual")
     train, test = figure.axes[0], figure.axes[2]
     assert len(train.get_lines()) == len(test.get_lines()) + 1
     assert set(train.get_lines()[0].get_ydata()) == {0.7}
@@ -58,7 +58,7 @@ def test_residuals_of_fitted_rows_have_the_line_of_pure_noise() -> None:
 
 def test_a_layer_without_a_value_is_a_gap() -> None:
     record = law_record(networks=[network(first=False)])
-    figure = law_figure(record, "fuzziness")
+    figure: Any = law_figure(record, "fuzziness")
     assert _titles(figure) == ["frozen network, training rows", "frozen network, test rows"]
     values = np.asarray(figure.axes[0].get_lines()[-1].get_ydata(), dtype=float)
     assert np.isnan(values[0])
@@ -68,7 +68,7 @@ def test_a_layer_without_a_value_is_a_gap() -> None:
 def test_choices_that_are_no_number_have_their_own_look() -> None:
     tuned = [network("a", "1", "constant", "all"), network("b", "1", "constant", "bias")]
     record = law_record(networks=[network(), *tuned])
-    figure = law_figure(record, "fuzziness")
+    figure: Any = law_figure(record, "fuzziness")
     lines = figure.axes[0].get_lines()
     assert lines[1].get_color() != lines[2].get_color()
 
@@ -77,7 +77,7 @@ def test_laws_stand_in_a_section_that_says_they_are_not_private(made: Made) -> N
     record = law_record()
     path = law_path(made.results / "layers", "digits", "pixels")
     record.write(path)
-    figure = made.results / "figures" / "digits" / "law_fuzziness_pixels.png"
+    figure: Any = made.results / "figures" / "digits" / "law_fuzziness_pixels.png"
     figure.parent.mkdir(parents=True, exist_ok=True)
     figure.write_bytes(PNG)
     page = made.page(records={"representation_law": [path]}, figures=[figure])

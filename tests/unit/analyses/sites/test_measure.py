@@ -13,7 +13,7 @@ import pytest
 from dpprobe.analyses.sites import ANALYSIS, choose_method, list_faults
 from dpprobe.analyses.sites.measure import Pool, _plan_sizes, simulate_sites, train_alone
 from dpprobe.analyses.sites.options import SimulatedSitesOptions
-from dpprobe.analyses.sites.show import list_notes, make_sites_table, make_table, plot_sites
+from dpprobe.analyses.sites.show import list_notes, make_sites_table, plot_sites, sites_table
 from dpprobe.analyses.sites.sites_record import SitesRecord
 from dpprobe.analyses.sites.split_units import split_units
 from dpprobe.features.feature_store import FeatureStore
@@ -91,7 +91,7 @@ def test_the_order_is_alone_averaged_secure_sums_pooled(
     equal, skewed = record.cells
     assert equal.together == skewed.together
     assert equal.alone != skewed.alone
-    assert make_table([record]).rows[0][3].text == ("300" if unit == "image" else "150")
+    assert sites_table([record]).rows[0][3].text == ("300" if unit == "image" else "150")
 
 
 @pytest.mark.parametrize("split", ["equal", "labels"])

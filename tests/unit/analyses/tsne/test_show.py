@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
@@ -18,7 +17,7 @@ from tests.support.figures import legend_words, read_words, save_bytes, write_em
 
 def test_tsne_figure_names_classes_and_says_what_it_keeps(tmp_path: Path) -> None:
     path = write_embedding(tmp_path / "e.parquet", classes=10)
-    figure = tsne_figure(path, title="digits, pixels")
+    figure: Any = tsne_figure(path, title="digits, pixels")
     words = read_words(figure)
     assert "digits, pixels" in words
     assert "PCA (50) 97%, t-SNE 61%" in words
@@ -46,6 +45,11 @@ def test_many_classes_share_a_colour_bar(tmp_path: Path) -> None:
     words = read_words(tsne_figure(path))
     assert "class index (of 21)" in words
     assert "class 3" not in words
+    for classes in (3, 25):
+        path = write_embedding(tmp_path / "e.parquet", classes=classes, legend="positive labels")
+        words = read_words(tsne_figure(path))
+        assert "positive labels" in words
+        assert "class index" not in words
 
 
 def test_an_embedding_without_points_shows_its_note(tmp_path: Path) -> None:
@@ -54,7 +58,7 @@ def test_an_embedding_without_points_shows_its_note(tmp_path: Path) -> None:
         tmp_path / "e.parquet", classes=2, rows=0, method=None, note=note, perplexity=None,
         pca_agreement=None, tsne_agreement=None, components=None, neighbours=None,
     )  # fmt: skip
-    figure = tsne_figure(path, title="digits, pixels")
+    figure: Any = tsne_figure(path, title="digits, pixels")
     words = read_words(figure)
     assert note in words
     assert "digits, pixels" in words
@@ -62,16 +66,8 @@ def test_an_embedding_without_points_shows_its_note(tmp_path: Path) -> None:
     save_bytes(figure, tmp_path / "a")
 
 
-@pytest.mark.parametrize("classes", [3, 25])
-def test_class_colours_that_are_no_class_are_named(tmp_path: Path, classes: int) -> None:
-    path = write_embedding(tmp_path / "e.parquet", classes=classes, legend="positive labels")
-    words = read_words(tsne_figure(path))
-    assert "positive labels" in words
-    assert "class index" not in words
-
-
 def test_classes_after_the_tenth_are_triangles(tmp_path: Path) -> None:
-    figure = tsne_figure(write_embedding(tmp_path / "e.parquet", classes=12))
+    figure: Any = tsne_figure(write_embedding(tmp_path / "e.parquet", classes=12))
     (axes,) = figure.get_axes()
     (points,) = axes.collections
     faces: Any = points.get_facecolor()
@@ -97,7 +93,7 @@ def test_the_grid_of_embeddings_says_what_it_shows(tmp_path: Path) -> None:
         for backbone, kept in (("clip", 0.614), ("vit", 0.5))
     }
     del embeddings["many", "vit"]
-    figure = tsne_grid(embeddings, split="train")
+    figure: Any = tsne_grid(embeddings, split="train")
     titles = [axes.get_title(loc="left") or axes.get_title() for axes in figure.axes]
     assert [title for title in titles if title] == ["clip, 61%", "vit, 50%", "clip, 61%"]
     assert [axes.get_ylabel() for axes in figure.axes if axes.get_ylabel()] == [

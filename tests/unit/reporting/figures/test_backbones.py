@@ -24,7 +24,7 @@ LONG = "a_hospital_with_a_very_long_name_of_sixty_characters_or_more"
 
 def test_each_backbone_has_its_best_with_and_without_privacy_and_the_gap(tmp_path: Path) -> None:
     cells = compared_cells(tmp_path)
-    figure = backbone_figure(cells, dataset="digits")
+    figure: Any = backbone_figure(cells, dataset="digits")
     (axes,) = figure.axes
     drawn = sorted(float(bar.lines[0].get_ydata()[0]) for bar in axes.containers)
     best = [
@@ -41,7 +41,7 @@ def test_each_backbone_has_its_best_with_and_without_privacy_and_the_gap(tmp_pat
 
 def test_a_paper_s_models_stand_beside_them_with_their_best_numbers(tmp_path: Path) -> None:
     cells = compared_cells(tmp_path)
-    figure = backbone_figure(
+    figure: Any = backbone_figure(
         cells, dataset="mine", published=published.read_published(), name="imagenet"
     )
     (axes,) = figure.axes
@@ -70,9 +70,7 @@ def _timm(size: int | None, **changes: Any) -> dict[str, Any]:
     return {"family": "timm", "model": "vit", "preprocessing": preprocessing}
 
 
-def test_resolutions_are_those_of_the_features_and_one_method_is_drawn(
-    tmp_path: Path,
-) -> None:
+def test_resolutions_are_those_of_the_features_and_one_method_is_drawn(tmp_path: Path) -> None:
     cells = compared_cells(tmp_path, backbones=["native", "b256", "other"])
     backbones = {
         "native": _timm(None),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ from tests.support.figures import (
 
 
 def test_accuracy_figure_is_two_files_that_can_be_opened(tmp_path: Path) -> None:
-    figure = epsilon_accuracy(write_summary(tmp_path))
+    figure: Any = epsilon_accuracy(write_summary(tmp_path))
     save_bytes(figure, tmp_path / "a")
     with Image.open(tmp_path / "a.png") as image:
         assert image.size == (1440, 860)
@@ -106,7 +107,7 @@ def test_with_one_backbone_methods_have_the_colours(tmp_path: Path) -> None:
     )
     colours = [to_hex(line.get_color()) for line in axes.get_lines()]
     assert len(set(colours)) == 10
-    figure = axes.get_figure()
+    figure: Any = axes.get_figure()
     assert figure is not None
     texts = legend_words(figure)
     assert texts[:2] == ["Backbone", "a"]
@@ -168,7 +169,7 @@ def test_the_axis_names_the_metric_that_is_drawn(tmp_path: Path) -> None:
 def test_many_methods_look_different_and_fit(tmp_path: Path) -> None:
     methods = [f"method_{index:02}" for index in range(27)]
     summary = write_summary(tmp_path, backbones=("pixels",), methods=methods, epsilons=("1", "8"))
-    figure = epsilon_accuracy(summary)
+    figure: Any = epsilon_accuracy(summary)
     looks = {
         (line.get_color(), line.get_linestyle(), line.get_marker())
         for line in figure.axes[0].get_lines()
@@ -233,6 +234,6 @@ def test_options_that_nothing_priced_are_marked(tmp_path: Path) -> None:
     cells.append(write_cell(tmp_path, method="nonprivate", epsilon="inf"))
     summary = tmp_path / "digits.parquet"
     summarise_cells(cells, summary, study="study")
-    figure = epsilon_accuracy(summary)
+    figure: Any = epsilon_accuracy(summary)
     assert {"found †", "sgd"} <= set(legend_words(figure))
     assert "\n† " in read_words(figure)

@@ -8,11 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dpprobe.reporting.figures.datasets import (
-    datasets_figure,
-    delta_figure,
-    real_labels_figure,
-)
+from dpprobe.reporting.figures.datasets import datasets_figure, delta_figure, real_labels_figure
 from dpprobe.results.cell_results import CellResult
 from tests.support.comparison_cells import compared_cells
 

@@ -27,7 +27,7 @@ def test_an_option_is_drawn_from_methods_that_differ_in_it_alone(
     option: str, values: Sequence[Any], places: list[float], texts: list[str], tmp_path: Path
 ) -> None:
     cells = varied_cells(tmp_path, option, values)
-    figure = option_figure(cells, option, dataset="digits")
+    figure: Any = option_figure(cells, option, dataset="digits")
     (axes,) = figure.axes
     assert axes.get_xscale() == "log"
     curves = [line for line in axes.get_lines() if len(line.get_xdata()) == 3]
@@ -50,7 +50,7 @@ def test_of_a_sweep_of_learning_rates_the_best_is_drawn_and_said_to_be(tmp_path:
             write_json(path, read_json(path) | {"head": head, "options": options})
             paths.append(path)
     cells = read_cell_results(paths)
-    figure = option_figure(cells, "optimiser", dataset="digits")
+    figure: Any = option_figure(cells, "optimiser", dataset="digits")
     (axes,) = figure.axes
     assert tick_texts(axes) == ["momentum", "LAMB"]
     (bars,) = axes.containers

@@ -18,7 +18,7 @@ from tests.support.figures import legend_words, save_bytes, write_summary
 def test_published_points_stand_where_they_belong(tmp_path: Path) -> None:
     summary = write_summary(tmp_path)
     results = published.read_published()
-    figure = epsilon_accuracy(summary, published=results, name="cifar10")
+    figure: Any = epsilon_accuracy(summary, published=results, name="cifar10")
     (axes,) = figure.axes
     lines = axes.get_lines()
     circles = [line for line in lines if line.get_markersize() == 9.5]
@@ -54,7 +54,7 @@ def test_a_range_has_a_bar_and_an_inferred_epsilon_a_dashed_circle(tmp_path: Pat
     def drawn(name: str) -> Any:
         return epsilon_accuracy(summary, published=published.read_published(), name=name)
 
-    figure = drawn("imagenet")
+    figure: Any = drawn("imagenet")
     bars = [line for line in figure.axes[0].get_lines() if line.get_marker() == "|"]
     (bar,) = bars
     assert list(bar.get_xdata()) == [math.log10(4), 1.0]
