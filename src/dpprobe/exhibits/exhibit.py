@@ -99,10 +99,10 @@ class Exhibit:
         made in each of `FORMATS`: the group "" has outputs named after the endings, such as `svg`,
         and a group "law" has `law_svg`. A path with an ending is one file, named after its group.
         A tuple of paths makes a list of files. A function of the study may return all this.
-      make: the function that makes it, as "module:function". It returns a figure or a table, or a
-        list of one for each path of `files`; or it writes the files and returns None. Its keyword
-        arguments are the needs that are read. If it asks for them by name, it also gets outputs,
-        `folder` (of the outputs), params, wildcards, `study`, `results` (the folder) and
+      make: the function that makes it, as "module:function". The function returns a figure or a
+        table, or a list of one for each path of `files`; or it writes the files and returns None.
+        Keyword arguments are the needs that are read. On request by name, the function also gets
+        outputs, `folder` (of the outputs), params, wildcards, `study`, `results` (the folder) and
         `published` (the published numbers).
       words: the name of the running job for a person.
       category: in Snakemake's report; None keeps the files out of it.

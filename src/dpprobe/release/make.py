@@ -42,6 +42,7 @@ from dpprobe.artifacts import (
 from dpprobe.data.options import DatasetOptions, Headline
 from dpprobe.errors import ConfigError, DataError, PrivacyError, StoreError, WaitingError
 from dpprobe.features.feature_store import FeatureStore
+from dpprobe.heads.auto import describe_choice, is_undecided
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import check_plan, fit_heads
 from dpprobe.heads.fitted import Heads
@@ -50,10 +51,10 @@ from dpprobe.heads.options import MethodOptions
 from dpprobe.options import resolve_path
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.entropy import SEEDED, Entropy, SystemEntropy
-from dpprobe.privacy.limits import delta_fault
 from dpprobe.privacy.plan import Mechanism, Patients, Plan
-from dpprobe.privacy.risk import nominal_epsilon, read_budget
+from dpprobe.privacy.risk import read_budget
 from dpprobe.privacy.running_sums import Factorisation, RunningSums
+from dpprobe.privacy.target import Target
 from dpprobe.release import bundle as files
 from dpprobe.release.audit_evidence import read_evidence
 from dpprobe.release.bundle import BackboneFacts, BundleFacts, CardFacts, read_bundle
@@ -105,6 +106,7 @@ from dpprobe.sites.exchange import ANOTHER_NAME, Exchange, keep_agreement
 from dpprobe.sites.shared_sums import SharedSums, SumsMissing
 from dpprobe.sites.site_folder import lock_folder, site_folder
 from dpprobe.study.options import EvaluateOptions, ReleaseOptions, SitesOptions
+from dpprobe.study.release_data import public_subsample, release_delta, release_delta_fault
 from dpprobe.study.study import Study
 from dpprobe.study.study_checks import release_faults
 from dpprobe.training.fit_inputs import FitInputs
@@ -232,13 +234,11 @@ class ReleaseTask:
 
     @cached_property
     def method(self) -> MethodOptions:
-        return self.asked_method.resolve_choice(self.facts).for_release()
+        return self.asked_method.resolve_choice(self.facts, exact=True)
 
     @cached_property
     def facts(self) -> DataFacts:
-        return self.inputs.read_facts(
-            epsilon=nominal_epsilon(self.options.token, self.delta), delta=self.delta
-        )
+        return self.inputs.read_facts(self.target)
 
     def _facts_by_backbone(self) -> dict[str, DataFacts]:
         """Returns name, weights and preprocessing of each backbone with features of the dataset."""
@@ -308,7 +308,6 @@ class ReleaseTask:
         """Returns the terms that must be equal at all sites, named as an error names them."""
         store = self.stores[0]
         method = self.asked_method
-        options = method.for_release() if not method.is_undecided else method
         evaluate, calibrate, monitor = (
             each and each.model_dump(mode="json")
             for each in (self.options.evaluate, self.options.calibrate, self.options.monitor)
@@ -323,14 +322,14 @@ class ReleaseTask:
             "dimension": store.dimension,
             "unit of privacy": self.unit,
             "backbone": hash_value(self._backbone_facts()),
-            "method": published_options(options),
+            "method": published_options(method),
             "public files": [sha256_file(Path(path)) for path in method.input_files()],
             "epsilon": self.options.token,
             "delta": self.delta,
             "accountant": self.study.accountant,
             "version of dpprobe": code_version(),
-            "split rule": self.dataset.split_rule(),
-            "subsample": self.dataset.public_subsample(),
+            "split rule": self.dataset.public_split().rule,
+            "subsample": public_subsample(self.dataset),
             "cohort": self.options.cohort,
             "horizon": self.options.horizon,
             "images per patient": self.study.dataset_patients(self.options.dataset),
@@ -396,26 +395,28 @@ class ReleaseTask:
 
     @cached_property
     def delta(self) -> float:
-        return self.study.release_delta(self.name)
+        return release_delta(self.study, self.name)
 
     @property
     def metric(self) -> Headline:
         """The published test metric, never the dataset's: that may follow from labels."""
         return self.options.evaluate.published if self.options.evaluate else "accuracy"
 
-    @cached_property
-    def plan(self) -> Plan:
+    @property
+    def target(self) -> Target:
         patients = self.study.dataset_patients(self.options.dataset)
-        plan = plan_method(
-            self.method,
+        return Target(
             n=self.inputs.n,
+            unit=self.inputs.unit,
             epsilon=read_budget(self.options.token),
             delta=self.delta,
             accountant=self.study.accountant,
-            cache=self.cache,
-            unit=self.inputs.unit,
-            patients=Patients(images=patients["images"]) if patients else None,
+            patients=Patients(**patients) if patients else None,
         )
+
+    @cached_property
+    def plan(self) -> Plan:
+        plan = plan_method(self.method, self.target, cache=self.cache)
         check_plan(self.method, plan)
         check_price(plan)
         return self._price_shares(plan)
@@ -463,18 +464,15 @@ class ReleaseTask:
         return plan if self.site is None else self.site.price_shares(plan)
 
     def _plan_test(self, mechanisms: tuple[Mechanism, ...], epsilon: float) -> Plan:
-        plan = calibrate(
-            mechanisms,
+        target = Target(
             n=self._own_test_n if self.agreement is None else self.agreement.test_n,
+            unit=self.unit,
             epsilon=epsilon,
             delta=self.delta,
             accountant="pld",  # exact, and what `verify` uses: nothing here samples
-            cache=self.cache,
-            unit=self.unit,
         )
+        plan = calibrate(mechanisms, target, cache=self.cache)
         check_price(plan)
-        if fault := delta_fault(plan.delta, plan.n, unit=plan.unit):
-            raise PrivacyError(f"release {self.name}: test {plan.unit}s: {fault}")
         return self._price_shares(plan)
 
     def _hash_data(self) -> str:
@@ -492,7 +490,7 @@ class ReleaseTask:
             "unit": self.unit,
             "delta": self.delta,
             "accountant": self.study.accountant,
-            "split": self.dataset.split_key(),
+            "split": self.dataset.public_split().key,
         }
         return hash_value(options)
 
@@ -532,16 +530,16 @@ class ReleaseTask:
                 "names of units are compared with other datasets, not images",
                 self.name, self.ledger.path.parent,
             )  # fmt: skip
-        named = self.dataset.names_rows()
+        named = self.dataset.public_split().names_rows
         names = {store.split: store.units or store.ids for store in self.stores if named}
         return Units(names=names, tables=tables)
 
     def _ledger_split(self) -> str:
         """Returns a key that two releases share only if each unit is on the same side in both."""
-        key = self.dataset.split_key()
-        if self.dataset.split_follows_names():
-            return key
-        return f"{key}, data {self.stores[0].dataset_fingerprint}"
+        split = self.dataset.public_split()
+        if split.follows_names:
+            return split.key
+        return f"{split.key}, data {self.stores[0].dataset_fingerprint}"
 
     # the remains of an earlier run
 
@@ -688,7 +686,7 @@ class ReleaseTask:
     def make_release(self) -> None:
         """Checks, books, trains, packs and publishes."""
         self._check_study()
-        if fault := self.study.release_delta_fault(self.name, self.plan.n):
+        if fault := release_delta_fault(self.study, self.name, self.plan.n):
             raise PrivacyError(fault)
         if self.plan.patients is not None:
             self.inputs.check_patients(self.plan.patients.images)
@@ -697,7 +695,7 @@ class ReleaseTask:
         if self.options.evaluate:
             check_metric(self.name, self.metric, self.stores[0].labels)
         evidence = read_evidence(self.audit, self.plan) if self.audit else None
-        late = any(method.is_undecided for method in self.study.methods.values())
+        late = any(map(is_undecided, self.study.methods.values()))
         choice = choice_block(
             self.study,
             dataset=self.options.dataset,
@@ -961,7 +959,7 @@ class ReleaseTask:
             metric=self.metric,
             link=self.method.link_on(features.multi_label),
             composition=composition_words(
-                self.plan, self.test_plan, split=self.dataset.split_rule()
+                self.plan, self.test_plan, split=self.dataset.public_split().rule
             ),
             calibration=calibration,
             keep_counts=self.options.calibrate is not None,
@@ -1010,8 +1008,8 @@ class ReleaseTask:
                 entry=entry.number, unit=self.unit, delta=self.delta
             ),
             evidence=evidence,
-            subsample=self.dataset.public_subsample(),
-            chosen_from=self.method.chosen_from(self.facts),
+            subsample=public_subsample(self.dataset),
+            chosen_from=describe_choice(self.method, self.facts),
             parts=facts.hash_parts(),
             calibration=calibration,
             predecessor=self.predecessor,

@@ -144,7 +144,7 @@ def numbers_table(grid: Grid) -> Table:
     """Makes the table for programs: numbers with three decimals, the ends of intervals apart.
 
     If an unpriced search chose a method's options, a column "unpriced" is true at each epsilon that
-    is not kept. If a delta is above 1/n, a column "delta above 1/n" follows that of delta.
+    is not kept. If a delta is above 1/n, a column "delta above 1/n" follows the column of delta.
     """
     named, unpriced = _names_metrics(grid), grid.unpriced
     marked = ["delta above 1/n"] if grid.above else []

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 from dpprobe.errors import DataError
+from dpprobe.heads.auto import describe_choice
 from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.plan import Plan
 from dpprobe.release.bundle import CARD_FILE, FACTS_FILE, PAGE_FILE, STATEMENT_FILE, BundleFacts
@@ -47,7 +48,7 @@ def check_words(
         ledger=values["ledger"],
         evidence=values["evidence"],
         subsample=_subsample(values),
-        chosen_from=options.chosen_from(data_facts(plan, facts)),
+        chosen_from=describe_choice(options, data_facts(plan, facts)),
         parts=values.get("parts", {}),
         calibration=values.get("calibration"),
         predecessor=values.get("predecessor"),
