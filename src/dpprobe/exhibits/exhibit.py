@@ -101,8 +101,8 @@ class Exhibit:
         A tuple of paths makes a list of files. A function of the study may return all this.
       make: the function that makes it, as "module:function". The function returns a figure or a
         table, or a list of one for each path of `files`; or it writes the files and returns None.
-        Keyword arguments are the needs that are read. On request by name, the function also gets
-        outputs, `folder` (of the outputs), params, wildcards, `study`, `results` (the folder) and
+        Keyword arguments are the needs that are read. Further ones are given if the function asks
+        for them: outputs, their `folder`, params, wildcards, `study`, `results` (the folder) and
         `published` (the published numbers).
       words: the name of the running job for a person.
       category: in Snakemake's report; None keeps the files out of it.
@@ -165,7 +165,7 @@ class Exhibit:
         groups = self._groups(study)
         return [output for group, paths in groups.items() for output in self._outputs(group, paths)]
 
-    def stems(self, study: Study | None) -> list[str]:
+    def list_stems(self, study: Study | None) -> list[str]:
         """Lists the paths of `files`, in their order."""
         groups = self._groups(study).values()
         return [stem for paths in groups for stem in _as_tuple(paths)]

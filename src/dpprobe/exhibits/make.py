@@ -74,7 +74,9 @@ def make_exhibit(
         made = make(**given, **read_needs(exhibit.needs, inputs))
         if made is None:  # it has written its files
             return
-        stems = [f"{offered[RESULTS]}/{stem.format(**wildcards)}" for stem in exhibit.stems(study)]
+        stems = [
+            f"{offered[RESULTS]}/{stem.format(**wildcards)}" for stem in exhibit.list_stems(study)
+        ]
         for stem, item in zip(stems, made if isinstance(made, list) else [made], strict=True):
             for ending in FORMATS[exhibit.kind]:
                 save(item, Path(f"{stem}.{ending}"))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dpprobe.analyses.fairness.fairness_record import FairnessRecord
 from dpprobe.analyses.fairness.fairness_section import make_section
-from dpprobe.analyses.fairness.fairness_table import make_fairness_table
+from dpprobe.analyses.fairness.fairness_table import make_fairness_table, stands_apart
 from dpprobe.analyses.fairness.show import gap_figure, quality_figure
 from dpprobe.exhibits.tables import save_table
 from tests.support.fairness_records import APART, gap_of, write_fairness
@@ -64,7 +64,7 @@ def test_narrower_gaps_are_counted_too(tmp_path: Path) -> None:
     path = write_fairness(tmp_path, gap=APART | narrower)
     (part,) = make_section([path], section_page("digits"))
     assert [(row["larger"], row["smaller"]) for row in part["summary"]] == [(0, 2)] * 2
-    assert all(row["apart"] for row in part["gaps"])
+    assert all(stands_apart(gap) for *_, gap in part["gaps"])
 
 
 def test_without_a_reference_nothing_is_said_of_differences(made: Made) -> None:
