@@ -100,10 +100,10 @@ class Exhibit:
         and a group "law" has `law_svg`. A path with an ending is one file, named after its group.
         A tuple of paths makes a list of files. A function of the study may return all this.
       make: the function that makes it, as "module:function". The function returns a figure or a
-        table, or a list of one for each path of `files`; or it writes the files and returns None.
-        Keyword arguments are the needs that are read. Further ones are given if the function asks
-        for them: outputs, their `folder`, params, wildcards, `study`, `results` (the folder) and
-        `published` (the published numbers).
+        table, or a list of one for each path of `files`. A function that returns None writes the
+        files itself. Arguments are the needs that are read. A function may also ask by name
+        for outputs, `folder` (of the outputs), params, wildcards, `study`, `results` (the folder)
+        and `published` (the published numbers).
       words: the name of the running job for a person.
       category: in Snakemake's report; None keeps the files out of it.
       caption: the file below `resources/captions`, for all files or by the name of their group; by
