@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from dpprobe.artifacts import canonical_json
 from dpprobe.exhibits.published import Number, PrintedTable, Published
-from dpprobe.exhibits.tables import TableCell, make_row, mean_cell, write_markdown
-from dpprobe.reporting.paper_tables.common import epsilon_cell, make_table
+from dpprobe.exhibits.tables import TableCell, make_row, make_table, mean_cell, write_markdown
+from dpprobe.reporting.paper_tables.common import epsilon_cell
 from dpprobe.study import catalog
 from dpprobe.study.ablations import keep_unique
 from dpprobe.study.run_command import run_words
