@@ -38,12 +38,12 @@ from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.entropy import SystemEntropy
-from dpprobe.release.calibration import Calibration, SetRule
-from dpprobe.release.calibration_release import (
+from dpprobe.release.parts.calibration.measure import (
     calibrate_head,
     calibration_mechanisms,
     check_calibration_size,
 )
+from dpprobe.release.probabilities import Calibration, SetRule
 from dpprobe.results.unit_counts import row_weights
 from dpprobe.training.job_features import JobFeatures
 

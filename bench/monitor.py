@@ -40,9 +40,14 @@ from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.entropy import SystemEntropy
 from dpprobe.privacy.plan import Plan
-from dpprobe.release import monitor
-from dpprobe.release.monitor import UNUSUAL, Watch, find_directions, measure_unusualness
-from dpprobe.release.monitor_release import monitor_head, monitor_mechanisms
+from dpprobe.release.parts.monitor import compare_images as monitor
+from dpprobe.release.parts.monitor.compare_images import (
+    UNUSUAL,
+    Watch,
+    find_directions,
+    measure_unusualness,
+)
+from dpprobe.release.parts.monitor.measure import monitor_head, monitor_mechanisms
 from dpprobe.training.job_features import JobFeatures
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -19,7 +19,7 @@ from dpprobe.options import NAME_PATTERN
 from dpprobe.release.bundle import BackboneFacts, BundleFacts, CardFacts
 from dpprobe.release.leak_check import check_published
 from dpprobe.release.packing import describe_head, pack_head
-from dpprobe.release.release_choice_price import choice_words
+from dpprobe.release.parts.choice.measure import choice_words
 from dpprobe.release.release_statement import release_statement
 from dpprobe.release.signing import read_private_key
 from dpprobe.versions import code_version
@@ -40,9 +40,10 @@ def state_release(fit: Fit, facts: BundleFacts | None = None) -> dict[str, Any]:
         study=STUDY,
         public_data=facts.backbone.public_data if facts else _UNNAMED,
         file_hashes=fit.file_hashes,
-        evaluation=None,
-        choice={"cells": 0, "epsilon": None, "words": choice_words(0, None)},
-        ledger=fit.spent.to_block(entry=fit.entry, unit=fit.plan.unit, delta=fit.plan.delta),
+        blocks={
+            "choice": {"cells": 0, "epsilon": None, "words": choice_words(0, None)},
+            "ledger": fit.spent.to_block(entry=fit.entry, unit=fit.plan.unit, delta=fit.plan.delta),
+        },
         chosen_from=fit.method.chosen_from(fit.facts),
         parts=facts.hash_parts() if facts else None,
     )

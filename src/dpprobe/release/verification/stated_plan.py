@@ -15,7 +15,7 @@ from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPS
 from dpprobe.privacy.plan import Mechanism, Patients, Plan, Selection, require_gaussian
 from dpprobe.privacy.risk import list_risk_faults
 from dpprobe.release.bundle import STATEMENT_FILE
-from dpprobe.release.verification.stated import (
+from dpprobe.release.stated_values import (
     Values,
     read_json,
     read_real,
