@@ -14,7 +14,8 @@ help:
 	@echo "make slurm-test  run the tests of a real Slurm of one node, as root"
 	@echo "make check    lint, formatting, types, workflow lint, prose"
 	@echo "make format   format code and rules"
-	@echo "make schema   regenerate workflow/schemas, docs/options.md, docs/python-reference.md and the table of docs/attack-model.md"
+	@echo "make schema   regenerate what is written from code: workflow/schemas, docs/options.md, docs/python-reference.md,"
+	@echo "              the table of docs/attack-model.md, the options of docs/methods and the picture of the pipeline"
 	@echo "make screenshots  make the pictures of README and docs/tracking.md again, in Chromium"
 	@echo "make docs     build the docs site, build/site/index.html, and check its links"
 	@echo "make wheel    build dist/dpprobe-*.whl, which has the workflow too: dpprobe run"
@@ -80,6 +81,8 @@ schema: $(READY)
 	$(BIN)/python bench/options_page.py
 	$(BIN)/python bench/entries.py
 	$(BIN)/python bench/reference_page.py
+	$(BIN)/python bench/method_cards.py
+	$(BIN)/python bench/pipeline_picture.py
 
 screenshots: $(READY)
 	@$(BIN)/python -m tests.browser.screenshots

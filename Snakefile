@@ -11,19 +11,19 @@ from snakemake.utils import min_version
 
 min_version("9.14.8")  # earlier releases lose defaults in jobs run elsewhere
 
-# Each job reads all rules, which stay: looking for garbage among them costs more than it finds.
+# Each job reads all rules and keeps them: collecting garbage costs more than it frees.
 gc.set_threshold(100_000)
 
 
 # A study given with --configfile replaces the default one. Snakemake would merge the two
-# (snakemake/snakemake#730), and a study of one dataset would silently train on the default's as well.
+# (snakemake/snakemake#730), and a study of one dataset would silently train on the default dataset as well.
 if not workflow.overwrite_configfiles:
 
     configfile: "config.yaml"
 
 
-# Of every rule, for `--sdm apptainer`; docs/cluster.md says how the image is made. Snakemake refuses a path with spaces,
-# also where nothing looks at it.
+# The image of every rule for `--sdm apptainer`; docs/cluster.md says how to build the image. Snakemake refuses a path
+# with spaces even if no job uses the image.
 IMAGE = os.environ.get("DPPROBE_IMAGE", f"{workflow.basedir}/dpprobe.sif")
 if IMAGE.split() == [IMAGE] or (
     DeploymentMethod.APPTAINER in workflow.deployment_settings.deployment_method
@@ -58,6 +58,7 @@ include: "workflow/rules/tracking.smk"
 
 
 rule all:
+    """The whole study: data, features, heads, analyses, tables, figures, report and MLflow runs."""
     input:
         rules.data.input,
         rules.features.input,

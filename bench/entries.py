@@ -29,11 +29,11 @@ WAYS = {
     "`dpprobe.audit` (made-up rows)": "estimator/public_functions.py:audit",
 }
 CHECKS = {
-    "public files and their rows": {"check_public"},
+    "public files and their rows": {"check_rows"},
     "files are those that were checked": {"require_files"},
     "plan fits the method and n": {"check_plan", "checked_mechanism"},
-    "ε computed again": {"check_price", "check_prices"},
-    "δ below 1/n": {"delta_fault", "release_delta_fault"},
+    "ε computed again": {"check_price"},
+    "δ below 1/n": {"release_delta_fault", "_describe_facts"},
     "ledger": {"book_fit", "book_release"},
 }
 

@@ -34,8 +34,7 @@ from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import cell_seed
 from peers import Run, Task
 from peers.remote import ONE_THREAD, Remote
-from report import CASES, EXACT, FIVE, OURS, SECOND_ORDER, SETS, STREAMED, Key, Shape
-from streamed import streamed
+from report import CASES, EXACT, FIVE, OURS, SECOND_ORDER, SETS, Key, Shape
 
 RESULTS = Path(__file__).resolve().parent / "results" / "heads.md"
 PARTS = ("batch32", "batch4096", "full", "second", "memory")
@@ -245,11 +244,6 @@ def all_engines(
             batch = setting.batch(case)
             products = limits.products(setting.clock, setting.features, batch, shape.classes)
             yield key("products"), products
-            if setting.clock.device == "cpu":
-                yield (
-                    key(STREAMED),
-                    streamed(setting.clock, setting.features, batch, shape.classes),
-                )
         if "second" in options.parts:
             for name, engine in limits.second_order(setting.clock, setting.features).items():
                 yield Key(setting.name, "second", name), engine

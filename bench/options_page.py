@@ -15,11 +15,18 @@ INTRODUCTION = """\
 # All options of a study
 
 This page answers: which keys may a study have, with which values and defaults? `make schema` writes
-it. [The study](configuration.md) explains the keys; [cards](methods/README.md) have those of heads.
+it. [The study](configuration.md) explains the keys.
 """
 # Keys whose blocks come in several kinds -> the key that names the kind, and the page to read.
-KINDS = {"datasets": ("source", "data.md"), "backbones": ("family", "features.md")}
-ELSEWHERE = {"methods": "[head](methods/README.md)", "public_datasets": "[dataset](#datasets)"}
+KINDS = {
+    "datasets": ("source", "data.md"),
+    "backbones": ("family", "features.md"),
+    "methods": ("head", "methods/README.md"),
+}
+ELSEWHERE = {
+    "public_datasets": "by name: [dataset](#datasets)",
+    "normalize": "[kind](configuration.md#normalisation)",
+}
 SIGNS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 TYPES = {"integer": "whole number", "boolean": "`true`, `false`", "object": "mapping"}
 Schema = Mapping[str, Any]
@@ -36,20 +43,23 @@ def options_page() -> str:
         of_kind = [name for name, title in titles.items() if title.startswith(f"`{kind}: ")]
         first, *others = (blocks[name]["properties"] for name in of_kind)
         keys = {k: v for k, v in first.items() if all(v == each.get(k) for each in others)}
-        text = f"Keys of every {kind}, explained in [{page}]({page})."
+        what = f"Keys of every {kind}, explained" if keys else "Explained"
+        text = f"{what} in [{page}]({page})."
         general[key], blocks[key] = f"`{key}`", {"description": text, "properties": keys}
         shared |= {name: {*keys, kind} for name in of_kind}
     sections = []
     for name, title in (general | titles).items():
         block = blocks.get(name, schema)
-        table = "| key | value | default | meaning |\n|---|---|---|---|\n"
+        head, table = "| key | value | default | meaning |\n|---|---|---|---|\n", ""
         for key, option in block["properties"].items():
             if key not in shared.get(name, ()):
                 required = key in block.get("required", ())
                 default = "required" if required else _spelt(option.get("default"))
                 text = _summary(option, blocks)
                 table += f"| `{key}` | {_value(key, option, titles)} | {default} | {text} |\n"
-        sections.append(f"## {title}\n\n{_summary(block, blocks)}\n\n{table}")
+        sections.append(f"## {title}\n\n{_summary(block, blocks)}\n")
+        if table:
+            sections.append(head + table)
     return "\n".join([INTRODUCTION, *sections])
 
 
@@ -74,8 +84,10 @@ def _summary(option: Schema, blocks: Schema) -> str:
 
 
 def _value(key: str, option: Schema, titles: Mapping[str, str]) -> str:
-    if key in (*ELSEWHERE, *KINDS, "releases"):
-        return f"by name: {ELSEWHERE.get(key, f'[`{key}`](#{key})')}"
+    if key in ELSEWHERE:
+        return ELSEWHERE[key]
+    if key == "releases" or (key in KINDS and "additionalProperties" in option):
+        return f"by name: [`{key}`](#{key})"
     if title := titles.get(option.get("$ref", "").rpartition("/")[2]):
         return f"[{title}](#{re.sub(r'[^a-z0-9_ -]', '', title.lower()).replace(' ', '-')})"
     match option:
@@ -91,8 +103,10 @@ def _value(key: str, option: Schema, titles: Mapping[str, str]) -> str:
 
 
 def _spelt(value: Any) -> str:
+    if isinstance(value, dict):
+        value = value.get("kind")
     text = value if isinstance(value, str) and value else json.dumps(value)
-    return "" if value is None or isinstance(value, dict) else f"`{text}`"
+    return "" if value is None else f"`{text}`"
 
 
 if __name__ == "__main__":

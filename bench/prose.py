@@ -1,4 +1,4 @@
-"""Lints prose in pages and code with proselint and the rules of bench/prose.yaml.
+"""Lints prose in pages, code, rules and profiles with proselint and the rules of bench/prose.yaml.
 
 Reads docstrings, comments, descriptions of options and commands, and messages of raised errors.
 tests/stored/prose.json counts the findings that a file may still have by rule. `--renew` lowers
@@ -28,7 +28,10 @@ ROOT = Path(__file__).resolve().parents[1]
 RULES = yaml.safe_load((ROOT / "bench/prose.yaml").read_text(encoding="utf-8"))
 ALLOWED = ROOT / "tests/stored/prose.json"
 GENERATED = {ROOT / "docs/options.md"}  # its sentences are those of the code
-FILES = ("*.md", "docs/**/*.md", "src/**/*.py", "scripts/**/*.py", "bench/**/*.py")
+FILES = (
+    "*.md", "docs/**/*.md", "src/**/*.py", "scripts/**/*.py", "bench/**/*.py", "Snakefile",
+    "workflow/**/*.smk", "profiles/**/*.py", "profiles/**/*.yaml",
+)  # fmt: skip
 # Ends of sentences: blank lines, cells, entries of lists, headings, full stops.
 END = re.compile(r"\n\s*\n|\||\n\s*(?:[-*#]+|\d+\.|[\w, `*\[\]]+:)\s|(?<=[.!?])\s+(?=[A-Z`\"(*\[])")
 QUOTES = CheckFlags(allow_quotes=True)
@@ -47,7 +50,9 @@ def read_page(path: Path) -> Iterator[tuple[int, str]]:
 def read_code(path: Path) -> Iterator[tuple[int, str]]:
     """Yields docstrings, descriptions, messages of raised errors, and blocks of comments."""
     source = path.read_text(encoding="utf-8")
-    for node in ast.walk(ast.parse(source)):
+    for match in re.finditer(r'"""(.+?)"""', source if path.suffix != ".py" else "", re.DOTALL):
+        yield source.count("\n", 0, match.start()) + 1, match[1]
+    for node in ast.walk(ast.parse(source if path.suffix == ".py" else "")):
         match node:
             case ast.Expr(value=ast.Constant(value=str(text))):  # a docstring
                 yield node.lineno, re.sub(r"(?m)^ {12}.*$", "", text)
@@ -98,7 +103,7 @@ def make_checks() -> list[Check]:
 
 def find_faults(path: Path, config: Config) -> Iterator[tuple[str, str]]:
     """Yields the rule and the description of each fault of a file."""
-    pieces = sorted(read_code(path) if path.suffix == ".py" else read_page(path))
+    pieces = sorted(read_page(path) if path.suffix == ".md" else read_code(path))
     starts = [*accumulate((len(text) + 2 for _, text in pieces), initial=1)]
     whole = "\n\n".join(text for _, text in pieces) + "\n"  # none would be read from the path
     whole = re.sub(r"`[^`]+`", lambda match: re.sub(r"[^\n]", "X", match[0]), whole)

@@ -36,7 +36,6 @@ SETS = {"A": Shape(50_000, 768, 10), "B": Shape(50_000, 2048, 100)}
 CASES: dict[str, int | None] = {"batch32": 32, "batch4096": 4096, "full": None}
 TITLES = {"batch32": "batch 32", "batch4096": "batch 4096", "full": "full batch"}
 OURS, FIVE = "dpprobe", "dpprobe, five seeds"
-STREAMED = "rows from memory"
 EXACT = "dpprobe, engine: exact"
 SECOND_ORDER: dict[str, dict[str, Any]] = {
     "least_squares": {"head": "least_squares"},
@@ -227,7 +226,7 @@ def limit(engines: Engines) -> list[str]:
         rows.append(
             f"| {name}, {TITLES[case]} | {parts['products'] / least:.2f} | "
             f"{parts['noise'] / least:.2f} | {gather} | "
-            f"{from_memory(engines, name, case, parts)} | **{number(time / least)}** | {ratio} |"
+            f"**{number(time / least)}** | {ratio} |"
         )
     if not rows:
         return []
@@ -235,28 +234,15 @@ def limit(engines: Engines) -> list[str]:
         *(f"- {text}" for text in rates(engines)),
         "",
         "The limit of a step is its two products and its noise, at the fastest of these rates; "
-        "fetching a batch's rows (in units of the limit) can hide behind them. How well it can is "
-        "measured: a plain loop reads each row once, fetches the next ones, and multiplies "
-        "registers as often as the products do. That, or the products where they take longer, and "
-        "the noise is the limit with the memory in it (in units of the limit). The last column "
+        "fetching a batch's rows (in units of the limit) can hide behind them. The last column "
         "takes the products in their own shapes, in the fastest of nine forms of torch and NumPy. "
         "[step_parts.md](step_parts.md) has the cost of each part of a step, and their sum.",
         "",
-        "| | products | noise | (rows fetched) | limit with the memory | "
+        "| | products | noise | (rows fetched) | "
         "dpprobe, times the limit | dpprobe, times its products |",
-        "|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|",
         *rows,
     ]
-
-
-def from_memory(engines: Engines, name: str, case: str, parts: Mapping[str, float]) -> str:
-    """The limit of a step whose rows come from memory, and our time over it."""
-    streamed = engines.get(Key(name, case, STREAMED))
-    if streamed is None:
-        return "-"
-    least = max(streamed.fastest, parts["products"]) + parts["noise"]
-    ours = engines[Key(name, case, OURS)].median / least
-    return f"{number(least / (parts['products'] + parts['noise']))}; dpprobe {number(ours)} of it"
 
 
 def units(engines: Engines, name: str) -> dict[str, float]:

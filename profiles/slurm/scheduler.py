@@ -15,7 +15,7 @@ from typing import Any
 
 STATE = Path(".snakemake/slurm")
 COMMAND_TIMEOUT = 60
-# What a terminal, an administrator or Slurm sends to every process of a run.
+# The signals that a terminal, an administrator or Slurm sends to every process of a run.
 SIGNALS = frozenset({signal.SIGINT, signal.SIGHUP, signal.SIGTERM})
 # Begins the comment of each of our jobs, which says who submitted it and what work it does.
 MARK = "dpprobe"
@@ -29,8 +29,8 @@ ALIVE = frozenset(
         "REVOKED",
     }
 )  # fmt: skip
-# Our own, for jobs that stay in the queue for ever: one that its node could not start is
-# held, one that asks for what there never is waits.
+# Our own states for jobs that stay in the queue for ever. Slurm holds a job that its node could not
+# start, and lets a job wait that requests what no node has.
 LAUNCH_FAILED = "LAUNCH_FAILED"
 IMPOSSIBLE = "IMPOSSIBLE"
 STUCK = frozenset({LAUNCH_FAILED, IMPOSSIBLE, "SPECIAL_EXIT"})
@@ -49,7 +49,7 @@ TRANSIENT = re.compile(
     "protocol authentication|configuration source|fetch_config|resolve|MaxSubmitJob",
     re.IGNORECASE,
 )
-# Of these, the limits: others' jobs, or one's own, must end first, however long they take.
+# The limits among these errors: other jobs must end first, however long they take.
 LIMIT = re.compile(r"\w*SubmitJob\w*|job queue full|unable to accept job", re.IGNORECASE)
 # The user's own wishes for what these commands show or do would change what is asked here.
 WISHES = ("SQUEUE_", "SACCT_", "SCANCEL_", "SBATCH_WAIT", "SBATCH_ARRAY")

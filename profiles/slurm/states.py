@@ -1,11 +1,15 @@
 """Finds out what has become of a job: running, success or failed.
 
-Asked in this order, the first that knows decides: the exit code that the job itself wrote; one
-squeue for all jobs, kept for a few seconds; sacct, where there is an accounting database, of how it
-ended. So it needs neither a database nor a long MinJobAge. While slurmctld is away a job counts as
-running. A job that nobody knows for a minute has failed, and so has one that Slurm can never start:
-it is cancelled, for it must not run beside the next attempt. Why a job failed, and where its log
-is, goes to standard error.
+The first source that knows the job decides:
+
+- the exit code that the job itself wrote
+- one squeue for all jobs, cached for a few seconds
+- sacct, if there is an accounting database
+
+Neither a database nor a long MinJobAge is needed. While slurmctld is away, a job counts as running.
+A job that no source knows for a minute has failed. A job that Slurm can never start has failed too,
+and is cancelled, so that it does not run beside the next attempt. The cause of a failure and the
+place of the log go to standard error.
 """
 
 from __future__ import annotations
@@ -61,8 +65,8 @@ def telling(job: scheduler.Queued) -> str:
 def accounted(job: str) -> str | None:
     """Asks the accounting database how a job ended.
 
-    None without one, and while it does not know of an end: it takes a job that slurmctld has lost
-    for running until an administrator mends that.
+    Returns None without a database, and while the database knows no end. A job that slurmctld has
+    lost counts as running there until an administrator corrects the entry.
     """
     try:
         lines = scheduler.run(

@@ -3,10 +3,10 @@
 
     submit.py JOBSCRIPT
 
-What the job needs is in the second line of the jobscript. A job of the same work that an earlier,
-killed Snakemake left behind is taken over when it does exactly what is wanted, and cancelled when
-it does not, as is every group that holds some of its work: two jobs never write the same files.
-While slurmctld is away this waits.
+The second line of the jobscript has the job's needs. A killed Snakemake may have left a job of the
+same work behind: the job is reused if it does exactly what is wanted, else cancelled. Groups that
+hold some of the work are cancelled too, so that two jobs never write the same files. The command
+waits while slurmctld is away.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ DECIDING = (
     "snakefile", "target-jobs", "allowed-rules", "configfiles", "configfile", "config", "directory",
     "replace-workflow-config", "software-deployment-method", "sdm", "conda-prefix",
 )  # fmt: skip
-# How resources of Snakemake become options of sbatch.
+# The options of sbatch by resource of Snakemake.
 OPTIONS = {
     "mem_mb": "--mem={}M",
     "runtime": "--time={}",
@@ -102,7 +102,7 @@ def identity(job: dict[str, Any], script: str) -> tuple[str, str]:
     """Returns digests of what a job makes and of what it makes it from, without its resources.
 
     The log tells studies in one folder apart; outputs would not, for a method more changes them.
-    A group has no log, and is never taken over.
+    A group has no log, and is never reused.
     """
     made = [str(Path.cwd()), *(job.get(key) for key in ("rule", "wildcards", "groupid", "log"))]
     if job["type"] == "group":
@@ -115,8 +115,8 @@ def identity(job: dict[str, Any], script: str) -> tuple[str, str]:
 def command(script: str) -> list[list[str]]:
     """Returns the options in a jobscript that decide what it makes; values come in any order.
 
-    The snapshot that a job reads its study from is none: what it takes from it are its parameters,
-    and a study with an epsilon more has another snapshot.
+    The snapshot of the study is left out: the job's parameters decide, and a study with one more
+    epsilon has another snapshot.
     """
     words = " ".join(shlex.split(script.split("\n", 2)[2]))
     parts = (
@@ -238,8 +238,8 @@ def usable(left: scheduler.Queued, job: dict[str, Any], version: str) -> bool:
     code = scheduler.exit_code(left.job, comment.token)
     if left.state in ("PENDING", "RUNNING", "CONFIGURING", "SUSPENDED"):
         return code is None
-    # It ended well while nobody looked. What was noted of it goes when its end is reported, or when
-    # another job makes the same files.
+    # The job ended well while nobody looked. Its notes are removed once its end is reported, or
+    # once another job makes the same files.
     ended = left.state in (scheduler.SUCCESS, "COMPLETING", FORGOTTEN)
     noted = scheduler.record_file(left.job).exists()
     return ended and code == 0 and noted and made(left.job, job["output"])
@@ -410,8 +410,8 @@ def watch(folder: str) -> None:
 def persist(job: Job) -> Submitted:
     """Tries until slurmctld takes the job.
 
-    A limit on jobs in the queue is waited for without end, an outage for an hour, an unlisted error
-    of squeue as long as status.py does.
+    Waits without end for a limit on jobs in the queue, and an hour for an outage. For an unlisted
+    error of squeue it waits as long as status.py.
 
     Raises:
         Stopped: The controller went away in the meantime.

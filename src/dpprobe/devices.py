@@ -45,8 +45,8 @@ _held: list[BinaryIO] = []
 def resolve_device(name: str) -> str:
     """Returns the device for a study's `device`, "cpu" or "cuda" (DeviceError without a GPU).
 
-    Call it before anything else uses CUDA. If there are several GPUs, it reserves one for this
-    process; while there are enough GPUs, no other process of the node has the same GPU.
+    Call this function before anything else uses CUDA. If there are several GPUs, this process
+    reserves one; while there are enough GPUs, no other process of the node has this GPU.
     """
     if name == "cpu":
         return name

@@ -174,7 +174,7 @@ def _shorten(value: Any) -> str:
 
 
 def explain_first(error: ValidationError) -> str:
-    """Explains the first fault in values that dpprobe wrote, such as those of a record."""
+    """Explains the first fault in values that dpprobe wrote, such as a record's."""
     return explain_fault(error.errors()[0])
 
 

@@ -1,4 +1,4 @@
-"""docs/formats.md, the code and the stored files of before say the same of every format."""
+"""docs/formats.md, the code and the stored files say the same of every format."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ import pyarrow as pa
 import pytest
 
 from dpprobe.analyses.tsne.measure import read_embedding
-from dpprobe.artifacts import read_record, write_table
+from dpprobe.artifacts import read_json, read_record, write_table
 from dpprobe.data.download_receipt import read_receipt
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
-from dpprobe.features.shard_file import read_header
+from dpprobe.features.shard_file import SEAL_BYTES, read_header, seal_shard
 from dpprobe.features.shard_manifest import read_manifest
 from dpprobe.release.bundle import read_bundle
 from dpprobe.release.ledger import Ledger
@@ -166,7 +166,7 @@ def test_features_of_version_2() -> None:
 
 
 def newer(source: Path, target: Path, version: int) -> Path:
-    values = json.loads(source.read_text())
+    values = read_json(source)
     target.write_text(json.dumps({**values, "format_version": version}))
     return target
 
@@ -194,6 +194,8 @@ def test_a_shard_of_a_newer_dpprobe_is_not_to_be_deleted(tmp_path: Path) -> None
     shutil.copy(STORED / "features-2" / shard.name, shard)
     with h5py.File(shard, "r+") as file:
         file.attrs["format_version"] = 3
+    shard.write_bytes(bytes(SEAL_BYTES) + shard.read_bytes())  # it was stored before seals
+    seal_shard(shard)
     with pytest.raises(DataError, match="dpprobe-features of version 3, newer than.* 2; use the n"):
         read_header(shard)
 

@@ -45,8 +45,8 @@ def write_results(folder: Path) -> None:
         )  # fmt: skip
         plans = folder / f"calibration/digits/eps-{job.epsilon}.json"
         write_plans(
-            job.methods, output=plans, cache=folder / "calibration", n=ROWS, epsilon=epsilon,
-            delta=DELTA, accountant="pld", seeds=job.seeds,
+            job.methods, job.make_target(ROWS), output=plans, cache=folder / "calibration",
+            seeds=job.seeds,
         )  # fmt: skip
         train_job(
             job, train=stores / "train/manifest.json", test=stores / "test/manifest.json",

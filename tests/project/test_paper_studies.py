@@ -13,6 +13,7 @@ from dpprobe.heads.registry import AnyMethod
 from dpprobe.heads.tuned import Options as Tuned
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.plan import Mechanism
+from dpprobe.privacy.target import Target
 from dpprobe.study.ablations import find_changes
 from dpprobe.study.study import Study
 from dpprobe.study.study_checks import check_study
@@ -279,10 +280,7 @@ def test_tramer_and_boneh_s_noise_comes_out_at_epsilon_3(
     assert (study.seeds, study.delta, options.model_dump()["max_grad_norm"]) == (5, 1e-5, 0.1)
     plan = calibrate(
         options.list_mechanisms(rows),
-        n=rows,
-        epsilon=3.0,
-        delta=study.delta,
-        accountant=study.accountant,
+        Target(n=rows, epsilon=3.0, delta=study.delta, accountant=study.accountant),
         cache=tmp_path,
     )
     gradients = plan.find_mechanism("gradients")

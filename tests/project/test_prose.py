@@ -46,6 +46,8 @@ def linter() -> ModuleType:
         ("page.md", "# Title\n\n{}"),
         ("docstring.py", 'def read():\n    """{}"""'),
         ("comment.py", "x = 1\n\n# {}\n"),
+        ("comment.yaml", "x: 1\n\n# {}\n"),
+        ("rules.smk", 'rule all:\n    """{}"""'),
         ("option.py", "x = Field(1, description={!r})"),
         ("error.py", "raise ConfigError({!r})"),
     ],

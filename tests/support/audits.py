@@ -9,6 +9,7 @@ from typing import Any
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import HEADS
 from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.target import Target
 from dpprobe.training.plan_file import plan_method
 
 
@@ -65,7 +66,4 @@ def plan_of(method: MethodOptions, n: int, *, noise: float = 4.0, epsilon: float
 
 def priced(method: MethodOptions, n: int, epsilon: float, cache: Path) -> Plan:
     """Returns the calibrated plan of a method on n images, at delta 1e-5, without checks."""
-    return plan_method(
-        method, n=n, epsilon=epsilon, delta=1e-5, accountant="pld", cache=cache, unit="image",
-        patients=None, checked=False,
-    )  # fmt: skip
+    return plan_method(method, Target(n=n, epsilon=epsilon, delta=1e-5), cache=cache, checked=False)

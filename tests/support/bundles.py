@@ -11,6 +11,7 @@ from dpprobe.backbones.feature_digest import take_probe
 from dpprobe.heads.fitted import CLASS_PRIORS
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.target import Target
 from dpprobe.release.bundle import BackboneFacts, BundleFacts, HeadFacts, write_bundle, write_sums
 from dpprobe.release.parts.choice.measure import NO_CHOICE
 from dpprobe.release.parts.predecessor.measure import identify_bundle
@@ -56,10 +57,7 @@ def write_example(
     method = method_options(options or {"head": "feature_covariance", "normalize": "l2"})
     plan = calibrate(
         method.list_mechanisms(n),
-        n=n,
-        epsilon=epsilon,
-        delta=1e-5,
-        accountant="pld",
+        Target(n=n, epsilon=epsilon, delta=1e-5),
         cache=folder.parent / "calibration",
         selection=method.priced_selection(n),
     )

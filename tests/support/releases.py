@@ -178,7 +178,6 @@ def long_release(release: Release) -> Release:
             "released": "the outputs of the trial with the largest noisy score",
             "trials": "geometric",
             "mean": 10,
-            "shape": 1.0,
             "repeated": ["covariance", "gradients", "score"],
         },
         "evaluation": measured(),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dpprobe.privacy import accountants, calibration
+from dpprobe.privacy.target import Target
 
 _ANSWERS: dict[tuple[Any, ...], Any] = {}
 _PRICES: dict[tuple[Any, ...], tuple[float, bool]] = {}
@@ -18,10 +19,10 @@ def _shared_calibrations() -> Iterator[None]:
     """Has each answer found once; it depends on the arguments alone."""
     solve = calibration._find_answer
 
-    def answer(mechanisms: Any, *target: Any) -> Any:
-        key = (tuple(mechanisms), *target)
+    def answer(mechanisms: Any, target: Target, selection: Any) -> Any:
+        key = (tuple(mechanisms), target.epsilon, target.delta, target.accountant, selection)
         if key not in _ANSWERS:
-            _ANSWERS[key] = solve(mechanisms, *target)
+            _ANSWERS[key] = solve(mechanisms, target, selection)
         return {**_ANSWERS[key]}
 
     with pytest.MonkeyPatch.context() as patch:

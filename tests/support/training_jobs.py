@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from dpprobe.training.head_job import train_job
+from dpprobe.training.plan_file import write_plans
 from dpprobe.training.tasks import Job
 
 
@@ -15,3 +18,18 @@ def make_job(**changes: Any) -> Job:
         "accountant": "pld", "mode": "benchmark", "memory_mb": 1000,
     }  # fmt: skip
     return Job(**values | changes)
+
+
+def plan_job(job: Job, n: int, plans: Path, cache: Path) -> Path:
+    """Writes the plans of a job on n units; returns their file."""
+    write_plans(job.methods, job.make_target(n), output=plans, cache=cache, seeds=job.seeds)
+    return plans
+
+
+def run_job(folder: Path, job: Job, plans: Path, **given: Any) -> None:
+    """Trains a job on the splits in a folder, into its `cells`."""
+    places: dict[str, Any] = {
+        "train": folder / "train/manifest.json", "test": folder / "test/manifest.json",
+        "cells": folder / "cells", "device": "cpu",
+    }  # fmt: skip
+    train_job(job, plans=plans, **places | given)

@@ -22,6 +22,7 @@ from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.target import Target
 from tests.support.gpu import needs_gpu
 from tests.support.stand_in_device import StandIn
 from tests.unit.features.test_extraction import extract, noise, write_dataset
@@ -166,10 +167,11 @@ def training_set(device: str = "cpu") -> TrainingSet:
 def fitted(head: str, data: TrainingSet, epsilon: float, cache: Path) -> np.ndarray:
     options = method_options({"head": head} | HEADS[head])
     plan = calibrate(
-        options.list_mechanisms(data.rows), n=data.rows, epsilon=epsilon, delta=1e-3,
-        accountant="rdp",
-        cache=cache, selection=options.priced_selection(data.rows),
-    )  # fmt: skip
+        options.list_mechanisms(data.rows),
+        Target(n=data.rows, epsilon=epsilon, delta=1e-3, accountant="rdp"),
+        cache=cache,
+        selection=options.priced_selection(data.rows),
+    )
     return fit_heads(options, data, plan, [1, 2]).weights
 
 

@@ -78,18 +78,6 @@ def test_of_a_shallow_clone_without_a_warning(
     assert not recwarn.list
 
 
-def test_of_an_archive(clone: Path, tmp_path: Path) -> None:
-    versions = []
-    for tag in ("paper-2026", "v1.2.0"):
-        git(clone, "tag", tag)
-        archive = tmp_path / f"{tag}.tar"
-        git(clone, "archive", "HEAD", "-o", str(archive))
-        with tarfile.open(archive) as files:
-            files.extractall(tmp_path / tag, filter="data")
-        versions.append(built(tmp_path / tag))
-    assert versions == [UNKNOWN, "1.2.0"]
-
-
 @pytest.mark.parametrize("tag", ["paper-2026", "v1.2.0"])
 def test_a_copy_is_not_what_another_copy_was_installed_as(
     clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tag: str

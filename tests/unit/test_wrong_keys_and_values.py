@@ -96,24 +96,12 @@ def test_a_mistake_is_named(path: str, value: Any, words: list[str]) -> None:
         assert word in message
 
 
-def test_each_alternative_of_a_list_is_named_where_it_is() -> None:
+def test_all_mistakes_are_named_at_once_where_they_are() -> None:
     parquet = {"source": "parquet", "train": ["a", 1], "test": 5}
     with pytest.raises(ConfigError) as caught:
-        load_study(changed("datasets.digits", parquet))
-    lines = sorted(str(caught.value).splitlines())
-    assert lines[0].startswith("config: datasets.digits.test: 5: write a text or")
-    assert lines[1].startswith("config: datasets.digits.train.1: 1: write a text")
-    assert len(lines) == 2
-
-
-def test_all_mistakes_are_named_at_once() -> None:
-    study = changed("seeds", 0) | {"delta": 2.0}
-    with pytest.raises(ConfigError) as caught:
-        load_study(study)
-    assert {line.split(":")[1].strip() for line in str(caught.value).splitlines()} == {
-        "seeds",
-        "delta",
-    }
+        load_study(changed("datasets.digits", parquet) | {"delta": 2.0})
+    places = {line.split(": ")[1] for line in str(caught.value).splitlines()}
+    assert places == {"datasets.digits.test", "datasets.digits.train.1", "delta"}
 
 
 def test_serialised_options_read_back_the_same() -> None:
@@ -128,39 +116,24 @@ def test_serialised_options_read_back_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("head", "key", "value", "words"),
+    ("head", "key", "remedy"),
     [
-        (
-            "momentum",
-            "balanced",
-            True,
-            "is an option of head auto); remove it, or write class_priors: rel",
-        ),
-        ("auto", "class_priors", "released", "remove it, or write balanced: true"),
-        ("least_squares", "class_priors", "released", "is an option of head adam, "),
-        ("sgd", "batchsize", 3, "unknown key; write batch_size, or remove it"),
+        ("momentum", "balanced", "head auto); remove it, or write class_priors"),
+        ("auto", "class_priors", "write balanced: true"),
+        ("least_squares", "class_priors", "head adam, "),
+        ("sgd", "batchsize", "write batch_size"),
     ],
 )
 def test_a_key_of_other_heads_is_answered_with_their_names(
-    head: str, key: str, value: Any, words: str
+    head: str, key: str, remedy: str
 ) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load_study(changed("methods.sgd", {"head": head, key: value}))
+    with pytest.raises(
+        ConfigError, match=f"^config: methods.sgd.{key}: .*{re.escape(remedy)}"
+    ) as caught:
+        load_study(changed("methods.sgd", {"head": head, key: 3}))
     message = str(caught.value)
     assert len(message.splitlines()) == 1
-    assert message.startswith(f"config: methods.sgd.{key}: unknown key; ")
-    assert words in message
-    assert f"{head}, " not in message.partition("is an option of head")[2], (
-        "it does not take the key"
-    )
-
-
-def test_an_empty_list_of_epsilons_asks_for_one() -> None:
-    with pytest.raises(ConfigError) as caught:
-        load_study(changed("epsilons", []))
-    assert str(caught.value) == (
-        "config: epsilons: empty: write at least one, such as [0.5, 1, 2, inf]"
-    )
+    assert f"{head}, " not in message.partition("is an option of head")[2], "it takes no such key"
 
 
 # Phrases of pydantic, whose messages no user reads.

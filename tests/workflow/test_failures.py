@@ -287,23 +287,3 @@ def test_a_signal_meets_a_scheduler_that_holds_its_lock(tmp_path: Path, reposito
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert "Will exit after finishing currently running jobs" in done.stdout
-
-
-def test_jobs_import_no_library_of_tables(tmp_path: Path, repository: Path) -> None:
-    """Each job's Snakemake imported pandas to ask whether a parameter of its script is a table."""
-    commands = {
-        "submit": 'PYTHONPROFILEIMPORTTIME=1 sh "$1" 2>imported.txt || exit 1; echo 17',
-        "status": "echo success",
-    }
-    for name, text in commands.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / name).chmod(0o755)
-    words = ["--executor", "cluster-generic", "--jobs", "1"]
-    words += ["--seconds-between-status-checks", "1"]
-    words += [f"--cluster-generic-{name}-cmd=./{name}" for name in commands]
-    passes = f"assert snakemake.params.shown == {{'a': [1, None]}}\n{PASSES}"
-    say(tmp_path, repository, {"a": passes}, *QUIET, *words, code=0)
-    lines = (tmp_path / "imported.txt").read_text().splitlines()
-    imported = {line.rpartition("|")[2].strip() for line in lines}
-    assert "snakemake.iocontainers" in imported
-    assert not imported & {"pandas._libs", "pyarrow.lib"}

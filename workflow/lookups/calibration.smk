@@ -7,7 +7,7 @@ def methods_params(epsilon):
 
 
 def calibration_params(wildcards):
-    """The same, and the permission of a delta above 1/n only where there is one: other studies keep their plans."""
+    """The options of privacy; a delta above 1/n is named only if allowed, so that other studies keep their plans."""
     allowed = STUDY.allows_delta_above(wildcards.dataset)
     return privacy_params(wildcards) | (
         {"allow_delta_above_one_over_n": True} if allowed else {}

@@ -2,15 +2,15 @@
 
 from dpprobe.reporting.registry import EXHIBITS, find_exhibit
 
-# What MLflow shows beside the cells of a dataset.
+# Figures that MLflow shows beside the cells of a dataset.
 TRACKED_FIGURES = (
     "plot_accuracy",
     "plot_option",
     "plot_fairness",
 )
-# What the run of the whole dataset has beside these.
+# Further figures of the run of a whole dataset.
 DATASET_FIGURES = ("plot_comparison", "plot_dataset_tsne")
-# The tables that a target of their own makes: of the papers, or of an analysis.
+# Tables of papers and of analyses, which have targets of their own.
 APART = (
     "write_paper_tables",
     "write_imbalance_tables",

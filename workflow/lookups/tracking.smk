@@ -32,10 +32,11 @@ def runs_again(name):
     return no_file
 
 
-# Runs of two datasets may share a store: when this Snakemake ends after it has written those of one, the next finds a
-# store, and only the missing receipt then says that the other's are to be written.
+# Runs of two datasets may share a store. If Snakemake ends between the two, the next start finds a store. Only a
+# missing receipt then says that the runs of the other dataset are to be written.
 def begin_run():
     """Writes the run's snapshot and marks, and removes receipts of MLflow runs whose store is gone."""
+    tell_scripts(SNAPSHOT.path, VERSIONS)
     for other in find_other_runs(RUN_FOLDERS):
         print(
             f"dpprobe: warning: {other.describe()}: jobs of both fail where they replace a file that the other reads; "

@@ -15,7 +15,7 @@ def overlap_counts(wildcards):
 def heads_params(epsilon):
     """The options of the methods whose linear heads train at an epsilon."""
     return {
-        name: STUDY.methods[name].asked_options()
+        name: asked_options(STUDY.methods[name])
         for name in head_methods(STUDY, epsilon)
     }
 
@@ -47,7 +47,7 @@ def private_methods():
 
 
 def check_cells(mark, job):
-    """Has a job run again that lost or holds damaged files of its cells, or whose cells' records disagree with the study.
+    """Has a job run again if files of its cells are lost or damaged, or if a cell's record disagrees with the study.
 
     Snakemake compares the parameters that it noted down; a record says what the cell was made from, whoever made it.
 
@@ -121,7 +121,7 @@ def record_difference(record, cell):
     options = located_method(cell.method, cell.dataset, cell.backbone)
     promised, delta = cell.epsilon != INFINITE, STUDY.dataset_delta(cell.dataset)
     try:
-        if options.is_undecided:
+        if is_undecided(options):
             epsilon = nominal_epsilon(cell.epsilon, delta)
             options = options.resolve_choice(
                 recorded_facts(record, epsilon=epsilon, delta=delta)

@@ -20,7 +20,7 @@ def measurement_params(analysis):
 
     params = declared_params(analysis.measurement.params)
     if analysis.options is not None:
-        block = STUDY.block(analysis.name)
+        block = STUDY.block(analysis.options)
         params = {"options": dumped(block) if block else None, **params}
     return {**params, "version": analysis.version}
 
@@ -116,6 +116,11 @@ for analysis in MEASURED:
         script:
             "../../scripts/measure_analysis.py"
 
+    describe_rule(
+        analysis.measurement.rule,
+        f"{analysis.measurement.words} (analysis {analysis.name})",
+    )
+
 
 for analysis in MEASURED:
 
@@ -125,6 +130,10 @@ for analysis in MEASURED:
         input:
             later(analysis_outputs, analysis),
 
+    describe_rule(
+        analysis.target or analysis.name,
+        f"{analysis.measurement.words} of every dataset, with tables and figures",
+    )
     for dataset in analysis.list_named_datasets(STUDY):
 
         rule:
@@ -132,3 +141,8 @@ for analysis in MEASURED:
                 f"{analysis.name}_{dataset}"
             input:
                 later(dataset_outputs, analysis, dataset),
+
+        describe_rule(
+            f"{analysis.name}_{dataset}",
+            f"{analysis.measurement.words} of {dataset}",
+        )

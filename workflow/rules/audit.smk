@@ -1,10 +1,11 @@
 include: "../lookups/audit.smk"
 
 
-# One job audits every method of a (dataset, backbone, epsilon), with heads that it trains for itself: starting Python
-# is most of a small audit, and on a cluster the jobs of other epsilons and backbones run beside it. As in training,
-# records that are current are kept (`update`), and the mark is missing where a method failed.
+# One job audits every method of a (dataset, backbone, epsilon), because starting Python is most of a small audit. The
+# job trains heads of its own. As in training, up-to-date records are kept (`update`), and the mark is missing if a
+# method failed.
 rule audit_cells:
+    """Audits of private heads: lower bounds on epsilon, one job per epsilon."""
     input:
         train="<results>/features/{dataset}/{backbone}/train/manifest.json",
         # rows are read by attacks on real ones alone
@@ -44,7 +45,7 @@ rule audit_cells:
         gpu=lambda wildcards: device_gpus(wildcards) if STUDY.audit.membership else 0,
     params:
         methods=lambda wildcards: {
-            name: STUDY.methods[name].asked_options()
+            name: asked_options(STUDY.methods[name])
             for name in audited_methods(wildcards.epsilon)
         },
         options=dumped(STUDY.audit) if STUDY.audit else None,
@@ -59,8 +60,9 @@ rule audit_cells:
         "../../scripts/audit.py"
 
 
-# Cells that promise nothing are attacked to compare with, where real rows are.
+# Attacks on real rows also attack cells without a promise, as a comparison.
 use rule audit_cells as audit_cells_without_privacy with:
+    """Audits of heads without a privacy budget."""
     output:
         cells=update(
             expand(
@@ -79,6 +81,7 @@ use rule audit_cells as audit_cells_without_privacy with:
 
 
 rule audits:
+    """Audits of every dataset, with figures."""
     input:
         later(of_all_datasets, audit_files),
 
@@ -90,3 +93,5 @@ for dataset in STUDY.datasets:
             f"audit_{dataset}"
         input:
             later(audit_files, dataset),
+
+    describe_rule(f"audit_{dataset}", f"audits of {dataset}")

@@ -2,6 +2,7 @@ include: "../lookups/calibration.smk"
 
 
 rule calibrate:
+    """Noise multipliers of all methods at one epsilon."""
     input:
         info="<data>/{dataset}/dataset.json",
     output:

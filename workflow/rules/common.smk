@@ -20,6 +20,7 @@ from dpprobe.analyses.audit.audit_record import (
 )
 from dpprobe.data.addresses import public_addresses
 from dpprobe.errors import ConfigError
+from dpprobe.heads.auto import asked_options, is_undecided
 from dpprobe.analyses.imbalance import list_imbalance_records, list_imbalanced
 from dpprobe.analyses.imbalance.imbalance_record import IMBALANCE
 from dpprobe.options import resolve_path
@@ -94,7 +95,7 @@ except ConfigError as error:
 
 DATASETS = STUDY.all_datasets()
 FILES = StudyFiles(STUDY)
-# of each part of a dataset that the study has whole, the whole
+# The whole dataset of each part whose whole is in the study.
 WHOLE = STUDY.whole_datasets()
 TEXT_BACKBONES = STUDY.text_backbones()
 
@@ -150,6 +151,11 @@ def of_all_datasets(paths, *arguments):
 def later(paths, *arguments):
     """Makes an input function of what `paths` names: a job parses all rules, and has no use for most rules' files."""
     return lambda wildcards: paths(*arguments)
+
+
+def describe_rule(name, words):
+    """Sets what `snakemake --list` says of a rule that a loop makes: its docstring cannot be computed."""
+    workflow.get_rule(name).docstring = words
 
 
 # Factories: a loop's variable would hold its last value by the time that Snakemake asks for files.

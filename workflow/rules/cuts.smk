@@ -1,6 +1,7 @@
 # Activations of the frozen blocks, computed once and read by every epsilon, seed and trial: feature shards of a
 # network's inside. A part of a dataset has its own, from its own table.
 rule extract_cut:
+    """Activations before a network's last blocks, one shard."""
     input:
         table="<data>/{dataset}/{split}.parquet",
         info="<data>/{dataset}/dataset.json",
@@ -39,6 +40,7 @@ rule extract_cut:
 
 
 rule write_cut_manifest:
+    """Manifest of activations, which proves that shards are complete."""
     input:
         shards=lambda wildcards: [
             f"<results>/cuts/{wildcards.dataset}/{wildcards.backbone}/blocks-{wildcards.blocks}/"
@@ -70,5 +72,6 @@ rule write_cut_manifest:
 
 
 rule cuts:
+    """Activations that fine-tuning starts from."""
     input:
         later(FILES.list_cuts),

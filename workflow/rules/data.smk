@@ -5,9 +5,10 @@ localrules:
     download_data,
 
 
-# Downloads run where Snakemake runs: the nodes of a cluster often reach no network. What is there already is
-# kept, so a new revision or a lost receipt transfers only what differs.
+# Downloads run where Snakemake runs: the nodes of a cluster often reach no network. Files that are there already are
+# kept, so a new revision or a lost receipt transfers only the differences.
 rule download_data:
+    """Downloaded files of a dataset."""
     output:
         "<data>/downloads/{dataset}/receipt.json",
     log:
@@ -30,6 +31,7 @@ rule download_data:
 
 
 rule prepare_data:
+    """Split tables of a dataset."""
     input:
         files=source_files,
         receipt=download_receipt,

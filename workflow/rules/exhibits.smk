@@ -31,3 +31,5 @@ for exhibit in EXHIBITS:
             exhibit_words(exhibit)
         script:
             "../../scripts/make_exhibit.py"
+
+    describe_rule(exhibit.name, f"{exhibit.words}; made by {exhibit.make}")

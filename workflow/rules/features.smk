@@ -2,6 +2,7 @@ include: "../lookups/features.smk"
 
 
 rule extract_features:
+    """Features of a frozen backbone, one shard."""
     input:
         table="<data>/{dataset}/{split}.parquet",
         info="<data>/{dataset}/dataset.json",
@@ -40,6 +41,7 @@ rule extract_features:
 
 # A part of a dataset has its rows from the whole's shards: every image passes a network once.
 rule select_features:
+    """Features of a part of a dataset, one shard."""
     input:
         table="<data>/{dataset}/{split}.parquet",
         info="<data>/{dataset}/dataset.json",
@@ -77,6 +79,7 @@ rule select_features:
 
 
 rule write_manifest:
+    """Manifest of features, which proves that shards are complete."""
     input:
         shards=lambda wildcards: FILES.list_shards(
             wildcards.dataset, wildcards.backbone, wildcards.split
@@ -105,6 +108,7 @@ rule write_manifest:
 
 # A text encoder's embeddings of the class names: public, and the start of a zero-shot classifier.
 rule embed_text:
+    """A text encoder's embeddings of the class names."""
     input:
         info="<data>/{dataset}/dataset.json",
         weights=lambda wildcards: STUDY.backbones[wildcards.backbone].input_files(),

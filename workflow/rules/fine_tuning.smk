@@ -4,6 +4,7 @@ include: "../lookups/fine_tuning.smk"
 # Networks: one job for each seed, so that they run side by side where there are GPUs, and a cell made of them. As in
 # training, files are marked with update() and what is current is kept; the marks are missing where a job failed.
 rule tune_network:
+    """A fine-tuned network of one seed."""
     input:
         train="<results>/features/{dataset}/{backbone}/train/manifest.json",
         test="<results>/features/{dataset}/{backbone}/test/manifest.json",
@@ -61,6 +62,7 @@ rule tune_network:
 
 
 rule gather_networks:
+    """A cell of the fine-tuned networks of all seeds."""
     input:
         networks=lambda wildcards: FILES.list_networks([wildcards_cell(wildcards)]),
         marks=lambda wildcards: FILES.list_network_marks([wildcards_cell(wildcards)]),

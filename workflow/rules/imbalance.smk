@@ -3,6 +3,7 @@ include: "../lookups/imbalance.smk"
 
 # Copies of a dataset in which one class is rare: what is left of the class at each epsilon. Not private.
 rule compare_rare_classes:
+    """Accuracy of one class as it becomes rare (analysis imbalance)."""
     input:
         cells=lambda wildcards: FILES.list_cells(
             rare_cells(wildcards.dataset, wildcards.backbone),
@@ -38,6 +39,7 @@ rule compare_rare_classes:
 
 
 rule imbalance:
+    """Rare classes of every dataset, with tables and figures."""
     input:
         later(of_all_datasets, imbalance_outputs),
 
@@ -49,3 +51,5 @@ for dataset in IMBALANCED:
             f"imbalance_{dataset}"
         input:
             later(imbalance_outputs, dataset),
+
+    describe_rule(f"imbalance_{dataset}", f"rare classes of {dataset}")

@@ -39,6 +39,7 @@ onstart:
     if workflow.is_main_process:
         check_devices()
         begin_run()
+        quote_commands()
     quiet_about_rules = Quietness.RULES in (workflow.output_settings.quiet or ())
     if workflow.is_main_process and quiet_about_rules and workflow.local_exec:
         os.environ[BRIEF] = "1"

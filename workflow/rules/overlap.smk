@@ -2,6 +2,7 @@
 
 
 rule check_overlap:
+    """Near-duplicates of public images in a dataset."""
     input:
         tables=lambda wildcards: [
             f"<data>/{dataset}/{split}.parquet"

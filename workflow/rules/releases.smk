@@ -1,10 +1,11 @@
 include: "../lookups/releases.smk"
 
 
-# One job makes a release. A release is final and costs its epsilon for good, so nothing that is made of it is deleted
-# before or after a job (`update`), and a job that finds it made keeps it. The ledger beside the data decides what is
-# made; the mark only tells Snakemake that the job is done.
+# One job makes a release. A release is final and costs its epsilon for good. No job deletes files of a release
+# (`update`), and a job keeps a release that is there. The ledger beside the data decides what is made; the mark only
+# tells Snakemake that the job is done.
 rule make_release:
+    """A head to publish; costs its epsilon for good."""
     input:
         train=lambda wildcards: FILES.locate_manifest(
             *released_features(wildcards.release), "train"
@@ -63,6 +64,7 @@ rule make_release:
 
 # Not a part of `all`: a release is made where somebody asks for it.
 rule releases:
+    """Every release of the study; not a part of `all`."""
     input:
         lambda wildcards: [
             path for release in STUDY.releases for path in release_paths(release)
@@ -76,3 +78,5 @@ for release in STUDY.releases:
             f"release_{release}"
         input:
             later(release_paths, release),
+
+    describe_rule(f"release_{release}", f"release {release}")

@@ -1,5 +1,6 @@
 # One page for people, made of what other stages wrote.
 rule write_report:
+    """The report of the study, one HTML page."""
     input:
         **section_inputs(),
         summaries=rules.summaries.input,
@@ -40,5 +41,6 @@ rule write_report:
 
 # Not called `report`, which in a rule file is Snakemake's own function.
 rule html_report:
+    """The report of the study."""
     input:
         "<results>/report.html",

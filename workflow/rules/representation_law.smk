@@ -4,6 +4,7 @@ include: "../lookups/representation_law.smk"
 # Representation laws of the frozen network and the tuned ones of each (dataset, backbone): not private, and only where
 # a study asks.
 rule measure_law:
+    """Representation laws of networks (analysis representation_law)."""
     input:
         train="<data>/{dataset}/train.parquet",
         test="<data>/{dataset}/test.parquet",
@@ -41,6 +42,7 @@ rule measure_law:
 
 
 rule representation_law:
+    """Representation laws of every dataset, with tables and figures."""
     input:
         later(of_all_datasets, law_outputs),
 
@@ -52,3 +54,7 @@ for dataset in LAW_DATASETS:
             f"representation_law_{dataset}"
         input:
             later(law_outputs, dataset),
+
+    describe_rule(
+        f"representation_law_{dataset}", f"representation laws of {dataset}"
+    )

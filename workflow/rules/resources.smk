@@ -10,15 +10,15 @@ include: "../lookups/gpus.smk"
 
 
 # Images per second through a network forward, and forward and back from images or from activations, on four CPUs and on
-# a GPU. Published for large networks, ViT-L/16 at 384 px: forward 155, and 29 with a training step, both on an RTX 3090
-# (timm's results/benchmark-*-rtx3090.csv); 25 with a private step on a TPUv4 core (table 8 of Mehta et al. 2022). A job
-# is given time for a quarter of that, since images may take as long to decode as to pass.
+# a GPU. Published for ViT-L/16 at 384 px on an RTX 3090: forward 155, and 29 with a training step (timm's
+# results/benchmark-*-rtx3090.csv). On a TPUv4 core: 25 with a private step (table 8 of Mehta et al. 2022). A job gets
+# time for a quarter of the published rates, because images may take as long to decode as to pass.
 FORWARD_RATE = {False: 4, True: 40}
 IMAGE_STEP_RATE = {False: 2, True: 7}
 CUT_STEP_RATE = {False: 8, True: 28}
-# Where only a download tells how many rows a dataset has: ImageNet's.
+# The rows of ImageNet, for datasets whose size only a download tells.
 UNKNOWN_ROWS = (1_281_167, 50_000)
-# MB a row while tables are written: places in tars, names and hashes, by bench/scale.py.
+# MB per row while tables are written: places in tars, names and hashes, by bench/results/scale.json.
 PREPARED_ROW_MB = 0.001
 
 
@@ -87,7 +87,7 @@ def preparation_memory(wildcards, attempt):
 
 
 def preparation_minutes(wildcards, attempt):
-    """Minutes to decode every image: large photographs pass at 40 a second."""
+    """Minutes to decode every image: large photographs pass at 40 per second."""
     return int((20 + sum(table_rows(wildcards)) / 40 / 60) * attempt)
 
 
@@ -111,7 +111,7 @@ def extraction_minutes(wildcards, input, attempt, rulename):
 
 
 def audit_minutes(wildcards, input, attempt):
-    """Minutes for an audit: three seconds a fit with a canary, and training's for each shadow head."""
+    """Minutes for an audit: three seconds per fit with a canary, and the training time of each shadow head."""
     methods, options = len(audited_methods(wildcards.epsilon)), STUDY.audit
     fits = options.runs * (8 if options.controls else 1)
     shadows = options.membership.shadows if options.membership else 0
@@ -133,7 +133,7 @@ def imbalance_minutes(wildcards, input, attempt):
 
 
 def training_minutes(wildcards, input, attempt):
-    """Minutes for training: 6 a GB, method and seed, three times what was measured."""
+    """Minutes for training: 6 per GB, method and seed, three times the measured time."""
     heads = len(head_methods(STUDY, wildcards.epsilon)) * STUDY.seeds
     return int((30 + 6 * heads * size_mb(input) / 1e3) * attempt)
 

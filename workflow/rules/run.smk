@@ -29,15 +29,20 @@ CALL = RUN["call"] if RUN else snakemake_call()
 RUN_FOLDERS = [
     Path(folder).absolute() for folder in (STUDY.results_dir, STUDY.data_dir)
 ]
-os.environ[MARKED] = json.dumps(list(map(str, dict.fromkeys(RUN_FOLDERS))))
+
+
+def tell_scripts(snapshot, versions):
+    """Tells the scripts of jobs, by variables of the environment, what the run began with."""
+    folders = list(map(str, dict.fromkeys(RUN_FOLDERS)))
+    os.environ[MARKED] = json.dumps(folders)
+    os.environ[SNAPSHOT_FILE] = str(snapshot)
+    os.environ[RUN_VERSIONS] = json.dumps(versions)
+
 
 if workflow.is_main_process:
     SNAPSHOT = take_snapshot(config, STUDY, call=CALL)
     start_jobs_with(SNAPSHOT)
-    os.environ[SNAPSHOT_FILE] = str(SNAPSHOT.path)
-    os.environ[RUN_VERSIONS] = json.dumps(VERSIONS)
 elif RUN:
-    os.environ[SNAPSHOT_FILE] = str(workflow.overwrite_configfiles[0])
+    tell_scripts(workflow.overwrite_configfiles[0], RUN["versions"])
     with suppress(OSError):
         os.utime(os.environ[SNAPSHOT_FILE])  # it is in use
-    os.environ[RUN_VERSIONS] = json.dumps(RUN["versions"])

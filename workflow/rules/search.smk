@@ -1,6 +1,7 @@
 # Unpriced searches over the options of methods that train networks: one job for each (dataset, backbone, method,
-# epsilon). Finished trials stand in a hidden log beside the record, and a job that failed goes on from it.
+# epsilon). Finished trials stand in a hidden log beside the record, from which a failed job resumes.
 rule search_options:
+    """A search over the options of a method that trains networks."""
     input:
         train="<results>/features/{dataset}/{backbone}/train/manifest.json",
         test="<results>/features/{dataset}/{backbone}/test/manifest.json",
@@ -45,5 +46,6 @@ rule search_options:
 
 
 rule searches:
+    """Every search over options of networks."""
     input:
         lambda wildcards: FILES.list_searches(FILES.list_study_cells()),

@@ -1,15 +1,12 @@
 # Works around Snakemake itself: each piece with its upstream thread and its test.
 
 import shlex
-import sys
 import threading
 import time
-from contextlib import contextmanager
 from pathlib import Path
 from subprocess import CalledProcessError
 
 from snakemake.exceptions import WorkflowError
-from snakemake.iocontainers import Snakemake as ScriptValues
 from snakemake.jobs import Job
 from snakemake.persistence import PersistenceBase
 from snakemake.scheduling.job_scheduler import JobScheduler
@@ -32,9 +29,8 @@ def is_there(persistence, path):
     return path.exists()
 
 
-# A backup of every cell takes room and time and, on a full disk, ends the whole run; putting it back cuts a cell
-# short there. Where jobs run elsewhere the main process finds no backup after a failure, and would delete cells
-# that are finished.
+# A backup of every cell takes disk and time and, on a full disk, ends the whole run or truncates a cell when restored.
+# If jobs run elsewhere, the main process finds no backup after a failure, and would delete finished cells.
 # Upstream: snakemake/snakemake#3843 deletes files marked with update() that have no backup.
 # Tests: tests/workflow/test_remote_jobs.py::test_a_job_that_never_started_leaves_finished_cells_alone,
 # tests/workflow/test_errors.py::test_a_failed_job_over_finished_cells_does_not_pass_for_done,
@@ -47,7 +43,7 @@ class StudyError(WorkflowError):
     """A study is wrong: its message has a line for each fault."""
 
 
-# Snakemake would delete a cell that is finished in an object store when its job fails, and would not fetch it before
+# In an object store, Snakemake would delete a finished cell when its job fails, and would not fetch the cell before
 # (docs/storage.md).
 if (
     workflow.storage_settings.default_storage_provider
@@ -60,7 +56,7 @@ STARTED = time.time()
 
 
 def unless_lasting(restart_times):
-    """Has a job, or its group, not tried again whose error would stay."""
+    """Spares a job or group the retries of an error that would recur."""
 
     def useful_restart_times(job):
         return 0 if has_lasting_error(job, STARTED) else restart_times(job)
@@ -68,52 +64,24 @@ def unless_lasting(restart_times):
     return useful_restart_times
 
 
-# A damaged shard or an impossible price would be tried `retries` times, with more memory and time at each.
+# A damaged shard or an impossible price would be retried `retries` times, each time with more memory and time.
 # Upstream: snakemake/snakemake#2441 asks for a decision by the job's log.
 # Tests: tests/workflow/test_errors.py::test_an_error_that_stays_is_not_tried_again,
 # tests/workflow/test_remote_jobs.py::test_a_job_that_never_started_leaves_finished_cells_alone
 Job.restart_times = property(unless_lasting(Job.restart_times.fget))
 
 
-@contextmanager
-def hide_tables():
-    """Has imports of libraries of tables fail, unless they are there."""
-    absent = [name for name in ("pandas", "polars") if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(absent))  # None makes an import fail
-    try:
-        yield
-    finally:
-        for name in absent:
-            sys.modules.pop(name, None)
-
-
 async def leave_to_main_process(persistence, job):
     """Notes down nothing of a job's end."""
 
 
-def noting_no_tables(finished):
-    """Spares a run the import of pandas when its first job ends: about a second."""
-
-    async def note_end(persistence, job):
-        with hide_tables():
-            persistence._serialize_param  # chosen once: the one for plain values
-        await finished(persistence, job)
-
-    return note_end
-
-
-# A job on a cluster would note its files down as whole, but not what they were made from. Were the main process
-# gone by then, the next one would take them for current, whatever had changed in between. The main process asks of each
-# parameter whether it is a table; a Ctrl-C during the import of pandas for that loses the failure of the job.
+# A job on a cluster would note its files down as whole, without their inputs and parameters. If the main process had
+# ended by then, the next run would take the files for up to date, whatever had changed in between.
 # Upstream: snakemake/snakemake#857 leaves the clean-up to the main process for the same reason; of the notes no
 # thread is known.
-# Tests: tests/workflow/test_remote_jobs.py::test_what_nobody_noted_down_is_not_taken_for_current,
-# tests/workflow/test_failures.py::test_a_failure_before_a_person_ends_the_run_is_told
-PersistenceBase.finished = (
-    leave_to_main_process
-    if workflow.remote_exec
-    else noting_no_tables(PersistenceBase.finished)
-)
+# Test: tests/workflow/test_remote_jobs.py::test_what_nobody_noted_down_is_not_taken_for_current
+if workflow.remote_exec:
+    PersistenceBase.finished = leave_to_main_process
 
 
 def ended_by_signal(error):
@@ -141,34 +109,25 @@ def keep_unasked(check):
     return check_active_jobs
 
 
-# A signal to all processes of a run, as at the end of a session or an allocation, also ends the command that asks
-# for a job's state, or the shell that runs it. cluster-generic then uses an answer that it has not got
-# (UnboundLocalError), or takes the shell's exit code for the command's (WorkflowError): either ends the run at once
-# and forgets its jobs. The command itself never fails; one that cannot be started at all ends the run, as before.
+# A signal to all processes of a run also ends the command that asks for a job's state, or the command's shell. The
+# plugin then uses an answer that it lacks (UnboundLocalError), or takes the shell's exit code for the command's
+# (WorkflowError). Either error ends the run and forgets its jobs. The command itself never fails. A command that cannot
+# be started still ends the run.
 # Upstream: no thread is known; snakemake-executor-plugin-cluster-generic 1.0.9 has it, in check_active_jobs.
 # Test: tests/workflow/test_remote_jobs.py::test_status_commands_that_a_signal_ended_lose_no_job
 if workflow.is_main_process:
     Executor.check_active_jobs = keep_unasked(Executor.check_active_jobs)
 
 
-def with_quoted_commands(prepare):
-    """Quotes the paths of a profile's commands, which Snakemake has a shell run."""
-
-    def prepare_quoted(executor):
-        settings = executor.workflow.executor_settings
-        for name in ("submit_cmd", "status_cmd"):
-            command = getattr(settings, name)
-            if command and Path(command).is_file():
-                setattr(settings, name, shlex.quote(command))
-        prepare(executor)
-
-    return prepare_quoted
-
-
-# `--profile "my profiles/slurm"`: each job would fail with `/bin/sh: my: not found`.
-# Upstream: no thread is known; snakemake-executor-plugin-cluster-generic 1.0.9 has it, in run_job and job_status.
+# `--profile "my profiles/slurm"`: the plugin has a shell run the commands as they are (cluster-generic 1.0.9).
 # Test: tests/workflow/test_remote_jobs.py::test_a_profile_may_lie_in_a_folder_with_spaces
-Executor.__post_init__ = with_quoted_commands(Executor.__post_init__)
+def quote_commands():
+    """Quotes the paths of a profile's commands, before the first job is submitted."""
+    settings = workflow.executor_settings
+    for name in ("submit_cmd", "status_cmd"):
+        command = getattr(settings, name, None)
+        if command and Path(command).is_file():
+            setattr(settings, name, shlex.quote(command))
 
 
 # A receipt of MLflow runs stands for a store that may be gone, which none of Snakemake's triggers can say.
@@ -189,7 +148,7 @@ def parameters_count():
 
 
 # A job elsewhere would read the files of --configfile when it starts, whatever they hold by then, while the main
-# process notes down the parameters that it planned with: results of edited options would pass for those of the old.
+# process notes down the parameters that it planned with: results of edited options would pass for results of the old.
 # Upstream: no thread is known; spawned jobs get the files' names (get_configfiles_arg), not what was read.
 # Tests: tests/workflow/test_snapshot.py
 def start_jobs_with(snapshot):
@@ -200,23 +159,6 @@ def start_jobs_with(snapshot):
         return format_cli_arg("--configfiles", [snapshot.path])
 
     SpawnedJobArgsFactory.get_configfiles_arg = snapshot_argument
-
-
-def without_tables(store_params):
-    """Spares a job the import of libraries that no parameter of its script can come from."""
-
-    def store_plain_params(values, params):
-        with hide_tables():
-            store_params(values, params)
-
-    return store_plain_params
-
-
-# Each job's Snakemake imports pandas, and pyarrow with it, to ask whether a parameter is a table: 29% of what its
-# imports take (-X importtime, one run).
-# Upstream: no thread is known; Snakemake 9.27 has it, in iocontainers.Snakemake._safely_store_params.
-# Test: tests/workflow/test_failures.py::test_jobs_import_no_library_of_tables
-ScriptValues._safely_store_params = without_tables(ScriptValues._safely_store_params)
 
 
 def apart_from_signals(exit_gracefully):

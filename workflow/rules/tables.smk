@@ -5,6 +5,7 @@ include: "../lookups/tables.smk"
 
 
 rule summarise:
+    """One row per cell of a dataset, as a table."""
     input:
         metrics=lambda wildcards: FILES.list_cells(
             FILES.list_study_cells(wildcards.dataset), [METRICS_FILE]

@@ -1,34 +1,40 @@
 # Named targets: `snakemake features`, `snakemake heads`, ... make one stage of the study;
 # `snakemake track_<dataset>` makes all of one dataset. Every file a person may delete is listed, so that
-# deleting it makes it again: Snakemake lets a missing file be while what was made of it is there.
+# Snakemake makes it again: Snakemake ignores a missing file while the files made from it are there.
 
 
 rule data:
+    """Split tables of every dataset."""
     input:
         later(of_all_datasets, FILES.list_tables),
 
 
 rule features:
+    """Features of every dataset and backbone."""
     input:
         later(of_all_datasets, FILES.list_features),
 
 
 rule texts:
+    """Embeddings of class names, for backbones that read text."""
     input:
         later(of_all_datasets, FILES.list_texts),
 
 
 rule overlaps:
+    """Near-duplicates of public images, where the study looks for them."""
     input:
         later(of_all_datasets, FILES.list_overlaps),
 
 
 rule calibrations:
+    """Noise of every method at every epsilon."""
     input:
         later(of_all_datasets, FILES.list_calibrations),
 
 
 rule heads:
+    """Cells of every dataset, backbone, method and epsilon, with the networks that they need."""
     input:
         rules.calibrations.input,
         rules.cuts.input,
@@ -38,34 +44,39 @@ rule heads:
         lambda wildcards: FILES.list_network_marks(FILES.list_study_cells()),
 
 
-# each seed's network
 rule networks:
+    """Fine-tuned networks of every seed."""
     input:
         lambda wildcards: FILES.list_networks(FILES.list_study_cells()),
         lambda wildcards: FILES.list_network_marks(FILES.list_study_cells()),
 
 
 rule summaries:
+    """One table of cells per dataset."""
     input:
         FILES.list_summaries(),
 
 
 rule tables:
+    """Tables that people read."""
     input:
         later(study_tables),
 
 
 rule paper_tables:
+    """Tables of papers, with published numbers."""
     input:
         rules.write_paper_tables.output,
 
 
 rule figures:
+    """Every figure."""
     input:
         later(study_figures),
 
 
 rule tracking:
+    """MLflow runs of every dataset and of the study."""
     input:
         expand("<results>/tracking/{dataset}.json", dataset=STUDY.datasets),
         "<results>/tracking/_study.json",
@@ -107,3 +118,5 @@ for dataset in STUDY.datasets:
             later(table_paths, dataset),
             later(figure_paths, dataset),
             f"<results>/tracking/{dataset}.json",
+
+    describe_rule(f"track_{dataset}", f"everything of {dataset}, up to its MLflow runs")

@@ -3,6 +3,7 @@ include: "../lookups/tracking.smk"
 
 # The only writers of MLflow's store: training jobs write files, these rules read them.
 rule track:
+    """MLflow runs of a dataset."""
     input:
         # all files of cells, which the marks stand for
         marks=lambda wildcards: FILES.list_marks(
@@ -58,6 +59,7 @@ rule track:
 
 # The study as a whole: one run with its report and its tables.
 rule write_study_run:
+    """MLflow run of the study, with its report and tables."""
     input:
         report="<results>/report.html",
         summaries=rules.summaries.input,
@@ -90,6 +92,7 @@ rule write_study_run:
 
 # A release that is whole: its card, its bundle, its guarantee.
 rule track_release:
+    """MLflow run of a release."""
     input:
         bundle=expand(
             "<results>/releases/{release}/{file}",

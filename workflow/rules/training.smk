@@ -1,11 +1,11 @@
 include: "../lookups/training.smk"
 
 
-# One job trains every method of a (dataset, backbone, epsilon). The cells are marked with update(): they
-# are still there when the job starts, and those that are current are kept. When a job fails Snakemake notes
-# the old cells down as if they were new; the mark, a plain output, is then missing, so that the next run
-# trains what is stale.
+# One job trains every method of a (dataset, backbone, epsilon). The cells are marked with update(): they are still
+# there when the job starts, and up-to-date cells are kept. If a job fails, Snakemake notes the old cells down as new.
+# The mark, a plain output, is then missing, so the next run trains the stale cells.
 rule train_heads:
+    """Private heads of one dataset, backbone and epsilon."""
     input:
         train="<results>/features/{dataset}/{backbone}/train/manifest.json",
         test="<results>/features/{dataset}/{backbone}/test/manifest.json",
@@ -61,6 +61,7 @@ rule train_heads:
 # Without a privacy budget other methods train: the non-private ones, and the private ones only where the
 # study lists epsilon inf.
 use rule train_heads as train_heads_without_privacy with:
+    """Heads without a privacy budget: non-private baselines, and private methods at epsilon inf."""
     output:
         cells=update(
             expand(

@@ -2,9 +2,9 @@
 
 Each subpackage of `dpprobe.analyses` declares its analysis as `ANALYSIS`, and one line of
 `dpprobe.analysis_registry` names the subpackage. The workflow creates its rules from the
-declarations. Each start of Snakemake reads them, so they import neither torch nor NumPy, and give
-the computing function as text. They import `dpprobe.study.study` only for types, because the study
-imports its blocks from them.
+declarations. Each start of Snakemake reads the declarations, so they import neither torch nor
+NumPy, and give the computing function as text. The study imports its blocks from the declarations,
+which import `dpprobe.study.study` only for types.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class Measurement:
         job as done. A file with the name "" has no name in the rule; the job gets it as `output`.
       params: further values that the results depend on, besides the study's block and the version.
         A param that is a function is called with the study and the wildcards.
-      job: the function that computes, as "module:function". Its keyword arguments are the needs and
-        the named outputs. It may also have arguments with the names of params and wildcards, and
-        `threads`, `study` and `folder` (of all records of the analysis). `options` is the study's
+      job: the function that computes, as "module:function". Keyword arguments are the needs and
+        the named outputs, and on request params, wildcards, `threads`, `study` and `folder` (of all
+        records of the analysis). `options` is the study's
         block, as an object of the block's class.
       threads: a fixed number per job, because the number may change the last bits of results.
       on_device: True if the job computes on the study's `device`.
@@ -108,8 +108,8 @@ class Section:
 
     Attributes:
       template: the file in the package that shows `section.content`, which is the result of `make`.
-      make: the function that reads the records, as "module:function". Its arguments are the
-        records' paths and the `Page`. If it returns nothing, the section is left out.
+      make: the function that reads the records, as "module:function", from the records' paths and
+        the `Page`. If the function returns nothing, the section is left out.
       needs: inputs of the report by name: first the records, then files that must exist before.
       place: sections are sorted by this number; equal ones keep the registry's order. The section
         on test images that privacy costs most comes before place 1.
@@ -187,7 +187,7 @@ class Analysis:
       datasets, backbones: list the datasets and backbones that a study measures.
       measurement: its job; None if the rules are written by hand.
       target: the name of its target, if the target is not called `name`.
-      named_datasets: lists datasets with a target `<name>_<dataset>`; by default those measured.
+      named_datasets: lists datasets with a target `<name>_<dataset>`; by default measured datasets.
       target_shows: True if its targets make its tables and figures too.
     """
 

@@ -68,7 +68,7 @@ class Runtime:
     Attributes:
       device: "cpu" or "cuda"; "auto" is a GPU if there is one.
       precision: number format of a network's forward pass; auto is float32 on a CPU, float16 on a
-        GPU. It is resolved before a family's `load`.
+        GPU; resolved before a family's `load`.
     """
 
     device: str = "auto"

@@ -1,9 +1,9 @@
 """Small convolutional networks with public random weights, to be trained from scratch.
 
-Their input is pixels (Papernot et al. 2020, "Tempered Sigmoid Activations for Deep Learning with
+The input is pixels (Papernot et al. 2020, "Tempered Sigmoid Activations for Deep Learning with
 Differential Privacy") or scattering coefficients (Tramer and Boneh 2021, "Differentially Private
-Learning Needs Better Features (or Much More Data)"). `fine_tune` trains them and adds the last
-layer.
+Learning Needs Better Features (or Much More Data)"). `fine_tune` trains the network and adds
+the last layer.
 """
 
 from __future__ import annotations

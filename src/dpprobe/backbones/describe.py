@@ -1,9 +1,9 @@
 """Describes backbones without their weights: `python -m dpprobe.backbones.describe`.
 
-Reads {name: options} as JSON. Its last line of output is {name: {"dimension": d, "blocks": b}},
-with "hub_files" if loading fetches files. For an error it is {name: {"fault": text, "certain":
-bool}}; "certain" is false if loading may work on another machine. As a separate process it spares
-planning the import of torch and timm.
+Reads {name: options} as JSON. The last line of output is {name: {"dimension": d, "blocks": b}},
+with "hub_files" if loading fetches files. An error gives {name: {"fault": text, "certain": bool}};
+"certain" is false if loading may work on another machine. A separate process spares planning the
+import of torch and timm.
 """
 
 from __future__ import annotations

@@ -216,7 +216,8 @@ class Tapped(torch.nn.Module):
     mirrored images may call a block twice: then its features are the mean of both calls.
 
     Attributes:
-      token: what is read of tokens, class token or mean over patches; maps are always pooled.
+      token: features of a block of tokens: the class token, or the mean over patches. Maps of
+        convolutions are always pooled.
     """
 
     def __init__(

@@ -2,8 +2,8 @@
 
 CLIP: Radford et al. 2021, "Learning Transferable Visual Models From Natural Language Supervision".
 OpenAI's weights, and some later ones, were trained with QuickGELU, x * sigmoid(1.702 x); with the
-usual GELU the same weights give different, worse features. open_clip only warns of a wrong
-activation; here it is an error.
+usual GELU these weights give different, worse features. open_clip only warns of a wrong activation,
+which is an error here.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The projection to k numbers changes inner products of unit rows by about 1 / sqrt(k) (Johnson and
 Lindenstrauss 1984). For random signs see Achlioptas 2003, "Database-friendly random projections".
-The matrix is public, so projecting costs no privacy. It helps because noise on a sum of rows grows
-with width. The matrix's signs are the bits of SHAKE-256 of a text with both widths: portable.
+The matrix is public, so projecting costs no privacy, and reduces the noise on a sum of rows, which
+grows with width. The matrix's signs are the bits of SHAKE-256 of a text with both widths: portable.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Wavelet scattering (Bruna and Mallat 2013): features without weights.
 
-Tramer and Boneh 2021 use it as a private baseline; for the title see `convolutional`.
+Tramer and Boneh 2021 use scattering as a private baseline; for the title see `convolutional`.
 """
 
 from __future__ import annotations

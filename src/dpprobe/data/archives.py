@@ -30,7 +30,7 @@ NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
 
 ZIP_SUFFIX = ".zip"
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
-# macOS adds these to archives; they are not part of the dataset.
+# Files that macOS adds to archives; no part of the dataset.
 IGNORED_FOLDER = "__MACOSX"
 IGNORED_FILE = ".DS_Store"
 COPY_BYTES = 1 << 20

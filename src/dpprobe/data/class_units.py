@@ -7,12 +7,15 @@ are shown on the owner's screen, but never written to a file.
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TypeVar
 
 from dpprobe.data.options import ClassUnits, DatasetOptions
+from dpprobe.data.patient_sides import RowIndex, UnitOptions, assign_sides
 
 RARE = 5  # too little is known about a class with fewer units (or images)
 FRACTIONS = (0.1, 0.2, 0.3, 0.4, 0.5)  # shares of test units that a message compares
@@ -26,20 +29,62 @@ class SplitCounts:
 
     rows: tuple[int, int]
     patients: int | None
-    classes: ClassUnits
+    classes: ClassUnits | None
 
 
 _counted: dict[tuple[object, ...], SplitCounts] = {}
 
 
-def count_once(options: DatasetOptions, count: Callable[[], SplitCounts]) -> SplitCounts:
-    """Returns the result of `count`, cached until options or files change: planning asks often."""
-    states = [os.stat(path) for path in options.input_files() if os.path.exists(path)]  # noqa: PTH110, PTH116
-    files = ((state.st_ino, state.st_size, state.st_mtime_ns) for state in states)
-    key = (type(options), options.model_dump_json(), *files)
-    if key not in _counted:
-        _counted[key] = count()
-    return _counted[key]
+class CountedRows(UnitOptions):
+    """Options whose rows, units and classes are counted by reading the source before a run."""
+
+    @abstractmethod
+    def read_index(self) -> RowIndex:
+        """Reads what decides the sides of rows; reads no image."""
+
+    @abstractmethod
+    def class_names_or_labels(self) -> tuple[str, ...] | None:
+        """Returns the classes, or the labels; None if they have no names."""
+
+    def count_rows(self) -> tuple[int, int]:
+        return self._count_split().rows
+
+    def count_units(self) -> int | None:
+        return None if self.unit_column is None else self._count_split().patients
+
+    def count_class_units(self) -> ClassUnits | None:
+        return self._count_split().classes
+
+    def _count_split(self) -> SplitCounts:
+        """Counts the split once, until options or files change: planning asks often."""
+        states = [os.stat(path) for path in self.input_files() if os.path.exists(path)]  # noqa: PTH110, PTH116
+        files = ((state.st_ino, state.st_size, state.st_mtime_ns) for state in states)
+        key = (type(self), self.model_dump_json(), *files)
+        if key not in _counted:
+            _counted[key] = count_split(self, self.read_index())
+        return _counted[key]
+
+
+def count_split(options: CountedRows, index: RowIndex) -> SplitCounts:
+    """Counts rows, patients and classes of both tables."""
+    split = [*chain(*assign_sides(options, index).values())]
+    rows = Counter(split)
+    whose = None if index.units is None else [*chain(*index.units.values())]
+    names, classes = options.class_names_or_labels(), None
+    if names is not None:
+        pairs = [*list_pairs(chain(*map(index.labels, index.rows)))]
+
+        def count_at(at: CountedRows) -> Sides:
+            sides = split if at is options else [*chain(*assign_sides(at, index).values())]
+            return count_pairs(pairs, sides, whose)
+
+        classes = count_classes(options, names, count_at)
+    trained = (unit for unit, side in zip(whose or (), split, strict=False) if side == "train")
+    return SplitCounts(
+        rows=(rows["train"], rows["test"]),
+        patients=None if whose is None else len(set(trained)),
+        classes=classes,
+    )
 
 
 def count_classes(

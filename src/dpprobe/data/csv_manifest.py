@@ -2,8 +2,8 @@
 
 Paths and labels are columns, or are built from columns. Other files can be joined by keys, as
 MIMIC-CXR needs for its labels, splits and patients. Images are read in place. All paths, also of
-CSV files, are relative to `root`. A changed CSV file makes the tables stale. A changed image does
-not, but its hash no longer matches the tables, so it is refused.
+CSV files, are relative to `root`. A changed CSV file makes the tables stale. A changed image is
+refused, because its hash no longer matches the tables.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Literal
 
 from dpprobe.data import csv_files
-from dpprobe.data.counted_rows import CountedRows
+from dpprobe.data.class_units import CountedRows
 from dpprobe.data.csv_options import ManifestOptions
 from dpprobe.data.options import DatasetOptions
+from dpprobe.data.patient_sides import RowIndex
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
 
 
-class Options(CountedRows, ManifestOptions):
+class Options(ManifestOptions, CountedRows):
     """A CSV manifest: one row per image, with columns for its path, its label and its groups."""
 
     source: Literal["csv"] = "csv"
@@ -31,6 +32,11 @@ class Options(CountedRows, ManifestOptions):
             )
         for name in self.list_splits():
             csv_files.check_columns(self, name)
+
+    def read_index(self) -> RowIndex:
+        from dpprobe.data import csv_rows  # heavy: numpy, pandas and pyarrow
+
+        return csv_rows.read_index(self)
 
 
 def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | None = None) -> None:

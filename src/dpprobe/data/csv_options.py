@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol
 
@@ -11,7 +12,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from dpprobe.data.alike_names import find_name_fault
 from dpprobe.data.group_columns import Group, GroupColumns, list_groups
-from dpprobe.data.options import Embed
+from dpprobe.data.options import Embed, PublicSplit
 from dpprobe.data.path_template import template_parts
 from dpprobe.data.patient_sides import UnitOptions
 from dpprobe.data.train_test_split import SplitName, SplitSeed, TestFraction
@@ -307,15 +308,16 @@ class TableOptions(UnitOptions):
         """Returns options that determine ids without `id_column`: the files, with numbered rows."""
         return {"train"}
 
-    def images_fault(self) -> str | None:
-        options = self._describe_filters()
+    def describe_split(self, *, own_test: bool) -> PublicSplit:
+        split, options = super().describe_split(own_test=own_test), self._describe_filters()
         if not options or self.max_images_per_patient is None:
-            return None
-        return (
+            return split
+        fault = (
             f"max_images_per_patient keeps the first images of a patient after {options}, so "
             "removing one image would add another of this patient; write `unit: patient`, or a "
             "file with only the rows to use"
         )
+        return replace(split, images_fault=fault)
 
     def _describe_filters(self) -> str:
         """Names the options that drop rows by their values; empty for none."""

@@ -6,10 +6,8 @@ become negative codes; `problems.csv` lists all faulty rows together.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import sys
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,14 +17,14 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from dpprobe.data import class_units, patient_sides, table
+from dpprobe.data import patient_sides, table
 from dpprobe.data.alike_names import fold_name, joined_labels
-from dpprobe.data.class_units import SplitCounts
 from dpprobe.data.csv_files import SUFFIXES, open_rows, read_header
 from dpprobe.data.csv_options import Join, ManifestOptions, TableOptions
 from dpprobe.data.group_columns import BLANKS
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.path_template import fill_template, template_parts
+from dpprobe.data.patient_sides import RowIndex
 from dpprobe.data.person_names import person_name
 from dpprobe.data.train_test_split import SplitName
 from dpprobe.errors import ConfigError
@@ -61,33 +59,19 @@ class ManifestRows:
         return ManifestRows(file=self.file, frame=self.frame.iloc[rows], codes=self.codes[rows])
 
 
-def count_split(options: TableOptions) -> SplitCounts:
-    """Counts rows, patients and classes by one read of the manifest; opens no image."""
-    return class_units.count_once(options, lambda: _count_split(options))
+def read_index(options: TableOptions) -> RowIndex:
+    """Reads what decides the sides of rows."""
+    return _make_index(options, load_columns(options, _columns_that_decide(options), quiet=True))
 
 
-def _count_split(options: TableOptions) -> SplitCounts:
-    parts = load_columns(options, _columns_that_decide(options), quiet=True)
-    sides = _assign_sides(options, parts)
-    rows = Counter(itertools.chain(*sides.values()))
-    units = _read_units(options, parts)
-    patients = None
-    if units is not None:
-        both = zip(units["train"], sides["train"], strict=True)
-        patients = len({unit for unit, side in both if side == "train"})
-    codes = np.concatenate([part.codes for part in parts.values()])
-    labels = codes.tolist() if options.multi_label() else codes[:, 0].tolist()
-    pairs = [*class_units.list_pairs(labels)]
-    whose = None if units is None else [*itertools.chain(*units.values())]
-
-    def count_at(at: TableOptions) -> class_units.Sides:
-        split = sides if at is options else _assign_sides(at, parts)
-        return class_units.count_pairs(pairs, [*itertools.chain(*split.values())], whose)
-
-    return SplitCounts(
-        rows=(rows["train"], rows["test"]),
-        patients=patients,
-        classes=class_units.count_classes(options, options.class_names_or_labels(), count_at),
+def _make_index(options: TableOptions, parts: Mapping[SplitName, ManifestRows]) -> RowIndex:
+    column, several = options.unit_column, options.multi_label()
+    units = column and {name: rows.frame[column].tolist() for name, rows in parts.items()}
+    return RowIndex(
+        rows={name: len(rows.frame) for name, rows in parts.items()},
+        ids=lambda: _make_ids(options, parts["train"]),
+        labels=lambda name: (parts[name].codes if several else parts[name].codes[:, 0]).tolist(),
+        units=units or None,
     )
 
 
@@ -107,7 +91,7 @@ def read_rows(options: TableOptions) -> dict[SplitName, ManifestRows]:
       ConfigError: if a file cannot be read as the options say, or no row is left.
     """
     parts = load_columns(options, set(options.list_columns()))
-    train, sides = parts["train"], _assign_sides(options, parts)
+    train, sides = parts["train"], patient_sides.assign_sides(options, _make_index(options, parts))
     chosen = np.array(sides["train"], dtype=object)
     parts["train"] = train.take_rows(chosen == "train")
     if not options.has_test():
@@ -118,27 +102,6 @@ def read_rows(options: TableOptions) -> dict[SplitName, ManifestRows]:
             options.train, sides["train"].count(None),
         )  # fmt: skip
     return parts
-
-
-def _assign_sides(
-    options: TableOptions, parts: Mapping[SplitName, ManifestRows]
-) -> dict[SplitName, list[SplitName | None]]:
-    codes = parts["train"].codes
-    return patient_sides.assign_sides(
-        options,
-        {name: len(rows.frame) for name, rows in parts.items()},
-        ids=lambda: _make_ids(options, parts["train"]),
-        strata=lambda: [0] * len(codes) if options.multi_label() else codes[:, 0].tolist(),
-        units=_read_units(options, parts),
-    )
-
-
-def _read_units(
-    options: TableOptions, parts: Mapping[SplitName, ManifestRows]
-) -> dict[SplitName, list[str]] | None:
-    if options.unit_column is None:
-        return None
-    return {name: rows.frame[options.unit_column].tolist() for name, rows in parts.items()}
 
 
 def load_columns(

@@ -34,7 +34,7 @@ _TAGS = (
     "PixelData", "FloatPixelData", "DoubleFloatPixelData",
     "ExtendedOffsetTable", "ExtendedOffsetTableLengths",
 )  # fmt: skip
-# The fields of _TAGS that say how values are shown; blank fields count as absent.
+# Fields of _TAGS that say how values are shown; blank fields count as absent.
 _OPTIONAL = (
     "PixelPaddingValue", "RescaleSlope", "RescaleIntercept", "WindowCenter", "WindowWidth",
     "VOILUTFunction",

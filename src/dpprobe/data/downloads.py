@@ -292,7 +292,7 @@ def _request_missing(session: requests.Session, wanted: _Wanted, partial: _Parti
         raise _TransientError(_explain_failure(error)) from None
     with response:
         if response.status_code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and partial.size:
-            return  # the file is complete, or the server's changed: the checksum decides
+            return  # complete, or changed at the server: the checksum decides
         _check_status(response, wanted, partial)
         _receive_body(response, wanted, partial)
 

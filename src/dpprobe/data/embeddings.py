@@ -1,7 +1,7 @@
 """Vectors that another program computed from text, sound, tables, cells or images, with labels.
 
 No model runs here. A backbone of the family `external` says which model computed the vectors, and
-declares that each was computed from its own item alone.
+declares that each vector was computed from its own item alone.
 
 Row i of the table belongs to row i of the vectors. Files are read in blocks: memory may be less.
 """
@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from dpprobe.data import csv_files
-from dpprobe.data.counted_rows import CountedRows
-from dpprobe.data.csv_options import ColumnFile
+from dpprobe.data.class_units import CountedRows
+from dpprobe.data.csv_options import ColumnFile, TableOptions
 from dpprobe.data.option_paths import match_files
+from dpprobe.data.patient_sides import RowIndex
 from dpprobe.data.train_test_split import SplitName
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.options import Name
@@ -39,7 +40,7 @@ def vector_names(source: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(source["vectors"]) or (ONLY,) if source["source"] == "embeddings" else ()
 
 
-class Options(CountedRows):
+class Options(TableOptions, CountedRows):
     """Vectors computed elsewhere, one per row, with their labels."""
 
     paths: ClassVar[tuple[str, ...]] = (
@@ -103,6 +104,11 @@ class Options(CountedRows):
                         f"{file.path}: vectors {name!r} have {first} numbers in training rows but "
                         f"{lengths} in test rows; use vectors of one model"
                     )
+
+    def read_index(self) -> RowIndex:
+        from dpprobe.data import csv_rows  # heavy: numpy, pandas and pyarrow
+
+        return csv_rows.read_index(self)
 
     def vector_names(self) -> tuple[str, ...]:
         return vector_names({"source": self.source, "vectors": self.vectors})

@@ -3,8 +3,8 @@
 The layout is `train/<class>/...` and `test/<class>/...`, or only `<class>/...`, which dpprobe
 splits. Class names are the sorted names of the folders; they are published with the weights.
 
-A row's id is its path under the folder. The path contains the class, but depends on that row alone.
-With `split_by: id`, moving an image to another folder may change its side, but no other's.
+A row's id is its path under the folder. The path contains the class, but depends on the row alone.
+With `split_by: id`, moving an image to another folder may change its side, but no other image's.
 """
 
 from __future__ import annotations

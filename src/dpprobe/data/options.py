@@ -62,7 +62,7 @@ DATASET_NOTES = frozenset(
         "verify",
     }
 )  # fmt: skip
-# No parameters of split tables at their defaults, so older tables stay up to date.
+# No parameters of split tables at their defaults, so tables without them stay up to date.
 _OMITTED_AT_DEFAULT = frozenset({"max_images_per_patient", "split_by", "subsample", "unit_column"})
 # Options that split, limit, store or label a source's images, but do not say which images they are.
 _OF_THE_SAME_IMAGES = DATASET_NOTES | {
@@ -80,6 +80,35 @@ Embed = Annotated[
         "which must then stay in place, unchanged.",
     ),
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicSplit:
+    """The split of a dataset, as releases state and book it.
+
+    Attributes:
+      rule: describes the split for a bundle, in public words.
+      key: a short text that identifies the split, for a ledger. It may contain hashes of private
+        files. Equal options give equal keys: `source` if the source has both sides, otherwise for
+        example `id, seed 0, fraction 0.2`. New content under the same file names keeps the key.
+      follows_names: True if a unit's side follows from its name, whatever happens to the files.
+        Then equal keys always mean equal sides. Otherwise positions in the files determine the
+        sides, so equal keys mean equal sides only while the files are unchanged.
+      names_rows: True if a column names each row, or its patient. Ids that are paths change with
+        folders; places in a file change with the rows before them.
+      fault: why a release cannot use the split, with the remedy. None if no unit can change whether
+        another is in train, in test or left out: a unit's place then follows from its own id, its
+        position in the files, or the source's own split.
+      images_fault: why a release cannot protect images of patients. None if the removal of an image
+        never adds another image of the same patient.
+    """
+
+    rule: str = "source"
+    key: str = "source"
+    follows_names: bool = False
+    names_rows: bool = False
+    fault: str | None = None
+    images_fault: str | None = None
 
 
 class DatasetOptions(Options, ABC):
@@ -224,69 +253,9 @@ class DatasetOptions(Options, ABC):
         """Returns True if the source has a test split; otherwise a rule splits the rows."""
         return True
 
-    def release_fault(self) -> str | None:
-        """Explains why a release cannot use this dataset's split, with the remedy.
-
-        None if no unit can change whether another is in train, in test or left out. This then
-        follows from each unit's own id, its position in the files, or the source's own split.
-        """
-        return self.subsample_fault()
-
-    def subsample_fault(self) -> str | None:
-        """Explains why a release cannot use this part of the training rows, with the remedy."""
-        if self.subsample is None or self.subsample.fraction is not None:
-            return None
-        fault = (
-            "per_class ranks the units of a class, so one unit can decide whether another is kept"
-        )
-        if self.subsample.fractions:
-            fault = (
-                "fractions chooses rows by class, so the public number of rows n would "
-                "reveal labels"
-            )
-        return f"subsample: {fault}; write fraction, one number for all classes"
-
-    def public_subsample(self) -> dict[str, Any] | None:
-        """Returns the public rule that chose training rows only by name; None without a rule."""
-        if self.subsample is None or self.subsample.fraction is None:
-            return None
-        return {"fraction": self.subsample.fraction, "public_seed": self.subsample.seed}
-
-    def images_fault(self) -> str | None:
-        """Explains why image-level privacy is refused for a dataset with patients.
-
-        None if the removal of an image never adds another image of the same patient.
-        """
-        return None
-
-    def split_rule(self) -> str:
-        """Describes the rule of the split for a bundle, in public words."""
-        return "source"
-
-    def split_key(self) -> str:
-        """Returns a short text that identifies the split, for a ledger.
-
-        It may contain hashes of private files. Equal options give equal texts: `source` if the
-        source has both sides, otherwise for example `id, seed 0, fraction 0.2`. New content under
-        the same file names does not change the text: see `split_follows_names`.
-        """
-        return "source"
-
-    def split_follows_names(self) -> bool:
-        """Returns True if a unit's side follows from its name, whatever happens to the files.
-
-        Then equal `split_key`s always mean equal sides. Otherwise positions in the files determine
-        the sides, so this holds only while the files are unchanged.
-        """
-        return False
-
-    def names_rows(self) -> bool:
-        """Returns True if a column names each row, or its patient.
-
-        Ids that are paths change with folders; places in a file change with the rows before them.
-        """
-        columns = self.model_dump(include={"unit_column", "id_column"})
-        return any(column is not None for column in columns.values())
+    def public_split(self) -> PublicSplit:
+        """Describes the split for releases, before `subsample` leaves rows out."""
+        return PublicSplit()
 
     def expected_counts(self) -> Expected:
         """Returns the sizes of `expect` that remain after a limit and `subsample`."""
@@ -307,7 +276,7 @@ class DatasetOptions(Options, ABC):
     def count_rows(self) -> tuple[int, int] | None:
         """Counts the rows of the train and the test table before `subsample`. Cheap.
 
-        None before a download; checks that need these numbers then run after the download.
+        None before a download; checks that need the numbers then run after the download.
         """
 
     def class_rows(self) -> Mapping[str, int] | None:
@@ -322,7 +291,7 @@ class DatasetOptions(Options, ABC):
         return None
 
     def needs_every_class(self) -> bool:
-        """Returns True if the metric covers every class, so that each needs test rows."""
+        """Returns True if the metric covers every class, so that each class needs test rows."""
         if self.metric is None:
             return self.multi_label() or self.count_classes() == 2
         return self.metric != "accuracy"
@@ -368,7 +337,7 @@ class DatasetOptions(Options, ABC):
 
     def names_units(self) -> bool:
         """Returns True if a column names the patient of each image."""
-        return False
+        return self.unit_name() is not None
 
     def unit_name(self) -> str | None:
         """Returns the column that names the patient of each image, if any."""

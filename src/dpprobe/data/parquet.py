@@ -5,27 +5,26 @@ for several labels per image) and class names in the schema's metadata. Files ar
 are never all in memory.
 
 Without `id_column`, a row's id is its position in the files. If null rows replace a unit, all
-positions stay the same, so with `split_by: id` no unit changes the side of another. A row inserted
-before others would. A `limit` also selects rows by position, before the split.
+positions stay, so with `split_by: id` no unit changes the side of another. A row inserted before
+others would change sides. A `limit` also selects rows by position, before the split.
 """
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
 from dpprobe import artifacts
-from dpprobe.data import class_units, patient_sides
+from dpprobe.data import patient_sides
+from dpprobe.data.class_units import CountedRows
 from dpprobe.data.group_columns import Group, GroupColumns, list_groups
 from dpprobe.data.option_paths import each_once, match_files
-from dpprobe.data.options import ClassUnits, DatasetOptions, Limit
-from dpprobe.data.patient_sides import UnitOptions
+from dpprobe.data.options import DatasetOptions, Limit
+from dpprobe.data.patient_sides import RowIndex, UnitOptions
 from dpprobe.data.person_names import person_name
 from dpprobe.data.train_test_split import SplitName, SplitSeed, TestFraction
 from dpprobe.errors import ConfigError, DataError
@@ -96,7 +95,7 @@ class ColumnOptions(UnitOptions):
         return {"repo", "revision", "train", "test"}  # places in the files
 
 
-class Options(ColumnOptions):
+class Options(ColumnOptions, CountedRows):
     """Parquet files in the Hugging Face image convention."""
 
     paths: ClassVar = ("train", "test", "accepted_labels.file")
@@ -151,30 +150,17 @@ class Options(ColumnOptions):
     def has_test(self) -> bool:
         return self.test is not None
 
-    def count_rows(self) -> tuple[int, int]:
-        sides = Counter(itertools.chain(*_assign_sides(self, _read_patients(self)).values()))
-        return sides["train"], sides["test"]
-
-    def count_units(self) -> int | None:
-        patients = _read_patients(self)
-        if patients is None:
-            return None
-        pairs = zip(patients["train"], _assign_sides(self, patients)["train"], strict=True)
-        return len({unit for unit, side in pairs if side == "train"})
-
-    def count_class_units(self) -> ClassUnits | None:
-        names = self.class_names_or_labels()
-        if names is None:
-            return None
-        patients = _read_patients(self)
-        pairs = [*class_units.list_pairs(self.read_values(self.label_column))]
-        whose = None if patients is None else [*itertools.chain(*patients.values())]
-
-        def count_at(at: Options) -> class_units.Sides:
-            sides = [*itertools.chain(*_assign_sides(at, patients).values())]
-            return class_units.count_pairs(pairs, sides, whose)
-
-        return class_units.count_classes(self, names, count_at)
+    def read_index(self) -> RowIndex:
+        splits = self._list_splits()
+        units = None
+        if (column := self.unit_column) is not None:
+            units = {name: [*map(person_name, _read_column(self, name, column))] for name in splits}
+        return RowIndex(
+            rows={name: self._count_rows(name) for name in splits},
+            ids=lambda: _make_ids(self, "train"),
+            labels=lambda name: _read_column(self, name, self.label_column),
+            units=units,
+        )
 
     def multi_label(self) -> bool:
         return _read_header(self, self._list_files("train")[0]).multi_label
@@ -186,10 +172,6 @@ class Options(ColumnOptions):
     def class_names_or_labels(self) -> tuple[str, ...] | None:
         """Returns the classes, or the labels; None if neither option nor file names them."""
         return self.class_names or _read_header(self, self._list_files("train")[0]).class_names
-
-    def read_values(self, column: str) -> list[Any]:
-        """Reads a column of all rows, of both splits; not for images."""
-        return [value for name in self._list_splits() for value in _read_column(self, name, column)]
 
     def _count_rows(self, name: SplitName) -> int:
         rows = sum(_read_header(self, path).rows for path in self._list_files(name))
@@ -408,35 +390,6 @@ def _make_ids(options: Options, name: SplitName) -> list[str]:
     return [f"{prefix}-{row:08d}" for row in range(options._count_rows(name))]
 
 
-def _read_patients(options: Options) -> dict[SplitName, list[str]] | None:
-    """Reads the patient of each row, blank if a row has none; None without a `unit_column`."""
-    if options.unit_column is None:
-        return None
-    return {
-        name: [person_name(value) for value in _read_column(options, name, options.unit_column)]
-        for name in options._list_splits()
-    }
-
-
-def _assign_sides(
-    options: Options, patients: Mapping[SplitName, Sequence[str]] | None
-) -> dict[SplitName, list[SplitName | None]]:
-
-    def read_strata() -> list[int]:
-        if options.multi_label():
-            return [0] * options._count_rows("train")
-        labels = _read_column(options, "train", options.label_column)
-        return [-1 if label is None else label for label in labels]
-
-    return patient_sides.assign_sides(
-        options,
-        {name: options._count_rows(name) for name in options._list_splits()},
-        ids=lambda: _make_ids(options, "train"),
-        strata=read_strata,
-        units=patients,
-    )
-
-
 def _read_column(options: Options, name: SplitName, column: str) -> list[Any]:
     """Reads one column of a split's files, up to the limit; not for images."""
     values: list[Any] = []
@@ -472,12 +425,12 @@ def _make_batches(
 ) -> Iterator[tuple[str, pa.Table]]:
     from dpprobe.data import table  # heavy: numpy and pyarrow
 
-    patients = _read_patients(options)
-    ids = {name: _make_ids(options, name) for name in options._list_splits()}
+    index = options.read_index()
+    patients, sides = index.units, patient_sides.assign_sides(options, index)
+    ids = {name: _make_ids(options, name) for name in index.rows}
     faults: dict[SplitName, Any] = {name: [[] for _ in part] for name, part in ids.items()}
-    sides = _assign_sides(options, patients)
     if patients is not None and options.unit_column is not None:
-        mistaken = patient_sides.find_mistaken(patient_sides.names_by_side(patients, sides))
+        mistaken = index.find_mistaken(sides)
         faults = {
             name: list(patient_sides.list_faults(part, mistaken, options.unit_column))
             for name, part in patients.items()
@@ -485,7 +438,7 @@ def _make_batches(
     groups = options.list_groups()
     used = [options.image_column, options.label_column, *(g.column for g in groups.values())]
     columns = list(dict.fromkeys(used))
-    for name in options._list_splits():
+    for name in index.rows:
         start = 0
         for batch in _stream_batches(options, name, columns):
             stop = start + batch.num_rows
@@ -511,7 +464,5 @@ def _make_batches(
                 units=None if patients is None else patients[name][start:stop],
                 faults=of_batch,
             )
-            of_rows = sides[name][start:stop]
-            for side in dict.fromkeys(filter(None, of_rows)):
-                yield side, part.filter([each == side for each in of_rows])
+            yield from table.split_batch(part, sides[name][start:stop])
             start = stop

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -14,6 +15,8 @@ from dpprobe.data.person_names import find_equal_numbers
 from dpprobe.data.train_test_split import SplitName, SplitOptions
 
 Unit = Literal["image", "patient"]
+# The table of each row of a source's splits; None for a row that is left out.
+Sides = dict[SplitName, list[SplitName | None]]
 
 
 class UnitOptions(SplitOptions):
@@ -57,9 +60,6 @@ class UnitOptions(SplitOptions):
     def named_unit(self) -> Unit | None:
         return self.unit
 
-    def names_units(self) -> bool:
-        return self.unit_column is not None
-
     def unit_name(self) -> str | None:
         return self.unit_column
 
@@ -67,30 +67,45 @@ class UnitOptions(SplitOptions):
         return self.max_images_per_patient
 
 
-def assign_sides(
-    options: UnitOptions,
-    rows: Mapping[SplitName, int],
-    *,
-    ids: Callable[[], Sequence[str]],
-    strata: Callable[[], Sequence[int]],
-    units: Mapping[SplitName, Sequence[str]] | None,
-) -> dict[SplitName, list[SplitName | None]]:
-    """Assigns each row of a source's splits to a table; None if the row is left out.
+@dataclass(frozen=True, kw_only=True)
+class RowIndex:
+    """Names and labels that decide the side of each row of a source, before any image is read.
 
-    Args:
+    Attributes:
       rows: the number of rows of each split; only "train" if the rows are split here.
-      ids: reads the ids of the rows that are split here; called only if ids decide the sides.
-      strata: reads each row's class, or one constant, in the same way.
+      ids: reads the ids of the training split; called only if ids decide the sides.
+      labels: reads a split's labels, in the form of `class_units.list_pairs`.
       units: the unit of each row, if a column names it.
     """
-    sides: dict[SplitName, list[SplitName | None]] = {
-        name: [name] * count for name, count in rows.items()
-    }
+
+    rows: Mapping[SplitName, int]
+    ids: Callable[[], Sequence[str]]
+    labels: Callable[[SplitName], Sequence[int | Sequence[int] | None]]
+    units: Mapping[SplitName, Sequence[str]] | None
+
+    def find_mistaken(
+        self, sides: Mapping[SplitName, Sequence[SplitName | None]]
+    ) -> dict[str, str]:
+        """Finds faulty units among the rows of both tables, see `find_mistaken`."""
+        tables: dict[SplitName, set[str]] = {"train": set(), "test": set()}
+        for split, names in (self.units or {}).items():
+            for name, side in zip(names, sides[split], strict=True):
+                if side is not None:
+                    tables[side].add(name)
+        return find_mistaken(tables)
+
+
+def assign_sides(options: UnitOptions, index: RowIndex) -> Sides:
+    """Assigns each row of a source's splits to a table; None if the row is left out."""
+    rows, units = index.rows, index.units
+    sides: Sides = {name: [name] * count for name, count in rows.items()}
     if not options.has_test():
-        # With `split_by: id`, classes are ignored.
-        classes = strata() if options.split_by == "class" else [0] * rows["train"]
+        # With `split_by: id`, classes are ignored; rows with several labels are of one class.
+        classes = [0] * rows["train"]
+        if options.split_by == "class":
+            classes = [each if isinstance(each, int) else -1 for each in index.labels("train")]
         if units is None:
-            tested = options.choose_test(ids(), classes)
+            tested = options.choose_test(index.ids(), classes)
         else:
             fraction, seed = options.fraction_and_seed()
             by = options.split_by
@@ -140,19 +155,6 @@ def first_of_each(units: Iterable[str], most: int | None) -> list[bool]:
         seen[unit] += 1
         kept.append(most is None or seen[unit] <= most)
     return kept
-
-
-def names_by_side(
-    units: Mapping[SplitName, Sequence[str]],
-    sides: Mapping[SplitName, Sequence[SplitName | None]],
-) -> dict[SplitName, set[str]]:
-    """Lists the units of each table, by the side of each row of the source's splits."""
-    tables: dict[SplitName, set[str]] = {"train": set(), "test": set()}
-    for split, names in units.items():
-        for name, side in zip(names, sides[split], strict=True):
-            if side is not None:
-                tables[side].add(name)
-    return tables
 
 
 def find_mistaken(sides: Mapping[SplitName, Iterable[str]]) -> dict[str, str]:

@@ -3,14 +3,14 @@
 Each row's name, or its unit's name if units of privacy are named, has a number in [0, 1): the
 SHA-256 of the public seed and the name, read as a fraction. A fraction, of all rows or of a class,
 keeps the names whose number lies below it; `per_class` keeps the names with the smallest numbers.
-Both keep the beginning of one order, so a smaller part with the same seed is contained in a larger
-one. These numbers differ from the numbers that choose the test rows.
+Both options keep the beginning of one order, so a larger part contains a smaller part with the same
+seed. Other numbers choose the test rows.
 
 `fraction` chooses by the unit's name alone: a change to one unit never adds or removes another, and
 the public number n depends only on names. The number of kept rows varies with the seed. `fractions`
 also uses labels, so n reveals a unit's label to someone who knows everything else. `per_class`
-ranks units, so one unit may add or remove another. Both are for benchmarks, not for a release. A
-benchmark's guarantee covers only the rows that were kept.
+ranks units, so one unit may add or remove another. `fractions` and `per_class` are for benchmarks,
+whose guarantee covers only the kept rows.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Subsample(Options):
         return self
 
     def list_faults(self, class_rows: Mapping[str, int]) -> list[str]:
-        """Lists faults: unknown classes, and classes with too few of these rows (or patients)."""
+        """Lists faults: unknown classes, and classes with too few rows (or patients)."""
         if unknown := [name for name in self.fractions if name not in class_rows]:
             known = ", ".join([*class_rows][:10]) + (", ..." if len(class_rows) > 10 else "")
             return [

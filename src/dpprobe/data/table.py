@@ -55,7 +55,7 @@ logger = logging.getLogger("dpprobe")
 SPLITS = ("train", "test")
 FORMAT = "dpprobe-dataset"
 FORMAT_VERSION = 1
-# A row group ends at either size: readers that start in its middle must skip the rows before.
+# A row group ends at either size, because readers must skip the rows before their start.
 GROUP_ROWS = 4096
 GROUP_BYTES = 32 << 20
 BATCH_ROWS = 128
@@ -201,6 +201,12 @@ def batch_files(
                 name,
                 make_batch(ids=files, labels=labels, images=[None] * len(files), paths=paths),
             )
+
+
+def split_batch(batch: pa.Table, sides: Sequence[str | None]) -> Iterator[tuple[str, pa.Table]]:
+    """Yields the rows of a batch by their tables; rows whose side is None are left out."""
+    for side in dict.fromkeys(filter(None, sides)):
+        yield side, batch.filter([each == side for each in sides])
 
 
 def _text_column(values: Any) -> pa.Array:

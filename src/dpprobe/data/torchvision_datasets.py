@@ -274,7 +274,7 @@ def _prepare_places(
     parts = {}
     for name, part in PLACES_SPLITS.items():
         dataset = _open_dataset("Places365", root, split=part, small=True)
-        # torchvision's paths begin with the folder that its download would have made.
+        # torchvision's paths begin with the folder of torchvision's own download.
         rows = [
             (file.removeprefix(dataset.images_dir).lstrip("/"), int(label))
             for file, label in dataset.imgs

@@ -1,20 +1,20 @@
 """Deterministic splits for sources without a test set, by class or by id, and their options.
 
-Neither depends on the order of the rows or on a random generator's version.
+Neither split depends on the order of the rows or on a random generator's version.
 
 By class, a row's side depends on its id, the seed and the ids of its class. Adding one row to the
 source can move one other row of the same class across the boundary, because a class's share of the
-test set is rounded. A guarantee that starts at the *train* table does not cover that change.
+test set is rounded. A guarantee that starts at the *train* table does not cover this change.
 
 By id, a row's side is a public function of its id and the seed: whether SHA-256 of both, read as a
 number in [0, 1), lies below the fraction. No other row, label or pixel matters, so whatever happens
-to one unit (added, left out, relabelled, replaced by null rows) moves no other one: train and test
-tables of neighbouring sources differ in that unit's rows alone. All rows of a patient have the
+to one unit (added, left out, relabelled, replaced by null rows) moves no other unit: train and test
+tables of neighbouring sources differ in one unit's rows alone. All rows of a patient have the
 patient's name as id. The number of test units is binomial over seeds; a class may have none.
 
-This holds if a unit's id depends on that unit alone. Positions in a file qualify: the guarantee
-compares sources in which null rows replace a unit and all other positions stay. An extra row at the
-front of the file would change the ids, and so the sides, of all rows after it.
+The split by id needs ids that depend on their own unit alone. Positions in a file qualify: the
+guarantee compares sources in which null rows replace a unit and all other positions stay. An extra
+row at the front of the file would change the ids, and so the sides, of all later rows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from dpprobe import artifacts
-from dpprobe.data.options import DatasetOptions
+from dpprobe.data.options import DatasetOptions, PublicSplit
 
 SplitBy = Literal["class", "id"]
 SplitName = Literal["train", "test"]
@@ -132,43 +132,33 @@ class SplitOptions(DatasetOptions):
         values = self.model_dump(include={"split_seed", "test_fraction"})
         return values["test_fraction"], values["split_seed"]
 
-    def release_fault(self) -> str | None:
-        return self.subsample_fault() or self.split_fault(own_test=self.has_test())
+    def public_split(self) -> PublicSplit:
+        return self.describe_split(own_test=self.has_test())
 
-    def split_fault(self, *, own_test: bool) -> str | None:
-        """Explains why a release cannot use this split; `own_test`: the source has a test set."""
-        if own_test or self.split_by == "id":
-            return None
-        return (
-            "split_by: class chooses test rows by their rank within their class, so one row can "
-            "move another row into or out of the test split; write `split_by: id`"
-        )
+    def describe_split(self, *, own_test: bool) -> PublicSplit:
+        """Returns `public_split` of a source with or without a test set of its own.
 
-    def split_rule(self) -> str:
-        return self.rule_of_split(own_test=self.has_test())
-
-    def split_key(self) -> str:
-        return self.key_of_split(own_test=self.has_test())
-
-    def split_follows_names(self) -> bool:
-        return not self.has_test() and self.split_by == "id" and self.names_rows()
-
-    def rule_of_split(self, *, own_test: bool) -> str:
-        """Returns `split_rule` of a source with or without a test set of its own."""
-        if own_test:
-            return "source"
-        fraction, seed = self.fraction_and_seed()
-        return f"{self.split_by}, seed {seed}, fraction {fraction}"
-
-    def key_of_split(self, *, own_test: bool) -> str:
-        """Returns `split_key` of a source with or without a test set of its own.
-
-        Ends with a short hash of the options that determine ids or sides.
+        The key ends with a short hash of the options that determine ids or sides.
         """
-        names = self.side_options(own_test=own_test)
-        written = self.model_dump(mode="json", include=names, exclude_defaults=True)
-        digest = f", options {artifacts.hash_value(written)[:12]}" if written else ""
-        return f"{self.rule_of_split(own_test=own_test)}{digest}"
+        rule, fault = "source", None
+        if not own_test:
+            fraction, seed = self.fraction_and_seed()
+            rule = f"{self.split_by}, seed {seed}, fraction {fraction}"
+            if self.split_by == "class":
+                fault = (
+                    "split_by: class chooses test rows by their rank within their class, so one "
+                    "row can move another row into or out of the test split; write `split_by: id`"
+                )
+        sides = self.side_options(own_test=own_test)
+        written = self.model_dump(mode="json", include=sides, exclude_defaults=True)
+        columns = self.model_dump(include={"unit_column", "id_column"}, exclude_none=True)
+        return PublicSplit(
+            rule=rule,
+            key=f"{rule}, options {artifacts.hash_value(written)[:12]}" if written else rule,
+            follows_names=not own_test and self.split_by == "id" and bool(columns),
+            names_rows=bool(columns),
+            fault=fault,
+        )
 
     def side_options(self, *, own_test: bool) -> set[str]:  # noqa: ARG002
         """Returns the options that determine a row's side, or its id."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
@@ -19,7 +20,7 @@ from dpprobe.data import archives
 from dpprobe.data.addresses import check_address
 from dpprobe.data.download_receipt import Fetched, check_receipt
 from dpprobe.data.option_paths import with_paths
-from dpprobe.data.options import DatasetOptions
+from dpprobe.data.options import DatasetOptions, PublicSplit
 from dpprobe.data.patient_sides import Unit
 from dpprobe.data.registry import SOURCES, dataset_options
 from dpprobe.data.train_test_split import SplitOptions
@@ -129,7 +130,7 @@ class Options(DatasetOptions):
         """Checks nothing, because the files exist only after the download."""
 
     def download_params(self) -> dict[str, Any]:
-        """Returns the files' names and hashes, without addresses: these may change."""
+        """Returns the files' names and hashes, without addresses, which may change."""
         return {
             "files": [
                 {"name": file.file_name, "sha256": file.sha256, "folder": file.content_folder}
@@ -152,30 +153,17 @@ class Options(DatasetOptions):
         layout = self._parse_layout()
         return layout.source != "imagefolder" and layout.has_test()
 
-    def release_fault(self) -> str | None:
-        if fault := self.subsample_fault():
-            return fault
-        fault = self._parse_layout().split_fault(own_test=self.has_test())
-        return None if fault is None else f"layout: {fault}"
-
-    def images_fault(self) -> str | None:
-        fault = self._parse_layout().images_fault()
-        return None if fault is None else f"layout: {fault}"
-
-    def split_rule(self) -> str:
-        return self._parse_layout().rule_of_split(own_test=self.has_test())
-
-    def split_key(self) -> str:
-        """Returns the layout's key with a short hash of the files: these number the rows."""
-        key = self._parse_layout().key_of_split(own_test=self.has_test())
-        return f"{key}, files {artifacts.hash_value(self.download_params())[:12]}"
-
-    def split_follows_names(self) -> bool:
+    def public_split(self) -> PublicSplit:
+        """Returns the layout's split; its key has a short hash of the files that number rows."""
         layout = self._parse_layout()
-        return layout.source != "imagefolder" and layout.split_follows_names()
-
-    def names_rows(self) -> bool:
-        return self._parse_layout().names_rows()
+        split = layout.describe_split(own_test=self.has_test())
+        return replace(
+            split,
+            key=f"{split.key}, files {artifacts.hash_value(self.download_params())[:12]}",
+            follows_names=split.follows_names and layout.source != "imagefolder",
+            fault=split.fault and f"layout: {split.fault}",
+            images_fault=split.images_fault and f"layout: {split.images_fault}",
+        )
 
     def count_rows(self) -> tuple[int, int] | None:
         return self.expected_rows()
@@ -192,9 +180,6 @@ class Options(DatasetOptions):
 
     def named_unit(self) -> Unit | None:
         return self._parse_layout().named_unit()
-
-    def names_units(self) -> bool:
-        return self._parse_layout().names_units()
 
     def unit_name(self) -> str | None:
         return self._parse_layout().unit_name()

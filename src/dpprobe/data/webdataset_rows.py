@@ -13,6 +13,7 @@ from dpprobe.data import patient_sides, table, tar_shards
 from dpprobe.data.alike_names import fold_name, text_of
 from dpprobe.data.group_columns import list_groups
 from dpprobe.data.image_files import EXTENSIONS
+from dpprobe.data.patient_sides import RowIndex
 from dpprobe.data.person_names import person_name
 from dpprobe.data.problems import SHOWN
 from dpprobe.data.tar_shards import Member, Sample
@@ -186,40 +187,23 @@ def make_batches(
     options: ShardOptions, parts: Mapping[SplitName, Sequence[Row]]
 ) -> Iterator[tuple[str, pa.Table]]:
     """Yields batches for the tables, in the order of the shards."""
-    units, mistaken = None, dict[str, str]()
-    if options.unit_column is not None:
-        units = {name: [row.unit for row in rows] for name, rows in parts.items()}
-    chosen = _assign_sides(options, parts, units)
-    if units is not None:
-        mistaken = patient_sides.find_mistaken(patient_sides.names_by_side(units, chosen))
+    units = options.unit_column and {
+        name: [row.unit for row in rows] for name, rows in parts.items()
+    }
+    index = RowIndex(
+        rows={name: len(rows) for name, rows in parts.items()},
+        ids=lambda: [row.id for row in parts["train"]],
+        labels=lambda name: [row.label for row in parts[name]],
+        units=units or None,
+    )
+    sides = patient_sides.assign_sides(options, index)
+    mistaken = index.find_mistaken(sides)
     for name, rows in parts.items():
         shards = options.list_shards(name)
         for start in range(0, len(rows), table.BATCH_ROWS):
-            part = rows[start : start + table.BATCH_ROWS]
-            of_rows = chosen[name][start : start + table.BATCH_ROWS]
-            batch = _make_batch(options, part, shards, mistaken)
-            for side in dict.fromkeys(filter(None, of_rows)):
-                yield side, batch.filter([each == side for each in of_rows])
-
-
-def _assign_sides(
-    options: ShardOptions,
-    parts: Mapping[SplitName, Sequence[Row]],
-    units: Mapping[SplitName, Sequence[str]] | None,
-) -> dict[SplitName, list[SplitName | None]]:
-
-    def read_strata() -> list[int]:
-        if options.several_labels:
-            return [0] * len(parts["train"])
-        return [-1 if row.label is None else row.label for row in parts["train"]]
-
-    return patient_sides.assign_sides(
-        options,
-        {name: len(rows) for name, rows in parts.items()},
-        ids=lambda: [row.id for row in parts["train"]],
-        strata=read_strata,
-        units=units,
-    )
+            part = slice(start, start + table.BATCH_ROWS)
+            batch = _make_batch(options, rows[part], shards, mistaken)
+            yield from table.split_batch(batch, sides[name][part])
 
 
 def _make_batch(

@@ -104,7 +104,7 @@ def _describe_error(error: OSError, by_hand: str = "") -> tuple[str, str]:
 
 
 def list_records(folder: Path, *, data: bool = False) -> list[Path]:
-    """Lists records below folders of results or split tables, also those finished jobs miss."""
+    """Lists records below folders of results or split tables, also those no finished job has."""
     if data:
         return sorted(chain.from_iterable(map(folder.glob, _DATA_PLACES)))
     others = ("/".join((name, *"*" * depth, "*.json")) for name in _FOLDERS for depth in range(4))

@@ -86,7 +86,10 @@ def look_at_csv(place: str, wishes: Wishes) -> Seen:
         )
     notes += guesses.unit_notes(columns, unit)
     notes += guesses.uncertain_notes(columns, labels or [str(label)])
-    return _count_rows(place, keys | _split_keys(columns, path), notes)
+    keys |= _split_keys(columns, path)
+    options = make_options(place, keys)
+    assert isinstance(options, csv_manifest.Options)
+    return count_classes(options, place, keys, notes)
 
 
 def _read_table(path: Path) -> tuple[ManifestOptions, Columns]:
@@ -140,28 +143,3 @@ def _split_keys(columns: Columns, path: Path) -> dict[str, Line]:
     if path.name.startswith("train") and beside.is_file():
         return {"test": Line(value=beside.name)}
     return {}
-
-
-def _count_rows(place: str, keys: dict[str, Line], notes: list[str]) -> Seen:
-    from dpprobe.data import csv_rows  # heavy: numpy, pandas and pyarrow
-
-    options = make_options(place, keys)
-    assert isinstance(options, csv_manifest.Options)
-    options.check_files()
-    multi_label, column = options.multi_label(), options.unit_column
-    wanted = {*(options.label_columns or ()), options.label_column, column, options.split_column}
-    used = {name for name in wanted if name}
-    parts = csv_rows.load_columns(options, used, quiet=True).values()
-    return count_classes(
-        place,
-        keys,
-        notes,
-        names=options.class_names_or_labels(),
-        labels=[
-            label
-            for rows in parts
-            for label in (rows.codes if multi_label else rows.codes[:, 0]).tolist()
-        ],
-        patients=column and [each for rows in parts for each in rows.frame[column]],
-        multi_label=multi_label,
-    )

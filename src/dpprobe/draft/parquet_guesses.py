@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from dpprobe.artifacts import explain_parquet
 from dpprobe.data import parquet
 from dpprobe.data.alike_names import text_of
-from dpprobe.data.person_names import person_name
 from dpprobe.data.usual_columns import IMAGE_COLUMNS, LABELS, find_usual
 from dpprobe.draft import column_guesses as guesses
 from dpprobe.draft.column_guesses import Column
@@ -77,10 +77,9 @@ def _read_table(path: Path) -> tuple[list[str], dict[str, Column]]:
 def _count_rows(place: str, keys: dict[str, Line], label: str, notes: list[str]) -> Seen:
     """Counts the rows by class, or by number if the classes have no names."""
     options = _make_options(place, keys)
-    names = options.class_names_or_labels()  # refuses labels of other kinds
-    labels = options.read_values(label)
-    if names is None:
-        highest = max(map(_highest_label, labels), default=0)
+    if options.class_names_or_labels() is None:  # also refuses labels of other kinds
+        index = options.read_index()
+        highest = max(map(_highest_label, chain(*map(index.labels, index.rows))), default=0)
         if highest >= guesses.MOST_CLASSES:
             raise ConfigError(
                 f"{place}: column {label} has the label {highest}: init reads labels as class "
@@ -91,17 +90,7 @@ def _count_rows(place: str, keys: dict[str, Line], label: str, notes: list[str])
         check_counts(dict.fromkeys(numbers, 0), place)
         keys = keys | {"class_names": Line(value=list(numbers), comment=NUMBERED)}
         options = _make_options(place, keys)
-    options.check_files()
-    column = options.unit_column
-    return count_classes(
-        place,
-        keys,
-        notes,
-        names=options.class_names_or_labels() or (),
-        labels=labels,
-        patients=column and [*map(person_name, options.read_values(column))],
-        multi_label=options.multi_label(),
-    )
+    return count_classes(options, place, keys, notes)
 
 
 def _make_options(place: str, keys: dict[str, Line]) -> parquet.Options:

@@ -7,9 +7,10 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
-from dpprobe.data import class_units
+from dpprobe.data.class_units import CountedRows, list_pairs
 from dpprobe.data.options import IMBALANCED, ClassUnits, DatasetOptions, compute_imbalance
 from dpprobe.data.registry import SOURCES
 from dpprobe.errors import ConfigError
@@ -151,23 +152,16 @@ def name_of(words: Iterable[str]) -> str:
 
 
 def count_classes(
-    place: str,
-    keys: Mapping[str, Line],
-    notes: Sequence[str],
-    *,
-    names: Sequence[str],
-    labels: Sequence[int | Sequence[int] | None],
-    patients: Sequence[str] | None,
-    multi_label: bool,
+    options: CountedRows, place: str, keys: Mapping[str, Line], notes: Sequence[str]
 ) -> Seen:
-    """Counts images by class, and patients.
-
-    Args:
-      labels: of each image, see `class_units.list_pairs`; other numbers than a class's are missing.
-      patients: the patient of each image, empty if missing; None if no column names them.
-    """
+    """Counts images by class, and patients; labels of no class are missing."""
+    options.check_files()
+    index, multi_label = options.read_index(), options.multi_label()
+    names = options.class_names_or_labels() or ()
+    labels = [*chain(*map(index.labels, index.rows))]
+    patients = None if index.units is None else [*chain(*index.units.values())]
     known = len(names)
-    pairs = [(row, names[n]) for row, n in class_units.list_pairs(labels) if 0 <= n < known]
+    pairs = [(row, names[n]) for row, n in list_pairs(labels) if 0 <= n < known]
     counts = Counter(dict.fromkeys(names, 0))
     counts.update(name for _, name in pairs)
     check_counts(counts, place)

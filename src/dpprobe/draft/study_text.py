@@ -71,7 +71,7 @@ class Draft:
     """The content of a study's file.
 
     Attributes:
-      keys: the dataset's options, with those that `init` adds.
+      keys: the dataset's options, also options that `init` adds.
       n: training units, images or patients.
       class_units: units of each class on both sides; for the screen alone.
     """

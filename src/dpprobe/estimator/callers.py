@@ -1,7 +1,7 @@
 """Checks the callers of a private fit: what they do with its rows, and what they publish.
 
 scikit-learn does not tell an estimator who fits it, so callers are found on the stack. Work that
-was handed to another process or thread hides its callers there. Neither does the stack show what
+was handed to another process or thread hides its callers there. The stack does not show either what
 was done to the rows before.
 """
 
@@ -29,7 +29,6 @@ from dpprobe.errors import ConfigError, DpprobeError, PrivacyError
 
 _ALONE = 8  # rows that a step transforms without the others
 _ROUNDINGS = 8  # see `_rows_differ`
-_MIXES = "computes rows from other rows: it returns other values for the same rows in other company"
 _CLASSES = "It reads from the private labels which classes exist, and publishes them"
 _PRIVATE_SCORES = "It chooses features by scores of private rows, without noise"
 _DIRECT = "Call fit of PrivateClassifier directly"
@@ -84,15 +83,16 @@ def check_callers(estimator: Any, public: Sequence[str]) -> None:
         elif id(caller) in within or "Xt" in values:
             last = len(caller.steps) - 1
             end, returned = within.pop(id(caller), (last, values.get("Xt")))
-            _check_steps(caller.steps[:end], values["X"], returned, values["y"], public)
-            _check_later(caller.steps[end + 1 :], type(estimator), public)
+            before, later = caller.steps[:end], caller.steps[end + 1 :]
+            _refuse_learners([*before, *later], type(estimator), public)
+            _compare_rows(before, values["X"], returned, values["y"])
             seen.add(id(caller))
         elif id(caller) not in seen:
             _check_meta_estimator(caller, public)
 
 
 def _walk_callers(estimator: Any, public: Sequence[str]) -> Iterator[tuple[Any, str, Any]]:
-    """Yields each estimator whose fit calls that of `estimator`, inner ones first.
+    """Yields each estimator whose fit calls the fit of `estimator`, inner estimators first.
 
     The name and the variables of its function come with it. Raises PrivacyError for functions that
     break the guarantee, and for hidden callers.
@@ -121,7 +121,7 @@ def _check_hidden(package: str, started: str, public: Sequence[str]) -> None:
     """Refuses a fit in a worker, unless a person declares what the worker's callers do.
 
     Args:
-      started: the function that the worker runs. Nobody can declare those of scikit-learn.
+      started: the function that the worker runs. Nobody can declare scikit-learn's functions.
     """
     by_scikit_learn = started.startswith("sklearn.")
     if by_scikit_learn or package not in public:
@@ -184,14 +184,15 @@ def _check_meta_estimator(caller: Any, public: Sequence[str]) -> None:
         raise PrivacyError(f"{kind.__name__}: the guarantee would not hold. {reason}. {_DIRECT}")
 
 
-def _check_later(steps: list[Any], private: type, public: Sequence[str]) -> None:
-    """Refuses steps after a private fit that publish what they learn from the same rows."""
+def _refuse_learners(steps: list[Any], private: type, public: Sequence[str]) -> None:
+    """Refuses steps of a pipeline that learn from private rows, before or after a private fit."""
     for name, step in steps:
         if _learns(step) and name not in public and not isinstance(step, private):
             raise PrivacyError(
-                f"pipeline step {name!r} ({type(step).__name__}) comes after a private fit and "
-                "learns from the same rows without noise. Fit the two apart, or fit the step on "
-                f"public data, wrap it in FrozenEstimator, and write public_steps=[{name!r}]"
+                f"pipeline step {name!r} ({type(step).__name__}) is fitted on the private rows "
+                "without noise, so the guarantee would not hold. Remove the step, or use a "
+                "stateless step such as Normalizer. Or fit it on public data, wrap it in "
+                f"FrozenEstimator, and write public_steps=[{name!r}]"
             )
 
 
@@ -199,82 +200,61 @@ def _learns(step: Any) -> bool:
     return step not in (None, "passthrough") and get_tags(step).requires_fit
 
 
-# steps of a pipeline
-
-
-def _check_steps(
-    named: list[tuple[str, Any]], rows: Any, returned: Any, labels: Any, public: Sequence[str]
-) -> None:
-    """Refuses steps that learn from private rows, or compute a row from other rows.
+def _compare_rows(named: list[tuple[str, Any]], rows: Any, returned: Any, labels: Any) -> None:
+    """Refuses steps that compute a row from other rows.
 
     Args:
-      rows: those that the first step got.
-      returned: those that the last step returned.
+      rows: the rows that the first step got.
+      returned: the rows that the last step returned.
     """
     steps = [(name, step) for name, step in named if step not in (None, "passthrough")]
-    for name, step in steps:
-        if _learns(step) and name not in public:
-            raise PrivacyError(
-                f"pipeline step {name!r} ({type(step).__name__}) is fitted on the private rows: "
-                "every row that it returns depends on all rows, so the guarantee would not hold. "
-                "Remove the step, or use a stateless step such as Normalizer. Or fit it on public "
-                f"data, wrap it in FrozenEstimator, and write public_steps=[{name!r}]"
-            )
     for place, (name, step) in enumerate(steps, start=1):
         try:
             among = returned if place == len(steps) else _fit_again(step, rows, labels)
-            fault = _find_fault(step, rows, among, labels)
+            mixes = _mixes_rows(step, rows, among, labels)
+            fault = "returns other values for the same rows in other company" if mixes else None
         except Exception as error:
             # Others' texts may quote a private value.
             text = str(error) if isinstance(error, DpprobeError) else type(error).__name__
             fault = f"fails for a part of the rows: {text}"
         if fault is not None:
             raise PrivacyError(
-                f"pipeline step {name!r} ({type(step).__name__}) {fault}. Remove the step, or use "
-                "one that computes each row from its own item"
+                f"pipeline step {name!r} ({type(step).__name__}) {fault}: it computes rows from "
+                "other rows, is random, or is fitted on the private rows. Use a step that computes "
+                "each row from its own item; fit it on public data, and wrap it in FrozenEstimator"
             )
         rows = among
 
 
-def _find_fault(step: Any, rows: Any, among: Any, labels: Any) -> str | None:
+def _mixes_rows(step: Any, rows: Any, among: Any, labels: Any) -> bool:
     """Compares rows that a step returned among all rows with the same rows in other company.
 
-    Returns why the step is refused. No comparison finds every rare dependence: this is no proof.
+    No comparison finds every rare dependence: this is no proof.
     """
     count = _num_samples(rows)
     if _num_samples(among) != count:
-        return f"returns {_num_samples(among)} rows for {count}"
+        return True
     if count == 1:
-        return None
+        return False
     width = math.prod(rows.shape[1:]) if hasattr(rows, "shape") else 1
     differ = partial(_rows_differ, width=width)
     few = np.linspace(0, count - 1, min(_ALONE, count // 2), dtype=int)
     for part in (few, np.arange(0, count, 2), np.arange(1, count, 2)):
-        part_rows, expected = _take(rows, part), _take(among, part)
-        alone = _fit_again(step, part_rows, _take(labels, part))
-        if not differ(alone, expected):
-            continue
-        if differ(alone, _fit_again(step, part_rows, _take(labels, part))):
-            return "is random, so dpprobe cannot compare rows alone with the same rows among others"
-        if differ(step.transform(part_rows), expected):
-            return _MIXES
-        return (
-            "is fitted on the private rows, by the pipeline's fit. Fit it on public data, and wrap "
-            "it in FrozenEstimator"
-        )
+        alone = _fit_again(step, _take(rows, part), _take(labels, part))
+        if differ(alone, _take(among, part)):
+            return True
     part_rows, expected = _take(rows, few), _take(among, few)
-    if differ(step.transform(part_rows), expected):
-        return "transforms rows in fit otherwise than afterwards"
-    if isinstance(part_rows, np.ndarray) and part_rows.dtype.kind in "iuf":
-        # all parts may have the same maximum, such as the largest grey value
-        larger = np.concatenate([part_rows, 3 * part_rows])
-        try:
-            mixed = _fit_again(step, larger, _take(labels, np.tile(few, 2)))
-        except ValueError:  # the step checks a range
-            return None
-        if differ(_take(mixed, np.arange(len(few))), expected):
-            return _MIXES
-    return None
+    if differ(step.transform(part_rows), expected):  # in fit otherwise than afterwards
+        return True
+    if not (isinstance(part_rows, np.ndarray) and part_rows.dtype.kind in "iuf"):
+        return False
+    # all parts may have the same maximum, such as the largest grey value
+    larger = np.concatenate([part_rows, 3 * part_rows])
+    try:
+        mixed = _fit_again(step, larger, _take(labels, np.tile(few, 2)))
+    except ValueError:  # the step checks a range
+        return False
+    return differ(_take(mixed, np.arange(len(few))), expected)
 
 
 def _fit_again(step: Any, rows: Any, labels: Any) -> Any:
@@ -295,8 +275,8 @@ def _take(values: Any, rows: npt.NDArray[np.int64]) -> Any:
 def _rows_differ(one: Any, other: Any, *, width: int) -> bool:
     """Compares rows bit by bit, then, for floating point, up to the rounding of sums.
 
-    A sum of `width` products depends on the order, and so on the size of a batch. Its error is of
-    the order of sqrt(width) roundings of its terms, here taken as the row's largest number.
+    A sum of `width` products depends on the order, and so on the size of a batch. The error is
+    about sqrt(width) roundings of the terms, here taken as the row's largest number.
     """
     if sparse.issparse(one) and sparse.issparse(other):
         return one.shape != other.shape or (one != other).nnz > 0

@@ -15,7 +15,10 @@ from dpprobe.backbones.external import Options as External
 from dpprobe.backbones.feature_digest import NO_PROBE
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.estimator.fitted_head import Fit, hash_heads
+from dpprobe.estimator.planned_fit import PROTECTS_NOTHING
+from dpprobe.heads.auto import describe_choice
 from dpprobe.options import NAME_PATTERN
+from dpprobe.privacy.statement import make_statement
 from dpprobe.release.bundle import BackboneFacts, BundleFacts, CardFacts
 from dpprobe.release.leak_check import check_published
 from dpprobe.release.packing import describe_head, pack_head
@@ -44,9 +47,28 @@ def state_release(fit: Fit, facts: BundleFacts | None = None) -> dict[str, Any]:
             "choice": {"cells": 0, "epsilon": None, "words": choice_words(0, None)},
             "ledger": fit.spent.to_block(entry=fit.entry, unit=fit.plan.unit, delta=fit.plan.delta),
         },
-        chosen_from=fit.method.chosen_from(fit.facts),
+        chosen_from=describe_choice(fit.method, fit.facts),
         parts=facts.hash_parts() if facts else None,
     )
+
+
+def state_benchmark(fit: Fit) -> dict[str, Any]:
+    """Returns the privacy statement of a fit in benchmark mode."""
+    statement = make_statement(
+        fit.plan,
+        method=fit.method.head,
+        options=fit.method.model_dump(mode="json"),
+        mode="benchmark",
+        seeds=fit.heads.seeds,
+        public_data={"trained": True, "near_duplicate_check": "not run"},
+        epsilon_all_heads=fit.plan.realised_epsilon,
+        private_choices=fit.method.private_choices,
+        priced_normalisation=fit.method.normalize.priced,
+        released_priors=fit.method.releases_priors,
+        engine_limits=fit.method.engine_limits,
+        chosen_from=describe_choice(fit.method, fit.facts),
+    )
+    return {**statement, "release": PROTECTS_NOTHING + statement["release"]}
 
 
 def write_release(

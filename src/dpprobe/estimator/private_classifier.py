@@ -6,13 +6,9 @@ of a study's cell, it computes the weights of that cell, bit for bit.
 
 from __future__ import annotations
 
-import math
 import numbers
 import secrets
-import warnings
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -25,59 +21,46 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from dpprobe.artifacts import hash_value
-from dpprobe.errors import BudgetError, ConfigError, PrivacyError
+from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.estimator.array_inputs import (
     SCORED_BYTES,
     STREAMED_BYTES,
     ArrayError,
-    check_classes,
     clear_unusable,
     find_source,
     hide_values,
     join_blocks,
-    number_groups,
     number_labels,
     read_shape,
     read_source,
 )
 from dpprobe.estimator.budget import Budget
-from dpprobe.estimator.calibration_folder import calibration_folder
 from dpprobe.estimator.callers import check_callers
-from dpprobe.estimator.fitted_head import Fit, hash_heads
+from dpprobe.estimator.fitted_head import Fit
+from dpprobe.estimator.planned_fit import (
+    PROTECTS_NOTHING,
+    check_parameters,
+    explain_searches,
+    fit_privately,
+    plan_fit,
+    read_method,
+)
 from dpprobe.estimator.private_rows import compare_public_files, remember_head
 from dpprobe.estimator.row_copies import warn_of_copies
-from dpprobe.heads.facts import DataFacts
-from dpprobe.heads.fit import check_inputs, fit_heads
-from dpprobe.heads.fitted import Heads
-from dpprobe.heads.options import MethodOptions
-from dpprobe.heads.patient_groups import Units
-from dpprobe.heads.registry import method_options
+from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.scoring import apply_link, score_rows
 from dpprobe.heads.training_set import RowSource, TrainingSet
-from dpprobe.privacy.entropy import SEEDED, SystemEntropy
-from dpprobe.privacy.limits import delta_fault
+from dpprobe.privacy.entropy import SEEDED
 from dpprobe.privacy.plan import Plan
-from dpprobe.privacy.risk import Risk
-from dpprobe.privacy.statement import make_statement
-from dpprobe.release.ledger import Booking, Part, tell_of_entry
-from dpprobe.training.plan_file import check_price, plan_method
-
-_HEAD = 0  # index of a private fit's only head; no random number derives from it
-_PROTECTS_NOTHING = (
-    "benchmark=True protects nothing: the noise follows from a seed in the statement. "
-)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _PlannedFit:
-    """The public facts and the plan of a fit, before the fit reads its rows."""
-
-    classes: list[Any]
-    units: Units | None
-    facts: DataFacts
-    method: MethodOptions
-    plan: Plan
+def _has_probabilities(classifier: PrivateClassifier) -> bool:
+    if hasattr(classifier, "fit_"):
+        return classifier.fit_.method.link_on(False) != "none"
+    try:
+        return read_method(classifier).link_on(False) != "none"
+    except ConfigError:
+        return True  # `auto` before its choice: it chooses a head with probabilities
 
 
 class PrivateClassifier(ClassifierMixin, BaseEstimator):
@@ -170,17 +153,17 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         """
         if not self.benchmark:
             check_callers(self, self.public_steps)
-        self._check_mode()
+        check_parameters(self)
         X = join_blocks(X)
-        if self.benchmark:
-            rows, labels = self._check_rows(X, y)
-            planned = self._plan_fit(len(labels), self.n_features_in_, groups, labels)
+        if self.budget is None:
+            rows, labels = _read_rows(self, X, y)
+            planned = plan_fit(self, len(labels), self.n_features_in_, groups, labels)
         else:
             # A fit that the budget does not allow is refused before any row is read.
-            planned = self._plan_fit(*read_shape(X), groups, labels=None)
-            with _explain_searches():
-                self._budget.check_fit(self._make_booking(planned))
-            rows, labels = self._check_rows(X, y)
+            planned = plan_fit(self, *read_shape(X), groups)
+            with explain_searches():
+                self.budget.check_fit(planned.make_booking(self.budget))
+            rows, labels = _read_rows(self, X, y)
             warn_of_copies(rows, planned.units)
         class_names = tuple(map(str, planned.classes))
         data = TrainingSet(
@@ -190,12 +173,12 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             units=planned.units,
             public=compare_public_files(planned.method, rows, class_names),
         )
-        if self.benchmark:
-            seed = self._draw_seed()
+        if self.budget is None:
+            seed = _draw_seed(self.random_state)
             heads = fit_heads(planned.method, data, planned.plan, [seed], entropy=SEEDED)
             booked: dict[str, Any] = {}
         else:
-            heads, booked = self._fit_privately(planned, data)
+            heads, booked = fit_privately(self.budget, planned, data)
         self.fit_ = Fit(
             method=planned.method,
             facts=planned.facts,
@@ -227,24 +210,14 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         answers: npt.NDArray[Any] = self.classes_[scores.argmax(axis=1)]
         return answers
 
-    @available_if(lambda self: self._has_probabilities())
+    @available_if(_has_probabilities)
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
         """Returns probabilities [n, classes]; heads whose scores are no logits lack this."""
         scores = torch.from_numpy(self._score_rows(X)).to(torch.float64)
-        chances: npt.NDArray[np.float64] = apply_link(scores, self._link).numpy()
+        chances: npt.NDArray[np.float64] = apply_link(
+            scores, self.fit_.method.link_on(False)
+        ).numpy()
         return chances / chances.sum(axis=1, keepdims=True)
-
-    @property
-    def _link(self) -> Literal["softmax", "sigmoid", "none"]:
-        return self.fit_.method.link_on(False)
-
-    def _has_probabilities(self) -> bool:
-        if hasattr(self, "fit_"):
-            return self._link != "none"
-        try:
-            return self._read_method().link_on(False) != "none"
-        except ConfigError:
-            return True  # `auto` before its choice: it chooses a head with probabilities
 
     def _score_rows(self, X: Any) -> npt.NDArray[np.float32]:
         check_is_fitted(self)
@@ -269,27 +242,11 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
           NotFittedError: before `fit`.
         """
         check_is_fitted(self)
-        fit = self.fit_
-        if fit.is_private:
-            # imported here: releases need more libraries than benchmarks
-            from dpprobe.estimator.estimator_bundle import state_release
+        # imported here: releases need more libraries than benchmarks
+        from dpprobe.estimator.estimator_bundle import state_benchmark, state_release
 
-            return state_release(fit)
-        statement = make_statement(
-            fit.plan,
-            method=fit.method.head,
-            options=fit.method.model_dump(mode="json"),
-            mode="benchmark",
-            seeds=fit.heads.seeds,
-            public_data={"trained": True, "near_duplicate_check": "not run"},
-            epsilon_all_heads=fit.plan.realised_epsilon,
-            private_choices=fit.method.private_choices,
-            priced_normalisation=fit.method.normalize.priced,
-            released_priors=fit.method.releases_priors,
-            engine_limits=fit.method.engine_limits,
-            chosen_from=fit.method.chosen_from(fit.facts),
-        )
-        return {**statement, "release": _PROTECTS_NOTHING + statement["release"]}
+        fit = self.fit_
+        return state_release(fit) if fit.is_private else state_benchmark(fit)
 
     def save_bundle(
         self,
@@ -328,7 +285,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         if not self.fit_.is_private:
             raise PrivacyError(
-                f"save_bundle: {_PROTECTS_NOTHING}Fit with benchmark=False and a budget, and save "
+                f"save_bundle: {PROTECTS_NOTHING}Fit with benchmark=False and a budget, and save "
                 "that head"
             )
         # as above
@@ -350,248 +307,37 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             card=dict(card or {}),
         )
 
-    # checks of `fit`
 
-    def _check_mode(self) -> None:
-        if self.unit not in Plan.UNITS:
-            raise ConfigError(f"unit {self.unit!r}: write row or group, or image or patient")
-        if self.benchmark:
-            if self.budget is not None:
-                raise ConfigError(
-                    f"budget: {_PROTECTS_NOTHING}It needs no budget; remove budget or "
-                    "benchmark=True"
-                )
-            return
-        if self.budget is None:
-            raise PrivacyError(
-                "budget: a private fit needs one: budget=dpprobe.Budget(max_epsilon=1, "
-                "delta=1e-6); or write benchmark=True for a seeded fit that protects nothing"
+def _read_rows(
+    classifier: PrivateClassifier, X: Any, y: Any
+) -> tuple[npt.NDArray[np.float32] | RowSource, npt.NDArray[Any]]:
+    """Returns the rows, as a new array or as their source, and the labels."""
+    if (source := find_source(X)) is not None:
+        classifier.n_features_in_ = source.dimension
+        labels = column_or_1d(y, warn=True)
+        if len(labels) != source.rows:
+            raise ArrayError(
+                f"y: {len(labels)} labels, but X has {source.rows} rows; pass one label per row"
             )
-        if not isinstance(self.budget, Budget):
-            raise ConfigError(f"budget {self.budget!r}: pass a dpprobe.Budget")
-        if self.random_state is not None:
-            raise PrivacyError(
-                "random_state: nobody may know the noise of a private fit; remove random_state, "
-                "or write benchmark=True"
+        rows: npt.NDArray[np.float32] | RowSource = source
+    else:
+        # a copy, because training replaces unusable rows by zeros
+        with hide_values():
+            rows, labels = validate_data(
+                classifier, X, y, dtype=np.float32, order="C", copy=True, ensure_all_finite=False
             )
-        if self.classes is None:
-            raise PrivacyError(
-                "classes: missing. They are published with the weights, so a private fit does not "
-                "read them from y. Write a list that is known beforehand: classes=[0, 1]"
-            )
-        if self.epsilon == math.inf:
-            raise PrivacyError(
-                "epsilon inf: a head without noise is not private; write a number, or "
-                "benchmark=True"
-            )
-
-    def _check_rows(
-        self, X: Any, y: Any
-    ) -> tuple[npt.NDArray[np.float32] | RowSource, npt.NDArray[Any]]:
-        """Returns the rows, as a new array or as their source, and the labels."""
-        if (source := find_source(X)) is not None:
-            self.n_features_in_ = source.dimension
-            labels = column_or_1d(y, warn=True)
-            if len(labels) != source.rows:
-                raise ArrayError(
-                    f"y: {len(labels)} labels, but X has {source.rows} rows; pass one label per row"
-                )
-            rows: npt.NDArray[np.float32] | RowSource = source
-        else:
-            # a copy, because training replaces unusable rows by zeros
-            with hide_values():
-                rows, labels = validate_data(
-                    self, X, y, dtype=np.float32, order="C", copy=True, ensure_all_finite=False
-                )
-        check_classification_targets(labels)
-        return rows, np.asarray(labels)
-
-    def _plan_fit(
-        self, rows: int, dimension: int, groups: Any, labels: npt.NDArray[Any] | None
-    ) -> _PlannedFit:
-        """Decides the method and calibrates its plan, from public facts and the groups' names.
-
-        Benchmark mode may read the classes from the labels.
-        """
-        # sorted: tools of scikit-learn expect column k of scores to be the k-th class in order
-        if labels is None or self.classes is not None:
-            classes = np.sort(np.asarray(self.classes))
-        else:
-            classes = np.unique(labels)
-        check_classes(classes.tolist())
-        units = self._number_units(groups, rows)
-        facts = self._describe_facts(
-            n=rows if units is None else units.count, dimension=dimension, classes=len(classes)
-        )
-        method = self._decide_method(facts)
-        plan = self._make_plan(method, facts)
-        return _PlannedFit(
-            classes=classes.tolist(),
-            units=units,
-            facts=facts,
-            method=method,
-            plan=plan,
-        )
-
-    def _number_units(self, groups: Any, rows: int) -> Units | None:
-        if self.unit in Plan.GROUPS:
-            if groups is None:
-                raise PrivacyError(
-                    f"groups: the unit of privacy is a {self.unit}, but the fit has no groups; "
-                    "pass fit(X, y, groups=...), in cross_val_score params={'groups': ...}"
-                )
-            return number_groups(groups, rows)
-        if groups is not None and not self.benchmark:
-            raise PrivacyError(
-                f"groups: the fit has groups, but the unit of privacy is one {self.unit}, so "
-                "people with several rows would be less protected. Write unit='group', or pass "
-                "no groups"
-            )
-        return None
-
-    def _describe_facts(self, *, n: int, dimension: int, classes: int) -> DataFacts:
-        delta = self.delta
-        if delta is None:
-            # the largest power of ten that is at most 1e-5 and 1 / (2 n)
-            usual = min(1e-5, 10.0 ** math.floor(-math.log10(2 * n)))
-            delta = usual if self.benchmark else self._budget.delta
-        for limit in () if self.benchmark else (delta, self._budget.delta):
-            if fault := delta_fault(limit, n, unit=self.unit):
-                raise PrivacyError(fault)
-        risk = self._read_risk()
-        return DataFacts(
-            n=n,
-            dimension=dimension,
-            classes=classes,
-            multi_label=False,
-            epsilon=float(self.epsilon) if risk is None else risk.to_epsilon(delta),  # type: ignore[arg-type]
-            delta=delta,
-            unit=self.unit,
-        )
-
-    @property
-    def _budget(self) -> Budget:
-        assert self.budget is not None  # checked by `_check_mode`
-        return self.budget
-
-    def _read_method(self) -> MethodOptions:
-        values = {"head": self.head} if isinstance(self.head, str) else dict(self.head)
-        return method_options(values)
-
-    def _decide_method(self, facts: DataFacts) -> MethodOptions:
-        asked = self._read_method()
-        if asked.tunes_network:
-            raise ConfigError(
-                f"head {asked.head}: it trains a part of a network and needs images; use a study "
-                "instead"
-            )
-        method = asked.resolve_choice(facts)
-        if self.benchmark:
-            return method
-        if not method.private:
-            raise PrivacyError(
-                f"head {method.head}: this head is not private; write another head, or "
-                "benchmark=True"
-            )
-        released = _make_exact(method.for_release())
-        if not released.is_exact:
-            raise PrivacyError(
-                f"head {released.head}: with these options its sums are not exact, so low bits "
-                "may reveal who was in the data; write engine='exact', or another head"
-            )
-        return released
-
-    def _make_plan(self, method: MethodOptions, facts: DataFacts) -> Plan:
-        plan = plan_method(
-            method,
-            n=facts.n,
-            epsilon=(self._read_risk() or facts.epsilon) if method.private else math.inf,
-            delta=facts.delta,
-            accountant="pld",
-            cache=calibration_folder(),
-            unit=facts.unit,
-            patients=None,
-        )
-        if method.private:
-            check_price(plan)
-        return plan
-
-    def _read_risk(self) -> Risk | None:
-        return Risk.from_dict(self.epsilon) if isinstance(self.epsilon, Mapping) else None
-
-    def _draw_seed(self) -> int:
-        state = self.random_state
-        if isinstance(state, numbers.Integral):
-            return int(state)
-        if isinstance(state, np.random.RandomState):
-            return int(state.randint(2**31))
-        if state is not None:
-            raise ConfigError(f"random_state {state!r}: write a whole number, or None")
-        return secrets.randbits(128)
-
-    def _make_booking(self, planned: _PlannedFit) -> Booking:
-        plan = planned.plan
-        return Booking(
-            release="fit",  # the budget makes the name unique
-            study="estimator",
-            unit=self.unit,
-            split="all rows",
-            parts=(Part.from_plan("train", plan),),
-            identity=hash_value(
-                [planned.method.identity_options(), plan.n, plan.epsilon, plan.delta]
-            ),
-            column=self._budget.column if self.unit in Plan.GROUPS else None,
-        )
-
-    def _fit_privately(
-        self, planned: _PlannedFit, data: TrainingSet
-    ) -> tuple[Heads, dict[str, Any]]:
-        """Returns the heads, and what the budget holds of the fit."""
-        budget = self._budget
-        check_inputs(planned.method, data, planned.plan, [_HEAD])
-        with _explain_searches():
-            entry = budget.book_fit(self._make_booking(planned))
-        if entry > 1:
-            warnings.warn(
-                f"fit number {entry} on this budget: all fits together cost epsilon "
-                f"{budget.compute_spent().epsilon:g} at delta {budget.delta:g}; the limit is "
-                f"{budget.describe_limit()}",
-                stacklevel=3,
-            )
-        with tell_of_entry(f"{entry} of the budget"):
-            heads = fit_heads(planned.method, data, planned.plan, [_HEAD], entropy=SystemEntropy())
-        digest = hash_heads(heads)
-        budget.close_fit(entry, digest)
-        spent = budget.compute_spent(planned.plan.delta)
-        return heads, {"entry": entry, "spent": spent, "digest": digest}
+    check_classification_targets(labels)
+    return rows, np.asarray(labels)
 
 
-@contextmanager
-def _explain_searches() -> Iterator[None]:
-    """Adds a remedy for searches and cross-validation to the error of an exceeded budget."""
-    try:
-        yield
-    except BudgetError as error:
-        raise BudgetError(
-            f"{error}. Every fit spends budget, including each fit of a grid search or a "
-            "cross-validation; head='tuned' searches options within one epsilon"
-        ) from None
-
-
-def _make_exact(method: MethodOptions) -> MethodOptions:
-    """Returns options with exact sums, unless the user chose an engine; for `tuned`, in its base.
-
-    An engine changes only the arithmetic, not the mechanisms or their epsilon.
-    """
-    if method.is_exact:
-        return method
-    base = getattr(method, "base", None)
-    of = method if base is None else base
-    if "engine" not in type(of).model_fields or "engine" in of.model_fields_set:
-        return method
-    values = method.model_dump(mode="json", exclude_unset=True)
-    (values if base is None else values["base"])["engine"] = "exact"
-    return method_options(values)
+def _draw_seed(state: int | np.random.RandomState | None) -> int:
+    if isinstance(state, numbers.Integral):
+        return int(state)
+    if isinstance(state, np.random.RandomState):
+        return int(state.randint(2**31))
+    if state is not None:
+        raise ConfigError(f"random_state {state!r}: write a whole number, or None")
+    return secrets.randbits(128)
 
 
 def _read_features(

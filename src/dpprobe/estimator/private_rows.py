@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from dpprobe.errors import ConfigError
 from dpprobe.estimator.array_inputs import MappedRows, read_source
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.public_inputs import NOTHING_CHECKED, PublicInputs
 from dpprobe.heads.training_set import RowSource
+from dpprobe.options import resolve_path
 from dpprobe.training.public_file_check import PrivateData
 
 # The latest heads that this process fitted on private rows, each [classes, d + 1]. A study finds
@@ -31,9 +33,12 @@ def compare_public_files(
     rows: npt.NDArray[np.float32] | RowSource,
     class_names: Sequence[str],
 ) -> PublicInputs:
-    """Compares a method's public files with a fit's rows; raises as `PrivateData.check_public`."""
+    """Compares a method's public files with a fit's rows, before the fit is booked."""
     if not method.public_files():  # nothing to compare, so nothing is read
         return NOTHING_CHECKED
+    for option, written in method.public_files().items():
+        if not resolve_path(written).is_file():
+            raise ConfigError(f"{option} {written}: no such file; correct the path")
     return _find_private_data(rows, class_names).check_public(method)
 
 

@@ -12,6 +12,7 @@ from dpprobe.features.feature_store import FeatureStore
 from dpprobe.privacy import calibration
 from dpprobe.privacy.accountants import compute_epsilon
 from dpprobe.privacy.plan import Mechanism
+from dpprobe.privacy.target import Target
 from dpprobe.release.verification.checks import Report
 from dpprobe.release.verification.verify import verify_bundle
 
@@ -40,10 +41,7 @@ def calibrate(*, epsilon: float, delta: float, steps: int = 1, sample_rate: floa
     """
     plan = calibration.calibrate(
         [_make_releases(1.0, steps, sample_rate)],
-        n=1,
-        epsilon=epsilon,
-        delta=delta,
-        accountant="pld",
+        Target(n=1, epsilon=epsilon, delta=delta),
         cache=calibration_folder(),
         checked=False,
     )
@@ -53,7 +51,7 @@ def calibrate(*, epsilon: float, delta: float, steps: int = 1, sample_rate: floa
 def epsilon_of(
     *, noise_multiplier: float, delta: float, steps: int = 1, sample_rate: float = 1.0
 ) -> float:
-    """Computes the epsilon of Gaussian releases at delta; the arguments are those of `calibrate`.
+    """Computes the epsilon of Gaussian releases at delta; arguments are as for `calibrate`.
 
     Without sampling the value is exact (Gaussian differential privacy); with sampling it is an
     upper bound by privacy loss distributions.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # Two of the first ten, or of the second ten, differ by more than 20 in CIELAB to people with full
-# colour vision and to those without red, green or blue cones (Machado et al. 2009, severity 1).
+# colour vision and to people without red, green or blue cones (Machado et al. 2009, severity 1).
 # The second ten are drawn as triangles.
 CLASS_COLOURS = (
     "#0072B2", "#E69F00", "#332288", "#66CCEE", "#661100", "#A0D8B3", "#000000", "#B15928",

@@ -99,10 +99,10 @@ class Exhibit:
         made in each of `FORMATS`: the group "" has outputs named after the endings, such as `svg`,
         and a group "law" has `law_svg`. A path with an ending is one file, named after its group.
         A tuple of paths makes a list of files. A function of the study may return all this.
-      make: the function that makes it, as "module:function". It gets keyword arguments: each need
-        that is read, and each output by its name, or `folder`, where all outputs lie. If it asks
-        for them by name, it also gets params, wildcards, `study`, `results` (the folder) and
-        `published` (the published numbers).
+      make: the function that makes it, as "module:function". The function gets keyword arguments:
+        each need that is read, and each output by its name, or `folder`, where all outputs lie. If
+        it asks for them by name, it also gets params, wildcards, `study`, `results` (the folder)
+        and `published` (the published numbers).
       words: the name of the running job for a person.
       category: in Snakemake's report; None keeps the files out of it.
       caption: the file below `resources/captions`, for all files or by the name of their group; by

@@ -90,7 +90,7 @@ def panel_grid(
 ) -> tuple[Figure, list[Axes]]:
     """Makes a figure of panels, up to three (or `columns`) per row, with a common y axis.
 
-    It is at least as high as `legend` lines of a legend.
+    The figure is at least as high as `legend` lines of a legend.
     """
     columns = columns or min(panels, 3)
     rows = -(-panels // columns)

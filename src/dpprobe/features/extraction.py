@@ -69,8 +69,8 @@ def extract_shard(
       output: the shard's path; the file is complete or absent.
       batch_size: images per forward pass on a GPU; a CPU takes fewer.
       dtype: number format on disk, "float16" or "float32".
-      threads: number of threads that decode and, on a CPU, compute; torch's number by default. It
-        changes no feature.
+      threads: number of threads that decode and, on a CPU, compute, without changing a feature;
+        torch's number by default.
       changed: changes the loaded backbone before any thread runs it, for example by a cut inside
         its network.
 

@@ -5,8 +5,8 @@ and passes it through the model with one torch thread of its own: no thread wait
 several small passes are faster than one pass divided among threads. On a GPU the threads decode
 into pinned memory, and a batch's features are fetched while the GPU computes the next one.
 
-The last bits of a library's matrix products may depend on the number of rows. So every pass has the
-same number of rows; the last is filled up. A row's features then depend on no other row or shard.
+The last bits of a library's matrix products may depend on the number of rows. So every pass has an
+equal number of rows; the last is filled up. A row's features then depend on no other row or shard.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dpprobe.devices import Accelerator, Mark
 from dpprobe.errors import DataError
 
 # Rows that are decoded, handed on and, on a CPU, computed together. A CPU is fastest at this number
-# of small photographs, and it is small enough for all threads to end at about the same time.
+# of small photographs, and threads end at about the same time.
 PIECE_ROWS = 16
 # Pieces in progress per thread: a thread that is done finds the next piece ready.
 AHEAD = 2

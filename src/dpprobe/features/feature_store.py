@@ -2,7 +2,7 @@
 
 A shard has the rows start..stop of one split: `features` [n, d], `labels` [n] (or [n, k]), `ids`
 [n], and, where they exist, `layers/<name>` [n, w], `groups/<name>` [n], `accepted` [n] and `units`
-[n]. `shard_writer` writes it, `shard_manifest` records every shard's size and hashes. The reader
+[n]. `shard_writer` writes shards, `shard_manifest` records each shard's size and hashes. The reader
 here refuses a file that differs from the manifest, and names it.
 """
 
@@ -23,12 +23,10 @@ from dpprobe.errors import StoreError
 from dpprobe.features.aligned_rows import empty_rows
 from dpprobe.features.shard_file import (
     RowColumns,
-    check_equal,
     feature_array,
-    is_sealed,
-    name_features,
     opened_shard,
     read_rows,
+    require_shard,
     stored_blocks,
 )
 from dpprobe.features.shard_header import REMEDY, ShardHeader
@@ -57,9 +55,9 @@ class FeatureStore:
     """The features of one split, read through their manifest.
 
     A shard's size and the SHA-256 of all its bytes are compared with the manifest before HDF5 opens
-    it: damaged HDF5 may crash the process. Later reads of the same store compare them again if the
-    file was replaced or written to meanwhile, and otherwise rely on HDF5's own checksums. A file
-    that changes while read is refused at the end. Each call opens files, so forks are safe.
+    it: damaged HDF5 may crash the process. Later reads compare size and hash again if the
+    file was replaced or written to meanwhile, and otherwise rely on HDF5's own checksums. A
+    file that changes while read is refused at the end. Each call opens files, so forks are safe.
 
     Attributes:
       rows, dimension: n and d.
@@ -95,7 +93,6 @@ class FeatureStore:
         self.fingerprint: str = body["fingerprint"]
         self.copies: dict[str, dict[str, Any]] | None = body.get("copies")
         self.shards = tuple(ShardRecord(**shard) for shard in body["shards"])
-        self._body = body
         self._compared: dict[str, _FileState] = {}
 
     @property
@@ -136,12 +133,7 @@ class FeatureStore:
         parts = []
         for record in self.shards:
             with self._open_shard(record) as file:
-                part = read_rows(file)
-            if part.hash_columns() != record.rows_sha256:
-                self._refuse_shard(
-                    record, "labels, ids, groups, accepted labels or units differ from the manifest"
-                )
-            parts.append(part)
+                parts.append(read_rows(file))
         accepted = [row for part in parts for row in part.accepted or ()]
         return RowColumns(
             np.concatenate([part.labels for part in parts]),
@@ -206,12 +198,9 @@ class FeatureStore:
     def _blocks_of(
         self, record: ShardRecord, rows: int | None, layer: str | None
     ) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-        width = self._layer_width(layer)
+        self._layer_width(layer)
         with self._open_shard(record) as file:
-            features = feature_array(file, layer)
-            if features.shape != (record.stop - record.start, width):
-                self._refuse_shard(record, f"{name_features(layer)} of shape {features.shape}")
-            for start, block in stored_blocks(features, rows):
+            for start, block in stored_blocks(feature_array(file, layer), rows):
                 yield record.start + start, block
 
     def read_header(self, record: ShardRecord) -> ShardHeader:
@@ -220,46 +209,34 @@ class FeatureStore:
 
     @contextmanager
     def _open_shard(self, record: ShardRecord) -> Iterator[h5py.File]:
-        """Opens a shard after comparing its bytes with the manifest, and checks its header."""
+        """Opens a shard after comparing its bytes with the manifest."""
         path = self._shard_path(record)
         state = self._compare_bytes(record)
-        with opened_shard(path, compared=True) as file:
-            header = ShardHeader.from_attributes(file.attrs, str(path))
-            common = header.common_part()
-            check_equal(str(path), common, {key: self._body[key] for key in common})
-            if (header.first_row, header.end_row) != (record.start, record.stop):
-                self._refuse_shard(record, f"holds rows {header.first_row}..{header.end_row}")
-            if state is None:
-                self._refuse_shard(record, "its content differs, although its header is the same")
+        with opened_shard(path) as file:
             yield file
             if _read_state(path) != state:
                 self._refuse_shard(record, "changed while it was read")
 
-    def _compare_bytes(self, record: ShardRecord) -> _FileState | None:
+    def _compare_bytes(self, record: ShardRecord) -> _FileState:
         """Compares a file with the manifest before HDF5 opens the file; returns the file's state.
 
-        Returns None for an undamaged shard that is not the manifest's: HDF5 may read its header.
-
         Raises:
-          StoreError: if HDF5 should not open the file.
+          StoreError: if the file is missing, or its bytes differ.
         """
         path = self._shard_path(record)
-        if not path.is_file():
-            raise StoreError(f"{path}: the shard is missing; run again to recreate it")
+        require_shard(path)
         try:
             state = _read_state(path)
             if state == self._compared.get(record.file):
                 return state
             if state.size != record.bytes:
                 self._refuse_shard(record, f"{state.size} bytes instead of {record.bytes}")
-            if sha256_file(path) == record.sha256:
-                self._compared[record.file] = state
-                return state
-            if not is_sealed(path):
-                self._refuse_shard(record, "damaged: its bytes have another SHA-256")
+            if sha256_file(path) != record.sha256:
+                self._refuse_shard(record, "damaged or replaced: its bytes have another SHA-256")
         except OSError as error:
             raise StoreError(f"{path}: the shard cannot be read ({error.strerror})") from error
-        return None
+        self._compared[record.file] = state
+        return state
 
     def _shard_path(self, record: ShardRecord) -> Path:
         return self.path.parent / record.file

@@ -7,8 +7,8 @@ near-duplicates of every split from the public set, after Kolesnikov et al. 2020
 examples of both splits are compared with public datasets of the study. Two images match by the
 SHA-256 of their files, or by the cosine of their features.
 
-A row's result depends only on this row and the public examples, not on block sizes or devices. As
-these change the last bits of float32, a cosine near the threshold is computed again in float64.
+A row's result depends only on this row and the public examples. Block sizes and devices change the
+last bits of float32, so a cosine near the threshold is computed again in float64.
 
 The result is computed from the private images without noise, so it is not private.
 """
@@ -130,7 +130,7 @@ class _Nearest:
 
     Attributes:
       where: int [n, 2], the number of the public split, and the row there.
-      exact: row -> the same two numbers, for each row with a public example of the same bytes.
+      exact: row -> split and row of a public example of equal bytes, for each row that has one.
       near: True for a near-duplicate, the exact ones included.
     """
 

@@ -28,7 +28,6 @@ READ_BYTES = 16 << 20
 CACHE_BYTES = 16 << 20
 SEAL_BYTES = 512  # the smallest user block of HDF5
 _SEAL = re.compile(rb"dpprobe-features sha256 ([0-9a-f]{64})\n\0*")
-_HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 
 class RowColumns(NamedTuple):
@@ -89,70 +88,47 @@ def seal_shard(path: Path) -> None:
         stream.write(f"dpprobe-features sha256 {digest}\n".encode().ljust(SEAL_BYTES, b"\0"))
 
 
-def is_sealed(path: Path) -> bool:
-    """Returns True if a shard's bytes agree with its seal.
-
-    Raises:
-      OSError: if the file cannot be read.
-    """
-    with path.open("rb") as stream:
-        seal = _SEAL.fullmatch(stream.read(SEAL_BYTES))
-        if seal is None:
-            return False
-        return hashlib.file_digest(stream, "sha256").hexdigest().encode() == seal[1]
-
-
-def _check_seal(path: Path, shown: str) -> None:
-    """Refuses a shard that differs from its seal; the oldest shards have no seal."""
+def check_seal(path: Path) -> None:
+    """Raises StoreError if a shard is missing or unreadable, or its bytes differ from its seal."""
+    require_shard(path)
     try:
         with path.open("rb") as stream:
-            unsealed = stream.read(len(_HDF5_SIGNATURE)) == _HDF5_SIGNATURE
-        if unsealed or is_sealed(path):
-            return
+            seal = _SEAL.fullmatch(stream.read(SEAL_BYTES))
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
-        raise StoreError(f"{shown}: the shard cannot be read ({error.strerror})") from error
-    raise StoreError(
-        f"{shown}: the shard cannot be read, damaged or cut short (its bytes differ from the "
-        f"SHA-256 at its beginning); {REMEDY}"
-    )
+        raise StoreError(f"{path}: the shard cannot be read ({error.strerror})") from error
+    if seal is None or digest.encode() != seal[1]:
+        raise StoreError(
+            f"{path}: the shard cannot be read, damaged or cut short (its bytes differ from the "
+            f"SHA-256 at its beginning); {REMEDY}"
+        )
+
+
+def require_shard(path: Path) -> None:
+    if not path.is_file():
+        raise StoreError(f"{path}: the shard is missing; run again to recreate it")
 
 
 @contextmanager
-def opened_shard(
-    path: Path, name: str | None = None, *, compared: bool = False
-) -> Iterator[h5py.File]:
-    """Opens a shard; turns HDF5's errors while it is read into a StoreError that names the shard.
+def opened_shard(path: Path) -> Iterator[h5py.File]:
+    """Opens a shard whose bytes the caller compared with its seal or its manifest.
 
-    Args:
-      name: the shard's name in errors; the path if None.
-      compared: True if the caller compared the shard's bytes with a hash; otherwise they are
-        compared with the seal here.
+    Turns HDF5's errors while the shard is read into a StoreError that names the shard.
     """
-    shown = name or str(path)
-    if not path.is_file():
-        raise StoreError(f"{shown}: the shard is missing; run again to recreate it")
-    if not compared:
-        _check_seal(path, shown)
     try:
         with h5py.File(path, "r", rdcc_nbytes=CACHE_BYTES) as file:
             yield file
     except (OSError, KeyError, RuntimeError, ValueError) as error:
         line = " ".join(str(error).split())
         raise StoreError(
-            f"{shown}: the shard cannot be read, damaged or cut short ({line}); {REMEDY}"
+            f"{path}: the shard cannot be read, damaged or cut short ({line}); {REMEDY}"
         ) from error
 
 
-def read_header(path: Path, *, compared: bool = False) -> ShardHeader:
-    """Reads the header of a shard.
-
-    Args:
-      compared: True if the shard's bytes were already compared with its seal.
-
-    Raises:
-      StoreError: if the file is missing, damaged or not a shard.
-    """
-    with opened_shard(path, compared=compared) as file:
+def read_header(path: Path) -> ShardHeader:
+    """Reads the header of a shard; raises StoreError if the file is damaged or not a shard."""
+    check_seal(path)
+    with opened_shard(path) as file:
         return ShardHeader.from_attributes(file.attrs, str(path))
 
 
@@ -210,11 +186,7 @@ def name_features(layer: str | None) -> str:
 
 
 def check_equal(name: str, actual: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    """Raises StoreError if a shard's values differ from the expected values.
-
-    Raises:
-      StoreError: naming the shard and the first value that differs.
-    """
+    """Raises StoreError, naming the shard, for the first value that differs from `expected`."""
     for key, value in expected.items():
         if actual.get(key) != value:
             raise StoreError(

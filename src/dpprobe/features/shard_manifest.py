@@ -10,13 +10,7 @@ from typing import Any
 from dpprobe import artifacts
 from dpprobe.backbones.feature_digest import probes_agree
 from dpprobe.errors import StoreError
-from dpprobe.features.shard_file import (
-    check_equal,
-    feature_array,
-    layer_hashes,
-    opened_shard,
-    read_header,
-)
+from dpprobe.features.shard_file import check_equal, read_header
 from dpprobe.features.shard_header import FORMAT_VERSION, REMEDY
 from dpprobe.features.shard_verification import ContentHash, ShardRecord, verify_shard
 
@@ -64,10 +58,8 @@ def write_manifest(
                 f"{number} of {len(ordered)}, so rows would be missing or duplicated; {REMEDY}"
             )
     content = ContentHash()
-    records = [
-        verify_shard(path, headers[path], content=content, compared=True) for path in ordered
-    ]
-    widths = _common_widths(ordered)
+    records = [verify_shard(path, headers[path], content) for path in ordered]
+    widths = content.widths
     _compare_probes(ordered, records)
     body = {
         "format": MANIFEST_FORMAT,
@@ -81,25 +73,6 @@ def write_manifest(
     }
     body["fingerprint"] = _content_fingerprint(body)
     artifacts.write_json(output, body | {"manifest_sha256": artifacts.hash_value(body)})
-
-
-def _common_widths(shards: Sequence[Path]) -> dict[str | None, int]:
-    """Returns the width of the features (key None) and of each layer, which all shards share."""
-    common: dict[str | None, int] = {}
-    for path in shards:
-        with opened_shard(path, compared=True) as file:
-            layers: list[str | None] = [None, *layer_hashes(file)]
-            widths = {layer: int(feature_array(file, layer).shape[1]) for layer in layers}
-        common = common or widths
-        if widths[None] != common[None]:
-            raise StoreError(
-                f"{path}: features of length {widths[None]}, {shards[0].name} has {common[None]}; "
-                "set the backbone's size"
-            )
-        names = {str(layer): width for layer, width in common.items() if layer is not None}
-        present = {str(layer): width for layer, width in widths.items() if layer is not None}
-        check_equal(str(path), {"layers": present}, {"layers": names})
-    return common
 
 
 def _compare_probes(shards: Sequence[Path], records: Sequence[ShardRecord]) -> None:

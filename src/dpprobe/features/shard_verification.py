@@ -1,4 +1,4 @@
-"""Reads complete shards and compares them with their headers and hashes."""
+"""Reads complete shards, compares them with their hashes, and hashes all rows of a split."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import numpy.typing as npt
 
@@ -47,15 +46,30 @@ class ShardRecord:
 class ContentHash:
     """Hashes of all rows of a split, in order, however they are cut into shards.
 
+    Attributes:
+      widths: the width of the features (key None) and of each layer.
+
     Raises:
       StoreError: if a shard's columns differ from the first shard's; names the shard.
     """
 
     def __init__(self) -> None:
+        self.widths: dict[str | None, int] = {}
         self.features = hashlib.sha256()
         self.layers: dict[str, Any] = {}
         self._columns: dict[str, Any] = {}
         self._shape: dict[str, Any] = {}
+
+    def compare_widths(self, name: str, widths: Mapping[str | None, int]) -> None:
+        """Raises StoreError if the shard `name` has other widths than the first shard."""
+        self.widths = self.widths or {layer: int(width) for layer, width in widths.items()}
+        if widths[None] != self.widths[None]:
+            raise StoreError(
+                f"{name}: features of length {widths[None]}, the first shard has "
+                f"{self.widths[None]}; set the backbone's size"
+            )
+        layers, first = ({each: one[each] for each in one if each} for one in (widths, self.widths))
+        check_equal(name, {"layers": layers}, {"layers": first})
 
     def add_rows(self, name: str, rows: RowColumns) -> None:
         """Adds the columns beside the features of the shard `name`."""
@@ -97,77 +111,49 @@ class ContentHash:
         return self._columns.setdefault(name, hashlib.sha256())
 
 
-def verify_shard(
-    path: Path,
-    expected: ShardHeader,
-    *,
-    final: Path | None = None,
-    content: ContentHash | None = None,
-    compared: bool = False,
-) -> ShardRecord:
-    """Reads a whole shard and checks it against its header and hashes.
+def verify_shard(path: Path, expected: ShardHeader, content: ContentHash) -> ShardRecord:
+    """Reads a whole shard and compares it with the hashes of what was written.
 
     Args:
-      expected: the header that the shard must have; library versions may differ.
-      final: the path that the shard will have, for errors and the record.
+      expected: the header of the shard, whose bytes were compared with its seal.
       content: receives the shard's rows while they are read.
-      compared: True if the shard's bytes were already compared with its seal.
 
     Raises:
       StoreError: naming the shard and what is wrong.
     """
-    shown = str(final or path)
-    with opened_shard(path, shown, compared=compared) as file:
-        header = ShardHeader.from_attributes(file.attrs, shown)
-        check_equal(shown, header.common_part(), expected.common_part())
-        if header.shard != expected.shard or header.shards != expected.shards:
-            raise StoreError(
-                f"{shown}: it is shard {header.shard} of {header.shards} instead of "
-                f"{expected.shard} of {expected.shards}; {REMEDY}"
-            )
-        digests = _verify_arrays(file, header, shown, content)
+    shown, count = str(path), expected.end_row - expected.first_row
+    with opened_shard(path) as file:
+        digests: dict[str | None, str] = {None: file.attrs["features_sha256"]}
+        digests.update(layer_hashes(file))
+        arrays = {layer: feature_array(file, layer) for layer in digests}
+        content.compare_widths(shown, {layer: one.shape[1] for layer, one in arrays.items()})
+        for layer, array in arrays.items():
+            digest = hashlib.sha256()
+            for _, block in stored_blocks(array):
+                digest.update(block.data)
+                content.add_features(layer, block)
+            if digest.hexdigest() != digests[layer]:
+                raise StoreError(
+                    f"{shown}: {name_features(layer)} differ from their hash; {REMEDY}"
+                )
+            if len(array) != count or array.dtype != expected.dtype:
+                raise StoreError(f"{shown}: its arrays do not have the rows it names; {REMEDY}")
         rows = read_rows(file)
-        rows_sha256 = rows.hash_columns()
-        if rows_sha256 != file.attrs["rows_sha256"]:
-            raise StoreError(
-                f"{shown}: labels, ids, groups, accepted labels or units differ from their hash; "
-                f"{REMEDY}"
-            )
-        lengths = {len(rows.labels), *map(len, rows.make_texts().values())}
-        if lengths != {header.end_row - header.first_row}:
+        if {len(rows.labels), *map(len, rows.make_texts().values())} != {count}:
             raise StoreError(f"{shown}: its arrays do not have the rows it names; {REMEDY}")
-        if content is not None:
-            content.add_rows(shown, rows)
-        probe = read_probe(file)
+        rows_sha256, probe = rows.hash_columns(), read_probe(file)
+        if rows_sha256 != file.attrs["rows_sha256"]:
+            raise StoreError(f"{shown}: its columns differ from their hash; {REMEDY}")
+        content.add_rows(shown, rows)
     return ShardRecord(
-        file=Path(shown).name,
-        start=header.first_row,
-        stop=header.end_row,
+        file=path.name,
+        start=expected.first_row,
+        stop=expected.end_row,
         bytes=path.stat().st_size,
         sha256=artifacts.sha256_file(path),
         features_sha256=digests.pop(None),
         rows_sha256=rows_sha256,
-        versions=header.versions,
+        versions=expected.versions,
         layers_sha256={str(name): digest for name, digest in digests.items()},
         probe=probe,
     )
-
-
-def _verify_arrays(
-    file: h5py.File, header: ShardHeader, shown: str, content: ContentHash | None
-) -> dict[str | None, str]:
-    """Returns the SHA-256 of the features (key None) and of each layer, after checking them."""
-    noted: dict[str | None, str] = {None: file.attrs["features_sha256"]}
-    noted.update(layer_hashes(file))
-    for layer, expected in noted.items():
-        array = feature_array(file, layer)
-        digest = hashlib.sha256()
-        for _, block in stored_blocks(array):
-            digest.update(block.data)
-            if content is not None:
-                content.add_features(layer, block)
-        if digest.hexdigest() != expected:
-            raise StoreError(f"{shown}: {name_features(layer)} differ from their hash; {REMEDY}")
-        if len(array) != header.end_row - header.first_row or array.dtype != header.dtype:
-            raise StoreError(f"{shown}: its arrays do not have the rows it names; {REMEDY}")
-    return noted

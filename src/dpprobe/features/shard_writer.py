@@ -1,4 +1,7 @@
-"""Writes a shard under a temporary name, seals it, reads it back, and renames it."""
+"""Writes a shard under a temporary name, seals it, and renames it.
+
+The job that writes the manifest reads each shard back.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,6 @@ from dpprobe.artifacts import require_room, when_there_is_room
 from dpprobe.errors import StoreError
 from dpprobe.features.shard_file import SEAL_BYTES, RowColumns, layer_path, seal_shard
 from dpprobe.features.shard_header import ShardHeader
-from dpprobe.features.shard_verification import verify_shard
 
 # A chunk is the unit that HDF5 reads, checks and caches.
 CHUNK_ROWS = 1024
@@ -142,7 +144,7 @@ def open_shard(
     *,
     probe: Mapping[str, Any] | None = None,
 ) -> Iterator[ShardWriter]:
-    """Writes a shard: yields a writer for its features, then reads the file back and renames it.
+    """Writes a shard: yields a writer for its features, then seals the file and renames it.
 
     If an error occurs, all partly written files are deleted.
 
@@ -162,7 +164,6 @@ def open_shard(
             file.flush()
         seal_shard(temporary)
         artifacts.flush_to_disk(temporary)
-        verify_shard(temporary, header, final=output)
 
 
 def write_shard(

@@ -13,9 +13,10 @@ Rows are compared in three forms: unchanged, minus the mean of their own numbers
 of all rows; each with both signs. So a row is also recognised if it was negated, if one number was
 added to all its numbers, or if one row was added to all rows of a store.
 
-Rows changed by more, rotated, averaged or shortened are not recognised, nor is a part of a store
-after adding one row to all: rows can be hidden on purpose. Rows of fewer than 16 numbers lie close
-by chance: they count as one if equal as float16. Rows of zeros, NaN or infinities are ignored.
+Rows with larger changes, rotated, averaged or shortened are not recognised, nor is a part of a
+store after adding one row to all: rows can be hidden on purpose. Rows of fewer than 16 numbers lie
+close by chance: they count as one if equal as float16. Rows of zeros, NaN or infinities are
+ignored.
 
 Two public data sets share pictures, or contain almost equal ones: `MOST_SHARED` is far above what
 honest data has, and far below what a data set shares with a part of itself.

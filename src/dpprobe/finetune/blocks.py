@@ -10,7 +10,7 @@ from dpprobe.finetune.options import no_blocks
 
 
 def blocks_of(model: nn.Module, name: str) -> list[nn.Module]:
-    """Returns all blocks in order: those of a ViT, or of all stages of a convolutional net.
+    """Returns all blocks in order: of a ViT, or of all stages of a convolutional net.
 
     Raises ConfigError if the network gives no access to its blocks.
     """

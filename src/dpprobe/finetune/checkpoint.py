@@ -1,7 +1,7 @@
 """Checkpoints of a training: one file, complete or absent, from which a restarted job continues.
 
-A checkpoint contains the states of seeded random generators. They reproduce the noise on private
-gradients, so a checkpoint belongs to a benchmark, never to a release. A mark in the file
+A checkpoint contains the states of seeded random generators. Checkpoints reproduce the noise on
+private gradients, so a checkpoint belongs to a benchmark, never to a release. A mark in the file
 (`privacy.private_mark`) keeps any study from using the checkpoint as a public file.
 """
 

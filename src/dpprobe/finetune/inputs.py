@@ -47,8 +47,8 @@ class Inputs:
       labels: int64 [rows], or uint8 [rows, num_classes] of 0 and 1.
       units: units of several rows; None if each row is a unit.
       views: number of views per row and step; None if steps take rows without augmentation.
-      kept: bool [rows], False for rows that take no part in training. Their units are sampled and
-        counted in n: they are the null rows of the plan.
+      kept: bool [rows], False for rows that take no part in training: the null rows of the plan,
+        whose units are sampled and counted in n.
       slow: True if reading a batch takes so long that another thread should read ahead.
     """
 

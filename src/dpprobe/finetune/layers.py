@@ -81,8 +81,8 @@ def forms_gradients(sizes: tuple[int, int, int]) -> bool:
     """Returns True if forming an example's gradient is cheaper than never forming it.
 
     Products over pairs of t positions take t^2 (in + out) steps. A formed gradient is written once
-    and read twice, which costs as much as some sixteen steps per number. It must not take much more
-    memory than the layer's input and output either.
+    and read twice, which costs as much as some sixteen steps per number. A formed gradient must
+    not take much more memory than the layer's input and output either.
     """
     positions, inputs, outputs = sizes
     half = inputs * outputs / (inputs + outputs)

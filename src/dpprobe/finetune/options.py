@@ -365,10 +365,6 @@ class Options(GradientOptions):
         return located.model_copy(update={"probe": probe})
 
     @property
-    def audit_fault(self) -> str | None:
-        return "audits train linear heads, not networks"
-
-    @property
     def blocks(self) -> int | None:
         return self.tune.blocks if isinstance(self.tune, TuneBlocks) else None
 

@@ -108,7 +108,7 @@ class Training:
             average.lerp_(self._parameters[name], float(self._mixing[self.taken]))
 
     def _drawn_rows(self) -> RowIndices:
-        """Samples the next step's units; returns those of their rows that take part in training."""
+        """Samples the next step's units; returns the units' rows that take part in training."""
         inputs = self._inputs
         if self._mechanism.sample_rate == 1:
             rows = np.arange(inputs.rows)

@@ -209,7 +209,7 @@ def checked_mechanism(options: Options, inputs: Inputs, releases: Releases) -> M
             "a time"
         )
     if releases.observer is not None:
-        raise PrivacyError(f"head {options.head}: {options.audit_fault}")
+        raise PrivacyError(f"head {options.head}: an audit sees no step of a network")
     planned = plan.find_mechanism(GRADIENTS)
     (expected,) = (item for item in options.list_releases(plan.n) if item.name == GRADIENTS)
     for attribute in ("sensitivity", "sample_rate", "count"):

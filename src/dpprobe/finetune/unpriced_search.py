@@ -5,7 +5,7 @@ choice. Each record of a choice has the warning `NOT_PRICED`.
 
 **Deterministic.** A trial's options depend only on the seed, the trial's number and earlier scores.
 Each trial fits its own tree-structured Parzen estimator to them (Bergstra et al. 2011). So a killed
-search continues from its log and ends the same. A longer search reuses a shorter search's log.
+search continues from its log, to an equal end. A longer search reuses a shorter search's log.
 
 **Diverged trials** score below all others, so that the search avoids values near theirs.
 """

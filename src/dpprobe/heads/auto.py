@@ -1,12 +1,12 @@
 """`head: auto`: a head and its options, chosen by `auto_rule` from public facts of the data.
 
-It releases what the chosen head releases, at its price; with `balanced` also the class counts. The
-choice is a function of public facts (n, dimension, classes, labels per example, epsilon, delta,
+The head releases what the chosen head releases, at that price; with `balanced` also class counts.
+The choice is a function of public facts (n, dimension, classes, labels per example, epsilon, delta,
 unit of privacy), so choosing costs nothing. The rule was fixed on public features; every record and
 statement names its version.
 
-The dimension is known with the features, so the job that trains resolves the options: it sets
-`rule` and `chosen`, and everything else asks the chosen head.
+The dimension is known with the features, so jobs that read features resolve the options before
+anything else sees them. Resolving sets `rule` and `chosen`; the rest asks the chosen head.
 """
 
 from __future__ import annotations
@@ -72,11 +72,7 @@ class Options(MethodOptions):
         self.__dict__["normalize"] = self.chosen.normalize
         return self
 
-    @property
-    def is_undecided(self) -> bool:
-        return self.chosen is None
-
-    def resolve_choice(self, facts: DataFacts) -> Self:
+    def resolve_choice(self, facts: DataFacts, *, exact: bool = False) -> Self:
         """Returns today's rule's choice; raises ConfigError if the options name another rule."""
         if self.chosen is not None:
             return self
@@ -90,31 +86,16 @@ class Options(MethodOptions):
         values = choose_head(facts)
         if self.balanced:
             values["class_priors"] = "released"
-        return type(self)(balanced=self.balanced, rule=RULE, chosen=method_options(values))
+        chosen = method_options(values)
+        if exact and not chosen.is_exact:
+            chosen = method_options({**chosen.model_dump(mode="json"), "engine": "exact"})
+        return type(self)(balanced=self.balanced, rule=RULE, chosen=chosen)
 
     @property
-    def trained_options(self) -> MethodOptions:
+    def _decided(self) -> MethodOptions:
         if self.chosen is None:
-            raise ConfigError(
-                "head auto: the choice needs the features; call `resolved` with their facts"
-            )
+            raise ConfigError("head auto: the choice needs the features; call `resolve_choice`")
         return self.chosen
-
-    def for_release(self) -> MethodOptions:
-        """Returns the options with `engine: exact` if the chosen head has engines."""
-        if self.trained_options.is_exact:
-            return self
-        exact = method_options({**self.trained_options.model_dump(mode="json"), "engine": "exact"})
-        return type(self)(balanced=self.balanced, rule=self.rule, chosen=exact)
-
-    def chosen_from(self, facts: DataFacts) -> dict[str, Any]:
-        asked = {"balanced": True} if self.balanced else {}
-        said = {"rule": f"auto rule {self.rule}", "head": self.trained_options.head}
-        return {**said, **asked, **facts.to_dict()}
-
-    def asked_options(self) -> dict[str, Any]:
-        """Returns the options with the current rule; a changed rule makes jobs run again."""
-        return {**super().asked_options(), "rule": self.rule or RULE}
 
     @property
     def multi_label(self) -> bool:
@@ -122,10 +103,10 @@ class Options(MethodOptions):
 
     @property
     def link(self) -> Literal["softmax", "sigmoid", "none"]:
-        return self.trained_options.link
+        return self._decided.link
 
     def link_on(self, multi_label: bool) -> Literal["softmax", "sigmoid", "none"]:
-        return self.trained_options.link_on(multi_label)
+        return self._decided.link_on(multi_label)
 
     @property
     def private_choices(self) -> str | None:
@@ -146,20 +127,45 @@ class Options(MethodOptions):
 
     @property
     def engine_limits(self) -> str | None:
-        return self.trained_options.engine_limits
+        return self._decided.engine_limits
 
     def list_releases(self, n: int) -> tuple[Mechanism, ...]:
-        return self.trained_options.list_releases(n)
+        return self._decided.list_releases(n)
 
     def list_mechanisms(self, n: int) -> tuple[Mechanism, ...]:
-        return self.trained_options.list_mechanisms(n)
+        return self._decided.list_mechanisms(n)
 
     def priced_selection(self, n: int) -> Selection | None:
-        return self.trained_options.priced_selection(n)
+        return self._decided.priced_selection(n)
+
+
+def is_undecided(method: MethodOptions) -> bool:
+    """True if facts of the data are still to choose the head."""
+    return isinstance(method, Options) and method.chosen is None
+
+
+def trained_head(method: MethodOptions) -> MethodOptions:
+    """Returns the head that a fit trains: the method, or what `auto` chose."""
+    return method._decided if isinstance(method, Options) else method
+
+
+def describe_choice(method: MethodOptions, facts: DataFacts) -> dict[str, Any] | None:
+    """Returns the rule that chose the head, and its facts, for the privacy statement."""
+    if not isinstance(method, Options):
+        return None
+    asked = {"balanced": True} if method.balanced else {}
+    said = {"rule": f"auto rule {method.rule}", "head": trained_head(method).head}
+    return {**said, **asked, **facts.to_dict()}
+
+
+def asked_options(method: MethodOptions) -> dict[str, Any]:
+    """Returns a study's options with the rule of `auto`; a changed value makes a job run again."""
+    rule = {"rule": RULE} if is_undecided(method) else {}
+    return {**method.model_dump(mode="json"), **rule}
 
 
 def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
     # torch and what needs it: planning imports this module
     from dpprobe.heads.balance import fit_balanced
 
-    return fit_balanced(options.trained_options, rows, releases, record=record)
+    return fit_balanced(trained_head(options), rows, releases, record=record)

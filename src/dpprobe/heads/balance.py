@@ -1,22 +1,22 @@
 """Heads that balance classes: by public numbers, or by a release of their frequencies.
 
-**Weights.** A row's clipped part is multiplied with its class's weight, at most 1, as the rows of a
-patient are with 1 / m. A unit adds no more than before, so sensitivities and prices do not change.
-Weights are public numbers of the study; from private counts they would be a release. Normalisations
-weigh all rows alike.
+**Weights.** A row's clipped part is multiplied with its class's weight, at most 1, like a patient's
+rows with 1 / m. A unit adds no more than before, so sensitivities and prices do not change.
+Weights are public numbers of the study; weights from private counts would be a release.
+Normalisations weigh all rows alike.
 
 **Priors.** A head trained on classes of frequencies p estimates p(y | x) in proportion to
-p(x | y) p(y). Without log p in its biases it answers as if classes were equally frequent (Menon et
-al. 2021, "Long-tail learning via logit adjustment"). This is post-processing of the released head.
-Priors are public numbers, at no cost, or follow from noisy counts. `class_priors: released` is one
-more release of the fit:
+p(x | y) p(y). Without log p in its biases the head answers as if classes were equally frequent
+(Menon et al. 2021, "Long-tail learning via logit adjustment"). This is post-processing of the
+released head. Priors are public numbers, at no cost, or follow from noisy counts. `class_priors:
+released` is one more release of the fit:
 
 **class_counts** [K], the sum over the training examples of their labels' one-hot vectors, each
 times its row's weight (1 / m for a row of a unit with m rows), plus Gaussian noise. A unit adds
 non-negative numbers of sum at most 1, hence of L2 norm at most 1, and a null row nothing:
-sensitivity 1. Its share of the budget is `prior_share`; the other releases divide the rest as they
-would the whole. `released_priors` turns noisy counts into frequencies, which are part of the
-published head: post-processing.
+sensitivity 1. The counts' share of the budget is `prior_share`; the other releases divide the rest
+as they would the whole. `released_priors` turns noisy counts into frequencies, which are part of
+the published head: post-processing.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ Released = Literal["released"]
 CLASS_COUNTS = "class_counts"
 # Both were chosen on public features (bench/results/balanced.md).
 DEFAULT_PRIOR_SHARE = 0.02
-# A count below so many standard deviations of its noise counts as that many: below it noise decides
-# which classes would be boosted, and without bound.
+# A count below so many standard deviations of its noise is raised to them: else noise decides which
+# classes are boosted, and without bound.
 PRIOR_FLOOR = 2.0
 
 
@@ -171,7 +171,8 @@ class BalanceOptions(MethodOptions):
 def released_priors(counts: Sequence[float], deviation: float) -> tuple[float, ...]:
     """Returns the classes' frequencies, of sum 1, from their noisy counts.
 
-    A count below `PRIOR_FLOOR` standard deviations of its noise, or below 1, is raised to that.
+    A count below `PRIOR_FLOOR` standard deviations of its noise, or below 1, is raised to the
+    larger.
     """
     least = max(1.0, PRIOR_FLOOR * deviation)
     floored = [max(count, least) for count in counts]

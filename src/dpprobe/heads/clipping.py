@@ -6,8 +6,8 @@ labels as zeros and ones and r = p - y, the gradient of a row's cross-entropy is
 min(1, C / (|r| |x|)): no gradient of a single row is formed.
 
 If units of privacy have several rows (`units`), each clipped gradient is multiplied with its row's
-weight. A unit's weights sum to at most 1, so it adds at most norm C. Poisson samples are of units:
-all rows of a drawn unit join the batch.
+weight. A unit's weights sum to at most 1, so a unit adds at most norm C. Poisson samples are of
+units: all rows of a drawn unit join the batch.
 
 On the CPU `kernels.fused_step` computes the sums; else PyTorch, synchronising only between blocks.
 """
@@ -35,8 +35,8 @@ from dpprobe.privacy.sampling import Sampler
 _MARGIN = 4 * 2.0**-24
 _GROUP_BYTES = 2**20
 _PIECE_BYTES = 32 * 2**20
-# A sum over many rows goes by slices, whose number depends on the rows and the head alone: so the
-# sum is the same for any number of threads. The slices' sums take at most so much memory a seed.
+# A sum over many rows goes by slices, whose number depends on the rows and the head alone, so that
+# threads do not change the sum. The slices' sums take at most so much memory per seed.
 _SLICE_ROWS, _MOST_SLICES, _SLICE_BYTES = 512, 8, 8 * 2**20
 # Normalised rows up to this size are kept between full-batch steps; more are normalised each time.
 _KEPT_BYTES = 64 * 2**20
@@ -49,7 +49,7 @@ Index = npt.NDArray[np.int64]
 def clip_bounds(norms: torch.Tensor, clip: float) -> torch.Tensor:
     """Returns the largest |r| of each row that keeps its gradient's norm at most `clip`, float64.
 
-    Infinite if `clip` is. For unusable rows it is so small that their factor is 0 in float32.
+    The bound is infinite if `clip` is. For unusable rows the bound makes their factor 0 in float32.
     """
     return torch.where(norms.isfinite(), clip * (1 - _MARGIN) / norms, fused_step.NOT_USABLE)
 
@@ -127,7 +127,7 @@ def drawn_rows(rows: Rows, sampler: Sampler, steps: int) -> tuple[Index, Index]:
 class ClippedGradientSum(ABC):
     """The sum of clipped gradients at the current weights, step after step.
 
-    `gradients` may be replaced by those of other rows, as many, between batches drawn.
+    `gradients` may be replaced between batches, by gradients of as many other rows.
     """
 
     gradients: ClippedGradients

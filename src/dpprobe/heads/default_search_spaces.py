@@ -1,6 +1,6 @@
 """The options of each head that `tuned` searches if a study names none.
 
-Only options that change no price: step lengths, and clipping norms, which the noise follows. Steps,
+The options change no price: step lengths, and clipping norms, which the noise follows. Steps,
 batches and shares of budgets cannot be searched; options set by a rule have nothing to search
 around. The numbers were fixed on public features (bench/results/search_spaces.md). Lists are short:
 few trials cannot tell more values apart, and trials of equal options are fitted together.

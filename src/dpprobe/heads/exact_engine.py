@@ -12,9 +12,9 @@ head on a grid, which float64 adds exactly, and the rest is done row by row. The
 of at most n 2^(a + b) <= 2^52 in total, exact in any order. So a null row in a row's place changes
 the sum by exactly that row's part: by at most C, to the last bit.
 
-**Noise** is the rounding of a real Gaussian to that grid (`Releases.release_gaussian`): the release
-is the real-valued mechanism, rounded, and has its price. A batch is a Poisson sample of units with
-exactly the plan's rate (`ExactPoissonSampler`). All random words are a keystream's.
+**Noise** is the rounding of a real Gaussian to the grid (`Releases.release_gaussian`): the release
+is the real-valued mechanism, rounded, at an unchanged price. A batch is a Poisson sample of units
+with exactly the plan's rate (`ExactPoissonSampler`). All random words are a keystream's.
 
 Weights, rates, optimisers and averages are post-processing of the releases.
 """
@@ -174,7 +174,8 @@ class ExactSums:
         constant: float = 1.0,
     ) -> None:
         self._rows = rows
-        # The compiled sums append 1. They see x / b, clip at C / b, and what they give is times b:
+        # The compiled sums append 1, so they see x / b, clip at C / b, and their result is times b,
+        # because
         # [x / b, 1] has the direction of [x, b].
         self._constant = constant
         self._clip = clip / constant * (1 - exact_step.MARGIN)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 from dpprobe.privacy.limits import INFINITE
+
+if TYPE_CHECKING:
+    from dpprobe.privacy.target import Target
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,19 @@ class DataFacts:
     epsilon: float
     delta: float
     unit: str
+
+    @classmethod
+    def of_target(cls, target: Target, *, dimension: int, classes: int, multi_label: bool) -> Self:
+        """Returns the facts of features for a target; of a permitted risk, its nominal epsilon."""
+        return cls(
+            n=target.n,
+            dimension=dimension,
+            classes=classes,
+            multi_label=multi_label,
+            epsilon=target.nominal_epsilon,  # the plan's follows from the choice
+            delta=target.delta,
+            unit=target.unit,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the facts as plain values; an infinite epsilon is a word."""

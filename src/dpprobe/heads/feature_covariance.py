@@ -9,13 +9,13 @@ Released, of rows x of norm at most S (see `clipped_row_options.RowOptions`):
   nothing. The noise is symmetric and isometric. Not released if `public_covariance` names another,
   public dataset's features through the same backbone.
 - "gradients", `steps` times: the sum of the examples' gradients r x^T, each clipped to norm
-  `max_grad_norm` whatever the weights are: that is the sensitivity.
+  `max_grad_norm` whatever the weights are, which is the sensitivity.
 
 G gets `covariance_share` of mu^2 = 1/sigma_G^2 + steps/sigma_g^2. Each step is
 W <- W - rate (g + lambda h (W - W_0)) (G* + lambda I)^-1 with G* from
 `second_order.estimate_spectrum`, decomposed once. From W = 0 with a softmax, h = 1/K and rate = K,
-the first step is exactly least squares times K. Later steps correct it towards logistic regression,
-whose gradient is right even where G* is not.
+the first step is exactly least squares times K. Later steps correct the weights towards logistic
+regression, whose gradient is right even where G* is not.
 
 Published settings (CIFAR-100, epsilon 8): loss sigmoid, steps 10, learning_rate 0.2, ridge 100,
 max_row_norm 1, max_grad_norm 0.005, covariance_share 1/11, intercept 0, init_bias -10,
@@ -133,8 +133,9 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
         start, share = public_start(options, rows), 1.0
         running = releases.running
         if running is not None and running.last_weights is not None:
-            # The earlier head has seen the earlier units: gradients are of the new ones alone. They
-            # move it the less, the fewer of all units are new (bench/results/cohorts.md).
+            # The earlier head has seen the earlier units, so gradients are of new units alone.
+            # Gradients
+            # move the head the less, the fewer of all units are new (bench/results/cohorts.md).
             start, share = torch.from_numpy(running.last_weights).to(rows.device), running.new_share
         descent = Descent(options, rows, releases, clip, start=start, record=record)
         design = descent.design

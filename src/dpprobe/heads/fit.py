@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from dpprobe.errors import ConfigError, PrivacyError
+from dpprobe.heads.auto import trained_head
 from dpprobe.heads.balance import fit_balanced
 from dpprobe.heads.dimension_limits import dimension_fault
 from dpprobe.heads.fitted import Fitted, Heads, Observe, Record
@@ -44,7 +45,7 @@ def fit_heads(
       data: the private training examples, on the device that is to train.
       plan: calibrated for this method on this many rows.
       seeds: one per head, different from each other, from `privacy.randomness.cell_seed`.
-      record: called at the start, about twenty times on the way, and at the end. Without it no
+      record: called at the start, about twenty times on the way, and at the end. If absent, no
         training loss is computed and the history is empty.
       entropy: source of random numbers; `SystemEntropy` for a release.
       observer: for an audit; sees every release before and after its noise.
@@ -140,7 +141,7 @@ def check_inputs(
         raise PrivacyError(
             f"head {method.head}: pass one or more seeds that differ from each other"
         )
-    if fault := dimension_fault(method.trained_options, data.dimension):
+    if fault := dimension_fault(trained_head(method), data.dimension):
         raise ConfigError(fault)
     if data.multi_label and not method.multi_label:
         raise PrivacyError(
@@ -155,7 +156,7 @@ def check_plan(method: MethodOptions, plan: Plan) -> None:
     factors = []
     for expected in wanted:
         planned = plan.find_mechanism(expected.name)
-        for attribute in ("sensitivity", "sample_rate", "count", "released"):
+        for attribute in ("sensitivity", "sample_rate", "count"):
             value = getattr(planned, attribute)
             if value != getattr(expected, attribute):
                 raise PrivacyError(

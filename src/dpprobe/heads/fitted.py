@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 # The name of released priors in files.
 CLASS_PRIORS = "class_priors"
 TYPICAL = "typical_directions"  # likewise
-# Values of one thing, one a seed, by name.
+# Values by name, one per seed.
 Values = Mapping[str, "Sequence[float] | np.ndarray"]
 # Called by a head with (step, weights [seeds, classes, d + 1]). The weights are the trainer's
-# buffer: copy what outlives the call. The values it returns, one a seed, join the history.
+# buffer: copy what outlives the call. The returned values, one per seed, join the history.
 Record = Callable[[int, "torch.Tensor"], "Values | None"]
-# The same as a caller of `fit_heads` gives it: with what is done to rows before the product.
+# A caller of `fit_heads` gives a record that also takes the normalisation of rows.
 Observe = Callable[[int, "torch.Tensor", "Transform"], "Values | None"]
 
 

@@ -39,7 +39,7 @@ from dpprobe.privacy.sampling import PoissonSampler
 from dpprobe.progress import Progress
 
 # A block of steps: so many bytes of noise, which half a core's second-level cache holds. Batches
-# are drawn for so many expected rows per seed, whoever else trains.
+# are drawn for so many expected rows per seed, whatever other seeds train.
 _NOISE_BYTES = 2**19
 _BLOCK_ROWS = 2**14
 
@@ -283,7 +283,7 @@ def heads_of(trainings: Sequence[Training]) -> torch.Tensor:
 def block_steps(size: int, mechanism: Mechanism, rows: int) -> int:
     """Returns how many steps' noise, of `size` numbers each, is drawn at a time.
 
-    On a GPU this number changes the noise, so it must not depend on how many seeds train together.
+    On a GPU the number changes the noise, so it must not depend on how many seeds train together.
     """
     steps = _NOISE_BYTES // (4 * size)
     if mechanism.sample_rate < 1:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dpprobe.privacy.releases import Releases
 
 
-# The parts of their length by which weights change in all steps, and in one at most.
+# The parts of their length by which weights change in all steps, and in one step at most.
 _IN_ALL, _IN_ONE = 4.0, 0.5
 
 

@@ -6,11 +6,11 @@ perturbs sufficient statistics as Vu and Slavkovic 2009 and Wang 2018 do.
 Released, once each, of rows x of norm at most S (see `clipped_row_options.RowOptions`):
 
 - "gram": G = sum of x x^T. A row adds x x^T, of Frobenius norm |x|^2 <= S^2, a null row nothing.
-  Its noise is symmetric and isometric: half the variance off the diagonal, so that in an
-  orthonormal basis of the symmetric matrices all coordinates have the same.
+  The noise is symmetric and isometric: half the variance off the diagonal, so that in an
+  orthonormal basis of the symmetric matrices all coordinates have equal variance.
 - "targets": B = sum of t x^T. With one label per example t = (e_y - 1/K) / sqrt(1 - 1/K), of norm
   1: subtracting 1/K moves all classes' scores alike, and saves sqrt(1 - 1/K) of noise. With
-  several, t is the 0/1 vector clipped to norm sqrt(`max_labels`). A row adds t x^T, of norm
+  several labels, t is the 0/1 vector clipped to norm sqrt(`max_labels`). A row adds t x^T, of norm
   |t| |x| <= S, or S sqrt(max_labels).
 
 G gets `gram_share` of mu^2 = 1/sigma_G^2 + 1/sigma_B^2. Then W = B (G* + lambda I)^-1 with G* from

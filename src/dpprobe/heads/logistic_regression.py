@@ -69,7 +69,7 @@ class Objective:
         if data.weights is not None:
             self.everyone = data.weights
         total = float(self.everyone.sum(dtype=torch.float64))
-        # One a unit, or one for each of its labels.
+        # One per unit, or one for each of its labels.
         self.decisions = total * (data.num_classes if data.multi_label else 1)
         mean = torch.zeros(self._dimension, dtype=torch.float64, device=self.device)
         for block in data.read_blocks():
@@ -119,7 +119,7 @@ class Objective:
     ) -> Array:
         """Returns the minimiser over the weighted rows, by L-BFGS from `start`.
 
-        Rows left out have weight 0. It has converged if no slope is above `tolerance`.
+        Rows left out have weight 0. The fit has converged if no slope is above `tolerance`.
         """
         total = float(row_weights.sum())
 
@@ -149,7 +149,7 @@ class Objective:
             "nonprivate: penalty %g: loss %.6f after %d iterations, largest slope %.1e",
             penalty, result.fun, result.nit, slope,
         )  # fmt: skip
-        # Success with a larger slope: the loss stopped falling in float64, so it is the minimum.
+        # Success with a larger slope: the loss stopped falling in float64, which is the minimum.
         if slope > tolerance and not result.success:
             logger.warning(
                 "nonprivate: penalty %g ended early (largest slope %.1e, wanted %.1e): %s",

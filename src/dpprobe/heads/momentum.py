@@ -45,7 +45,7 @@ class Options(UnitRowOptions):
         if noise == 0:
             return longest
         # A step's noise continues moving the weights, 1 / (1 - beta) times its size in all, and a
-        # unit row's logit by as much. Those of T steps add up like sqrt(T).
+        # unit row's logit by as much. The noise of T steps adds up like sqrt(T).
         spread = noise * math.sqrt(steps) / (1 - self.beta)
         bound = max(_LOGIT_NOISE, _MANY_LOGIT_NOISE * math.log(classes))
         return min(longest, bound / spread)

@@ -17,8 +17,8 @@ at weights that depend on earlier releases alone:
   class, as at the start, all K are one matrix; so for one step `shared` is the same and costs
   sqrt(K) times less noise.
 
-"gradients". The sum of r x^T, r = p - y, clipped to norm `max_grad_norm`. If that is null, bounded
-by itself:
+"gradients". The sum of r x^T, r = p - y, clipped to norm `max_grad_norm`; if null, bounded by
+itself:
 
 - softmax: |r|^2 = (1 - p_y)^2 + sum_{k != y} p_k^2 <= 2 (1 - p_y)^2 <= 2, since the others sum to
   1 - p_y. So sqrt(2) S; for one step from zero weights, where p = 1/K, |r|^2 = 1 - 1/K: S.
@@ -108,7 +108,7 @@ class Options(PreconditionedDescentOptions):
         return self.max_grad_norm is None and self.loss == "sigmoid"
 
     def gradient_scale(self, classes: int) -> float:
-        """Returns the number that an example's gradient is divided by before its release."""
+        """Returns the divisor of an example's gradient before its release."""
         return float(classes**0.5) if self._divided else 1.0
 
     def list_releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002

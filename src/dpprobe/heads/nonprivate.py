@@ -118,7 +118,7 @@ def find_minimum(
 
 
 def choose_penalty(objective: Objective, options: Options) -> float:
-    """Returns the candidate with the best accuracy over folds; of equals, the largest.
+    """Returns the candidate with the best accuracy over folds; of equal ones, the largest.
 
     Starts at the largest candidate and stops once accuracy has fallen by more than a standard
     error: smaller penalties overfit more, and take longest. A unit is in one fold and counts once.

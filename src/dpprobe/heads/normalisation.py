@@ -1,8 +1,9 @@
 """Normalisations of feature rows before training, and their privacy cost.
 
-A normalisation of each row alone costs nothing. One that looks at several private examples is a
-release: it has a mechanism, a share of the head's budget, and its values are part of the published
-head. Nothing heavy is imported here; `dpprobe.heads.normalised_rows` does the work.
+A normalisation of each row alone costs nothing. A normalisation that looks at several private
+examples is a release: it has a mechanism and a share of the head's budget, and its values are
+published with the head. Nothing heavy is imported here; `dpprobe.heads.normalised_rows` does the
+work.
 """
 
 from __future__ import annotations
@@ -107,8 +108,8 @@ class AroundCentre(Priced):
 class Centred(AroundCentre):
     """Scales features to unit L2 norm, subtracts their released mean, and scales them again.
 
-    Most of the length of a network's features is their mean: without it the same noise stands
-    against several times the differences between classes.
+    Most of the length of a network's features is their mean. Without the mean, differences between
+    classes are several times as large beside the noise.
     """
 
     kind: Literal["centred"] = "centred"
@@ -153,22 +154,22 @@ class Channels(Priced):
     Mean and deviation are released as sums over the rows, then divided by n, which is public:
 
     - "channel_means": of each row, its means over positions [channels], scaled down to norm
-      `max_mean_norm` where longer. A row adds a vector of at most that norm to the sum, a null row
-      nothing.
+      `max_mean_norm` if longer. A row adds a vector of at most `max_mean_norm` to the sum, a null
+      row nothing.
     - "channel_deviations": of each row, the root mean square over positions of its distance to
-      the means released before [channels], scaled down to norm `max_deviation_norm`. That this
-      function of a row depends on the first release changes nothing: whatever those means are,
-      a row adds a vector of at most that norm, and composition is adaptive.
+      the means released before [channels], scaled down to norm `max_deviation_norm`. The
+      function of a row may depend on the first release: whatever the released means are, a row
+      adds a vector of at most `max_deviation_norm`, and composition is adaptive.
 
-    Both noises have one multiplier. The paper releases mean squares instead. Roots are what the
-    noise must be small against: they span half as many orders of magnitude, so that channels
-    hundreds of times quieter than the loudest still stand above it.
+    Both noises have one multiplier. The paper releases mean squares instead. Roots span half as
+    many orders of magnitude, so that channels hundreds of times quieter than the loudest channel
+    still stand above the noise.
 
     Bounds are public constants, never a quantile of the rows. Scattering hardly expands
     (Bruna and Mallat 2013, section 2.3): of images with values in [0, 1] the squares of all
-    coefficients sum to at most about 1 a colour, in the mean over positions, and of their
-    distances to a mid-grey image's to 1/4. So the norm of the means is at most about sqrt(3) in
-    colour and 1 in grey, and half of that, from means near mid-grey, bounds the deviations.
+    coefficients sum to at most about 1 per colour, in the mean over positions, and the squared
+    distances to a mid-grey image's coefficients to 1/4. So the norm of the means is at most about
+    sqrt(3) in colour and 1 in grey, and half this norm bounds the deviations.
     """
 
     kind: Literal["channels"] = "channels"

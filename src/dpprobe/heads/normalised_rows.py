@@ -23,8 +23,8 @@ _MARGIN = 4 * 2.0**-24
 def normalise_rows(data: TrainingSet, spec: Normalisation, releases: Releases) -> Rows:
     """Returns the rows of a training set after a normalisation.
 
-    A normalisation of each row alone is done once per job. A priced one is released again by each
-    fit, for one seed, so its rows are that seed's alone.
+    A normalisation of each row alone is done once per job. A priced normalisation is released again
+    by each fit, for one seed, so its rows are for this seed alone.
     """
     if not spec.priced:
         return data.make_once(spec, lambda: Rows(data, Transform(spec)))

@@ -20,7 +20,7 @@ class Optimiser(ABC):
     """Updates heads [seeds, classes, d + 1] in place; seeds do not affect each other."""
 
     def __init__(self) -> None:
-        # All that the next steps depend on, beside the weights: empty before the first step.
+        # The state of the next steps, beside the weights; empty before the first step.
         self._state: dict[str, Any] = {}
 
     @abstractmethod

@@ -82,31 +82,13 @@ class MethodOptions(Options, ABC):
             )
         return self
 
-    @property
-    def is_undecided(self) -> bool:
-        """True if facts of the data choose the head: first `resolve_choice`, then calibration."""
-        return False
+    def resolve_choice(self, facts: DataFacts, *, exact: bool = False) -> MethodOptions:  # noqa: ARG002
+        """Returns the options after the choice from public facts; only `auto` changes.
 
-    def resolve_choice(self, facts: DataFacts) -> MethodOptions:  # noqa: ARG002
-        """Returns the options after the choice from public facts; only `auto` changes."""
+        Args:
+          exact: True to choose exact sums, as releases need; options of the user stay.
+        """
         return self
-
-    @property
-    def trained_options(self) -> MethodOptions:
-        """The options of the trained head; for `auto`, the chosen options."""
-        return self
-
-    def for_release(self) -> MethodOptions:
-        """Returns the options that a release trains with: these, but where `auto` is free."""
-        return self
-
-    def chosen_from(self, facts: DataFacts) -> dict[str, Any] | None:  # noqa: ARG002
-        """Returns the rule that chose the head, and its facts, for the privacy statement."""
-        return None
-
-    def asked_options(self) -> dict[str, Any]:
-        """Returns the options as plain values; a changed value makes a job run again."""
-        return self.model_dump(mode="json")
 
     @property
     def multi_label(self) -> bool:

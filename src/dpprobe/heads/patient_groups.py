@@ -1,8 +1,8 @@
 """Units of privacy with several rows, such as patients: their rows, and the rows' weights.
 
-A row of a unit with m rows has weight 1 / m. Its part of a released sum is clipped as if it were
-alone, then weighted: a unit's part is a mean of clipped parts, no longer than one of them. So all
-sensitivities and prices are those for units of one row, with n the number of units.
+A row of a unit with m rows has weight 1 / m. Each row's part of a released sum is clipped as if
+alone, then weighted: a unit's part is a mean of clipped parts, no longer than one part. So all
+sensitivities and prices are as for units of one row, with n the number of units.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ Precondition: TypeAlias = (
 MOST_FULL_STEPS = AtMost(
     100_000, "each step is a pass over all rows, and this kind of head needs only a few"
 )
-# The least curvature that steps are scaled by: that of a sigmoid at a probability of 0.001.
+# The least curvature that steps are scaled by: a sigmoid's at a probability of 0.001.
 _LEAST_CURVATURE = 1e-3
 
 
@@ -133,7 +133,7 @@ class Descent:
         self._snapshots: list[list[torch.Tensor]] = []
 
     def make_weights(self, parameters: torch.Tensor) -> torch.Tensor:
-        """Returns float32 [K, d + 1] on normalised rows, of parameters counted from the start."""
+        """Returns the start plus `parameters` as weights [K, d + 1] on normalised rows, float32."""
         return self.start + self.design.make_weights(parameters)
 
     def compute_curvatures(self, block: torch.Tensor, factors: Factors) -> torch.Tensor:

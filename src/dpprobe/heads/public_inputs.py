@@ -1,7 +1,7 @@
 """The proof that a fit's public files were compared with its private rows.
 
 Training rows carry this proof. `fit_heads` and `train_network` refuse a public file that the proof
-does not cover. So no way to a fit can leave the comparison out.
+does not cover. So no way to a fit can leave out the comparison of public files.
 """
 
 from __future__ import annotations

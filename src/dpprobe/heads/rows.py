@@ -78,7 +78,7 @@ def crop_at(step: int, sample_rate: float, crops: int) -> tuple[int, int]:
     """Returns the number (from 0) of the crop used at `step`, and for how many steps.
 
     Crops take turns, one per pass over the data: 1 / `sample_rate` steps, rounded, at least one.
-    All of it is public, and does not depend on the sample.
+    Step and turn are public, and do not depend on the sample.
     """
     steps = max(1, round(1 / sample_rate))
     return step // steps % crops, steps - step % steps
@@ -111,9 +111,9 @@ class Rows:
       units, weights: see `TrainingSet`; a row's clipped part is multiplied with its weight.
       labels: int64 [rows], or uint8 [rows, num_classes].
       scoring: normalisation of other rows for `scored_weights`; differs only if rows are whitened.
-      lengths: float64 [rows], the L2 norm of each row; infinite for rows that hold NaN, infinity,
-        huge or vanishing values: those must contribute exactly nothing.
-      norms: float64 [rows], the same with a 1 appended to each row.
+      lengths: float64 [rows], the L2 norm of each row; infinite for rows that must contribute
+        nothing: rows that hold NaN, infinity, huge or vanishing values.
+      norms: float64 [rows], the lengths with a 1 appended to each row.
       affine: the rows without copies of them; None if they are not centred.
     """
 
@@ -135,7 +135,7 @@ class Rows:
         self.transform = transform
         self.data = data
         self._cache: dict[Hashable, object] = {}
-        # A zero row stays one when looked at alone; minus a released mean it does not.
+        # A zero row stays zero when looked at alone, but not minus a released mean.
         left_out = data.lengths.isinf()
         self._left_out = left_out if transform.spec.priced and bool(left_out.any()) else None
         self._scale = self._row_scale()
@@ -185,8 +185,8 @@ class Rows:
         """Yields the rows in order, in blocks of about 4 MiB.
 
         Args:
-          bytes_per_row: working memory that the caller needs per row beside the features; with
-            much of it blocks hold fewer rows.
+          bytes_per_row: working memory that the caller needs per row beside the features, which
+            makes blocks shorter.
           raw: True for the features before normalisation.
         """
         feature_bytes = 4 * self.dimension

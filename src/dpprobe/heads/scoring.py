@@ -61,7 +61,7 @@ def compute_probabilities(
 ) -> npt.NDArray[np.float32]:
     """Returns the first head's probabilities, float32 [n, classes], of rows before normalisation.
 
-    For link `none` these are the scores. `rescale` changes the scores before the link. Raises
+    For link `none`, returns the scores. `rescale` changes the scores before the link. Raises
     DataError if the rows are of another dimension.
     """
     scores = torch.from_numpy(score_rows(heads, features)[0]).to(torch.float64)

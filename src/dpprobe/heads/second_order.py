@@ -1,24 +1,24 @@
 """Second moments of clipped rows, their estimates under noise, and steps that use them.
 
-Rows are those of `clipped_row_options.RowOptions`: x of norm at most S, a constant entry last.
-
-If a null row replaces row x, a weighted second moment sum_i w_i x_i x_i^T with weights in [0, 1]
-changes by w x x^T, of Frobenius norm w |x|^2 <= S^2. Its noise is symmetric and isometric
+Rows x have norm at most S, and a constant entry last (`clipped_row_options.RowOptions`). If a null
+row replaces row x, a weighted second moment sum_i w_i x_i x_i^T with weights in [0, 1] changes by w
+x x^T, of Frobenius norm w |x|^2 <= S^2. Its noise is symmetric and isometric
 (`Releases.release_symmetric`): standard deviation s = sigma S^2 / sqrt(2) off the diagonal.
 
-A unit of privacy with several rows (`units`) adds the mean of what its rows would add alone: their
-weights u sum to at most 1. In gradients and cross moments u multiplies the factor: u r x^T has norm
-at most u C. In a second moment sqrt(u w) multiplies the row, which is then rounded towards zero, so
-the rows x' of a unit have sum |x'|^2 <= sum u |x|^2 <= S^2. A unit changes each sum by no more than
-one row may, so every proof about a row also holds for a unit.
+A unit of privacy with several rows (`units`) adds the mean of what its rows would add alone:
+weights u of its rows sum to at most 1. In gradients and cross moments u multiplies the factor: u r
+x^T has norm at most u C. In a second moment sqrt(u w) multiplies the row, which is then rounded
+towards zero, so the rows x' of a unit have sum |x'|^2 <= sum u |x|^2 <= S^2. So every proof about a
+row also holds for a unit.
 
 Under noise all sums are integers on a public grid (`privacy.grid`) for n units. Rows, weighted
-rows, targets and residuals are rounded towards zero, which lengthens none of them. The absolute
+rows, targets and residuals are rounded towards zero, which lengthens no vector. The absolute
 products of entries sum to at most S^2 per unit, hence to at most 2^52 steps over n units. Float64
-adds them exactly, and so do 16-bit integers (`kernels.integer_products`). Logits are such products
-too, so a row's part depends on that row and its weight alone. The sums have the same bits for any
-order, blocks and threads. (Exception: PyTorch's sigmoid in Newton's curvatures may differ in its
-last bit by a row's place in its block; a null row keeps its place.) Without noise: float64 sums.
+adds these steps exactly, and so do 16-bit integers (`kernels.integer_products`). Logits are exact
+products too, so a row's part depends on the row and its weight alone. The sums have the same bits
+for any order, blocks and threads. (Exception: PyTorch's sigmoid in Newton's curvatures may differ
+in its last bit by a row's place in its block; a null row keeps its place.) Without noise: float64
+sums.
 
 Everything else here is post-processing of releases, or uses only n, d, K and noise multipliers.
 """
@@ -300,7 +300,7 @@ class Steps(NamedTuple):
 
     @classmethod
     def make_steps(cls, design: Design, loss: Loss, classes: int) -> Steps:
-        """Makes the grid from a public bound on the factors, r times the norm of its row."""
+        """Makes the grid from a public bound on the factors, r times the row's norm."""
         if not design.private:
             return cls(1.0, 1.0, 1.0)
         n, longest = design.rows.n, min(loss.clip, loss.longest_residual(classes) * design.longest)
@@ -311,7 +311,7 @@ class Steps(NamedTuple):
 def rounding_of(affine: Affine) -> torch.Tensor:
     """Bounds how much rounding lengthens each row: float64 [rows].
 
-    This matters for rows next to the centre: their distance to it is mostly rounding.
+    Rows next to the centre need this bound: their distance to the centre is mostly rounding.
     """
     return 2.0**-21 * (1 + float(affine.centre.double().norm())) * affine.shift.double()
 
@@ -409,8 +409,8 @@ def estimate_spectrum(matrix: torch.Tensor, deviation: float) -> Spectrum:
     Returns the noisy matrix's eigenvectors v, and for each the expectation of v^T A v: the
     eigenvalue minus 2 s^2 d h, clamped at 0. h is the Hilbert transform of the eigenvalues' density
     there, a mean of 1 / (difference). For large d no estimate with these eigenvectors is nearer to
-    A (Bun, Allez, Bouchaud and Potters 2016, section on additive noise). Plain clamping keeps the
-    upper half of the noise's own spectrum, up to s sqrt(2) sqrt(2 d).
+    A (Bun, Allez, Bouchaud and Potters 2016, section on additive noise). Plain clamping would
+    keep the upper half of the noise's own spectrum, up to s sqrt(2) sqrt(2 d).
 
     Args:
       deviation: standard deviation of the noise on the diagonal; 0 for none.
@@ -449,10 +449,10 @@ def rule_ridge(
     """Returns lambda = sqrt(d) (0.07 S^2 sigma_G + 0.02 K C^2 sigma_B), of public quantities.
 
     sigma_G (`matrix_noise`) is the noise multiplier of the second moment, sigma_B (`target_noise`)
-    that of the cross moment or of the mean of all gradients. `columns`, `classes`, `clip` and
-    `longest` are d + 1, K, C and S. A good classifier of unit rows has weights of norm some tens
-    over d directions, before the factor 1 / K of a class's frequency: lambda balances noise and
-    these weights. bench/results/defaults.md has the search for these numbers.
+    of the cross moment or of the mean of all gradients. `columns`, `classes`, `clip` and `longest`
+    are d + 1, K, C and S. A good classifier of unit rows has weights of norm some tens over d
+    directions, before the factor 1 / K of a class's frequency: lambda balances noise and these
+    weights. bench/results/defaults.md has the search for these numbers.
     """
     noise = _MATRIX_RIDGE * longest**2 * matrix_noise
     noise += _TARGET_RIDGE * classes * clip**2 * target_noise
@@ -463,7 +463,7 @@ def floor_ridge(columns: int, row_square: float) -> float:
     """Returns lambda for little or no noise: 0.03 sqrt(d) S^2.
 
     Without a ridge accuracy falls if d is near n, because the smallest eigenvalues are then random.
-    The ridge needs no factor of n: for n far above d it loses its weight by itself. `rule_ridge` is
+    The ridge needs no factor of n, because its weight vanishes for n far above d. `rule_ridge` is
     larger unless noise multipliers are below about 0.1, which is far beyond epsilon 8.
 
     Found without noise on public features, over lambda from 0 to 30 (d = 65 to 1,297, n = 100 to
@@ -488,7 +488,7 @@ def ridge_of(
 ) -> float:
     """Returns lambda: `asked`, or the larger of `rule_ridge` and `floor_ridge`.
 
-    It is at least the rounding of the sums, relative to the largest eigenvalue.
+    Lambda is at least the rounding of the sums, relative to the largest eigenvalue.
     """
     least = _ROUNDING[design.private] * float(matrix.values[-1]) + 1e-30
     if asked is not None:
@@ -540,7 +540,7 @@ def sum_gradients(design: Design, loss: Loss, weights: torch.Tensor) -> GridSum:
     """Sums the examples' clipped gradients with respect to parameters on x, weighted: [K, d + 1].
 
     An example's gradient is r x^T of norm |r| |x|: r is scaled by min(1, clip / (|r| |x|)), so the
-    norm is at most `clip` for any weights. Then it is multiplied with its row's weight in its unit.
+    norm is at most `clip` for any weights, and then multiplied with the row's weight in its unit.
     A row that must not contribute is all 0, its constant too.
 
     On the grid the gradient is v u^T with u = x / |x| and v = |x| r, bounded by the public numbers

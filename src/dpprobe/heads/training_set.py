@@ -19,8 +19,8 @@ from dpprobe.heads.public_inputs import NOTHING_CHECKED, PublicInputs
 
 logger = logging.getLogger("dpprobe")
 
-# A row longer than this counts as not finite: its square would overflow float32. One shorter, but
-# not zero, would overflow when it is scaled to unit length, and is rounding anyway.
+# A row longer than the first number counts as not finite: its square would overflow float32. A row
+# shorter than the second, but not zero, would overflow when scaled to unit length.
 LONGEST_ROW, SHORTEST_ROW = 1e18, 1e-20
 _CHUNK_BYTES = 32 * 2**20
 BLOCK_BYTES = 4 * 2**20
@@ -46,7 +46,7 @@ class RowSource(Protocol):
 class TrainingSet:
     """Features and labels on the device that trains.
 
-    Its n is the number of units of privacy, which is public; it may have more rows.
+    n is the number of units of privacy, which is public; there may be more rows.
 
     Args:
       features: float32 [rows, d], owned by the set from now on. Rows with NaN or infinity, longer
@@ -56,11 +56,11 @@ class TrainingSet:
       units: units of privacy with several rows; None if each row is a unit.
       device: for a source's blocks; features in memory stay where they are.
       crops: reads other versions of the same rows, with equal labels and units; see `Rows.crops`.
-      agreed_n: units of all sites, if the rows are those of one; see `sites.shared_sums`.
+      agreed_n: units of all sites, if the rows are one site's; see `sites.shared_sums`.
       public: the public files that were compared with these rows.
 
     Raises:
-      DataError: if shapes, types or labels are not these.
+      DataError: for other shapes, types or labels.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class TrainingSet:
             lengths[start : start + len(block)] = row_lengths(block)
         unusable = ~(lengths <= LONGEST_ROW) | ((lengths > 0) & (lengths < SHORTEST_ROW))
         if unusable.any():
-            # Without their number, which a private fit must not tell.
+            # Without the number of unusable rows, which a private fit must not tell.
             logger.warning(
                 "training rows with NaN, infinity, huge or tiny values count as rows of zeros"
             )

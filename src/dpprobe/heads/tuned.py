@@ -12,18 +12,17 @@ checked. The result is the best of K runs of one Q, ordered by score, priced by 
 
 **Score.** The number of training examples whose label the head gets right; each row of a unit of
 several rows counts by its weight. A unit adds at most 1 at any fixed head, a null row nothing; the
-head is an earlier release of the same trial, and composition is adaptive. For a multi-label row, 1
-minus the mean over labels of the squared distance between probability and label (Brier 1950). It
-lies in [0, 1], so the sensitivity is 1 as well. The fraction of right labels would hardly tell
-heads apart if most labels are 0.
+head is an earlier release of the same trial, and composition is adaptive. A multi-label row counts
+1 minus the mean over labels of the squared distance between probability and label (Brier 1950).
+This number lies in [0, 1], so the sensitivity is 1 as well. The fraction of right labels would
+hardly tell heads apart if most labels are 0.
 
-**Normalisation.** The base's. A priced normalisation is released once per fit, before the first
-trial, and every trial works on the same normalised rows. So it composes with the selection, once:
-given its values, the selection's bound holds, and composition is adaptive. Inside the trials it
-would be released, and paid, again each time.
+**Normalisation.** A priced normalisation of the base is released once per fit, before the first
+trial, and every trial works on these normalised rows. So the normalisation composes with the
+selection, once: given its values, the selection's bound holds, and composition is adaptive.
 
-**Not released**, since K given the output is not covered: the number of trials, which of them was
-best, and all other trials' heads and scores.
+**Not released**, since K given the output is not covered: the number of trials, the index of the
+best trial, and all other trials' heads and scores.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, WithJsonSchema, model_validator
-from pydantic.json_schema import SkipJsonSchema
 
 from dpprobe import artifacts
 from dpprobe.errors import ConfigError
@@ -96,9 +94,6 @@ class Options(MethodOptions):
     trials: Annotated[float, MOST_TRIALS] = Field(
         10.0, gt=1, description="Mean of the random number of trials."
     )
-    # Constants, which stay in identities and records: earlier versions had other distributions.
-    distribution: SkipJsonSchema[Literal["geometric"]] = "geometric"
-    shape: SkipJsonSchema[None] = None
     score_share: Share = Field(
         0.05,
         description="The score's share of a trial's budget: its part of the sum of count * rate^2 "
@@ -306,7 +301,7 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
         for trial, head, score in zip(group, weights, scores.tolist(), strict=True):
             if trial.owner not in best or best[trial.owner].beaten_by(score, trial.number):
                 best[trial.owner] = _Best(score, trial, head)
-    for mechanism in priced:  # of one trial, as each of them has been checked
+    for mechanism in priced:  # of one trial; each trial has been checked
         releases.count_releases(mechanism.name, mechanism.count)
     chosen = [best[owner] for owner in range(len(releases.seeds))]
     kept = torch.stack([each.weights for each in chosen])

@@ -1,19 +1,19 @@
 """Whitens features with a released second moment: their variance becomes nearly equal everywhere.
 
-Clipping and noise treat all directions of the rows alike, but classes often differ where rows vary
-little. So heads are trained on z = A x / |A x|, for centred rows x of unit length, with
+Clipping and noise treat all directions of the rows alike, but classes often differ in directions in
+which rows vary little. So heads are trained on z = A x / |A x|, for centred unit rows x, with
 
     A = (G* + lambda I)^-w,
 
 G* the estimate of the released second moment (`second_order.estimate_spectrum`) and w the exponent:
 1/2 makes rows white. The release is the sum of x x^T: a row adds x x^T, of Frobenius norm
-|x|^2 <= 1, a null row nothing. A is a function of it and of public numbers. z depends on one row
-and has norm 1, like x: later releases have the same sensitivity as on x. The same noise is smaller,
-relative to the rows, in directions in which they vary little.
+|x|^2 <= 1, a null row nothing. A is a function of the release and of public numbers. Like x, z
+depends on one row and has norm 1, so later releases have equal sensitivities on z and x. Relative
+to the rows, noise is smaller in directions in which rows vary little.
 
-A head W_z on z is one on x except for the length |A x|, which says little of the class. A is scaled
-so that the mean square of that length is estimated as 1, and heads W_z A on x are returned: only
-the centre is needed to apply them.
+A head W_z on z is a head on x except for the length |A x|, which says little of the class. A is
+scaled so that the mean square of this length is estimated as 1. The returned heads W_z A on x need
+only the centre.
 
 Under noise A is rounded to a grid (`second_order.Design.make_factors`), and its products with rows
 are exact: z depends on its row alone, not on the row's place.
@@ -37,7 +37,7 @@ from dpprobe.privacy.releases import Releases
 
 # lambda in units of sigma sqrt(d): the released matrix's eigenvalues below it are noise.
 _NOISE_RIDGE = 1.0
-# The same where there is little noise or none; see `second_order.floor_ridge`.
+# Lambda with little noise or none; see `second_order.floor_ridge`.
 _LEAST_RIDGE = 0.03
 
 
@@ -46,7 +46,7 @@ def whitened_rows(
 ) -> Rows:
     """Releases the second moment of the rows around the released centre [d]; returns the rows z.
 
-    They take as much memory as the features. Streamed features are mapped again in each pass.
+    The rows take as much memory as the features. Streamed features are mapped again in each pass.
     """
     transform = Transform(spec, {kinds.CENTRE: centre})
 

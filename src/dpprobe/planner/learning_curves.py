@@ -5,8 +5,8 @@ lead, and the share rises with one signal,
 
     log n + a log mu - b log d - c log K,
 
-where mu belongs to the Gaussian mechanism at (epsilon, delta). bench/learning_curves.py measures
-the curves and fits a, b, c and the share at each signal. Planning imports this pure Python module.
+where mu belongs to the Gaussian mechanism at (epsilon, delta). The file has a, b,
+c and the share at each signal. Planning imports this pure Python module.
 """
 
 from __future__ import annotations
@@ -134,7 +134,4 @@ def read_curves() -> Curves:
         values |= {name: tuple(values[name]) for name in tuples}
         return Curves(law=Law(**values), curves=tuple(record["curves"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(
-            f"{FILE}: unreadable ({error}); restore it from the checkout, or recreate it with "
-            "bench/learning_curves.py"
-        ) from error
+        raise DataError(f"{FILE}: unreadable ({error}); restore it from the checkout") from error

@@ -64,8 +64,8 @@ class Kept:
     """The predicted share of the lead that is kept: low, expected and high.
 
     Attributes:
-      beyond: -1 or 1 if the signal is below or above all measured signals; the shares are then
-        those of the nearest measured signal.
+      beyond: -1 or 1 if the signal is below or above all measured signals; the shares are then the
+        nearest measured signal's.
     """
 
     low: float

@@ -12,11 +12,11 @@ privacy profile of one run, exact or `pld`'s, as `dpprobe.privacy.best_of_runs_p
 and `rdp_2017` do not price selections.
 
 Opacus's `gdp` accountant is not offered: for sampled steps it is a central limit approximation,
-which understates the privacy loss. Neither is the classical Gaussian calibration
-sqrt(2 ln(1.25 / delta)) / epsilon: it is not valid above epsilon = 1. Tests show both.
+which understates the privacy loss. The classical Gaussian calibration sqrt(2 ln(1.25 / delta)) /
+epsilon is not offered either, because it is not valid above epsilon = 1. Tests show both errors.
 
 `pld` and `prv` compose by Fourier transforms in float64, whose round-off reaches deltas of 1e-12.
-There `pld` is no upper bound any more: hence `dpprobe.privacy.limits.SMALLEST_DELTA`.
+At smaller deltas `pld` is no upper bound: hence `dpprobe.privacy.limits.SMALLEST_DELTA`.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def compute_epsilon(
 ) -> float:
     """Computes an upper bound on the epsilon of a composition at `delta`, in (0, 1).
 
-    The relation is that of `plan`: a unit's rows or null rows, both ways. The libraries call its
+    The relation of `plan` compares a unit's rows with null rows, both ways. The libraries call this
     pair of distributions "add or remove one". A noise multiplier of 0 costs infinity.
 
     Args:
@@ -141,7 +141,7 @@ def compute_epsilon(
         return 0.0
     if resolved == "gaussian" and selection is None:
         return gaussian_epsilon(gaussian_mu(mechanisms), delta)
-    if resolved == "rdp" or (selection and not selection.is_geometric):
+    if resolved == "rdp":
         return _rdp_epsilon(mechanisms, delta, selection)
     if resolved == "rdp_2017":
         return _early_rdp_epsilon(mechanisms, delta, selection)
@@ -157,9 +157,9 @@ def compute_epsilon(
 def epsilon_below(mechanisms: Sequence[Mechanism], delta: float) -> float:
     """Computes a lower bound on the epsilon of Gaussian mechanisms at `delta`.
 
-    Without sampling it is tight to twelve digits. With sampling it is the lower end of `prv`, whose
-    error is proven (Gopi et al. 2021): 0.5% below the epsilon, or more to spare memory. Epsilons of
-    hundreds are beyond its numbers: then it bounds the same mechanisms with more noise.
+    Without sampling the bound is tight to twelve digits. With sampling the bound is the lower end
+    of `prv`, whose error is proven (Gopi et al. 2021): 0.5% below the epsilon, or more to spare
+    memory. Epsilons of hundreds are beyond `prv`'s numbers: then the mechanisms get more noise.
     """
     if any(mechanism.noise_multiplier == 0 for mechanism in mechanisms):
         return math.inf
@@ -171,7 +171,7 @@ def epsilon_below(mechanisms: Sequence[Mechanism], delta: float) -> float:
         return certain
     error, tail = max(_prv_error(mechanisms, delta) / 4, _PRV_LEAST_ERROR), delta / 1000
     for _ in range(_PRV_TRIES):
-        # Its upper end at a larger delta, by the two tails, is its estimate for the lower end.
+        # The upper end at a larger delta, by the two tails, is `prv`'s estimate for the lower end.
         try:
             answer = _prv_upper(mechanisms, delta + 2 * tail, error, tail) - 2 * error
         except ValueError:  # beyond its grid
@@ -190,7 +190,7 @@ def privacy_profile(
     Exact without sampling; otherwise `pld`'s upper bound, on the grid of `compute_epsilon`.
 
     Args:
-      size: of a group of units; then the grid is that of `group_epsilon`.
+      size: of a group of units; then the grid is `group_epsilon`'s.
       coarser: a factor on the grid of one unit.
     """
     resolved = resolve_accountant(mechanisms, "pld")
@@ -218,10 +218,10 @@ def group_epsilon(
     """Computes the epsilon to a group of `size` units together, at `delta`.
 
     All rows of the group are replaced by null rows. A release on all rows then changes by up to
-    `size` sensitivities: exact without sampling. In a Poisson sample the number of the group's rows
-    is binomial. The mixture of Gaussians whose means are that many sensitivities dominates the
-    release (Ganesh 2024, "Tight group-level DP guarantees for DP-SGD with sampling via mixture of
-    Gaussians mechanisms"): an upper bound, tight but for the grid.
+    `size` sensitivities: exact without sampling. In a Poisson sample a binomial number of the
+    group's rows takes part. A mixture of Gaussians, with means of so many sensitivities, dominates
+    the release (Ganesh 2024, "Tight group-level DP guarantees for DP-SGD with sampling via mixture
+    of Gaussians mechanisms"): an upper bound, tight but for the grid.
 
     Returns:
       The epsilon; infinite, without computing it, for sampled groups above `LARGEST_SAMPLED_GROUP`.
@@ -270,9 +270,9 @@ def price_together(
 ) -> float:
     """Bounds the epsilon at `delta` of publishing `times` independent fits together.
 
-    Exact for Gaussian mechanisms without sampling or selection. With sampling it is by RDP, which
-    is quick for any number of fits. With a selection and no sampling it is the lower of the bounds
-    by RDP and profile.
+    The bound is exact for Gaussian mechanisms without sampling or selection. With sampling RDP is
+    quick for any number of fits. With a selection and no sampling the bound is the lower of the
+    bounds by RDP and profile.
     """
     repeated = [mechanism.repeat_count(times) for mechanism in mechanisms]
     sampled = any(mechanism.sample_rate < 1 for mechanism in repeated)
@@ -300,7 +300,7 @@ def all_together(fits: Sequence[Fits], delta: float) -> tuple[float, bool]:
 
     Returns:
       The bound, and True if it is exact: if all mechanisms are Gaussian, without sampling or
-      selection. Otherwise it is by RDP, which takes a fraction of a second per kind.
+      selection. Otherwise RDP gives the bound, in a fraction of a second per kind.
     """
     once = [
         m.repeat_count(each.times)
@@ -345,7 +345,7 @@ def gaussian_log_delta(mu: float, epsilon: float) -> float:
     """Computes the log of Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu).
 
     Balle and Wang 2018, theorem 8, without cancellation between large terms or underflow: in the
-    upper tail both are one normal density times a Mills ratio, so only those ratios are subtracted.
+    upper tail both terms are one normal density times a Mills ratio, so the ratios are subtracted.
     """
     from scipy.special import erfcx, log_ndtr
 
@@ -474,11 +474,6 @@ def _selected_epsilon(
     """
     from dpprobe.privacy import best_of_runs_price as best  # imports numpy
 
-    if not selection.is_geometric:
-        raise PrivacyError(
-            f"selection: only accountant 'rdp' prices a {selection.distribution_name} number of "
-            "runs; write shape 1, a geometric number"
-        )
     inside = [item for item in mechanisms if item.name in selection.repeated]
     outside = [item for item in mechanisms if item.name not in selection.repeated]
     profile = _make_profile(inside, resolved, interval, size)
@@ -610,7 +605,7 @@ def _prv_upper(mechanisms: Sequence[Mechanism], delta: float, error: float, tail
     accountant = PRVAccountant()
     accountant.history = _condense_mechanisms(mechanisms)
     with warnings.catch_warnings():
-        # It takes logarithms of 0 outside its support, and a coarse order to size its grid.
+        # `prv` takes logarithms of 0 outside its support, and a coarse order to size its grid.
         warnings.filterwarnings("ignore", "divide by zero", RuntimeWarning)
         warnings.filterwarnings("ignore", "invalid value", RuntimeWarning)
         warnings.filterwarnings("ignore", "overflow", RuntimeWarning)
@@ -621,7 +616,7 @@ def _prv_upper(mechanisms: Sequence[Mechanism], delta: float, error: float, tail
 def _condense_mechanisms(mechanisms: Sequence[Mechanism]) -> list[tuple[float, float, int]]:
     """Returns (noise multiplier, rate, count) of each mechanism.
 
-    Those without sampling become one Gaussian mechanism, which costs exactly the same.
+    Mechanisms without sampling become one Gaussian mechanism of exactly equal cost.
     """
     whole = [item for item in mechanisms if item.sample_rate == 1]
     single = [(1 / gaussian_mu(whole), 1.0, 1)] if whole else []
@@ -638,9 +633,8 @@ def _make_event(mechanisms: Sequence[Mechanism], selection: Selection | None) ->
     if selection is not None:
         inside = [item for item in mechanisms if item.name in selection.repeated]
         outside = [item for item in mechanisms if item.name not in selection.repeated]
-        best = dp_event.RepeatAndSelectDpEvent(
-            _make_event(inside, None), selection.mean, selection.shape
-        )
+        # shape 1 of a truncated negative binomial: a geometric number
+        best = dp_event.RepeatAndSelectDpEvent(_make_event(inside, None), selection.mean, 1)
         return dp_event.ComposedDpEvent([best, _make_event(outside, None)])
     events: list[Any] = []
     for noise, rate, count in _condense_mechanisms(mechanisms):

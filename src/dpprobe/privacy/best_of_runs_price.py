@@ -21,12 +21,12 @@ sum to E[K] and c_j <= c: take any chords of it. The mean of a hinge is a point 
 
     delta_A(e) <= sum_j p_j delta_Q(e - c_j)  <=  E[K] delta_Q(e - c).
 
-The last, at which an output may win with the weight of the best and tell what the likeliest
-outsider tells, is the bound with one point. A profile has two directions, from Q to Q' and from Q'
+The last expression is the bound with one point: an output wins with the weight of the best, and
+tells what the likeliest outsider tells. A profile has two directions, from Q to Q' and from Q'
 to Q. With delta_Q the larger of the two at each epsilon, the bound holds in both.
 
-It is nearly tight: of Gaussian runs some order of the outputs attains 98 to 99.8% of the epsilon
-(`bench/results/selection_gap.md`), so no price of Q's profile alone can be much lower.
+The bound is nearly tight: of Gaussian runs some order of the outputs attains 98 to 99.8% of the
+epsilon (`bench/results/selection_gap.md`), so no price of Q's profile alone can be much lower.
 """
 
 from __future__ import annotations
@@ -158,11 +158,11 @@ def _bound_profile(mean: float, table: Table) -> Bound:
 def _make_lines(mean: float, table: Table) -> tuple[Array, Array]:
     """Returns lines in m whose maximum is F or above, as heights at 0 and logs of their zeros.
 
-    Between adjacent z, T is at most the line exp(e) z + delta_Q(e) of the first of them. There w is
-    below its chord, being convex, and w of a line is convex too and above its tangent. So
-    w(z) - m w(T(z)) is at most the larger of two numbers: what it is at the first z, and at the
-    second with the tangent's value in place of w(T(z)). Where the tangent falls to w(1) in between,
-    that place is the second z: from there on w(T(z)) is at least w(1), and w falls.
+    Between adjacent z, T is at most the line exp(e) z + delta_Q(e) of the first z. The convex w is
+    below its chord there, and w of a line is convex too and above its tangent. So w(z) - m w(T(z))
+    is at most the larger of two numbers: its value at the first z, and at the second z with the
+    tangent's value in place of w(T(z)). If the tangent falls to w(1) in between, the second z is
+    the place where it does: from there on w(T(z)) is at least w(1), and w falls.
     """
     log_weight, rate = _weight_functions(mean)
     # Up to the place at which neither the steepest line nor w has moved.
@@ -191,7 +191,8 @@ def _weight_functions(
 def _trade_off(table: Table, z: Array) -> tuple[Array, Array]:
     """Bounds T at each z by one line exp(e) z + delta_Q(e): the slopes, and the values up to 1.
 
-    Any line bounds; the least at z lies between the profile's two points whose chord has slope -z.
+    Any line bounds T; the least line at z lies between the profile's two points whose chord has
+    slope -z.
     """
     slopes, deltas = np.exp(table.epsilons), table.deltas
     with np.errstate(invalid="ignore", divide="ignore"):

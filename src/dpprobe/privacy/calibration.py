@@ -1,7 +1,7 @@
 """Computes the noise that meets a privacy target, once for all fits that need it.
 
-An answer depends on the accountant, the target, each mechanism's sampling rate, count and relative
-noise, and on which of them are repeated. It depends on nothing else, so their hash names its file.
+An answer depends only on the accountant, the target, each mechanism's sampling rate, count and
+relative noise, and on which mechanisms are repeated. The hash of these names the answer's file.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from decimal import ROUND_CEILING, Context
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -19,17 +18,24 @@ from typing import Any
 from dpprobe import artifacts
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy import accountants
-from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON
+from dpprobe.privacy.limits import (
+    DIGITS,
+    LARGEST_EPSILON,
+    SMALLEST_DELTA,
+    SMALLEST_EPSILON,
+    round_up,
+)
 from dpprobe.privacy.plan import Mechanism, Plan, Selection
+from dpprobe.privacy.risk import Risk, round_down
+from dpprobe.privacy.target import Target
 from dpprobe.progress import report_wait
 from dpprobe.versions import VERSIONS
 
 logger = logging.getLogger("dpprobe")
 
 FORMAT = "dpprobe-calibration"
-# Noise and epsilons are rounded up to this many digits: the last bits of Fourier transforms differ
-# between processors, and a plan is part of a cell's identity.
-DIGITS = 6
+# The epsilon that is found for a risk is below the largest one by this share at most.
+_TOLERANCE = 0.005
 # Most of a search uses a grid that is coarser by this factor.
 _COARSER = 8
 # Above this multiple of the target, a rough price is checked with up to this much more noise.
@@ -38,63 +44,97 @@ _FAR, _MOST_NOISE = 6, 1e6
 
 def calibrate(
     mechanisms: Sequence[Mechanism],
+    target: Target,
     *,
-    n: int,
-    epsilon: float,
-    delta: float,
-    accountant: str,
     cache: Path,
     selection: Selection | None = None,
-    unit: str = "image",
     checked: bool = True,
 ) -> Plan:
-    """Finds the common factor on the noise multipliers that meets (epsilon, delta).
+    """Finds the common factor on the noise multipliers that meets a target.
 
     Args:
       mechanisms: with noise multipliers relative to each other.
-      epsilon: the target; infinity asks for no noise.
       cache: a folder of answers, which is read and written.
       selection: names the mechanisms that are repeated, with only the best run released.
       checked: False for a plan without epsilons by other accountants, which take most of the time.
 
     Returns:
-      A plan whose realised epsilon is at most the target and at least 0.99 of it.
+      A plan whose realised epsilon is at most the target and at least 0.99 of it. For a permitted
+      risk, its epsilon is the largest one that stays within the risk.
 
     Raises:
       PrivacyError: if the target is out of reach, or the cached answer is damaged.
     """
-    mechanisms = tuple(mechanisms)
-    make_plan = partial(
-        Plan,
-        n=n,
-        epsilon=epsilon,
-        delta=delta,
-        accountant=accountant,
-        selection=selection,
-        unit=unit,
-    )
+
+    def make_plan(epsilon: float, *, checked: bool = checked) -> Plan:
+        aim = replace(target, epsilon=epsilon)
+        return _meet_epsilon(tuple(mechanisms), aim, selection, cache, checked=checked)
+
+    if not isinstance(target.epsilon, Risk):
+        return make_plan(target.epsilon)
+    # Only the last plan needs other accountants.
+    plan = _search_plan(target.epsilon, target.delta, partial(make_plan, checked=False))
+    return replace(make_plan(plan.epsilon), risk=target.epsilon.to_dict())
+
+
+def _meet_epsilon(
+    mechanisms: tuple[Mechanism, ...],
+    target: Target,
+    selection: Selection | None,
+    cache: Path,
+    *,
+    checked: bool,
+) -> Plan:
+    epsilon = target.nominal_epsilon
     if math.isinf(epsilon) or not mechanisms:
         if math.isfinite(epsilon):
             raise PrivacyError(
                 f"epsilon {epsilon:g}: this method has no private mechanism; write epsilon inf"
             )
-        return make_plan(mechanisms=tuple(item.scale_noise(0.0) for item in mechanisms))
-    _check_target(mechanisms, epsilon, delta, accountant)
-    answer = _recall_answer(mechanisms, epsilon, delta, accountant, selection, cache, checked)
-    return make_plan(
+        silent = tuple(item.scale_noise(0.0) for item in mechanisms)
+        return target.make_plan(mechanisms=silent, selection=selection)
+    _check_target(mechanisms, target)
+    answer = _recall_answer(mechanisms, target, selection, cache, checked=checked)
+    return target.make_plan(
         mechanisms=tuple(mechanism.scale_noise(answer["factor"]) for mechanism in mechanisms),
+        selection=selection,
         realised_epsilon=answer["realised_epsilon"],
-        priced_by=accountants.describe_accountant(mechanisms, accountant, selection),
+        priced_by=accountants.describe_accountant(mechanisms, target.accountant, selection),
         checks=answer.get("checks", {}),
         check_notes=answer.get("check_notes", {}),
     )
 
 
+def _search_plan(risk: Risk, delta: float, make_plan: Callable[[float], Plan]) -> Plan:
+    plan = make_plan(risk.to_epsilon(delta))
+    if accountants.exactly_priced(plan.mechanisms, plan.selection):
+        if not risk.permits(plan):
+            raise PrivacyError(f"{risk}: the plan with epsilon {plan.epsilon:g} exceeds this risk")
+        return plan
+    low = high = plan
+    while risk.permits(high) and high.epsilon < LARGEST_EPSILON:
+        low, high = high, make_plan(min(2 * high.epsilon, LARGEST_EPSILON))
+    while not risk.permits(low):
+        if low.epsilon <= SMALLEST_EPSILON:
+            raise PrivacyError(
+                f"{risk}: even the smallest possible epsilon, {SMALLEST_EPSILON:g}, at this delta "
+                "exceeds this risk; permit a larger risk or "
+                "write a smaller delta"
+            )
+        low, high = make_plan(max(low.epsilon / 2, SMALLEST_EPSILON)), low
+    if risk.permits(high):
+        return high
+    while high.epsilon / low.epsilon > 1 + _TOLERANCE:
+        middle = make_plan(round_down(math.sqrt(high.epsilon * low.epsilon)))
+        low, high = (middle, high) if risk.permits(middle) else (low, middle)
+    return low
+
+
 def price_plan(plan: Plan) -> float:
     """Computes a plan's epsilon at its delta again, on the grid of its calibration.
 
-    For a plan that costs far more than its target, whose grids would outgrow memory, the price is a
-    lower bound: that of the same plan with more noise.
+    If a plan costs far more than its target, grids would outgrow memory. The price is then a lower
+    bound, for more noise.
     """
     if not plan.private:
         return math.inf
@@ -160,9 +200,8 @@ def _cached_price(prices: _Prices, epsilon: float) -> float:
     return prices.price_at(1.0, interval)
 
 
-def _check_target(
-    mechanisms: Sequence[Mechanism], epsilon: float, delta: float, accountant: str
-) -> None:
+def _check_target(mechanisms: Sequence[Mechanism], target: Target) -> None:
+    epsilon, delta = target.nominal_epsilon, target.delta
     if not SMALLEST_EPSILON <= epsilon <= LARGEST_EPSILON:
         remedy = 'write "inf" for no privacy' if epsilon > LARGEST_EPSILON else "write a larger one"
         raise PrivacyError(
@@ -180,23 +219,19 @@ def _check_target(
                 f"mechanism {mechanism.name!r}: relative noise multiplier 0 cannot be scaled to "
                 "a target; give it a positive one"
             )
-    accountants.resolve_accountant(mechanisms, accountant)
+    accountants.resolve_accountant(mechanisms, target.accountant)
 
 
 def _collect_inputs(
-    mechanisms: Sequence[Mechanism],
-    epsilon: float,
-    delta: float,
-    accountant: str,
-    selection: Selection | None,
+    mechanisms: Sequence[Mechanism], target: Target, selection: Selection | None
 ) -> dict[str, Any]:
     inputs: dict[str, Any] = {
         "version": VERSIONS["calibration"],
         "digits": DIGITS,
-        "accountant": accountants.describe_accountant(mechanisms, accountant),
+        "accountant": accountants.describe_accountant(mechanisms, target.accountant),
         "second_accountant": accountants.describe_accountant(mechanisms, "prv"),
-        "epsilon": epsilon,
-        "delta": delta,
+        "epsilon": target.epsilon,
+        "delta": target.delta,
         "mechanisms": [
             {
                 "noise_multiplier": mechanism.noise_multiplier,
@@ -214,27 +249,24 @@ def _collect_inputs(
 
 def _recall_answer(
     mechanisms: tuple[Mechanism, ...],
-    epsilon: float,
-    delta: float,
-    accountant: str,
+    target: Target,
     selection: Selection | None,
     cache: Path,
+    *,
     checked: bool,
 ) -> dict[str, Any]:
     """Reads an answer from the cache, or finds and writes it; of an unchecked one adds checks."""
-    inputs = _collect_inputs(mechanisms, epsilon, delta, accountant, selection)
+    inputs = _collect_inputs(mechanisms, target, selection)
     unchecked = {**inputs, "checked": False}
     answer = _read_answer(cache, inputs) or _read_answer(cache, unchecked)
     if answer is not None and (not checked or "checks" in answer):
         return answer
-    with report_wait(
-        f"calibration: searching for the noise of epsilon {epsilon:g} at delta {delta:g}"
-    ):
-        answer = answer or _find_answer(mechanisms, epsilon, delta, accountant, selection)
+    with report_wait(f"calibration: searching for the noise of {target}"):
+        answer = answer or _find_answer(mechanisms, target, selection)
         if checked:
-            resolved = accountants.resolve_accountant(mechanisms, accountant)
+            resolved = accountants.resolve_accountant(mechanisms, target.accountant)
             scaled = tuple(item.scale_noise(answer["factor"]) for item in _priced_alike(mechanisms))
-            checks, notes = _cached_checks(scaled, delta, resolved, selection)
+            checks, notes = _cached_checks(scaled, target.delta, resolved, selection)
             answer = {**answer, "checks": checks, "check_notes": notes}
     _write_answer(cache, inputs if checked else unchecked, answer)
     return answer
@@ -245,21 +277,17 @@ def _answer_path(cache: Path, inputs: dict[str, Any]) -> Path:
 
 
 def _find_answer(
-    mechanisms: Sequence[Mechanism],
-    epsilon: float,
-    delta: float,
-    accountant: str,
-    selection: Selection | None,
+    mechanisms: Sequence[Mechanism], target: Target, selection: Selection | None
 ) -> dict[str, Any]:
-    started = time.monotonic()
-    resolved = accountants.resolve_accountant(mechanisms, accountant)
-    what = f"epsilon {epsilon:g} at delta {delta:g} by accountant {resolved!r}"
-    prices = _Prices(_priced_alike(mechanisms), delta, resolved, selection)
+    started, epsilon = time.monotonic(), target.nominal_epsilon
+    resolved = accountants.resolve_accountant(mechanisms, target.accountant)
+    what = f"{target} by accountant {resolved!r}"
+    prices = _Prices(_priced_alike(mechanisms), target.delta, resolved, selection)
     factor, realised = _meet_target(prices, epsilon, what)
     realised = min(round_up(realised), epsilon)
     logger.info(
-        "calibration: epsilon %g at delta %g: noise factor %.6g, realised epsilon %.6g, in %.1f s",
-        epsilon, delta, factor, realised, time.monotonic() - started,
+        "calibration: %s: noise factor %.6g, realised epsilon %.6g, in %.1f s",
+        target, factor, realised, time.monotonic() - started,
     )  # fmt: skip
     return {"factor": factor, "realised_epsilon": realised}
 
@@ -299,8 +327,8 @@ class _Prices:
 def _meet_target(prices: _Prices, epsilon: float, what: str) -> tuple[float, float]:
     """Returns the factor, rounded to `DIGITS` digits, and the epsilon with which it meets a target.
 
-    A fine grid on the privacy loss is slow, so the search uses a coarse one. Its target is
-    corrected by the ratio of the wanted epsilon to the fine grid's at the last factor; two or three
+    A fine grid on the privacy loss is slow, so the search uses a coarse grid. The coarse target is
+    corrected by the ratio of the wanted epsilon to the fine grid's at the last factor. Two or three
     fine evaluations suffice.
     """
     if prices.exact:
@@ -330,14 +358,6 @@ def _rough_factor(prices: _Prices, epsilon: float, what: str) -> float:
         return find_factor(prices.rough_price, epsilon, what=what, tolerance=0.05)[0]
     except PrivacyError:
         return find_factor(prices.central_limit, epsilon, what=what, tolerance=0.05)[0]
-
-
-def round_up(value: float) -> float:
-    """Rounds up to `DIGITS` significant digits."""
-    if math.isinf(value):
-        return value
-    context = Context(prec=DIGITS, rounding=ROUND_CEILING)
-    return float(context.create_decimal(repr(float(value))))
 
 
 def find_factor(

@@ -69,10 +69,11 @@ class GaussianNoise:
     take 64 bits more: a tail that ends at 11.5, beyond which a normal falls with probability 1e-30.
 
     The words come from 32 SFC64 generators per seed (Chris Doty-Humphrey's; NumPy's `SFC64`), each
-    started with 192 bits of the seed's NumPy stream. Side by side they take an eighth of the time.
+    started with 192 bits of the seed's NumPy stream. Side by side the generators take an eighth of
+    the time.
 
-    On a GPU normals are drawn in float64 and rounded. Their tail ends at 8.65, which leaves out
-    1e-9 of such a run. They also depend on the number of steps drawn at a time.
+    On a GPU normals are drawn in float64 and rounded. The tail ends at 8.65, and leaves out 1e-9 of
+    a run of the recipe. GPU normals also depend on the number of steps drawn at a time.
 
     The numbers are rounded to float32, and the generators are not cryptographic: see
     docs/methods/sgd.md for what that leaves open.

@@ -2,10 +2,10 @@
 
 Entries of rows and factors are rounded towards zero to whole multiples of a power of two that
 follows from n and from public bounds alone. Rounding towards zero shortens a vector or leaves it,
-so a norm that was at most C stays at most C: sensitivities are those of the real numbers, without
-a term for rounding. Where entries of a bits and factors of b bits are multiplied and added over n
-rows, n 2^(a + b) <= 2^52, every partial sum is an integer that float64 holds: the result depends
-neither on the order of the rows nor on blocks, threads or the device.
+so a norm that was at most C stays at most C, and sensitivities need no term for rounding. Where
+entries of a bits and factors of b bits are multiplied and added over n rows, n 2^(a + b) <= 2^52,
+every partial sum is an integer that float64 holds: the result depends neither on the order of the
+rows nor on blocks, threads or the device.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 The words are the keystream of AES-256 in counter mode, from the library `cryptography`. Nobody
 without the key can distinguish them from independent uniform words, even after seeing other words
-of the stream. This is the one assumption under which the noise has the distribution that its price
-supposes. Only the key differs between benchmark mode, where it derives from a published seed, and a
-release, where the operating system draws it and nothing keeps it.
+of the stream. Under this single assumption the noise has the distribution that its price supposes.
+Only the key differs between benchmark mode, where it derives from a published seed, and a release,
+where the operating system draws it and nothing keeps it.
 """
 
 from __future__ import annotations

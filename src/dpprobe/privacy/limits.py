@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import ROUND_CEILING, Context
 from typing import Any
 
 INFINITE = "inf"
@@ -10,6 +11,9 @@ INFINITE = "inf"
 SMALLEST_EPSILON = 0.01
 LARGEST_EPSILON = 100.0
 SMALLEST_DELTA = 1e-10
+# Digits of noise and epsilons, which are rounded up. The last bits of Fourier transforms differ
+# between processors, and a plan is part of a cell's identity.
+DIGITS = 6
 # The most cohorts of one chain whose releases are priced together.
 LONGEST_HORIZON = 120
 # For tables, which print a delta of many cells.
@@ -33,6 +37,14 @@ def epsilon_token(value: Any) -> str:
 
 def epsilon_value(token: str) -> float:
     return math.inf if token == INFINITE else float(token)
+
+
+def round_up(value: float) -> float:
+    """Rounds up to `DIGITS` significant digits."""
+    if math.isinf(value):
+        return value
+    context = Context(prec=DIGITS, rounding=ROUND_CEILING)
+    return float(context.create_decimal(repr(float(value))))
 
 
 def delta_above(delta: float, n: int) -> bool:

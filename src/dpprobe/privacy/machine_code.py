@@ -34,9 +34,9 @@ class MachineCode:
     """The compiled functions of one module: `jit` decorates each function, and `keep` follows the
     last one.
 
-    The file's name holds the hash of this module's source, and of the modules whose compiled
-    functions it calls. It holds the processor, Numba's version and its settings as well, so
-    processors of several kinds can share a folder.
+    The file's name holds the hash of this module's source, of the modules whose compiled functions
+    it calls, the processor, Numba's version and its settings. So processors of several kinds can
+    share a folder.
     """
 
     # The names of the modules that this process has compiled or loaded whole.

@@ -1,7 +1,8 @@
 """Splits the noise of a sum among several sites, and prices what is left if some sites collude.
 
-**Claim.** Sites add rounded noise whose variances sum to that of a Gaussian mechanism. Their total
-promises what the mechanism promises. The penalty is far below the last digit of epsilon.
+**Claim.** Sites add rounded noise whose variances sum to the variance of a Gaussian mechanism. The
+sites' total promises what the mechanism promises. The penalty is far below the last digit of
+epsilon.
 
 **What is released.** Each coordinate of a sum is a whole number of steps of a public grid. Site j
 adds K_j = round(s_j Z_j) to its part in int64. Z_j is a real standard normal, s_j the share of the
@@ -24,11 +25,11 @@ L- the sum of -ln(1 - tau). Let P = L+ + L-. All adaptive releases together have
 delta_G is the privacy profile of real Gaussian mechanisms of variances V. The reason: take the real
 sum G = S + sum of s_j Z_j as given. The fractional parts of the shares then have a density within
 1 +- tau of a uniform one, for every S. So T is nearly a random rounding of G that knows no data.
-docs/secure-sums-proof.md has the proof. It also shows that shares below one step break the claim.
+The proof, and shares below one step that break the claim, are in docs/secure-sums-proof.md.
 
 **Who prices it.** The noise of any h sites has at least the variance that the mechanism of the plan
-was calibrated with. So the accountants' epsilon of the plan stays, with `Penalty` on top. That does
-not cover the best of several runs, whose price is not the price of one run.
+was calibrated with. So the accountants' epsilon of the plan stays, with `Penalty` on top. This
+price does not cover the best of several runs, whose price is not the price of one run.
 
 **The constant.** Let q = exp(-pi^2 s^2), with s the smallest share, and h q <= 1/50. Then
 
@@ -117,7 +118,7 @@ class Penalty:
         return math.log10(4.1 * self.honest * self.coordinates) - _DECADES * self.smallest**2
 
     def price_epsilon(self, epsilon_of: Callable[[float], float], delta: float) -> float:
-        """Computes the epsilon of noise in shares at `delta`, from that of Gaussian mechanisms.
+        """Computes the epsilon at `delta` of noise in shares, from a Gaussian mechanism's.
 
         Takes the epsilon of the next smaller delta, and rounds it up. The penalty is below the
         distances to these floats, so exp(L+) delta_G(epsilon - P) <= delta.

@@ -2,9 +2,9 @@
 
 Two training splits are neighbours if one is the other with one unit's rows replaced by null rows,
 which add nothing to any sum. The number of training units n is the same in both, fixed and public:
-sampling rates, divisors and step counts follow from it. A sum over the rows, or over a Poisson
-sample of them, changes as if the rows were not there, so prices are those of "add or remove one".
-Under that relation, however, n would change and the divisor would tell.
+sampling rates, divisors and step counts follow from n. A sum over the rows, or over a Poisson
+sample of them, changes as if the rows were not there, so prices equal the prices of "add or remove
+one". Under "add or remove one", however, n would change and the divisor would tell.
 """
 
 from __future__ import annotations
@@ -19,15 +19,8 @@ from dpprobe.errors import PrivacyError
 # Rows are clipped, and the gradient heads' noise is drawn, in float32: far from its ends.
 SMALLEST_SENSITIVITY, LARGEST_SENSITIVITY = 1e-9, 1e9
 SMALLEST_DEVIATION, LARGEST_DEVIATION = 1e-20, 1e20
-# Up to these the number of runs is drawn, and priced, without loss of digits.
-LARGEST_MEAN_RUNS, LARGEST_SHAPE = 1000, 100
-# Descriptions of releases, and their words in identities.
-_FIRST_WORDS = {
-    "one per step": "one a step",
-    "number of rows that a trial's head predicts correctly": (
-        "number of rows whose label a trial's head gets right"
-    ),
-}
+# Up to this mean the number of runs is drawn, and priced, without loss of digits.
+LARGEST_MEAN_RUNS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,40 +83,24 @@ class Mechanism:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Mechanism:
-        """Reads the dictionary that `to_dict` returns; raises as `require_gaussian` does."""
-        require_gaussian(values["name"], values.get("kind", "Gaussian"))
+        """Reads the dictionary that `to_dict` returns."""
         return cls(**values)
-
-
-def require_gaussian(name: str, kind: str) -> None:
-    """Raises PrivacyError for a mechanism of a kind that only earlier versions had.
-
-    Args:
-      kind: as plans and ledgers store it, or the noise by a statement.
-    """
-    if kind not in ("gaussian", "Gaussian", "none"):
-        raise PrivacyError(
-            f"mechanism {name!r}: kind {kind!r} is no longer priced; it needs the earlier version "
-            "of dpprobe that wrote it"
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
     """Mechanisms that run together a random number of times; only the best run is released.
 
-    The number of runs is drawn without the data, and at least 1. It is geometric; earlier versions
-    also drew other truncated negative binomials (Papernot and Steinke 2022, definition 1;
-    logarithmic at shape 0, geometric at 1), and Poisson numbers, which ledgers may still hold.
+    The number of runs is geometric, at least 1, and drawn without the data.
 
     Attributes:
       mean: of the number of runs.
-      shape: 1 is geometric, infinite Poisson.
       repeated: the mechanisms that every run releases again; all others are released once.
     """
 
+    DISTRIBUTION: ClassVar[str] = "geometric"
+
     mean: float
-    shape: float = 1.0
     repeated: tuple[str, ...]
 
     def __post_init__(self) -> None:
@@ -132,32 +109,16 @@ class Selection:
                 f"selection: the mean number of runs is {self.mean!r}; it must be above 1 and at "
                 f"most {LARGEST_MEAN_RUNS}"
             )
-        if not (0 <= self.shape <= LARGEST_SHAPE or (math.isinf(self.shape) and self.shape > 0)):
-            raise PrivacyError(
-                f"selection: shape {self.shape!r} must lie between 0 and {LARGEST_SHAPE}, or be "
-                "infinite"
-            )
         if not self.repeated:
             raise PrivacyError("selection: no mechanism is repeated; name at least one")
 
-    @property
-    def is_geometric(self) -> bool:
-        return self.shape == 1
-
-    @property
-    def distribution_name(self) -> str:
-        known = {0.0: "logarithmic", 1.0: "geometric", math.inf: "Poisson"}
-        return known.get(self.shape, "truncated negative binomial")
-
     def to_dict(self) -> dict[str, Any]:
-        """Returns a JSON-compatible dictionary, with an infinite `shape` as "inf"."""
-        return {"mean": self.mean, "shape": _to_json(self.shape), "repeated": list(self.repeated)}
+        """Returns a JSON-compatible dictionary."""
+        return {"mean": self.mean, "repeated": list(self.repeated)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Selection:
-        return cls(
-            mean=values["mean"], shape=float(values["shape"]), repeated=tuple(values["repeated"])
-        )
+        return cls(mean=values["mean"], repeated=tuple(values["repeated"]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -334,20 +295,14 @@ def _from_json(value: float | str | None) -> float | None:
 def plan_identity(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the parts of a plan, as `Plan.to_dict`, that decide training and guarantee.
 
-    Seeds derive from them, by a description's first words: rewording the rest trains nothing.
+    Seeds derive from them. Descriptions are no part: rewording them trains nothing.
     """
-    keys = ("mechanisms", "n", "unit", "epsilon", "delta", "accountant", "selection")
-    return {key: values.get(key) for key in keys} | {
-        "mechanisms": [
-            item | {"released": _first_words(item["released"])} for item in values["mechanisms"]
-        ]
-    }
-
-
-def _first_words(description: str) -> str:
-    for words, first in _FIRST_WORDS.items():
-        description = description.replace(words, first)
-    return description
+    keys = ("n", "unit", "epsilon", "delta", "accountant", "selection")
+    mechanisms = [
+        {key: value for key, value in item.items() if key != "released"}
+        for item in values["mechanisms"]
+    ]
+    return {"mechanisms": mechanisms} | {key: values[key] for key in keys}
 
 
 def full_batch(name: str, released: str, sensitivity: float, count: int = 1) -> Mechanism:
@@ -366,8 +321,8 @@ def split_budget(parts: Sequence[tuple[float, Sequence[Mechanism]]]) -> tuple[Me
     """Scales the noise of groups of mechanisms so that they use given shares of a plan's budget.
 
     A group's cost is the sum of count * sample_rate^2 / noise_multiplier^2. If nothing samples,
-    this is exactly its part of mu^2; for sampled mechanisms it is the limit of large noise. It only
-    divides the budget; the accountant prices the composition.
+    this is exactly the group's part of mu^2; for sampled mechanisms the limit of large noise.
+    Shares only divide the budget; the accountant prices the composition.
 
     Args:
       parts: pairs of a share above 0 and a group's mechanisms with relative noise multipliers. The

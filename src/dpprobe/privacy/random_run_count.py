@@ -1,6 +1,6 @@
 """The random number of runs of a repeated run, drawn here and priced in `best_of_runs_price`.
 
-It is geometric and at least 1. This is the truncated negative binomial of shape 1 of Papernot and
+The number is geometric and at least 1: the truncated negative binomial of shape 1 of Papernot and
 Steinke 2022, definition 1.
 """
 

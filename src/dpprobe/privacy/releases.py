@@ -1,10 +1,10 @@
 """Adds a plan's noise to the sums of a fit, and counts each noisy release against the plan.
 
-A sum leaves on its public grid (`privacy.grid`): it is an integer number of steps, and so is what
-is added to it, the rounding of a real Gaussian (`privacy.rounded_gaussian`). The result is the
-rounding of the real-valued Gaussian mechanism, so its price is the accountants', and no low bit
-tells what was added to what. First-order heads add float32 noise to float32 sums by themselves, in
-benchmark mode only; docs/privacy.md says what that leaves open.
+A sum leaves on its public grid (`privacy.grid`): an integer number of steps, to which the rounding
+of a real Gaussian is added (`privacy.rounded_gaussian`). The result is the rounding of the
+real-valued Gaussian mechanism, so the accountants' price holds, and no low bit tells what was
+added. First-order heads add float32 noise to float32 sums by themselves, in benchmark mode only;
+docs/privacy.md says what that leaves open.
 
 An audit passes an `Observer`, which sees every release of a fit before and after its noise.
 """
@@ -205,9 +205,9 @@ class Releases:
     def release_symmetric(self, name: str, sums: GridSum, *, counted: bool = True) -> torch.Tensor:
         """Releases each seed's symmetric matrix once, of Frobenius sensitivity `sensitivity(name)`.
 
-        Its coordinates in an orthonormal basis of the symmetric matrices, the diagonal and
-        sqrt(2) times one triangle, get independent noise. So the noise on the diagonal has the
-        deviation `noise_deviation(name)`, and elsewhere one smaller by sqrt(2).
+        Coordinates in an orthonormal basis of the symmetric matrices, the diagonal and sqrt(2)
+        times one triangle, get independent noise. So the noise on the diagonal has the deviation
+        `noise_deviation(name)`, and elsewhere a deviation smaller by sqrt(2).
 
         Args:
           sums: [seeds, d, d], symmetric; entries below the diagonal are not read.
@@ -235,7 +235,7 @@ class Releases:
     def draw_ahead(self, name: str, step: float, count: int, size: int) -> list[Integers]:
         """Draws the noise of several releases, in steps: of each seed int64 [count, size].
 
-        It is what `release_gaussian` would draw next. The head adds each part to one sum, and
+        `release_gaussian` would draw these numbers next. The head adds each part to one sum, and
         reports to `count_releases`.
         """
         deviation = self._deviation_in_steps(name, step)
@@ -396,7 +396,7 @@ class Releases:
     def _deviation_in_steps(self, name: str, step: float, *, norm: float = 1.0) -> float:
         """Returns the deviation of a release's noise in steps of the sums' grid, rounded up.
 
-        `norm` is that of a unit's sums over those that the sensitivity is of.
+        `norm` is the norm of a unit's sums, in units of the sensitivity.
         """
         mechanism = self.plan.find_mechanism(name)
         deviation = mechanism.noise_scale

@@ -8,37 +8,34 @@ Phi is the normal distribution function. So
     advantage h = max over attacks of b - a:   mu = 2 Phi^-1((1 + h) / 2),
     b at a:                                    mu = Phi^-1(b) - Phi^-1(a).
 
-For plans of Gaussian mechanisms on all rows this is exact. A plan that samples has another curve.
-There the largest epsilon is searched whose plan keeps to the target by `trade_off.bound_attacks`.
+For plans of Gaussian mechanisms on all rows this is exact. For a plan that samples, the largest
+epsilon is searched whose plan keeps to the target by `trade_off.bound_attacks`.
 
 An advantage alone permits rare and certain leaks: publishing one unit in n at random has h = 1 / n.
-A delta is therefore always needed beside it.
+A delta is therefore always needed beside an advantage.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from decimal import ROUND_FLOOR, Context
-from functools import partial
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy.accountants import gaussian_epsilon, gaussian_mu, is_gaussian
-from dpprobe.privacy.calibration import round_up
 from dpprobe.privacy.limits import (
     LARGEST_EPSILON,
     SMALLEST_EPSILON,
     epsilon_token,
     epsilon_value,
+    round_up,
 )
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.trade_off import Allowed, bound_attacks, per_hundred
 
-# The searched epsilon is below the largest one by this share at most.
-_TOLERANCE = 0.005
 _FEW = 0.001  # the false-positive rate that stands beside an advantage
 # The delta at which risks are sorted among epsilons, whatever the study's.
 _ORDER_DELTA = 1e-5
@@ -100,7 +97,7 @@ class Risk:
 
     @property
     def token(self) -> str:
-        """Its one spelling in paths, such as "advantage-0.1" or "tpr-0.01-at-0.001"."""
+        """The risk's one spelling in paths, such as "advantage-0.1" or "tpr-0.01-at-0.001"."""
         if self.advantage is not None:
             return f"advantage-{self.advantage:.12g}"
         return f"tpr-{self.true_positives:.12g}-at-{self.at:.12g}"
@@ -122,12 +119,12 @@ class Risk:
         return mu
 
     def to_epsilon(self, delta: float) -> float:
-        """Returns the epsilon at delta of that mu, rounded down to six digits.
+        """Returns the epsilon at delta of the risk's mu, rounded down to six digits.
 
         Raises:
           PrivacyError: if it is below the smallest that can be calibrated.
         """
-        epsilon = _round_down(gaussian_epsilon(self.to_mu(), delta))
+        epsilon = round_down(gaussian_epsilon(self.to_mu(), delta))
         if not epsilon >= SMALLEST_EPSILON:
             raise PrivacyError(
                 f"{self}: at delta {delta:g} this risk needs epsilon {epsilon:g}, below the "
@@ -179,7 +176,7 @@ def _lower_rate(rate: float) -> float:
     return math.floor(rate * scale + _ROUND_OFF) / scale - _ROUND_OFF
 
 
-def _round_down(epsilon: float) -> float:
+def round_down(epsilon: float) -> float:
     return float(Context(prec=_DIGITS, rounding=ROUND_FLOOR).create_decimal(repr(epsilon)))
 
 
@@ -224,7 +221,7 @@ def read_budget(token: str) -> float | Risk:
 
 
 def nominal_epsilon(token: str, delta: float) -> float:
-    """Returns a budget's epsilon before there is a plan: of a risk, that of Gaussian mechanisms."""
+    """Returns a budget's epsilon before there is a plan: of a risk, as for Gaussian mechanisms."""
     risk = find_risk(token)
     return epsilon_value(token) if risk is None else risk.to_epsilon(delta)
 
@@ -278,7 +275,8 @@ def budget_in_full(epsilon: float) -> str:
 def explain_risks(epsilons: Iterable[float]) -> str:
     """Writes a clause per permitted risk among these: its epsilons, and what an advantage allows.
 
-    An advantage alone permits rare, certain leaks, so the true-positive rate at 0.1% stands by it.
+    An advantage alone permits rare, certain leaks, so the clause adds the true-positive rate at
+    0.1%.
     """
     by_token: dict[str, list[RiskEpsilon]] = {}
     for epsilon in epsilons:
@@ -331,44 +329,3 @@ def explain_target(plan: Plan) -> str:
         f" The noise was set for a permitted risk of any attack on {plan.unit_in_words}: "
         f"{Risk.from_dict(plan.risk)}; epsilon follows from it.{gaussian}"
     )
-
-
-class MakePlan(Protocol):
-    """Calibrates the plan of an epsilon; unless `checked`, no other accountant prices it."""
-
-    def __call__(self, epsilon: float, /, *, checked: bool = True) -> Plan: ...
-
-
-def plan_for_risk(risk: Risk, delta: float, make_plan: MakePlan) -> Plan:
-    """Returns the plan with the largest epsilon that stays within a risk, or raises PrivacyError.
-
-    Args:
-      make_plan: calibrates at `delta`; only the last plan needs other accountants.
-    """
-    plan = _search_plan(risk, delta, partial(make_plan, checked=False))
-    return replace(make_plan(plan.epsilon), risk=risk.to_dict())
-
-
-def _search_plan(risk: Risk, delta: float, make_plan: Callable[[float], Plan]) -> Plan:
-    plan = make_plan(risk.to_epsilon(delta))
-    if plan.selection is None and is_gaussian(plan.mechanisms):
-        if not risk.permits(plan):
-            raise PrivacyError(f"{risk}: the plan with epsilon {plan.epsilon:g} exceeds this risk")
-        return plan
-    low = high = plan
-    while risk.permits(high) and high.epsilon < LARGEST_EPSILON:
-        low, high = high, make_plan(min(2 * high.epsilon, LARGEST_EPSILON))
-    while not risk.permits(low):
-        if low.epsilon <= SMALLEST_EPSILON:
-            raise PrivacyError(
-                f"{risk}: even the smallest possible epsilon, {SMALLEST_EPSILON:g}, at this delta "
-                "exceeds this risk; permit a larger risk or "
-                "write a smaller delta"
-            )
-        low, high = make_plan(max(low.epsilon / 2, SMALLEST_EPSILON)), low
-    if risk.permits(high):
-        return high
-    while high.epsilon / low.epsilon > 1 + _TOLERANCE:
-        middle = make_plan(_round_down(math.sqrt(high.epsilon * low.epsilon)))
-        low, high = (middle, high) if risk.permits(middle) else (low, middle)
-    return low

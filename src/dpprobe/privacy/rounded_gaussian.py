@@ -5,8 +5,8 @@ S + g K, where the K are independent and K = round(s Z): Z a real standard norma
 the deviation in units of the grid, any positive float64 (rounded up where it is computed, as less
 noise than was priced would cost more). S / g is an integer, so S / g + round(s Z) = round(S / g + s
 Z). The released value is the real-valued Gaussian mechanism, rounded to the grid: post-processing.
-Every accountant's price of that mechanism holds unchanged, and the bits of the released value
-reveal nothing beyond that. Addition in int64 (modulo 2^64) or in float64 (exact below 2^53,
+Every accountant's price of the real-valued mechanism holds unchanged, and the bits of the released
+value reveal nothing more. Addition in int64 (modulo 2^64) or in float64 (exact below 2^53,
 correctly rounded above) are functions of S / g + K as well.
 
 **Why the probabilities are exact.** Let f(x) = A exp(-x^2 / 2), A an integer near 2^57.7. Cells
@@ -21,21 +21,21 @@ area under the ceilings, in units of one cell's width times 1, consists of integ
   2^-(k + 1), accepted where y < f(x). f(8 + k) <= 2^-12k f(8), so E 2^-k is above f;
 - nothing: what is missing to 2^64. A is such that this is less than 2^10.
 
-So a piece is chosen with its exact probability by 64 uniform bits, and nothing, like a point that
-is not accepted, starts the number again. Points are then uniform on the area under the ceilings,
-and those accepted on the area under f: x is the absolute value of a standard normal, and a further
-bit is its sign. The first 14 bits of a number's word alone choose among the floors, 16,384 equal
-shares, which leaves one number in fifty for a second word.
+So a piece is chosen with its exact probability by 64 uniform bits. The piece "nothing", like a
+point that is not accepted, starts the number again. Points are then uniform on the area under the
+ceilings, and accepted points on the area under f: x is the absolute value of a standard normal, and
+a further bit is the sign. The first 14 bits of a number's word alone choose among the floors,
+16,384 equal shares, which leaves one number in fifty for a second word.
 
 **Why the rounding is exact.** The word's other 49 bits begin the binary expansion of the position
-in the cell. A number is taken where s x rounds to the same integer for all continuations; elsewhere
-further words are drawn, as many as it takes (y likewise). A float64 product settles nearly all: it
-is within s 2^-49 + 2^-50 of s x, with or without fused multiplication, and decides where it keeps
-that distance from the middle between two integers. The others are computed in 192-bit integers,
+in the cell. A number is taken where s x rounds to one integer for all continuations; elsewhere as
+many further words are drawn as needed (also for y). A float64 product settles nearly all numbers:
+the product is within s 2^-49 + 2^-50 of s x, with or without fused multiplication, and decides if
+the middle between two integers is further away. Other numbers are computed in 192-bit integers,
 then in integers of any length. So results are a function of the words alone, on every machine.
 
-Beside the words' being random there is no approximation: neither the choice of pieces nor the
-tail's end, for there is none.
+If the words are random, nothing is approximate: neither the choice of pieces nor the tail, which
+has no end.
 """
 
 # mypy: allow-untyped-defs
@@ -220,8 +220,8 @@ class _Scale(NamedTuple):
 class RoundedGaussian:
     """Draws round(deviation Z), Z real standard normals: int64 of exact probabilities.
 
-    A number takes the next word of one stream, and one number in fifty further words of another, in
-    the order of the numbers: numbers do not depend on how many are drawn at a time.
+    A number takes the next word of one stream, and one number in fifty further words of another
+        stream, in order. So numbers do not depend on how many are drawn at a time.
     """
 
     def __init__(self, keystream: Keystream) -> None:

@@ -1,10 +1,10 @@
 """Running totals over cohorts of units: each cohort's sums are released once, and all add up.
 
-Cohort t has exact sums x_t, of its own units alone. Its release lets out y_t. The running total
+Cohort t has exact sums x_t, of its own units alone, and a release lets out y_t. The running total
 x_1 + ... + x_t is estimated from y_1 ... y_t, which is post-processing. There are two ways:
 
-- Added: y_t = x_t + noise, and the estimate is y_1 + ... + y_t. It needs no horizon. A unit is in
-  one y alone, so its price is that of one release. The noise of the total grows with sqrt(t).
+- Added: y_t = x_t + noise, and the estimate is y_1 + ... + y_t, without a horizon. A unit is in one
+  y alone, so the unit pays for one release. The noise of the total grows with sqrt(t).
 - Factorised, for at most T cohorts: y_t = sum of c_k x_(t-k) + noise, with decreasing c. C is the
   lower triangular Toeplitz matrix of c, A the running sum, and the estimate is A C^-1 y. A unit
   moves all y together, by its own sums times a column of C. So it pays for one Gaussian release,
@@ -14,10 +14,10 @@ x_1 + ... + x_t is estimated from y_1 ... y_t, which is post-processing. There a
   So the price holds though later cohorts are chosen after earlier outputs (Denisov et al. 2022).
 
 The c here are integers, c_k / c_0 within 1/128 of the square root's. So C x is whole on the grid of
-the sums, int64 adds it exactly, and the price stays that of `privacy.releases`. A C^-1 is computed
-in float64: it only sees what was released.
+the sums, int64 adds C x exactly, and the price of `privacy.releases` stays. A C^-1 is computed in
+float64, from released numbers alone.
 
-A unit of two cohorts, s and t, has sums u_s and u_t in them. Added totals have independent noise:
+A unit of two cohorts, s and t, has sums u_s and u_t there. Added totals have independent noise:
 squares add up, as for any two releases. With a horizon, both move the same outputs, by the outer
 products of u_s with column s of C and of u_t with column t. As c > 0, their norm is largest for
 u_s = u_t, whatever earlier outputs decided: the sensitivity times
@@ -28,8 +28,8 @@ So norms add up: at most 1.61 `column_norm` in a horizon of 2, and 1.81 in one o
 with independent noise have 1.41. The ledger takes the last bound, which holds for all places.
 
 The ledger holds two more conditions. Units in two cohorts are declared (`same_units_as`), or the
-release is refused. A place in a chain is taken once. The exact sums of earlier cohorts are private.
-Added totals do not keep them.
+release is refused. A place in a chain is taken once. The exact sums of earlier cohorts are private,
+and added totals do not keep them.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Factorisation:
         return out
 
     def noise_growth(self, cohorts: int) -> float:
-        """Returns the deviation of a total of so many cohorts, over that of one release alone."""
+        """Returns the deviation of a total of so many cohorts, in deviations of one release."""
         return self.column_norm * float(np.linalg.norm(self.decode(cohorts)))
 
 
@@ -173,7 +173,7 @@ class RunningSums:
 
     @property
     def last_weights(self) -> npt.NDArray[np.float32] | None:
-        """The weights of the head before this one; None for a first cohort."""
+        """The weights of the head before; None for a first cohort."""
         return self.earlier[-1].weights if self.earlier else None
 
     def mix_sums(

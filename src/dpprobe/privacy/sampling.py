@@ -1,6 +1,6 @@
 """Poisson sampling: every row joins every batch independently with one probability.
 
-Where units of privacy have several rows, what is sampled are the units.
+If units of privacy have several rows, units are sampled.
 """
 
 # mypy: allow-untyped-defs
@@ -58,7 +58,7 @@ class PoissonSampler:
     """Independent Bernoulli(rate) draws over (step, row), in time proportional to the hits.
 
     The steps' rows are laid end to end. The distances between hits of independent Bernoulli
-    draws are independent geometric variables, so one stream of those gives exactly the hits,
+    draws are independent geometric variables, so one geometric stream gives exactly the hits,
     across steps. The rows of a step do not depend on how steps are grouped into blocks.
     """
 
@@ -127,10 +127,10 @@ class ExactPoissonSampler:
     """Independent Bernoulli(rate) draws over (step, row), of exactly that probability.
 
     A row joins a batch where a uniform real number U, of which random words give digit after
-    binary digit, is below the rate. A rate is a float64, so it has finitely many digits: the first
-    one in which U differs decides, and where none does U is not below. 64 rows are drawn together,
-    a word for the next digit of each, until all are decided: after seven words in the mean, one
-    byte a row. Batches do not depend on how steps are grouped into blocks.
+    binary digit, is below the rate. A rate is a float64, so it has finitely many digits. The first
+    digit in which U differs decides; if no digit differs, U is not below. 64 rows are drawn
+    together, a word for the next digit of each, until all are decided: after seven words in the
+    mean, one byte per row. Batches do not depend on how steps are grouped into blocks.
     """
 
     def __init__(self, rows: int, rate: float, keystream: Keystream) -> None:
@@ -178,7 +178,7 @@ def _binary_digits(rate: float) -> Words:
 def split_hits(hits, rows, out, sizes):
     """Writes each hit's row to `out`, hits per step to `sizes` (zeros); returns their number.
 
-    Hits ascend, counted from the first step's first row; those beyond the last step are left.
+    Hits ascend, counted from the first step's first row; hits beyond the last step are left.
     """
     place, first = 0, 0
     for step in range(sizes.shape[0]):

@@ -10,7 +10,7 @@ from typing import Any
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy.accountants import exactly_priced
 from dpprobe.privacy.limits import above_in_words
-from dpprobe.privacy.plan import Mechanism, Plan, Selection, require_gaussian
+from dpprobe.privacy.plan import Mechanism, Plan, Selection
 from dpprobe.privacy.risk import describe_target, explain_target
 from dpprobe.privacy.trade_off import Allowed, allow_everything, bound_attacks, per_hundred
 
@@ -591,7 +591,7 @@ def _write_composition(plan: Plan) -> str:
     first = f"through {_list_mechanisms(once)}, and " if once else ""
     return (
         f"They depend on the rows {first}through each of a random number of trials (mean "
-        f"{plan.selection.mean:g}, {plan.selection.distribution_name}) of "
+        f"{plan.selection.mean:g}, {plan.selection.DISTRIBUTION}) of "
         f"{_list_mechanisms(again)}, of which "
         "only the best one's outputs are released, and through nothing else."
     )
@@ -614,7 +614,7 @@ def _describe_selection(selection: Selection | None) -> dict[str, Any] | None:
         return None
     return {
         "released": "the outputs of the trial with the largest noisy score",
-        "trials": selection.distribution_name,
+        "trials": selection.DISTRIBUTION,
         **selection.to_dict(),
     }
 
@@ -623,13 +623,18 @@ def mechanisms_of(block: Mapping[str, Any]) -> tuple[Mechanism, ...]:
     """Reads the mechanisms of a statement or of its test result.
 
     Raises:
-      KeyError, TypeError: for a missing or wrong value.
-      PrivacyError: for another kind than Gaussian noise.
+      KeyError, TypeError, PrivacyError: for a missing or wrong value.
     """
     keys = ("name", "released", "sensitivity", "noise_multiplier", "sample_rate", "count")
     for item in block["mechanisms"]:
-        require_gaussian(item["name"], item["noise"])
+        require_gaussian(item)
     return tuple(Mechanism(**{key: item[key] for key in keys}) for item in block["mechanisms"])
+
+
+def require_gaussian(stated: Mapping[str, Any]) -> None:
+    """Raises PrivacyError for a stated mechanism with another noise than Gaussian."""
+    if stated["noise"] not in ("Gaussian", "none"):
+        raise PrivacyError(f"mechanism {stated['name']!r}: noise {stated['noise']!r} has no price")
 
 
 def mechanism_values(mechanism: Mechanism, plan: Plan) -> dict[str, Any]:

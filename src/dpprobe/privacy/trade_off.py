@@ -1,9 +1,9 @@
 """The best attack that a plan leaves possible: how often it is right, and about whom.
 
 Somebody who knows everything but one unit's rows looks at what was released, and decides whether
-this unit is in. The test is wrong about units that are not in at a rate alpha, its false positives,
-and right about units that are in at a rate beta. Nothing is released here, and no data is read:
-beta's largest value follows from the plan alone (Wasserman and Zhou 2010; Dong, Roth and Su 2022).
+the unit is in. This test takes units that are not in for members at a rate alpha, its false
+positives, and finds units that are in at a rate beta. No data is read here: beta's largest value
+follows from the plan alone (Wasserman and Zhou 2010; Dong, Roth and Su 2022).
 
 **Gaussians on all rows.** A composition without sampling is dominated by, and attains, one release
 of N(mu, 1) against N(0, 1). By Neyman and Pearson the best test of these is a threshold, so
@@ -20,13 +20,13 @@ exp(e) (1 - beta) + delta(e) without:
 
     beta <= min over e of  exp(e) alpha + delta(e)   and   1 - exp(-e) (1 - alpha - delta(e)).
 
-With a = alpha and b = 1 - beta these say b >= 1 - delta(e) - exp(e) a and the same with a and b
-exchanged; their sum is a + b >= 2 (1 - delta(e)) / (1 + exp(e)), so
+With a = alpha and b = 1 - beta these say b >= 1 - delta(e) - exp(e) a, also with a and b exchanged.
+The sum of both says a + b >= 2 (1 - delta(e)) / (1 + exp(e)), so
 
     (beta + 1 - alpha) / 2 <= (exp(e) + delta(e)) / (1 + exp(e)),
 
 which at e = 0 is (1 + total variation) / 2, and attained. Every e gives a bound, so a minimum over
-a grid of them is one; a profile that overestimates delta overestimates both.
+a grid of e is a bound too; a profile that overestimates delta overestimates both bounds.
 
 **A selection** was priced at one (epsilon, delta): the same lines, at this point, are all known.
 
@@ -166,7 +166,7 @@ def _merge_alike(mechanisms: Sequence[Mechanism]) -> tuple[Mechanism, ...]:
 def _cached_profile(mechanisms: tuple[Mechanism, ...], delta: float, size: int) -> Points | None:
     """Computes points of a sampled composition's privacy profile; None where nothing is left.
 
-    Cached: it takes a part of a second, and statements of other backbones ask for the same.
+    Cached, because a profile takes a part of a second, and statements of all backbones ask for it.
     """
     import numpy as np
 

@@ -12,16 +12,16 @@ from typing import Any, Literal
 
 from dpprobe.artifacts import hash_value, sha256_file
 from dpprobe.data.options import DatasetOptions
-from dpprobe.errors import DataError, PrivacyError, StoreError
+from dpprobe.errors import DataError, StoreError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import check_plan
 from dpprobe.heads.options import MethodOptions
 from dpprobe.options import resolve_path
 from dpprobe.privacy.calibration import calibrate
-from dpprobe.privacy.limits import delta_fault
 from dpprobe.privacy.plan import Mechanism, Patients, Plan
-from dpprobe.privacy.risk import nominal_epsilon, read_budget
+from dpprobe.privacy.risk import read_budget
+from dpprobe.privacy.target import Target
 from dpprobe.release.bundle import BackboneFacts
 from dpprobe.release.counted_units import compose_test_price
 from dpprobe.release.ledger import Booking, Ledger, Part
@@ -30,6 +30,7 @@ from dpprobe.release.transport import Transport
 from dpprobe.release.unit_hashes import Units, find_tables
 from dpprobe.release_part_registry import load_steps
 from dpprobe.study.options import ReleaseOptions
+from dpprobe.study.release_data import release_delta
 from dpprobe.study.study import Study
 from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.plan_file import check_price, plan_method
@@ -63,7 +64,7 @@ class AskedRelease:
 
     @cached_property
     def delta(self) -> float:
-        return self.study.release_delta(self.name)
+        return release_delta(self.study, self.name)
 
     @cached_property
     def unit(self) -> Literal["image", "patient"]:
@@ -105,7 +106,7 @@ class AskedRelease:
 
     @cached_property
     def method(self) -> MethodOptions:
-        return self.asked_method.resolve_choice(self.facts).for_release()
+        return self.asked_method.resolve_choice(self.facts, exact=True)
 
     @cached_property
     def inputs(self) -> FitInputs:
@@ -114,9 +115,7 @@ class AskedRelease:
 
     @cached_property
     def facts(self) -> DataFacts:
-        return self.inputs.read_facts(
-            epsilon=nominal_epsilon(self.options.token, self.delta), delta=self.delta
-        )
+        return self.inputs.read_facts(self.target)
 
     def list_facts(self) -> dict[str, DataFacts]:
         """Returns the facts of each backbone that has features of the dataset."""
@@ -170,19 +169,21 @@ class AskedRelease:
 
     # plans
 
-    @cached_property
-    def plan(self) -> Plan:
+    @property
+    def target(self) -> Target:
         patients = self.study.dataset_patients(self.options.dataset)
-        plan = plan_method(
-            self.method,
+        return Target(
             n=self.inputs.n,
+            unit=self.inputs.unit,
             epsilon=read_budget(self.options.token),
             delta=self.delta,
             accountant=self.study.accountant,
-            cache=self.cache,
-            unit=self.inputs.unit,
-            patients=Patients(images=patients["images"]) if patients else None,
+            patients=Patients(**patients) if patients else None,
         )
+
+    @cached_property
+    def plan(self) -> Plan:
+        plan = plan_method(self.method, self.target, cache=self.cache)
         check_plan(self.method, plan)
         check_price(plan)
         return self.transport.price_shares(plan)
@@ -206,18 +207,15 @@ class AskedRelease:
     def plan_test(self, mechanisms: tuple[Mechanism, ...], epsilon: float) -> Plan:
         """Calibrates mechanisms that read the test units."""
         agreed = self.transport.agreed_test_n
-        plan = calibrate(
-            mechanisms,
+        target = Target(
             n=FitInputs(self.stores[1], self.unit).n if agreed is None else agreed,
             epsilon=epsilon,
             delta=self.delta,
             accountant="pld",  # exact, and what `verify` uses: nothing here samples
-            cache=self.cache,
             unit=self.unit,
         )
+        plan = calibrate(mechanisms, target, cache=self.cache)
         check_price(plan)
-        if fault := delta_fault(plan.delta, plan.n, unit=plan.unit):
-            raise PrivacyError(f"release {self.name}: test {plan.unit}s: {fault}")
         return self.transport.price_shares(plan)
 
     # the ledger
@@ -243,10 +241,10 @@ class AskedRelease:
 
     def _name_split(self) -> str:
         """Returns a key that two releases share only if each unit is on the same side in both."""
-        key = self.dataset.split_key()
-        if self.dataset.split_follows_names():
-            return key
-        return f"{key}, data {self.stores[0].dataset_fingerprint}"
+        split = self.dataset.public_split()
+        if split.follows_names:
+            return split.key
+        return f"{split.key}, data {self.stores[0].dataset_fingerprint}"
 
     def list_units(self) -> Units:
         """Names the units of the release, to be compared with other datasets'."""
@@ -258,7 +256,7 @@ class AskedRelease:
                 "names of units are compared with other datasets, not images",
                 self.name, folder,
             )  # fmt: skip
-        named = self.dataset.names_rows()
+        named = self.dataset.public_split().names_rows
         names = {store.split: store.units or store.ids for store in self.stores if named}
         return Units(names=names, tables=tables)
 
@@ -278,6 +276,6 @@ def hash_options(task: AskedRelease, release: ReleaseOptions) -> str:
         "unit": task.unit,
         "delta": task.delta,
         "accountant": task.study.accountant,
-        "split": task.dataset.split_key(),
+        "split": task.dataset.public_split().key,
     }
     return hash_value(options)

@@ -25,8 +25,6 @@ sides' compositions. With over `MOST_SPLITS` splits of two sides all parts compo
   fixed without looking at what was released.
 - Fits that are repeated, with only the best run released: one alone has its plan's price; beside
   others the sum is by Renyi divergences, a looser upper bound.
-- Random selections by the exponential mechanism, which earlier versions made: each counts as a
-  Gaussian mechanism that reveals more (`_read_mechanism`), an upper bound.
 
 **Other ledgers.** A unit of two datasets pays for the releases of both. Their ledgers are added up
 if a booking of either says so (`same_units_as`), directly or through a third. A booking whose units
@@ -74,8 +72,7 @@ from dpprobe.privacy.accountants import (
     exactly_priced,
     pld_interval,
 )
-from dpprobe.privacy.calibration import round_up
-from dpprobe.privacy.limits import SMALLEST_DELTA
+from dpprobe.privacy.limits import SMALLEST_DELTA, round_up
 from dpprobe.privacy.plan import Mechanism, Plan, Selection
 from dpprobe.privacy.risk import Risk
 from dpprobe.privacy.trade_off import Allowed, bound_attacks
@@ -99,8 +96,6 @@ FORMAT = "dpprobe-ledger"
 FORMAT_VERSION = 1
 LOCK_FILE = "ledger.lock"
 
-# The kind that entries of earlier versions give random selections by the exponential mechanism.
-EXPONENTIAL = "exponential"
 # The worst choice of sides is searched for up to so many splits of two sides: 64 compositions.
 MOST_SPLITS = 6
 SHORTEST_REASON = 5
@@ -192,36 +187,15 @@ class Part:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Part:
-        """Reads the dictionary that `to_dict` returns, also of an earlier version."""
+        """Reads the dictionary that `to_dict` returns."""
         selection = values["selection"]
         return cls(
             side=values["side"],
-            mechanisms=tuple(map(_read_mechanism, values["mechanisms"])),
+            mechanisms=tuple(map(Mechanism.from_dict, values["mechanisms"])),
             selection=selection and Selection.from_dict(selection),
             epsilon=values["epsilon"],
             delta=values["delta"],
-            bounded=any(item.get("kind") == EXPONENTIAL for item in values["mechanisms"]),
         )
-
-
-def _read_mechanism(values: Mapping[str, Any]) -> Mechanism:
-    """Reads a booked mechanism, an exponential one as a Gaussian one that reveals more.
-
-    Its log likelihood ratios are at most eta = 1 / `noise_multiplier`, so it is (eta, 0)-DP. The
-    trade-off function of (eta, 0)-DP is the line from (0, 1) to (a, a) to (1, 0).
-
-        a = 1 / (1 + exp(eta)), mu = -2 Phi^-1(a)
-
-    The trade-off function of mu-GDP is convex and passes through these points. So it lies below
-    the line: mu-GDP promises less (Dong, Roth and Su 2022).
-    """
-    if values.get("kind") != EXPONENTIAL:
-        return Mechanism.from_dict(values)
-    from scipy.special import log_expit, ndtri_exp  # as accountants: few commands need it
-
-    mu = -2 * float(ndtri_exp(log_expit(-1 / values["noise_multiplier"])))
-    rest = {key: value for key, value in values.items() if key != "kind"}
-    return Mechanism.from_dict({**rest, "noise_multiplier": 1 / mu})
 
 
 @dataclass(frozen=True, kw_only=True)

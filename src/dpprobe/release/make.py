@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpprobe.artifacts import require_room, sha256_file, when_there_is_room
 from dpprobe.errors import ConfigError, PrivacyError
+from dpprobe.heads.auto import describe_choice, is_undecided
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Heads
 from dpprobe.options import resolve_path
@@ -42,6 +43,7 @@ from dpprobe.release.parts.part import Blocks, Draw
 from dpprobe.release.release_folders import ReleaseFolders
 from dpprobe.release.release_statement import published_options, release_statement
 from dpprobe.release.usefulness import check_usefulness
+from dpprobe.study.release_data import public_subsample, release_delta_fault
 from dpprobe.study.study import Study
 from dpprobe.study.study_checks import release_faults
 from dpprobe.training.job_features import JobFeatures, read_job_features
@@ -222,7 +224,7 @@ class ReleaseTask(AskedRelease):
     def _check_all(self) -> Blocks:
         """Makes all checks that need no example; returns the blocks of the statement so far."""
         self._check_study()
-        if fault := self.study.release_delta_fault(self.name, self.plan.n):
+        if fault := release_delta_fault(self.study, self.name, self.plan.n):
             raise PrivacyError(fault)
         if self.plan.patients is not None:
             self.inputs.check_patients(self.plan.patients.images)
@@ -235,7 +237,7 @@ class ReleaseTask(AskedRelease):
             )
         checked = {name: steps.check() for name, steps in self.steps.items()}
         blocks = {name: block for name, block in checked.items() if block is not None}
-        undecided = any(method.is_undecided for method in self.study.methods.values())
+        undecided = any(map(is_undecided, self.study.methods.values()))
         blocks["choice"] = choice_block(
             self.study,
             dataset=self.options.dataset,
@@ -374,8 +376,8 @@ class ReleaseTask(AskedRelease):
             study=self.study.study,
             public_data=facts.backbone.public_data,
             file_hashes={path: sha256_file(Path(path)) for path in self.method.input_files()},
-            subsample=self.dataset.public_subsample(),
-            chosen_from=self.method.chosen_from(self.facts),
+            subsample=public_subsample(self.dataset),
+            chosen_from=describe_choice(self.method, self.facts),
             parts=facts.hash_parts(),
             blocks=blocks,
         )

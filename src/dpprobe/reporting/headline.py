@@ -58,7 +58,7 @@ def verdict(best: Best) -> str:
 
 
 def _say_accuracy(best: Best) -> str:
-    """Writes the accuracy of a result in another metric, beside that of the references."""
+    """Writes the accuracy of a result in another metric, and the references' accuracy."""
     accuracy, constant = best.entry.accuracy, best.entry.constant_accuracy
     if best.measure.is_accuracy or best.measure.multi_label or None in (accuracy, constant):
         return ""

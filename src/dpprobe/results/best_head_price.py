@@ -5,9 +5,9 @@ test results of all seeds of all M private cells of the dataset and epsilon. The
 and heads are functions of the heads of all M cells and of the test examples. With respect to the
 training examples, choosing is therefore post-processing. So publishing the best cell costs no more
 than publishing all heads of all M cells: the composition of all their mechanisms, each once per
-seed. The epsilon of that composition is exact if no mechanism samples or is repeated, else an upper
-bound; for the choice itself it is always an upper bound. This epsilon does not cover the test
-examples, whose noiseless results decide.
+seed. The composition's epsilon is exact if no mechanism samples or is repeated, else an upper
+bound; for the choice itself always an upper bound. This epsilon does not cover the test examples,
+whose noiseless results decide.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from dpprobe.errors import DataError
 from dpprobe.privacy.accountants import Fits, all_together
-from dpprobe.privacy.calibration import round_up
+from dpprobe.privacy.limits import round_up
 from dpprobe.privacy.plan import Selection
 from dpprobe.privacy.statement import mechanisms_of
 from dpprobe.results.cell_record import read_statement

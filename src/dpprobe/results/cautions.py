@@ -1,6 +1,7 @@
 """Warnings without which a headline would mislead.
 
-They name classes that are never predicted, and non-private baselines below a head without noise.
+Cautions name classes that are never predicted, and non-private baselines below a head without
+noise.
 """
 
 from __future__ import annotations

@@ -5,12 +5,11 @@ Each image counts once, even if patients are known and metrics count each patien
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -56,12 +55,12 @@ def label_confusion(predictions: Path, num_classes: int, *, threshold: float) ->
 
 
 def confusion_csv(counts: np.ndarray, names: Sequence[str]) -> str:
-    return _write_csv(["true \\ predicted", *names], names, counts)
+    return _write_csv(counts, names, "true \\ predicted", names)
 
 
 def label_confusion_csv(counts: np.ndarray, names: Sequence[str]) -> str:
-    header = ["label", "true_positive", "false_positive", "false_negative", "true_negative"]
-    return _write_csv(header, names, counts)
+    kinds = ["true_positive", "false_positive", "false_negative", "true_negative"]
+    return _write_csv(counts, names, "label", kinds)
 
 
 def _flatten_column(column: pa.ChunkedArray) -> np.ndarray:
@@ -69,8 +68,6 @@ def _flatten_column(column: pa.ChunkedArray) -> np.ndarray:
     return np.concatenate(arrays) if arrays else np.empty(0)
 
 
-def _write_csv(header: Sequence[str], names: Sequence[str], counts: np.ndarray) -> str:
-    stream = io.StringIO()
-    rows = ([name, *row] for name, row in zip(names, counts.tolist(), strict=True))
-    csv.writer(stream, lineterminator="\n").writerows([header, *rows])
-    return stream.getvalue()
+def _write_csv(counts: np.ndarray, rows: Sequence[str], title: str, columns: Sequence[str]) -> str:
+    table = pd.DataFrame(counts, index=list(rows), columns=list(columns))
+    return table.to_csv(index_label=title, lineterminator="\n")

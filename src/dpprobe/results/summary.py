@@ -39,65 +39,40 @@ ENDS = (
     "low", "high", "interval", "rows_low", "rows_high", "rows_interval",
     "both_low", "both_high", "both_interval",
 )  # fmt: skip
-SCHEMA = pa.schema(
-    [
-        ("study", pa.string()),
-        ("dataset", pa.string()),
-        ("backbone", pa.string()),
-        ("method", pa.string()),
-        ("head", pa.string()),
-        ("network", pa.bool_()),  # True if a part of the backbone was trained
-        (
-            "balanced",
-            pa.bool_(),
-        ),  # True if options balance class frequencies
-        ("epsilon", pa.float64()),
-        ("epsilon_token", pa.string()),
-        ("private", pa.bool_()),
-        ("delta", pa.float64()),
-        ("realised_epsilon", pa.float64()),
-        ("noise_multiplier", pa.float64()),
-        ("n", pa.int64()),  # number of training units of privacy
-        ("train_rows", pa.int64()),
-        ("test_rows", pa.int64()),
-        ("train_units", pa.int64()),  # number of patients; null if the dataset does not name them
-        ("test_units", pa.int64()),
-        ("dimension", pa.int64()),
-        ("num_classes", pa.int64()),
-        ("multi_label", pa.bool_()),
-        (
-            "headline",
-            pa.string(),
-        ),  # the column that tables and figures show
-        ("headline_reason", pa.string()),  # a sentence for the report
-        ("resting_rows", pa.float64()),  # effective number of test examples (`resting_rows`)
-        # The majority-class baseline: its headline metric, and its accuracy.
-        ("constant", pa.float64()),
-        ("constant_accuracy", pa.float64()),
-        ("auc_labels", pa.int64()),  # labels that have both values in the test split
-        ("seed_index", pa.int64()),
-        *((name, pa.float64()) for name in SCALAR_METRICS),
-        # Values of a cell, equal in all rows of the cell.
-        *(
-            (f"{name}_{part}", pa.string() if part.endswith("interval") else pa.float64())
-            for name in HEADLINES
-            for part in ENDS
-        ),
-        # Values of a cell: its worst class by recall, or label by AUC, and its mean over seeds.
-        ("least", pa.float64()),
-        ("least_class", pa.string()),
-        # Values of a seed: classes that it never predicts; the headline metric on both halves of
-        # each split of the test examples, one after the other (`halves.py`).
-        ("never_predicted", pa.list_(pa.string())),
-        ("half_values", pa.list_(pa.float64())),
-        # Values of all private cells of the dataset and epsilon: their number, and the epsilon of
-        # publishing the best of them.
-        ("candidates", pa.int64()),
-        ("choice_epsilon", pa.float64()),
-        ("fingerprint", pa.string()),
-        ("content_hash", pa.string()),
-    ]
-)
+_TEXT, _NUMBER, _COUNT, _FLAG = pa.string(), pa.float64(), pa.int64(), pa.bool_()
+# Columns of equal type in their order, with notes on unclear columns.
+_COLUMNS: list[tuple[str, pa.DataType]] = [
+    ("study dataset backbone method head", _TEXT),
+    ("network balanced", _FLAG),  # trains a part of the backbone; balances class frequencies
+    ("epsilon", _NUMBER),
+    ("epsilon_token", _TEXT),
+    ("private", _FLAG),
+    ("delta realised_epsilon noise_multiplier", _NUMBER),
+    # n: training units of privacy; units: patients, null if the dataset does not name them
+    ("n train_rows test_rows train_units test_units dimension num_classes", _COUNT),
+    ("multi_label", _FLAG),
+    ("headline headline_reason", _TEXT),  # the metric in tables and figures; a sentence
+    # effective number of test rows; the majority-class baseline: its headline and its accuracy
+    ("resting_rows constant constant_accuracy", _NUMBER),
+    ("auc_labels seed_index", _COUNT),  # auc_labels: labels with both values in the test split
+    (" ".join(SCALAR_METRICS), _NUMBER),
+    # of a cell, equal in all rows of the cell
+    *(
+        (f"{name}_{part}", _TEXT if part.endswith("interval") else _NUMBER)
+        for name in HEADLINES
+        for part in ENDS
+    ),
+    ("least", _NUMBER),  # of a cell: the worst class by recall, or label by AUC, over seeds
+    ("least_class", _TEXT),
+    # of a seed: classes that it never predicts; the headline on both halves of each split
+    ("never_predicted", pa.list_(_TEXT)),
+    ("half_values", pa.list_(_NUMBER)),
+    # of all private cells of a dataset and epsilon: their number; epsilon of publishing the best
+    ("candidates", _COUNT),
+    ("choice_epsilon", _NUMBER),
+    ("fingerprint content_hash", _TEXT),
+]
+SCHEMA = pa.schema([(name, kind) for names, kind in _COLUMNS for name in names.split()])
 
 # Columns with the name and value of a field of the record.
 SAME_NAMES = set(SCHEMA.names) & CellRecord.model_fields.keys() - {"private"}

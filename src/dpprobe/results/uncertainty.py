@@ -59,10 +59,10 @@ def summarise_records(
     With several rows per unit, the interval is over units. For all these metrics a bootstrap then
     draws units with all their rows, because a unit's rows are not independent. If there are fewer
     than `FEWEST_DRAWN` units, Wilson's interval replaces the bootstrap, with as many independent
-    rows as units. It does so too if the bootstrap reaches 0 or 1, which happens if all rows are
-    right, or all but those of three units. Wilson's interval is valid here: a unit's mean lies
-    between 0 and 1, so its variance is at most the variance of one row that is right with the same
-    probability. A unit's further rows add nothing. For macro_accuracy and auc see `_counted_units`.
+    rows as units. Wilson's interval is also used if the bootstrap reaches 0 or 1, because at most
+    three units have wrong rows. Wilson's interval is valid here: a unit's mean lies between 0 and
+    1, so its variance is at most the variance of one row that is right with the same probability. A
+    unit's further rows add nothing. For macro_accuracy and auc see `_counted_units`.
 
     The third interval, over seeds and test examples, combines both errors
     (`intervals.combine_errors`). With one seed it is the interval over test examples.
@@ -158,7 +158,7 @@ def _counted_units(name: str, labels: np.ndarray, scores: np.ndarray, units: np.
     """Returns the number of units that Wilson's interval of a metric may count.
 
     A recall has a variance of at most p (1 - p) / n, with n the number of units that have the
-    class. The same holds for an AUC, with n the number of units of the rarer kind (Birnbaum and
+    class. An AUC has this bound too, with n the number of units of the rarer kind (Birnbaum and
     Klose 1957). The standard deviation of a mean is at most the mean of the standard deviations,
     even if they depend on each other. So the inverse root of the returned number is the mean of the
     classes' inverse roots of n, and a class with only one unit has its full effect.

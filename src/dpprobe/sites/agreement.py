@@ -5,9 +5,9 @@
 An offer has the release's terms as the site's study has them, its number of units, and an X25519
 key for this release. The site's Ed25519 key signs it; its public half is in the terms.
 
-Sites with equal terms have an agreement: all offers, in the order of their names. Its SHA-256 binds
-every message and mask to these terms, sizes and keys. So an offer that is replaced later changes
-nothing that was sent before.
+Sites with equal terms have an agreement: all offers, in the order of their names. The agreement's
+SHA-256 binds every message and mask to terms, sizes and keys. So an offer that is replaced later
+changes no earlier message.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
     <exchange>/sums-<round>.<site>.safetensors    for the other sites
 
-A site's own files are in <data_dir>/<dataset>/site-<release>, with mode 0600. `secret.json` has its
-keys and its noise. `agreement.json` has what it has agreed to, once booked. `sums-<round>` are its
-messages, as sent, and `total-<round>` the totals of rounds that are complete.
+A site's own files are in <data_dir>/<dataset>/site-<release>, with mode 0600. `secret.json` has the
+site's keys and noise, and `agreement.json` the agreement, once booked. `sums-<round>` are messages
+as sent, `total-<round>` the totals of complete rounds.
 
-A round has the sums that a fit asks for at once. Everyone who has the messages of all sites adds
-them up, and nobody learns more than the total from them.
+A round has the sums that a fit asks for at once. Everyone adds up the messages of all sites, and
+learns the total alone.
 
 **One message per round.** Two messages with other sums under the same noise and masks would differ
 by exactly these sums. So rounds are counted by the private folder alone, whatever is in the
@@ -16,10 +16,10 @@ written to the private folder first, never over another one, then copied. A tota
 first computed, so that later files of other sites change nothing. One process at a time holds the
 folder's lock.
 
-**A restored folder.** It forgets messages, and other sites may send others in their place. So noise
-and masks are bound to a transcript, the hash of the agreement and of all totals so far. Noise is
-also bound to the exact sums. Other totals or sums get other noise, and equal ones the same bytes.
-Every message states its transcript, and a site refuses messages of another one. A site whose
+**A restored folder** has forgotten messages, and other sites may replace theirs. So noise and masks
+are bound to a transcript, the hash of the agreement and of all totals so far. Noise is also bound
+to the exact sums. Other totals or sums get other noise; equal totals and sums give equal bytes.
+Every message states its transcript, and a site refuses messages of other transcripts. A site whose
 private folder lacks one of its messages in the exchange sends nothing more.
 
 **One agreement per secret.** A secret serves one agreement, whose digest is in every message and in
@@ -84,7 +84,7 @@ class Secret:
         return self.key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw).hex()
 
     def open_noise(self, transcript: str, place: int, exact: Sum) -> RoundedGaussian:
-        """Returns the noise of a site's exact sum; the same for the same sum and transcript."""
+        """Returns the noise of a site's exact sum, a function of the sum and the transcript."""
         use = hash_value([transcript, place, _describe(exact)])
         return RoundedGaussian(Keystream(self.noise, "noise of a site").make_part(use))
 
@@ -156,7 +156,7 @@ class Exchange:
                 self._read_message(path, site)
 
     def read_rounds(self) -> list[list[Sum]]:
-        """Returns the totals of all complete rounds, and keeps those that are new.
+        """Returns the totals of all complete rounds, and keeps new totals.
 
         Raises PrivacyError or DataError for messages that do not belong to the round.
         """

@@ -1,13 +1,13 @@
 """Masks that hide a site's sums, and vanish in the total of all sites.
 
 Each pair of sites agrees on a key: X25519, then HKDF-SHA256 over everything that the use is bound
-to. Its AES-256 keystream is a mask, uniform modulo 2^64. The site whose name comes first adds it,
-the other one subtracts it. So all sites' masked numbers have the sum of their numbers, modulo 2^64.
-Without one site's message the others look like random numbers (Bonawitz et al. 2017, section 4).
-Their protocol also survives sites that drop out. Here all sites answer, or none.
+to. The key's AES-256 keystream is a mask, uniform modulo 2^64. The site whose name comes first adds
+the mask, the other site subtracts it. So all sites' masked numbers have the sum of their numbers,
+modulo 2^64. Without one site's message the others look like random numbers (Bonawitz et al. 2017,
+section 4). The paper's protocol also survives sites that drop out; here all sites answer, or none.
 
-This holds against attackers who cannot break X25519 and AES, as the noise does. Each use has its
-own key, and a site sends one message per use (`sites.exchange`).
+Attackers who cannot break X25519 and AES see neither numbers nor noise. Each use has its own key,
+and a site sends one message per use (`sites.exchange`).
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
 """One site's part in the sums of a fit: it adds noise to its own, and takes the total of all.
 
 A private fit depends on the rows through its releases alone. So a fit of several sites needs no
-protocol of its own. Every site runs the same fit on its rows, but what the fit releases is the
-total over all sites. A fit stops at the first sum whose total is not known yet (`SumsMissing`).
-Its own numbers go to the other sites, and the fit runs again with one more total. Runs repeat the
-passes over the rows, but a site may stop and continue at any time without memory in between.
+protocol of its own. Every site runs one fit on its rows, which releases totals over all sites. A
+fit stops at the first sum whose total is not known yet (`SumsMissing`). The site's numbers go to
+the other sites, and the fit runs again with one more total. Runs repeat the passes over the rows,
+but a site may stop and continue at any time without memory in between.
 
-Each total is T = sum of S_j + sum of K_j. S_j is the exact sum of site j, in whole steps of a grid.
-K_j is its rounded Gaussian. The grid is that of all sites' units. `privacy.noise_shares` has the
-price.
+Each total is T = sum of S_j + sum of K_j. S_j is the exact sum of site j, in whole steps of a grid
+for all sites' units. K_j is the site's rounded Gaussian. `privacy.noise_shares` has the price.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class SharedSums:
     Args:
       totals: of the releases so far, in the order of the fit.
       open_noise: returns the noise of this site's exact sum at a place (from 0).
-      share: from the deviation of a total's noise in steps to that of this site; 0 for no noise.
+      share: from the deviation of a total's noise to this site's, both in steps; 0 for no noise.
       together: mechanisms whose sums do not depend on other releases, so they are asked for at
         once. The fit must not use one before it has released all.
     """

@@ -30,7 +30,7 @@ def fit_together(
       parts: the rows of each site, with `agreed_n` of all of them together.
       plan: for the units of all sites.
       colluders: sites whose noise does not count. None for an aggregator, which adds all noise; the
-        head then has the bits of one that is trained on all rows in one place.
+        head then equals a head on all rows in one place, to the last bit.
     """
     sites = [_Site(number, len(parts), seed, colluders) for number in range(len(parts))]
     totals: list[Sum] = []

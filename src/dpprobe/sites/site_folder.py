@@ -1,6 +1,6 @@
 """A site's private folder for one release: its place, its lock, and whether sums have left it.
 
-It imports little: ledgers ask it, also where nothing is trained.
+Imports little, because ledgers ask this module where nothing is trained.
 """
 
 from __future__ import annotations

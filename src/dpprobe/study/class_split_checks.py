@@ -1,6 +1,6 @@
 """Finds classes with too few units in train or test after a split, before anything is computed.
 
-The counts come from private labels. They are shown on the owner's screen, never written to a file.
+The counts come from private labels, are shown on the owner's screen, and never written to a file.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from dpprobe.planner.plan_text import too_few_warning
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.privacy.risk import nominal_epsilon
 from dpprobe.study.study import Study
+from dpprobe.study.study_checks import count_units
 
 
 def few_rows_warnings(study: Study, dimensions: Collection[int | None]) -> list[str]:
@@ -44,8 +45,7 @@ def few_rows_warnings(study: Study, dimensions: Collection[int | None]) -> list[
 def _dataset_sizes(study: Study, name: str) -> tuple[int, int] | None:
     """Returns a dataset's units and classes; None if unknown or out of range."""
     dataset = study.datasets[name]
-    rows = dataset.used_rows()
-    n = dataset.used_units() if study.dataset_unit(name) == "patient" else rows and rows[0]
+    n = count_units(study, name, dataset.used_rows())
     classes = dataset.count_classes()
     if n is None or classes is None or not 2 <= classes <= n:
         return None

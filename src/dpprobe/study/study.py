@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, create_model, model_validator
 
@@ -25,7 +25,6 @@ from dpprobe.privacy.limits import (
     LARGEST_EPSILON,
     SMALLEST_DELTA,
     SMALLEST_EPSILON,
-    delta_fault,
     epsilon_value,
 )
 from dpprobe.privacy.risk import Risk, budget_token, budget_words, find_risk
@@ -44,6 +43,8 @@ from dpprobe.study.options import (
     TsneOptions,
 )
 from dpprobe.study.vector_checks import vector_faults
+
+BlockT = TypeVar("BlockT", bound=Options)
 
 
 def _complete_options(
@@ -346,9 +347,9 @@ class Study(_Analysed):
             if options.subsample and tables[name] in whole
         }
 
-    def block(self, analysis: str) -> Any:
-        """Returns the block of an analysis; None if the study lacks it."""
-        return getattr(self, analysis)
+    def block(self, kind: type[BlockT]) -> BlockT | None:
+        """Returns an analysis's block, by the class of its options; None if the study lacks it."""
+        return next((block for block in vars(self).values() if isinstance(block, kind)), None)
 
     def dataset_delta(self, dataset: str) -> float:
         delta = self.datasets[dataset].delta
@@ -357,26 +358,6 @@ class Study(_Analysed):
     def allows_delta_above(self, dataset: str) -> bool:
         allowed = self.datasets[dataset].allow_delta_above_one_over_n
         return self.allow_delta_above_one_over_n if allowed is None else allowed
-
-    def release_delta(self, release: str) -> float:
-        options = self.releases[release]
-        return self.dataset_delta(options.dataset) if options.delta is None else options.delta
-
-    def release_delta_fault(self, release: str, n: int) -> str | None:
-        """Returns the error if the delta of a release, or of a limit on releases, is above 1 / n.
-
-        No option allows this. A limit uses the dataset's delta, even if a release has another.
-        """
-        dataset = self.releases[release].dataset
-        unit = self.dataset_unit(dataset)
-        if fault := delta_fault(self.release_delta(release), n, unit=unit):
-            return fault
-        fault = delta_fault(self.dataset_delta(dataset), n, unit=unit)
-        limits = {"max_epsilon": self.max_epsilon(dataset), "max_risk": self.max_risk}
-        for name, limit in limits.items():
-            if fault is not None and limit is not None:
-                return f"privacy.{name} of {dataset} uses the dataset's delta: {fault}"
-        return None
 
     def max_epsilon(self, dataset: str) -> float | None:
         """Returns the limit on a dataset's releases: total epsilon per unit; None for no limit."""

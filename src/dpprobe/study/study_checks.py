@@ -14,6 +14,7 @@ from dpprobe.data import prompts
 from dpprobe.data.options import DatasetOptions, headline_metric
 from dpprobe.errors import ConfigError
 from dpprobe.heads import tuned
+from dpprobe.heads.auto import is_undecided
 from dpprobe.heads.options import MethodOptions, check_counts
 from dpprobe.options import resolve_path
 from dpprobe.privacy.accountants import worth_to_group
@@ -25,6 +26,7 @@ from dpprobe.study.folders import folder_faults
 from dpprobe.study.network_methods import network_faults
 from dpprobe.study.options import ReleaseOptions
 from dpprobe.study.public_file_checks import PublicFiles
+from dpprobe.study.release_data import release_delta_fault, split_fault
 from dpprobe.study.reserved_names import LEDGER_FILE
 from dpprobe.study.study import Study
 
@@ -100,12 +102,11 @@ def _check_private(study: Study, name: str, dataset: DatasetOptions, report: _Re
     classes = dataset.count_classes() if dataset.metric == "auc" else None
     headline_metric(dataset.metric, num_classes=classes, multi_label=multi_label)
     prompts.check_prompts(dataset.prompts)
-    report.errors += _check_labels(study, name, multi_label=multi_label)
     report.errors += _check_sizes(study, name, dataset, rows)
     report.warnings += _warn_of_patients(study, name)
     report.errors += _check_shards(study, name, rows)
-    report.errors += _check_classes(study, name, dataset, multi_label=multi_label)
-    unit, n = study.dataset_unit(name), _count_units(study, name, rows)
+    unit, n = study.dataset_unit(name), count_units(study, name, rows)
+    report.errors += _list_method_faults(study, name, n, multi_label=multi_label)
     if n is None:
         return
     delta = study.dataset_delta(name)
@@ -114,10 +115,9 @@ def _check_private(study: Study, name: str, dataset: DatasetOptions, report: _Re
         report.errors.append(f"config: {written}datasets.{name}: {fault}")
     if warning := delta_warning(delta, n, unit=unit):
         report.warnings.append(f"datasets.{name}: {warning}")
-    report.errors += _check_methods(study, name, n, multi_label=multi_label)
 
 
-def _count_units(study: Study, name: str, rows: tuple[int, int] | None) -> int | None:
+def count_units(study: Study, name: str, rows: tuple[int, int] | None) -> int | None:
     """Returns n, the number of training units; None if it is not known yet."""
     if study.dataset_unit(name) == "patient":
         return study.datasets[name].used_units()
@@ -144,8 +144,8 @@ def _check_release(study: Study, name: str) -> list[str]:
         study, name, multi_label=dataset.multi_label(),
         classes=dataset.count_classes() if asks else None,
     )  # fmt: skip
-    n = _count_units(study, release.dataset, dataset.used_rows())
-    if n is not None and (fault := study.release_delta_fault(name, n)):
+    n = count_units(study, release.dataset, dataset.used_rows())
+    if n is not None and (fault := release_delta_fault(study, name, n)):
         faults.append(f"releases.{name}: {fault}")
     limit = study.max_epsilon(release.dataset)
     epsilon = read_budget(release.token)
@@ -195,9 +195,9 @@ def release_faults(study: Study, name: str, *, multi_label: bool, classes: int |
         faults.append(
             f"method {release.method}: it takes one label per row; {_several_labels(method)}"
         )
-    if fault := dataset.release_fault():
+    if fault := split_fault(dataset):
         faults.append(f"dataset {release.dataset}: {fault}")
-    if unit == "image" and (fault := dataset.images_fault()):
+    if unit == "image" and (fault := dataset.public_split().images_fault):
         faults.append(f"dataset {release.dataset}: {fault}")
     faults += [
         (
@@ -403,15 +403,6 @@ def _check_shards(study: Study, name: str, rows: tuple[int, int] | None) -> list
     ]
 
 
-def _check_labels(study: Study, dataset: str, *, multi_label: bool) -> list[str]:
-    return [
-        f"config: methods.{name} on datasets.{dataset}: the rows have several labels, but head "
-        f"{method.head} with these options takes one; {_several_labels(method)}"
-        for name, method in study.methods.items()
-        if multi_label and not method.multi_label
-    ]
-
-
 def _several_labels(method: MethodOptions) -> str:
     if "loss" in type(method).model_fields:
         return "write `loss: sigmoid` in the method"
@@ -420,26 +411,22 @@ def _several_labels(method: MethodOptions) -> str:
     return "write another head, such as auto"
 
 
-def _check_classes(
-    study: Study, name: str, dataset: DatasetOptions, *, multi_label: bool
-) -> list[str]:
-    classes = dataset.count_classes()
-    if classes is None:
-        return []
-    return [
-        f"config: methods.{method} on datasets.{name}: {fault}"
-        for method, options in study.methods.items()
-        if (fault := options.class_fault(classes, multi_label=multi_label))
-    ]
-
-
-def _check_methods(study: Study, dataset: str, rows: int, *, multi_label: bool) -> list[str]:
-    errors = []
+def _list_method_faults(
+    study: Study, dataset: str, n: int | None, *, multi_label: bool
+) -> Iterator[str]:
+    """Yields reasons why methods cannot train on a dataset; `n` is None if it is unknown."""
+    classes = study.datasets[dataset].count_classes()
     for name, method in study.methods.items():
-        if method.is_undecided or (multi_label and not method.multi_label):
-            continue
-        try:
-            check_counts(method.list_mechanisms(rows))
-        except ConfigError as error:
-            errors.append(f"config: methods.{name} on datasets.{dataset}: {error}")
-    return errors
+        where = f"config: methods.{name} on datasets.{dataset}"
+        if classes and (fault := method.class_fault(classes, multi_label=multi_label)):
+            yield f"{where}: {fault}"
+        if multi_label and not method.multi_label:
+            yield (
+                f"{where}: the rows have several labels, but head {method.head} with these "
+                f"options takes one; {_several_labels(method)}"
+            )
+        elif n is not None and not is_undecided(method):
+            try:
+                check_counts(method.list_mechanisms(n))
+            except ConfigError as error:
+                yield f"{where}: {error}"

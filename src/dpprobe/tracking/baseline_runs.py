@@ -1,7 +1,7 @@
 """MLflow runs of the baselines for private heads: zero-shot CLIP and few-shot probes.
 
 These runs are in the same experiment as the cells of their dataset, with the same `test/` metrics,
-so that one column or chart compares them with private heads. They are not private.
+so that one column or chart compares them with private heads. The baselines are not private.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The aliases of a release's model in MLflow: `released`, and `previous`, where a rollback leads.
 
 A successor is a version of its predecessor's model. So whoever loads `models:/<model>@released`
-gets the newest release, and after a rollback the one before. All follows from the bundles' digests
-and from the tag `rolled_back`, which a person sets; so no order of calls, and no crash, changes it.
+gets the newest release, and after a rollback the release before. The aliases follow from the
+bundles' digests and from the tag `rolled_back`, which a person sets, not from the order of calls.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class ReleaseModel:
         return {each.tags[DIGEST]: each for each in self.versions if DIGEST in each.tags}
 
     def _list_predecessors(self, version: ModelVersion) -> list[ModelVersion]:
-        """Lists the predecessor of a version, then that one's predecessor, and so on."""
+        """Lists the predecessor of a version, then the predecessor's predecessor, and so on."""
         left = self._by_digest()
         listed: list[ModelVersion] = []
         # popped, because a person may edit the tags into a circle

@@ -1,7 +1,8 @@
 """Releases in MLflow: one run per release, and a version of a registered model that has the bundle.
 
-All follows from the bundle, except the time of writing and the files' path. No seed, training time
-or fingerprint of private data is written, so tracking costs no privacy beyond the release.
+Everything follows from the bundle, except the time of writing and the files' path. No seed,
+training time or fingerprint of private data is written, so tracking costs no privacy beyond the
+release.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A release as a model that MLflow loads: takes images, returns classes and probabilities.
 
-The model's files are those of the bundle, and nothing is pickled. `dpprobe.release.predict`
+The model's files are the bundle's, and nothing is pickled. `dpprobe.release.predict`
 computes the probabilities, as it does for `dpprobe predict`.
 """
 

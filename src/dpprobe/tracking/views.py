@@ -1,7 +1,7 @@
 """The experiments in MLflow and their ready-made views: columns, order, filter, groups and charts.
 
 Without a view, MLflow's table shows neither params nor metrics until a person picks columns. A view
-has the keys of the page's state in MLflow 3.17, except those of the assistant's panel.
+has the keys of the page's state in MLflow 3.17, except keys of the assistant's panel.
 """
 
 from __future__ import annotations
@@ -229,10 +229,10 @@ def _make_view(params: Sequence[str], metrics: Sequence[str], order: str) -> dic
 def _make_charts(name: str, kinds: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """Lays out the first section of charts, in the given order.
 
-    MLflow adds charts of other metrics, and names each chart after its metric. It keeps the order
-    of sections that are marked as reordered, and sorts others by name, which puts accuracy before
-    AUC. It also sorts a section's charts if their metrics begin with the section's name, such as
-    test/accuracy in test.
+    MLflow adds charts of other metrics, and names each chart after its metric. MLflow keeps the
+    order of sections that are marked as reordered, and sorts others by name, which puts accuracy
+    before AUC. A section's charts are sorted too if their metrics begin with the section's name,
+    such as test/accuracy in test.
 
     Args:
       kinds: for each chart, LINE or BAR, and the metric.

@@ -80,7 +80,7 @@ def write_contents(
     """Writes the weights, predictions and history of a cell.
 
     Args:
-      features: of the job; the scores are those of its test examples.
+      features: of the job; the scores are of its test examples.
       options: of the cell's method, stored beside the weights.
     """
     with atomic_path(folder / WEIGHTS_FILE) as temporary:

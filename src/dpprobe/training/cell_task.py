@@ -19,9 +19,7 @@ from typing import Any
 
 from dpprobe.artifacts import (
     PARTIAL_SUFFIX,
-    Difference,
     atomic_path,
-    first_difference,
     flush_to_disk,
     hash_value,
     read_json,
@@ -30,15 +28,16 @@ from dpprobe.artifacts import (
     write_json,
 )
 from dpprobe.data.options import Headline
-from dpprobe.errors import ConfigError, DataError, DiskError
+from dpprobe.errors import DataError, DiskError
 from dpprobe.features.feature_store import FeatureStore
+from dpprobe.heads.auto import describe_choice
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fitted import CLASS_PRIORS
 from dpprobe.heads.options import MethodOptions
-from dpprobe.heads.registry import method_options
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import cell_seed
 from dpprobe.privacy.statement import Declared, make_statement
+from dpprobe.privacy.target import Target
 from dpprobe.results import metrics, uncertainty
 from dpprobe.results.cell_record import (
     METRICS_FILE,
@@ -48,12 +47,10 @@ from dpprobe.results.cell_record import (
     CellRecord,
     MetricSummary,
     SplitCounts,
-    find_disagreement,
     parse_cell,
 )
 from dpprobe.results.halves import half_values
 from dpprobe.results.unit_counts import class_counts, count_units, unit_codes
-from dpprobe.training.auto_methods import facts_of_plan
 from dpprobe.training.cell_contents import CellContents, read_contents, write_contents
 from dpprobe.training.job_features import JobFeatures
 
@@ -101,8 +98,8 @@ class CellTask:
 
     @property
     def facts(self) -> DataFacts:
-        return facts_of_plan(
-            self.plan,
+        return DataFacts.of_target(
+            Target.of_plan(self.plan),
             dimension=self.train.dimension,
             classes=self.train.num_classes,
             multi_label=self.train.multi_label,
@@ -139,7 +136,7 @@ class CellTask:
             released_priors=self.options.releases_priors,
             engine_limits=self.options.engine_limits,
             network=self.options.tunes_network,
-            chosen_from=self.options.chosen_from(self.facts),
+            chosen_from=describe_choice(self.options, self.facts),
             copies=(self.train.copies or {}).get(self.plan.unit),
         )
         return dict(json.loads(json.dumps(values, allow_nan=False)))
@@ -150,10 +147,9 @@ class CellTask:
     def find_finished(self) -> Path | None:
         """Returns the folder of the up-to-date cell, staged or published; None if there is none."""
         for folder in (self.staged, self.published):
-            record = self._read_whole(folder)
+            record = whole_cell(folder, self.fingerprint)
             if (
                 record
-                and self._find_disagreement(record) is None
                 and [seed["index"] for seed in record.seeds] == list(range(self.seeds))
                 and record.headline == self.headline
                 and record.metric_named == self.metric_named
@@ -165,39 +161,9 @@ class CellTask:
     def find_reusable(self) -> CellContents | None:
         """Returns the contents of the seeds that an earlier run trained with this fingerprint."""
         for folder in (self.staged, self.published):
-            if record := self._read_whole(folder):
+            if record := whole_cell(folder, self.fingerprint):
                 return read_contents(folder, record)
         return None
-
-    def _read_whole(self, folder: Path) -> CellRecord | None:
-        """Returns the record of a complete cell with this identity."""
-        record = whole_cell(folder, self.fingerprint)
-        if record is None:
-            return None
-        try:
-            recorded = method_options(record.options).identity_options()
-        except ConfigError:
-            recorded = {}
-        if difference := first_difference(recorded, self.options.identity_options()):
-            logger.warning(
-                "%s: its record has %s: %s; the cell is trained again",
-                folder,
-                difference.place,
-                difference.first,
-            )
-            return None
-        return record
-
-    def _find_disagreement(self, record: CellRecord) -> Difference | None:
-        return find_disagreement(
-            record.model_dump(mode="json"),
-            options=self.options.model_dump(mode="json"),
-            seeds=self.seeds,
-            study_seed=self.study_seed,
-            delta=self.plan.delta if self.plan.private else None,
-            accountant=self.plan.accountant if self.plan.private else None,
-            unit=self.plan.unit,
-        )
 
     def stage_cell(self, contents: CellContents, features: JobFeatures) -> None:
         """Writes a whole cell to its staging folder; DiskError if the disk is full for an hour."""

@@ -1,7 +1,7 @@
 """Reads stored features as the inputs of a fit, for training jobs, audits and releases.
 
-`FitInputs` reads the private examples and groups them by unit of privacy. It also reads the public
-facts that `auto` and calibration need. `dpprobe.heads.fit.fit_heads` then compares the plan with
+`FitInputs` reads the private examples, groups them by unit of privacy, and reads the public facts
+that `auto` and calibration need. `dpprobe.heads.fit.fit_heads` then compares the plan with
 the method and the rows before it draws any noise.
 """
 
@@ -23,6 +23,7 @@ from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.public_inputs import NOTHING_CHECKED, PublicInputs
 from dpprobe.heads.training_set import RowSource, TrainingSet
+from dpprobe.privacy.target import Target
 
 logger = logging.getLogger("dpprobe")
 
@@ -31,7 +32,7 @@ logger = logging.getLogger("dpprobe")
 class FitInputs:
     """The private examples of a fit, with their `unit` of privacy: "image" or "patient".
 
-    `agreed_n` are the units of all sites, if the examples are those of one site. `public` are the
+    `agreed_n` are the units of all sites, if the examples are one site's. `public` are the
     public files that were compared with the examples.
     """
 
@@ -53,7 +54,7 @@ class FitInputs:
 
     @property
     def own_n(self) -> int:
-        """The units of these examples, without those of other sites."""
+        """The units of these examples, without other sites' units."""
         return self.store.rows if self.units is None else self.units.count
 
     def check_patients(self, images: int | None) -> None:
@@ -75,15 +76,12 @@ class FitInputs:
             )
         return self.store.units
 
-    def read_facts(self, *, epsilon: float, delta: float) -> DataFacts:
-        return DataFacts(
-            n=self.n,
+    def read_facts(self, target: Target) -> DataFacts:
+        return DataFacts.of_target(
+            target,
             dimension=self.store.dimension,
             classes=self.store.num_classes,
             multi_label=self.store.multi_label,
-            epsilon=epsilon,
-            delta=delta,
-            unit=self.unit,
         )
 
     def read_rows(self, *, device: str, memory_mb: int) -> TrainingSet:

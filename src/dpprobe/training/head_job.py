@@ -52,8 +52,7 @@ def train_job(
       tables: the folder of all split tables, if this machine may have it.
 
     Raises:
-      PrivacyError: before training, if a plan is not its method's or costs more than its file says,
-        or if a private file is declared public.
+      PrivacyError: before training, if a private file is declared public.
       DpprobeError: naming each method that failed, after all other methods were trained and staged.
     """
     opened = open_job(
@@ -62,7 +61,7 @@ def train_job(
     kind = identity_device(device)
     tasks = [opened.make_task(name, device=kind) for name in opened.planned_methods]
     stale = [task for task in tasks if not task.is_current()]
-    inputs = opened.check_stale(stale)
+    inputs = opened.compare_rows(stale)
     errors: dict[str, Exception] = {}
     if stale:
         logger.info(

@@ -18,6 +18,7 @@ from dpprobe.backbones.options import BackboneOptions
 from dpprobe.devices import identity_device
 from dpprobe.errors import DpprobeError
 from dpprobe.features.feature_store import FeatureStore
+from dpprobe.heads.fit import check_plan
 from dpprobe.privacy.private_mark import check_unmarked
 from dpprobe.results.network_record import (
     NETWORK_FILES,
@@ -101,7 +102,7 @@ class NetworkFiles:
 def keep_network(job: Job, files: NetworkFiles, *, index: int, device: str) -> bool:
     """Returns True if a seed's network is up to date, and marks its files as seen by this run.
 
-    Arguments and errors are those of `network_job.tune_network`.
+    Arguments and errors are as for `network_job.tune_network`.
     """
     opened = open_network_job(job, files)
     task = network_task(opened, files, device=identity_device(device))
@@ -135,6 +136,8 @@ def open_network_job(job: Job, files: NetworkFiles) -> OpenedJob:
     )  # fmt: skip
     for method, reason in opened.failure_reasons.items():
         raise DpprobeError(f"{method}: {reason}")
+    for method, options in opened.job.methods.items():
+        check_plan(options, opened.calibrated.plans[method])
     return opened
 
 

@@ -99,7 +99,7 @@ def tune_network(job: Job, files: NetworkFiles, *, index: int, limits: Limits) -
     device = identity_device(limits.device)
     task = network_task(opened, files, device=device)
     folder = files.network(task.name.key, index)
-    inputs = opened.check_stale([task])
+    inputs = opened.compare_rows([task])
     checkpoints = Checkpoints(
         folder=checkpoint_folder(folder),
         fingerprint=f"{task.fingerprint}-{index}",
@@ -139,7 +139,7 @@ def with_choice(task: CellTask, chosen: Mapping[str, Any]) -> Options:
 def plan_for(plan: Plan, options: Options) -> Plan:
     """Returns the plan with the clipping norms that an unpriced search chose.
 
-    Epsilon stays the same: it depends only on noise multipliers, and noise scales with the norm.
+    Epsilon does not change: it depends only on noise multipliers, and noise scales with the norm.
     """
     norms = {item.name: item.sensitivity for item in options.list_mechanisms(plan.n)}
     return with_norms(plan, norms)

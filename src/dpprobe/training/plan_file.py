@@ -11,18 +11,19 @@ from typing import Any
 
 from dpprobe.artifacts import check_not_newer, hash_value, read_json, write_json
 from dpprobe.errors import DpprobeError, PrivacyError
+from dpprobe.heads.auto import is_undecided
 from dpprobe.heads.options import MethodOptions, check_counts
 from dpprobe.privacy.calibration import (
     calibrate,
     price_of_fits,
     price_of_group,
     price_plan,
-    round_up,
     second_opinions,
 )
-from dpprobe.privacy.limits import delta_fault, delta_warning
+from dpprobe.privacy.limits import delta_warning, round_up
 from dpprobe.privacy.plan import Patients, Plan
-from dpprobe.privacy.risk import Risk, list_risk_faults, plan_for_risk
+from dpprobe.privacy.risk import list_risk_faults
+from dpprobe.privacy.target import Target
 from dpprobe.progress import Progress
 
 logger = logging.getLogger("dpprobe")
@@ -51,20 +52,9 @@ class Plans:
 
 
 def write_plans(
-    methods: Mapping[str, MethodOptions],
-    *,
-    output: Path,
-    cache: Path,
-    n: int,
-    epsilon: float | Risk,
-    delta: float,
-    accountant: str,
-    seeds: int,
-    unit: str = "image",
-    patients: Patients | None = None,
-    allow_delta_above_one_over_n: bool = False,
+    methods: Mapping[str, MethodOptions], target: Target, *, output: Path, cache: Path, seeds: int
 ) -> None:
-    """Calibrates each method's mechanisms to (epsilon, delta), or to a permitted risk, on n units.
+    """Calibrates each method's mechanisms to a target.
 
     If a method misses the target, the file has the reason, and the other methods are calibrated.
     `auto` methods are left to the jobs that read features (`auto_methods`).
@@ -72,68 +62,36 @@ def write_plans(
     Args:
       cache: the folder of noise multipliers, shared by all datasets and methods.
       seeds: number of heads per method; the epsilon of publishing all is written beside each plan.
-      patients: given if the dataset names patients and the unit of privacy is one image.
 
     Raises:
-      PrivacyError: if delta is above 1/n and not allowed, or no method meets the target.
+      PrivacyError: if no method meets the target.
     """
-    if fault := delta_fault(delta, n, unit=unit, allowed=allow_delta_above_one_over_n):
-        raise PrivacyError(fault)
-    if warning := delta_warning(delta, n, unit=unit):
+    if warning := delta_warning(target.delta, target.n, unit=target.unit):
         logger.warning("%s", warning)
-    made = make_plans(
-        {name: options for name, options in methods.items() if not options.is_undecided},
-        n=n,
-        epsilon=epsilon,
-        delta=delta,
-        accountant=accountant,
-        cache=cache,
-        seeds=seeds,
-        unit=unit,
-        patients=patients,
-    )
+    decided = {name: options for name, options in methods.items() if not is_undecided(options)}
+    made = make_plans(decided, target, cache=cache, seeds=seeds)
     if made.failures and len(made.failures) == len(methods):
         raise PrivacyError("\n".join(f"{name}: {why}" for name, why in made.failures.items()))
-    entries = {name: _make_entry(name, made) for name in methods if not methods[name].is_undecided}
     record = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "seeds": seeds,
-        "methods": entries,
+        "methods": {name: _make_entry(name, made) for name in decided},
     }
     write_json(output, {**record, "sha256": hash_value(record)})
 
 
 def make_plans(
-    methods: Mapping[str, MethodOptions],
-    *,
-    n: int,
-    epsilon: float | Risk,
-    delta: float,
-    accountant: str,
-    cache: Path,
-    seeds: int,
-    unit: str,
-    patients: Patients | None,
+    methods: Mapping[str, MethodOptions], target: Target, *, cache: Path, seeds: int
 ) -> Plans:
     """Calibrates each method, and computes epsilon for all its heads; see `write_plans`."""
     plans: dict[str, Plan] = {}
     failures: dict[str, str] = {}
     together: dict[str, float] = {}
-    target = str(epsilon) if isinstance(epsilon, Risk) else f"epsilon {epsilon:g}"
-    progress = Progress(len(methods), label=f"noise at {target}", unit="methods", last_line=False)
+    progress = Progress(len(methods), label=f"noise of {target}", unit="methods", last_line=False)
     for name, options in methods.items():
         try:
-            plan = plan_method(
-                options,
-                n=n,
-                epsilon=epsilon,
-                delta=delta,
-                accountant=accountant,
-                cache=cache,
-                unit=unit,
-                patients=patients,
-            )
+            plan = plan_method(options, target, cache=cache)
             together[name] = _price_together(plan, seeds)
             plans[name] = plan
         except DpprobeError as error:
@@ -151,44 +109,18 @@ def _make_entry(name: str, made: Plans) -> dict[str, Any]:
 
 
 def plan_method(
-    options: MethodOptions,
-    *,
-    n: int,
-    epsilon: float | Risk,
-    delta: float,
-    accountant: str,
-    cache: Path,
-    unit: str,
-    patients: Patients | None,
-    checked: bool = True,
+    options: MethodOptions, target: Target, *, cache: Path, checked: bool = True
 ) -> Plan:
     """Calibrates one method's mechanisms; raises DpprobeError if it cannot meet the target.
 
     Args:
       checked: False to omit epsilons by other accountants, for a plan in no privacy statement.
     """
-    mechanisms = options.list_mechanisms(n)
+    mechanisms = options.list_mechanisms(target.n)
     check_counts(mechanisms)
-    selection = options.priced_selection(n)
-
-    def make_plan(budget: float, *, checked: bool = checked) -> Plan:
-        return calibrate(
-            mechanisms,
-            n=n,
-            epsilon=budget,
-            delta=delta,
-            accountant=accountant,
-            cache=cache,
-            selection=selection,
-            unit=unit,
-            checked=checked,
-        )
-
-    if isinstance(epsilon, Risk):
-        plan = plan_for_risk(epsilon, delta, make_plan)
-    else:
-        plan = make_plan(epsilon)
-    return replace(plan, patients=_price_patients(plan, patients))
+    selection = options.priced_selection(target.n)
+    plan = calibrate(mechanisms, target, cache=cache, selection=selection, checked=checked)
+    return replace(plan, patients=_price_patients(plan, target.patients))
 
 
 def read_plans(path: Path) -> Plans:
@@ -214,50 +146,26 @@ def read_plans(path: Path) -> Plans:
         raise PrivacyError(f"{path}: unreadable ({error!r}); delete it and run again") from error
 
 
-def check_prices(
-    path: Path, method: str, plans: Plans, seeds: int, *, other_accountants: bool = True
-) -> None:
-    """Recomputes a plan's epsilons: by all accountants, and for publishing all heads of the method.
-
-    The file's hash shows damage, but not an edit by a person who also updated the hash. So each
-    epsilon that a privacy statement prints is recomputed. Raises PrivacyError if the plan costs
-    more than its target, or the file has other epsilons. The check takes a second or less, once for
-    all methods with the same mechanisms.
-
-    Args:
-      other_accountants: False to use only the plan's accountant, if no privacy statement follows.
-    """
-    for fault in _list_faults(
-        plans.plans[method], plans.together[method], seeds, other_accountants=other_accountants
-    ):
-        raise PrivacyError(f"{path}: {method}: {fault}; delete it and run again")
-
-
 def check_price(plan: Plan) -> None:
-    """Recomputes the epsilon of one head's plan; raises PrivacyError as `check_prices` does."""
-    for fault in _list_faults(plan, plan.realised_epsilon, 1):
+    """Recomputes the epsilons of a plan, by all accountants, before a release spends them.
+
+    The hash of a cached answer shows damage, but not an edit by a person who also updated the hash.
+    The check takes a second or less, once for all methods with the same mechanisms.
+
+    Raises:
+      PrivacyError: if the plan costs more than its target, or says another epsilon.
+    """
+    for fault in _list_faults(plan):
         raise PrivacyError(f"{fault}; delete the folder of calibrations and run again")
 
 
-def _list_faults(
-    plan: Plan, together: float, seeds: int, *, other_accountants: bool = True
-) -> Iterator[str]:
+def _list_faults(plan: Plan) -> Iterator[str]:
     """Yields the faults of a plan's epsilons; the cheapest check comes first."""
     says = f"says epsilon {{}} at delta {plan.delta:g}{{}}, but {{}}"
     cost = price_plan(plan)
     if plan.private and not cost <= plan.epsilon * (1 + _ROUND_OFF):
         yield says.format(f"{plan.epsilon:g}", "", f"its mechanisms cost {cost:.9g} or more")
     yield from list_risk_faults(plan)
-    patients, priced = plan.patients or _NOBODY, _price_patients(plan, plan.patients) or _NOBODY
-    for what, said, computed in (
-        ("", plan.realised_epsilon, cost),
-        (f" for {seeds} heads together", together, _price_together(plan, seeds)),
-        (f" to a patient of {priced.images} images", patients.epsilon, priced.epsilon),
-    ):
-        if not _prices_agree(said, computed):
-            yield says.format(_format_number(said), what, f"it is {_format_number(computed)}")
-    if not other_accountants:
-        return
     priced_by, checks, notes = second_opinions(plan)
     for what, noted, right in (
         ("priced by", plan.priced_by, priced_by),
@@ -266,13 +174,14 @@ def _list_faults(
     ):
         if noted != right:
             yield f"{what} {noted!r}, which here is {right!r}"
-    for name, computed in checks.items():
-        if not _prices_agree(plan.checks[name], computed):
-            yield says.format(
-                _format_number(plan.checks[name]),
-                f" by {name}",
-                f"it is {_format_number(computed)}",
-            )
+    patients, priced = plan.patients or _NOBODY, _price_patients(plan, plan.patients) or _NOBODY
+    for what, said, computed in (
+        ("", plan.realised_epsilon, cost),
+        (f" to a patient of {priced.images} images", patients.epsilon, priced.epsilon),
+        *((f" by {name}", plan.checks.get(name), value) for name, value in checks.items()),
+    ):
+        if not _prices_agree(said, computed):
+            yield says.format(_format_number(said), what, f"it is {_format_number(computed)}")
 
 
 def _price_patients(plan: Plan, patients: Patients | None) -> Patients | None:

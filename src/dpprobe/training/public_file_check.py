@@ -54,7 +54,7 @@ class PrivateData:
     """The private data of a study, as far as it exists on this disk.
 
     Attributes:
-      dataset: the fit's dataset; `manifests` are those of its features.
+      dataset: the fit's dataset; `manifests` list its features.
       datasets: all private datasets of the study.
       rows: the fit's rows, if no manifest lists them.
       heads: the weights of other heads on private rows, each [classes, d + 1].
@@ -98,22 +98,24 @@ class PrivateData:
 
         Raises:
           PrivacyError: if a file is made from private examples.
-          DataError: if a file's classes are not those of the dataset.
+          DataError: if a file's classes are not the dataset's.
         """
-        hashed = {written: hash_file(written) for written in options.public_files().values()}
-        hashes = {written: digest for written, digest in hashed.items() if digest is not None}
-        self.check_files(options)
+        checked = self.check_files(options)
         self.check_rows(options)
-        return PublicInputs(hashes=hashes)
+        return checked
 
-    def check_files(self, options: MethodOptions) -> None:
-        """Raises PrivacyError if a public file is made from private examples; skips its rows."""
+    def check_files(self, options: MethodOptions) -> PublicInputs:
+        """Compares a method's public files, but not their rows; raises as `check_public` does."""
+        hashes = {}
         for option, written in options.public_files().items():
             path = resolve_path(written)
+            if (digest := hash_file(written)) is not None:
+                hashes[written] = digest
             check_classes(path, self.class_names)
             check_unmarked(path, option=option, written=written)
             if origin := self._find_features(path) or self._find_head(path):
                 raise PrivacyError(f"{option} {written}: {origin}; {_REMEDY}")
+        return PublicInputs(hashes=hashes)
 
     def _find_features(self, path: Path) -> str | None:
         """Names the private dataset whose features a manifest lists, if any."""

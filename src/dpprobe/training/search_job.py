@@ -4,7 +4,8 @@ A trial trains a network with the cell's plan, and is scored without noise on he
 units. Unit names and the study's seed decide which are held out; a patient's images stay together.
 Held-out units stay in the plan as null rows, so n, sampling and divisor stay the cell's.
 
-A search resumes from its hidden log of trials, a trial from its checkpoint. Neither is private.
+A search resumes from its hidden log of trials, a trial from its checkpoint. Neither result is
+private.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def search_job(job: Job, files: NetworkFiles, *, output: Path, limits: Limits) -
         )
         output.touch()
         return
-    inputs = opened.check_stale([task])
+    inputs = opened.compare_rows([task])
     held_out = held_out_rows(task.train, options.search.held_out, seed=job.study_seed)
     objective = _Objective(
         task=task,

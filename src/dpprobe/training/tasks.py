@@ -4,27 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dpprobe.artifacts import sha256_file
+from dpprobe.artifacts import first_difference, sha256_file
 from dpprobe.data.options import Headline, headline_metric
 from dpprobe.errors import DataError, PrivacyError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.overlap_record import read_near_duplicates
-from dpprobe.heads.fit import check_plan
 from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.public_inputs import PublicInputs
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.plan import Patients, plan_identity
-from dpprobe.privacy.risk import nominal_epsilon, plan_budget, read_budget
+from dpprobe.privacy.risk import read_budget
+from dpprobe.privacy.target import Target
 from dpprobe.results.cell_record import CellName
 from dpprobe.results.unit_counts import class_counts
 from dpprobe.study.study import Study
 from dpprobe.training.auto_methods import decide_methods
 from dpprobe.training.cell_task import CellTask
 from dpprobe.training.fit_inputs import FitInputs
-from dpprobe.training.plan_file import Plans, check_prices, read_plans
+from dpprobe.training.plan_file import Plans, read_plans
 from dpprobe.training.public_file_check import PrivateData
 from dpprobe.versions import VERSIONS
 
@@ -57,6 +58,18 @@ class Job:
     patients: Mapping[str, int | None] | None = None
     metric: Headline | None = None
 
+    def make_target(self, n: int) -> Target:
+        """Returns the target of the plans; the calibration job judged its delta."""
+        return Target(
+            n=n,
+            unit=self.unit,
+            epsilon=read_budget(self.epsilon),
+            delta=self.delta,
+            accountant=self.accountant,
+            patients=Patients(**self.patients) if self.patients else None,
+            above=True,
+        )
+
     @classmethod
     def of_rule(cls, study: Study, wildcards: Any, params: Any, **rest: Any) -> Job:
         return cls(
@@ -78,18 +91,19 @@ class OpenedJob:
     """A job whose inputs are read and checked against each other.
 
     Attributes:
-      calibrated: the plans of all methods of the dataset and epsilon; `path` is their file.
+      calibrated: the plans of all methods of the dataset and epsilon.
       near_duplicates: the counts of the near-duplicate check against public data, or "not run".
+      public: by method, the public files that are no private data; their rows are compared later.
     """
 
     job: Job
-    path: Path
     calibrated: Plans
     stores: tuple[FeatureStore, FeatureStore]
     cells: Path
     near_duplicates: Mapping[str, Any] | str
     inputs: FitInputs
     private: PrivateData
+    public: Mapping[str, PublicInputs]
 
     @property
     def failure_reasons(self) -> dict[str, str]:
@@ -126,11 +140,9 @@ class OpenedJob:
             "plan": plan_identity(plan.to_dict()),
             "study_seed": job.study_seed,
             "mode": job.mode,
+            "device": device,  # a GPU draws other noise and sums in another order
             **(more or {}),
         }
-        # A GPU draws other noise and sums in another order. CPU cells' identity has no device.
-        if device != "cpu":
-            identity["device"] = device
         published = name.folder(self.cells)
         return CellTask(
             name=name,
@@ -155,17 +167,17 @@ class OpenedJob:
             study=job.study,
         )
 
-    def check_stale(self, tasks: Sequence[CellTask]) -> FitInputs:
-        """Checks epsilons and public rows of cells to be trained; slow.
+    def compare_rows(self, tasks: Sequence[CellTask]) -> FitInputs:
+        """Compares the rows of public files of cells to be trained; slow.
 
-        Returns the inputs of the fits, which the public files may now enter. Raises PrivacyError.
+        Returns the inputs of the fits, which these files may now enter. Raises PrivacyError.
         """
         public = self.inputs.public
         for task in tasks:
             method = task.name.method
-            check_prices(self.path, method, self.calibrated, self.job.seeds)
             with _name_method(method):
-                public = public.join(self.private.check_public(task.options))
+                self.private.check_rows(task.options)
+            public = public.join(self.public[method])
         return replace(self.inputs, public=public)
 
 
@@ -179,9 +191,9 @@ def open_job(
     overlap: Path | None,
     tables: Path | None,
 ) -> OpenedJob:
-    """Reads and checks a job's inputs; arguments are those of `head_job.train_job`.
+    """Reads and checks a job's inputs; arguments are as for `head_job.train_job`.
 
-    Raises PrivacyError if a plan is not for its method, or a private file is declared public.
+    Raises DataError for a plan of another job, PrivacyError for a private file declared public.
     """
     stores = FeatureStore(train), FeatureStore(test)
     check = read_near_duplicates(overlap, *stores) if overlap else "not run"
@@ -198,20 +210,21 @@ def open_job(
         tables=tables,
     )
     job, calibrated = read_job_plans(job, plans, inputs)
-    opened = OpenedJob(
+    public = {}
+    for name in job.methods:
+        if name not in calibrated.failures:
+            with _name_method(name):
+                public[name] = private.check_files(locate_options(job, name))
+    return OpenedJob(
         job=job,
-        path=plans,
         calibrated=calibrated,
         stores=stores,
         cells=cells,
         near_duplicates=check,
         inputs=inputs,
         private=private,
+        public=public,
     )
-    for name in opened.planned_methods:
-        with _name_method(name):
-            private.check_files(locate_options(job, name))
-    return opened
 
 
 def read_job_plans(job: Job, path: Path, inputs: FitInputs) -> tuple[Job, Plans]:
@@ -222,24 +235,22 @@ def read_job_plans(job: Job, path: Path, inputs: FitInputs) -> tuple[Job, Plans]
 
     Raises:
       DataError: if a method has no plan, or a plan for another job.
-      PrivacyError: if the file is damaged, or a plan does not belong to its method.
+      PrivacyError: if the file is damaged.
     """
-    calibrated = read_plans(path)
+    calibrated, target = read_plans(path), job.make_target(inputs.n)
     methods, plans = decide_methods(
         job.methods,
         calibrated,
-        inputs.read_facts(epsilon=nominal_epsilon(job.epsilon, job.delta), delta=job.delta),
-        epsilon=read_budget(job.epsilon),
-        accountant=job.accountant,
+        inputs.read_facts(target),
+        target,
         # <calibration>/<dataset>/eps-<epsilon>.json
         cache=path.parent.parent,
         seeds=job.seeds,
-        patients=None if job.patients is None else Patients(images=job.patients["images"]),
     )
     job = replace(job, methods=methods)
     for name in job.methods:
         if name not in plans.failures:
-            check_planned(path, job, name, plans, inputs.n)
+            _check_target(path, name, plans, target)
     return job, plans
 
 
@@ -257,29 +268,16 @@ def locate_options(job: Job, method: str) -> MethodOptions:
     return job.methods[method].fill_paths(dataset=job.dataset, backbone=job.backbone)
 
 
-def check_planned(path: Path, job: Job, method: str, calibrated: Plans, n: int) -> None:
-    """Checks that a method has a plan for this job and for what the method releases.
+def _check_target(path: Path, method: str, calibrated: Plans, target: Target) -> None:
+    """Raises DataError if a method has no plan, or one for another target.
 
-    Raises DataError without a plan for this job, PrivacyError if the plan is for another method.
+    The fit judges whether the plan has the method's mechanisms.
     """
     if method not in calibrated.plans:
         raise DataError(f"{path}: this file has no plan for {method}; delete it and run again")
-    plan = calibrated.plans[method]
-    planned = (plan.n, plan.unit, plan_budget(plan), plan.delta, plan.accountant)
-    wanted = (n, job.unit, read_budget(job.epsilon), job.delta, job.accountant)
-    if planned != wanted:
+    planned = Target.of_plan(calibrated.plans[method])
+    if difference := first_difference(asdict(planned), asdict(target)):
         raise DataError(
-            f"{path}: {method}: the plan is for (n, unit, epsilon, delta, accountant) = "
-            f"{planned}, but the job needs {wanted}; delete it and run again"
+            f"{path}: {method}: the plan's {difference.place} is {difference.first}, but the job "
+            f"needs {difference.second}; delete it and run again"
         )
-    images = None if plan.patients is None else {"images": plan.patients.images}
-    if images != job.patients:
-        raise DataError(
-            f"{path}: {method}: the plan is for patients {images}, but the job needs "
-            f"{job.patients}; delete it and run again"
-        )
-    if job.methods[method].private:
-        try:
-            check_plan(job.methods[method], plan)
-        except PrivacyError as error:
-            raise PrivacyError(f"{path}: {method}: {error}; delete it and run again") from None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dpprobe.study.study import Study
 
-# Memory of names and labels, as a share of the shards' size with 768 features (bench/scale.py).
+# Memory of names and labels, as a share of shards with 768 features (bench/results/scale.json).
 NAMES = 0.13
 
 

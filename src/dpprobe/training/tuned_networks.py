@@ -46,7 +46,6 @@ def gather_networks(job: Job, files: NetworkFiles) -> None:
                 "and run again"
             )
     if not task.is_current():
-        opened.check_stale([task])
         features = read_job_features(
             opened.inputs, opened.stores[1], device="cpu", memory_mb=0, headline=task.headline
         )

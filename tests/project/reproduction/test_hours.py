@@ -28,23 +28,6 @@ def hours(rate: dict[str, Any], cost: dict[str, Any], **number: Any) -> Estimate
     )
 
 
-def test_hours_are_images_by_the_measured_rate() -> None:
-    found = hours({"measured": "bench/vit"}, {"passes": 3})
-    assert found.images == 3 * 50_000 + 10_000
-    assert found.images_a_second == 2.0
-    assert found.hours == pytest.approx(160_000 / 2 / 3600)
-
-
-def test_hours_are_images_by_the_published_rate() -> None:
-    found = hours({"published": PUBLISHED_RATE}, {"passes": 10, "test": False}, dataset="imagenet")
-    assert found.hours == pytest.approx(10 * 1_281_167 / 170 / 3600)
-
-
-def test_a_part_of_a_dataset_costs_its_images() -> None:
-    cost = {"passes": 100, "test": False}
-    assert hours({"measured": "bench/vit"}, cost, train_rows=1000).images == 100_000
-
-
 def test_a_rate_that_was_not_measured_is_refused() -> None:
     with pytest.raises(DataError, match="nothing measured as 'bench/gone'"):
         hours({"measured": "bench/gone"}, {"passes": 1})

@@ -5,9 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import itertools
-import json
 import random
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,10 +26,8 @@ from dpprobe.data import (
     group_columns,
     path_template,
 )
-from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, decode_image, read_info
-from dpprobe.data.train_test_split import SplitName
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.study.study_file import load_study
 
@@ -75,10 +71,6 @@ def prepare(directory: Path, **values: Any) -> tuple[SplitTable, SplitTable]:
     return SplitTable(directory / "train.parquet"), SplitTable(directory / "test.parquet")
 
 
-def tables(options: csv_manifest.Options) -> Mapping[SplitName, csv_rows.ManifestRows]:
-    return csv_rows.read_rows(options)
-
-
 ANIMALS: dict[str, Any] = {"label_column": "kind", "class_names": ["cat", "dog"]}
 
 
@@ -113,17 +105,6 @@ def test_a_manifest_of_names(tmp_path: Path) -> None:
             assert image.path == str(tmp_path / image.id)
             value = np.asarray(decode_image(image, split=part.split))[0, 0]
             assert value[0] == rows.index(by_path[image.id])
-
-
-def test_embedded_images_are_copied_and_are_the_same_set(tmp_path: Path) -> None:
-    rows = animals(tmp_path)
-    write_csv(tmp_path / "a.csv", rows)
-    values = {"root": str(tmp_path), "train": "a.csv", **ANIMALS}
-    linked, _ = prepare(tmp_path / "linked", **values)
-    embedded, _ = prepare(tmp_path / "embedded", embed=True, **values)
-    assert embedded.fingerprint == linked.fingerprint
-    for image in embedded.read_images(0, embedded.rows):
-        assert image.data == (tmp_path / image.id).read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -193,10 +174,8 @@ def test_several_labels_in_one_are_told_the_option_for_them_once(tmp_path: Path)
     write_csv(tmp_path / "a.csv", rows)
     with pytest.raises(DataError) as caught:
         prepare(tmp_path / "out", root=str(tmp_path), train="a.csv", **ANIMALS)
-    assert "5 labels without a class" in str(caught.value)
-    hints = str(caught.value).count("label_columns instead of label_column")
-    assert hints == str(caught.value).count("'cat|dog', which is not in class_names;")
-    assert 1 <= hints <= 2, "at most once per split, of the five rows"
+    assert str(caught.value).count("'cat|dog'") == 5
+    assert 1 <= str(caught.value).count("label_columns") <= 2, "at most once per split"
 
 
 def test_a_name_of_no_class_is_told_with_its_line(tmp_path: Path) -> None:
@@ -204,20 +183,15 @@ def test_a_name_of_no_class_is_told_with_its_line(tmp_path: Path) -> None:
     rows[4]["kind"] = "wolf"
     rows[5]["kind"] = ""
     write_csv(tmp_path / "a.csv", rows)
+    values = {"root": str(tmp_path), "train": "a.csv", **ANIMALS}
     with pytest.raises(DataError) as caught:
-        prepare(tmp_path / "out", root=str(tmp_path), train="a.csv", test_fraction=0.3, **ANIMALS)
-    text = str(caught.value)
-    assert "2 labels without a class" in text
-    assert "a.csv line 6: kind is 'wolf', which is not in class_names" in text
-    assert "a.csv line 7: kind is blank" in text
-    assert "label_columns" not in text
+        prepare(tmp_path / "out", test_fraction=0.3, **values)
+    assert "a.csv line 6: kind is 'wolf'" in str(caught.value)
+    assert "a.csv line 7: kind is blank" in str(caught.value)
     rows[4]["kind"] = "cat"
     write_csv(tmp_path / "a.csv", rows)
-    train, test = prepare(
-        tmp_path / "out", root=str(tmp_path), train="a.csv", missing="drop", **ANIMALS
-    )
-    assert "images/005.png" not in train.read_ids() + test.read_ids()
-    assert train.rows + test.rows == 19
+    train, test = prepare(tmp_path / "out", missing="drop", **values)
+    assert len({*train.read_ids(), *test.read_ids()} - {"images/005.png"}) == 19
 
 
 # paths
@@ -309,7 +283,7 @@ def test_uncertain_labels(
         root=str(tmp_path), train="a.csv", test="a.csv", label_columns=LABELS,
         uncertain=uncertain, missing=missing,
     )  # fmt: skip
-    rows_read = tables(options)["train"]
+    rows_read = csv_rows.read_rows(options)["train"]
     codes = [[None if code < 0 else code for code in row] for row in rows_read.codes.tolist()]
     assert dict(zip(rows_read.frame["path"], codes, strict=True)) == wanted
     assert options.count_rows() == (len(wanted), len(wanted))
@@ -325,39 +299,28 @@ def multi_label(root: Path) -> list[dict[str, Any]]:
     ]
 
 
-def test_several_labels(tmp_path: Path) -> None:
+def test_several_labels_and_their_faults(tmp_path: Path) -> None:
     rows = multi_label(tmp_path)
     rows[0]["Edema"] = "-1"
     write_csv(tmp_path / "a.csv", rows[:6])
     write_csv(tmp_path / "b.csv", rows[6:])
-    train, test = prepare(
-        tmp_path / "out", root=str(tmp_path), train="a.csv", test="b.csv", label_columns=LABELS,
-        uncertain={"Edema": "ones"},
-    )  # fmt: skip
+    values = {"root": str(tmp_path), "train": "a.csv", "label_columns": LABELS}
+    train, test = prepare(tmp_path / "out", test="b.csv", uncertain={"Edema": "ones"}, **values)
     assert train.multi_label
     assert train.class_names == LABELS
     assert train.read_labels().tolist() == [[1, 1, 1], [0, 1, 0], *[[1, 0, 1], [0, 1, 0]] * 2]
     assert test.read_labels().tolist() == [[1, 0, 1], [0, 1, 0]]
-
-
-def test_labels_at_fault_are_told_together(tmp_path: Path) -> None:
-    rows = multi_label(tmp_path)
-    rows[0]["Edema"] = "-1"
     rows[1]["Effusion"] = "yes"
     rows[2]["Atelectasis"] = ""
     rows[2]["Edema"] = "2"
     write_csv(tmp_path / "a.csv", rows)
     with pytest.raises(DataError) as caught:
-        prepare(tmp_path / "out", root=str(tmp_path), train="a.csv", label_columns=LABELS)
-    text = str(caught.value)
-    for line in (
-        "4 labels without a class",
-        "a.csv line 2: Edema is -1, uncertain",
-        "a.csv line 3: Effusion is 'yes', which is not 1, 0, -1 or blank",
-        "a.csv line 4: Atelectasis is blank, and `missing` is error",
-        "a.csv line 4: Edema is '2'",
-    ):
-        assert line in text
+        prepare(tmp_path / "out", **values)
+    for fault in (
+        "line 2: Edema is -1", "line 3: Effusion is 'yes'", "line 4: Atelectasis is blank",
+        "line 4: Edema is '2'",
+    ):  # fmt: skip
+        assert f"a.csv {fault}" in str(caught.value)
 
 
 # groups
@@ -385,29 +348,19 @@ def test_ranges_of_ages(tmp_path: Path) -> None:
     for row, age in zip(rows, ages, strict=True):
         row["Age"] = age
     write_csv(tmp_path / "a.csv", rows)
-    values = {
-        "root": str(tmp_path),
-        "train": "a.csv",
-        "group_columns": {"age": {"column": "Age", "bins": [18, 40, 60, 80]}, "sex": "sex"},
-        **ANIMALS,
-    }
-    parts = prepare(tmp_path / "out", **values)
+    groups = {"age": {"column": "Age", "bins": [18, 40, 60, 80]}, "sex": "sex"}
+    values = {"root": str(tmp_path), "train": "a.csv", "group_columns": groups, **ANIMALS}
     ranges: dict[str, str] = {}
-    for part in parts:
+    for part in prepare(tmp_path / "out", **values):
         ranges |= dict(zip(part.read_ids(), part.read_groups()["group_age"], strict=True))
     assert [ranges[row["path"]] for row in rows] == [
         "<18", "18-39", "18-39", "40-59", ">=80", ">=80", "", "",
     ]  # fmt: skip
     rows[3]["Age"] = "forty"
     write_csv(tmp_path / "a.csv", rows)
-    with pytest.raises(DataError, match=r"a.csv line 5: Age is 'forty', which is not a number"):
+    with pytest.raises(DataError, match=r"a.csv line 5: Age is 'forty'"):
         prepare(tmp_path / "out", **values)
-
-
-def test_ranges_of_fractions() -> None:
     assert group_columns.bin_name("0.5", [0.25, 0.75]) == "0.25 to <0.75"
-    with pytest.raises(ConfigError, match="limits must ascend"):
-        options_of(train="a.csv", group_columns={"a": {"column": "a", "bins": [2, 1]}}, **ANIMALS)
 
 
 # joins, filters, extracted columns
@@ -437,21 +390,22 @@ def test_a_join_keeps_rows_and_takes_the_first(
         "root": str(tmp_path), "train": "a.csv", "test": "a.csv", "group_columns": ["insurance"],
     } | ANIMALS  # fmt: skip
     if not first.keys() & set(left):
-        with pytest.raises(
-            ConfigError, match=r"joins: b\.csv: none of its rows matches a row of a\.csv"
-        ):
-            tables(options_of(joins=[join | {"first": True}], **values))
+        with pytest.raises(ConfigError, match=r"joins: b\.csv: none.* a\.csv"):
+            csv_rows.read_rows(options_of(joins=[join | {"first": True}], **values))
         return
-    frame = tables(options_of(joins=[join | {"first": True}], **values))["train"].frame
+    frame = csv_rows.read_rows(options_of(joins=[join | {"first": True}], **values))["train"].frame
     assert frame["path"].tolist() == [f"{n}.png" for n in range(len(left))]
     assert frame["insurance"].tolist() == [first.get(key, "") for key in left]
     keys = [key for key, _ in right if key]
     options = options_of(joins=[join], **values)
     if len(set(keys)) == len(keys):
-        assert tables(options)["train"].frame["insurance"].tolist() == frame["insurance"].tolist()
+        assert (
+            csv_rows.read_rows(options)["train"].frame["insurance"].tolist()
+            == frame["insurance"].tolist()
+        )
     else:
-        with pytest.raises(ConfigError, match=r"joins: b.csv line \d+: a second row with id '\d'"):
-            tables(options)
+        with pytest.raises(ConfigError, match=r"joins: b.csv line \d+: .*id '\d'"):
+            csv_rows.read_rows(options)
 
 
 def test_joins_as_mimic_cxr_needs_them(tmp_path: Path) -> None:
@@ -519,7 +473,7 @@ def test_a_join_may_bring_the_key_of_the_next(tmp_path: Path) -> None:
     )  # fmt: skip
     options.check_files()
     assert options.count_rows() == (4, 4)
-    assert tables(options)["train"].codes[:, 0].tolist() == [0, 0, 1, 1]
+    assert csv_rows.read_rows(options)["train"].codes[:, 0].tolist() == [0, 0, 1, 1]
     turned = options.model_copy(update={"joins": options.joins[::-1]})
     with pytest.raises(ConfigError, match=r"joins.0.by: a.csv: no column 'who'"):
         turned.check_files()
@@ -580,7 +534,7 @@ def test_no_patient_stands_on_both_sides(
     for name in ("a.csv", "b.csv"):
         write_csv(tmp_path / name, rows)
         options = options_of(train=name, test_fraction=0.4, **values)
-        parts = tables(options)
+        parts = csv_rows.read_rows(options)
         assert options.count_rows() == (len(parts["train"].frame), len(parts["test"].frame))
         patients = {part: set(rows.frame["who"]) for part, rows in parts.items()}
         assert not patients["train"] & patients["test"]
@@ -590,179 +544,120 @@ def test_no_patient_stands_on_both_sides(
     assert sides[0]["train"] | sides[0]["test"] == {row["path"] for row in rows}
 
 
-def test_one_image_a_patient_is_the_split_of_images(tmp_path: Path) -> None:
-    rows = animals(tmp_path)
-    write_csv(tmp_path / "a.csv", [row | {"who": row["path"]} for row in rows])
-    values = {"root": str(tmp_path), "train": "a.csv", **ANIMALS}
-    images = prepare(tmp_path / "images", **values)
-    patients = prepare(tmp_path / "patients", unit_column="who", **values)
-    assert [part.read_ids() for part in images] == [part.read_ids() for part in patients]
-    assert [part.read_units() for part in images] == [None, None]
-    assert [part.read_units() for part in patients] == [part.read_ids() for part in patients]
-    info = read_info(tmp_path / "patients/dataset.json")
-    assert info.units == {"train": info.train_rows, "test": info.test_rows}
-    assert read_info(tmp_path / "images/dataset.json").units is None
-
-
-def test_the_split_does_not_depend_on_the_order_of_rows(tmp_path: Path) -> None:
-    rows = animals(tmp_path)
-    write_csv(tmp_path / "a.csv", rows)
-    write_csv(tmp_path / "b.csv", rows[::-1])
-    values = {"root": str(tmp_path), **ANIMALS}
-    first = prepare(tmp_path / "one", train="a.csv", **values)
-    second = prepare(tmp_path / "two", train="b.csv", **values)
-    for one, two in zip(first, second, strict=True):
-        assert sorted(one.read_ids()) == sorted(two.read_ids())
-
-
-def test_a_patient_in_both_splits_is_a_leak(tmp_path: Path) -> None:
-    rows = [row | {"who": f"p{n // 4}"} for n, row in enumerate(animals(tmp_path))]
-    rows[1]["who"] = ""
-    write_csv(tmp_path / "a.csv", rows[:10])
-    write_csv(tmp_path / "b.csv", rows[10:])
-    values = {"root": str(tmp_path), "train": "a.csv", "test": "b.csv", **ANIMALS}
-    prepare(tmp_path / "out", **values)
-    with pytest.raises(DataError) as caught:
-        prepare(tmp_path / "out", unit_column="who", **values)
-    text = str(caught.value)
-    assert (
-        "5 rows with a missing patient, a patient in both splits, or a patient with two names"
-        in text
-    )
-    assert "a.csv line 3: no patient: who is blank" in text
-    assert "a.csv line 10: patient 'p2' has images in both splits" in text
-    assert "b.csv line 2: patient 'p2' has images in both splits" in text
-
-
 # what is wrong is told before any image is read
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    ("key", "changed"),
     [
-        ({"root": "no/such"}, "root: no folder no/such"),
-        ({"train": "b.csv"}, r"train: no file b.csv under root \(.*\); correct the path"),
+        ("root: .*no/such", {"root": "no/such"}),
+        ("train: no file b.csv", {"train": "b.csv"}),
+        ("train: a.xlsx", {"train": "a.xlsx"}),
+        ("path_column: a.csv: .*'file'", {"path_column": "file"}),
+        ("label_column: a.csv: .*'class'", {"label_column": "class"}),
+        ("id_column: a.csv: .*'id'", {"id_column": "id"}),
+        ("unit_column: a.csv: .*'who'", {"unit_column": "who"}),
+        ("split_column: a.csv: .*'split'", {"split_column": "split"}),
+        ("group_columns: a.csv: .*'age'", {"group_columns": ["age"]}),
+        ("filters: a.csv: .*'view'", {"filters": {"view": ["PA"]}}),
+        ("extract.x: a.csv: .*'y'", {"extract": {"x": {"column": "y", "pattern": "(a)"}}}),
+        ("extract.sex: a.csv", {"extract": {"sex": {"column": "path", "pattern": "(a)"}}}),
+        ("joins.0.file", {"joins": [{"file": "j.csv", "by": "sex", "columns": ["age"]}]}),
+        ("joins.0.by: a.csv", {"joins": [{"file": "a.csv", "by": "x", "columns": ["sex"]}]}),
+        ("joins.0.columns: a.csv", {"joins": [{"file": "a.csv", "by": "path", "columns": ["x"]}]}),
         (
-            {"train": "a.xlsx"},
-            "train: a.xlsx: its name is not that of a CSV file; name a file that ends in .csv",
+            "joins.0.columns: 'sex'",
+            {"joins": [{"file": "a.csv", "by": "path", "columns": ["sex"]}]},
         ),
-        ({"path_column": "file"}, "path_column: a.csv: no column 'file'; it has path, kind, sex"),
-        ({"label_column": "class"}, "label_column: a.csv: no column 'class'"),
-        ({"id_column": "id"}, "id_column: a.csv: no column 'id'"),
-        ({"unit_column": "who"}, "unit_column: a.csv: no column 'who'"),
-        ({"split_column": "split"}, "split_column: a.csv: no column 'split'"),
-        ({"group_columns": ["age"]}, "group_columns: a.csv: no column 'age'"),
-        ({"filters": {"view": ["PA"]}}, "filters: a.csv: no column 'view'"),
-        ({"extract": {"x": {"column": "y", "pattern": "(a)"}}}, "extract.x: a.csv: no column 'y'"),
-        ({"extract": {"sex": {"column": "path", "pattern": "(a)"}}}, "has a column with this name"),
-        ({"joins": [{"file": "j.csv", "by": "sex", "columns": ["age"]}]}, "joins.0.file: no file"),
-        ({"joins": [{"file": "a.csv", "by": "x", "columns": ["sex"]}]}, "joins.0.by: a.csv: no"),
-        ({"joins": [{"file": "a.csv", "by": "path", "columns": ["x"]}]}, "joins.0.columns: a.csv"),
-        ({"joins": [{"file": "a.csv", "by": "path", "columns": ["sex"]}]}, "is already a column"),
     ],
 )
-def test_what_is_not_there(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
+def test_what_is_not_there(tmp_path: Path, key: str, changed: dict[str, Any]) -> None:
     write_csv(tmp_path / "a.csv", animals(tmp_path))
     values = {"root": str(tmp_path), "train": "a.csv"} | ANIMALS | changed
-    with pytest.raises(ConfigError, match=message) as caught:
+    with pytest.raises(ConfigError, match=key) as caught:
         options_of(**values).check_files()
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    ("key", "changed"),
     [
-        ({"label_column": None}, "label_column, label_columns: write one of the two"),
-        ({"label_columns": ["a", "b"]}, "label_column, label_columns: write one of the two"),
-        ({"class_names": None}, "class_names: missing; with label_column write all classes"),
-        ({"class_names": ["a", "a"]}, "class_names: a, a: a name appears twice"),
-        ({"class_names": {0: "a", 1: "a"}}, "class_names: a, a: a name appears twice"),
-        ({"class_names": {0: "a", "0 ": "b", 1: "c"}}, "a label is blank or appears twice"),
-        ({"class_names": {True: "a", False: "b"}}, "True: not a label as text or a whole number"),
-        ({"class_names": {0: "a"}}, "2 or more entries"),
-        ({"label_column": None, "label_columns": ["a", "b"], "class_names": {"a": "x", "b": "y"}},
-         "class_names: a mapping works only with label_column"),
-        ({"path_column": "a", "path_template": "{a}"}, "path_column, path_template: write one"),
-        ({"test": "b.csv", "split_column": "c"}, "test, split_column: both choose"),
-        ({"split_column": "c", "test_values": ["train"]}, "test_values: train: also in"),
-        ({"uncertain": "ones"}, "uncertain: works only with label_columns"),
-        ({"missing": "zeros"}, "missing: zeros works only with label_columns"),
-        ({"label_column": None, "label_columns": ["a", "b"], "class_names": ["x", "y", "z"]},
-         "class_names: not as many names as label_columns"),
-        ({"label_column": None, "label_columns": ["a", "b"], "uncertain": {"c": "ones"},
-          "class_names": None}, "uncertain.c: not one of label_columns"),
-        ({"group_columns": ["Frontal/Lateral"]}, "'Frontal/Lateral' cannot be the name of a group"),
-        ({"group_columns": ["a", "group_a"]}, "two groups would be named 'group_a'"),
-        ({"extract": {"a": {"column": "b", "pattern": "c"}}}, "'c' has 0 groups"),
-        ({"extract": {"a": {"column": "b", "pattern": "("}}}, "is not a regular expression"),
+        ("label_column, label_columns", {"label_column": None}),
+        ("label_column, label_columns", {"label_columns": ["a", "b"]}),
+        ("class_names: missing", {"class_names": None}),
+        ("class_names: a, a", {"class_names": ["a", "a"]}),
+        ("class_names: a, a", {"class_names": {0: "a", 1: "a"}}),
+        ("class_names: .*twice", {"class_names": {0: "a", "0 ": "b", 1: "c"}}),
+        ("class_names: .*True", {"class_names": {True: "a", False: "b"}}),
+        ("class_names: .*2", {"class_names": {0: "a"}}),
+        ("class_names: .*'cat' and 'Cat'", {"class_names": ["cat", "Cat"]}),
+        ("class_names: ", {"label_column": None, "label_columns": ["a", "b"],
+                           "class_names": {"a": "x", "b": "y"}}),
+        ("class_names: ", {"label_column": None, "label_columns": ["a", "b"],
+                           "class_names": ["x", "y", "z"]}),
+        ("uncertain.c", {"label_column": None, "label_columns": ["a", "b"], "class_names": None,
+                         "uncertain": {"c": "ones"}}),
+        ("uncertain", {"uncertain": "ones"}),
+        ("missing", {"missing": "zeros"}),
+        ("path_column, path_template", {"path_column": "a", "path_template": "{a}"}),
+        ("test, split_column", {"test": "b.csv", "split_column": "c"}),
+        ("test_values: train", {"split_column": "c", "test_values": ["train"]}),
+        ("group_columns: 'Frontal/Lateral'", {"group_columns": ["Frontal/Lateral"]}),
+        ("group_columns: .*'group_a'", {"group_columns": ["a", "group_a"]}),
+        ("bins: .*ascend", {"group_columns": {"a": {"column": "a", "bins": [2, 1]}}}),
+        ("extract.a.pattern: 'c'", {"extract": {"a": {"column": "b", "pattern": "c"}}}),
+        ("extract.a.pattern: '\\('", {"extract": {"a": {"column": "b", "pattern": "("}}}),
     ],
 )  # fmt: skip
-def test_options_that_contradict_each_other(changed: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_options_that_contradict_each_other(key: str, changed: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=key):
         options_of(**({"train": "a.csv"} | ANIMALS | changed))
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("key", "content"),
     [
-        (b"", "a.csv is empty"),
-        (b"path,path,kind\n", "two columns are named 'path'"),
-        (b"path,kind\na.png,cat\nb.png\n", "a.csv line 3: 1 values for 2 columns"),
-        (b"path,kind\na.png,cat,1\n", "a.csv line 2: 3 values for 2 columns"),
-        (b'path,kind\n"a.png,cat\n', r"a.csv line \d: cannot be read"),
-        (
-            b"path,kind\n\xff\xfe.png,cat\n",
-            r"a.csv line 2: not UTF-8 \(byte 0xff at place 1\); save it as UTF-8",
-        ),
-        (b"path,kind\n" + b"a.png,cat\n" * 3000 + b"\xe4.png,cat\n", "a.csv line 3002: not UTF-8"),
-        (
-            "path,kind\na.png,cat\n".encode("utf-16"),
-            "a.csv line 1: encoded as UTF-16, like Excel's Unicode",
-        ),
-        (
-            b"PK\x03\x04" + bytes(20),
-            "a.csv: a workbook or an archive, not text; save it as `CSV",
-        ),
-        (b"path;kind\na.png;cat\n", "divided by ;: write `delimiter: .;.`"),
-        (b"Path,kind\na.png,cat\n", "no column 'path'; it has Path, kind: write 'Path', as the"),
-        (b"path,kind\n", "a.csv: no train row is left"),
+        ("a.csv is empty", b""),
+        ("a.csv: .*'path'", b"path,path,kind\n"),
+        ("a.csv line 3: 1", b"path,kind\na.png,cat\nb.png\n"),
+        ("a.csv line 2: 3", b"path,kind\na.png,cat,1\n"),
+        (r"a.csv line \d: cannot be read", b'path,kind\n"a.png,cat\n'),
+        (r"a.csv line 2: not UTF-8 \(byte 0xff at place 1", b"path,kind\n\xff\xfe.png,cat\n"),
+        ("line 3002: not UTF-8", b"path,kind\n" + b"a.png,cat\n" * 3000 + b"\xe4.png,cat\n"),
+        ("a.csv line 1: .*UTF-16", "path,kind\na.png,cat\n".encode("utf-16")),
+        ("a.csv: a workbook", b"PK\x03\x04" + bytes(20)),
+        ("`delimiter: .;.`", b"path;kind\na.png;cat\n"),
+        ("write 'Path'", b"Path,kind\na.png,cat\n"),
+        ("a.csv: no train row", b"path,kind\n"),
+        (r"a.csv.gz line \d+: cannot be read", gzip.compress(b"path,kind\na.png,cat\n")[:-9]),
     ],
 )
-def test_files_that_cannot_be_read(tmp_path: Path, content: bytes, message: str) -> None:
-    (tmp_path / "a.csv").write_bytes(content)
-    options = options_of(root=str(tmp_path), train="a.csv", **ANIMALS)
+def test_files_that_cannot_be_read(tmp_path: Path, key: str, content: bytes) -> None:
+    name = "a.csv.gz" if content.startswith(b"\x1f\x8b") else "a.csv"
+    (tmp_path / name).write_bytes(content)
+    options = options_of(root=str(tmp_path), train=name, **ANIMALS)
 
     def check() -> None:
         options.check_files()
         options.count_rows()
 
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=key):
         check()
 
 
-def test_a_gzip_that_was_cut_short(tmp_path: Path) -> None:
-    write_csv(tmp_path / "a.csv.gz", animals(tmp_path))
-    whole = (tmp_path / "a.csv.gz").read_bytes()
-    (tmp_path / "a.csv.gz").write_bytes(whole[:-9])
-    options = options_of(root=str(tmp_path), train="a.csv.gz", **ANIMALS)
-    with pytest.raises(ConfigError, match=r"a.csv.gz line \d+: cannot be read"):
-        options.count_rows()
-
-
-def test_values_that_leave_no_row(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("key", "changed"),
+    [
+        ("filters.sex: a.csv", {"filters": {"sex": ["x"]}}),
+        ("test_values: a.csv: .* f, m$", {"split_column": "sex", "train_values": ["f"]}),
+        ("extract.n: a.csv line 2: .*000.png", {
+            "extract": {"n": {"column": "path", "pattern": "(x)"}}, "filters": {"n": ["x"]}}),
+    ],
+)  # fmt: skip
+def test_values_that_leave_no_row(tmp_path: Path, key: str, changed: dict[str, Any]) -> None:
     write_csv(tmp_path / "a.csv", animals(tmp_path))
-    values = {"root": str(tmp_path), "train": "a.csv"} | ANIMALS
-    with pytest.raises(ConfigError, match=r"filters.sex: a.csv: no train row has sex x"):
-        options_of(filters={"sex": ["x"]}, **values).count_rows()
-    with pytest.raises(
-        ConfigError,
-        match=r"test_values: a.csv: column 'sex' has no value test; write a value that the "
-        r"column has: f, m",
-    ):
-        options_of(split_column="sex", train_values=["f"], **values).count_rows()
-    extract = {"n": {"column": "path", "pattern": "(x)"}}
-    with pytest.raises(ConfigError, match=r"extract.n: a.csv line 2: path 'images/000.png' does"):
-        options_of(extract=extract, filters={"n": ["x"]}, **values).count_rows()
+    with pytest.raises(ConfigError, match=key):
+        options_of(root=str(tmp_path), train="a.csv", **ANIMALS, **changed).count_rows()
 
 
 def test_the_files_are_watched_and_the_images_are_not(tmp_path: Path) -> None:
@@ -777,15 +672,6 @@ def test_the_files_are_watched_and_the_images_are_not(tmp_path: Path) -> None:
     assert options.download_params() is None
 
 
-def test_an_image_that_changes_later_is_refused(tmp_path: Path) -> None:
-    write_csv(tmp_path / "a.csv", animals(tmp_path))
-    train, _ = prepare(tmp_path / "out", root=str(tmp_path), train="a.csv", **ANIMALS)
-    image = next(train.read_images(0, 1))
-    Image.new("RGB", (3, 3), (1, 1, 1)).save(str(image.path))
-    with pytest.raises(DataError, match="changed since the dataset was prepared"):
-        decode_image(next(train.read_images(0, 1)), split="train")
-
-
 def test_paths_are_relative_to_the_root_unless_absolute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -797,15 +683,6 @@ def test_paths_are_relative_to_the_root_unless_absolute(
         tmp_path / "other", root="here", train=str(tmp_path / "here/a.csv"), **ANIMALS
     )
     assert absolute.fingerprint == train.fingerprint
-
-
-def test_the_outer_options_are_recorded(tmp_path: Path) -> None:
-    write_csv(tmp_path / "a.csv", animals(tmp_path))
-    options = options_of(root=str(tmp_path), train="a.csv", **ANIMALS)
-    outer = dataset_options({"source": "sklearn", "name": "digits"})
-    csv_manifest.prepare(options, tmp_path / "out", recorded=outer)
-    facts = json.loads((tmp_path / "out/dataset.json").read_text())
-    assert facts["source"] == outer.preparation_params()
 
 
 # what the documentation says
@@ -827,26 +704,18 @@ def documented() -> list[dict[str, Any]]:
     ]
 
 
-def test_what_the_documentation_prints_is_accepted(repository: Path) -> None:
+def test_what_the_documentation_prints_is_accepted() -> None:
     parts = documented()
     datasets = [options for part in parts for options in part.get("datasets", {}).values()]
     backbones = [options for part in parts for options in part.get("backbones", {}).values()]
     assert Counter(options["source"] for options in datasets) == {
-        "csv": 4, "imagefolder": 1, "parquet": 1, "webdataset": 1,
+        "csv": 2, "imagefolder": 1, "parquet": 1, "webdataset": 1,
     }  # fmt: skip
     for options in datasets:
         dataset_options(options)
     assert len(backbones) == 2
     for options in backbones:
         backbone_options(options)
-    page = (repository / "docs/data.md").read_text()
-    shared, manifest = (
-        page.partition(f"\n{start}")[2].partition("\n### ")[0]
-        for start in ("## Sources", "### `csv`")
-    )
-    keys = csv_manifest.Options.model_fields.keys() - DatasetOptions.model_fields.keys()
-    for name in keys:
-        assert re.search(rf"`{name}[`.:]", shared + manifest), f"{name} is in no table of keys"
 
 
 def test_the_example_study_is_accepted_with_what_is_commented_out(repository: Path) -> None:
@@ -878,12 +747,11 @@ def test_a_join_that_matches_little_or_nothing_is_told(
     )
     options.count_rows()
     assert "have no row in" not in caplog.text
-    tables(options)
+    csv_rows.read_rows(options)
     assert "a.csv: 17 of 20 rows have no row in b.csv" in caplog.text
     write_csv(tmp_path / "b.csv", [{"id": f"{n}", "age": n} for n in range(3)])
-    said = r"none of its rows matches a row of a\.csv \(a\.csv has key 'P0', b\.csv has id '0'\)"
-    with pytest.raises(ConfigError, match=said):
-        tables(options)
+    with pytest.raises(ConfigError, match=r"a\.csv has key 'P0', b\.csv has id '0'"):
+        csv_rows.read_rows(options)
 
 
 @pytest.mark.parametrize("name", ["~$lock.jpg", "~nobody/x.jpg", "nul\0.jpg"])
@@ -920,27 +788,12 @@ def test_groups_in_two_spellings_are_told(tmp_path: Path) -> None:
     assert set(train.read_groups()["group_sex"]) == {"f", "m"}
 
 
-def test_ignoring_case_is_recorded_only_where_it_is_written() -> None:
-    def recorded(**group: Any) -> Any:
-        options = options_of(
-            train="a.csv", group_columns={"sex": {"column": "s"} | group}, **ANIMALS
-        )
-        return options.preparation_params()["group_columns"]
-
-    assert recorded() == recorded(ignore_case=False) == {"sex": {"column": "s", "bins": []}}
-    assert recorded(ignore_case=True)["sex"]["ignore_case"] is True
-
-
 def test_a_label_in_another_spelling_is_told_with_the_class(tmp_path: Path) -> None:
     rows = animals(tmp_path)
     rows[5]["kind"] = "Cat"
     write_csv(tmp_path / "a.csv", rows)
-    with pytest.raises(
-        DataError, match=r"kind is 'Cat', which is not in .* \(write 'cat' in the file"
-    ):
+    with pytest.raises(DataError, match=r"kind is 'Cat'.* \(write 'cat'"):
         prepare(tmp_path / "out", root=str(tmp_path), train="a.csv", **ANIMALS)
-    with pytest.raises(ConfigError, match="'cat' and 'Cat' differ only in case or spaces"):
-        options_of(train="a.csv", label_column="kind", class_names=["cat", "Cat"])
 
 
 def test_no_row_is_lost_by_the_spelling_of_its_split_or_filter(tmp_path: Path) -> None:
@@ -950,13 +803,12 @@ def test_no_row_is_lost_by_the_spelling_of_its_split_or_filter(tmp_path: Path) -
     rows[7]["part"] = "Train"
     write_csv(tmp_path / "a.csv", rows)
     given = {"root": str(tmp_path), "train": "a.csv", **ANIMALS, "split_column": "part"}
-    message = "a.csv line 9: part is 'Train', not 'train' as in the study; use one spelling in both"
-    with pytest.raises(ConfigError, match=message):
-        tables(options_of(**given))
+    with pytest.raises(ConfigError, match="a.csv line 9: part is 'Train', not 'train'"):
+        csv_rows.read_rows(options_of(**given))
     both = {**given, "train_values": ["train", "Train"]}
-    assert len(tables(options_of(**both))["train"].frame) == 15
+    assert len(csv_rows.read_rows(options_of(**both))["train"].frame) == 15
     with pytest.raises(ConfigError, match=r"filters.kind: a.csv line \d: kind is 'dog', not 'Dog'"):
-        tables(options_of(**both, filters={"kind": ["Dog"]}))
+        csv_rows.read_rows(options_of(**both, filters={"kind": ["Dog"]}))
 
 
 def test_copies_are_counted_by_image_and_by_patient(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from dpprobe.data import dataset_preparation, imagefolder
+from dpprobe.data import dataset_preparation
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, decode_image, read_info
@@ -85,17 +85,6 @@ def test_digits_are_scikit_learns(tmp_path: Path) -> None:
             assert label == labels[row]
             seen.add(row)
     assert len(seen) == 1797
-
-
-def test_digits_are_the_same_each_time(tmp_path: Path) -> None:
-    prepare(tmp_path / "a", source="sklearn", name="digits")
-    prepare(tmp_path / "b", source="sklearn", name="digits")
-    for name in ("train.parquet", "test.parquet", "dataset.json"):
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-    prepare(tmp_path / "c", source="sklearn", name="digits", split_seed=1)
-    assert SplitTable(tmp_path / "c/test.parquet").read_ids() != SplitTable(
-        tmp_path / "a/test.parquet"
-    ).read_ids()  # fmt: skip
 
 
 # parquet
@@ -180,24 +169,6 @@ def test_parquet_limit_takes_the_first_rows(tmp_path: Path, write_parquet: Write
     assert test.rows == 2
 
 
-def test_parquet_is_split_where_there_is_no_test(
-    tmp_path: Path, write_parquet: WriteParquet
-) -> None:
-    names = [f"person {row}" for row in range(30)]
-    train, test = prepare(
-        tmp_path / "out",
-        source="parquet",
-        train=write_parquet("a.parquet", [0] * 20 + [1] * 10, who=names),
-        id_column="who",
-        test_fraction=0.3,
-    )
-    assert (train.read_labels() == 0).sum() == 14
-    assert (test.read_labels() == 1).sum() == 3
-    assert sorted(train.read_ids() + test.read_ids()) == sorted(names)
-    for image in (*train.read_images(0, 21), *test.read_images(0, 9)):
-        assert image.data == png(names.index(image.id))
-
-
 def test_our_own_tables_are_an_input(tmp_path: Path, write_parquet: WriteParquet) -> None:
     source = {
         "train": write_parquet("a.parquet", [0, 1] * 4),
@@ -214,26 +185,10 @@ def test_our_own_tables_are_an_input(tmp_path: Path, write_parquet: WriteParquet
     assert second[0].fingerprint == first[0].fingerprint
 
 
-def test_parquet_multi_label(tmp_path: Path, write_parquet: WriteParquet) -> None:
-    train, test = prepare(
-        tmp_path / "out",
-        source="parquet",
-        train=write_parquet("a.parquet", [[0, 1], [1, 1], [0, 0], [1, 0]], metadata=None),
-        class_names=["edema", "effusion"],
-        missing_classes="warn",
-    )
-    assert train.multi_label
-    assert train.class_names == ("edema", "effusion")
-    assert (train.rows, test.rows) == (3, 1)
-
-
 def test_parquet_class_names(tmp_path: Path, write_parquet: WriteParquet) -> None:
     path = write_parquet("a.parquet", [0, 2, 1] * 3, metadata=None)
     train, _ = prepare(tmp_path / "named", source="parquet", train=path, class_names=list("abc"))
     assert train.class_names == ("a", "b", "c")
-    named = write_parquet("b.parquet", [0, 1])
-    with pytest.raises(ConfigError, match=r".* already names the classes \(cat, dog\)"):
-        options_of(source="parquet", train=named, class_names=["x", "y"]).check_files()
 
 
 @pytest.mark.parametrize("labels", [[0, 2, 1], [[0, 1], [1, 0], [1, 1]]])
@@ -252,49 +207,36 @@ def test_classes_are_never_read_off_the_labels(
         assert "\n" not in str(e.value)
 
 
-def test_a_class_beyond_the_list_is_refused_not_added(
-    tmp_path: Path, write_parquet: WriteParquet
-) -> None:
-    path = write_parquet("a.parquet", [0, 2, 1] * 3, metadata=None)
-    options = options_of(source="parquet", train=path, class_names=["a", "b"])
-    with pytest.raises(DataError, match="label 2 is not a number from 0 to 1"):
-        dataset_preparation.prepare_dataset(options, tmp_path / "out")
+IN_LISTS = {"feature": {"_type": "ClassLabel", "names": ["a", "b"]}, "_type": "Sequence"}
 
 
 @pytest.mark.parametrize(
-    ("columns", "message"),
+    ("key", "changed"),
     [
-        (["a/b"], "group_columns: 'a/b' cannot be the name of a group"),
-        ([""], "group_columns: '' cannot be the name of a group"),
-        (["sex", "group_sex"], "group_columns: 'sex': two groups would be named 'group_sex'"),
-        (["sex", "sex"], "two groups would be named 'group_sex'"),
-    ],
-)
-def test_groups_that_cannot_be_columns(columns: list[str], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        options_of(source="parquet", train="a.parquet", group_columns=columns)
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"train": "no/such.parquet"}, "train: no file no/such.parquet"),
-        (
-            {"label_column": "fine_label"},
-            "no column 'fine_label'; write one of its columns: image, label, sex",
-        ),
-        ({"image_column": "label"}, "column 'label' is int64, not a struct of bytes and path"),
-        ({"label_column": "sex"}, "labels are string; store integers"),
-        ({"id_column": "who"}, "no column 'who'"),
-        ({"group_columns": ["age"]}, "no column 'age'"),
-        ({"limit": {"test": 3}}, "limit.test: the dataset has no `test` to limit"),
+        ("train: .*no/such.parquet", {"train": "no/such.parquet"}),
+        ("a.parquet: no column 'fine'; .*image, label, sex", {"label_column": "fine"}),
+        ("a.parquet: column 'label' is int64", {"image_column": "label"}),
+        ("a.parquet: labels are string", {"label_column": "sex"}),
+        ("a.parquet: no column 'who'", {"id_column": "who"}),
+        ("a.parquet: no column 'age'", {"group_columns": ["age"]}),
+        ("limit.test", {"limit": {"test": 3}}),
+        ("class_names: .*cat, dog", {"class_names": ["x", "y"]}),
+        ("other.parquet: labels", {"test": "other.parquet"}),
+        ("lists.parquet: labels", {"train": "lists.parquet"}),
+        ("text.parquet: not a readable", {"train": "text.parquet"}),
     ],
 )
 def test_wrong_parquet_options(
-    write_parquet: WriteParquet, changed: dict[str, Any], message: str
-) -> None:
+    tmp_path: Path, write_parquet: WriteParquet, monkeypatch: pytest.MonkeyPatch, key: str,
+    changed: dict[str, Any],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    write_parquet("other.parquet", [0, 1], metadata=None)
+    features = {"huggingface": json.dumps({"info": {"features": {"label": IN_LISTS}}})}
+    write_parquet("lists.parquet", [[0], [0, 1]], metadata=features)
+    (tmp_path / "text.parquet").write_text("image,label")
     values = {"train": write_parquet("a.parquet", [0, 1], sex=["f", "m"])} | changed
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=key):
         options_of(source="parquet", **values).check_files()
 
 
@@ -306,41 +248,11 @@ def test_a_column_of_lists_names_nobody(write_parquet: WriteParquet, option: str
         dataset_options({"source": "parquet", "train": path, **written}).check_files()
 
 
-def test_file_that_is_no_parquet(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    path.write_text("image,label")
-    with pytest.raises(ConfigError, match=r"a.parquet: not a readable parquet file"):
-        options_of(source="parquet", train=str(path)).check_files()
-
-
-def test_files_of_different_datasets(write_parquet: WriteParquet) -> None:
-    train = write_parquet("a.parquet", [0, 1])
-    test = write_parquet("b.parquet", [0, 1], metadata=None)
-    with pytest.raises(ConfigError, match=r"b.parquet: labels or class names differ"):
-        options_of(source="parquet", train=train, test=test).check_files()
-
-
-def test_class_numbers_in_lists_are_refused(write_parquet: WriteParquet) -> None:
-    feature = {"_type": "Sequence", "feature": {"_type": "ClassLabel", "names": ["a", "b"]}}
-    metadata = {"huggingface": json.dumps({"info": {"features": {"label": feature}}})}
-    path = write_parquet("a.parquet", [[0], [0, 1]], metadata=metadata)
-    with pytest.raises(ConfigError, match="labels are lists of class numbers"):
-        options_of(source="parquet", train=path).check_files()
-
-
 def test_row_without_id_is_named(tmp_path: Path, write_parquet: WriteParquet) -> None:
     path = write_parquet("a.parquet", [0, 1], who=["x", None])
     with pytest.raises(DataError, match="train row 1: no who"):
         dataset_preparation.prepare_dataset(
             options_of(source="parquet", train=path, id_column="who"), tmp_path / "out"
-        )
-
-
-def test_row_without_label_is_named(tmp_path: Path, write_parquet: WriteParquet) -> None:
-    path = write_parquet("a.parquet", [0, None, 1, 0, 1])
-    with pytest.raises(DataError, match="label None is not a number from 0 to 1"):
-        dataset_preparation.prepare_dataset(
-            options_of(source="parquet", train=path, test=path), tmp_path / "out"
         )
 
 
@@ -401,29 +313,6 @@ def test_folder_of_classes_is_split(tmp_path: Path) -> None:
     assert linked[0].fingerprint == train.fingerprint
 
 
-def test_folder_by_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_folder(
-        tmp_path / "images", {f"{k}/{n}.png": 10 * ord(k) % 99 + n for k in "ab" for n in range(3)}
-    )
-    monkeypatch.chdir(tmp_path)
-    train, _ = prepare(Path("out"), source="imagefolder", path="images")
-    assert str(next(train.read_images(0, 1)).path).startswith("images/a/")
-
-
-def test_a_folder_within_another_source_records_that_one(tmp_path: Path) -> None:
-    names = [f"{kind}/{row}.png" for kind in ("cat", "dog") for row in range(4)]
-    root = make_folder(tmp_path / "images", {name: row for row, name in enumerate(names)})
-    folder = options_of(source="imagefolder", path=root)
-    outer = options_of(source="sklearn", name="digits", expect={"classes": 3})
-    assert isinstance(folder, imagefolder.Options)
-    with pytest.raises(DataError, match="2 classes, 3 expected"):
-        imagefolder.prepare(folder, tmp_path / "out", recorded=outer)
-    outer = options_of(source="sklearn", name="digits", expect={"classes": 2})
-    imagefolder.prepare(folder, tmp_path / "out", recorded=outer)
-    facts = json.loads((tmp_path / "out/dataset.json").read_text())
-    assert facts["source"] == outer.preparation_params()
-
-
 def test_every_folder_that_is_searched_is_watched(tmp_path: Path) -> None:
     files = dict.fromkeys(("train/a/x/y/1.png", "train/b/1.png", "test/a/1.png", "val/a/1.png"), 0)
     root = make_folder(tmp_path / "images", files | {"train/b/.cache/1.png": 0})
@@ -453,8 +342,9 @@ def test_an_image_replaced_in_place_changes_the_source_state(tmp_path: Path) -> 
     states.append(options.source_state())
     assert len(set(states)) == 4
     path.with_name("dangling.png").symlink_to("nowhere")
-    with pytest.raises(ConfigError, match=r"dangling.png: No such file"):
-        options.source_state()
+    for call in (options.source_state, options.check_files):
+        with pytest.raises(ConfigError, match=r"dangling\.png"):
+            call()
 
 
 def test_the_source_state_looks_at_each_file_once(
@@ -475,23 +365,24 @@ def test_the_source_state_looks_at_each_file_once(
 
 
 @pytest.mark.parametrize(
-    ("files", "message"),
+    ("key", "files"),
     [
-        ([], "no folder"),
-        (["train/a/1.png", "train/b/1.png"], "has train/ but no test/"),
-        (["train/a/1.png", "train/b/1.png", "test/c/1.png"], "in test/ but not in train/: c"),
-        (["a/1.png"], "fewer than two class folders"),
-        (["a/1.png", "b/notes.txt"], r"1 file is not an image: b/notes.txt; move it"),
-        (["a/1.png", "b/.hidden.png"], "b contains no image"),
-        (["a/1.png", "b/.hidden/1.png"], "b contains no image"),
-        (["a/1.png", "b/1.png", "c.png"], r"is not an image: c.png \(beside the class folders\)"),
+        ("no folder", []),
+        ("no test/", ["train/a/1.png", "train/b/1.png"]),
+        ("test/ .*: c;", ["train/a/1.png", "train/b/1.png", "test/c/1.png"]),
+        ("two class folders", ["a/1.png"]),
+        ("b/notes.txt", ["a/1.png", "b/notes.txt"]),
+        ("b contains no image", ["a/1.png", "b/.hidden.png"]),
+        ("b contains no image", ["a/1.png", "b/.hidden/1.png"]),
+        ("c.png", ["a/1.png", "b/1.png", "c.png"]),
+        ("'A' and 'a'", ["train/a/1.png", "train/b/1.png", "test/A/2.png", "test/b/2.png"]),
     ],
 )
-def test_wrong_folders(tmp_path: Path, files: list[str], message: str) -> None:
+def test_wrong_folders(tmp_path: Path, key: str, files: list[str]) -> None:
     root = make_folder(tmp_path / "images", dict.fromkeys(files, 0))
     options = options_of(source="imagefolder", path=root)
     for call in (options.check_files, options.count_rows):
-        with pytest.raises(ConfigError, match=message):
+        with pytest.raises(ConfigError, match=f"path: .*{key}"):
             call()
 
 
@@ -503,32 +394,5 @@ def test_what_is_wrong_with_a_folder_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         options_of(source="imagefolder", path=root).check_files()
     lines = str(caught.value).splitlines()
-    assert len(lines) == 3
-    assert "2 files are not images: README (beside the class folders), mole/a.txt; move" in lines[0]
-    assert "empty contains no image" in lines[1]
-    assert "the class folders 'Benign' and 'benign' differ only in case or spaces" in lines[2]
-
-
-def test_class_folders_of_both_splits_are_spelt_alike(tmp_path: Path) -> None:
-    files = ["train/a/1.png", "train/b/1.png", "test/A/2.png", "test/b/2.png"]
-    root = make_folder(tmp_path / "images", dict.fromkeys(files, 0))
-    with pytest.raises(ConfigError, match="the class folders 'A' and 'a' differ"):
-        options_of(source="imagefolder", path=root).check_files()
-
-
-def test_an_accent_in_two_codings_is_one_name(tmp_path: Path) -> None:
-    files = ["gr\u00fcn/1.png", "gru\u0308n/2.png", "rot/3.png"]
-    root = make_folder(tmp_path / "images", dict.fromkeys(files, 0))
-    with pytest.raises(ConfigError, match="differ only in case or spaces, and would be"):
-        options_of(source="imagefolder", path=root).check_files()
-
-
-def test_a_dangling_link_among_images_is_named_before_any_job(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        Image.new("L", (4, 4)).save(tmp_path / name / "0.png")
-    options = dataset_options({"source": "imagefolder", "path": str(tmp_path)})
-    options.check_files()
-    (tmp_path / "a" / "z.png").symlink_to(tmp_path / "nowhere.png")
-    with pytest.raises(ConfigError, match=r"z\.png"):
-        options.check_files()
+    keys = ("2 files", "empty contains", "'Benign' and 'benign'")
+    assert all(key in line for key, line in zip(keys, lines, strict=True))

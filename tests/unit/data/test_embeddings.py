@@ -490,6 +490,7 @@ def test_the_table_of_a_split_is_part_of_its_key(tmp_path: Path) -> None:
     """Another table under another name may put rows on other sides."""
     written = {"train": "x.npy", "split_column": "side"}
     keys = {
-        options(tmp_path, {**written, "table": name}).split_key() for name in ("a.csv", "b.csv")
+        options(tmp_path, {**written, "table": name}).public_split().key
+        for name in ("a.csv", "b.csv")
     }
     assert len(keys) == 2

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dpprobe.data import csv_manifest, parquet, webdataset
-from dpprobe.data.patient_sides import UnitOptions, assign_sides
+from dpprobe.data.patient_sides import RowIndex, UnitOptions, assign_sides
 from dpprobe.data.train_test_split import SplitName, choose_by_id, choose_test, count_test
 
 SOURCES: dict[str, tuple[type[UnitOptions], dict[str, Any]]] = {
@@ -78,11 +78,11 @@ def test_rows_and_patients_are_split_as_stated(source: str, split_by: str, fract
             named: dict[SplitName, Sequence[str]] | None = None
             if units is not None:
                 named = {"train": units}
-            sides = assign_sides(
-                options, {"train": rows}, ids=partial(list, ids),
-                strata=partial(list, classes),
-                units=named,
+            index = RowIndex(
+                rows={"train": rows}, ids=partial(list, ids), units=named,
+                labels={"train": classes}.__getitem__,
             )  # fmt: skip
+            sides = assign_sides(options, index)
             assert sides == {"train": reference(options, ids, classes, units)}
             if units is None and split_by == "class":
                 counts = Counter(classes)
@@ -90,7 +90,7 @@ def test_rows_and_patients_are_split_as_stated(source: str, split_by: str, fract
                 assert sides["train"].count("test") == tested
 
 
-def fail() -> Any:
+def fail(*_: object) -> Any:
     raise AssertionError("nothing asks for it")
 
 
@@ -99,11 +99,11 @@ def test_the_source_s_own_test_split_stays_and_nothing_is_read(source: str) -> N
     own = {"test": TEST_FILES[source]}
     rows: dict[SplitName, int] = {"train": 4, "test": 3}
     options = options_of(source, **own)
-    sides = assign_sides(options, rows, ids=fail, strata=fail, units=None)
+    sides = assign_sides(options, RowIndex(rows=rows, ids=fail, labels=fail, units=None))
     assert sides == {"train": ["train"] * 4, "test": ["test"] * 3}
     options = options_of(source, **own, unit_column="patient", max_images_per_patient=2)
     units: dict[SplitName, Sequence[str]] = {"train": ["a", "b", "a", "a"], "test": ["c"] * 3}
-    sides = assign_sides(options, rows, ids=fail, strata=fail, units=units)
+    sides = assign_sides(options, RowIndex(rows=rows, ids=fail, labels=fail, units=units))
     assert sides == {"train": ["train", "train", "train", None], "test": ["test"] * 3}
 
 
@@ -111,6 +111,10 @@ def test_the_source_s_own_test_split_stays_and_nothing_is_read(source: str) -> N
 def test_only_what_decides_is_read(source: str) -> None:
     ids, units = ["a", "b", "c"], ["p", "p", "q"]
     by_id = options_of(source, split_by="id")
-    assign_sides(by_id, {"train": 3}, ids=lambda: ids, strata=fail, units=None)
+    index = RowIndex(rows={"train": 3}, ids=lambda: ids, labels=fail, units=None)
+    assign_sides(by_id, index)
     patients = options_of(source, unit_column="patient")
-    assign_sides(patients, {"train": 3}, ids=fail, strata=lambda: [0, 1, 1], units={"train": units})
+    index = RowIndex(
+        rows={"train": 3}, ids=fail, labels=lambda _: [0, 1, 1], units={"train": units}
+    )
+    assign_sides(patients, index)

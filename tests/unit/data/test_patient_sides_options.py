@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +23,6 @@ from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
-from tests.support.shards import pack, samples
 from tests.support.small_study import STUDY
 
 CLASSES = ["cat", "dog"]
@@ -175,31 +173,6 @@ def test_a_unit_s_name_says_what_its_column_is_made_of() -> None:
     assert dataset_options(manifest | {"unit_column": None}).unit_name() is None
 
 
-@pytest.mark.parametrize("source", ["parquet", "webdataset"])
-def test_nan_is_no_patient_and_no_group(source: str, tmp_path: Path) -> None:
-    """Tables write it for what is missing: all such rows would be of one patient called nan."""
-    numbers = [*map(float, range(19)), math.nan]
-    written = {"source": source, "class_names": CLASSES, "group_columns": ["age"]}
-    if source == "parquet":
-        options = write_parquet(tmp_path / "in", [f"p{number}" for number in range(20)])
-        table = pq.read_table(options["train"])
-        table = table.append_column("age", pa.array(numbers)).append_column("id", pa.array(numbers))
-        pq.write_table(table, options["train"])
-        written |= {"train": options["train"]}
-    else:
-        shard = pack(tmp_path / "in.tar", samples(0, 20, age=numbers, id=numbers))
-        written |= {"train": str(shard), "label_column": "label"}
-    dataset_preparation.prepare_dataset(dataset_options(written), tmp_path / "out")
-    tables = [SplitTable(tmp_path / f"out/{name}.parquet") for name in ("train", "test")]
-    ages = [age for table in tables for age in table.read_groups()["group_age"]]
-    assert ages.count("") == 1
-    assert not {"nan", "NaN"} & set(ages)
-    with pytest.raises(DataError, match="no patient: id is blank"):
-        dataset_preparation.prepare_dataset(
-            dataset_options(written | {"unit_column": "id"}), tmp_path / "patients"
-        )
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -276,18 +249,3 @@ def test_hospital_entries_of_the_catalog_take_the_patient(name: str) -> None:
     datasets = {name: {"catalog": name, "root": "/nowhere"}}
     study = load_study(STUDY | {"datasets": datasets})
     assert study.dataset_unit(name) == "patient"
-
-
-@pytest.mark.parametrize("source", WRITERS)
-def test_options_that_are_not_written_leave_tables_current(source: str, tmp_path: Path) -> None:
-    written = WRITERS[source](tmp_path, PATIENTS)
-    named = dataset_options(written).preparation_params()
-    assert named["unit_column"] == "who"
-    assert "max_images_per_patient" not in named
-    bounded = dataset_options(written | {"max_images_per_patient": 2}).preparation_params()
-    assert bounded["max_images_per_patient"] == 2
-    del written["unit_column"]
-    assert "unit_column" not in dataset_options(written).preparation_params()
-    # The unit of privacy changes no table.
-    of_images = dataset_options(written | {"unit_column": "who", "unit": "image"})
-    assert of_images.preparation_params() == named

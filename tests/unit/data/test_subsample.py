@@ -20,6 +20,7 @@ from dpprobe.data.subsample import Subsample
 from dpprobe.data.subsampled_tables import write_subsampled
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError
+from dpprobe.study.release_data import split_fault
 from tests.unit.features.test_extraction import png
 
 CLASSES = ("cat", "dog")
@@ -101,13 +102,13 @@ def test_a_number_per_class_can_let_another_unit_in_and_a_release_is_told() -> N
     fewer = [row for at, row in enumerate(rows) if at != first]
     assert len(chosen({"per_class": 3}, fewer)) == 6  # somebody took the place
     part = {"per_class": 3}
-    fault = dataset_options({**DIGITS, "split_by": "id", "subsample": part}).release_fault()
+    fault = split_fault(dataset_options({**DIGITS, "split_by": "id", "subsample": part}))
     assert fault is not None
     assert "can decide whether another is kept; write fraction, one number" in fault
     by_hash = {**DIGITS, "split_by": "id", "subsample": {"fraction": 0.5}}
-    assert dataset_options(by_hash).release_fault() is None
+    assert split_fault(dataset_options(by_hash)) is None
     by_class = {**DIGITS, "subsample": {"fraction": 0.5}}
-    assert "split_by" in str(dataset_options(by_class).release_fault())
+    assert "split_by" in str(split_fault(dataset_options(by_class)))
 
 
 def test_fractions_by_class_tell_labels_and_a_release_is_told() -> None:
@@ -129,7 +130,7 @@ def test_fractions_by_class_tell_labels_and_a_release_is_told() -> None:
     assert told({"fractions": {"dog": 0.4}}) > 40
     assert told({"fraction": 0.4}) == 0
     part = {"fractions": {"1": 0.5}}
-    fault = dataset_options({**DIGITS, "split_by": "id", "subsample": part}).release_fault()
+    fault = split_fault(dataset_options({**DIGITS, "split_by": "id", "subsample": part}))
     assert "fractions chooses rows by class" in str(fault)
 
 
@@ -142,11 +143,6 @@ def test_one_fraction_takes_every_row_or_patient_alike() -> None:
     assert chosen({"fraction": 0.2}, rows) <= kept
     with pytest.raises(ConfigError, match="write exactly one of fraction, fractions and per_class"):
         dataset_options({**DIGITS, "subsample": {"fraction": 0.4, "per_class": 3}})
-
-
-def test_tables_of_before_are_current_though_there_is_one_fraction_now() -> None:
-    params = dataset_options({**DIGITS, "subsample": {"per_class": 3}}).preparation_params()
-    assert "fraction" not in params["subsample"]
 
 
 def test_all_rows_that_a_unit_has_of_a_class_stay_or_go_together() -> None:

@@ -163,37 +163,24 @@ def test_columns_of_a_range_are_read_without_the_others(
     assert train.read_units(start, stop) is None
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"ids": ["a", "b", "a"]}, r"train row 2 \(id a\): id 'a' appears twice"),
-        ({"ids": ["a", "", "c"]}, "train row 1: no id"),
-        ({"images": [encode(0), None, encode(2)]}, r"train row 1 \(id train-1\): no image"),
-        ({"paths": [None, "no/such.png", None], "images": [encode(0), None, encode(2)]},
-         r"train row 1 \(id train-1\), no/such.png: cannot be read \(No such file"),
-    ],
-)  # fmt: skip
-def test_bad_rows_are_named(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        write_pair(tmp_path, **changed)
+def test_a_row_without_an_image_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"train row 1 \(id train-1\): no image"):
+        write_pair(tmp_path, images=[encode(0), None, encode(2)])
     assert [path.name for path in tmp_path.iterdir()] == ["problems.csv"]
 
 
-@pytest.mark.parametrize("label", [-1, 2, None])
-def test_label_without_a_class_is_named(tmp_path: Path, label: int | None) -> None:
-    with pytest.raises(DataError, match=rf"test row 1 \(id test-1\): label {label} is not a num"):
-        write(tmp_path, [make_rows("train", [0, 1]), make_rows("test", [0, label])])
-
-
-@pytest.mark.parametrize("label", [[0], [0, 2], [0, None], None])
-def test_wrong_multi_label_is_named(tmp_path: Path, label: Any) -> None:
-    with pytest.raises(DataError, match=r"train row 1 \(id train-1\): label .* is not 2 numbers"):
-        write(tmp_path, [make_rows("train", [[0, 1], label])], multi_label=True)
-
-
-def test_class_without_training_rows_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="train: no row of class dog"):
-        write(tmp_path, [make_rows("train", [0, 0]), make_rows("test", [1])])
+@pytest.mark.parametrize("label", [-1, 2, None, [0], [0, 2], [0, None]])
+@pytest.mark.parametrize("several", [False, True])
+def test_label_without_a_class_is_named(tmp_path: Path, label: Any, several: bool) -> None:
+    good = [[0, 1], [1, 0]] if several else [0, 1]
+    if label is not None and isinstance(label, list) != several:
+        return
+    with pytest.raises(DataError, match=r"test row 1 \(id test-1\): label"):
+        write(
+            tmp_path,
+            [make_rows("train", good), make_rows("test", [good[0], label])],
+            multi_label=several,
+        )
 
 
 def test_empty_split_is_named(tmp_path: Path) -> None:
@@ -201,9 +188,9 @@ def test_empty_split_is_named(tmp_path: Path) -> None:
         write(tmp_path, [make_rows("train", [0, 1])])
 
 
-@pytest.mark.parametrize("names", [["cat"], ["cat", "cat"], []])
+@pytest.mark.parametrize("names", [["cat"], ["cat", "cat"], [], ["Cat", "cat "]])
 def test_classes_need_names_of_their_own(tmp_path: Path, names: list[str]) -> None:
-    with pytest.raises(DataError, match="at least two classes with different names"):
+    with pytest.raises(DataError, match="class names"):
         write(tmp_path, [], class_names=names)
 
 
@@ -309,16 +296,6 @@ def test_the_catalog_and_the_revision_are_recorded(tmp_path: Path) -> None:
     assert other["fingerprint"] == facts["fingerprint"]
 
 
-def test_groups_are_part_of_the_fingerprint(tmp_path: Path) -> None:
-    def of(value: str) -> str:
-        groups = {"group_sex": [value, "f"]}
-        batches = [make_rows(name, [0, 1], groups=groups) for name in table.SPLITS]
-        write(tmp_path / value, batches, groups=["group_sex"])
-        return read_info(tmp_path / value / "dataset.json").fingerprint
-
-    assert of("f") != of("m")
-
-
 def read_one(directory: Path, data: bytes | None, path: str | None = None) -> EncodedImage:
     digest = hashlib.sha256(data or b"").digest()
     return EncodedImage(3, data, path or str(directory / "x.png"), "an-id", digest)
@@ -373,17 +350,12 @@ def test_reader_refuses_what_is_no_split_table(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("{", "cannot be read"), ("[]", "not a dataset"), ('{"format": "x"}', "not a dataset"),
-     ('{"format": "dpprobe-dataset", "format_version": 0}', "format version 0"),
-     ('{"format": "dpprobe-dataset", "format_version": 99}', "dpprobe-dataset of version 99")],
+    [("{", "read"), ("[]", "dataset"), ('{"format": "x"}', "dataset"),
+     ('{"format": "dpprobe-dataset", "format_version": 0}', "version 0"),
+     ('{"format": "dpprobe-dataset", "format_version": 99}', "version 99")],
 )  # fmt: skip
 def test_damaged_description_is_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "dataset.json"
     path.write_text(text)
     with pytest.raises(DataError, match=message):
         read_info(path)
-
-
-def test_missing_description_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"dataset.json: cannot be read"):
-        read_info(tmp_path / "dataset.json")

@@ -24,7 +24,7 @@ from dpprobe.data import (
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
 from dpprobe.errors import ConfigError, DataError, DownloadError
-from tests.support.misbehaving_server import Cut, Server, make_quick, serve
+from tests.support.misbehaving_server import Server, serve
 from tests.support.torchvision_files import NAMES, fetch_from, serve_dataset
 
 
@@ -32,11 +32,6 @@ from tests.support.torchvision_files import NAMES, fetch_from, serve_dataset
 def server() -> Iterator[Server]:
     with serve() as running:
         yield running
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    make_quick(monkeypatch, attempts=2)
 
 
 def options(name: str, **more: Any) -> DatasetOptions:
@@ -168,24 +163,6 @@ def test_a_wrong_checksum_stops_the_download(
     assert not (tmp_path / "downloads" / first.file).exists()
 
 
-@pytest.mark.usefixtures("quick")
-def test_an_interrupted_download_goes_on(
-    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    serve_dataset("CIFAR10", tmp_path / "remote", monkeypatch)
-    content = (tmp_path / "remote" / "cifar-10-python.tar.gz").read_bytes()
-    path = "/cifar-10-python.tar.gz"
-    server.put(path, content, faults=[Cut(1000), Cut(0)])
-    fetch_from(server.url("/"), monkeypatch)
-    chosen = options("CIFAR10")
-    with pytest.raises(DownloadError, match="1000 bytes were downloaded"):
-        dataset_preparation.download_dataset(chosen, tmp_path / "downloads")
-    dataset_preparation.download_dataset(chosen, tmp_path / "downloads")
-    assert server.sent(path) == [1000, 0, len(content) - 1000]
-    dataset_preparation.download_dataset(chosen, tmp_path / "downloads")
-    assert len(server.visits) == 3
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_addresses_and_checksums_are_torchvisions(name: str) -> None:
     source = inspect.getsource(inspect.getmodule(getattr(torchvision.datasets, name)))  # type: ignore[arg-type]
@@ -209,22 +186,6 @@ def test_sizes_are_known_before_the_download() -> None:
     assert sum(options("EuroSAT", test_fraction=0.37).count_rows() or ()) == 27_000
 
 
-def test_a_size_that_differs_is_refused(
-    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    serve_dataset("MNIST", tmp_path / "remote", monkeypatch)
-    for file in (tmp_path / "remote").iterdir():
-        server.put(f"/{file.name}", file.read_bytes())
-    fetch_from(server.url(""), monkeypatch)
-    chosen = options("MNIST", expect={"train": 60_000, "test": 10_000})
-    dataset_preparation.download_dataset(chosen, tmp_path / "downloads")
-    with pytest.raises(DataError, match="60000"):
-        dataset_preparation.prepare_dataset(
-            chosen, tmp_path / "tables", downloaded=tmp_path / "downloads"
-        )
-    assert not (tmp_path / "tables" / "dataset.json").exists()
-
-
 def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(ConfigError, match="name: 'SVHN'"):
         options("SVHN")
@@ -239,17 +200,3 @@ def test_a_path_without_the_dataset_is_refused(tmp_path: Path) -> None:
     chosen.check_files()
     with pytest.raises(DataError, match="torchvision cannot read it .*not found or corrupted"):
         dataset_preparation.prepare_dataset(chosen, tmp_path / "tables")
-
-
-def test_a_folder_that_was_deleted_is_unpacked_again(
-    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    info, _ = prepared("CIFAR10", tmp_path, server, monkeypatch)
-    batches = tmp_path / "downloads" / "cifar-10-python"
-    batches.rename(tmp_path / "elsewhere")
-    chosen = options("CIFAR10")
-    dataset_preparation.prepare_dataset(
-        chosen, tmp_path / "again", downloaded=tmp_path / "downloads"
-    )
-    again = table.read_info(tmp_path / "again" / "dataset.json")
-    assert again.fingerprint == info.fingerprint

@@ -255,30 +255,6 @@ def test_null_rows_in_a_unit_s_place_move_no_numbered_row(tmp_path: Path) -> Non
         assert dataset.count_rows() == (50 - len(tested), len(tested))
 
 
-def test_digits_are_split_by_their_places(tmp_path: Path) -> None:
-    options = dataset_options({"source": "sklearn"} | BY_ID)
-    dataset_preparation.prepare_dataset(options, tmp_path)
-    tested = SplitTable(tmp_path / "test.parquet").read_ids()
-    rows = [f"digits-{row:04d}" for row in range(1797)]
-    assert tested == [row for row in rows if below(row, fraction=0.3, seed=0)]
-    assert options.count_rows() == (1797 - len(tested), len(tested))
-
-
-def test_several_labels_a_row_are_split_alike(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text(
-        "path,cat,dog\n" + "".join(f"{n}.png,{n % 2},1\n" for n in range(40)), encoding="utf-8"
-    )
-    for n in range(40):
-        (tmp_path / f"{n}.png").write_bytes(png(n))
-    values = {"source": "csv", "root": str(tmp_path), "train": "a.csv", "label_columns": CLASSES}
-    options = dataset_options(values | BY_ID)
-    dataset_preparation.prepare_dataset(options, tmp_path / "out")
-    tested = SplitTable(tmp_path / "out/test.parquet").read_ids()
-    names = [f"{n}.png" for n in range(40)]
-    assert tested == [name for name in names if below(name, fraction=0.3, seed=0)]
-    assert options.count_rows() == (40 - len(tested), len(tested))
-
-
 def test_a_class_that_chance_leaves_out_of_one_side(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -348,22 +324,27 @@ def options_by(by: str, values: dict[str, Any]) -> Any:
     return dataset_options(values | {"split_by": by})
 
 
+def key_by(by: str, values: dict[str, Any]) -> str:
+    key: str = options_by(by, values).public_split().key
+    return key
+
+
 @pytest.mark.parametrize("values", SPLIT_HERE)
 def test_a_release_takes_a_split_by_id_alone(values: dict[str, Any]) -> None:
-    refused = options_by("class", values).release_fault()
+    refused = options_by("class", values).public_split().fault
     assert refused is not None
     assert "\n" not in refused
     assert refused.endswith("write `split_by: id`")
-    assert dataset_options(values).release_fault() == refused  # class is the default
-    assert options_by("id", values).release_fault() is None
+    assert dataset_options(values).public_split().fault == refused  # class is the default
+    assert options_by("id", values).public_split().fault is None
 
 
 @pytest.mark.parametrize("values", OWN_TEST)
 def test_a_release_takes_a_source_s_test_set(values: dict[str, Any]) -> None:
     options = dataset_options(values)
     assert options.has_test()
-    assert options.release_fault() is None
-    assert options.split_key().startswith("source")
+    assert options.public_split().fault is None
+    assert options.public_split().key.startswith("source")
 
 
 def test_a_folder_s_test_set_is_seen_on_disk_alone(
@@ -374,10 +355,10 @@ def test_a_folder_s_test_set_is_seen_on_disk_alone(
     assert not dataset_options(folder).has_test()
     for name in ("train", "test"):
         (tmp_path / "images" / name).mkdir(parents=True)
-    assert dataset_options(folder).release_fault() is None
-    assert dataset_options(folder).split_key() == "source"
+    assert dataset_options(folder).public_split().fault is None
+    assert dataset_options(folder).public_split().key == "source"
     # The archive's folder of that name is another one.
-    assert dataset_options(in_archive(**folder)).release_fault() is not None
+    assert dataset_options(in_archive(**folder)).public_split().fault is not None
 
 
 def test_the_first_images_of_what_values_leave_are_no_units_of_a_release(tmp_path: Path) -> None:
@@ -406,8 +387,8 @@ def test_the_first_images_of_what_values_leave_are_no_units_of_a_release(tmp_pat
     assert faults(bounded, "image") == ""
     assert faults(values | {"filters": {"kind": CLASSES}}, "image") == ""
     layout = {name: value for name, value in chosen.items() if name != "root"}
-    archived = dataset_options(in_archive(**layout)).images_fault()
-    assert archived == f"layout: {dataset_options(chosen).images_fault()}"
+    archived = dataset_options(in_archive(**layout)).public_split().images_fault
+    assert archived == f"layout: {dataset_options(chosen).public_split().images_fault}"
 
 
 def test_keys_are_equal_for_equal_splits_and_for_no_others() -> None:
@@ -418,7 +399,7 @@ def test_keys_are_equal_for_equal_splits_and_for_no_others() -> None:
         (HUB | {"id_column": "id"}, HUB | {"id_column": "id", "limit": {"train": 5}}),
     ]
     for one, other in equal:
-        assert options_by("id", one).split_key() == options_by("id", other).split_key()
+        assert key_by("id", one) == key_by("id", other)
     different: list[dict[str, Any]] = [
         {"source": "sklearn"},
         {"source": "sklearn", "split_seed": 1},
@@ -442,7 +423,7 @@ def test_keys_are_equal_for_equal_splits_and_for_no_others() -> None:
         in_archive(**CSV) | {"files": [FILES[0] | {"sha256": "1" * 64}]},
         {"source": "torchvision", "name": "CIFAR10"},
     ]
-    keys = [options_by("id", values).split_key() for values in different]
+    keys = [key_by("id", values) for values in different]
     assert len(set(keys)) == len(keys)
     assert keys[:3] == [
         "id, seed 0, fraction 0.2",
@@ -450,13 +431,13 @@ def test_keys_are_equal_for_equal_splits_and_for_no_others() -> None:
         "id, seed 0, fraction 0.25",
     ]
     assert keys[-1] == "source"
-    assert options_by("class", {"source": "sklearn"}).split_key() == "class, seed 0, fraction 0.2"
+    assert key_by("class", {"source": "sklearn"}) == "class, seed 0, fraction 0.2"
     # Short: no path, no name of a column. The words for a bundle have no hash either.
     for key in keys:
         assert len(key) < 80
         assert not any(word in key for word in ("a.csv", "parquet", "who", "http", "/"))
     for values in different:
-        rule = options_by("id", values).split_rule()
+        rule = options_by("id", values).public_split().rule
         assert re.fullmatch(r"source|id, seed \d, fraction 0\.\d+", rule), rule
 
 
@@ -479,32 +460,11 @@ def test_keys_are_equal_for_equal_splits_and_for_no_others() -> None:
     ],
 )
 def test_sides_follow_from_names_or_from_files(values: dict[str, Any], names: bool) -> None:
-    assert options_by("id", values).split_follows_names() == names
-    assert not dataset_options(values).split_follows_names()
+    assert options_by("id", values).public_split().follows_names == names
+    assert not dataset_options(values).public_split().follows_names
 
 
 # The tables that are there
-
-
-@pytest.mark.parametrize("values", [*SPLIT_HERE, *OWN_TEST])
-def test_tables_made_before_there_was_the_option_are_current(values: dict[str, Any]) -> None:
-    params = dataset_options(values).preparation_params()
-    assert "split_by" not in params
-    if "layout" in values:
-        return
-    assert options_by("class", values).preparation_params() == params
-    by_id = options_by("id", values)
-    assert by_id.preparation_params() == params | {"split_by": "id"}
-    assert dataset_options(by_id.preparation_params()).preparation_params()["split_by"] == "id"
-    # However it is split, it is the same images.
-    assert by_id.image_params() == dataset_options(values).image_params()
-
-
-def test_rows_that_only_a_download_tells_are_not_guessed() -> None:
-    eurosat = {"source": "torchvision", "name": "EuroSAT"}
-    assert dataset_options(eurosat).count_rows() == (21_600, 5_400)
-    assert options_by("id", eurosat).count_rows() is None
-    assert options_by("id", HUB).count_rows() is None
 
 
 def test_a_split_by_id_gives_up_the_catalog_s_sizes() -> None:

@@ -75,16 +75,6 @@ def test_a_shard_that_changed_is_refused_by_name(tmp_path: Path) -> None:
         decode_image(image, split="train")
 
 
-def test_images_may_be_copied_into_the_tables(tmp_path: Path) -> None:
-    shards = two_shards(tmp_path / "shards")
-    train, test = prepare(tmp_path / "out", shards, embed=True)
-    for path in shards.iterdir():
-        path.unlink()
-    assert train.rows + test.rows == 20
-    for table in (train, test):
-        assert all(image.data is not None for image in table.read_images(0, table.rows))
-
-
 def test_a_split_here_is_that_of_the_ids(tmp_path: Path) -> None:
     shards = two_shards(tmp_path / "shards")
     for by in ("class", "id"):

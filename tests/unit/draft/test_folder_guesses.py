@@ -23,7 +23,7 @@ def test_a_folder_of_classes_becomes_a_study(desk: Desk) -> None:
     dataset = study.datasets["skin_lesions"]
     assert dataset.count_classes() == 2
     assert dataset.metric is None
-    assert dataset.release_fault() is None
+    assert dataset.public_split().fault is None
     assert set(study.methods) == {"auto", "nonprivate"}
     assert study.epsilons == ("0.5", "1", "2", "4", "8")
     assert (study.results_dir, study.data_dir) == ("results/skin_lesions", "data/skin_lesions")

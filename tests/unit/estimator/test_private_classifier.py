@@ -51,12 +51,6 @@ def test_a_seed_repeats_a_benchmark_and_no_seed_does_not() -> None:
     assert not np.array_equal(both[0], both[1])
 
 
-@pytest.mark.parametrize("seed", ["7", 7.5, np.random.default_rng(7)])
-def test_a_seed_is_a_whole_number(seed: Any) -> None:
-    with pytest.raises(ConfigError, match="random_state .*write a whole number"):
-        make_benchmark(random_state=seed).fit(*make_rows())
-
-
 def test_a_benchmark_says_that_it_protects_nothing() -> None:
     fitted = make_benchmark().fit(*make_rows())
     statement = fitted.privacy_
@@ -81,9 +75,18 @@ def test_a_benchmark_finds_its_classes_and_its_delta() -> None:
     assert set(fitted.predict(X)) <= set(names)
 
 
-def test_a_benchmark_spends_from_no_budget() -> None:
-    with pytest.raises(ConfigError, match=r"budget: benchmark=True protects nothing.*no budget"):
-        make_benchmark(budget=make_budget()).fit(*make_rows())
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"budget": make_budget()},
+        {"random_state": "7"},
+        {"random_state": 7.5},
+        {"random_state": np.random.default_rng(7)},
+    ],
+)
+def test_a_benchmark_takes_a_whole_number_and_no_budget(values: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(values))):
+        make_benchmark(**values).fit(*make_rows())
 
 
 # private mode
@@ -120,41 +123,33 @@ def test_private_noise_is_secret_and_never_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "error", "message"),
+    ("values", "error", "key"),
     [
-        ({"budget": None}, PrivacyError, "budget: a private fit needs one"),
-        ({"budget": 1.0}, ConfigError, "budget 1.0: pass a dpprobe.Budget"),
-        (
-            {"random_state": 0},
-            PrivacyError,
-            "random_state: nobody may know the noise of a private fit",
-        ),
-        ({"classes": None}, PrivacyError, "classes: missing. They are published"),
-        ({"epsilon": math.inf}, PrivacyError, "epsilon inf: a head without noise"),
+        ({"budget": None}, PrivacyError, "budget"),
+        ({"budget": 1.0}, ConfigError, "budget 1.0"),
+        ({"random_state": 0}, PrivacyError, "random_state"),
+        ({"classes": None}, PrivacyError, "classes"),
+        ({"classes": [0, 1, 2, 2]}, ValueError, "classes .*twice"),
+        ({"classes": [0]}, ValueError, "classes .*one"),
+        ({"classes": [0, 1]}, ValueError, "y: "),
+        ({"epsilon": math.inf}, PrivacyError, "epsilon inf"),
         ({"epsilon": -1.0}, PrivacyError, "epsilon"),
-        ({"head": "nonprivate"}, PrivacyError, "head nonprivate: this head is not private"),
+        ({"epsilon": {"advantage": 2}}, PrivacyError, "advantage 2"),
+        ({"head": "nonprivate"}, PrivacyError, "head nonprivate"),
         ({"head": "gradient"}, ConfigError, "gradient"),
-        (
-            {"head": {"head": "sgd", "engine": "closed_form"}},
-            PrivacyError,
-            "its sums are not exact",
-        ),
         ({"head": {"head": "sgd", "engine": "closed_form"}}, PrivacyError, "engine='exact'"),
-        ({"unit": "person"}, ConfigError, "unit 'person': write row or group"),
+        ({"head": {**FAST, "init": "file", "init_file": "none"}}, DpprobeError, "none"),
+        ({"unit": "person"}, ConfigError, "unit 'person'"),
         ({"delta": 0.1}, PrivacyError, "delta 0.1 .*1/n"),
         ({"budget": make_budget(delta=0.9), "delta": DELTA}, PrivacyError, "delta 0.9 .*1/n"),
-        ({"public_steps": "scaler"}, ConfigError, r"a text; write a list of names, \['scaler'\]"),
-        ({"classes": [0, 1, 2, 2]}, ValueError, "a class is listed twice"),
-        ({"classes": [0]}, ValueError, "number of classes has to be greater than one"),
-        ({"classes": [0, 1]}, ValueError, "y: a label is not in classes"),
-        ({"epsilon": {"advantage": 2}}, PrivacyError, "advantage 2"),
+        ({"public_steps": "scaler"}, ConfigError, "public_steps"),
     ],
 )
 def test_what_would_break_the_promise_is_refused_before_it_costs(
-    values: dict[str, Any], error: type[Exception], message: str
+    values: dict[str, Any], error: type[Exception], key: str
 ) -> None:
     budget = make_budget()
-    with pytest.raises(error, match=message):
+    with pytest.raises(error, match=key):
         make_private(**{"budget": budget} | values).fit(*make_rows())
     assert budget.compute_spent().entries == 0
 
@@ -185,14 +180,6 @@ def test_no_error_quotes_a_private_value(where: str) -> None:
     assert "271828" not in str(error.value)
 
 
-def test_the_wrong_file_of_classes_is_refused_before_it_costs(tmp_path: Any) -> None:
-    budget = make_budget()
-    head = {**FAST, "normalize": "none", "initial_weights": str(tmp_path / "none.safetensors")}
-    with pytest.raises((DpprobeError, OSError)):
-        make_private(head=head, budget=budget).fit(*make_rows())
-    assert budget.compute_spent().entries == 0
-
-
 def test_delta_is_the_budget_s_unless_it_is_given() -> None:
     rows = make_rows()
     assert make_private().fit(*rows).plan_.delta == DELTA
@@ -214,7 +201,7 @@ def test_a_budget_that_is_spent_is_told_before_any_row_is_read() -> None:
     X, y = make_rows()
     budget = make_budget()
     make_private(budget=budget).fit(X, y)
-    with pytest.raises(BudgetError, match=r"Every fit spends.*head='tuned' searches"):
+    with pytest.raises(BudgetError, match="tuned"):
         make_private(budget=budget).fit(Unreadable(), y)
     with pytest.raises(AssertionError, match="a row was read"):
         make_private().fit(Unreadable(), y)
@@ -237,9 +224,7 @@ def test_groups_are_needed_where_they_are_the_unit() -> None:
     budget = make_budget()
     with pytest.raises(PrivacyError, match="no groups; pass"):
         make_private(unit="group", budget=budget).fit(*rows)
-    with pytest.raises(
-        PrivacyError, match="groups: the fit has groups, but the unit of privacy is one row"
-    ):
+    with pytest.raises(PrivacyError, match="groups: .* one row"):
         make_private(budget=budget).fit(*rows, groups=GROUPS)
     assert budget.compute_spent().entries == 0
     make_benchmark().fit(*rows, groups=GROUPS)  # nothing is promised to anybody
@@ -282,12 +267,10 @@ def test_a_group_s_rows_together_have_the_weight_of_one() -> None:
 def test_scores_and_answers_agree() -> None:
     X, y = make_rows()
     fitted = make_benchmark(epsilon=8.0).fit(X, y)
-    chances = fitted.predict_proba(X)
+    chances, scores = fitted.predict_proba(X), fitted.decision_function(X)
     np.testing.assert_allclose(chances.sum(1), 1)
-    np.testing.assert_array_equal(fitted.classes_[chances.argmax(1)], fitted.predict(X))
-    np.testing.assert_array_equal(
-        fitted.classes_[fitted.decision_function(X).argmax(1)], fitted.predict(X)
-    )
+    for values in (chances, scores):
+        np.testing.assert_array_equal(fitted.classes_[values.argmax(1)], fitted.predict(X))
 
 
 def test_scorers_find_the_column_of_each_class() -> None:

@@ -69,11 +69,3 @@ def test_the_page_runs_as_printed(
         if (fault := check_statement(statement, block, names)) is not None
     ]
     assert wrong == []
-
-
-def test_what_a_page_promises_wrongly_is_noticed() -> None:
-    source = "1 + 1  # 3\n1 / 0  # ValueError: division\nint('1')  # KeyError: x\n4  # about 5\n"
-    faults = [check_statement(each, source, {}) for each in ast.parse(source).body]
-    assert all(faults)
-    right = "1 + 1  # 2\n1 / 0  # ZeroDivisionError: division\n4.1  # about 4\n"
-    assert not any(check_statement(each, right, {}) for each in ast.parse(right).body)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import hashlib
 import itertools
 import json
 import os
@@ -26,16 +25,10 @@ from dpprobe.artifacts import sha256_file
 from dpprobe.errors import ConfigError, StoreError
 from dpprobe.features import feature_store, shard_writer
 from dpprobe.features.feature_store import FeatureStore
-from dpprobe.features.shard_file import (
-    SEAL_BYTES,
-    RowColumns,
-    is_sealed,
-    read_header,
-    seal_shard,
-)
+from dpprobe.features.shard_file import RowColumns, read_header, seal_shard
 from dpprobe.features.shard_header import ShardHeader, row_range
 from dpprobe.features.shard_manifest import write_manifest
-from dpprobe.features.shard_verification import ContentHash, verify_shard
+from dpprobe.features.shard_verification import ContentHash
 from dpprobe.features.shard_writer import open_shard, write_shard
 
 ROWS, DIMENSION, SHARDS = 23, 5, 3
@@ -73,6 +66,7 @@ def write(
     features: Any = FEATURES,
     labels: Any = LABELS,
     ids: list[str] = IDS,
+    groups: dict[str, list[str]] = GROUPS,
     accepted: list[list[int]] | None = None,
     layers: dict[str, Any] | None = None,
     probe: dict[str, Any] | None = None,
@@ -85,7 +79,7 @@ def write(
         RowColumns(
             labels[rows],
             ids[rows],
-            {name: values[rows] for name, values in GROUPS.items()},
+            {name: values[rows] for name, values in groups.items()},
             None if accepted is None else accepted[rows],
         ),
         features[rows],
@@ -115,9 +109,7 @@ def test_ranges_tile_the_rows(rows: int, data: st.DataObject) -> None:
 
 
 def test_more_shards_than_rows_are_refused() -> None:
-    with pytest.raises(
-        ConfigError, match=r"features.shards: 4 shards, but the split has only 3 rows"
-    ):
+    with pytest.raises(ConfigError, match=r"features.shards: 4.* 3 rows"):
         row_range(3, 0, 4)
 
 
@@ -208,7 +200,7 @@ def test_every_array_is_checksummed(tmp_path: Path) -> None:
 def test_wrong_number_of_rows_leaves_no_file(tmp_path: Path) -> None:
     for rows in (ROWS - 1, ROWS + 1):
         given_rows = np.zeros((rows, DIMENSION), np.float32)
-        with pytest.raises(StoreError, match="rows were given"):
+        with pytest.raises(StoreError, match="rows"):
             write_shard(
                 tmp_path / "s.h5",
                 make_header(shards=1),
@@ -218,15 +210,11 @@ def test_wrong_number_of_rows_leaves_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_labels_of_another_length_leave_no_file(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="do not have the rows it names"):
-        write_shard(
-            tmp_path / "s.h5",
-            make_header(shards=1),
-            RowColumns(LABELS[:-1], IDS),
-            FEATURES,
-        )
-    assert list(tmp_path.iterdir()) == []
+def test_manifest_refuses_labels_of_another_length(tmp_path: Path) -> None:
+    path = tmp_path / "s.h5"
+    write_shard(path, make_header(shards=1), RowColumns(LABELS[:-1], IDS), FEATURES)
+    with pytest.raises(StoreError, match=r"s\.h5: .*rows"):
+        manifest_of(tmp_path, [path])
 
 
 def test_error_while_extracting_leaves_no_file(tmp_path: Path) -> None:
@@ -271,7 +259,7 @@ def test_kill_in_mid_write_leaves_no_shard(tmp_path: Path) -> None:
     left = [file.name for file in tmp_path.iterdir()]
     assert all(name.endswith(".partial") for name in left), left
     write(tmp_path, make_header(shards=1)).rename(path)
-    verify_shard(path, make_header(shards=1))
+    manifest_of(tmp_path, [path])
 
 
 # damage
@@ -300,10 +288,9 @@ def empty(path: Path) -> None:
 
 
 def edit_features(path: Path) -> None:
-    """Changes a value through HDF5, so that its checksum fits, and the hash beside it."""
+    """Changes a value through HDF5, so that its checksum fits."""
     with h5py.File(path, "r+") as file:
         file["features"][0, 0] += 1
-        file.attrs["features_sha256"] = hashlib.sha256(file["features"][...].data).hexdigest()
 
 
 def edit_labels(path: Path) -> None:
@@ -311,21 +298,22 @@ def edit_labels(path: Path) -> None:
         file["labels"][0] = 1 - file["labels"][0]
 
 
-def edit_ids(path: Path) -> None:
+def edit_layer(path: Path) -> None:
     with h5py.File(path, "r+") as file:
-        ids = file["ids"][...]
-        ids[0], ids[1] = ids[1], ids[0]
-        file["ids"][...] = ids
+        file["layers/2"][0, 0] += 1
 
 
-def edit_groups(path: Path) -> None:
+def remove_layer(path: Path) -> None:
     with h5py.File(path, "r+") as file:
-        file["groups/group_sex"][0] = b"x"
+        del file["layers/2"]
 
 
-def edit_preprocessing(path: Path) -> None:
+def edit_accepted(path: Path) -> None:
     with h5py.File(path, "r+") as file:
-        file.attrs["preprocessing"] = '{"mean":[0.6]}'
+        file["accepted"][1] = b"[0]"
+
+
+EDITS = [edit_features, edit_labels, edit_layer, remove_layer, edit_accepted]
 
 
 def replace_by_other_weights(path: Path) -> None:
@@ -341,20 +329,9 @@ def replace_by_other_features(path: Path) -> None:
 
 
 DAMAGES: list[Callable[[Path], None]] = [
-    Path.unlink,
-    flip_byte,
-    truncate,
-    append_bytes,
-    empty,
-    edit_features,
-    edit_labels,
-    edit_ids,
-    edit_groups,
-    edit_preprocessing,
-    replace_by_other_weights,
-    replace_by_neighbour,
-    replace_by_other_features,
-]
+    Path.unlink, flip_byte, truncate, append_bytes, empty, *EDITS, replace_by_other_weights,
+    replace_by_neighbour, replace_by_other_features,
+]  # fmt: skip
 
 
 def read_all(manifest: Path) -> None:
@@ -365,7 +342,7 @@ def read_all(manifest: Path) -> None:
 
 def stream_all(manifest: Path) -> None:
     features = FeatureStore(manifest)
-    for _ in features.read_blocks(4):
+    for _ in features.read_blocks(4, layer="2"):
         pass
     assert features.groups
 
@@ -375,12 +352,18 @@ def stream_all(manifest: Path) -> None:
 def test_damaged_shard_is_refused_by_name(
     tmp_path: Path, damage: Callable[[Path], None], read: Callable[[Path], None]
 ) -> None:
-    manifest = write_store(tmp_path)
+    """By readers; and an edit that was sealed again by the job that writes the manifest."""
+    cut_into(tmp_path, SHARDS, layers=LAYERS, accepted=ACCEPTED)
+    manifest, shard = tmp_path / "manifest.json", tmp_path / "shard-00001-of-00003.h5"
     read(manifest)
-    damage(tmp_path / "shard-00001-of-00003.h5")
-    with pytest.raises(StoreError, match=r"shard-00001-of-00003\.h5: .* (run again|and run)") as e:
+    damage(shard)
+    with pytest.raises(StoreError, match=r"shard-00001-of-00003\.h5: .* run") as error:
         read(manifest)
-    assert "\n" not in str(e.value)
+    assert "\n" not in str(error.value)
+    if damage in EDITS:
+        seal_shard(shard)
+        with pytest.raises(StoreError, match=r"shard-00001-of-00003\.h5: "):
+            manifest_of(tmp_path, sorted(tmp_path.glob("*.h5")))
 
 
 def offsets_of_structures(path: Path) -> dict[str, int]:
@@ -424,21 +407,14 @@ def test_hdf5_never_opens_damaged_bytes(
     shard.write_bytes(content)
     opened = []
     monkeypatch.setattr(h5py, "File", lambda path, *_, **__: opened.append(path))
-    with pytest.raises(StoreError, match=r"shard-00001-of-00003.h5: not the shard.*damaged.*run"):
-        FeatureStore(manifest)._open_shard(FeatureStore(manifest).shards[1]).__enter__()
-    for read in (read_header, lambda path: verify_shard(path, make_header(1))):
-        with pytest.raises(StoreError, match=r"shard-00001-of-00003.h5: .*differ.*SHA-256.*run"):
-            read(shard)
+    store = FeatureStore(manifest)
+    for read in (
+        lambda: store._open_shard(store.shards[1]).__enter__(),
+        lambda: read_header(shard),
+    ):
+        with pytest.raises(StoreError, match=r"shard-00001-of-00003.h5: .*damaged.*SHA-256.*run"):
+            read()
     assert not opened
-
-
-def test_a_shard_of_an_earlier_dpprobe_has_no_seal(tmp_path: Path) -> None:
-    path = write(tmp_path, make_header(shards=1))
-    path.write_bytes(path.read_bytes()[SEAL_BYTES:])
-    assert path.read_bytes().startswith(b"\x89HDF")
-    assert not is_sealed(path)
-    manifest_of(tmp_path, [path])
-    np.testing.assert_array_equal(FeatureStore(tmp_path / "manifest.json").read(), FEATURES)
 
 
 def test_bytes_are_compared_once_and_again_after_a_change(
@@ -477,22 +453,11 @@ def test_a_shard_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> Non
         list(blocks)
 
 
-def test_swapped_shards_are_refused(tmp_path: Path) -> None:
-    manifest = write_store(tmp_path)
-    one, two = tmp_path / "shard-00001-of-00003.h5", tmp_path / "shard-00002-of-00003.h5"
-    aside = one.rename(tmp_path / "aside")
-    two.rename(one)
-    aside.rename(two)
-    with pytest.raises(StoreError, match=r"shard-00001-of-00003.h5: .*holds rows 15\.\.23"):
-        read_all(manifest)
-
-
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda text: text.replace('"rows": 23', '"rows": 22'), "changed after it was written"),
-        (lambda text: text.replace('"start": 7', '"start": 8'), "changed after it was written"),
-        (lambda text: text[:-20], "cannot be read"),
+        (lambda text: text.replace('"start": 7', '"start": 8'), "changed"),
+        (lambda text: text[:-20], "read"),
         (lambda text: text.replace("dpprobe-manifest", "other"), "not a manifest"),
         (lambda text: text.replace('"format_version": 2', '"format_version": 1'), "version 1"),
     ],
@@ -536,42 +501,29 @@ def test_manifest_refuses_missing_and_doubled_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    "changed",
     [
-        ({"backbone_fingerprint": "x"}, "backbone_fingerprint is x instead of bbb"),
-        ({"weights_sha256": "x"}, "weights_sha256 is x instead of None"),
-        ({"dtype": "float16"}, "dtype is float16 instead of float32"),
-        ({"split": "test"}, "split is test instead of train"),
-        ({"rows": ROWS + 3}, "rows is 26 instead of 23"),
-        ({"class_names": ("a", "b")}, "class_names"),
-        ({"dataset_fingerprint": "old"}, "dataset_fingerprint is old"),
-        ({"preprocessing": {}}, "preprocessing"),
+        {"backbone_fingerprint": "x"}, {"weights_sha256": "x"}, {"dtype": "float16"},
+        {"split": "test"}, {"rows": ROWS + 3}, {"class_names": ("a", "b")},
+        {"dataset_fingerprint": "old"}, {"preprocessing": {}},
     ],
-)
-def test_manifest_refuses_shards_that_disagree(
-    tmp_path: Path, changed: dict[str, Any], message: str
-) -> None:
+    ids=lambda changed: next(iter(changed)),
+)  # fmt: skip
+def test_manifest_refuses_shards_that_disagree(tmp_path: Path, changed: dict[str, Any]) -> None:
     shards = [write(tmp_path, make_header(shard)) for shard in range(2)]
     header = make_header(2, **changed)
     stop = header.end_row - header.first_row
     path = tmp_path / "shard-00002-of-00003.h5"
     write_shard(path, header, RowColumns(LABELS[:stop], IDS[:stop]), FEATURES[:stop])
-    with pytest.raises(StoreError, match=f"shard-00002-of-00003.h5: {message}"):
+    with pytest.raises(StoreError, match=f"shard-00002-of-00003.h5: {next(iter(changed))} "):
         manifest_of(tmp_path, [*shards, path])
-
-
-def test_manifest_refuses_other_dimensions(tmp_path: Path) -> None:
-    shards = [write(tmp_path, make_header(shard)) for shard in range(2)]
-    shards.append(write(tmp_path, make_header(2), features=FEATURES[:, :3]))
-    with pytest.raises(StoreError, match="shard-00002.*features of length 3"):
-        manifest_of(tmp_path, shards)
 
 
 def test_manifest_refuses_shards_of_an_older_dataset(tmp_path: Path) -> None:
     shards = [write(tmp_path, make_header(shard)) for shard in range(SHARDS)]
     with pytest.raises(StoreError, match="shard-00000.*dataset_fingerprint"):
         manifest_of(tmp_path, shards, dataset_fingerprint="new")
-    with pytest.raises(StoreError, match="shard-00000.*rows is 23 instead of 24"):
+    with pytest.raises(StoreError, match=r"shard-00000.*rows .*23.*24"):
         manifest_of(tmp_path, shards, rows=24)
 
 
@@ -628,16 +580,6 @@ def test_content_hash_depends_on_rows_alone(cuts: list[int], row: int) -> None:
     assert digests([0, ROWS], changed)["rows_sha256"] != whole["rows_sha256"]
 
 
-def test_manifest_refuses_shards_of_other_groups(tmp_path: Path) -> None:
-    shards = [write(tmp_path, make_header(shard)) for shard in range(2)]
-    header = make_header(2)
-    path = tmp_path / "shard-00002-of-00003.h5"
-    rows = slice(header.first_row, header.end_row)
-    write_shard(path, header, RowColumns(LABELS[rows], IDS[rows]), FEATURES[rows])
-    with pytest.raises(StoreError, match="shard-00002-of-00003.h5: groups"):
-        manifest_of(tmp_path, [*shards, path])
-
-
 def test_architecture_and_tag_reach_the_reader(tmp_path: Path) -> None:
     tagged = write_store(tmp_path / "a", architecture="resnet50", pretrained_tag="a1_in1k")
     features = FeatureStore(tagged)
@@ -681,7 +623,7 @@ def test_layers_and_accepted_labels_round_trip(tmp_path: Path, dtype: str, shard
         parts = [part for _, part in features.read_blocks(4, layer=name)]
         np.testing.assert_array_equal(np.concatenate(parts), expected)
     np.testing.assert_array_equal(features.read(), FEATURES.astype(dtype).astype(np.float32))
-    with pytest.raises(StoreError, match=r"no features of layer 3, only of 10, 2; add 3"):
+    with pytest.raises(StoreError, match="layer 3"):
         features.read(layer="3")
     with h5py.File(paths[0]) as file:
         assert file["layers/10"].dtype == dtype
@@ -692,7 +634,7 @@ def test_layers_and_accepted_labels_round_trip(tmp_path: Path, dtype: str, shard
 def test_a_store_without_them_says_so(tmp_path: Path) -> None:
     features = FeatureStore(write_store(tmp_path))
     assert (features.layers, features.accepted) == ({}, None)
-    with pytest.raises(StoreError, match="no features of layer 2, only of none"):
+    with pytest.raises(StoreError, match="layer 2"):
         next(features.read_blocks(4, layer="2"))
 
 
@@ -717,75 +659,6 @@ def test_layers_and_accepted_labels_are_content_where_there_are_any(tmp_path: Pa
     assert len(fingerprints) == len(variants) + 1
 
 
-def edit_layer(path: Path) -> None:
-    """Changes a value through HDF5, so that its checksum fits, and the hash beside it."""
-    with h5py.File(path, "r+") as file:
-        file["layers/2"][0, 0] += 1
-        digests = json.loads(file.attrs["layers_sha256"])
-        digests["2"] = hashlib.sha256(file["layers/2"][...].data).hexdigest()
-        file.attrs["layers_sha256"] = json.dumps(digests)
-
-
-def edit_layer_alone(path: Path) -> None:
-    with h5py.File(path, "r+") as file:
-        file["layers/2"][0, 0] += 1
-
-
-def flip_byte_of_a_layer(path: Path) -> None:
-    with h5py.File(path) as file:
-        offset = file["layers/2"].id.get_chunk_info(0).byte_offset
-    content = bytearray(path.read_bytes())
-    content[offset + 7] ^= 1
-    path.write_bytes(content)
-
-
-def remove_layer(path: Path) -> None:
-    with h5py.File(path, "r+") as file:
-        del file["layers/2"]
-
-
-def edit_accepted(path: Path) -> None:
-    with h5py.File(path, "r+") as file:
-        file["accepted"][1] = b"[0]"
-
-
-def remove_accepted(path: Path) -> None:
-    with h5py.File(path, "r+") as file:
-        del file["accepted"]
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [edit_layer, edit_layer_alone, flip_byte_of_a_layer, remove_layer, edit_accepted,
-     remove_accepted],
-    ids=lambda damage: damage.__name__,
-)  # fmt: skip
-def test_damaged_layers_and_accepted_labels_are_refused(
-    tmp_path: Path, damage: Callable[[Path], None]
-) -> None:
-    paths = [
-        write(tmp_path, make_header(shard), layers=LAYERS, accepted=ACCEPTED)
-        for shard in range(SHARDS)
-    ]
-    manifest_of(tmp_path, paths)
-
-    def read(layer: str) -> None:
-        features = FeatureStore(tmp_path / "manifest.json")
-        assert features.accepted == ACCEPTED
-        features.read(layer=layer)
-
-    read("2")
-    damage(paths[1])
-    with pytest.raises(StoreError, match=r"shard-00001-of-00003\.h5: ") as error:
-        read("2")
-    assert "\n" not in str(error.value)
-    if damage is not edit_layer:  # whose own hash was edited too: the manifest knows
-        if damage is not flip_byte_of_a_layer:
-            seal_shard(paths[1])  # edited by hand: the hashes inside differ
-        with pytest.raises(StoreError, match=r"shard-00001-of-00003\.h5: "):
-            verify_shard(paths[1], make_header(1))
-
-
 def test_blocks_of_different_layers_are_refused(tmp_path: Path) -> None:
     def two_blocks() -> None:
         with open_shard(
@@ -794,31 +667,33 @@ def test_blocks_of_different_layers_are_refused(tmp_path: Path) -> None:
             writer.append_block(FEATURES[:3], layers={"2": FEATURES[:3]})
             writer.append_block(FEATURES[3:])
 
-    with pytest.raises(StoreError, match=r"layers \(none\) after 2"):
+    with pytest.raises(StoreError, match="layers"):
         two_blocks()
     short = {"2": FEATURES[:-1]}
-    with pytest.raises(StoreError, match="22 rows were given where 23"):
+    with pytest.raises(StoreError, match="22 rows"):
         write(tmp_path, make_header(shards=1), layers=short)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("second", "message"),
+    ("key", "second"),
     [
-        ({"layers": {"2": FEATURES}}, "layers is"),
-        ({"layers": {**LAYERS, "10": FEATURES}}, "layers is"),
-        ({"layers": None}, "layers is"),
-        ({"layers": LAYERS, "accepted": ACCEPTED}, "accepted is True instead of None"),
+        ("length 3", {"layers": LAYERS, "features": FEATURES[:, :3]}),
+        ("groups", {"layers": LAYERS, "groups": {}}),
+        ("layers", {"layers": {"2": FEATURES}}),
+        ("layers", {"layers": {**LAYERS, "10": FEATURES}}),
+        ("layers", {"layers": None}),
+        ("accepted", {"layers": LAYERS, "accepted": ACCEPTED}),
     ],
 )
 def test_manifest_refuses_shards_of_other_columns(
-    tmp_path: Path, second: dict[str, Any], message: str
+    tmp_path: Path, key: str, second: dict[str, Any]
 ) -> None:
     shards = [
         write(tmp_path, make_header(0, shards=2), layers=LAYERS),
         write(tmp_path, make_header(1, shards=2), **second),
     ]
-    with pytest.raises(StoreError, match=f"shard-00001-of-00002.h5: {message}"):
+    with pytest.raises(StoreError, match=f"shard-00001-of-00002.h5: .*{key}"):
         manifest_of(tmp_path, shards)
 
 
@@ -833,7 +708,7 @@ def test_a_machine_that_computes_something_else_is_refused(tmp_path: Path) -> No
         write(tmp_path, make_header(1), probe=probe_of(1)),
         write(tmp_path, make_header(2), probe=probe_of(1.1, digest="b")),
     ]
-    with pytest.raises(StoreError, match=r"shard-00002-of-00003\.h5: .*norm 7.15 instead of 6.5"):
+    with pytest.raises(StoreError, match=r"shard-00002-of-00003\.h5: .*7\.15"):
         manifest_of(tmp_path, shards)
     assert not (tmp_path / "manifest.json").exists()
 

@@ -26,6 +26,7 @@ from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy import gradient_noise as noise_module
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.releases import Releases
+from dpprobe.privacy.target import Target
 from tests.support.tiny_networks import CPU, SEED, flat, network_options, plan_of
 
 DIMENSION, CLASSES, ROWS = 7, 3, 60
@@ -154,12 +155,7 @@ def test_the_probe_has_its_share_of_a_calibrated_budget(tmp_path: Path) -> None:
     """Full batches: mu^2 adds up, and the probe's part of it is its share."""
     options = probed()
     plan = calibrate(
-        options.list_mechanisms(ROWS),
-        n=ROWS,
-        epsilon=1.0,
-        delta=1e-3,
-        accountant="pld",
-        cache=tmp_path,
+        options.list_mechanisms(ROWS), Target(n=ROWS, epsilon=1.0, delta=1e-3), cache=tmp_path
     )
     parts = {item.name: item.count / item.noise_multiplier**2 for item in plan.mechanisms}
     assert set(parts) == {"probe gradients", "gradients"}

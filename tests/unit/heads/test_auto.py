@@ -22,6 +22,7 @@ from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.entropy import SystemEntropy
+from dpprobe.privacy.target import Target
 from dpprobe.study.study_file import load_study
 
 AUTO = {"head": "auto"}
@@ -53,14 +54,13 @@ def test_the_rule_chooses_a_head_that_fits_whatever_the_facts(facts: DataFacts) 
     assert auto_rule.choose_head(facts) == auto_rule.choose_head(facts)
     options = auto.Options().resolve_choice(facts)
     assert options.rule == auto_rule.RULE
-    assert not options.is_undecided
-    assert options.trained_options.private
+    assert not auto.is_undecided(options)
+    assert auto.trained_head(options).private
     assert options.multi_label or not facts.multi_label
     assert options.link_on(facts.multi_label) in ("softmax", "sigmoid", "none")
     assert not options.input_files()
     assert options.counted_classes is None
     assert options.private_choices is None
-    assert options.audit_fault is None
     assert options.priced_selection(facts.n) is None
     mechanisms = options.list_mechanisms(facts.n)
     assert mechanisms
@@ -71,7 +71,7 @@ def test_the_rule_chooses_a_head_that_fits_whatever_the_facts(facts: DataFacts) 
         assert 0 < item.sample_rate <= 1
     read = method_options(options.model_dump(mode="json"))
     assert read == options
-    released = options.for_release()
+    released = auto.Options().resolve_choice(facts, exact=True)
     assert released.is_exact
     assert released.engine_limits is None
     assert released.list_mechanisms(facts.n) == mechanisms
@@ -118,7 +118,7 @@ def test_rule_1_is_the_table_of_its_card(
 
 def test_a_study_s_auto_is_undecided_and_says_so_where_something_needs_the_head() -> None:
     method = method_options(AUTO)
-    assert method.is_undecided
+    assert auto.is_undecided(method)
     assert method.private
     assert method.is_exact
     assert method.multi_label
@@ -128,9 +128,9 @@ def test_a_study_s_auto_is_undecided_and_says_so_where_something_needs_the_head(
         lambda: method.priced_selection(100),
         lambda: method.link,
         lambda: method.engine_limits,
-        lambda: method.trained_options,
+        lambda: auto.trained_head(method),
     ):
-        with pytest.raises(ConfigError, match="the choice needs the features"):
+        with pytest.raises(ConfigError, match="head auto"):
             read()
 
 
@@ -143,7 +143,7 @@ SHARE = {"class_priors": "released", "prior_share": 0.02}
 def test_balanced_is_the_same_choice_and_a_release_of_the_frequencies(facts: DataFacts) -> None:
     method = method_options(BALANCED)
     if facts.multi_label:
-        with pytest.raises(ConfigError, match="balanced needs one label per row, but these rows"):
+        with pytest.raises(ConfigError, match="balanced"):
             method.resolve_choice(facts)
         return
     options, plain = method.resolve_choice(facts), method_options(AUTO).resolve_choice(facts)
@@ -155,33 +155,32 @@ def test_balanced_is_the_same_choice_and_a_release_of_the_frequencies(facts: Dat
     assert counts.name == "class_counts"
     assert tuple(rest) == plain.list_mechanisms(facts.n)
     assert method_options(options.model_dump(mode="json")) == options
-    released = options.for_release()
+    released = method.resolve_choice(facts, exact=True)
     assert released.is_exact
     assert released.releases_priors
     assert released.model_dump()["balanced"] is True
-    assert options.chosen_from(facts) == (plain.chosen_from(facts) or {}) | {"balanced": True}
+    said, plainly = (auto.describe_choice(each, facts) or {} for each in (options, plain))
+    assert said == plainly | {"balanced": True}
 
 
 def test_balanced_is_asked_for_and_by_default_is_not() -> None:
-    assert method_options(BALANCED).asked_options() == method_options(AUTO).asked_options() | {
-        "balanced": True
-    }
     off = method_options(AUTO | {"balanced": False})
     assert off == method_options(AUTO)
-    assert off.asked_options() == {"head": "auto", "normalize": "none", "rule": 1, "chosen": None}
+    asked = {"head": "auto", "normalize": "none", "rule": 1, "chosen": None}
+    assert auto.asked_options(off) == asked
+    assert auto.asked_options(method_options(BALANCED)) == asked | {"balanced": True}
     assert not method_options(AUTO).resolve_choice(SMALL).releases_priors
     assert method_options(BALANCED).resolve_choice(SMALL).class_fault(3, multi_label=False) is None
-    assert load_study({**STUDY, "methods": {"auto": BALANCED}}).methods["auto"].is_undecided
+    assert auto.is_undecided(load_study({**STUDY, "methods": {"auto": BALANCED}}).methods["auto"])
 
 
 def test_other_heads_are_what_they_are() -> None:
     method = method_options({"head": "sgd"})
-    assert not method.is_undecided
-    assert method.resolve_choice(SMALL) is method
-    assert method.trained_options is method
-    assert method.for_release() is method
-    assert method.chosen_from(SMALL) is None
-    assert method.asked_options() == method.model_dump(mode="json")
+    assert not auto.is_undecided(method)
+    assert method.resolve_choice(SMALL, exact=True) is method
+    assert auto.trained_head(method) is method
+    assert auto.describe_choice(method, SMALL) is None
+    assert auto.asked_options(method) == method.model_dump(mode="json")
 
 
 def test_the_record_reads_as_what_was_chosen() -> None:
@@ -192,7 +191,7 @@ def test_the_record_reads_as_what_was_chosen() -> None:
     assert values["chosen"] == chosen.model_dump(mode="json")
     assert values["normalize"] == values["chosen"]["normalize"]
     assert options.resolve_choice(SMALL) is options, "what is chosen stays"
-    said = options.chosen_from(LARGE)
+    said = auto.describe_choice(options, LARGE)
     assert said is not None
     assert said["rule"] == f"auto rule {auto_rule.RULE}"
     assert (said["head"], said["n"], said["dimension"]) == (chosen.head, 50_000, 1280)
@@ -207,11 +206,11 @@ def test_a_new_rule_is_another_request_and_another_identity(
 ) -> None:
     before = method_options(AUTO)
     old = before.resolve_choice(SMALL)
-    asked, identity = before.asked_options(), old.identity_options()
+    asked, identity = auto.asked_options(before), old.identity_options()
     monkeypatch.setattr(auto, "RULE", auto_rule.RULE + 1)
-    assert before.asked_options() != asked
+    assert auto.asked_options(before) != asked
     assert before.resolve_choice(SMALL).identity_options() != identity
-    with pytest.raises(ConfigError, match="this dpprobe has rule"):
+    with pytest.raises(ConfigError, match="head auto"):
         method_options(asked).resolve_choice(SMALL)
 
 
@@ -227,9 +226,10 @@ def rows(multi_label: bool = False, units: Units | None = None) -> TrainingSet:
 
 def plan_of(method: Any, facts: DataFacts, cache: Path) -> Any:
     return calibrate(
-        method.list_mechanisms(facts.n), n=facts.n, epsilon=facts.epsilon, delta=facts.delta,
-        accountant="pld", cache=cache, unit=facts.unit,
-    )  # fmt: skip
+        method.list_mechanisms(facts.n),
+        Target(n=facts.n, unit=facts.unit, epsilon=facts.epsilon, delta=facts.delta),
+        cache=cache,
+    )
 
 
 # Both sides of the rule's thresholds, and without noise.
@@ -264,8 +264,8 @@ def test_a_release_of_a_first_order_choice_is_exact(
     monkeypatch.setattr(auto, "choose_head", lambda _: {"head": "momentum", "steps": 3})
     method = method_options(AUTO).resolve_choice(SMALL)
     assert not method.is_exact
-    released = method.for_release()
-    assert released.trained_options.model_dump()["engine"] == "exact"
+    released = method_options(AUTO).resolve_choice(SMALL, exact=True)
+    assert auto.trained_head(released).model_dump()["engine"] == "exact"
     plan = plan_of(method, SMALL, tmp_path)
     check_plan(released, plan)
     heads = fit_heads(released, rows(), plan, [0], entropy=SystemEntropy())

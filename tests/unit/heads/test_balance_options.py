@@ -13,7 +13,6 @@ import torch
 from dpprobe.errors import PrivacyError
 from dpprobe.heads.balance import (
     CLASS_COUNTS,
-    DEFAULT_PRIOR_SHARE,
     BalanceOptions,
     count_classes,
     log_shifts,
@@ -26,9 +25,9 @@ from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy import accountants
 from dpprobe.privacy.calibration import calibrate
-from dpprobe.privacy.entropy import SystemEntropy
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Observer, Releases
+from dpprobe.privacy.target import Target
 from tests.support.second_order_data import classes_of, plan_of, rows_of
 
 HEADS: dict[str, dict[str, Any]] = {
@@ -159,12 +158,7 @@ def test_the_counts_are_priced(name: str, tmp_path: Path) -> None:
     """The plan with its counts costs what is promised; the rest of it alone costs less."""
     method = options(name, prior_share=0.2)
     plan = calibrate(
-        method.list_mechanisms(ROWS),
-        n=ROWS,
-        epsilon=1.0,
-        delta=1e-4,
-        accountant="pld",
-        cache=tmp_path,
+        method.list_mechanisms(ROWS), Target(n=ROWS, epsilon=1.0, delta=1e-4), cache=tmp_path
     )
     assert 0.99 <= accountants.compute_epsilon(plan.mechanisms, 1e-4, "pld") <= 1.0
     others = [item for item in plan.mechanisms if item.name != CLASS_COUNTS]
@@ -214,36 +208,6 @@ def test_without_noise_it_is_the_exact_frequencies(name: str) -> None:
     np.testing.assert_allclose(released.priors[1], np.array([30, 20, 9, 1]) / 60, rtol=1e-6)
 
 
-def test_the_history_is_of_the_head_that_leaves() -> None:
-    features, _ = classes_of(ROWS)
-    data = TrainingSet(features, LABELS, CLASSES)
-    method = options("momentum", normalize="l2")
-    seen: list[torch.Tensor] = []
-    fitted = fit_heads(
-        method, data, plan_of(method, ROWS, 0.5), [1, 2],
-        record=lambda _step, weights, _transform: seen.append(weights.clone()),
-    )  # fmt: skip
-    np.testing.assert_allclose(seen[-1].numpy(), fitted.weights, rtol=1e-6)
-
-
-def test_a_release_counts_exactly(tmp_path: Path) -> None:
-    features, _ = classes_of(ROWS)
-    method = options("momentum, exact")
-    plan = calibrate(
-        method.list_mechanisms(ROWS),
-        n=ROWS,
-        epsilon=2.0,
-        delta=1e-4,
-        accountant="pld",
-        cache=tmp_path,
-    )
-    data = TrainingSet(features, LABELS, CLASSES)
-    assert method.is_exact
-    heads = fit_heads(method, data, plan, [0], entropy=SystemEntropy())
-    assert heads.priors is not None
-    assert np.isfinite(heads.weights).all()
-
-
 def test_a_class_that_nobody_has_and_a_tiny_epsilon_give_finite_shifts(tmp_path: Path) -> None:
     features, _ = classes_of(ROWS)
     data = TrainingSet(features, LABELS.clamp(max=2), CLASSES)
@@ -252,12 +216,7 @@ def test_a_class_that_nobody_has_and_a_tiny_epsilon_give_finite_shifts(tmp_path:
     assert without is not None
     assert without[0, 3] == pytest.approx(1 / 61), "as if it had one row"
     plan = calibrate(
-        method.list_mechanisms(ROWS),
-        n=ROWS,
-        epsilon=0.01,
-        delta=1e-6,
-        accountant="pld",
-        cache=tmp_path,
+        method.list_mechanisms(ROWS), Target(n=ROWS, epsilon=0.01, delta=1e-6), cache=tmp_path
     )
     heads = fit_heads(method, data, plan, range(20))
     assert heads.priors is not None
@@ -287,14 +246,3 @@ def test_rows_of_several_labels_are_refused() -> None:
     assert fault is not None
     assert "one label" in fault
     assert options("momentum").class_fault(30, multi_label=False) is None
-
-
-@pytest.mark.parametrize("name", HEADS)
-def test_what_is_written_reads_again_and_is_as_before_without(name: str) -> None:
-    written = options(name).model_dump(mode="json")
-    assert written["class_priors"] == "released"
-    assert written["prior_share"] == DEFAULT_PRIOR_SHARE
-    assert method_options(written) == options(name)
-    assert options(name).counted_classes is None
-    plain = method_options(HEADS[name]).model_dump(mode="json")
-    assert not {"class_priors", "prior_share"} & set(plain)

@@ -16,6 +16,7 @@ from dpprobe.heads.registry import HEADS, method_options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.grid import GridSum
+from dpprobe.privacy.target import Target
 
 
 @pytest.mark.parametrize("head", sorted(SECOND_ORDER))
@@ -59,10 +60,7 @@ def test_heads_that_sum_outer_products_are_the_listed_ones(
     rows = torch.randn(30, 5, generator=torch.Generator().manual_seed(0))
     plan = calibrate(
         options.list_mechanisms(30),
-        n=30,
-        epsilon=1.0 if options.private else float("inf"),
-        delta=1e-3,
-        accountant="pld",
+        Target(n=30, epsilon=1.0 if options.private else float("inf"), delta=1e-3),
         cache=tmp_path,
     )
     data = TrainingSet(rows, torch.arange(30) % 2, 2)

@@ -22,6 +22,7 @@ from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.options import options_class
 from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.target import Target
 from tests.support.feature_stores import write_store
 from tests.support.second_order_data import (
     Stream,
@@ -31,10 +32,6 @@ from tests.support.second_order_data import (
     plan_of,
     with_unusable,
 )
-
-
-def test_is_registered() -> None:
-    assert options_class(HEADS, "feature_covariance") is Options
 
 
 def test_without_noise_many_steps_are_scikit_learns_logistic_regression() -> None:
@@ -215,10 +212,10 @@ def test_defaults_beat_chance_wherever_classes_can_be_seen(head: str, tmp_path: 
     data = TrainingSet(features, labels, 5)
     for epsilon, floor in floors.items():
         plan = calibrate(
-            options.list_mechanisms(20_000), n=20_000, epsilon=epsilon, delta=1e-5,
-            accountant="pld",
+            options.list_mechanisms(20_000),
+            Target(n=20_000, epsilon=epsilon, delta=1e-5),
             cache=tmp_path,
-        )  # fmt: skip
+        )
         fitted = fit_heads(options, data, plan, (1, 2))
         assert accuracy(fitted, features[:4000], labels[:4000]) > floor, epsilon
     assert math.isfinite(float(np.abs(fitted.weights).max()))

@@ -229,25 +229,6 @@ def test_the_weights_are_the_start_less_the_planned_noise(batch_size: Any, devic
     assert relative(actual, wanted) < 1e-6
 
 
-@pytest.mark.parametrize("batch_size", [2, "full"])
-def test_pooled_noise_is_right_to_half_a_per_cent(batch_size: Any) -> None:
-    data = dead_rows(4, 1999, 250)
-    options = Options(batch_size=batch_size, steps=3, init="zero", learning_rate=0.3)
-    actual = fit_heads(options, data, plan_for(options, 4, noise=1.7), [*SEEDS, 4, 5]).weights
-    expected = 4 if batch_size == "full" else 2
-    variance = 3 * (0.3 / expected * 1.7 * 1.2) ** 2
-    # 2.5 million numbers: 5.6 standard errors.
-    assert np.mean(np.square(actual, dtype=np.float64)) == pytest.approx(variance, rel=0.005)
-
-
-def test_adam_s_first_step_sees_the_noisy_mean() -> None:
-    """From zero it is the sign of every number of it."""
-    options = Adam(batch_size="full", steps=1, learning_rate=0.25)
-    actual = fit_heads(options, dead_rows(9, 19, 3), plan_for(options, 9, noise=2.0), SEEDS).weights
-    drawn = GaussianNoise(SEEDS, 60, torch.device("cpu")).draw_steps(1, 1.0).numpy()
-    np.testing.assert_allclose(actual.reshape(3, 60), -0.25 * np.sign(drawn[:, 0]), rtol=1e-4)
-
-
 @pytest.mark.parametrize("seeds", [1, 7])
 @pytest.mark.parametrize("batch_size", [5, "full"])
 def test_blocks_do_not_depend_on_how_many_seeds_train(

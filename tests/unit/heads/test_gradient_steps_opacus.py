@@ -11,13 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from dpprobe.errors import PrivacyError
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.sgd import Options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.randomness import cell_seed
-from tests.support import opacus_engine
 from tests.support.linear_heads import plan_for
 from tests.support.opacus_engine import through_opacus
 from tests.support.plain_heads import Adam, Momentum
@@ -115,56 +113,3 @@ def test_noisy_heads_have_the_same_law() -> None:
     assert np.abs(np.log(ratio)).max() < 4.5 * (1 / 200) ** 0.5
     np.testing.assert_allclose(np.corrcoef(fast.T), np.corrcoef(other.T), atol=0.4)
     assert not np.allclose(fast, other, atol=1e-3)
-
-
-@pytest.mark.parametrize("batch_size", [2, "full"])
-def test_noise_has_the_planned_size(batch_size: Any) -> None:
-    """Dead rows leave the noise alone: 150,000 numbers pin its deviation to one per cent."""
-    data = TrainingSet(torch.full((4, 499), math.inf), torch.zeros(4).long(), 100)
-    settings: dict[str, Any] = {
-        "steps": 2,
-        "init": "zero",
-        "learning_rate": 0.3,
-        "opacus": True,
-    }
-    actual = fit(data, [1, 2, 3], 1.7, batch_size=batch_size, max_grad_norm=2.0, **settings).weights
-    expected = 4 if batch_size == "full" else 2
-    deviation = 2**0.5 * 0.3 / expected * 1.7 * 2.0
-    assert actual.astype(np.float64).std() == pytest.approx(deviation, rel=0.01)
-    assert np.abs(np.corrcoef(actual.reshape(3, -1)) - np.eye(3)).max() < 5 / 50_000**0.5
-
-
-def test_rows_that_are_not_finite_contribute_nothing() -> None:
-    features = torch.full((30, 3), math.nan)
-    data = TrainingSet(features, torch.zeros(30).long(), 2)
-    actual = fit(data, [1], 1e-9, batch_size=10, steps=5, init="zero", opacus=True)
-    assert np.abs(actual.weights).max() < 1e-7
-
-
-def test_logits_that_overflow_contribute_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = TrainingSet(torch.full((30, 3), 1e17), torch.zeros(30).long(), 2)
-    start = torch.full((1, 2, 4), 1e30)
-    monkeypatch.setattr(opacus_engine, "initial_weights", lambda *_: start.clone())
-    actual = fit(data, [1], 1e-9, batch_size=10, steps=5, opacus=True)
-    np.testing.assert_array_equal(actual.weights, start.numpy())
-
-
-def test_steps_taken_are_the_steps_priced(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = training_set(60, 5, 3)
-    monkeypatch.setattr(opacus_engine, "record_steps", lambda _: [4, 9])
-    with pytest.raises(PrivacyError, match="9 noisy releases were made, but epsilon covers 10"):
-        fit(data, [1], 1.0, batch_size=6, steps=10, opacus=True)
-
-
-def test_both_engines_record_alike() -> None:
-    data = training_set(60, 5, 3)
-    rows = []
-    options = Options(batch_size=6, steps=12)
-    plan = plan_for(options, 60, 0.0, math.inf)
-    for engine in (nullcontext(), through_opacus()):
-        with engine:
-            actual = fit_heads(options, data, plan, [1, 2], record=lambda *_: None)
-        rows.append(actual.history)
-    for first, second in zip(*rows, strict=True):
-        assert (first["seed_index"], first["step"]) == (second["seed_index"], second["step"])
-        assert first["train_loss"] == pytest.approx(second["train_loss"], rel=1e-4)

@@ -26,6 +26,7 @@ from dpprobe.heads.sgd import Options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.randomness import cell_seed
+from dpprobe.privacy.target import Target
 from tests.support.linear_heads import rows_of, training_set
 from tests.unit.analyses.tsne.test_measure import write_store
 from tests.unit.analyses.zero_shot.test_measure import write_text
@@ -55,9 +56,10 @@ def space() -> dict[str, np.ndarray]:
 def _accuracy(space: dict[str, np.ndarray], folder: Path, epsilon: float, **changes: Any) -> float:
     method = method_options(START | changes)
     plan = calibrate(
-        method.list_mechanisms(ROWS), n=ROWS, epsilon=epsilon, delta=1e-5, accountant="pld",
+        method.list_mechanisms(ROWS),
+        Target(n=ROWS, epsilon=epsilon, delta=1e-5),
         cache=folder / "cache",
-    )  # fmt: skip
+    )
     train = TrainingSet(
         torch.from_numpy(space["features"][:ROWS].copy()),
         torch.from_numpy(space["labels"][:ROWS]),

@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from dpprobe.errors import PrivacyError
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.least_squares import GRAM, TARGETS, Options, regression_targets
-from dpprobe.heads.registry import HEADS
 from dpprobe.heads.second_order import Design, cross_moment
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.options import options_class
 from tests.support.second_order_data import (
     SEEDS,
     Stream,
@@ -27,10 +25,6 @@ from tests.support.second_order_data import (
     rows_of,
     with_unusable,
 )
-
-
-def test_is_registered() -> None:
-    assert options_class(HEADS, "least_squares") is Options
 
 
 def test_without_noise_it_is_numpys() -> None:

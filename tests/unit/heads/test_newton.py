@@ -16,7 +16,6 @@ from dpprobe.heads import second_order
 from dpprobe.heads.clipped_row_options import GRADIENTS
 from dpprobe.heads.newton import HESSIANS, Options
 from dpprobe.heads.preconditioned_descent import Descent
-from dpprobe.heads.registry import HEADS
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.second_order import (
     Design,
@@ -25,7 +24,6 @@ from dpprobe.heads.second_order import (
     second_moment,
     sum_gradients,
 )
-from dpprobe.options import options_class
 from dpprobe.privacy.releases import Releases
 from tests.support.second_order_data import Stream, classes_of, fit, plan_of, rows_of, with_unusable
 
@@ -52,10 +50,6 @@ def neighbours(row: list[float], label: int) -> list[tuple[torch.Tensor, torch.T
 
 def moment(design: Design, weights: torch.Tensor) -> torch.Tensor:
     return second_moment(design, lambda piece, _: weights[piece.start : piece.stop]).values
-
-
-def test_is_registered() -> None:
-    assert options_class(HEADS, "newton") is Options
 
 
 @settings(max_examples=60, deadline=None)

@@ -9,9 +9,7 @@ import pytest
 import torch
 
 from dpprobe.heads.prototypes import CLASS_SUMS, Options
-from dpprobe.heads.registry import HEADS
 from dpprobe.heads.scoring import score_rows
-from dpprobe.options import options_class
 from tests.support.second_order_data import (
     Stream,
     accuracy,
@@ -20,10 +18,6 @@ from tests.support.second_order_data import (
     plan_of,
     with_unusable,
 )
-
-
-def test_is_registered() -> None:
-    assert options_class(HEADS, "prototypes") is Options
 
 
 def test_without_noise_it_is_the_nearest_class_sum() -> None:

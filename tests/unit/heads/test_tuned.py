@@ -91,14 +91,6 @@ def test_options_are_the_same_after_writing() -> None:
     assert method.priced_selection(N) == Selection(mean=10, repeated=("score", "gradients"))
 
 
-def test_identities_keep_the_only_distribution_of_the_number_of_trials() -> None:
-    identity = tuned().identity_options()
-    assert (identity["distribution"], identity["shape"]) == ("geometric", None)
-    for option in ({"distribution": "poisson"}, {"shape": 1.0}):
-        with pytest.raises(ConfigError, match=next(iter(option))):
-            tuned(**option)
-
-
 def test_the_budget_is_split_between_normalisation_score_and_base() -> None:
     base = {**BASE, "normalize": {"kind": "centred", "share": 0.1}}
     method = tuned(base=base, score_share=0.2)

@@ -340,17 +340,6 @@ def test_all_heads_of_a_selection_together() -> None:
     assert alone < accountants.price_together(sampled, DELTA, 3, kind) < 3 * alone
 
 
-def test_other_numbers_of_runs_of_old_ledgers_are_priced_by_renyi_divergences() -> None:
-    one, poisson = [gaussians(4.0)], Selection(mean=5, shape=math.inf, repeated=("g",))
-    by_rdp = accountants.compute_epsilon(one, DELTA, "rdp", selection=poisson)
-    assert accountants.compute_epsilon(one, DELTA, "pld", selection=poisson) == by_rdp
-    assert by_rdp > accountants.compute_epsilon(one, DELTA, "pld", selection=best_of(5))
-    with pytest.raises(PrivacyError, match="only accountant 'rdp' prices a Poisson number"):
-        accountants.price_together(one, DELTA, 3, poisson)
-    with pytest.raises(PrivacyError, match="only accountant 'rdp' prices a Poisson number"):
-        accountants.group_epsilon([gaussians(1.0, 0.02, 20)], DELTA, 2, selection=poisson)
-
-
 def test_checks_of_a_selection() -> None:
     answers, notes = accountants.check_epsilons([gaussians(4.0)], DELTA, "pld", best_of(5))
     pld, rdp, prv = answers.values()
@@ -375,12 +364,8 @@ def test_a_convex_minorant() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad",
-    [
-        {"mean": 1.0}, {"mean": 1001}, {"mean": math.nan}, {"shape": -0.5}, {"shape": 101},
-        {"shape": math.nan}, {"repeated": ()},
-    ],
-)  # fmt: skip
+    "bad", [{"mean": 1.0}, {"mean": 1001}, {"mean": math.nan}, {"repeated": ()}]
+)
 def test_selections_that_cannot_be_priced_are_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(PrivacyError, match="selection: "):
-        Selection(**{"mean": 5.0, "shape": 1.0, "repeated": ("g",), **bad})
+        Selection(**{"mean": 5.0, "repeated": ("g",), **bad})

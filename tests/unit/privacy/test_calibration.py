@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 from dataclasses import replace
 from functools import partial
@@ -17,9 +16,9 @@ from hypothesis import strategies as st
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy import accountants, calibration
 from dpprobe.privacy.calibration import calibrate, find_factor
-from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON
+from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON, round_up
 from dpprobe.privacy.plan import Mechanism, Plan, Selection
-from dpprobe.progress import report_wait
+from dpprobe.privacy.target import Target
 from tests.support.mechanisms import RATE, STEPS, best_of, gaussians, mixed
 
 
@@ -34,14 +33,19 @@ def solve(
     accountant: str = "pld",
     selection: Selection | None = None,
 ) -> Plan:
-    return calibrate(
-        mechanisms, n=1437, epsilon=epsilon, delta=1e-5, accountant=accountant, cache=cache,
-        selection=selection,
-    )  # fmt: skip
+    target = aim(epsilon, accountant=accountant)
+    return calibrate(mechanisms, target, cache=cache, selection=selection)
 
 
-def answer_path(cache: Path, mechanisms: list[Mechanism], *target: Any) -> Path:
-    return calibration._answer_path(cache, calibration._collect_inputs(mechanisms, *target))
+def aim(epsilon: float = 1.0, delta: float = 1e-5, **values: Any) -> Target:
+    return Target(n=1437, epsilon=epsilon, delta=delta, **values)
+
+
+def answer_path(
+    cache: Path, mechanisms: list[Mechanism], target: Target, selection: Selection | None = None
+) -> Path:
+    inputs = calibration._collect_inputs(mechanisms, target, selection)
+    return calibration._answer_path(cache, inputs)
 
 
 @pytest.fixture(autouse=True)
@@ -62,9 +66,7 @@ def test_checks_are_added_to_an_answer_without_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts = [relative(64 / 1437, 50)]
-    find = partial(
-        calibrate, parts, n=1437, epsilon=1.0, delta=1e-5, accountant="pld", cache=tmp_path
-    )
+    find = partial(calibrate, parts, aim(), cache=tmp_path)
     unchecked = find(checked=False)
     assert not unchecked.checks
 
@@ -78,28 +80,10 @@ def test_checks_are_added_to_an_answer_without_them(
     assert plan == replace(unchecked, checks=plan.checks)
     assert find(checked=False) == plan, "what is known is not left out"
     monkeypatch.undo()
-    file = answer_path(tmp_path, parts, 1.0, 1e-5, "pld", None)
+    file = answer_path(tmp_path, parts, aim())
     assert file.is_file(), "as of an answer that was found with its checks"
-    assert (
-        calibrate(parts, n=1437, epsilon=1.0, delta=1e-5, accountant="pld", cache=tmp_path / "anew")
-        == plan
-    )
+    assert calibrate(parts, aim(), cache=tmp_path / "anew") == plan
     assert (tmp_path / "anew" / file.name).read_bytes() == file.read_bytes()
-
-
-def test_a_search_says_how_far_it_is(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    caplog.set_level(logging.INFO, logger="dpprobe")
-    monkeypatch.setattr(calibration, "report_wait", partial(report_wait, first=0.001))
-    solve([relative(64 / 1437, 50)], 1.0, tmp_path)
-    told = [line for line in caplog.messages if "so far" in line]
-    assert len(told) > 2
-    start = "calibration: searching for the noise of epsilon 1 at delta 1e-05 (0:"
-    assert all(line.startswith(start) for line in told)
-    caplog.clear()
-    solve([relative(64 / 1437, 50)], 1.0, tmp_path)
-    assert not caplog.records, "the answer is cached"
 
 
 @pytest.mark.parametrize(
@@ -128,9 +112,8 @@ def test_round_trip(
 )
 def test_a_mixed_plan_meets_its_target(epsilon: float, delta: float, tmp_path: Path) -> None:
     plan = calibrate(
-        mixed(1.0, RATE, STEPS), n=1437, epsilon=epsilon, delta=delta, accountant="pld",
-        cache=tmp_path,
-    )  # fmt: skip
+        mixed(1.0, RATE, STEPS), Target(n=1437, epsilon=epsilon, delta=delta), cache=tmp_path
+    )
     assert 0.999 * epsilon <= plan.realised_epsilon <= epsilon
     again = accountants.compute_epsilon(plan.mechanisms, delta, "pld")
     assert again == pytest.approx(plan.realised_epsilon, rel=2e-3)
@@ -151,9 +134,8 @@ def test_a_search_takes_few_prices_on_the_fine_grid(
 
     monkeypatch.setattr(accountants, "compute_epsilon", counted)
     calibrate(
-        [relative(32 / 50_000, 31_250)], n=50_000, epsilon=2.0, delta=1e-5, accountant="pld",
-        cache=tmp_path,
-    )  # fmt: skip
+        [relative(32 / 50_000, 31_250)], Target(n=50_000, epsilon=2.0, delta=1e-5), cache=tmp_path
+    )
     assert intervals.count(2e-4) <= 3
     assert set(intervals) == {2e-4, 8 * 2e-4}
 
@@ -177,7 +159,7 @@ def test_a_selection_meets_its_target(
     # Another file for another selection; the same one where only names differ.
     renamed = [relative(1.0, 10, name="x"), *parts[1:]]
     keys = {
-        answer_path(tmp_path, items, 1.0, 1e-5, accountant, kind)
+        answer_path(tmp_path, items, aim(accountant=accountant), kind)
         for items, kind in (
             (parts, None), (parts, best), (renamed, best_of(5, "x")),
             (parts, best_of(6)),
@@ -219,9 +201,10 @@ def test_the_whole_range_can_be_calibrated(
     accountant: str, epsilon: float, rate: float, count: int, tmp_path: Path
 ) -> None:
     plan = calibrate(
-        [relative(rate, count)], n=50_000, epsilon=epsilon, delta=SMALLEST_DELTA,
-        accountant=accountant, cache=tmp_path,
-    )  # fmt: skip
+        [relative(rate, count)],
+        Target(n=50_000, epsilon=epsilon, delta=SMALLEST_DELTA, accountant=accountant),
+        cache=tmp_path,
+    )
     assert 0.99 * epsilon <= plan.realised_epsilon <= epsilon
 
 
@@ -259,10 +242,10 @@ def test_last_bits_of_an_accountant_do_not_change_the_plan(
 
 @given(value=st.floats(1e-9, 1e9))
 def test_rounding_never_lowers(value: float) -> None:
-    rounded = calibration.round_up(value)
+    rounded = round_up(value)
     assert value <= rounded <= value * (1 + 1.1e-5)
-    assert calibration.round_up(rounded) == rounded
-    assert calibration.round_up(math.inf) == math.inf
+    assert round_up(rounded) == rounded
+    assert round_up(math.inf) == math.inf
 
 
 def test_a_common_factor_keeps_the_split_between_mechanisms(tmp_path: Path) -> None:
@@ -291,7 +274,7 @@ def test_an_answer_is_found_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(calibration, "_find_answer", never)
     assert solve([relative(1.0, 3)], 2.0, tmp_path) == first
     (file,) = tmp_path.iterdir()
-    assert file == answer_path(tmp_path, [relative(1.0, 3)], 2.0, 1e-5, "pld", None)
+    assert file == answer_path(tmp_path, [relative(1.0, 3)], aim(2.0))
     with pytest.raises(AssertionError, match="calibrated twice"):
         solve([relative(1.0, 4)], 2.0, tmp_path)
 
@@ -301,7 +284,9 @@ def test_the_key_holds_what_the_answer_depends_on_and_no_more(tmp_path: Path) ->
         epsilon: float = 1.0, delta: float = 1e-5, accountant: str = "pld", **changes: Any
     ) -> Path:
         values: dict[str, Any] = {"rate": 0.1, "count": 5, **changes}
-        return answer_path(tmp_path, [relative(**values)], epsilon, delta, accountant, None)
+        return answer_path(
+            tmp_path, [relative(**values)], aim(epsilon, delta, accountant=accountant)
+        )
 
     same = {key(), key(name="another")}
     others = {
@@ -344,10 +329,7 @@ def test_targets_out_of_reach_are_refused(
     tmp_path: Path, epsilon: float, delta: float, message: str
 ) -> None:
     with pytest.raises(PrivacyError, match=message):
-        calibrate(
-            [relative(0.1, 10)], n=100, epsilon=epsilon, delta=delta, accountant="pld",
-            cache=tmp_path,
-        )  # fmt: skip
+        calibrate([relative(0.1, 10)], Target(n=100, epsilon=epsilon, delta=delta), cache=tmp_path)
 
 
 def test_a_method_without_mechanisms_cannot_promise(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.entropy import SEEDED, SystemEntropy
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
+from dpprobe.privacy.target import Target
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "sgd": {"head": "sgd", "engine": "exact", "batch_size": 16, "steps": 20, "init": "torch"},
@@ -48,9 +49,12 @@ def rows(n: int = 120, seed: int = 0) -> TrainingSet:
 
 def plan(method: MethodOptions, n: int, cache: Path) -> Plan:
     return calibrate(
-        method.list_mechanisms(n), n=n, epsilon=2, delta=1e-4, accountant="pld", cache=cache,
-        selection=method.priced_selection(n), checked=False,
-    )  # fmt: skip
+        method.list_mechanisms(n),
+        Target(n=n, epsilon=2, delta=1e-4),
+        cache=cache,
+        selection=method.priced_selection(n),
+        checked=False,
+    )
 
 
 @pytest.mark.parametrize("head", OPTIONS)

@@ -16,7 +16,7 @@ from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.nonprivate import Options as NonprivateOptions
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.sgd import Options
-from dpprobe.privacy.plan import Mechanism, Plan, Selection, split_budget
+from dpprobe.privacy.plan import Mechanism, Plan, Selection, plan_identity, split_budget
 
 
 def mechanism(**changes: Any) -> Mechanism:
@@ -213,28 +213,47 @@ def test_a_fit_refuses_noise_split_otherwise_than_the_method_says() -> None:
     assert fit_heads(method, data, plan(mechanisms=(first, second), n=100), [1]).steps == 2
     with pytest.raises(PrivacyError, match="belongs to another method"):
         fit_heads(method, data, plan(mechanisms=(first, second.scale_noise(0.5)), n=100), [1])
-    best = Selection(mean=3, shape=1, repeated=(second.name,))
+    best = Selection(mean=3, repeated=(second.name,))
     with pytest.raises(PrivacyError, match="belongs to another method"):
         fit_heads(method, data, plan(mechanisms=(first, second), n=100, selection=best), [1])
 
 
-@pytest.mark.parametrize("shape", [0.0, 1.0, 2.5, math.inf])
-def test_a_selection_is_part_of_the_plan(shape: float) -> None:
-    best = Selection(mean=7.0, shape=shape, repeated=("gradients",))
+def test_a_selection_is_part_of_the_plan() -> None:
+    best = Selection(mean=7.0, repeated=("gradients",))
     selected = plan(selection=best)
     written = json.dumps(selected.to_dict(), allow_nan=False)
     assert Plan.from_dict(json.loads(written)) == selected
     assert selected != plan()
-    with pytest.raises(PrivacyError, match="no mechanism 'hessian'"):
-        plan(selection=Selection(mean=7.0, shape=shape, repeated=("hessian",)))
+    with pytest.raises(PrivacyError, match="hessian"):
+        plan(selection=Selection(mean=7.0, repeated=("hessian",)))
 
 
-def test_selections_by_name() -> None:
-    names = [
-        Selection(mean=2, shape=shape, repeated=("g",)).distribution_name
-        for shape in (0, 1, 0.5, math.inf)
-    ]
-    assert names == ["logarithmic", "geometric", "truncated negative binomial", "Poisson"]
+@pytest.mark.parametrize(
+    ("changes", "same"),
+    [
+        ({"mechanisms": (mechanism(released="other words"),)}, True),
+        ({"realised_epsilon": 0.9, "priced_by": "pld", "checks": {"rdp": 1.2}}, True),
+        *(
+            ({"mechanisms": (mechanism(**{key: value}),)}, False)
+            for key, value in (
+                ("name", "sums"), ("sensitivity", 1.0), ("noise_multiplier", 0.8),
+                ("sample_rate", 0.02), ("count", 99),
+            )
+        ),
+        ({"mechanisms": (mechanism(), mechanism(name="score"))}, False),
+        ({"n": 3201}, False),
+        ({"unit": "patient"}, False),
+        ({"epsilon": 1.1}, False),
+        ({"delta": 1e-6}, False),
+        ({"accountant": "rdp"}, False),
+        ({"selection": Selection(mean=7.0, repeated=("gradients",))}, False),
+    ],
+)  # fmt: skip
+def test_seeds_depend_on_noise_and_guarantee_but_not_on_words(
+    changes: dict[str, Any], same: bool
+) -> None:
+    first, second = (plan_identity(each.to_dict()) for each in (plan(), plan(**changes)))
+    assert (first == second) is same
 
 
 def test_shares_of_a_budget() -> None:

@@ -25,7 +25,6 @@ from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.limits import LARGEST_EPSILON
 from dpprobe.privacy.plan import Mechanism, Plan
 from dpprobe.privacy.risk import (
-    MakePlan,
     Risk,
     RiskEpsilon,
     budget_in_full,
@@ -37,9 +36,9 @@ from dpprobe.privacy.risk import (
     explain_risks,
     list_risk_faults,
     nominal_epsilon,
-    plan_for_risk,
     read_budget,
 )
+from dpprobe.privacy.target import Target
 from dpprobe.privacy.trade_off import bound_attacks
 from tests.support.mechanisms import best_of, gaussians
 
@@ -155,14 +154,15 @@ def test_epsilon_is_rounded_down_to_six_digits(advantage: float, delta: float) -
 # plans
 
 
-def make_plans(*mechanisms: Mechanism, folder: Path, **values: Any) -> MakePlan:
-    def make_plan(epsilon: float, *, checked: bool = True) -> Plan:
-        return calibrate(
-            mechanisms, n=1000, epsilon=epsilon, delta=DELTA, accountant="pld", cache=folder,
-            checked=checked, **values,
-        )  # fmt: skip
-
-    return make_plan
+def solve(
+    *mechanisms: Mechanism,
+    epsilon: float | Risk,
+    folder: Path,
+    checked: bool = False,
+    **values: Any,
+) -> Plan:
+    target = Target(n=1000, epsilon=epsilon, delta=DELTA)
+    return calibrate(mechanisms, target, cache=folder, checked=checked, **values)
 
 
 RISKS = [
@@ -176,12 +176,11 @@ RISKS = [
 @pytest.mark.parametrize("risk", RISKS, ids=str)
 def test_a_plan_on_all_rows_attains_the_risk(risk: Risk, tmp_path: Path) -> None:
     parts = [gaussians(1.0, count=4, name="a"), gaussians(3.0, name="b")]
-    plan = plan_for_risk(risk, DELTA, make_plans(*parts, folder=tmp_path))
+    plan = solve(*parts, epsilon=risk, folder=tmp_path)
     assert risk.permits(plan)
     assert gaussian_mu(plan.mechanisms) <= risk.to_mu()
     assert gaussian_mu(plan.mechanisms) == pytest.approx(risk.to_mu(), rel=2e-5)
-    more = make_plans(*parts, folder=tmp_path)(plan.epsilon * 1.001, checked=False)
-    assert not risk.permits(more)
+    assert not risk.permits(solve(*parts, epsilon=plan.epsilon * 1.001, folder=tmp_path))
 
 
 @pytest.mark.parametrize("risk", RISKS[1:3], ids=str)
@@ -197,14 +196,14 @@ def test_a_plan_that_samples_keeps_to_the_risk_and_nearly_attains_it(
         return check(mechanisms, *rest)
 
     monkeypatch.setattr(accountants, "check_epsilons", counted)
-    make_plan = make_plans(gaussians(1.0, 0.2, count=4), folder=tmp_path)
-    plan = plan_for_risk(risk, DELTA, make_plan)
+    part = gaussians(1.0, 0.2, count=4)
+    plan = solve(part, epsilon=risk, folder=tmp_path, checked=True)
     assert asked == [plan.mechanisms[0].noise_multiplier], "only the last plan needs checks"
     assert len(plan.checks) == 2
-    alone = make_plans(gaussians(1.0, 0.2, count=4), folder=tmp_path / "alone")
-    assert plan == replace(alone(plan.epsilon), risk=risk.to_dict())
+    alone = solve(part, epsilon=plan.epsilon, folder=tmp_path / "alone", checked=True)
+    assert plan == replace(alone, risk=risk.to_dict())
     assert risk.permits(plan)
-    assert not risk.permits(make_plan(plan.epsilon * 1.006, checked=False))
+    assert not risk.permits(solve(part, epsilon=plan.epsilon * 1.006, folder=tmp_path))
     # the same by another library: advantage is delta at epsilon 0
     if risk.advantage is not None:
         noise = plan.mechanisms[0].noise_multiplier
@@ -216,30 +215,22 @@ def test_a_plan_that_samples_keeps_to_the_risk_and_nearly_attains_it(
 def test_a_search_keeps_to_the_risk(tmp_path: Path) -> None:
     """Its profile is known at one point, so the target costs more than of a single fit."""
     risk = Risk(advantage=0.3)
-    make_plan = make_plans(gaussians(1.0), folder=tmp_path, selection=best_of(3.0))
-    plan = plan_for_risk(risk, DELTA, make_plan)
+    plan = solve(gaussians(1.0), epsilon=risk, folder=tmp_path, selection=best_of(3.0))
     assert risk.permits(plan)
     assert plan.epsilon < risk.to_epsilon(DELTA)
 
 
 def test_a_risk_that_no_noise_reaches_is_refused(tmp_path: Path) -> None:
     """A plan that releases more than the smallest epsilon allows."""
-    made: list[float] = []
-
-    def make_plan(epsilon: float, *, checked: bool = True) -> Plan:
-        made.append(epsilon)
-        return make_plans(gaussians(1.0, 0.5, count=3), folder=tmp_path)(epsilon, checked=checked)
-
     tiny = Risk(true_positives=0.0010011, at=0.001)
-    with pytest.raises(PrivacyError, match="permit a larger risk or write a smaller delta"):
-        plan_for_risk(tiny, DELTA, make_plan)
+    with pytest.raises(PrivacyError, match="permit a larger risk"):
+        solve(gaussians(1.0, 0.5, count=3), epsilon=tiny, folder=tmp_path)
 
 
 def test_nearly_everything_is_permitted_at_most_at_the_largest_epsilon(tmp_path: Path) -> None:
     risk = Risk(advantage=0.9999999)
     assert risk.to_epsilon(DELTA) <= LARGEST_EPSILON
-    plan = plan_for_risk(risk, DELTA, make_plans(gaussians(1.0), folder=tmp_path))
-    assert risk.permits(plan)
+    assert risk.permits(solve(gaussians(1.0), epsilon=risk, folder=tmp_path))
 
 
 # brute force
@@ -366,7 +357,7 @@ def test_true_positives_stand_beside_each_advantage() -> None:
 
 def test_a_plan_names_its_risk_and_shows_a_smaller_one_as_a_fault(tmp_path: Path) -> None:
     risk = Risk(advantage=0.2)
-    plan = plan_for_risk(risk, DELTA, make_plans(gaussians(1.0), folder=tmp_path))
+    plan = solve(gaussians(1.0), epsilon=risk, folder=tmp_path)
     again = Plan.from_dict(plan.to_dict())
     assert again.risk == {"advantage": 0.2}
     assert list_risk_faults(again) == []
@@ -375,6 +366,6 @@ def test_a_plan_names_its_risk_and_shows_a_smaller_one_as_a_fault(tmp_path: Path
     assert gaussian_mu(plan.mechanisms) <= described["mu"] <= risk.to_mu() * (1 + 1e-5)
     (fault,) = list_risk_faults(replace(plan, risk={"advantage": 0.19}))
     assert fault == "says advantage 0.19, but its mechanisms allow attacks more"
-    usual = make_plans(gaussians(1.0), folder=tmp_path)(1.0)
+    usual = solve(gaussians(1.0), epsilon=1.0, folder=tmp_path)
     assert "risk" not in usual.to_dict()
     assert describe_target(usual) == {}

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.target import Target
 from dpprobe.release.ledger import Ledger
 from dpprobe.release.make import make_release
 from dpprobe.release.parts.evidence.measure import Evidence, read_evidence
@@ -40,9 +41,10 @@ def calibration(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def plan(tmp_path: Path, calibration: Path) -> Plan:
     return plan_method(
-        study(tmp_path).methods["covariance"], n=ROWS["train"], epsilon=2.0, delta=1e-4,
-        accountant="pld", cache=calibration, unit="image", patients=None,
-    )  # fmt: skip
+        study(tmp_path).methods["covariance"],
+        Target(n=ROWS["train"], epsilon=2.0, delta=1e-4),
+        cache=calibration,
+    )
 
 
 def _audit(folder: Path, plan: Plan, **changes: Any) -> Path:

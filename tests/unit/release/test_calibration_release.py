@@ -20,6 +20,7 @@ from dpprobe.privacy.entropy import SEEDED, SystemEntropy
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
+from dpprobe.privacy.target import Target
 from dpprobe.release import bundle
 from dpprobe.release.counted_units import compose_test_price
 from dpprobe.release.ledger import Ledger
@@ -48,8 +49,9 @@ CLASSES = 3
 def planned(folder: Path, n: int, epsilon: float, classes: int = CLASSES) -> Plan:
     return calibrate(
         calibration_mechanisms(classes=classes, multi_label=False),
-        n=n, epsilon=epsilon, delta=1e-5, accountant="pld", cache=folder / "calibration",
-    )  # fmt: skip
+        Target(n=n, epsilon=epsilon, delta=1e-5),
+        cache=folder / "calibration",
+    )
 
 
 class Sums:
@@ -156,8 +158,9 @@ def test_too_few_units_are_refused_with_their_number(tmp_path: Path) -> None:
     check_calibration_size(planned(tmp_path, 250, 1.0, classes=2))
     of_auc = calibrate(
         evaluation_mechanisms("auc", classes=2, multi_label=False),
-        n=400, epsilon=1.0, delta=1e-5, accountant="pld", cache=tmp_path / "calibration",
-    )  # fmt: skip
+        Target(n=400, epsilon=1.0, delta=1e-5),
+        cache=tmp_path / "calibration",
+    )
     with pytest.raises(PrivacyError, match="400 test units are too few: .* need 41[0-9] at"):
         check_calibration_size(of_auc)
 
@@ -166,8 +169,9 @@ def test_the_test_units_pay_for_everything_together(tmp_path: Path) -> None:
     two = planned(tmp_path, 1000, 2.0, classes=2)
     one = calibrate(
         evaluation_mechanisms("accuracy", classes=2, multi_label=False),
-        n=1000, epsilon=1.0, delta=1e-5, accountant="pld", cache=tmp_path / "calibration",
-    )  # fmt: skip
+        Target(n=1000, epsilon=1.0, delta=1e-5),
+        cache=tmp_path / "calibration",
+    )
     both = compose_test_price(one, two)
     assert both is not None
     wanted = math.hypot(gaussian_mu(one.mechanisms), gaussian_mu(two.mechanisms))

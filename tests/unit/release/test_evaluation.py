@@ -20,6 +20,7 @@ from dpprobe.privacy.entropy import SEEDED, SystemEntropy
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
+from dpprobe.privacy.target import Target
 from dpprobe.release.counted_units import SCORE_UNIT, count_steps, find_usable, label_counts
 from dpprobe.release.parts.evaluation import measure as evaluation
 from dpprobe.release.parts.evaluation.measure import (
@@ -45,8 +46,9 @@ def planned(
 ) -> Plan:  # fmt: skip
     return calibrate(
         evaluation_mechanisms(metric, classes=classes, multi_label=multi_label),
-        n=n, epsilon=epsilon, delta=1e-5, accountant="pld", cache=folder / "calibration", unit=unit,
-    )  # fmt: skip
+        Target(n=n, unit=unit, epsilon=epsilon, delta=1e-5),
+        cache=folder / "calibration",
+    )
 
 
 def two_classes(n: int, generator: np.random.Generator, apart: float = 1.5) -> Any:
@@ -364,8 +366,9 @@ def test_an_accuracy_that_its_noise_would_drown_is_refused(tmp_path: Path) -> No
     def planned(n: int) -> Plan:
         return calibrate(
             evaluation_mechanisms("accuracy", classes=3, multi_label=False),
-            n=n, epsilon=0.5, delta=1e-5, accountant="pld", cache=tmp_path,
-        )  # fmt: skip
+            Target(n=n, epsilon=0.5, delta=1e-5),
+            cache=tmp_path,
+        )
 
     check_telling(planned(60))
     with pytest.raises(PrivacyError, match=r"evaluate.epsilon 0.5: on 20 test units .* 35 points"):

@@ -16,18 +16,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
-from dp_accounting.pld.privacy_loss_distribution import from_randomized_response
-from scipy.special import ndtr, ndtri
 
 from dpprobe.artifacts import hash_value
-from dpprobe.errors import BudgetError, DataError, DiskError, PrivacyError
+from dpprobe.errors import DataError, DiskError, PrivacyError
 from dpprobe.privacy.accountants import Fits, all_together, compute_epsilon, gaussian_epsilon
-from dpprobe.privacy.calibration import calibrate, round_up
+from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.limits import round_up
 from dpprobe.privacy.plan import Mechanism, Selection
+from dpprobe.privacy.target import Target
 from dpprobe.release import ledger as module
 from dpprobe.release.ledger import (
     Booking,
@@ -98,7 +97,7 @@ def three_lines(ledger: Ledger) -> Ledger:
 
 
 def test_what_is_booked_is_read_back_by_another_process(ledger: Ledger) -> None:
-    selection = Selection(mean=10, shape=math.inf, repeated=("gradients",))
+    selection = Selection(mean=10, repeated=("gradients",))
     asked = booking(
         "tuned",
         part("train", gaussian(20.0), gaussian(50.0, name="centre"), selection=selection),
@@ -202,7 +201,7 @@ def test_nothing_without_a_price_is_booked() -> None:
     with pytest.raises(PrivacyError, match="delta 1e-11"):
         replace(whole, delta=1e-11)
     with pytest.raises(PrivacyError, match="a repeated mechanism 'score' that it does not have"):
-        replace(whole, selection=Selection(mean=5, shape=1, repeated=("score",)))
+        replace(whole, selection=Selection(mean=5, repeated=("score",)))
     with pytest.raises(PrivacyError, match="one part for each split"):
         booking("twice", whole, whole)
     with pytest.raises(PrivacyError, match="unit 'person'; write one of image, patient"):
@@ -239,10 +238,7 @@ def test_a_release_that_asks_for_the_whole_limit_is_booked(ledger: Ledger, targe
     sampled = replace(gaussian(1.0, count=60), sample_rate=0.02)
     plan = calibrate(
         [sampled],
-        n=5000,
-        epsilon=target,
-        delta=DELTA,
-        accountant="pld",
+        Target(n=5000, epsilon=target, delta=DELTA),
         cache=ledger.path.parent / "calibration",
     )
     train = Part(
@@ -255,7 +251,7 @@ def test_a_release_that_asks_for_the_whole_limit_is_booked(ledger: Ledger, targe
 
 
 def test_a_tuned_release_alone_costs_what_its_plan_says(ledger: Ledger) -> None:
-    selection = Selection(mean=10, shape=1, repeated=("gradients",))
+    selection = Selection(mean=10, repeated=("gradients",))
     tuned = part("train", gaussian(20.0), selection=selection)
     ledger.book_release(
         booking("tuned", tuned), Limits(delta=DELTA, max_epsilon=round_up(tuned.epsilon))
@@ -291,7 +287,7 @@ def test_sampled_mechanisms_are_summed_as_dp_accounting_does() -> None:
 
 
 def test_searches_beside_other_releases_are_summed_by_renyi_divergences() -> None:
-    selection = Selection(mean=8, shape=1, repeated=("gradients",))
+    selection = Selection(mean=8, repeated=("gradients",))
     mechanisms = gaussian(30.0), gaussian(40.0, name="centre")
     tuned = part("train", *mechanisms, selection=selection)
     plain = part("train", gaussian(6.0))
@@ -597,43 +593,6 @@ def test_a_killed_booking_frees_the_lock_and_counts_once_its_line_is_whole(
     (entry,) = ledger.read_entries()
     assert (entry.booking.release, entry.state) == ("killed", "open")
     assert ledger.book_release(booking("next"), FREE).number == 2
-
-
-# Entries of earlier versions.
-
-
-@pytest.mark.parametrize("eta", [0.01, 0.2, 3.0, 90.0])
-def test_a_random_selection_of_an_earlier_version_counts_and_is_not_underpriced(
-    ledger: Ledger, eta: float
-) -> None:
-    old = booking("drawn", part("train", gaussian(1 / eta, 3, "choices"))).to_dict()
-    old["parts"][0]["mechanisms"][0]["kind"] = "exponential"
-    record = {
-        "format": module.FORMAT, "format_version": 1, "event": "book", "number": 1,
-        "time": "2025-01-01T00:00:00Z", "previous": module.BEFORE_THE_FIRST, "booking": old,
-    }  # fmt: skip
-    ledger.path.parent.mkdir()
-    ledger.path.write_bytes(module._make_line(record, hash_value(record)) + b"\n")
-    (entry,) = ledger.read_entries()
-    (mechanism,) = entry.booking.parts[0].mechanisms
-    # (eta, 0)-DP forbids more false negatives than the Gaussian mechanism, at every rate
-    rates = np.linspace(1e-6, 1 - 1e-6, 999)
-    allowed = ndtr(ndtri(1 - rates) - 1 / mechanism.noise_multiplier)
-    least = np.maximum.reduce([0 * rates, 1 - np.exp(eta) * rates, np.exp(-eta) * (1 - rates)])
-    assert (allowed <= least + 1e-12).all()
-    spent = ledger.compute_spent(DELTA)
-    assert not spent.exact
-    if eta < 10:  # the worst of all (eta, 0)-DP mechanisms, three times
-        worst = from_randomized_response(2 / (1 + math.exp(eta)), 2).self_compose(3)
-        assert worst.get_epsilon_for_delta(DELTA) <= spent.epsilon
-    assert "(upper bound)" in describe_ledger(ledger, delta=None)
-    with pytest.raises(BudgetError, match=f"without it {spent.epsilon:g}"):
-        ledger.book_release(booking(), Limits(delta=DELTA, max_epsilon=spent.epsilon))
-    assert ledger.book_release(booking(), FREE).number == 2
-    assert json.loads(ledger.path.read_bytes().splitlines()[0])["booking"] == old
-    both = ledger.compute_spent(DELTA)
-    assert both.epsilon > spent.epsilon
-    assert not both.exact
 
 
 # The printed ledger.

@@ -29,6 +29,7 @@ from dpprobe.privacy.entropy import SEEDED, SystemEntropy
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.statement import mechanism_values
+from dpprobe.privacy.target import Target
 from dpprobe.release import bundle
 from dpprobe.release.image_sources import find_images
 from dpprobe.release.ledger import Ledger
@@ -62,9 +63,10 @@ PROBE_NORM = 3.0
 
 def planned(folder: Path, n: int, epsilon: float, *, unusual: bool = True) -> Plan:
     return calibrate(
-        monitor_mechanisms(unusual=unusual), n=n, epsilon=epsilon, delta=1e-5, accountant="pld",
+        monitor_mechanisms(unusual=unusual),
+        Target(n=n, epsilon=epsilon, delta=1e-5),
         cache=folder / "calibration",
-    )  # fmt: skip
+    )
 
 
 def watched_head(*, unusual: bool = True) -> Any:

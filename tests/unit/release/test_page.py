@@ -143,7 +143,7 @@ def test_a_weak_promise_is_called_one(
     assert ("This is a weak promise" in page(tmp_path, facts, values)) == weak
 
 
-SELECTION = {"mean": 10, "shape": 1.0, "repeated": ["gradients"], "trials": "geometric"}
+SELECTION = {"mean": 10, "repeated": ["gradients"], "trials": "geometric"}
 
 
 def test_two_releases_of_the_same_facts_are_the_same_page(tmp_path: Path, release: Release) -> None:

@@ -15,6 +15,7 @@ from dpprobe.heads.registry import method_options
 from dpprobe.privacy import accountants, calibration
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.target import Target
 from dpprobe.release.parts.choice.measure import (
     IF_FIXED,
     NO_CHOICE,
@@ -43,9 +44,11 @@ def study(methods: dict[str, Any], epsilons: list[Any], **more: Any) -> Study:
 def plan_of(options: dict[str, Any], epsilon: float, folder: Path) -> Plan:
     method = method_options(options)
     return calibrate(
-        method.list_mechanisms(N), n=N, epsilon=epsilon, delta=1e-5, accountant="pld", cache=folder,
+        method.list_mechanisms(N),
+        Target(n=N, epsilon=epsilon, delta=1e-5),
+        cache=folder,
         selection=method.priced_selection(N),
-    )  # fmt: skip
+    )
 
 
 def test_without_sampling_it_is_the_exact_price_of_all_heads_and_the_release(
@@ -153,9 +156,9 @@ def test_backbones_and_seeds_share_calibrations(
     solved: list[float] = []
     solve = calibration._find_answer
 
-    def counted(mechanisms: Any, epsilon: float, *rest: Any) -> Any:
-        solved.append(epsilon)
-        return solve(mechanisms, epsilon, *rest)
+    def counted(mechanisms: Any, target: Target, *rest: Any) -> Any:
+        solved.append(target.nominal_epsilon)
+        return solve(mechanisms, target, *rest)
 
     release = plan_of(COVARIANCE, 1.0, tmp_path)
     monkeypatch.setattr(calibration, "_find_answer", counted)

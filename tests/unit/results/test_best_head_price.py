@@ -15,6 +15,7 @@ from dpprobe.privacy import accountants
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.statement import make_statement
+from dpprobe.privacy.target import Target
 from dpprobe.results.best_head_price import choice_price
 
 SEEDS, ROWS, DELTA = 3, 300, 1e-4
@@ -27,9 +28,11 @@ TUNED = {"head": "tuned", "base": FULL, "search": {"learning_rate": [0.1, 1]}}
 def planned(options: dict[str, Any], folder: Path) -> Plan:
     method = method_options(options)
     return calibrate(
-        method.list_mechanisms(ROWS), n=ROWS, epsilon=1.0, delta=DELTA, accountant="pld",
-        cache=folder / "cache", selection=method.priced_selection(ROWS),
-    )  # fmt: skip
+        method.list_mechanisms(ROWS),
+        Target(n=ROWS, epsilon=1.0, delta=DELTA),
+        cache=folder / "cache",
+        selection=method.priced_selection(ROWS),
+    )
 
 
 def stated(folder: Path, *candidates: dict[str, Any]) -> tuple[list[Path], list[Plan]]:

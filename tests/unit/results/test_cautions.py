@@ -61,13 +61,6 @@ def test_the_metric_follows_the_test_split_and_says_why(
     assert lines[0] == grid.reasons["digits"]
 
 
-def test_what_named_the_metric_is_told(tmp_path: Path) -> None:
-    cell = write_cell(tmp_path, **LESIONS, headline="accuracy")
-    summarise_cells([cell], tmp_path / "s.parquet", study="s", metric_of="the study")
-    (reason,) = read_grid([tmp_path / "s.parquet"]).reasons.values()
-    assert reason == "Metric: accuracy (set by the study)."
-
-
 @pytest.mark.parametrize(
     ("options", "counts", "expected"),
     [
@@ -89,58 +82,52 @@ def test_the_variance_rests_on_the_rows_of_rare_classes(
     assert entry.resting == pytest.approx(expected, abs=0.05)
 
 
-def _never(grid: Grid, *, balanced: bool = False) -> list[str]:
-    return never_predicted_lines(grid, "digits", grid.columns, balanced=balanced)
-
-
-def _majority(path: Path, *, seeds: int) -> None:
-    """Changes a cell to one of which so many seeds answer the first class alone."""
+def _never(path: Path, *never: list[int]) -> Path:
+    """Changes the classes that the seeds of a cell never predict."""
     values = read_json(path)
-    for seed in values["seeds"][:seeds]:
-        seed |= {"per_class_recall": [1.0, 0.0], "never_predicted": [1]}
+    for seed, classes in zip(values["seeds"], never, strict=True):
+        seed["never_predicted"] = classes
+        if classes == [1]:
+            seed["per_class_recall"] = [1.0, 0.0]
     write_json(path, values)
+    return path
 
 
-def test_classes_left_out_by_different_numbers_of_seeds_are_told_the_most(tmp_path: Path) -> None:
-    path = write_cell(tmp_path, epsilon="1", rows=660)
-    values = read_json(path)
-    for seed, never in zip(values["seeds"], ([0, 1], [0], []), strict=True):
-        seed["never_predicted"] = never
-    write_json(path, values)
-    (line,) = _never(_grid(tmp_path, path))
-    assert "in up to 2 of 3 seeds" in line
+@pytest.mark.parametrize(
+    ("classes", "never", "words"),
+    [
+        (4, [[0, 1], [0], []], "in up to 2 of 3 seeds"),
+        (100, [[*range(90)]] * 3, "c4 and 85 more in all 3 seeds"),
+    ],
+)
+def test_many_classes_and_seeds_are_counted(
+    classes: int, never: list[list[int]], words: str, tmp_path: Path
+) -> None:
+    path = write_cell(tmp_path, class_names=[f"c{i}" for i in range(classes)], rows=660)
+    grid = _grid(tmp_path, _never(path, *never))
+    (line,) = never_predicted_lines(grid, "digits", grid.columns, balanced=False)
+    assert words in line
+    assert line.count(",") < 10
 
 
 def test_a_class_that_is_never_predicted_is_named_with_its_cells(tmp_path: Path) -> None:
     cells = [
-        write_cell(tmp_path, epsilon=epsilon, rows=660, **LESIONS) for epsilon in ("0.5", "1", "8")
+        _never(write_cell(tmp_path, epsilon=epsilon, rows=660, **LESIONS), *never)
+        for epsilon, never in (("0.5", [[1]] * 3), ("1", [[1]] * 3), ("8", [[1], [], []]))
     ]
-    for path, seeds in zip(cells, (3, 3, 1), strict=True):
-        values = read_json(path)
-        for seed in values["seeds"]:
-            seed["never_predicted"] = []
-        write_json(path, values)
-        _majority(path, seeds=seeds)
     grid = _grid(tmp_path, *cells)
-    assert _never(grid) == [
+    assert never_predicted_lines(grid, "digits", grid.columns, balanced=False) == [
         "malignant in all 3 seeds by sgd on pixels (ε = 0.5, 1)",
         "malignant in 1 of 3 seeds by sgd on pixels (ε = 8)",
     ]
-    assert "Never predicted: malignant in" in " ".join(list_cautions(grid, "digits"))
+    (caution,) = list_cautions(grid, "digits")
+    assert "`balanced: true`" in caution
     assert not list(list_cautions(grid, "digits", columns=[("pixels", "another")]))
-    record = read_cell(cells[0])
-    least = least_class(record)
+    least = least_class(read_cell(cells[0]))
     assert least is not None
     assert (least.name, least.value) == ("malignant", 0.0)
-    best = best_private(grid, {})[0]
-    share = 100 * max(record.test_counts or ()) / 660
-    words = majority_words(best.entry, best.measure)
-    assert words == f"50.0% AUC, {share:.1f}% accuracy"
-    assert "If the class is rare, `balanced: true`" in " ".join(list_cautions(grid, "digits"))
     told = headline_lines(grid, best_private(grid, {}), "digits")
-    assert any(
-        "recall of the best private head: 0.0% (class malignant) at ε = 0.5" in t for t in told
-    )
+    assert any("0.0% (class malignant) at ε = 0.5" in line for line in told)
 
 
 @pytest.mark.parametrize(
@@ -170,13 +157,6 @@ def test_the_majority_class_baseline_is_told_in_the_metric_of_the_headline(
     assert "ε = 1: Its interval includes the majority-class baseline." in lines
 
 
-def test_the_majority_class_baseline_says_where_each_patient_counts_once(tmp_path: Path) -> None:
-    grid = _grid(tmp_path, write_cell(tmp_path, rows=90, patients=30))
-    (best,) = best_private(grid, {})
-    words = majority_words(best.entry, best.measure)
-    assert words.endswith("% accuracy (mean over test patients)")
-
-
 def test_a_result_below_the_majority_class_baseline_is_told(tmp_path: Path) -> None:
     shares: dict[str, Any] = {
         "class_names": ("a", "b"),
@@ -198,7 +178,7 @@ def test_a_class_balanced_head_is_not_told_to_become_one(option: str, tmp_path: 
         if "auto" in path.as_posix():
             values["options"] = {"head": "auto", "chosen": {"head": "sgd", option: "released"}}
         write_json(path, values)
-        _majority(path, seeds=3)
+        _never(path, *[[1]] * 3)
     grid = _grid(tmp_path, *cells)
     already, advised = sorted(list_cautions(grid, "digits"), key=lambda text: "plain" in text)
     assert "malignant in all 3 seeds by auto on pixels" in already
@@ -244,17 +224,6 @@ def test_few_seeds_are_told_where_they_widen_an_interval(
     )
 
 
-def test_many_classes_are_counted_rather_than_listed(tmp_path: Path) -> None:
-    path = write_cell(tmp_path, class_names=[f"c{i}" for i in range(100)], rows=400)
-    values = read_json(path)
-    for seed in values["seeds"]:
-        seed["never_predicted"] = list(range(90))
-    write_json(path, values)
-    (line,) = _never(_grid(tmp_path, path))
-    assert line.count(",") < 10
-    assert "c4 and 85 more in all 3 seeds" in line
-
-
 def test_of_one_seed_a_difference_from_the_ceiling_may_be_its_noise(tmp_path: Path) -> None:
     cells = [
         write_cell(tmp_path, epsilon="8", quality=2.1, seeds=1),
@@ -296,14 +265,8 @@ def test_a_large_difference_on_few_images_is_not_called_none(tmp_path: Path) -> 
     assert beside.difference < -10
     assert beside.high is not None
     assert beside.high > 0
-    words = baseline_doubt(best)
-    assert "points below the non-private baseline" in verdict(best)
     needed = 12 * ((beside.high - beside.difference) / -beside.difference) ** 2
-    assert words.startswith(
-        "Too few test examples to distinguish it from the non-private baseline (95% CI"
-    )
-    assert words.endswith(f": at least {math.ceil(needed)} test examples needed.")
-    assert "within noise" not in words
+    assert f"at least {math.ceil(needed)} test examples" in baseline_doubt(best)
 
 
 def test_the_best_of_several_heads_is_said_to_be_selected(tmp_path: Path) -> None:

@@ -65,26 +65,6 @@ def test_seeds_and_rows_together_cover_what_neither_does(
         assert rows_alone < 0.7 * TIMES, "the seeds' luck is no part of an interval over rows"
 
 
-@pytest.mark.parametrize("seeds", [1, 5])
-@pytest.mark.parametrize("right", [0, 660])
-def test_none_and_all_right_of_660_rows_have_a_width(seeds: int, right: int) -> None:
-    labels = np.zeros(660, dtype=np.int64)
-    labels[:60] = 1
-    chosen = labels if right else 1 - labels
-    scores = 4.0 * np.eye(2)[chosen]
-    summary = summarise_records(
-        [evaluate_scores(scores, labels)] * seeds, correct=right_predictions(scores, labels),
-        labels=labels,
-        scores=scores,
-    )  # fmt: skip
-    for name in ("accuracy", "macro_accuracy", "auc"):
-        entry = summary[name]
-        assert 0.004 < entry["both_high"] - entry["both_low"] < 0.2
-    assert (summary["accuracy"]["low"], summary["accuracy"]["high"]) == wilson_interval(
-        right / 660, 660
-    )
-
-
 def test_each_metric_decides_for_itself_whether_seeds_vary() -> None:
     """Accuracy is the majority's in every seed; the AUC differs."""
     labels = np.zeros(660, dtype=np.int64)

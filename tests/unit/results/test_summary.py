@@ -20,12 +20,25 @@ from dpprobe.results.cell_record import read_cell
 from dpprobe.results.cell_results import read_cell_results
 from dpprobe.results.summary import (
     SCHEMA,
+    Entry,
+    Grid,
     read_grid,
     read_summaries,
     rounded_up,
     summarise_cells,
 )
 from tests.support.cell_files import write_cell, write_study
+
+
+def _grid(tmp_path: Path, *cells: Path) -> Grid:
+    summarise_cells(cells, tmp_path / "summary.parquet", study="study")
+    return read_grid([tmp_path / "summary.parquet"])
+
+
+def _entry(grid: Grid, dataset: str = "digits", epsilon: float = 1.0) -> Entry:
+    entry = grid.get((dataset, epsilon), ("pixels", "sgd"))
+    assert entry is not None
+    return entry
 
 
 def test_one_row_a_cell_and_seed(tmp_path: Path) -> None:
@@ -67,21 +80,14 @@ def test_the_order_of_the_files_does_not_matter(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("{", "not valid JSON"),
-        ("[1]", "its format is not dpprobe-cell 4"),
-        ('{"format": "dpprobe-cell", "format_version": 1}', "its format is not dpprobe-cell 4"),
-    ],
+    "text", [None, "{", "[1]", '{"format": "dpprobe-cell", "format_version": 1}']
 )
-def test_what_is_no_record_is_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
+def test_what_is_no_record_is_refused_by_name(tmp_path: Path, text: str | None) -> None:
     path = tmp_path / "metrics.json"
-    write_text(path, text)
-    with pytest.raises(DataError, match=message) as caught:
+    if text is not None:
+        write_text(path, text)
+    with pytest.raises(DataError, match=re.escape(str(path))):
         read_cell(path)
-    assert str(path) in str(caught.value)
-    with pytest.raises(DataError, match="missing"):
-        read_cell(tmp_path / "absent.json")
 
 
 def test_no_edited_number_reaches_a_summary(tmp_path: Path) -> None:
@@ -96,23 +102,20 @@ def test_no_edited_number_reaches_a_summary(tmp_path: Path) -> None:
         lambda: summarise_cells(cells, tmp_path / "none.parquet", study="s"),
         lambda: read_cell_results(cells),
     ):
-        with pytest.raises(DataError, match=r"metrics\.json: changed after it was written; delete"):
+        with pytest.raises(DataError, match=r"metrics\.json"):
             read()
     cells[0].write_text(record)
     statement.write_text(promise.replace('"n": 1000', '"n": 9000'))
     assert statement.read_text() != promise
-    with pytest.raises(DataError, match=r"privacy\.json: not as metrics\.json beside it says"):
+    with pytest.raises(DataError, match=r"privacy\.json"):
         summarise_cells(cells, tmp_path / "none.parquet", study="s")
     assert not (tmp_path / "none.parquet").exists()
 
 
 def test_grid_holds_means_and_intervals_in_percent(tmp_path: Path) -> None:
     cell = write_cell(tmp_path, epsilon="1", seeds=4)
-    summarise_cells([cell], tmp_path / "summary.parquet", study="study")
-    grid = read_grid([tmp_path / "summary.parquet"])
-    accuracy = read_json(cell)["summary"]["accuracy"]
-    entry = grid.get(("digits", 1.0), ("pixels", "sgd"))
-    assert entry is not None
+    grid = _grid(tmp_path, cell)
+    accuracy, entry = read_json(cell)["summary"]["accuracy"], _entry(grid)
     assert entry.mean == pytest.approx(100 * accuracy["mean"])
     assert entry.low == pytest.approx(100 * accuracy["low"])
     assert entry.high == pytest.approx(100 * accuracy["high"])
@@ -148,26 +151,20 @@ def test_a_cell_without_an_interval_has_none_in_the_grid(tmp_path: Path) -> None
     rows = {"rows_low": None, "rows_high": None, "rows_interval": None}
     record["summary"]["accuracy"] |= {"low": None, "high": None, "interval": None, **rows}
     write_json(cell, record)
-    summarise_cells([cell], tmp_path / "summary.parquet", study="study")
-    entry = read_grid([tmp_path / "summary.parquet"]).get(("digits", 1.0), ("pixels", "sgd"))
-    assert entry is not None
+    entry = _entry(_grid(tmp_path, cell))
     assert (entry.low, entry.high, entry.rows_low, entry.rows_high) == (None,) * 4
     assert entry.rows_reach is None
     assert not entry.over_seeds
 
 
-def test_another_table_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "other.parquet"
-    pq.write_table(SCHEMA.empty_table().drop_columns(["accuracy"]), path)
-    with pytest.raises(DataError, match="not a summary"):
-        read_summaries([path])
-
-
-def test_a_summary_that_is_cut_short_is_told_with_the_remedy(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cut", [False, True])
+def test_other_tables_are_refused_by_name(cut: bool, tmp_path: Path) -> None:
     path = tmp_path / "digits.parquet"
-    pq.write_table(SCHEMA.empty_table(), path)
-    path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(DataError, match=r"digits\.parquet: cannot be read .*; delete it and run"):
+    table = SCHEMA.empty_table()
+    pq.write_table(table if cut else table.drop_columns(["accuracy"]), path)
+    if cut:
+        path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(DataError, match=r"digits\.parquet"):
         read_summaries([path])
 
 
@@ -186,9 +183,7 @@ def test_a_multi_label_dataset_is_shown_by_its_auc(tmp_path: Path) -> None:
     assert rows[0]["multi_label"] is True
     assert rows[0]["auc_low"] == record.summary["auc"].low
     grid = read_grid([tmp_path / "summary.parquet"])
-    entry = grid.get(("digits", 1.0), ("pixels", "sgd"))
-    assert entry is not None
-    auc = record.summary["auc"]
+    entry, auc = _entry(grid), record.summary["auc"]
     assert entry.mean == pytest.approx(100 * auc.mean)
     assert auc.high is not None
     assert entry.high == pytest.approx(100 * auc.high)
@@ -203,15 +198,13 @@ def test_a_dataset_may_choose_its_metric(tmp_path: Path) -> None:
         write_cell(tmp_path, dataset="b", multi_label=True, headline="accuracy"),
         write_cell(tmp_path, dataset="c", class_names=("no", "yes")),
     ]
-    summarise_cells(cells, tmp_path / "summary.parquet", study="study")
-    grid = read_grid([tmp_path / "summary.parquet"])
+    grid = _grid(tmp_path, *cells)
     titles = {name: measure.title for name, measure in grid.measures.items()}
     assert titles == {"a": "AUC", "b": "mean accuracy over labels", "c": "accuracy"}
     assert not any(measure.is_partial for measure in grid.measures.values())
     for cell in cells:
         record = read_cell(cell)
-        entry = grid.get((record.cell.dataset, 1.0), ("pixels", "sgd"))
-        assert entry is not None
+        entry = _entry(grid, record.cell.dataset)
         assert entry.mean == pytest.approx(100 * record.summary[record.headline].mean)
 
 
@@ -220,7 +213,7 @@ def test_cells_that_show_different_metrics_are_refused(tmp_path: Path) -> None:
         write_cell(tmp_path, class_names=("no", "yes"), headline="auc"),
         write_cell(tmp_path, class_names=("no", "yes"), epsilon="2"),
     ]
-    with pytest.raises(DataError, match="run the study again"):
+    with pytest.raises(DataError, match="metric"):
         summarise_cells(cells, tmp_path / "summary.parquet", study="study")
 
 
@@ -239,8 +232,7 @@ def test_private_cells_say_what_choosing_the_best_of_them_costs(tmp_path: Path) 
     cells = [write_cell(tmp_path, method=method) for method in ("a", "b")]
     others = [write_cell(tmp_path, epsilon=epsilon) for epsilon in ("2", "inf")]
     others.append(write_cell(tmp_path, method="nonprivate", epsilon="inf"))
-    summarise_cells([*cells, *others], tmp_path / "summary.parquet", study="study")
-    choices = read_grid([tmp_path / "summary.parquet"]).choices
+    choices = _grid(tmp_path, *cells, *others).choices
     assert set(choices) == {("digits", 1.0), ("digits", 2.0)}
     expected = choice_price([cell.with_name("privacy.json") for cell in cells])
     assert expected is not None
@@ -280,8 +272,7 @@ def test_a_permitted_risk_has_one_row_with_the_largest_epsilon_of_its_cells(tmp_
         *_write_risk(tmp_path, 0.93171, 1.4),
         write_cell(tmp_path, method="sgd0", epsilon="1", seeds=1),
     ]
-    summarise_cells(cells, tmp_path / "summary.parquet", study="study")
-    grid = read_grid([tmp_path / "summary.parquet"])
+    grid = _grid(tmp_path, *cells)
     assert grid.rows == (("digits", 1.0), ("digits", 1.4))
     assert row_words(grid.rows[1][1]) == "advantage 0.1 (ε ≤ 1.4)"
     told = "advantage 0.1 is ε 0.9318 to 1.4 (TPR at most 0.41% at 0.1% FPR)"
@@ -303,7 +294,6 @@ def test_a_risk_and_an_epsilon_that_agree_have_rows_of_their_own(tmp_path: Path)
         *_write_risk(tmp_path, 1.0, token="tpr-0.1-at-0.01"),
         write_cell(tmp_path, method="sgd0", epsilon="1", seeds=1),
     ]
-    summarise_cells(cells, tmp_path / "summary.parquet", study="study")
-    grid = read_grid([tmp_path / "summary.parquet"])
+    grid = _grid(tmp_path, *cells)
     assert [epsilon for _, epsilon in grid.rows] == [1.0, 1.001, 1.002]
     assert len(grid.entries) == 3

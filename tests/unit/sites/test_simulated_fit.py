@@ -17,6 +17,7 @@ from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.target import Target
 from dpprobe.sites.simulated_fit import fit_together
 
 ROWS, DIMENSION, CLASSES = 240, 5, 3
@@ -59,9 +60,12 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def make_plan(options: Any, cache: Path, *, n: int = ROWS, unit: str = "image") -> Plan:
     return calibrate(
-        options.list_mechanisms(n), n=n, epsilon=2.0, delta=1e-4, accountant="pld", unit=unit,
-        cache=cache, selection=options.priced_selection(n), checked=False,
-    )  # fmt: skip
+        options.list_mechanisms(n),
+        Target(n=n, unit=unit, epsilon=2.0, delta=1e-4),
+        cache=cache,
+        selection=options.priced_selection(n),
+        checked=False,
+    )
 
 
 def split_rows(sizes: list[int], patients: np.ndarray | None = None) -> list[TrainingSet]:

@@ -74,21 +74,12 @@ def test_open_clips_dimensions_and_weights(name: str) -> None:
     assert known[model].tags[tag] == known[model].activation
 
 
-def test_the_backbones_of_the_papers_are_there() -> None:
-    dimensions = {"resnet50": 2048, "vit_b16": 768, "clip_vit_b32": 512}
-    assert dimensions.items() <= {name: e["dimension"] for name, e in ENTRIES.items()}.items()
-    assert {"vit_l16", "vit_h14", "bit_resnet50x3", "bit_resnet152x4"} <= set(ENTRIES)
-    assert {f"nfnet_f{size}" for size in range(7)} <= set(ENTRIES)
-    assert "No 50x4 was ever published" in " ".join(ENTRIES["bit_resnet50x3"]["notes"].split())
-    assert "bit_resnet50x4" not in ENTRIES
-
-
 def test_what_a_study_writes_goes_before() -> None:
     chosen = options("dinov2_b14", preprocessing={"size": 252, "flip": True}, pretrained=False)
     assert (chosen.model, chosen.preprocessing.size) == ("vit_base_patch14_dinov2.lvd142m", 252)
     local = options("clip_vit_b32", checkpoint="weights.pt")
     assert (local.checkpoint, local.tag) == ("weights.pt", None)
-    with pytest.raises(ConfigError, match="catalog: no backbone.* 'vit_b15'; write vit_b16"):
+    with pytest.raises(ConfigError, match="vit_b16"):
         options("vit_b15")
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from huggingface_hub import constants
 
 from dpprobe.__main__ import main
 from tests.support.small_study import STUDY
@@ -44,27 +43,6 @@ def test_a_fault_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
     path.write_text(yaml.safe_dump(STUDY | {"seedz": 1}))
     with pytest.raises(SystemExit, match=r"dpprobe: .*study.yaml:\d+: seedz: unknown key"):
         check(monkeypatch, path)
-
-
-def test_weights_that_cannot_be_fetched_are_warned_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    path = Path("study.yaml")
-    network = {"net": {"family": "timm", "model": "test_resnet.r160_in1k"}}
-    path.write_text(yaml.safe_dump({**STUDY, "backbones": network}))
-    with pytest.raises(SystemExit, match="^0$"):
-        check(monkeypatch, path)
-    shown = capsys.readouterr()
-    assert "study.yaml: 4 cells" in shown.out
-    assert (
-        "dpprobe: warning: backbones.net: model: timm/test_resnet.r160_in1k (weights: "
-        f"model.safetensors) is not in the Hugging Face cache {tmp_path}/hub, and 127.0.0.1 "
-        "cannot be reached"
-    ) in shown.err
 
 
 def test_only_readers_that_check_a_study_read_it(repository: Path) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dpprobe.__main__ import main
 from dpprobe.data.train_test_split import choose_by_id
 from dpprobe.errors import ConfigError
 from dpprobe.study.study_checks import check_study
@@ -56,27 +53,14 @@ def test_twenty_patients_of_whom_none_is_tested(tmp_path: Path) -> None:
     rare = named(20, tested=False)
     errors, _ = check(clinic(tmp_path, rare))
     would = [sum(choose_by_id(rare, fraction=f, seed=0)) for f in (0.3, 0.4, 0.5)]
-    assert errors == [
-        "config: datasets.clinic: 1 class has no test patient, which `metric: auc` needs: "
-        f"malignant (20 train, 0 test). With test_fraction 0.3, 0.4, 0.5 it would have {would[0]}, "
-        f"{would[1]}, {would[2]}: write one of these, or split it yourself (`split_column` or "
-        "`test`), or merge it with another (for benchmarks alone, `split_by: class` or another "
-        "`split_seed`: the choice tells of labels)"
-    ]
+    (error,) = errors
+    for said in (
+        "`metric: auc`", "malignant (20 train, 0 test)", "`split_column`", "`split_seed`",
+        f"test_fraction 0.3, 0.4, 0.5 it would have {would[0]}, {would[1]}, {would[2]}",
+    ):  # fmt: skip
+        assert said in error
     assert would[1] >= 5
     assert check(clinic(tmp_path, rare, test_fraction=0.4)) == ([], [])
-
-
-def test_the_command_says_so_without_a_trace_on_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    dataset = clinic(tmp_path, named(20, tested=False))
-    (tmp_path / "config.yaml").write_text(json.dumps(STUDY | {"datasets": {"clinic": dataset}}))
-    monkeypatch.setattr(sys, "argv", ["dpprobe", "check"])
-    with pytest.raises(SystemExit, match="1 class has no test patient"):
-        main()
-    assert {path.name for path in tmp_path.iterdir()} == {"a.csv", "config.yaml"}
 
 
 def test_a_release_is_told_no_seed(tmp_path: Path) -> None:
@@ -101,19 +85,13 @@ def test_few_test_patients_are_warned_of(tmp_path: Path) -> None:
     rare = named(16, tested=False) + named(4, tested=True)
     errors, (warning,) = check(clinic(tmp_path, rare))
     assert not errors
-    assert (
-        "1 class has fewer than 5 test patients, too few to tell anything: malignant (16 "
-        in warning
-    )
+    assert re.search(r"fewer than 5 test patients.* malignant \(16 ", warning)
     assert check(clinic(tmp_path, rare + named(5, tested=True)[4:])) == ([], [])
 
 
 def test_one_patient_of_a_class_is_tested_by_no_split(tmp_path: Path) -> None:
     (error,), _ = check(clinic(tmp_path, named(1, tested=False)))
-    assert error.endswith(
-        "1 class has one patient in all: malignant (1 train, 0 test). No split can test it: merge "
-        "it with another, or leave it out"
-    )
+    assert "one patient in all: malignant (1 train, 0 test)" in error
     (error,), _ = check(clinic(tmp_path, named(1, tested=True), metric="accuracy"))
     assert "1 class has no training patient: malignant (0 train, 1 test). Add some" in error
 
@@ -163,11 +141,8 @@ def test_a_test_split_of_the_source_is_told_no_fraction(tmp_path: Path) -> None:
             (tmp_path / place / f"{n}.jpg").write_text("x")
     dataset = {"source": "imagefolder", "path": str(tmp_path)}
     (error,), _ = check(dataset)
-    assert error == (
-        "config: datasets.clinic: 1 class has no test image, which `missing_classes: error` needs: "
-        "c (30 train, 0 test). Put some into the test split, or merge it with another, or write "
-        "`missing_classes: warn` to leave it out of the metric"
-    )
+    assert "no test image, which `missing_classes: error` needs: c (30 train, 0 test)" in error
+    assert "fraction" not in error
     errors, warnings = check(dataset | {"missing_classes": "warn"})
     assert not errors
     assert len(warnings) == 2

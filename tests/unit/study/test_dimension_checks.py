@@ -28,15 +28,10 @@ def study_of(tmp_path: Path, backbones: dict[str, Any], methods: dict[str, Any])
 def test_a_method_that_cannot_take_so_many_features_is_named(tmp_path: Path) -> None:
     methods = {"dpfc": {"head": "feature_covariance"}, "plain": {"head": "momentum"}}
     backbones = {"colour": COLOUR, "grey": {"family": "scattering"}}
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(
+        ConfigError, match=r"^config: methods\.dpfc on backbones\.colour: .*15552.*project: 512.*$"
+    ):
         check_dimensions(study_of(tmp_path, backbones, methods))
-    assert str(error.value).startswith(
-        "config: methods.dpfc on backbones.colour: head feature_covariance: 15552 features "
-        "are too many: it needs their second moment, which dpprobe computes for up to 8192 "
-    )
-    assert "\n" not in str(error.value)
-    assert "write head: momentum or prototypes" in str(error.value)
-    assert str(error.value).endswith("; project: 512 in the backbone makes fewer of them")
     backbones["colour"] = COLOUR | {"project": 512}
     assert check_dimensions(study_of(tmp_path, backbones, methods)) == []
     backbones["colour"] = COLOUR
@@ -71,16 +66,9 @@ def test_blocks_that_a_network_does_not_have_are_refused(
     monkeypatch.setattr("dpprobe.study.dimension_checks.read_dimensions", lambda *_: told)
     with pytest.raises(ConfigError) as error:
         check_dimensions(study_of(tmp_path, {"vit": network}, methods))
-    remedy = (
-        "blocks: 13: test_vit has 12 blocks; write a number from 1 to 12"
-        if shown
-        else "test_vit gives no access to its blocks; write `tune: all`, bias or norm, or choose a "
-        "ViT, ResNet, ConvNeXt, MobileNet or NFNet"
-    )
-    names = [name for name in methods if name != "whole"]
-    assert str(error.value).splitlines() == [
-        f"config: methods.{name} on backbones.vit: tune: {remedy}" for name in names
-    ]
+    (line,) = str(error.value).splitlines()
+    assert line.startswith("config: methods.tune on backbones.vit: tune: ")
+    assert ("13: test_vit has 12" if shown else "`tune: all`") in line
     tune["tune"] = "all" if not shown else {"blocks": 12}
     check_dimensions(study_of(tmp_path, {"vit": network}, methods))
 

@@ -67,15 +67,9 @@ def make(path: str) -> None:
     ],
 )
 def test_private_features_are_no_public_covariance(path: str) -> None:
-    assert "public_covariance: " in refused(lent(path))
-
-
-def test_the_line_names_method_option_path_and_remedy() -> None:
-    assert refused(lent("results/features/{dataset}/{backbone}/train/manifest.json")) == (
-        f"config: methods.some: public_covariance: {OF_DIGITS}: it is in the results of "
-        "this study, so it may hold private data; name a file in another folder, or features of a "
-        "dataset under public_datasets"
-    )
+    said = refused(lent(path))
+    assert "methods.some: public_covariance: " in said
+    assert path.format(dataset="digits", backbone="pixels") in said
 
 
 @pytest.mark.parametrize("path", [HEAD, "results/calibration/x.safetensors", "results/new.bin"])
@@ -205,11 +199,8 @@ def errors(private: dict[str, Any], public: dict[str, Any]) -> str:
 def test_a_public_dataset_of_private_images_is_refused(
     private: dict[str, Any], differing: dict[str, Any]
 ) -> None:
-    assert (
-        "config: public_datasets.lender: it has the images of the private dataset digits, even if "
-        "it splits, limits or labels them differently; remove one of the two, or write a source of "
-        "different, public images"
-    ) in errors(private, private | differing).splitlines()
+    said = "config: public_datasets.lender: it has the images of the private dataset digits"
+    assert said in errors(private, private | differing)
 
 
 @pytest.mark.parametrize(

@@ -66,30 +66,28 @@ def test_a_study_in_the_folder_is_the_default_one_there(here: Path) -> None:
 def test_a_study_in_the_folder_that_is_named_is_the_default_one(
     here: Path, typed: list[str]
 ) -> None:
-    assert words(here, *typed)[-2:] == DEFAULT
     (here / "a b").mkdir()
+    (here / "config.yaml").write_text("study: mine\n")
+    assert words(here, *typed)[-2:] == DEFAULT
     (here / "a b/config.yaml").write_text("study: mine\n")
     assert words(here, *typed) == [*BEFORE, "--cores", "all", *typed]
-    (here / "config.yaml").write_text("study: mine\n")
-    (here / "a b/config.yaml").unlink()
-    assert words(here, *typed)[-2:] == DEFAULT
 
 
 @pytest.mark.parametrize(
-    ("typed", "told"),
+    ("typed", "named"),
     [
-        (["--configfile", "none.yaml"], "--configfile none.yaml: no such file; correct it"),
-        (["--configfile=none.yaml"], "--configfile none.yaml: no such file"),
-        (["-n", "--configfile", "mine.yaml", "heads"], "--configfile heads: no such file; correct"),
-        (["--configfile", "folder"], "--configfile folder: a folder; write the file of a study"),
+        (["--configfile", "none.yaml"], "none.yaml"),
+        (["--configfile=none.yaml"], "none.yaml"),
+        (["-n", "--configfile", "mine.yaml", "heads"], "heads"),
+        (["--configfile", "folder"], "folder"),
     ],
 )
-def test_a_file_of_a_study_that_is_not_there_is_told_in_one_line(
-    here: Path, started: list[Any], typed: list[str], told: str
+def test_a_file_of_a_study_that_is_not_there_is_named(
+    here: Path, started: list[Any], typed: list[str], named: str
 ) -> None:
     (here / "mine.yaml").write_text("study: mine\n")
     (here / "folder").mkdir()
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=f"^--configfile {named}: "):
         start_snakemake(typed)
     assert not started
     start_snakemake(["heads", "--configfile", "mine.yaml", "config/audit.yaml"])
@@ -101,17 +99,11 @@ def test_a_file_of_a_study_that_is_not_there_is_told_in_one_line(
     "sized",
     ["--cores", "--cores=2", "-c2", "-j", "-nj4", "--jobs", "--profile", "--executor", "-e"],
 )
-def test_who_says_how_much_may_run_is_not_overruled(here: Path, sized: str) -> None:
-    assert words(here, sized) == [*BEFORE, sized, *DEFAULT]
-
-
-def test_other_options_of_like_names_say_nothing_of_it(here: Path) -> None:
-    assert words(here, "--jobscript", "a.sh")[2:4] == ["--cores", "all"]
-
-
-def test_a_profile_of_the_user_s_environment_says_it_too(
-    here: Path, monkeypatch: pytest.MonkeyPatch
+def test_who_says_how_much_may_run_is_not_overruled(
+    here: Path, sized: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert words(here, sized) == [*BEFORE, sized, *DEFAULT]
+    assert words(here, "--jobscript", "a.sh")[2:4] == ["--cores", "all"]
     monkeypatch.setenv("SNAKEMAKE_PROFILE", "site")
     assert "--cores" not in words(here)
 
@@ -150,14 +142,6 @@ def test_the_clone_that_one_stands_in_has_the_rules(here: Path) -> None:
     assert make_environment(REPOSITORY, {}) == {"DPPROBE_ROOT": str(REPOSITORY)}
 
 
-def test_the_process_becomes_snakemake(here: Path, started: list[Any]) -> None:
-    start_snakemake(["-n"])
-    ((program, command, variables),) = started
-    assert program == sys.executable
-    assert command == [program, "-m", "snakemake", *words(here, "-n")]
-    assert variables["DPPROBE_ROOT"] == str(REPOSITORY)
-
-
 @pytest.mark.parametrize(
     "typed",
     [
@@ -168,7 +152,7 @@ def test_the_process_becomes_snakemake(here: Path, started: list[Any]) -> None:
 )
 @pytest.mark.usefixtures("here")
 def test_an_object_store_is_refused(started: list[Any], typed: list[str]) -> None:
-    with pytest.raises(ConfigError, match=r"--default-storage-\w+: .*mount the bucket"):
+    with pytest.raises(ConfigError, match=r"--default-storage-\w+: "):
         start_snakemake(typed)
     assert not started
 
@@ -180,7 +164,10 @@ def test_options_of_snakemake_reach_it(
     monkeypatch.setattr(sys, "argv", ["dpprobe", "run", *typed])
     with pytest.raises(SystemExit):
         main()
-    assert started[0][1][3:] == words(here, *typed)
+    ((program, command, variables),) = started
+    assert program == sys.executable
+    assert command == [program, "-m", "snakemake", *words(here, *typed)]
+    assert variables["DPPROBE_ROOT"] == str(REPOSITORY)
 
 
 def test_other_commands_refuse_words_they_do_not_know(
@@ -196,7 +183,7 @@ def test_without_the_files_it_says_what_to_install(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dpprobe.study.run_command.project_root", lambda: here / "shipped")
-    with pytest.raises(ConfigError, match=r"shipped: has no Snakefile; install dpprobe's wheel"):
+    with pytest.raises(ConfigError, match="shipped"):
         start_snakemake([])
 
 
@@ -292,15 +279,17 @@ def test_the_version_is_told(
     assert capsys.readouterr().out == f"{dpprobe.__version__}\n"
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "place", "typed"),
+    [
+        ("mine", "study: a\nseeds: b: 3\n", "2:9", ["--configfile", "mine.yaml"]),
+        ("config", "study: a\nstudy: b\n", "2", []),
+    ],
+)
 def test_what_is_no_yaml_is_told_by_its_line_before_snakemake_starts(
-    here: Path, started: list[Any]
+    here: Path, started: list[Any], name: str, text: str, place: str, typed: list[str]
 ) -> None:
-    (here / "mine.yaml").write_text("study: a\nseeds: b: 3\n")
-    with pytest.raises(
-        ConfigError, match=r"^mine\.yaml:2:9: not YAML .* quote a value that contains a"
-    ):
-        start_snakemake(["--configfile", "mine.yaml"])
-    (here / "config.yaml").write_text("study: a\nstudy: b\n")
-    with pytest.raises(ConfigError, match=r"^config\.yaml:2: key 'study' appears twice, first in"):
-        start_snakemake([])
+    (here / f"{name}.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=rf"^{name}\.yaml:{place}: "):
+        start_snakemake(typed)
     assert not started

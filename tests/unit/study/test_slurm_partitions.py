@@ -66,25 +66,18 @@ def test_slurm_is_asked_for_all_partitions(sinfo: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        ("echo a line >&2; echo sinfo: fatal: no cluster >&2; exit 1", "sinfo: fatal: no cluster"),
-        ("exit 3", "sinfo: exit code 3"),
+        ("echo a line >&2; echo sinfo: fatal: no cluster >&2; exit 1", "fatal: no cluster"),
+        ("exit 3", "exit code 3"),
+        ("exec sleep 60", "no answer"),
+        (None, "command not found"),
     ],
 )
-def test_why_slurm_does_not_answer(sinfo: Path, script: str, said: str) -> None:
+def test_why_slurm_does_not_answer(
+    sinfo: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, said: str
+) -> None:
+    monkeypatch.setattr("dpprobe.study.slurm_partitions.TIMEOUT", 0.5)
     sinfo.write_text(f"#!/bin/sh\n{script}\n")
-    with pytest.raises(DpprobeError) as caught:
-        ask_partitions()
-    assert str(caught.value) == said
-
-
-def test_a_machine_may_have_no_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(DpprobeError, match="sinfo: command not found"):
-        ask_partitions()
-
-
-def test_a_slurm_that_hangs_is_not_waited_for(sinfo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sinfo.write_text("#!/bin/sh\nexec sleep 60\n")
-    monkeypatch.setattr("dpprobe.study.slurm_partitions.TIMEOUT", 0.2)
-    with pytest.raises(DpprobeError, match=r"no answer in 0\.2 s"):
+    if script is None:
+        monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(DpprobeError, match=f"^sinfo: {said}"):
         ask_partitions()

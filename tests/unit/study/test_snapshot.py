@@ -66,19 +66,15 @@ def test_a_snapshot_is_written_again_and_lasts_while_jobs_start(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "message"),
+    ("path", "value", "values"),
     [
-        (
-            "methods.sgd.learning_rate",
-            0.25,
-            r"study\.methods\.sgd\.learning_rate: [\d.]+ when this run began, 0.25 now",
-        ),
-        ("seeds", 7, r"study\.seeds: 5 when this run began, 7 now"),
-        ("methods.other", {"head": "sgd"}, r"study\.methods\.other: nothing when this run began"),
+        ("methods.sgd.learning_rate", 0.25, "[\\d.]+ .*0.25"),
+        ("seeds", 7, "5 .*7"),
+        ("methods.other", {"head": "sgd"}, "nothing"),
     ],
 )
-def test_a_job_that_reads_another_study_refuses(path: str, value: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_a_job_that_reads_another_study_refuses(path: str, value: Any, values: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^study\.{path}: {values}"):
         check_run(recorded(STUDY), load_study(changed(path, value)))
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from dpprobe.errors import ConfigError
 from dpprobe.study.study_file import load_study
 from tests.support.small_study import STUDY, changed
 
@@ -43,3 +46,10 @@ def test_few_shot_probes_are_of_backbones_that_read_text_unless_told() -> None:
     assert load_study(both | {"few_shot": {}}).few_shot_backbones() == ("clip",)
     told = load_study(both | {"few_shot": {"backbones": ["pixels"]}})
     assert told.few_shot_backbones() == ("pixels",)
+
+
+def test_a_password_is_not_repeated() -> None:
+    for uri in ("https://me:geheim@host", "postgresql://me:geheim@host/db", "http://me:geheim@["):
+        with pytest.raises(ConfigError) as caught:
+            load_study(STUDY | {"tracking": {"uri": uri}})
+        assert "geheim" not in str(caught.value)

@@ -28,106 +28,69 @@ def test_public_files_are_named_for_each_dataset_and_backbone() -> None:
     assert located.input_files() == ("digits/pixels.safetensors",)
 
 
-def test_delta_above_one_over_n_is_refused_and_one_over_n_warned_of() -> None:
+OPTION = "allow_delta_above_one_over_n"
+
+
+def test_a_delta_above_one_over_n_needs_an_option_and_is_warned_of() -> None:
     counted = load_study(STUDY).datasets["digits"].count_rows()
     assert counted is not None
-    rows = counted[0]
-    assert check_study(load_study(STUDY)) == []
+    above, at = changed("delta", 0.1), changed("delta", 1 / counted[0])
     with pytest.raises(ConfigError, match="above 1/n"):
-        check_study(load_study(changed("delta", 1.01 / rows)))
-    assert "1/n" in check_study(load_study(changed("delta", 1 / rows)))[0]
-
-
-OPTION = "allow_delta_above_one_over_n"
-ABOVE = [
-    "datasets.digits: delta 0.1 is above 1/n = 0.000695 (n = 1438 training rows): this delta "
-    "would allow a mechanism that publishes a random row. "
-    "No result with this delta may be released."
-]
-
-
-def test_a_delta_above_one_over_n_is_warned_of_once_a_dataset_where_it_is_allowed() -> None:
-    assert check_study(load_study(changed("delta", 0.1) | {OPTION: True})) == ABOVE
-    whole = {"source": "sklearn", "name": "digits", "delta": 0.1}
-    assert check_study(load_study(changed("datasets.digits", whole | {OPTION: True}))) == ABOVE
-
-
-def test_the_option_says_nothing_of_a_delta_that_is_not_above_one_over_n() -> None:
-    assert check_study(load_study(changed(OPTION, True))) == []
-    at = changed("delta", 1 / 1438)
-    assert check_study(load_study(at | {OPTION: True})) == check_study(load_study(at))
+        check_study(load_study(changed("delta", 1.01 / counted[0])))
+    (warning,) = check_study(load_study(above | {OPTION: True}))
+    assert warning.startswith("datasets.digits: delta 0.1 is above 1/n = 0.000695 (n = 1438 ")
+    own = {"source": "sklearn", "name": "digits", "delta": 0.1, OPTION: True}
+    assert check_study(load_study(changed("datasets.digits", own))) == [warning]
+    (warning,) = check_study(load_study(at))
+    assert "1/n" in warning
+    assert check_study(load_study(at | {OPTION: True})) == [warning]
+    assert check_study(load_study(changed(OPTION, True))) == check_study(load_study(STUDY)) == []
 
 
 def test_no_option_allows_a_release_a_delta_above_one_over_n() -> None:
-    release = {
-        "dataset": "digits", "backbone": "pixels", "method": "exact", "epsilon": 1.0,
-    }  # fmt: skip
+    release = {"dataset": "digits", "backbone": "pixels", "method": "exact", "epsilon": 1.0}
     study = changed("datasets.digits.split_by", "id") | {
-        "methods": {"exact": {"head": "sgd", "engine": "exact"}},
-        "delta": 0.1, OPTION: True, "releases": {"first": release},
+        "methods": {"exact": {"head": "sgd", "engine": "exact"}}, "delta": 0.1, OPTION: True,
     }  # fmt: skip
-    rows = load_study(study).datasets["digits"].count_rows()
-    assert rows is not None
-    above = f"delta 0.1 is above 1/n = {1 / rows[0]:.3g} (n = {rows[0]} training rows)"
-    with pytest.raises(ConfigError) as caught:
-        check_study(load_study(study))
-    assert str(caught.value) == f"config: releases.first: {above}; write a smaller delta"
-    study["releases"] = {"first": release | {"delta": 1e-5}}
-    assert len(check_study(load_study(study))) == 1
-    study["releases"] = {"first": release | {"delta": 1e-5, "epsilon": 7.5}}
-    (unmeasured,) = set(check_study(load_study(study))) - set(
-        check_study(load_study(study | {"releases": {}}))
-    )
-    assert unmeasured.startswith("releases.first: epsilon 7.5 is not in `epsilons`, so no")
-    study["releases"] = {"first": release | {"delta": 1e-5}}
-    study["privacy"] = {"max_epsilon": 3.0}
-    with pytest.raises(
-        ConfigError, match=r"max_epsilon of digits uses the dataset's delta: delta 0\.1 is"
+    (warning,) = check_study(load_study(study))
+    small = release | {"delta": 1e-5}
+    assert check_study(load_study(study | {"releases": {"first": small}})) == [warning]
+    other = {"releases": {"first": small | {"epsilon": 7.5}}}
+    assert "epsilon 7.5" in " ".join(check_study(load_study(study | other)))
+    for key, values, limits in (
+        ("releases.first: delta 0.1 is above 1/n", release, {}),
+        ("max_epsilon of digits .*delta 0.1", small, {"max_epsilon": 3.0}),
+        ("max_risk of digits .*delta 0.1", small, {"max_risk": {"advantage": 0.5}}),
     ):
-        check_study(load_study(study))
-    study["privacy"] = {"max_risk": {"advantage": 0.5}}
-    with pytest.raises(
-        ConfigError, match=r"max_risk of digits uses the dataset's delta: delta 0\.1 is"
-    ):
-        check_study(load_study(study))
+        with pytest.raises(ConfigError, match=key):
+            check_study(load_study(study | {"releases": {"first": values}, "privacy": limits}))
 
 
 @pytest.mark.parametrize(
-    ("risk", "message"),
+    ("path", "value", "key"),
     [
-        ({}, "write advantage, such as"),
-        ({"at": 0.01}, "or true_positives with at"),
-        ({"true_positives": 0.01, "at": 0.1}, "guessing reaches"),
-        ({"advantage": 2}, "advantage"),
-        ({"advantages": 0.1}, "advantages"),
+        ("privacy", {"max_risk": {}}, "write advantage"),
+        ("privacy", {"max_risk": {"at": 0.01}}, "true_positives"),
+        ("privacy", {"max_risk": {"true_positives": 0.01, "at": 0.1}}, "true_positives"),
+        ("privacy", {"max_risk": {"advantage": 2}}, "advantage"),
+        ("privacy", {"max_risk": {"advantages": 0.1}}, "advantages"),
+        ("epsilons", [{"advantage": 0.1}, 1, {"advantage": 0.10}], "advantage 0.1 .*twice"),
+        ("epsilons", [{"advantage": 1}], "advantage 1.0"),
+        ("epsilons", [{"true_positives": 0.01, "at": 0.1}], "true_positives"),
+        ("epsilons", [{"advantages": 0.1}], "advantages"),
+        ("epsilons", [{"advantage": 0.001}], "advantage 0.001: at delta"),
     ],
 )
-def test_a_limit_on_risk_is_one_that_means_something(risk: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        load_study(changed("privacy", {"max_risk": risk}))
-
-
-@pytest.mark.parametrize(
-    ("epsilons", "message"),
-    [
-        ([{"advantage": 0.1}, 1, {"advantage": 0.10}], "epsilons: advantage 0.1 appears twice"),
-        ([{"advantage": 1}], "epsilons: advantage 1.0: write a number between 0 and 1"),
-        ([{"true_positives": 0.01, "at": 0.1}], "epsilons: true_positives .* guessing reaches"),
-        ([{"advantages": 0.1}], "epsilons: risk: no key 'advantages'"),
-        ([{"advantage": 0.001}], "epsilons: advantage 0.001: at delta .* permit a larger risk"),
-    ],
-)
-def test_permitted_risks_of_a_study_mean_something(epsilons: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        load_study(changed("epsilons", epsilons))
+def test_risks_that_mean_nothing_are_refused(path: str, value: Any, key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{path}.*{key}"):
+        load_study(changed(path, value))
 
 
 def test_a_method_that_promises_nothing_cannot_keep_to_a_risk() -> None:
     search = {"space": {"learning_rate": [0.1, 1.0]}, "trials": 2}
     study = changed("methods", {"net": {"head": "fine_tune", "tune": "head", "search": search}})
     assert load_study(study | {"epsilons": [1]}).epsilons == ("1",)
-    message = "methods.net: no epsilon covers the options, because a search chose"
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=r"methods\.net"):
         load_study(study | {"epsilons": [1, {"advantage": 0.1}]})
 
 
@@ -152,12 +115,8 @@ def test_a_release_never_takes_the_metric_of_its_dataset(
         study["releases"] = {"first": release | {"evaluate": evaluate}}
         check_study(load_study(study))
     study["releases"] = {"first": release | {"evaluate": {"epsilon": 1}}}
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=f"^config: releases.first: evaluate: .*{metric}"):
         check_study(load_study(study))
-    assert str(caught.value) == (
-        f"config: releases.first: evaluate: tables show {metric} of digits, but the release would "
-        "measure accuracy; write the `metric` in `evaluate`, where it is published"
-    )
     study["datasets"]["digits"]["metric"] = "accuracy"
     check_study(load_study(study))
 
@@ -229,14 +188,10 @@ def test_sizes_that_can_be_counted_are_held_against_what_is_expected() -> None:
     study = load_study(changed("datasets.digits.expect", {"train": 1, "test": 2, "classes": 3}))
     with pytest.raises(ConfigError) as caught:
         check_study(study)
-    lines = str(caught.value).splitlines()
-    assert len(lines) == 3
     rows = study.datasets["digits"].count_rows()
     assert rows is not None
-    assert lines[0].startswith(
-        f"config: datasets.digits: expect.train: 1, but there are {rows[0]} train rows; complete"
-    )
-    assert "but there are 10 classes" in lines[2]
+    said = re.findall(r"expect\.(\w+): \d, but there are (\d+) ", str(caught.value))
+    assert said == [("train", str(rows[0])), ("test", str(rows[1])), ("classes", "10")]
     right = {"train": rows[0], "test": rows[1], "classes": 10}
     assert check_study(load_study(changed("datasets.digits.expect", right))) == []
 
@@ -261,12 +216,8 @@ def test_tables_that_are_there_are_held_against_what_is_expected(tmp_path: Path)
         "class_names": ["a", "b"],
     }
     path.write_text(json.dumps(info))
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=rf"datasets\.scans: expect\.test: 90.* 80 .*{path}"):
         check_study(load(expect=sizes))
-    assert str(caught.value) == (
-        "config: datasets.scans: expect.test: 90, but there are 80 test rows; correct `expect`, "
-        f"or delete {path} to recreate the tables"
-    )
     # Of other options the tables are made again.
     other = load(expect=sizes, layout=layout | {"split_seed": 1})
     assert all("expect" not in line for line in check_study(other))
@@ -295,38 +246,30 @@ def test_a_source_in_the_place_of_its_split_table_is_refused(
     }  # fmt: skip
     others = STUDY.get(key, {})
     study = load_study(STUDY | {key: {**others, "mine": dataset}})
-    with pytest.raises(
-        ConfigError, match=rf"{key}.mine: .*would overwrite this file; move it elsewhere"
-    ):
+    with pytest.raises(ConfigError, match=rf"{key}\.mine: .*overwrite"):
         check_study(study)
     assert (folder / "train.parquet").exists()
 
 
 @pytest.mark.parametrize(
-    ("folders", "message"),
+    ("folders", "key"),
     [
-        (
-            {"results_dir": "same", "data_dir": "same"},
-            "results_dir: .*/same: it is the data_dir too",
-        ),
-        ({"results_dir": "images/out"}, "results_dir: .* looks for images, and would be read"),
-        ({"data_dir": "images"}, "data_dir: .*/images: files written there would lie in .*/images"),
-        ({"data_dir": "images/a"}, "data_dir: .* dataset scans looks for images"),
-        ({"data_dir": "out", "results_dir": "out/scans"}, "where the split tables of scans go"),
-        ({"data_dir": "out", "results_dir": "out/downloads"}, "where downloads go"),
+        ({"results_dir": "same", "data_dir": "same"}, "results_dir: .*/same: .*data_dir"),
+        ({"results_dir": "images/out"}, "results_dir: .*images"),
+        ({"data_dir": "images"}, "data_dir: .*/images: .*images"),
+        ({"data_dir": "images/a"}, "data_dir: .*scans .*images"),
+        ({"data_dir": "out", "results_dir": "out/scans"}, "results_dir: .*tables of scans"),
+        ({"data_dir": "out", "results_dir": "out/downloads"}, "results_dir: .*downloads"),
+        ({"results_dir": "results/cells"}, "results_dir: .*: cells"),
+        ({"results_dir": "results/mine/releases"}, "results_dir: .*results/releases_study"),
         ({"data_dir": "out", "results_dir": "out/results"}, None),
-        (
-            {"results_dir": "results/cells"},
-            "results_dir: .*: cells is a name that the default study writes",
-        ),
-        ({"results_dir": "results/mine/releases"}, "another, such as results/releases_study"),
         ({"results_dir": "results/mine"}, None),
         ({"results_dir": "elsewhere/cells"}, None),
         ({"data_dir": "out/data", "results_dir": "out"}, None),
     ],
 )
 def test_folders_that_would_be_written_into_each_other_or_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folders: dict[str, str], message: str | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folders: dict[str, str], key: str | None
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("a/1.png", "b/2.png"):
@@ -337,10 +280,10 @@ def test_folders_that_would_be_written_into_each_other_or_read(
     places = {name: str(tmp_path / folder) for name, folder in folders.items()}
     study = load_study(STUDY | {"datasets": {"scans": scans}} | places)
     faults = folder_faults(study)
-    if message is None:
+    if key is None:
         assert not faults
         return
-    assert re.search(message, faults[0])
+    assert re.search(key, faults[0])
     with pytest.raises(ConfigError, match="config: (results|data)_dir: "):
         check_study(study)
 

@@ -14,10 +14,12 @@ from safetensors.numpy import load_file
 from dpprobe.errors import DpprobeError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads import auto, auto_rule
+from dpprobe.heads.auto import trained_head
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.randomness import cell_seed
+from dpprobe.privacy.target import Target
 from dpprobe.results.cell_record import recorded_facts
 from dpprobe.results.cell_results import read_cell_results
 from dpprobe.training.auto_methods import decide_methods
@@ -33,6 +35,7 @@ FACTS = DataFacts(
     n=ROWS["train"], dimension=DIMENSION, classes=CLASSES, multi_label=False, epsilon=4.0,
     delta=1e-4, unit="image",
 )  # fmt: skip
+TARGET = Target(n=FACTS.n, epsilon=FACTS.epsilon, delta=FACTS.delta)
 
 
 @pytest.fixture
@@ -137,7 +140,7 @@ def test_the_facts_of_a_record_are_those_that_decided(run: Run) -> None:
     run.train()
     assert recorded_facts(run.record("auto"), epsilon=4.0, delta=1e-4) == FACTS
     store = FeatureStore(run.folder / "train/manifest.json")
-    assert FitInputs(store, "image").read_facts(epsilon=4.0, delta=1e-4) == FACTS
+    assert FitInputs(store, "image").read_facts(TARGET) == FACTS
 
 
 def test_a_choice_that_cannot_be_trained_does_not_keep_the_others(
@@ -156,37 +159,25 @@ def test_a_choice_that_cannot_be_trained_does_not_keep_the_others(
 def test_methods_that_all_fail_are_no_failure_of_auto(tmp_path: Path) -> None:
     few = method_options({"head": "sgd", "batch_size": 1000, "steps": 3})
     path = tmp_path / "plans.json"
-    target: dict[str, Any] = {
-        "cache": tmp_path, "n": 300, "epsilon": 4.0, "delta": 1e-4, "accountant": "pld",
-        "seeds": 2,
-    }  # fmt: skip
-    write_plans({"auto": AUTO, "sgd": few}, output=path, **target)
+    write_plans({"auto": AUTO, "sgd": few}, TARGET, output=path, cache=tmp_path, seeds=2)
     assert set(read_plans(path).failures) == {"sgd"}
     with pytest.raises(DpprobeError, match="batch_size 1000"):
-        write_plans({"sgd": few}, output=path, **target)
+        write_plans({"sgd": few}, TARGET, output=path, cache=tmp_path, seeds=2)
 
 
 def test_deciding_prices_all_seeds_together_as_for_any_method(tmp_path: Path) -> None:
     path = tmp_path / "plans.json"
     chosen = method_options(auto_rule.choose_head(FACTS))
-    target: dict[str, Any] = {
-        "epsilon": FACTS.epsilon, "accountant": "pld", "cache": tmp_path, "seeds": 3
-    }  # fmt: skip
-    write_plans(
-        {"auto": AUTO, "alone": chosen}, output=path, n=FACTS.n, delta=FACTS.delta, **target
-    )
+    both, more = {"auto": AUTO, "alone": chosen}, dict[str, Any](cache=tmp_path, seeds=3)
+    write_plans(both, TARGET, output=path, **more)
     calibrated = read_plans(path)
-    methods, plans = decide_methods(
-        {"auto": AUTO, "alone": chosen}, calibrated, FACTS, patients=None, **target
-    )
+    methods, plans = decide_methods(both, calibrated, FACTS, TARGET, **more)
     assert methods["alone"] is chosen
-    assert methods["auto"].trained_options == chosen
+    assert trained_head(methods["auto"]) == chosen
     assert plans.plans["auto"].to_dict() == plans.plans["alone"].to_dict()
     assert plans.together["auto"] == plans.together["alone"]
-    assert (
-        decide_methods({"alone": chosen}, calibrated, FACTS, patients=None, **target)[1]
-        is calibrated
-    )
+    alone = decide_methods({"alone": chosen}, calibrated, FACTS, TARGET, **more)
+    assert alone[1] is calibrated
 
 
 def test_readers_of_results_see_what_was_trained(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,10 +16,8 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.heads.registry import method_options
 from dpprobe.results import halves
-from dpprobe.training.head_job import train_job
-from dpprobe.training.plan_file import write_plans
 from tests.support.feature_stores import write_split
-from tests.support.training_jobs import make_job
+from tests.support.training_jobs import make_job, plan_job, run_job
 
 ROWS = {"train": 400, "test": 120}
 DIMENSION = 5
@@ -62,15 +60,7 @@ def one_of(classes: int) -> dict[str, np.ndarray]:
 def train(folder: Path, *, calibration: Path, **changes: Any) -> Path:
     """Runs a job of two seeds at epsilon 8; returns the cell's folder."""
     job = make_job(**({"epsilon": "8", "methods": {"sgd": SIGMOID}} | changes))
-    plans = folder / "plans.json"
-    write_plans(
-        job.methods, output=plans, cache=calibration, n=ROWS["train"], epsilon=8.0,
-        delta=job.delta, accountant=job.accountant, seeds=job.seeds,
-    )  # fmt: skip
-    train_job(
-        job, train=folder / "train/manifest.json", test=folder / "test/manifest.json",
-        plans=plans, cells=folder / "cells", device="cpu",
-    )  # fmt: skip
+    run_job(folder, job, plan_job(job, ROWS["train"], folder / "plans.json", calibration))
     return folder / "cells/toy/none/sgd/eps-8"
 
 

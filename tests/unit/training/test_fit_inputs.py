@@ -11,6 +11,7 @@ from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.facts import DataFacts
 from dpprobe.privacy.plan import Patients
+from dpprobe.privacy.target import Target
 from dpprobe.training.fit_inputs import FitInputs
 from tests.support.feature_stores import write_split
 from tests.unit.training.test_head_job_patients import CLASSES, DIMENSION, IMAGES, write_features
@@ -26,7 +27,7 @@ def inputs(folder: Path, unit: str, *, named: bool = True) -> FitInputs:
 @pytest.mark.parametrize(("unit", "n"), [("image", ROWS), ("patient", PATIENTS)])
 def test_facts_are_of_as_many_units_as_there_are(tmp_path: Path, unit: str, n: int) -> None:
     of_unit = inputs(tmp_path, unit)
-    assert of_unit.read_facts(epsilon=2.0, delta=1e-4) == DataFacts(
+    assert of_unit.read_facts(Target(n=of_unit.n, unit=unit, epsilon=2.0, delta=1e-4)) == DataFacts(
         n=n, dimension=DIMENSION, classes=CLASSES, multi_label=False, epsilon=2.0, delta=1e-4,
         unit=unit,
     )  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,16 +22,12 @@ from dpprobe.features import text_embeddings
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy import statement as statements
-from dpprobe.privacy.limits import epsilon_value
-from dpprobe.privacy.randomness import cell_seed
 from dpprobe.results.cell_record import CELL_FILES, PAYLOAD_FILES
 from dpprobe.training.cell_task import CellTask
-from dpprobe.training.head_job import train_job
 from dpprobe.training.job_features import read_job_features
-from dpprobe.training.plan_file import write_plans
 from dpprobe.training.tasks import Job
 from tests.support.feature_stores import write_split
-from tests.support.training_jobs import make_job
+from tests.support.training_jobs import make_job, plan_job, run_job
 
 ROWS = {"train": 300, "test": 90}
 CLASSES, DIMENSION = 3, 6
@@ -84,16 +79,7 @@ class Run:
     def train(self, **changes: Any) -> None:
         job = replace(self.job, **changes)
         plans = self.folder / f"plans-{job.epsilon}.json"
-        write_plans(
-            job.methods, output=plans, cache=self.calibration, n=ROWS["train"],
-            epsilon=epsilon_value(job.epsilon), delta=job.delta, accountant=job.accountant,
-            seeds=job.seeds,
-        )  # fmt: skip
-        train_job(
-            job, train=self.folder / "train/manifest.json",
-            test=self.folder / "test/manifest.json", plans=plans, cells=self.folder / "cells",
-            device="cpu",
-        )  # fmt: skip
+        run_job(self.folder, job, plan_job(job, ROWS["train"], plans, self.calibration))
 
 
 @pytest.fixture
@@ -269,35 +255,6 @@ def test_a_damaged_file_costs_its_own_cell(
     assert fits == [("30", 2)]
     after = run.contents("small")
     assert {key: after[key] for key in PAYLOAD_FILES} == {key: before[key] for key in PAYLOAD_FILES}
-
-
-@pytest.mark.parametrize(("option", "value"), [("learning_rate", 0.001), ("steps", 1)])
-def test_a_record_of_other_options_costs_its_own_cell(
-    run: Run, fits: list[tuple[str, int]], option: str, value: float
-) -> None:
-    run.train()
-    path = run.cell("small") / "metrics.json"
-    before = read_json(path)
-    changed = {**before, "options": {**before["options"], option: value}}
-    write_json(path, changed)
-    fits.clear()
-    run.train()
-    after = read_json(path)
-    assert len(fits) == 1
-    assert {**after, "seconds": None} == {**before, "seconds": None}
-
-
-def test_a_record_of_another_delta_is_written_again_without_training(
-    run: Run, fits: list[tuple[str, int]]
-) -> None:
-    run.train()
-    path = run.cell("small") / "metrics.json"
-    before = read_json(path)
-    write_json(path, {**before, "delta": 0.5})
-    fits.clear()
-    run.train()
-    assert fits == []
-    assert read_json(path) == before
 
 
 def seeds_of(run: Run, method: str = "small") -> list[str]:
@@ -523,11 +480,7 @@ def test_a_start_of_other_classes_is_refused_before_training(
 
 
 def train_on(run: Run, device: str) -> None:
-    train_job(
-        run.job, train=run.folder / "train/manifest.json", test=run.folder / "test/manifest.json",
-        plans=run.folder / f"plans-{run.job.epsilon}.json", cells=run.folder / "cells",
-        device=device,
-    )  # fmt: skip
+    run_job(run.folder, run.job, run.folder / f"plans-{run.job.epsilon}.json", device=device)
 
 
 @pytest.fixture
@@ -572,153 +525,17 @@ def test_a_gpu_s_finished_cells_are_kept_where_there_is_none(
     assert fits == []
 
 
-def test_the_identity_of_a_cpu_s_cell_names_no_device(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    identities = []
-
-    def watched(identity: dict[str, Any], index: int) -> int:
-        identities.append(identity)
-        return cell_seed(identity, index)
-
-    monkeypatch.setattr("dpprobe.training.cell_task.cell_seed", watched)
-    run.train()
-    assert identities
-    assert not any("device" in identity for identity in identities)
-
-
-Entry = dict[str, Any]
-
-
-def plan_file(run: Run, methods: dict[str, Any]) -> Path:
-    path = run.folder / "plans.json"
-    write_plans(
-        methods, output=path, cache=run.calibration, n=ROWS["train"], epsilon=4.0, delta=1e-4,
-        accountant="pld", seeds=2,
-    )  # fmt: skip
-    return path
-
-
-def less_noise(entry: Entry) -> None:
-    for mechanism in entry["plan"]["mechanisms"]:
-        mechanism["noise_multiplier"] *= 0.98
-
-
-def hardly_less_noise(entry: Entry) -> None:
-    for mechanism in entry["plan"]["mechanisms"]:
-        mechanism["noise_multiplier"] *= 1 - 1e-5
-
-
-def hardly_any_noise(entry: Entry) -> None:
-    for mechanism in entry["plan"]["mechanisms"]:
-        mechanism["noise_multiplier"] *= 1e-5
-
-
-def set_plan(key: str, value: Any) -> Callable[[Entry], None]:
-    return lambda entry: entry["plan"].update({key: value})
-
-
-def set_checks(value: float | None) -> Callable[[Entry], None]:
-    def edit(entry: Entry) -> None:
-        checks = entry["plan"]["checks"]
-        checks |= {name: value for name in checks if checks[name] is not None}
-
-    return edit
-
-
-def set_mechanism(key: str, value: Any) -> Callable[[Entry], None]:
-    return lambda entry: entry["plan"]["mechanisms"][0].update({key: value})
-
-
-def fewer_runs(entry: Entry) -> None:
-    entry["plan"]["selection"]["mean"] = 2.0
-
-
-EDITS = [
-    ("small", less_noise, "says epsilon 4 at delta 0.0001, but its .* cost 4.(09|1)"),
-    ("full", less_noise, "says epsilon 4 at delta 0.0001, but its .* cost 4.(09|1)"),
-    ("full", hardly_less_noise, r"says epsilon 4 at delta 0.0001, but its .* cost 4.0000\d+ or"),
-    ("tuned", less_noise, "but its mechanisms cost 4.(0[89]|1)"),
-    ("small", hardly_any_noise, r"but its mechanisms cost [\d.]+ or more"),
-    ("full", hardly_any_noise, r"but its mechanisms cost [\d.e+]+ or more"),
-    ("tuned", hardly_any_noise, r"but its mechanisms cost [\d.e+]+ or more"),
-    ("small", set_mechanism("count", 6), "gradients has count 6 in the plan but 12"),
-    (
-        "small",
-        set_mechanism("sample_rate", 0.05),
-        "gradients has sample_rate 0.05 in the plan but 0.1",
-    ),
-    ("full", set_mechanism("sensitivity", 0.5), "gradients has sensitivity 0.5 in the plan but"),
-    (
-        "full",
-        set_mechanism("released", "nothing"),
-        "gradients has released 'nothing' in the plan but",
-    ),
-    ("full", set_mechanism("name", "other"), "no mechanism 'gradients'"),
-    ("full", set_plan("delta", 1e-3), r"\(300, 'image', 4.0, 0.001, 'pld'\), but the job needs"),
-    ("full", set_plan("epsilon", 5.0), r"\(300, 'image', 5.0, 0.0001, 'pld'\), but the job needs"),
-    ("full", set_plan("realised_epsilon", 2.0), "says epsilon 2 at delta 0.0001"),
-    (
-        "full",
-        set_plan("realised_epsilon", 3.9995),
-        "says epsilon 3.9995 at .* but it is (4|3.9999)",
-    ),
-    ("full", set_plan("priced_by", "exact, audited"), "priced by 'exact, audited', which here is"),
-    ("full", set_plan("checks", {}), r"checked by \[\], which here is \['pld"),
-    ("full", set_plan("check_notes", {"rdp": "fine"}), r"notes {'rdp': 'fine'}, which here is {}"),
-    ("full", set_checks(0.01), r"says epsilon 0.01 at .* by pld \("),
-    ("small", set_checks(3.5), r"says epsilon 3.5 at .* by rdp \(.* but it is [\d.]+;"),
-    ("tuned", set_checks(None), r"says epsilon none at .* by pld \("),
-    ("full", set_plan("unit", "one hospital"), "unit 'one hospital'"),
-    ("full", lambda entry: entry.update(together=4.0), "says epsilon 4 .* for 2 heads together"),
-    ("tuned", fewer_runs, "the plan belongs to another method"),
-    ("tuned", set_plan("selection", None), "the plan belongs to another method"),
-]
-
-
 @pytest.mark.parametrize(
-    ("method", "edit", "message"), EDITS, ids=[f"{item[0]}-{item[2][:30]}" for item in EDITS]
+    ("key", "value"), [("n", 301), ("unit", "patient"), ("epsilon", 5.0), ("delta", 1e-3)]
 )
-def test_an_edited_plan_is_refused_before_it_is_run(
-    run: Run,
-    fits: list[tuple[str, int]],
-    method: str,
-    edit: Callable[[Entry], None],
-    message: str,
+def test_a_plan_of_another_target_is_refused_before_training(
+    run: Run, fits: list[tuple[str, int]], key: str, value: Any
 ) -> None:
-    """The edits come with the right hash: the file is whole, and only what it says is wrong."""
-    tuned = {"head": "tuned", "search": {"learning_rate": [0.1, 1]}}
-    base = {"head": "sgd", "batch_size": "full", "steps": 4}
-    methods = {**METHODS, "tuned": method_options({**tuned, "base": base})}
-    path = plan_file(run, methods)
-    record = json.loads(path.read_text())
+    path = plan_job(run.job, ROWS["train"], run.folder / "plans.json", run.calibration)
+    record = read_json(path)
     del record["sha256"]
-    edit(record["methods"][method])
-    path.write_text(json.dumps({**record, "sha256": hash_value(record)}))
-    with pytest.raises(DpprobeError) as refused:
-        train_job(
-            replace(run.job, methods=methods), train=run.folder / "train/manifest.json",
-            test=run.folder / "test/manifest.json", plans=path, cells=run.folder / "cells",
-            device="cpu",
-        )  # fmt: skip
-    line = str(refused.value)
-    assert re.search(message, line)
-    assert line.startswith(f"{path}: ")
-    assert line.endswith("; delete it and run again")
-    assert "\n" not in line
+    record["methods"]["full"]["plan"][key] = value
+    write_json(path, {**record, "sha256": hash_value(record)})
+    with pytest.raises(DataError, match=f"{path}: full: the plan's {key} is {value}"):
+        run_job(run.folder, run.job, path)
     assert not fits
-    assert not (run.folder / "cells").exists()
-
-
-def test_a_plan_for_other_rows_is_refused(run: Run) -> None:
-    plans = run.folder / "plans.json"
-    write_plans(
-        METHODS, output=plans, cache=run.calibration, n=ROWS["train"] + 1, epsilon=4.0,
-        delta=1e-4, accountant="pld", seeds=2,
-    )  # fmt: skip
-    with pytest.raises(DpprobeError, match="301"):
-        train_job(
-            run.job, train=run.folder / "train/manifest.json",
-            test=run.folder / "test/manifest.json", plans=plans, cells=run.folder / "cells",
-            device="cpu",
-        )  # fmt: skip

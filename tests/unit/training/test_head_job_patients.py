@@ -11,17 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpprobe.artifacts import hash_value
-from dpprobe.errors import DataError, PrivacyError
+from dpprobe.errors import DataError
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy import accountants
-from dpprobe.privacy.limits import epsilon_value
-from dpprobe.privacy.plan import Mechanism, Patients
-from dpprobe.training.head_job import train_job
-from dpprobe.training.plan_file import write_plans
+from dpprobe.privacy.plan import Mechanism
 from dpprobe.training.tasks import Job
 from tests.support.feature_stores import write_split
-from tests.support.training_jobs import make_job
+from tests.support.training_jobs import make_job, plan_job, run_job
 
 CLASSES, DIMENSION = 3, 6
 # Patient p has 1 to 20 images, all of one class.
@@ -61,20 +57,11 @@ class Run:
     def plan(self, **changes: Any) -> None:
         job = replace(self.job, **changes)
         images = IMAGES["train"]
-        write_plans(
-            job.methods, output=self.plans, cache=self.folder / "calibration",
-            n=len(images) if job.unit == "patient" else sum(images),
-            epsilon=epsilon_value(job.epsilon), delta=job.delta, accountant=job.accountant,
-            seeds=job.seeds, unit=job.unit,
-            patients=Patients(images=job.patients["images"]) if job.patients else None,
-        )  # fmt: skip
+        n = len(images) if job.unit == "patient" else sum(images)
+        plan_job(job, n, self.plans, self.folder / "calibration")
 
     def train(self, **changes: Any) -> None:
-        train_job(
-            replace(self.job, **changes), train=self.folder / "train/manifest.json",
-            test=self.folder / "test/manifest.json", plans=self.plans, cells=self.folder / "cells",
-            device="cpu",
-        )  # fmt: skip
+        run_job(self.folder, replace(self.job, **changes), self.plans)
 
     def read(self, method: str, name: str, epsilon: str = "4") -> dict[str, Any]:
         path = self.folder / f"cells/toy/none/{method}/eps-{epsilon}/{name}.json"
@@ -200,33 +187,21 @@ def test_without_privacy_there_is_no_price_for_patients(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    "other",
-    [{"unit": "image"}, {"unit": "image", "patients": {"images": 20}}],
-    ids=["images", "images of patients"],
+    ("planned", "wanted", "place"),
+    [
+        ({"unit": "image"}, {}, "n"),
+        ({}, {"unit": "image", "patients": {"images": 20}}, "n"),
+        ({"unit": "image"}, {"unit": "image", "patients": {"images": 20}}, "patients"),
+        (
+            {"unit": "image", "patients": {"images": 5}},
+            {"unit": "image", "patients": {"images": 20}},
+            "patients.images",
+        ),
+    ],
 )
-def test_a_plan_for_another_unit_is_refused(run: Run, other: dict[str, Any]) -> None:
-    run.plan(**other)
-    with pytest.raises(DataError, match=r"the plan is for \(n, unit, .*'image'"):
-        run.train()
-    run.plan()
-    with pytest.raises(DataError, match=r"the plan is for \(n, unit, .*'patient'"):
-        run.train(**other)
-
-
-def test_a_plan_for_patients_of_fewer_images_is_refused(run: Run) -> None:
-    run.plan(unit="image", patients={"images": 5})
-    with pytest.raises(DataError, match="is for patients {'images': 5}, but the job needs"):
-        run.train(unit="image", patients={"images": 20})
-
-
-def test_an_edited_price_for_patients_is_refused(run: Run) -> None:
-    image = {"unit": "image", "patients": {"images": 20}, "methods": {"full": METHODS["full"]}}
-    run.plan(**image)
-    record = json.loads(run.plans.read_text())
-    del record["sha256"]
-    record["methods"]["full"]["plan"]["patients"]["epsilon"] = 5.0
-    run.plans.write_text(json.dumps({**record, "sha256": hash_value(record)}))
-    with pytest.raises(
-        PrivacyError, match="says epsilon 5 at .* to a patient of 20 images, but it is"
-    ):
-        run.train(**image)
+def test_a_plan_for_other_units_is_refused(
+    run: Run, planned: dict[str, Any], wanted: dict[str, Any], place: str
+) -> None:
+    run.plan(**planned)
+    with pytest.raises(DataError, match=f"the plan's {place} is"):
+        run.train(**wanted)

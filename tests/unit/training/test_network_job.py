@@ -21,17 +21,17 @@ from dpprobe.features.feature_store import FeatureStore
 from dpprobe.finetune.options import Options
 from dpprobe.heads.gradient_options import GRADIENTS
 from dpprobe.heads.registry import method_options
-from dpprobe.privacy.limits import epsilon_value
 from dpprobe.privacy.private_mark import check_unmarked
 from dpprobe.results.cell_record import CellRecord, read_cell
 from dpprobe.results.network_record import NETWORK_FILES, NetworkRecord, network_folder
 from dpprobe.training import network_material
 from dpprobe.training.network_cell import NetworkFiles, keep_network
 from dpprobe.training.network_job import Limits, plan_for, tune_network
-from dpprobe.training.plan_file import read_plans, write_plans
+from dpprobe.training.plan_file import read_plans
 from dpprobe.training.tasks import Job
 from dpprobe.training.tuned_networks import gather_networks
 from tests.support.feature_stores import write_split
+from tests.support.training_jobs import make_job, plan_job
 
 ROWS = {"train": 60, "test": 20}
 CLASSES, DIMENSION = 3, 64  # of test_vit
@@ -74,11 +74,7 @@ class Run:
     @property
     def given(self) -> NetworkFiles:
         plans = self.folder / f"plans-{self.job.epsilon}.json"
-        write_plans(
-            self.job.methods, output=plans, cache=self.calibration, n=ROWS["train"],
-            epsilon=epsilon_value(self.job.epsilon), delta=1e-5, accountant="pld",
-            seeds=self.job.seeds,
-        )  # fmt: skip
+        plan_job(self.job, ROWS["train"], plans, self.calibration)
         return NetworkFiles(
             backbone=Timm(family="timm", model="test_vit", pretrained=False),
             train=self.folder / "train/manifest.json",
@@ -103,10 +99,9 @@ class Run:
 @pytest.fixture
 def run(tmp_path: Path, calibration: Path) -> Run:
     write_features(tmp_path)
-    job = Job(
-        study="s", private_datasets=("d",), dataset="d", backbone="vit", epsilon="2",
-        methods={"net": method_options(HEAD)}, seeds=2, study_seed=0, delta=1e-5,
-        accountant="pld", mode="benchmark", memory_mb=100,
+    job = make_job(
+        dataset="d", backbone="vit", epsilon="2", methods={"net": method_options(HEAD)},
+        delta=1e-5, memory_mb=100,
     )  # fmt: skip
     return Run(folder=tmp_path, calibration=calibration, job=job)
 
@@ -236,11 +231,8 @@ def test_a_method_without_a_plan_says_why(run: Run) -> None:
     impossible = of(run, HEAD | {"batch_size": 61})
     with pytest.raises(PrivacyError, match="batch_size 61 is above the 60"):
         impossible.tune(0)
-    write_plans(
-        {**run.job.methods, "other": method_options(HEAD | {"batch_size": 61})},
-        output=run.folder / "both.json", cache=run.calibration, n=60, epsilon=2.0, delta=1e-5,
-        accountant="pld", seeds=2,
-    )  # fmt: skip
+    both = {**run.job.methods, "other": method_options(HEAD | {"batch_size": 61})}
+    plan_job(replace(run.job, methods=both), 60, run.folder / "both.json", run.calibration)
     job = replace(run.job, methods={"other": method_options(HEAD | {"batch_size": 61})})
     given = replace(run.given, plans=run.folder / "both.json")
     with pytest.raises(DpprobeError, match="other: batch_size 61"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from dpprobe.errors import PrivacyError
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy import accountants
+from dpprobe.privacy.plan import Patients, Plan
 from dpprobe.privacy.risk import Risk
-from dpprobe.training.plan_file import Plans, check_prices, read_plans, write_plans
+from dpprobe.privacy.target import Target
+from dpprobe.training.plan_file import Plans, check_price, plan_method, read_plans, write_plans
 
 
 def method(**own: Any) -> MethodOptions:
@@ -24,6 +27,13 @@ def method(**own: Any) -> MethodOptions:
 
 FULL = method(batch_size="full", steps=3)
 SMALL = method(batch_size=30, steps=12)
+TUNED = method_options(
+    {
+        "head": "tuned",
+        "base": {"head": "sgd", "batch_size": "full", "steps": 3},
+        "search": {"learning_rate": [0.1, 1]},
+    }
+)
 IMPOSSIBLE = method(batch_size=400, steps=3)
 
 
@@ -31,10 +41,8 @@ def written(
     folder: Path, methods: dict[str, MethodOptions], epsilon: float | Risk = 1.0, seeds: int = 5
 ) -> Path:
     path = folder / "plans.json"
-    write_plans(
-        methods, output=path, cache=folder / "cache", n=300, epsilon=epsilon, delta=1e-5,
-        accountant="pld", seeds=seeds,
-    )  # fmt: skip
+    target = Target(n=300, epsilon=epsilon, delta=1e-5)
+    write_plans(methods, target, output=path, cache=folder / "cache", seeds=seeds)
     return path
 
 
@@ -53,34 +61,16 @@ def test_one_method_does_not_stop_the_others(tmp_path: Path) -> None:
 def test_a_delta_above_one_over_n_is_refused_or_where_allowed_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    target = partial(Target, n=300, epsilon=1.0, delta=0.01)
+    for above, remedy in ((None, "smaller delta"), (False, "`allow_delta_above_one_over")):
+        with pytest.raises(PrivacyError, match=rf"above 1/n = 0\.00333 .*{remedy}"):
+            target(above=above)
     path = tmp_path / "plans.json"
-    given: dict[str, Any] = {
-        "output": path, "cache": tmp_path / "cache", "n": 300, "epsilon": 1.0, "delta": 0.01,
-        "accountant": "pld", "seeds": 1,
-    }  # fmt: skip
-    with pytest.raises(
-        PrivacyError, match=r"above 1/n = 0\.00333 .* or `allow_delta_above_one_over"
-    ):
-        write_plans({"full": FULL}, **given)
-    assert not path.exists()
-    write_plans({"full": FULL}, **given, allow_delta_above_one_over_n=True)
+    write_plans({"full": FULL}, target(above=True), output=path, cache=tmp_path / "cache", seeds=1)
     assert caplog.text.count("would allow a mechanism that publishes a random row") == 1
     plan = read_plans(path).plans["full"]
     assert (plan.delta, plan.n) == (0.01, 300)
     assert plan.realised_epsilon == pytest.approx(1.0, rel=1e-3)
-
-
-def test_the_option_leaves_the_plans_of_other_deltas_as_they_are(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    before = written(tmp_path, {"full": FULL}).read_bytes()
-    path = tmp_path / "again.json"
-    write_plans(
-        {"full": FULL}, output=path, cache=tmp_path / "cache", n=300, epsilon=1.0, delta=1e-5,
-        accountant="pld", seeds=5, allow_delta_above_one_over_n=True,
-    )  # fmt: skip
-    assert path.read_bytes() == before
-    assert not [one for one in caplog.records if one.levelname == "WARNING"]
 
 
 def test_when_all_fail_each_is_named(tmp_path: Path) -> None:
@@ -105,16 +95,9 @@ def test_all_heads_together_are_priced(tmp_path: Path) -> None:
 
 
 def test_a_tuned_method_is_priced_with_its_selection(tmp_path: Path) -> None:
-    tuned = method_options(
-        {
-            "head": "tuned",
-            "base": {"head": "sgd", "batch_size": "full", "steps": 3},
-            "search": {"learning_rate": [0.1, 1]},
-        }
-    )
-    found = read(tmp_path, {"full": FULL, "tuned": tuned})
+    found = read(tmp_path, {"full": FULL, "tuned": TUNED})
     own = found.plans["tuned"]
-    assert own.selection == tuned.priced_selection(300)
+    assert own.selection == TUNED.priced_selection(300)
     assert own.selection is not None
     assert own.selection.repeated == ("score", "gradients")
     noise = own.find_mechanism("gradients").noise_multiplier
@@ -147,10 +130,48 @@ def test_methods_are_calibrated_to_a_risk_and_checked_against_it(tmp_path: Path)
     full, small = found.plans["full"], found.plans["small"]
     assert full.epsilon == risk.to_epsilon(1e-5)
     assert abs(small.epsilon - full.epsilon) > 0.01
-    for name, plan in found.plans.items():
+    for plan in found.plans.values():
         assert plan.risk == {"advantage": 0.2}
         assert risk.permits(plan)
-        check_prices(Path("plans.json"), name, found, 5)
-    smaller = replace(found, plans={"full": replace(full, risk={"advantage": 0.1})})
-    with pytest.raises(PrivacyError, match="says advantage 0.1, but its mechanisms allow attacks"):
-        check_prices(Path("plans.json"), "full", smaller, 5)
+        check_price(plan)
+    with pytest.raises(PrivacyError, match="advantage 0.1"):
+        check_price(replace(full, risk={"advantage": 0.1}))
+
+
+def less_noise(plan: Plan, factor: float) -> Plan:
+    return replace(plan, mechanisms=tuple(item.scale_noise(factor) for item in plan.mechanisms))
+
+
+def other_checks(plan: Plan, value: float | None) -> Plan:
+    return replace(plan, checks={name: one and value for name, one in plan.checks.items()})
+
+
+@pytest.mark.parametrize("name", ["full", "small", "tuned"])
+def test_a_release_refuses_a_plan_whose_epsilons_are_not_its_price(
+    tmp_path: Path, name: str
+) -> None:
+    plan = plan_method(
+        {"full": FULL, "small": SMALL, "tuned": TUNED}[name],
+        Target(n=300, epsilon=4.0, delta=1e-4, patients=Patients(images=3)),
+        cache=tmp_path,
+    )
+    check_price(plan)
+    assert plan.patients is not None
+    fine = 0.998 if name != "full" else 1 - 1e-5  # others are priced on a grid
+    edits = {
+        "cost": [less_noise(plan, factor) for factor in (fine, 0.98, 1e-5)],
+        "says epsilon": [
+            replace(plan, realised_epsilon=2.0),
+            replace(plan, realised_epsilon=0.9998 * plan.realised_epsilon),
+            replace(plan, patients=replace(plan.patients, epsilon=5.0)),
+            other_checks(plan, 0.01),
+            other_checks(plan, None),
+        ],
+        "priced by": [replace(plan, priced_by="exact, audited")],
+        "checked by": [replace(plan, checks={})],
+        "notes": [replace(plan, check_notes={"rdp": "fine"})],
+    }
+    for key, wrong in edits.items():
+        for each in wrong:
+            with pytest.raises(PrivacyError, match=key):
+                check_price(each)

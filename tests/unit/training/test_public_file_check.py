@@ -18,9 +18,9 @@ from dpprobe.heads.registry import method_options
 from dpprobe.privacy.private_mark import check_unmarked, mark_metadata
 from dpprobe.results.cell_record import read_cell
 from dpprobe.training.head_job import train_job
-from dpprobe.training.plan_file import write_plans
 from dpprobe.training.tasks import Job
 from tests.support.feature_stores import write_split
+from tests.support.training_jobs import plan_job
 
 ROWS = {"train": 200, "test": 60}
 CLASSES, DIMENSION = 3, 24
@@ -71,10 +71,7 @@ class Study:
             mode="benchmark", memory_mb=1000,
         )  # fmt: skip
         plans = self.folder / "plans.json"
-        write_plans(
-            job.methods, output=plans, cache=self.calibration, n=ROWS["train"], epsilon=4.0,
-            delta=job.delta, accountant=job.accountant, seeds=job.seeds,
-        )  # fmt: skip
+        plan_job(job, ROWS["train"], plans, self.calibration)
         train_job(
             job, train=self.features("first") / "manifest.json",
             test=self.features("first", "test") / "manifest.json", plans=plans,

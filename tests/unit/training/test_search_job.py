@@ -16,24 +16,22 @@ import torch
 from torch import nn
 
 from dpprobe.backbones.registry import backbone_options
-from dpprobe.errors import ConfigError, DataError, DpprobeError
+from dpprobe.errors import ConfigError, DataError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.train import Trained, train_network
 from dpprobe.finetune.tuned_network import TunedNetwork
 from dpprobe.finetune.unpriced_search import best_trial
 from dpprobe.heads.registry import method_options
-from dpprobe.privacy.limits import epsilon_value
 from dpprobe.results.search_record import SearchRecord, read_searched_values
 from dpprobe.training import search_job as module
 from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.network_cell import NetworkFiles
 from dpprobe.training.network_job import Limits
-from dpprobe.training.plan_file import write_plans
 from dpprobe.training.search_job import held_out_rows, search_job, without_rows
 from dpprobe.training.tasks import Job
 from tests.support.feature_stores import write_split
-from tests.support.training_jobs import make_job
+from tests.support.training_jobs import make_job, plan_job
 
 ROWS, CLASSES, DIMENSION, IMAGES = 300, 3, 6, 3
 SPACE: dict[str, Any] = {"learning_rate": [0.01, 0.3, 2.0], "max_grad_norm": [0.5, 2.0]}
@@ -115,12 +113,7 @@ class Run:
         options = options or searched()
         job = replace(self.job, methods={"net": options}, **changes)
         plans = self.folder / f"plans-{job.epsilon}-{job.unit}.json"
-        write_plans(
-            job.methods, output=plans, cache=self.calibration,
-            n=ROWS // IMAGES if job.unit == "patient" else ROWS,
-            epsilon=epsilon_value(job.epsilon), delta=job.delta, accountant=job.accountant,
-            seeds=job.seeds, unit=job.unit,
-        )  # fmt: skip
+        plan_job(job, ROWS // IMAGES if job.unit == "patient" else ROWS, plans, self.calibration)
         search_job(
             job,
             NetworkFiles(
@@ -326,11 +319,6 @@ def test_a_part_that_leaves_one_side_empty_is_refused(tmp_path: Path) -> None:
 def test_a_method_without_a_search_is_refused(run: Run) -> None:
     with pytest.raises(ConfigError, match="net: this method has no search"):
         run.search(searched().make_trial({}))
-
-
-def test_a_method_without_a_plan_is_refused(run: Run) -> None:
-    with pytest.raises(DpprobeError, match="delta"):
-        run.search(delta=0.5)
 
 
 @pytest.mark.parametrize("memory_mb", [0, 1000])

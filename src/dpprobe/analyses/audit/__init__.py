@@ -49,8 +49,10 @@ def _promised_audits(study: Study) -> list[Cell]:
 
 
 def _membership_places(study: Study) -> list[Place]:
-    attacked = study.block("audit") and study.block("audit").membership
-    return [cell._asdict() for cell in _promised_audits(study)] if attacked else []
+    audit = study.block(AuditOptions)
+    return (
+        [cell._asdict() for cell in _promised_audits(study)] if audit and audit.membership else []
+    )
 
 
 def _ceiling_audit(files: StudyFiles, place: Place) -> str | None:

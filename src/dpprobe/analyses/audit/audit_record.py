@@ -77,7 +77,7 @@ class Claim(Part):
 
 
 class Bundle(Part):
-    """The result of the same test for an attacker who sees only the weights."""
+    """The test's result for an attacker who sees only the weights."""
 
     accuracy: float
     epsilon_lower: Number
@@ -104,7 +104,7 @@ class WhiteBox(Part):
       inside, outside: numbers of runs with the canaries, and without.
       accuracy: the share of runs in which the test was right, with equal weight for both kinds.
       epsilon_lower: the lower bound on epsilon, at `confidence`, without assumptions on the scores.
-      holds: False if a test refutes the claim. By chance, in 1 of 1,000 audits of a correct one.
+      holds: False if a test refutes the claim; by chance in 1 of 1,000 audits of correct claims.
       level: a p-value up to this level refutes the claim (Bonferroni over the tests).
       number_factor: noise that is too small by this factor in only one number, such as a bias of
         one step, is caught with `probability`; None if releases are not seen.

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dpprobe.analyses.analysis import find_wrong_names
+from dpprobe.analyses.audit.options import AuditOptions
 from dpprobe.privacy.limits import INFINITE
 
 if TYPE_CHECKING:
@@ -17,21 +18,21 @@ def audit_cells(study: Study, *datasets: str) -> list[Cell]:
 
     A cell without a guarantee has nothing to test. Attacks on real rows audit it, for comparison.
     """
-    if study.block("audit") is None:
+    audit = study.block(AuditOptions)
+    if audit is None:
         return []
-    methods, epsilons = study.block("audit").methods, study.block("audit").epsilons
     return [
         cell
         for cell in study.list_cells(*datasets)
-        if (cell.epsilon != INFINITE or study.block("audit").membership)
-        and (methods is None or cell.method in methods)
-        and (epsilons is None or cell.epsilon in epsilons)
+        if (cell.epsilon != INFINITE or audit.membership)
+        and (audit.methods is None or cell.method in audit.methods)
+        and (audit.epsilons is None or cell.epsilon in audit.epsilons)
     ]
 
 
 def audit_faults(study: Study) -> Iterator[str]:
     """Yields one line per fault in a study's audit."""
-    audit = study.block("audit")
+    audit = study.block(AuditOptions)
     if audit is None:
         return
     wrong = [
@@ -49,9 +50,9 @@ def audit_faults(study: Study) -> Iterator[str]:
                     f"methods: {name} is not private, so it has no guarantee to test; remove it, "
                     "or write `membership: {}` to attack it too"
                 )
-        elif method.audit_fault:
+        elif method.tunes_network:
             others = "remove it" if audit.methods else "list others under audit.methods"
-            yield f"methods: {name}: {method.audit_fault}; {others}"
+            yield f"methods: {name}: audits train linear heads, not networks; {others}"
     if INFINITE in (audit.epsilons or ()) and not audit.membership:
         yield (
             "epsilons: heads at inf have no guarantee to test; remove inf, or write `membership: "

@@ -9,8 +9,9 @@ A group of k canaries is completely in or completely out. A plan with Gaussian p
 for a group of k (Dong, Roth and Su 2022, theorem 2.14; for sampled releases: Ganesh 2024). So a
 bound for the group gives a bound for the plan, and needs far fewer runs at a small epsilon.
 
-In two more pairs one canary is unlike all other rows: the longest, or alone in its class. They show
-what a mechanism takes from all rows together, such as their largest norm or the set of classes.
+In two more pairs one canary is unlike all other rows: the longest, or alone in its class. These
+pairs show what a mechanism takes from all rows together, such as the largest norm or the set of
+classes.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ differ by d_t; two replays compute these sums (`transcripts`):
 Symmetric matrices have their noise in an orthonormal basis of the symmetric matrices, in which
 <.,.> is the Frobenius product. If batches are Poisson samples of rate q, a batch contains a
 binomial number j of the k equal canaries, and the attacker knows the batch's other rows. The ratio
-is then that of a mixture: log sum_j Binom(j; k, q) exp(j <.,.> / s_t^2 - j^2 |d_t|^2 / (2 s_t^2)),
+is then a mixture's: log sum_j Binom(j; k, q) exp(j <.,.> / s_t^2 - j^2 |d_t|^2 / (2 s_t^2)),
 with d_t for one canary.
 
 By Neyman and Pearson the best guess is "in" if the score is above 0. The number of right guesses is
@@ -22,7 +22,7 @@ the head: given the releases, the head must be the same on both data sets, becau
 the data only through the releases.
 
 A release is made without an observer, partly by other code. So one seed of each chunk of runs is
-trained again without: its head must have the same bits.
+trained again without an observer, and must give the same bits.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Runs:
       used: by mechanism, the largest change of a sum by one canary, divided by the sensitivity.
       head_change: the largest difference between heads on the two data sets given the same
         releases, relative to the largest weight; 0 if correct.
-      unobserved_change: the same between heads of one seed, trained with an observer and without.
+      unobserved_change: the difference between heads of one seed, with an observer and without.
       noise: the tests of the noise.
     """
 
@@ -145,7 +145,7 @@ class Attack:
         worlds = self.worlds[0]
         with silent_progress():
             _, recorder = self._train_heads(worlds, seeds, present=False)
-            _, with_ = self._replay_heads(worlds, recorder.transcripts, present=True)
+            _, with_ = self._replay_heads(worlds, seeds, recorder.transcripts, present=True)
         strengths = []
         for seed, transcript in recorder.transcripts.items():
             squares = 0.0
@@ -192,14 +192,16 @@ class Attack:
         sums = {}
         sampled = any(item.sample_rate < 1 for item in self.plan.mechanisms)
         for world in (False, True):
-            # The recorded sums are those of the run's own data set, unless canaries are sampled.
+            # The recorded sums are of the run's own data set, unless canaries are sampled.
             if world == present and not (sampled and present):
                 sums[world] = {
                     seed: {block.name: block.sums for block in blocks}
                     for seed, blocks in joined.items()
                 }
                 continue
-            again, sums[world] = self._replay_heads(worlds, recorder.transcripts, present=world)
+            again, sums[world] = self._replay_heads(
+                worlds, seeds, recorder.transcripts, present=world
+            )
             seen.head_change = max(seen.head_change, _compare_heads(heads, again))
         scores = []
         for seed in seeds:
@@ -217,10 +219,16 @@ class Attack:
         return self._fit_heads(worlds, seeds, present, recorder), recorder
 
     def _replay_heads(
-        self, worlds: Worlds, transcripts: dict[int, Transcript], *, present: bool
+        self,
+        worlds: Worlds,
+        seeds: Sequence[int],
+        transcripts: dict[int, Transcript],
+        *,
+        present: bool,
     ) -> tuple[Heads, dict[int, dict[str, torch.Tensor]]]:
+        # Seeds train side by side, so transcripts may stand in another order.
         replayer = Replayer(transcripts, worlds.canaries, sampled=int(present))
-        return self._fit_heads(worlds, list(transcripts), present, replayer), replayer.joined_sums
+        return self._fit_heads(worlds, seeds, present, replayer), replayer.joined_sums
 
     def _fit_heads(
         self, worlds: Worlds, seeds: Sequence[int], present: bool, observer: Observer | None

@@ -38,13 +38,13 @@ from dpprobe.artifacts import hash_value, sha256_file, write_table
 from dpprobe.devices import identity_device, resolve_device
 from dpprobe.errors import DataError, DpprobeError, may_pass
 from dpprobe.features.feature_store import FeatureStore
+from dpprobe.heads.auto import trained_head
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.accountants import gaussian_mu, is_gaussian
 from dpprobe.privacy.plan import Plan, plan_identity
 from dpprobe.privacy.randomness import cell_seed
 from dpprobe.training.fit_inputs import FitInputs
-from dpprobe.training.plan_file import check_prices
 from dpprobe.training.public_file_check import PrivateData
 from dpprobe.training.tasks import Job, read_job_plans
 from dpprobe.versions import VERSIONS, code_version
@@ -66,8 +66,7 @@ def audit_job(
     """Brings all audits of a job up to date.
 
     Raises:
-      PrivacyError: before anything is trained, if a plan does not belong to its method or does not
-        cost what its file says.
+      DataError: before anything is trained, if a plan is for another job.
       DpprobeError: naming each method that failed, after all others have been audited.
     """
     store = FeatureStore(train)
@@ -89,8 +88,6 @@ def audit_job(
             )
         )
     stale = [task for task in tasks if not task.is_current()]
-    for task in stale:
-        check_prices(plans, task.method, calibrated, job.seeds, other_accountants=False)
     rows = None
     if stale and audit.membership:
         private = PrivateData(
@@ -177,7 +174,7 @@ class _Task:
         label = f"{self.method}, epsilon {self.job.epsilon}"
         if self.plan.private:
             result = white_box.audit_plan(
-                self.options.trained_options,
+                trained_head(self.options),
                 self.plan,
                 dimension=self.train.dimension,
                 num_classes=self.train.num_classes,
@@ -192,7 +189,7 @@ class _Task:
             scores.append(result.scores)
         if rows is not None and self.audit.membership:
             attacked = membership.attack_membership(
-                self.options.trained_options,
+                trained_head(self.options),
                 self.plan,
                 rows,
                 seed=cell_seed(self.identity, 1),

@@ -1,8 +1,8 @@
 """Membership attacks on real training examples, compared with the best attack under the plan.
 
 Nothing here is differentially private: scores and rates describe real rows, and must be protected
-like these rows. Published heads are not attacked: the attacked heads are trained only for this
-(`audit.shadows`). Each is the target once, with the others as its shadows.
+like these rows. Published heads are not attacked: the attacked heads are trained only for the
+attack (`audit.shadows`). Each head is the target once, with the others as its shadows.
 
 Results are given for three groups of units. **all**: units with their real labels. **mislabelled**:
 a few units whose labels were changed before any training, which heads remember most.

@@ -2,11 +2,11 @@
 
 An audit knows each sum and the released value, so it knows the noise. If a mechanism is correct,
 its noise divided by the planned standard deviation, in an orthonormal basis of each release,
-consists of independent standard normal numbers. This holds for each coordinate, release and run,
-with canaries and without, for any sums and any dependence on earlier releases. So the tests also
-find faults in numbers that no canary changes.
+consists of independent standard normal numbers, for each coordinate, release and run, with canaries
+and without, for any sums and any dependence on earlier releases. So the tests also find faults in
+numbers that no canary changes.
 
-The statistics have known distributions under that hypothesis: sums of squares are chi-square,
+The statistics of a correct mechanism have known distributions: sums of squares are chi-square,
 ratios of two are beta, and sums are normal. A product with a fixed vector of unit length is normal
 too (another row, or the sums, which earlier releases determine). The Kolmogorov-Smirnov distance is
 bounded by Dvoretzky, Kiefer, Wolfowitz and Massart. The p-value of several statistics is the

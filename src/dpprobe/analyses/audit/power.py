@@ -8,15 +8,15 @@ that is not rejected gives a plan whose epsilon is a lower bound on the mechanis
 the noise differs from the plan. Nothing is assumed about the scores of the test.
 
 - **No mechanism samples.** TV = 2 Phi(mu / (2 f)) - 1, exact (Dong, Roth and Su 2022).
-- **Some sample their rows.** TV is the delta at epsilon 0 of the privacy loss distribution. Its
-  grid overestimates TV, so f is too large, never too small. The epsilon of that f comes from
+- **Some sample their rows.** TV is the delta at epsilon 0 of the privacy loss distribution, whose
+  grid overestimates TV. So f is too large, never too small. The epsilon of that f comes from
   `accountants.epsilon_below`, which is never above the truth. So both steps keep the bound valid.
 - **A selection** has one price (epsilon, delta), and none for other factors of noise. Then
 
       accuracy <= (exp(epsilon) + delta) / (1 + exp(epsilon)),
 
-  the corner of the trade-off curve of (epsilon, delta)-DP, is solved for epsilon. The same is done
-  for a plan without noise, which has no guarantee.
+  the corner of the trade-off curve of (epsilon, delta)-DP, is solved for epsilon, also for a
+  plan without noise, which has no guarantee.
 """
 
 from __future__ import annotations

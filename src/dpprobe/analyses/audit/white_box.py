@@ -92,7 +92,7 @@ def audit_plan(
     """Audits a method's plan.
 
     Args:
-      method: the options of a private head, without an `audit_fault`.
+      method: the options of a private linear head.
       plan: the plan that was calibrated for this method.
       runs: number of runs of the test; the bound from the head's weights uses the same runs.
       controls: True to attack broken mechanisms too.
@@ -108,9 +108,10 @@ def audit_plan(
         raise ConfigError(
             f"audit of head {method.head}: n = {plan.n}, but an audit needs at least 2 units"
         )
-    if method.audit_fault:
+    if method.tunes_network:
         raise ConfigError(
-            f"audit of head {method.head}: {method.audit_fault}; audit another method or engine"
+            f"audit of head {method.head}: audits train linear heads, not networks; audit another "
+            "method"
         )
     started = time.perf_counter()
     shape = audited_shape(method, plan, dimension, num_classes, multi_label)

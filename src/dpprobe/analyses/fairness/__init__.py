@@ -55,7 +55,9 @@ def estimate_cost(study: Study, place: Place, size: JobSize) -> Cost:
     The time, a minute for each head and million scores, is five times the measured time.
     """
     _, test = size.count_rows()
-    counts = test * study.block("fairness").resamples / 1e6
+    options = study.block(FairnessOptions)
+    assert options is not None
+    counts = test * options.resamples / 1e6
     largest = max([size.measure_mb([path]) for path in size.inputs["predictions"]], default=0)
     heads = len(list_cells(study, place)) * study.seeds
     return Cost(

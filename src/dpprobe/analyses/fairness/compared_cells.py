@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dpprobe.analyses.analysis import find_wrong_names
+from dpprobe.analyses.fairness.options import FairnessOptions
 from dpprobe.data.group_columns import CLASSES, group_name
 from dpprobe.privacy.limits import INFINITE
 
@@ -19,14 +20,14 @@ def fairness_cells(study: Study, *datasets: str) -> list[Cell]:
 
     The references of chosen cells are included. No cells without the block `fairness`.
     """
-    if study.block("fairness") is None:
+    fairness = study.block(FairnessOptions)
+    if fairness is None:
         return []
-    methods, epsilons = study.block("fairness").methods, study.block("fairness").epsilons
     chosen = {
         cell
         for cell in study.list_cells(*datasets)
-        if (methods is None or cell.method in methods)
-        and (epsilons is None or cell.epsilon in epsilons)
+        if (fairness.methods is None or cell.method in fairness.methods)
+        and (fairness.epsilons is None or cell.epsilon in fairness.epsilons)
     }
     chosen |= {
         cell._replace(method=other[0], epsilon=other[1])
@@ -42,7 +43,8 @@ def reference_of(study: Study, method: str, epsilon: str) -> tuple[str, str] | N
     Returns None also for a cell that is itself the reference.
     """
     at_infinity = study.job_methods(INFINITE)
-    named = study.block("fairness").reference if study.block("fairness") else None
+    fairness = study.block(FairnessOptions)
+    named = fairness.reference if fairness else None
     ceilings = [name for name in at_infinity if not study.methods[name].private]
     candidates = [named] if named else [*ceilings[:1], method]
     reference = next((name for name in candidates if name in at_infinity), None)
@@ -53,7 +55,7 @@ def reference_of(study: Study, method: str, epsilon: str) -> tuple[str, str] | N
 
 def fairness_faults(study: Study) -> Iterator[str]:
     """Yields one line per fault in a study's comparison of subgroups."""
-    fairness = study.block("fairness")
+    fairness = study.block(FairnessOptions)
     if fairness is None:
         return
     at_infinity = study.job_methods(INFINITE)
@@ -75,8 +77,9 @@ def fairness_faults(study: Study) -> Iterator[str]:
     }
     for name, columns_of_it in by_dataset.items():
         if given and CLASSES not in given and not columns_of_it & set(given):
+            named = ", ".join(fairness.groups or ())
             yield (
-                f"groups: datasets.{name} has none of the groups {', '.join(fairness.groups)}; "
+                f"groups: datasets.{name} has none of the groups {named}; "
                 f"add a group of this dataset, or `{CLASSES}`"
             )
     columns = set().union(*by_dataset.values())

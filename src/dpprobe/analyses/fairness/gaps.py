@@ -10,8 +10,8 @@ The gap is phi = max over (g, h) of v_g - v_h. With estimates v', and resamples'
   quantile, at the confidence, of the largest (e_g - e_h) / s_gh. With that probability all these
   bounds hold, and phi is at least any difference (the one-sided form of Tukey and Kramer's
   simultaneous intervals). If all groups are equal, low is above 0 with 5% chance, at 95%.
-- high: the largest of v'_g - v'_h + z s_gh. It is at least the bound of the pair with the largest
-  true difference, and phi exceeds that bound with 2.5% chance.
+- high: the largest of v'_g - v'_h + z s_gh, at least the bound of the pair with the largest true
+  difference, which phi exceeds with 2.5% chance.
 
 Together they cover phi with at least the confidence, and exactly with it for two groups, or if all
 groups are equal. For the difference of two cells' gaps, phi_a - phi_b, both on the same resamples:
@@ -21,11 +21,11 @@ bound with the cells exchanged.
 
 If a cell has several heads, each bound on the mean of their gaps is the mean of the heads' bounds.
 
-The standard deviation of a group is at least that of Wilson's interval (1927) for a share of 0 or 1
-of its units, because resamples do not vary if all rows are right. It is also at least the standard
-deviation of a random group of the same size. Otherwise, of many small groups, the best by chance
-would also vary least, and would stand out far too often. A smaller group has a larger calibration
-error by chance, so bounds use values minus the mean excess of random groups over all rows.
+Resamples do not vary if all rows are right. So a group's deviation is at least Wilson's (1927) for
+a share of 0 or 1, and a random group's of equal size. Otherwise, of many small groups, the best by
+chance would also vary least, and would stand out far too often. A smaller group has a larger
+calibration error by chance, so bounds use values minus the mean excess of random groups over all
+rows.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Metrics of groups, on the test examples, in bootstrap samples, and for random groups.
 
-The definitions are those of `dpprobe.results.metrics`; each of a unit's m rows has weight 1 / m:
+`dpprobe.results.metrics` has the definitions; each of a unit's m rows has weight 1 / m:
 
 - AUC: for each label; with two classes, of the second class.
 - accuracy: the share of right predictions; for several labels, of each label.
 - recall: the share of a label's rows that get the label; with two classes, of the second class.
 - calibration error: over all labels together; undefined for scores that are no logits.
 
-A group's metric is the mean over the compared labels. If a resample lacks rows that one of these
-labels needs, the group has no value in that resample.
+A group's metric is the mean over the compared labels. If a resample lacks rows that a label needs,
+the group has no value in this resample.
 """
 
 from __future__ import annotations

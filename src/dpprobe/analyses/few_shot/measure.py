@@ -165,7 +165,7 @@ def draw_shots(
     """Draws `count` rows of each label, or all rows of a label with fewer; returns them sorted.
 
     Args:
-      labels: [n] integers, or [n, K] of 0 and 1. In the latter case a row may be drawn for several
+      labels: [n] integers, or [n, K] of 0 and 1. With [n, K], a row may be drawn for several
         labels, and `count` rows without any label are drawn too: a probe needs to see them.
       units: int64 [n], the unit of each row. If given, `count` units of each label are drawn with
         equal chances, and from each unit one row with the label.

@@ -39,15 +39,9 @@ if TYPE_CHECKING:
 PACKAGE = "dpprobe.analyses.long_tail"
 
 
-def read_block(study: Study) -> LongTailOptions | None:
-    """Returns the block `long_tail` of a study; None if there is none."""
-    block: LongTailOptions | None = study.block("long_tail")
-    return block
-
-
 def list_datasets(study: Study) -> list[str]:
     """Lists the datasets whose long tails a study measures; none without `long_tail`."""
-    options = read_block(study)
+    options = study.block(LongTailOptions)
     if options is None:
         return []
     if options.datasets is not None:
@@ -57,7 +51,7 @@ def list_datasets(study: Study) -> list[str]:
 
 def list_faults(study: Study) -> Iterator[str]:
     """Yields one line per fault in a study's block `long_tail`."""
-    options = read_block(study)
+    options = study.block(LongTailOptions)
     if options is None:
         return
     chosen = options.datasets or ()
@@ -80,7 +74,7 @@ def estimate_cost(study: Study, _place: Place, size: JobSize) -> Cost:
 
     The time of clustering grows with rows; heads factorise a matrix of 30% of the scored rows.
     """
-    options, (train, _) = read_block(study), size.count_rows()
+    options, (train, _) = study.block(LongTailOptions), size.count_rows()
     assert options is not None
     clustered = min(train, options.rows)
     scored = min(clustered, options.memorisation.rows) if options.memorisation else 0

@@ -7,10 +7,10 @@ unit, such as a patient's images, are in or out together. Scores come from label
 without noise: they show which examples are unusual, so they must be protected like the examples.
 
 The head is a ridge regression of the classes (one column of 0 and 1 for each class). Private least
-squares approaches this head as its noise vanishes. It has a closed form, so hundreds of heads share
-one factorisation. With the rows X, the targets Y, the ridge r and Q = (XX' + r)^-1, the head
+squares approaches this head as its noise vanishes. The closed form lets hundreds of heads share one
+factorisation. With the rows X, the targets Y, the ridge r and Q = (XX' + r)^-1, the head
 without the rows O has the dual coefficients QY - Q_:O Q_OO^-1 (QY)_O, which are 0 on O (block
-inverse of Q). These are the weights of a new fit, up to rounding.
+inverse of Q), and equal a new fit's up to rounding.
 """
 
 from __future__ import annotations
@@ -113,9 +113,9 @@ class Memorisation:
     def expected_share_above(self, threshold: float) -> float:
         """Returns the expected value of `share_above` if no row is memorised.
 
-        Heads trained with and without a row are then right equally often. So the number of right
-        heads with the row is hypergeometric, given the number of all right heads. This is exact,
-        because each head draws the left-out rows independently.
+        Heads trained with and without a row are then right equally often. Each head draws
+        the left-out rows independently. So the number of right heads with the row is exactly
+        hypergeometric, given the number of all right heads.
         """
         known = (self.heads_in > 0) & (self.heads_out > 0)
         inside, outside = self.heads_in[known], self.heads_out[known]

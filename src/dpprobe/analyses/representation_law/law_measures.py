@@ -226,7 +226,7 @@ def _root_mean_square(x: Matrix) -> float:
 def _decompose_moment(x: Matrix) -> tuple[Matrix, Matrix]:
     """Returns the eigenvalues of x^T x / n above rounding, and their eigenvectors [d, rank].
 
-    Uses the smaller of x^T x and x x^T, whose nonzero eigenvalues are the same.
+    Uses the smaller of x^T x and x x^T, whose nonzero eigenvalues are equal.
     """
     rows, columns = x.shape
     small = x.T @ x if columns <= rows else x @ x.T

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from dpprobe.analyses.analysis import find_wrong_names, has_several_labels
+from dpprobe.analyses.representation_law.options import RepresentationLawOptions
 from dpprobe.counted_nouns import count_noun
 from dpprobe.finetune.options import TuneLora
 from dpprobe.heads.options import MethodOptions
@@ -51,21 +52,21 @@ def describe_tuning(method: MethodOptions) -> Tuning | None:
 
 def law_datasets(study: Study) -> list[str]:
     """Returns the datasets with one label per example; none without `representation_law`."""
-    if study.block("representation_law") is None:
+    if study.block(RepresentationLawOptions) is None:
         return []
     return [name for name in study.datasets if not has_several_labels(study, name)]
 
 
 def law_backbones(study: Study) -> list[str]:
     """Returns the backbones that have blocks; none without `representation_law`."""
-    if study.block("representation_law") is None:
+    if study.block(RepresentationLawOptions) is None:
         return []
     return [name for name, backbone in study.backbones.items() if backbone.network]
 
 
 def list_law_networks(study: Study) -> list[tuple[str, str]]:
     """Returns the (method, epsilon) of the tuned networks that are measured."""
-    options = study.block("representation_law")
+    options = study.block(RepresentationLawOptions)
     if options is None:
         return []
     return [
@@ -81,7 +82,7 @@ def list_law_networks(study: Study) -> list[tuple[str, str]]:
 
 def law_faults(study: Study) -> Iterator[str]:
     """Yields one line per fault in a study's block `representation_law`."""
-    options = study.block("representation_law")
+    options = study.block(RepresentationLawOptions)
     if options is None:
         return
     methods = options.methods or ()

@@ -16,6 +16,7 @@ from dpprobe.analyses.analysis import (
 )
 from dpprobe.analyses.sites.options import SimulatedSitesOptions
 from dpprobe.exhibits.exhibit import Exhibit, Place, many, one, waits
+from dpprobe.heads.auto import asked_options, is_undecided
 from dpprobe.heads.joint_fits import sites_fault
 from dpprobe.privacy.limits import INFINITE
 
@@ -29,7 +30,7 @@ PACKAGE = "dpprobe.analyses.sites"
 
 def list_datasets(study: Study) -> list[str]:
     """Lists the datasets that a study splits; none without `sites`."""
-    options: SimulatedSitesOptions | None = study.block("sites")
+    options = study.block(SimulatedSitesOptions)
     if options is None:
         return []
     return [
@@ -40,7 +41,7 @@ def list_datasets(study: Study) -> list[str]:
 
 
 def list_backbones(study: Study) -> list[str]:
-    options: SimulatedSitesOptions | None = study.block("sites")
+    options = study.block(SimulatedSitesOptions)
     chosen = options.backbones if options else None
     return [name for name in study.backbones if chosen is None or name in chosen]
 
@@ -52,12 +53,13 @@ def list_budgets(study: Study) -> list[str]:
 def choose_method(study: Study) -> str | None:
     """Returns the method of the block, or the first that sites can train, or None."""
     trainable = [name for name, each in study.methods.items() if not method_fault(each)]
-    return study.block("sites").method or next(iter(trainable), None)
+    options = study.block(SimulatedSitesOptions)
+    return (options and options.method) or next(iter(trainable), None)
 
 
 def method_fault(method: MethodOptions) -> str | None:
     """Explains why sites cannot train a method, alone and together, if so."""
-    if not method.private or method.tunes_network or method.is_undecided:
+    if not method.private or method.tunes_network or is_undecided(method):
         return (
             f"head {method.head}: sites need one private head on frozen features, the same at each "
             "site; write least_squares, prototypes or feature_covariance"
@@ -67,7 +69,7 @@ def method_fault(method: MethodOptions) -> str | None:
 
 def list_faults(study: Study) -> Iterator[str]:
     """Yields one line per fault in a study's block `sites`."""
-    options: SimulatedSitesOptions | None = study.block("sites")
+    options = study.block(SimulatedSitesOptions)
     if options is None:
         return
     yield from find_wrong_names("datasets", options.datasets or (), list(study.datasets))
@@ -93,7 +95,7 @@ def list_inputs(study: Study, place: Place) -> dict[str, Any]:
     assert method is not None
     return {
         "method": method,
-        "options": study.methods[method].asked_options(),
+        "options": asked_options(study.methods[method]),
         "epsilons": list_budgets(study),
         "delta": study.dataset_delta(dataset),
         "accountant": study.accountant,
@@ -112,7 +114,8 @@ def list_records(files: StudyFiles, *datasets: str) -> list[str]:
 
 def estimate_cost(study: Study, _place: Place, size: JobSize) -> Cost:
     """Estimates a job: copies of float32 features, and several seconds for each site's head."""
-    options: SimulatedSitesOptions = study.block("sites")
+    options = study.block(SimulatedSitesOptions)
+    assert options is not None
     heads = study.seeds * len(list_budgets(study)) * len(options.splits) * sum(options.counts)
     return Cost(memory_mb=3000 + 6 * size.megabytes("shards"), minutes=20 + 0.1 * heads)
 

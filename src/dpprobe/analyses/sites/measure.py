@@ -29,6 +29,7 @@ from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import cell_seed, derived_seed
 from dpprobe.privacy.risk import read_budget
+from dpprobe.privacy.target import Target
 from dpprobe.results import metrics, uncertainty
 from dpprobe.results.unit_counts import class_counts, unit_codes
 from dpprobe.sites.simulated_fit import fit_together
@@ -200,8 +201,8 @@ class Pool:
         """Computes the mean over seeds of a mean over heads, and its interval.
 
         Over test examples, the interval of a mean over heads is as wide as their intervals are on
-        average. It is not too narrow: the standard deviation of a mean is at most the mean of the
-        standard deviations.
+        average. The interval is not too narrow: a mean's deviation is at most the mean of the
+        deviations.
 
         Args:
           seeds: for each seed, the scores of its heads, at least one.
@@ -287,10 +288,10 @@ def _plan_sizes(
 
     @cache
     def make_plan(n: int) -> Plan:
-        return plan_method(
-            method, n=n, epsilon=read_budget(epsilon), delta=inputs["delta"],
-            accountant=inputs["accountant"], cache=calibrated, unit=inputs["unit"],
-            patients=None, checked=False,
+        target = Target(
+            n=n, unit=inputs["unit"], epsilon=read_budget(epsilon), delta=inputs["delta"],
+            accountant=inputs["accountant"], above=True,
         )  # fmt: skip
+        return plan_method(method, target, cache=calibrated, checked=False)
 
     return make_plan

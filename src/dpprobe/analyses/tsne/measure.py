@@ -42,7 +42,7 @@ def embed_tsne(
 
     Applies PCA, then openTSNE (Policar, Strazar and Zupan, 2024) with a PCA start. The number of
     principal components is doubled, up to three times, while they keep less than 90% of each
-    point's 15 nearest neighbours in feature space. The same seed and threads give the same plot.
+    point's 15 nearest neighbours in feature space. Equal seeds and threads give equal plots.
 
     Fewer than 10 rows, or only equal rows, do not stop a study but give a table without points. The
     metadata then has a `note` with the reason, and `method` is null.

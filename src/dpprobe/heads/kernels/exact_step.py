@@ -1,8 +1,8 @@
 """Adds clipped gradients exactly, on the CPU: a unit row times a factor, both on a public grid.
 
 Both products are exact, of 16-bit integers (`integer_products`). A row's norm is at most 2^17, so
-few of its numbers need more bits. Their excess over 16 bits, and the row's constant, are multiplied
-in float64. All sums are integers below 2^53: they have the same bits in any order.
+few of its numbers need more bits. Excess over 16 bits, and the row's constant, are multiplied in
+float64. All sums are integers below 2^53, with equal bits in any order.
 The work between the products handles one row at a time, number by number, so a row's part depends
 on neither place nor neighbours.
 """
@@ -22,8 +22,8 @@ from dpprobe.privacy.machine_code import MachineCode
 MACHINE_CODE = MachineCode(__file__, integer_products.__file__, vectors.__file__)
 jit = MACHINE_CODE.jit
 
-# Rows and factors are shorter than their bounds by this much, more than what float64 rounds in a
-# million columns.
+# Rows and factors are shorter than their bounds by this much, more than float64 rounds in a million
+# columns.
 MARGIN = 2.0**-30
 _LARGEST, _LARGEST_ENTRY, _LARGEST_SUM = np.finfo(np.float64).max, np.int32(LARGEST), 2.0**53
 # Numbers beyond 16 bits in a row of norm 2^17 are fewer.
@@ -104,7 +104,7 @@ def to_grid(source, scale, shift, centre, entry, row, whole, out):
 
 @jit("i8(i4[::1], i8, i8, i2[::1], i8[:, ::1])")
 def cut_entries(whole, i, count, out, rests):
-    """Cuts entries to 16 bits; appends what that takes from row i to rests (row, column, value).
+    """Cuts entries of row i to 16 bits; appends the rest to rests (row, column, value).
 
     Returns the number of rests, of which there were `count`.
     """
@@ -174,8 +174,8 @@ def add_sums(
         shift and centre [0] for none.
       labels, multi_hot: int64 [n] and [0, 0]; for several labels [0] and uint8 [n, K].
       weights: float32 [n], factors of the clipped gradients; 0 for an unusable row.
-      rows: int64 [size or more], each from 0 to n - 1: this is not checked. Those behind are of
-        the next call, for which the first are fetched.
+      rows: int64 [size or more], each from 0 to n - 1, unchecked. Rows beyond size belong to the
+      next call, and are fetched ahead.
       heads: [seeds, K, d + 1].
       bits, digit_bits: of `to_integers`.
       clip: of a gradient's norm.

@@ -1,8 +1,8 @@
 """Clipped gradient sums on the CPU, in machine code: the sums of `clipping`, in one pass.
 
 No library clips between two products without another pass over memory. A chunk of rows is
-multiplied with the weights, turned into clipped residuals, and multiplied with them again while it
-is still in the processor's cache. Both products go by tiles of 20 vectors of partial sums in
+multiplied with the weights, for clipped residuals, and multiplied with the residuals while still in
+the processor's cache. Both products go by tiles of 20 vectors of partial sums in
 registers (5 classes x 4 rows, then 5 classes x 4 vectors of columns), or of 10 where a processor
 has 16 registers. The tile changes no bit of the sums.
 
@@ -271,7 +271,7 @@ def _clip_residuals(z, classes, m, bounds, scale, parts, usable, factors, releas
 def _aim_fetches(ahead, place, taken, tiles):
     """Returns what the next tile fetches, and the place from which the one after it continues.
 
-    The next rows' lines are spread evenly over the tiles; those between fetch what the cache has.
+    The next rows' lines are spread evenly over the tiles; tiles between fetch what the cache has.
 
     Args:
       ahead: the address of the next rows' addresses, and their number; how many rows are fetched
@@ -372,7 +372,7 @@ def _cut_chunks(sizes, chunk):
 def _make_scratch(classes):
     """Returns the scratch of `_add_chunk`: float32, float64, logits, addresses, panel.
 
-    Addresses are of the rows now and of those later; the panel is of `_lay_out`, with addresses.
+    Addresses are of the rows now and of later rows; the panel is of `_lay_out`, with addresses.
     """
     floats = np.empty((5, CHUNK), dtype=np.float32)
     doubles = np.empty((2, CHUNK), dtype=np.float64)
@@ -492,7 +492,7 @@ def add_clipped_sums(
       bounds: float64 [n], from `clipping.clip_bounds`.
       parts: float32 [n], factors of the clipped gradients; or [0] for ones.
       sigmoid: True if the loss is a sum of sigmoid cross-entropies.
-      rows: int64 [m], each from 0 to n - 1: this is not checked.
+      rows: int64 [m], each from 0 to n - 1, unchecked.
       sizes: int64 [slices], each slice's rows, slice after slice.
       weights: float32 [seeds, padded classes, padded d + 1], from `padded_zeros`.
       releases: [slices, ...], each like weights.
@@ -536,8 +536,7 @@ def _draw_noise(lanes, tail, deviation, drawn, classes, columns, release):
 def _observe_step(lanes, tail, deviation, drawn, release, sums, outputs, given):
     """Copies a clipped sum to an observer, and puts the step's output in its place.
 
-    The output is the sum plus the next noise, or, if outputs are `given`, the one of a run that is
-    replayed.
+    The output is the sum plus the next noise, or, if outputs are `given`, a replayed run's output.
     """
     classes, columns = sums.shape
     for k in range(classes):

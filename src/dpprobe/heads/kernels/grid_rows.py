@@ -1,8 +1,8 @@
 """Brings rows to the grid of exact sums on the CPU, and adds their clipped gradients, in one pass.
 
 A chunk of rows stays in the second-level cache between its two products, of integers if they fit
-(`integer_products`), else by NumPy's BLAS. Both are exact on the grid, and the work between them
-handles one row at a time, number by number: a row's part does not depend on its place.
+(`integer_products`), else by NumPy's BLAS. Both products are exact on the grid, and the work
+between handles one row at a time, number by number: a row's part does not depend on its place.
 """
 
 # mypy: allow-untyped-defs
@@ -77,7 +77,7 @@ def add_rows(features, scale, whole, total):
 def _compute_residuals(logits, targets, norms, lengths, weights, clip, sigmoid, step, out):
     """Turns logits [m, K] into clipped, weighted residuals [K, m] times the rows' lengths.
 
-    They are in units of `step` if it is not 0.
+    Residuals are in units of `step` if it is not 0.
     """
     classes = logits.shape[1]
     for i in range(logits.shape[0]):
@@ -124,7 +124,7 @@ def add_gradients(
       factors: [d + 1, K], weights in units of their grid; 0 in the last row.
       digits: of the factors, by `integer_products.split_weights`; empty for products in float64.
       base: of the digits.
-      weighted: False if all of them are 0.
+      weighted: False if all factors are 0.
       unit: of the products of rows and factors, before they are multiplied with `lengths`.
       clip: of a gradient's norm; infinite for none.
       step: of residuals; 0 for residuals as they are.

@@ -2,18 +2,18 @@
 
 A processor multiplies 16-bit integers up to four times as fast as float64 numbers, and adds their
 products in 32 bits. By Cauchy-Schwarz no partial sum of products of vectors a and b exceeds
-|a| |b|, so it is exact if |a| |b| < 2^31. It is then added in float64, where all sums on the grid
-are exact (`privacy.grid`). So the results have the bits of float64 products. The bounds:
+|a| |b|, so each is exact if |a| |b| < 2^31. Partial sums are added in float64, where all sums on
+the grid are exact (`privacy.grid`). So the results have the bits of float64 products. The bounds:
 
-- Rows: integers of at most 32,767 (`LARGEST`). Larger ones are cut, and the rest is multiplied in
-  float64, or their whole block is. So are the constants of rows, larger than most entries.
+- Rows: integers of at most 32,767 (`LARGEST`). Larger entries are cut, and the rest, or the whole
+  block, is multiplied in float64, like the constants of rows.
 - Second moments: 32 bits take as many rows as the columns' sums of squares allow (`pack_rows`).
 - Gradients: a factor of at most 2^17 is 2^9 h + l with |h|, |l| <= 2^8. A chunk has 128 rows, and
   128 x 2^8 x 32,767 < 2^30.
 - Logits: unit rows with entries of e = 8 to 17 bits have norm 2^e at most, and a class's weights
-  norm 2^(51 - e). Weights are three digits of b = min(15, 28 - e) bits. The lower two are at most
-  2^(b - 1), and over 128 columns 2^e 2^(b - 1) sqrt(128) < 2^31. The highest have norm
-  2^(51 - e - 2b) + 12 <= 2^13 + 12 there, and 2^e times that is below 2^31 too.
+  norm 2^(51 - e). Weights are three digits of b = min(15, 28 - e) bits. The lower two digits are at
+  most 2^(b - 1), and over 128 columns 2^e 2^(b - 1) sqrt(128) < 2^31. The highest digits have norm
+  2^(51 - e - 2b) + 12 <= 2^13 + 12, and 2^e times this norm is below 2^31 too.
 
 Compiled functions take arrays, not addresses, so that no array is freed while it is read.
 """
@@ -183,8 +183,8 @@ def pack_rows(block, packed, stops, last):
 
     Writes pairs of rows in panels of columns [panels, pairs, PANEL]. Writes the pairs at which 32
     bits must be emptied to `stops`. Writes the sum of the rows times their constants to `last`
-    [d + 1]. A group of rows joins the ones before it if no column's sum of squares reaches 2^31.
-    Then no product of two columns does.
+    [d + 1]. A group of rows joins the group before if no column's sum of squares, and so no product
+    of two columns, reaches 2^31.
 
     Returns:
       How many stops there are; 0 if a number is too large, or the squares of 4 rows are.

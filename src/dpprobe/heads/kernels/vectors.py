@@ -134,7 +134,7 @@ class Code:
         ]
 
     def sum_vectors(self, vectors: Sequence[Any]) -> Any:
-        """Returns the sum of each of two or four vectors, as one of so many values."""
+        """Returns the sums of two or four vectors, as one vector."""
         count, vectors = len(vectors), [*vectors, *vectors]
         pairs = [self._fold_lanes(*vectors[i : i + 2], LANES) for i in (0, 2)]
         folded, size = self._fold_lanes(*pairs, LANES // 2), LANES // 4

@@ -15,6 +15,7 @@ from safetensors.numpy import load
 from dpprobe.artifacts import canonical_json
 from dpprobe.heads import normalisation as kinds
 from dpprobe.heads.auto import Options as Auto
+from dpprobe.heads.auto import trained_head
 from dpprobe.heads.auto_rule import RULE
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import check_plan
@@ -26,12 +27,12 @@ from dpprobe.heads.tuned import Options as Tuned
 from dpprobe.privacy.limits import epsilon_token
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.private_mark import mark_metadata
+from dpprobe.privacy.target import Target
 from dpprobe.release.bundle import HEAD_FILE, WEIGHTS, BundleFacts
 from dpprobe.release.release_statement import published_options
 from dpprobe.release.stated_values import Values, read_real, require_same, require_true
 from dpprobe.release.verification.checks import Checks
 from dpprobe.release_part_registry import load_readers
-from dpprobe.training.auto_methods import facts_of_plan
 
 Array = npt.NDArray[Any]
 
@@ -95,9 +96,9 @@ def check_mechanisms(options: MethodOptions, plan: Plan) -> tuple[str, bool]:
     """Checks sensitivities, counts, rates and the shares of noise against the options."""
     check_plan(options, plan)
     require_true(
-        [item.name for item in plan.mechanisms]
-        == [i.name for i in options.list_mechanisms(plan.n)],
-        "mechanisms: not in the order of the method",
+        [(item.name, item.released) for item in plan.mechanisms]
+        == [(item.name, item.released) for item in options.list_mechanisms(plan.n)],
+        "mechanisms: not in the order, or with the descriptions, of the method",
     )
     each = ", ".join(f"{item.count} of {item.name}" for item in plan.mechanisms)
     return f"sensitivities, rates and counts match the options: {each}", True
@@ -109,7 +110,7 @@ def check_rule(checks: Checks, options: Auto, plan: Plan | None, facts: BundleFa
         checks.note_check(
             "rule of auto",
             None,
-            f"rule {options.rule} chose head {options.trained_options.head}; not checked, because "
+            f"rule {options.rule} chose head {trained_head(options).head}; not checked, because "
             f"this dpprobe has rule {RULE}",
         )
     else:
@@ -118,15 +119,15 @@ def check_rule(checks: Checks, options: Auto, plan: Plan | None, facts: BundleFa
 
 def _check_rule(options: Auto, plan: Plan, bundle: BundleFacts) -> tuple[str, bool]:
     facts = data_facts(plan, bundle)
-    expected = Auto(balanced=options.balanced).resolve_choice(facts).for_release()
+    expected = Auto(balanced=options.balanced).resolve_choice(facts, exact=True)
     require_same("head.options", expected.model_dump(mode="json"), options.model_dump(mode="json"))
     return f"rule {RULE} chooses these options from public facts only", True
 
 
 def data_facts(plan: Plan, facts: BundleFacts) -> DataFacts:
     """Returns the public facts from which options may be chosen."""
-    return facts_of_plan(
-        plan,
+    return DataFacts.of_target(
+        Target.of_plan(plan),
         dimension=facts.dimension,
         classes=len(facts.class_names),
         multi_label=facts.multi_label,

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 from dpprobe.errors import DataError
+from dpprobe.heads.auto import describe_choice
 from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.plan import Plan
 from dpprobe.release.bundle import CARD_FILE, FACTS_FILE, PAGE_FILE, STATEMENT_FILE, BundleFacts
@@ -45,7 +46,7 @@ def check_words(
         file_hashes=hashes,
         blocks={name: values.get(name) for name in (*ALWAYS_STATED, *STATED_IF_ASKED)},
         subsample=_subsample(values),
-        chosen_from=options.chosen_from(data_facts(plan, facts)),
+        chosen_from=describe_choice(options, data_facts(plan, facts)),
         parts=values.get("parts", {}),
     )
     other = set(expected) ^ set(values)

@@ -10,10 +10,17 @@ from typing import Any, TypeVar
 
 from dpprobe.counted_nouns import count_noun
 from dpprobe.errors import PrivacyError
-from dpprobe.privacy.calibration import price_of_group, price_plan, round_up, second_opinions
-from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON, delta_fault
-from dpprobe.privacy.plan import Mechanism, Patients, Plan, Selection, require_gaussian
+from dpprobe.privacy.calibration import price_of_group, price_plan, second_opinions
+from dpprobe.privacy.limits import (
+    LARGEST_EPSILON,
+    SMALLEST_DELTA,
+    SMALLEST_EPSILON,
+    delta_fault,
+    round_up,
+)
+from dpprobe.privacy.plan import Mechanism, Patients, Plan, Selection
 from dpprobe.privacy.risk import list_risk_faults
+from dpprobe.privacy.statement import require_gaussian
 from dpprobe.release.bundle import STATEMENT_FILE
 from dpprobe.release.stated_values import (
     Values,
@@ -43,7 +50,7 @@ def read_statement(folder: Path) -> tuple[str, Values]:
 
 def read_mechanism(values: Values) -> Mechanism:
     """Reads a mechanism as statements write it."""
-    require_gaussian(str(values["name"]), values["noise"])
+    require_gaussian(values)
     return Mechanism(
         name=str(values["name"]),
         released=str(values["released"]),

@@ -151,7 +151,7 @@ def _published_models(
 ) -> list[_PublishedModel]:
     """Finds the models for which a paper prints results with and without privacy.
 
-    It takes the best of several results, as the papers' figures do. It leaves out results on a
+    Takes the best of several results, as the papers' figures do. Leaves out results on a
     part of the dataset, and whole networks if the study tunes none and the last layer is printed.
     """
     if published is None:

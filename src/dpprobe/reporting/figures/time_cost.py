@@ -31,7 +31,7 @@ Point = tuple[float, CellResult]  # seconds per model
 def plot_time_cost(*, study: Study, results: Path, dataset: str, svg: Path, png: Path) -> None:
     """Draws test results against the wall-clock seconds of a model, one panel per epsilon.
 
-    Seconds are those of training all seeds, by the number of seeds. If Snakemake's benchmarks have
+    Seconds of training all seeds are divided by the number of seeds. If Snakemake's benchmarks have
     the extraction of the training features on all backbones, a second row of panels adds them.
     Networks are left out, because resumed jobs time only their last part, and so are priced
     searches, because seconds would reveal their random number of trials.

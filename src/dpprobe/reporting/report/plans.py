@@ -179,7 +179,7 @@ class _Part:
 
 
 def _plannable(epsilon: float) -> float:
-    """Returns the epsilon that the planner knows: of a risk, that of noise on all examples."""
+    """Returns the epsilon that the planner knows: of a risk, for noise on all examples."""
     if not isinstance(epsilon, RiskEpsilon) or epsilon.delta is None:
         return epsilon
     return RiskEpsilon(nominal_epsilon(epsilon.token, epsilon.delta), epsilon.token, epsilon.delta)

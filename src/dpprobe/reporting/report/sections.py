@@ -235,7 +235,7 @@ def _method_options(options: Mapping[str, Any]) -> str:
 
 
 def one_line(options: Mapping[str, Any], skip: Sequence[str] = ()) -> str:
-    """Writes options in one line, without those that are not set."""
+    """Writes options that are set in one line."""
     return ", ".join(
         f"{name} {_write_value(value)}"
         for name, value in options.items()

@@ -70,6 +70,16 @@ def test_runs_are_the_same_for_any_chunks(monkeypatch: pytest.MonkeyPatch) -> No
     np.testing.assert_array_equal(run(attack, 9).releases, whole.releases)
 
 
+def test_a_replay_keeps_the_order_of_seeds_whichever_seed_released_first() -> None:
+    attack = attack_on("sgd")
+    worlds, seeds = attack.worlds[0], [5, 6, 7]
+    heads, recorder = attack._train_heads(worlds, seeds, present=False)
+    finished = {seed: recorder.transcripts[seed] for seed in reversed(seeds)}
+    again, _ = attack._replay_heads(worlds, seeds, finished, present=False)
+    assert again.seeds == heads.seeds
+    assert _compare_heads(heads, again) == 0
+
+
 def test_a_head_that_is_no_number_differs_from_every_other() -> None:
     def made(value: float) -> Heads:
         weights = np.full((1, 2, 3), value, dtype=np.float32)

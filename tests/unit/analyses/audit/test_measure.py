@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,8 @@ from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import check_plan
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.privacy.limits import epsilon_value
-from dpprobe.training.plan_file import write_plans
-from dpprobe.training.tasks import Job
 from tests.support.audit_records import CONTROLS, MEMBERSHIP, WHITE_BOX
+from tests.support.training_jobs import make_job, plan_job
 from tests.unit.training.test_head_job import CLASSES, DIMENSION, ROWS, write_features
 
 METHODS = {
@@ -99,20 +97,9 @@ class _Audits:
         edit: Callable[[Path], None] = lambda _: None,
         **changes: Any,
     ) -> None:
-        job = replace(
-            Job(
-                study="unit", private_datasets=("toy",), dataset="toy", backbone="none",
-                epsilon="4", methods=METHODS, seeds=1, study_seed=0, delta=1e-4,
-                accountant="pld", mode="benchmark", memory_mb=1000,
-            ),
-            **changes,
-        )  # fmt: skip
+        job = make_job(**{"methods": METHODS, "seeds": 1} | changes)
         plans = self.folder / f"plans-{job.epsilon}.json"
-        write_plans(
-            job.methods, output=plans, cache=self.calibration, n=ROWS["train"],
-            epsilon=epsilon_value(job.epsilon), delta=job.delta, accountant=job.accountant,
-            seeds=job.seeds,
-        )  # fmt: skip
+        plan_job(job, ROWS["train"], plans, self.calibration)
         edit(plans)
         audit_job(
             job, audit, train=self.folder / "train/manifest.json", plans=plans,

@@ -60,7 +60,7 @@ def simulate(folder: Path, stores: tuple[Path, Path], unit: str, **block: Any) -
         "metric": None, "seed": 0,
     }  # fmt: skip
     simulate_sites(
-        *stores, record, folder / "sites", options=study.block("sites"), inputs=inputs,
+        *stores, record, folder / "sites", options=SimulatedSitesOptions(**block), inputs=inputs,
         dataset="digits", backbone="pixels", threads=1, study=study,
     )  # fmt: skip
     return SitesRecord.read(record)
@@ -186,7 +186,7 @@ def test_studies_that_sites_cannot_train_are_refused(changes: dict[str, Any], fa
 def test_a_number_of_sites_is_enough_and_the_first_method_that_can_is_chosen() -> None:
     methods = {"ceiling": {"head": "nonprivate"}, "auto": {"head": "auto"}, "ours": HEAD}
     study = load_study({**STUDY, "methods": methods, "sites": {"counts": 5}})
-    assert study.block("sites") == SimulatedSitesOptions(counts=(5,))
+    assert study.block(SimulatedSitesOptions) == SimulatedSitesOptions(counts=(5,))
     assert choose_method(study) == "ours"
     assert [*list_faults(study)] == []
     assert ANALYSIS.list_files(study, "results") == ["results/sites/digits/pixels.json"]

@@ -24,12 +24,13 @@ from dpprobe.privacy.calibration import (
     calibrate,
     price_of_group,
     price_plan,
-    round_up,
     second_opinions,
 )
 from dpprobe.privacy.entropy import SEEDED
+from dpprobe.privacy.limits import round_up
 from dpprobe.privacy.plan import Patients, Plan
 from dpprobe.privacy.statement import mechanism_values
+from dpprobe.privacy.target import Target
 from dpprobe.release.bundle import (
     FACTS_FILE,
     HEAD_FILE,
@@ -76,8 +77,9 @@ def evaluation(folder: Path) -> dict[str, Any]:
     n, value = 400, 0.87
     plan = calibrate(
         evaluation_mechanisms("accuracy", classes=3, multi_label=False),
-        n=n, epsilon=0.5, delta=1e-5, accountant="pld", cache=folder,
-    )  # fmt: skip
+        Target(n=n, epsilon=0.5, delta=1e-5),
+        cache=folder,
+    )
     estimate = accuracy_estimate(value, n, plan.mechanisms[0].noise_multiplier)
     return {
         "metric": "accuracy",
@@ -234,7 +236,7 @@ def test_a_bundle_of_a_part_of_the_rows_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("of", "failing"), [(None, "plan"), ("evaluation", "evaluation")])
-def test_a_mechanism_of_an_earlier_version_is_not_priced_as_gaussian(
+def test_another_noise_is_not_priced_as_gaussian(
     bundle: Path, of: str | None, failing: str
 ) -> None:
     def change(values: dict[str, Any]) -> None:
@@ -244,7 +246,7 @@ def test_a_mechanism_of_an_earlier_version_is_not_priced_as_gaussian(
     change(values)
     write_json(bundle / STATEMENT_FILE, values)
     details = {each.name: each.detail for each in verify_bundle(bundle).checks}
-    assert "kind 'exponential mechanism' is no longer priced" in details[failing]
+    assert "exponential mechanism" in details[failing]
 
 
 def edited(folder: Path, name: str, change: Change) -> Path:
@@ -641,9 +643,10 @@ def test_the_price_to_a_patient_is_computed_again(
 
 
 def test_a_release_for_patients_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        bundles, "calibrate", lambda *given, **named: calibrate(*given, **named, unit="patient")
-    )
+    def for_patients(mechanisms: Any, target: Target, **named: Any) -> Plan:
+        return calibrate(mechanisms, replace(target, unit="patient"), **named)
+
+    monkeypatch.setattr(bundles, "calibrate", for_patients)
     folder = write_example(
         tmp_path / "bundle",
         ledger={
@@ -689,8 +692,9 @@ def test_recalls_are_computed_again_from_the_counts(original: Path, epsilon: flo
     labels = generator.integers(0, 3, n)
     plan = calibrate(
         evaluation_mechanisms("macro_accuracy", classes=3, multi_label=False),
-        n=n, epsilon=epsilon, delta=1e-5, accountant="pld", cache=original.parent / "calibration",
-    )  # fmt: skip
+        Target(n=n, epsilon=epsilon, delta=1e-5),
+        cache=original.parent / "calibration",
+    )
     statement = read_json(original / STATEMENT_FILE)
     head_plan = read_plan(statement)[1]
     block = evaluate_heads(
@@ -726,8 +730,9 @@ def test_an_area_is_checked_as_far_as_it_can_be(original: Path, epsilon: float) 
     labels = generator.integers(0, 2, (n, 3)).astype(np.uint8)
     plan = calibrate(
         evaluation_mechanisms("auc", classes=3, multi_label=True),
-        n=n, epsilon=epsilon, delta=1e-5, accountant="pld", cache=original.parent / "calibration",
-    )  # fmt: skip
+        Target(n=n, epsilon=epsilon, delta=1e-5),
+        cache=original.parent / "calibration",
+    )
     statement = read_json(original / STATEMENT_FILE)
     head_plan = read_plan(statement)[1]
     block = evaluate_heads(

@@ -26,17 +26,19 @@ from pathlib import Path
 from typing import Any
 
 from dpprobe.analyses.audit.audited_cells import audit_cells
+from dpprobe.analyses.audit.options import AuditOptions
 from dpprobe.analyses.representation_law.measured_networks import law_backbones, law_datasets
 from dpprobe.analysis_registry import load_analyses
 from dpprobe.counted_nouns import count_noun
 from dpprobe.errors import DpprobeError
+from dpprobe.heads.auto import is_undecided
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.accountants import Fits, all_together
-from dpprobe.privacy.calibration import round_up
-from dpprobe.privacy.limits import INFINITE
+from dpprobe.privacy.limits import INFINITE, round_up
 from dpprobe.privacy.plan import Plan
-from dpprobe.privacy.risk import budget_words, nominal_epsilon, read_budget
+from dpprobe.privacy.risk import budget_words, read_budget
+from dpprobe.privacy.target import Target
 from dpprobe.progress import Progress
 from dpprobe.release.parts.part import PartSteps
 from dpprobe.results.summary import rounded_up
@@ -151,7 +153,7 @@ def _not_known(study: Study, facts: Mapping[str, DataFacts]) -> list[str]:
         f"{backbone}/{name}"
         for backbone in study.backbones
         for name, method in study.methods.items()
-        if method.is_undecided and backbone not in facts
+        if is_undecided(method) and backbone not in facts
     ]
 
 
@@ -173,11 +175,12 @@ def _not_private(study: Study, dataset: str) -> list[str]:
     )
     lawful = law_backbones(study) if dataset in law_datasets(study) else ()
     laws = (f"{backbone}/representation law" for backbone in lawful)
+    audit = study.block(AuditOptions)
     attacks = (
         f"{cell.backbone}/{cell.method} at epsilon {budget_words(cell.epsilon)}, attacks on "
         "membership"
         for cell in audit_cells(study, dataset)
-        if study.block("audit") and study.block("audit").membership
+        if audit and audit.membership
     )
     return [*cells, *probes, *measured, *laws, *attacks]
 
@@ -195,21 +198,17 @@ def _list_fits(
     delta, fits = study.dataset_delta(dataset), []
     with Progress(len(pairs), label="price of the choice", unit="plans") as progress:
         for method, epsilon in pairs:
-            value = nominal_epsilon(epsilon, delta)
-            target = {name: replace(f, epsilon=value, delta=delta) for name, f in facts.items()}
-            for options, backbones in _decide_methods(study.methods[method], study, target):
+            target = Target(
+                n=n, unit=unit, epsilon=read_budget(epsilon), delta=delta,
+                accountant=study.accountant, above=True,
+            )  # fmt: skip
+            there = {
+                name: replace(each, epsilon=target.nominal_epsilon, delta=delta)
+                for name, each in facts.items()
+            }
+            for options, backbones in _decide_methods(study.methods[method], study, there):
                 try:
-                    plan = plan_method(
-                        options,
-                        n=n,
-                        epsilon=read_budget(epsilon),
-                        delta=delta,
-                        accountant=study.accountant,
-                        cache=cache,
-                        unit=unit,
-                        patients=None,
-                        checked=False,
-                    )
+                    plan = plan_method(options, target, cache=cache, checked=False)
                 except DpprobeError as error:
                     logger.info("%s at epsilon %s trains no head: %s", method, epsilon, error)
                 else:
@@ -225,7 +224,7 @@ def _decide_methods(
     method: MethodOptions, study: Study, facts: Mapping[str, DataFacts]
 ) -> list[tuple[MethodOptions, int]]:
     """Returns a method, or the choices of `auto`, each with its number of backbones."""
-    if not method.is_undecided:
+    if not is_undecided(method):
         return [(method, len(study.backbones))]
     return [(method.resolve_choice(facts[backbone]), 1) for backbone in study.backbones]
 

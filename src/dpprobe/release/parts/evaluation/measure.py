@@ -584,7 +584,7 @@ class Steps(PartSteps):
             metric=asked.published,
             link=self.task.method.link_on(draw.features.multi_label),
             composition=composition_words(
-                self.task.plan, plan, split=self.task.dataset.split_rule()
+                self.task.plan, plan, split=self.task.dataset.public_split().rule
             ),
             calibration=Calibration.from_block(calibrated) if calibrated else None,
             keep_counts=self.task.options.calibrate is not None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dpprobe.heads.auto import is_undecided
 from dpprobe.heads.joint_fits import sites_fault
 from dpprobe.release.parts.part import ReleasePart
 from dpprobe.study.study_checks import WantedRelease
@@ -16,7 +17,7 @@ def list_faults(wanted: WantedRelease) -> Iterator[str]:
         return
     if release.cohort is not None:
         yield "sites: not possible with `cohort`; remove one of the two"
-    if not method.is_undecided and (fault := sites_fault(method)):
+    if not is_undecided(method) and (fault := sites_fault(method)):
         yield f"sites: method {release.method}: {fault}"
 
 

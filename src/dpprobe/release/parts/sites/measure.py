@@ -25,6 +25,7 @@ from dpprobe.sites.exchange import ANOTHER_NAME, Exchange, keep_agreement
 from dpprobe.sites.shared_sums import SumsMissing
 from dpprobe.sites.site_folder import lock_folder, site_folder
 from dpprobe.study.options import SitesOptions
+from dpprobe.study.release_data import public_subsample
 from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.job_features import JobFeatures
 from dpprobe.versions import code_version
@@ -79,7 +80,6 @@ class SeveralSites(Transport):
     def _list_terms(self, sites: SitesOptions) -> dict[str, Any]:
         """Returns the terms that must be equal at all sites, named as an error names them."""
         task, store, method = self.task, self.task.stores[0], self.task.asked_method
-        options = method.for_release() if not method.is_undecided else method
         asked = task.options
         evaluate, calibrate, monitor = (
             each and each.model_dump(mode="json")
@@ -95,14 +95,14 @@ class SeveralSites(Transport):
             "dimension": store.dimension,
             "unit of privacy": task.unit,
             "backbone": task.hash_backbone(),
-            "method": published_options(options),
+            "method": published_options(method),
             "public files": [sha256_file(Path(path)) for path in method.input_files()],
             "epsilon": asked.token,
             "delta": task.delta,
             "accountant": task.study.accountant,
             "version of dpprobe": code_version(),
-            "split rule": task.dataset.split_rule(),
-            "subsample": task.dataset.public_subsample(),
+            "split rule": task.dataset.public_split().rule,
+            "subsample": public_subsample(task.dataset),
             "cohort": asked.cohort,
             "horizon": asked.horizon,
             "images per patient": task.study.dataset_patients(asked.dataset),

@@ -1,0 +1,275 @@
+"""The plan of a fit from public facts, and a private fit: booked before its noise is drawn."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from dpprobe.artifacts import hash_value
+from dpprobe.errors import BudgetError, ConfigError, PrivacyError
+from dpprobe.estimator.array_inputs import check_classes, number_groups
+from dpprobe.estimator.budget import Budget
+from dpprobe.estimator.calibration_folder import calibration_folder
+from dpprobe.estimator.fitted_head import hash_heads
+from dpprobe.heads.facts import DataFacts
+from dpprobe.heads.fit import check_inputs, fit_heads
+from dpprobe.heads.fitted import Heads
+from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.patient_groups import Units
+from dpprobe.heads.registry import method_options
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.privacy.entropy import SystemEntropy
+from dpprobe.privacy.limits import delta_fault
+from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.risk import Risk
+from dpprobe.privacy.target import Target
+from dpprobe.release.ledger import Booking, Part, tell_of_entry
+from dpprobe.training.plan_file import check_price, plan_method
+
+PROTECTS_NOTHING = (
+    "benchmark=True protects nothing: the noise follows from a seed in the statement. "
+)
+_HEAD = 0  # index of a private fit's only head; no random number derives from it
+
+
+class Parameters(Protocol):
+    """The parameters of a `PrivateClassifier`, which its docstring explains."""
+
+    epsilon: float | Mapping[str, float]
+    delta: float | None
+    head: str | Mapping[str, Any]
+    classes: Sequence[Hashable] | None
+    unit: Literal["row", "group", "image", "patient"]
+    budget: Budget | None
+    benchmark: bool
+    random_state: int | np.random.RandomState | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedFit:
+    """The public facts and the plan of a fit, before the fit reads its rows."""
+
+    classes: list[Any]
+    units: Units | None
+    facts: DataFacts
+    method: MethodOptions
+    plan: Plan
+
+    def make_booking(self, budget: Budget) -> Booking:
+        plan = self.plan
+        return Booking(
+            release="fit",  # the budget makes the name unique
+            study="estimator",
+            unit=self.facts.unit,
+            split="all rows",
+            parts=(Part.from_plan("train", plan),),
+            identity=hash_value([self.method.identity_options(), plan.n, plan.epsilon, plan.delta]),
+            column=budget.column if self.facts.unit in Plan.GROUPS else None,
+        )
+
+
+def check_parameters(classifier: Parameters) -> None:
+    """Raises PrivacyError or ConfigError for parameters that would break a guarantee.
+
+    After this check, an estimator has a budget exactly if its fit is private.
+    """
+    if classifier.unit not in Plan.UNITS:
+        raise ConfigError(f"unit {classifier.unit!r}: write row or group, or image or patient")
+    if classifier.benchmark:
+        if classifier.budget is not None:
+            raise ConfigError(
+                f"budget: {PROTECTS_NOTHING}It needs no budget; remove budget or benchmark=True"
+            )
+        return
+    if classifier.budget is None:
+        raise PrivacyError(
+            "budget: a private fit needs one: budget=dpprobe.Budget(max_epsilon=1, "
+            "delta=1e-6); or write benchmark=True for a seeded fit that protects nothing"
+        )
+    if not isinstance(classifier.budget, Budget):
+        raise ConfigError(f"budget {classifier.budget!r}: pass a dpprobe.Budget")
+    if classifier.random_state is not None:
+        raise PrivacyError(
+            "random_state: nobody may know the noise of a private fit; remove random_state, "
+            "or write benchmark=True"
+        )
+    if classifier.classes is None:
+        raise PrivacyError(
+            "classes: missing. They are published with the weights, so a private fit does not "
+            "read them from y. Write a list that is known beforehand: classes=[0, 1]"
+        )
+    if classifier.epsilon == math.inf:
+        raise PrivacyError(
+            "epsilon inf: a head without noise is not private; write a number, or benchmark=True"
+        )
+
+
+def plan_fit(
+    classifier: Parameters,
+    rows: int,
+    dimension: int,
+    groups: Any,
+    labels: npt.NDArray[Any] | None = None,
+) -> PlannedFit:
+    """Decides the method and calibrates its plan, from public facts and the groups' names.
+
+    Benchmark mode may read the classes from the labels.
+    """
+    # sorted: tools of scikit-learn expect column k of scores to be the k-th class in order
+    if labels is None or classifier.classes is not None:
+        classes = np.sort(np.asarray(classifier.classes))
+    else:
+        classes = np.unique(labels)
+    check_classes(classes.tolist())
+    units = _number_units(classifier, groups, rows)
+    facts = _describe_facts(
+        classifier,
+        n=rows if units is None else units.count,
+        dimension=dimension,
+        classes=len(classes),
+    )
+    method = _decide_method(classifier, facts)
+    plan = _make_plan(classifier, method, facts)
+    return PlannedFit(classes=classes.tolist(), units=units, facts=facts, method=method, plan=plan)
+
+
+def _number_units(classifier: Parameters, groups: Any, rows: int) -> Units | None:
+    if classifier.unit in Plan.GROUPS:
+        if groups is None:
+            raise PrivacyError(
+                f"groups: the unit of privacy is a {classifier.unit}, but the fit has no groups; "
+                "pass fit(X, y, groups=...), in cross_val_score params={'groups': ...}"
+            )
+        return number_groups(groups, rows)
+    if groups is not None and not classifier.benchmark:
+        raise PrivacyError(
+            f"groups: the fit has groups, but the unit of privacy is one {classifier.unit}, so "
+            "people with several rows would be less protected. Write unit='group', or pass "
+            "no groups"
+        )
+    return None
+
+
+def _describe_facts(classifier: Parameters, *, n: int, dimension: int, classes: int) -> DataFacts:
+    delta, budget = classifier.delta, classifier.budget
+    if delta is None:
+        # the largest power of ten that is at most 1e-5 and 1 / (2 n)
+        usual = min(1e-5, 10.0 ** math.floor(-math.log10(2 * n)))
+        delta = usual if budget is None else budget.delta
+    for limit in () if budget is None else (delta, budget.delta):
+        if fault := delta_fault(limit, n, unit=classifier.unit):
+            raise PrivacyError(fault)
+    risk = _read_risk(classifier)
+    return DataFacts(
+        n=n,
+        dimension=dimension,
+        classes=classes,
+        multi_label=False,
+        epsilon=float(classifier.epsilon) if risk is None else risk.to_epsilon(delta),  # type: ignore[arg-type]
+        delta=delta,
+        unit=classifier.unit,
+    )
+
+
+def _decide_method(classifier: Parameters, facts: DataFacts) -> MethodOptions:
+    asked = read_method(classifier)
+    if asked.tunes_network:
+        raise ConfigError(
+            f"head {asked.head}: it trains a part of a network and needs images; use a study "
+            "instead"
+        )
+    method = asked.resolve_choice(facts, exact=not classifier.benchmark)
+    if classifier.benchmark:
+        return method
+    if not method.private:
+        raise PrivacyError(
+            f"head {method.head}: this head is not private; write another head, or benchmark=True"
+        )
+    released = _make_exact(method)
+    if not released.is_exact:
+        raise PrivacyError(
+            f"head {released.head}: with these options its sums are not exact, so low bits "
+            "may reveal who was in the data; write engine='exact', or another head"
+        )
+    return released
+
+
+def _make_plan(classifier: Parameters, method: MethodOptions, facts: DataFacts) -> Plan:
+    target = Target(
+        n=facts.n,
+        unit=facts.unit,
+        epsilon=(_read_risk(classifier) or facts.epsilon) if method.private else math.inf,
+        delta=facts.delta,
+        above=classifier.benchmark,
+    )
+    plan = plan_method(method, target, cache=calibration_folder())
+    if method.private:
+        check_price(plan)
+    return plan
+
+
+def read_method(classifier: Parameters) -> MethodOptions:
+    head = classifier.head
+    return method_options({"head": head} if isinstance(head, str) else dict(head))
+
+
+def _read_risk(classifier: Parameters) -> Risk | None:
+    epsilon = classifier.epsilon
+    return Risk.from_dict(epsilon) if isinstance(epsilon, Mapping) else None
+
+
+def fit_privately(
+    budget: Budget, planned: PlannedFit, data: TrainingSet
+) -> tuple[Heads, dict[str, Any]]:
+    """Returns the heads, and what the budget holds of the fit."""
+    check_inputs(planned.method, data, planned.plan, [_HEAD])
+    with explain_searches():
+        entry = budget.book_fit(planned.make_booking(budget))
+    if entry > 1:
+        warnings.warn(
+            f"fit number {entry} on this budget: all fits together cost epsilon "
+            f"{budget.compute_spent().epsilon:g} at delta {budget.delta:g}; the limit is "
+            f"{budget.describe_limit()}",
+            stacklevel=3,
+        )
+    with tell_of_entry(f"{entry} of the budget"):
+        heads = fit_heads(planned.method, data, planned.plan, [_HEAD], entropy=SystemEntropy())
+    digest = hash_heads(heads)
+    budget.close_fit(entry, digest)
+    spent = budget.compute_spent(planned.plan.delta)
+    return heads, {"entry": entry, "spent": spent, "digest": digest}
+
+
+@contextmanager
+def explain_searches() -> Iterator[None]:
+    """Adds a remedy for searches and cross-validation to the error of an exceeded budget."""
+    try:
+        yield
+    except BudgetError as error:
+        raise BudgetError(
+            f"{error}. Every fit spends budget, including each fit of a grid search or a "
+            "cross-validation; head='tuned' searches options within one epsilon"
+        ) from None
+
+
+def _make_exact(method: MethodOptions) -> MethodOptions:
+    """Returns options with exact sums, unless the user chose an engine; for `tuned`, in its base.
+
+    An engine changes only the arithmetic, not the mechanisms or their epsilon.
+    """
+    if method.is_exact:
+        return method
+    base = getattr(method, "base", None)
+    of = method if base is None else base
+    if "engine" not in type(of).model_fields or "engine" in of.model_fields_set:
+        return method
+    values = method.model_dump(mode="json", exclude_unset=True)
+    (values if base is None else values["base"])["engine"] = "exact"
+    return method_options(values)

@@ -1,0 +1,76 @@
+"""The target of a plan: what calibration has to meet, and for how many units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+from dpprobe.errors import PrivacyError
+from dpprobe.privacy.limits import delta_fault
+from dpprobe.privacy.plan import Patients, Plan
+from dpprobe.privacy.risk import Risk, plan_budget
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """The target of a calibration: an epsilon or a permitted risk, for n units.
+
+    Attributes:
+      n: training units, public.
+      unit: of privacy, a key of `Plan.UNITS`.
+      epsilon: infinite without privacy; or the permitted risk from which epsilon follows.
+      accountant: as the study asks.
+      patients: given if the dataset names patients and the unit of privacy is one image.
+      above: True permits a delta above 1 / n, which no release may have. False if an option of the
+        study could permit it; None if none could.
+
+    Raises:
+      PrivacyError: for a delta above 1 / n that is not permitted.
+    """
+
+    n: int
+    unit: str = "image"
+    epsilon: float | Risk
+    delta: float
+    accountant: str = "pld"
+    patients: Patients | None = None
+    above: bool | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        if fault := delta_fault(self.delta, self.n, unit=self.unit, allowed=self.above):
+            raise PrivacyError(fault)
+
+    @classmethod
+    def of_plan(cls, plan: Plan) -> Self:
+        """Returns the target that a plan was calibrated to; its delta is not judged again."""
+        return cls(
+            n=plan.n,
+            unit=plan.unit,
+            epsilon=plan_budget(plan),
+            delta=plan.delta,
+            accountant=plan.accountant,
+            patients=plan.patients and replace(plan.patients, epsilon=None),
+            above=True,
+        )
+
+    @property
+    def nominal_epsilon(self) -> float:
+        """The epsilon before there is a plan: of a risk, that of Gaussian mechanisms."""
+        if isinstance(self.epsilon, Risk):
+            return self.epsilon.to_epsilon(self.delta)
+        return self.epsilon
+
+    def __str__(self) -> str:
+        budget = self.epsilon if isinstance(self.epsilon, Risk) else f"epsilon {self.epsilon:g}"
+        return f"{budget} at delta {self.delta:g}"
+
+    def make_plan(self, **values: Any) -> Plan:
+        """Returns a plan for this target, which must be an epsilon."""
+        return Plan(
+            n=self.n,
+            unit=self.unit,
+            epsilon=self.nominal_epsilon,
+            delta=self.delta,
+            accountant=self.accountant,
+            **values,
+        )
