@@ -20,10 +20,8 @@ A row adds its weight to one number of a table.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,14 +31,12 @@ from scipy.special import logit, softmax
 
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.heads.fitted import Heads
-from dpprobe.privacy.calibration import price_plan
 from dpprobe.privacy.entropy import Entropy
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import Mechanism, Plan, full_batch, split_budget
 from dpprobe.privacy.releases import Releases, Shared
-from dpprobe.release import calibration
-from dpprobe.release.evaluation import (
-    COUNTS,
+from dpprobe.release.counted_units import (
+    SCORE_COUNTS,
     bin_middles,
     check_mechanisms,
     count_steps,
@@ -50,6 +46,9 @@ from dpprobe.release.evaluation import (
     score_test_rows,
     weights_of_rows,
 )
+from dpprobe.release.parts.calibration import noisy_counts
+from dpprobe.release.parts.part import Block, Draw, PartSteps
+from dpprobe.release.probabilities import TOP_EDGES
 from dpprobe.training.job_features import JobFeatures
 
 Floats = npt.NDArray[np.float64]
@@ -77,7 +76,7 @@ def calibration_mechanisms(*, classes: int, multi_label: bool) -> tuple[Mechanis
         TEMPERATURE,
         "sum over test rows, of the largest probability minus 1 if right",
         1.0,
-        calibration.QUERIES,
+        noisy_counts.QUERIES,
     )
     if classes == 2:
         table = full_batch(
@@ -102,8 +101,8 @@ def check_calibration_size(plan: Plan) -> None:
     """Raises PrivacyError, by public numbers, if the noise would leave no useful sets."""
     counts = plan.mechanisms[-1]
     deviation = counts.noise_scale
-    fewest = calibration.fewest_units(deviation)
-    if counts.name == COUNTS:
+    fewest = noisy_counts.fewest_units(deviation)
+    if counts.name == SCORE_COUNTS:
         fewest = max(fewest, math.ceil(FEWEST_OF_AUC * deviation))
     if plan.n < fewest:
         raise PrivacyError(
@@ -168,12 +167,12 @@ def describe_calibration(
     """Derives the published numbers from noisy sums and counts, by their mechanism's name."""
     counts = mechanisms[-1]
     deviation = counts.noise_scale
-    if COUNTS in noisy:
-        edges, table = (np.array(noisy[COUNTS][name], float) for name in ("edges", "counts"))
+    if SCORE_COUNTS in noisy:
+        edges, table = (np.array(noisy[SCORE_COUNTS][name], float) for name in ("edges", "counts"))
         return _describe_two(edges, bin_middles(edges), table, n=n, deviation=deviation)
-    temperature = 2.0 ** calibration.search_temperature(noisy[TEMPERATURE])
+    temperature = 2.0 ** noisy_counts.search_temperature(noisy[TEMPERATURE])
     if PROBABILITY_COUNTS in noisy:
-        ends = np.array(calibration.PROBABILITY_EDGES)
+        ends = np.array(noisy_counts.PROBABILITY_EDGES)
         edges, places = (
             temperature * logit(np.clip(each, 1e-9, 1 - 1e-9))
             for each in (ends, (ends[:-1] + ends[1:]) / 2)
@@ -181,32 +180,18 @@ def describe_calibration(
         table = np.array(noisy[PROBABILITY_COUNTS], float)
         return _describe_two(edges, places, table, n=n, deviation=deviation)
     top, label = (np.array(noisy[name], float) for name in (TOP_COUNTS, LABEL_COUNTS))
-    derived = calibration.describe_classes(top, label, n=n, deviation=deviation)
+    derived = noisy_counts.describe_classes(top, label, n=n, deviation=deviation)
     return {"scale": 1 / temperature, "offset": 0.0, **derived}
 
 
 def _describe_two(
     edges: Floats, places: Floats, table: Floats, *, n: int, deviation: float
 ) -> dict[str, Any]:
-    scale, offset = calibration.fit_logistic(places, *table, n=n, deviation=deviation)
-    derived = calibration.describe_two(
+    scale, offset = noisy_counts.fit_logistic(places, *table, n=n, deviation=deviation)
+    derived = noisy_counts.describe_two(
         edges, places, table, scale=scale, offset=offset, n=n, deviation=deviation
     )
     return {"scale": scale, "offset": offset, **derived}
-
-
-def compose_test_price(*plans: Plan | None) -> Plan | None:
-    """Returns one plan of all that reads the test units, with its epsilon; None if nothing does."""
-    read = [plan for plan in plans if plan is not None]
-    if len(read) < 2:
-        return read[0] if read else None
-    together = replace(
-        read[0],
-        mechanisms=tuple(itertools.chain.from_iterable(plan.mechanisms for plan in read)),
-        epsilon=sum(plan.epsilon for plan in read),
-        accountant="pld",  # exact here, whatever the study's accountant is
-    )
-    return replace(together, realised_epsilon=price_plan(together))
 
 
 def calibration_words(unit: str, calibrated: Plan, together: Plan) -> str:
@@ -232,7 +217,7 @@ def _release_tables(
     right = logits.argmax(axis=1) == labels
     shares = weights * usable
     answers: list[float] = []
-    while len(answers) < calibration.QUERIES:
+    while len(answers) < noisy_counts.QUERIES:
         surest = _probabilities(logits, answers).max(axis=1)
         units, step = count_steps((surest - right) * shares, n)
         total = GridSum(torch.tensor([[units.sum()]], dtype=torch.float64), step)
@@ -249,12 +234,12 @@ def _release_tables(
         return np.asarray(noisy[0, 0])
 
     if values.shape[1] == 2:
-        edges = calibration.PROBABILITY_EDGES
+        edges = noisy_counts.PROBABILITY_EDGES
         table = release_counts(PROBABILITY_COUNTS, values[:, 1], labels == 1, edges)
         return {TEMPERATURE: answers, PROBABILITY_COUNTS: table.reshape(2, -1).tolist()}
-    top = release_counts(TOP_COUNTS, values.max(axis=1), right, calibration.TOP_EDGES)
+    top = release_counts(TOP_COUNTS, values.max(axis=1), right, TOP_EDGES)
     of_labels = values[np.arange(len(labels)), labels]
-    label = release_counts(LABEL_COUNTS, of_labels, None, calibration.LABEL_EDGES)
+    label = release_counts(LABEL_COUNTS, of_labels, None, noisy_counts.LABEL_EDGES)
     return {
         TEMPERATURE: answers,
         TOP_COUNTS: top.reshape(2, -1).T.tolist(),
@@ -263,4 +248,42 @@ def _release_tables(
 
 
 def _probabilities(logits: Floats, answers: list[float]) -> Floats:
-    return np.asarray(softmax(logits * 2.0 ** -calibration.search_temperature(answers), axis=1))
+    return np.asarray(softmax(logits * 2.0 ** -noisy_counts.search_temperature(answers), axis=1))
+
+
+class Steps(PartSteps):
+    """Calibrates the head with counts of its own, or with those of an AUC."""
+
+    def plan(self) -> Plan | None:
+        asked, store = self.task.options.calibrate, self.task.stores[1]
+        if asked is None or asked.epsilon is None:
+            return None
+        mechanisms = calibration_mechanisms(
+            classes=store.num_classes, multi_label=store.multi_label
+        )
+        return self.task.plan_test(mechanisms, asked.epsilon)
+
+    def check(self) -> None:
+        plans = self.task.plans
+        plan = plans.get("calibration") or plans.get("evaluation")
+        if self.task.options.calibrate is not None and plan is not None:
+            check_calibration_size(plan)
+
+    def needs(self) -> tuple[str, ...]:
+        return () if "calibration" in self.task.plans else ("evaluation",)
+
+    def measure(self, draw: Draw) -> Block | None:
+        plans, evaluation = self.task.plans, draw.blocks.get("evaluation")
+        if self.task.options.calibrate is None:
+            return None
+        if plan := plans.get("calibration"):
+            together = self.task.compose_price("evaluation", "calibration") or plan
+            return calibrate_head(
+                draw.heads,
+                draw.features,
+                plan,
+                draw.open_entropy(),
+                composition=calibration_words(self.task.unit, plan, together),
+                shared=draw.shared,
+            )
+        return calibrate_from_counts(evaluation, plans["evaluation"]) if evaluation else None

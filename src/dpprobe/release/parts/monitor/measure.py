@@ -1,16 +1,18 @@
 """Noisy tables of private test units, with which `predict` compares new images, and their epsilon.
 
-Units, weights and null rows are those of `evaluation`. One mechanism, `monitor_counts`, releases
-all tables of `monitor` at once. A row adds its weight to one cell of each of t tables: a vector of
-norm sqrt(t) times its weight. The weights of a unit's rows sum to at most 1, so a unit adds a mean
-of such vectors, which is no longer: sensitivity sqrt(t). A null row has scores that are not finite,
-and counts nothing. The typical directions and a calibration were released before: composition is
-adaptive. Limits of ranges are public.
+Units, weights and null rows are those of `counted_units`. One mechanism, `monitor_counts`, releases
+all tables of `compare_images` at once. A row adds its weight to one cell of each of t tables: a
+vector of norm sqrt(t) times its weight. The weights of a unit's rows sum to at most 1, so a unit
+adds a mean of such vectors, which is no longer: sensitivity sqrt(t). A null row has scores that are
+not finite, and counts nothing. The typical directions and a calibration were released before:
+composition is adaptive. Limits of ranges are public.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,9 +29,7 @@ from dpprobe.privacy.entropy import Entropy
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import Mechanism, Plan, full_batch
 from dpprobe.privacy.releases import Releases, Shared
-from dpprobe.release import monitor
-from dpprobe.release.calibration import Calibration
-from dpprobe.release.evaluation import (
+from dpprobe.release.counted_units import (
     check_mechanisms,
     count_steps,
     find_usable,
@@ -37,6 +37,9 @@ from dpprobe.release.evaluation import (
     score_test_rows,
     weights_of_rows,
 )
+from dpprobe.release.parts.monitor import compare_images as monitor
+from dpprobe.release.parts.part import Block, Draw, PartSteps
+from dpprobe.release.probabilities import Calibration
 from dpprobe.training.job_features import JobFeatures
 
 COUNTS = "monitor_counts"
@@ -44,7 +47,7 @@ OTHER_PLAN = "monitor: the plan is not for these tables; use monitor_mechanisms"
 # Second moments of rows, the most whitened ones last.
 MOMENTS = (least_squares.GRAM, feature_covariance.COVARIANCE, kinds.SECOND_MOMENT)
 # In deviations of a count's noise. With fewer units, chance alone moves a table of ranges further
-# than `monitor.TELLING`, however many images are compared.
+# than `compare_images.TELLING`, however many images are compared.
 FEWEST = 20.0
 
 
@@ -175,3 +178,54 @@ def monitor_words(unit: str, plan: Plan, together: Plan) -> str:
         f"{words} Everything that was measured on test {unit}s together costs a test {unit} "
         f"epsilon {together.realised_epsilon:g}."
     )
+
+
+class Steps(PartSteps):
+    """Counts the test units in tables, along the head's typical directions."""
+
+    def plan(self) -> Plan | None:
+        if (asked := self.task.options.monitor) is None:
+            return None
+        dimension = self.task.stores[0].dimension
+        typical = count_typical(self.task.plan, self.task.method.normalize, dimension)
+        return self.task.plan_test(monitor_mechanisms(unusual=typical > 0), asked.epsilon)
+
+    def check(self) -> None:
+        if (plan := self.task.plans.get("monitor")) is not None:
+            check_monitor_size(plan)
+
+    def reads_moments(self) -> bool:
+        return self.task.options.monitor is not None
+
+    def extend_head(self, heads: Heads, moments: Mapping[str, torch.Tensor]) -> Heads:
+        """Adds the directions that the released moments show; they cost nothing more."""
+        if not self.reads_moments():
+            return heads
+        centre, name = heads.transforms[0].arrays.get(kinds.CENTRE), moment_name(self.task.plan)
+        typical = monitor.find_directions(
+            None if centre is None else centre.cpu().numpy(),
+            moments[name] if name else None,
+            dimension=self.task.stores[0].dimension,
+        )
+        return heads if typical is None else replace(heads, typical=typical[None])
+
+    def needs(self) -> tuple[str, ...]:
+        return ("evaluation", "calibration")
+
+    def measure(self, draw: Draw) -> Block | None:
+        plan, price = self.task.plans.get("monitor"), self.task.test_price
+        if plan is None or price is None:
+            return None
+        calibrated = draw.blocks["calibration"]
+        link = self.task.method.link_on(draw.features.multi_label)
+        return monitor_head(
+            draw.heads,
+            draw.features,
+            plan,
+            draw.open_entropy(),
+            probe_norm=self.task.backbone.probe["norm"],
+            calibration=Calibration.from_block(calibrated) if calibrated else None,
+            link="softmax" if calibrated else link,
+            composition=monitor_words(self.task.unit, plan, price),
+            shared=draw.shared,
+        )

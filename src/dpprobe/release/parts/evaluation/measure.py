@@ -34,9 +34,9 @@ deviation (Newcombe 2006, method 5, from Hanley and McNeil 1982) and the noise's
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -48,14 +48,22 @@ from scipy.stats import binom, norm
 
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.heads.fitted import Heads
-from dpprobe.heads.scoring import score_rows
 from dpprobe.privacy.entropy import Entropy
-from dpprobe.privacy.grid import Grid, GridSum
+from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import Mechanism, Plan, full_batch, split_budget
 from dpprobe.privacy.releases import Releases, Shared
-from dpprobe.privacy.statement import mechanism_values
-from dpprobe.release.calibration import Calibration
-from dpprobe.release.class_recalls import (
+from dpprobe.release.counted_units import (
+    SCORE_COUNTS,
+    SCORE_UNIT,
+    check_mechanisms,
+    count_steps,
+    find_usable,
+    label_counts,
+    priced_values,
+    score_test_rows,
+    weights_of_rows,
+)
+from dpprobe.release.parts.evaluation.class_recalls import (
     CLASS_COUNTS,
     Recalls,
     count_answers,
@@ -63,20 +71,24 @@ from dpprobe.release.class_recalls import (
     fewest_units,
     recall_mechanisms,
 )
+from dpprobe.release.parts.part import Block, Draw, PartSteps
+from dpprobe.release.probabilities import Calibration
+from dpprobe.release.usefulness import check_metric
 from dpprobe.results.bootstrap import CONFIDENCE
 from dpprobe.results.metrics import Link, right_predictions
-from dpprobe.results.unit_counts import count_units, row_weights
 from dpprobe.training.job_features import JobFeatures
+
+logger = logging.getLogger("dpprobe")
 
 Metric = Literal["accuracy", "auc", "macro_accuracy"]
 Floats = npt.NDArray[np.float64]
 
 # The largest standard deviation of an accuracy's noise that is worth the price.
 MOST_NOISE = 0.2
-ACCURACY, RANGES, COUNTS = "accuracy", "score_ranges", "score_counts"
+ACCURACY, RANGES = "accuracy", "score_ranges"
 RANGES_SHARE = 0.2
-# A score s lies at asinh(s / unit): ranges are even there, and the outermost take what is beyond.
-SCORE_UNIT, LARGEST_SCORE, RANGES_COUNT = 0.01, 1000.0, 64
+# The outermost ranges take what is beyond.
+LARGEST_SCORE, RANGES_COUNT = 1000.0, 64
 FEWEST_BINS, MOST_BINS = 16, 128
 # In standard deviations of the noise: smaller counts of ranges are taken as 0, and labels with
 # fewer rows, or fewer rows without them, are left out.
@@ -148,7 +160,7 @@ def evaluation_mechanisms(
         RANGES, f"{each}numbers of test rows per range of the score, in fixed ranges", longest
     )
     counts = full_batch(
-        COUNTS,
+        SCORE_COUNTS,
         f"{each}numbers of test rows with and without the label, per bin of the score; the bins "
         f"come from {RANGES}"
         if multi_label
@@ -168,18 +180,6 @@ def check_evaluation_plan(plan: Plan, metric: Metric, *, classes: int, multi_lab
         f"evaluate: the plan is not for metric {metric} with {classes} classes; calibrate for "
         "evaluation_mechanisms",
     )
-
-
-def check_mechanisms(plan: Plan, wanted: Sequence[Mechanism], fault: str) -> None:
-    """Raises PrivacyError unless a plan is private and has mechanisms, up to a common factor."""
-    first = plan.mechanisms[0].noise_multiplier / wanted[0].noise_multiplier
-    same = len(plan.mechanisms) == len(wanted) and all(
-        replace(planned, noise_multiplier=1.0) == replace(item, noise_multiplier=1.0)
-        and math.isclose(planned.noise_multiplier, first * item.noise_multiplier, rel_tol=1e-9)
-        for planned, item in zip(plan.mechanisms, wanted, strict=True)
-    )
-    if not (same and plan.private and plan.selection is None):
-        raise PrivacyError(fault)
 
 
 def evaluate_heads(
@@ -230,7 +230,7 @@ def evaluate_heads(
         table = release_score_counts(scores, features.test_labels, weights, releases)
         estimate, remark = area_estimate(table.counts, table.deviation)
         if keep_counts:
-            recalled = {COUNTS: score_values(table)}
+            recalled = {SCORE_COUNTS: score_values(table)}
     releases.check_counts()
     return {
         "metric": metric,
@@ -265,17 +265,6 @@ def check_telling(plan: Plan, *, classes: int = 2) -> None:
             f"of each class, but there are {plan.n} test units in total; write a larger epsilon, "
             "use more test units, or remove evaluate"
         )
-
-
-def priced_values(plan: Plan) -> dict[str, Any]:
-    """Returns what a block of a statement says of the price of its numbers from test units."""
-    return {
-        "n": plan.n,
-        "epsilon": plan.realised_epsilon,
-        "epsilon_target": plan.epsilon,
-        "delta": plan.delta,
-        "mechanisms": [mechanism_values(item, plan) for item in plan.mechanisms],
-    }
 
 
 def fewest_of_a_class(plan: Plan) -> float:
@@ -339,36 +328,6 @@ def worst_values(recalls: Recalls, names: Sequence[str]) -> dict[str, Any] | Non
         "recall": recalls.worst_recall,
         "interval": [recalls.worst_low, recalls.worst_high],
     }
-
-
-def score_test_rows(heads: Heads, features: JobFeatures) -> npt.NDArray[np.float32]:
-    """Returns the scores of the first head, [rows, classes]."""
-    return np.concatenate([score_rows(heads, block)[0] for _, block in features.test_blocks()])
-
-
-def weights_of_rows(features: JobFeatures, plan: Plan) -> Floats:
-    """Returns the weight of each test example in its unit; raises PrivacyError for other units."""
-    codes, rows = features.test_units, len(features.test_labels)
-    of_images = plan.unit == "image"
-    units = features.agreed_test_n or (rows if of_images else count_units(codes))
-    if units != plan.n:
-        raise PrivacyError(
-            f"evaluate: the plan is for n = {plan.n} test units of kind {plan.unit}, but the test "
-            f"split has {units or 'none of that kind'}; calibrate for the test split"
-        )
-    weights = None if of_images else row_weights(codes)
-    return np.ones(rows) if weights is None else weights
-
-
-def find_usable(scores: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Returns False for null rows: their scores are not all finite."""
-    return np.asarray(np.isfinite(scores).all(axis=1))
-
-
-def count_steps(values: Floats, n: int) -> tuple[Floats, float]:
-    """Returns numbers in [0, 1] as whole steps of the grid of sums over n units, and the step."""
-    grid = Grid.make_grid(1.0, n, whole=True)
-    return grid.round_to_steps(torch.from_numpy(values)).numpy(), grid.step
 
 
 def _release_accuracy(
@@ -441,15 +400,6 @@ def score_values(table: ScoreCounts) -> dict[str, Any]:
     return {"edges": table.score_edges[0].tolist(), "counts": table.counts[0].tolist()}
 
 
-def bin_middles(edges: Floats) -> Floats:
-    """Returns a score in each bin: the middle on the scale of bins, for outermost bins the inner
-    edge."""
-    places = np.arcsinh(edges / SCORE_UNIT)
-    inner = (places[:-1] + places[1:]) / 2
-    inner[0], inner[-1] = places[1], places[-2]
-    return np.asarray(SCORE_UNIT * np.sinh(inner))
-
-
 def release_score_counts(
     scores: npt.NDArray[Any], labels: npt.NDArray[Any], weights: Floats, releases: Releases
 ) -> ScoreCounts:
@@ -466,11 +416,11 @@ def release_score_counts(
     end = math.asinh(LARGEST_SCORE / SCORE_UNIT)
     fixed = np.linspace(-end, end, RANGES_COUNT + 1)
     noisy = release_counts(RANGES, label_counts(places, None, units, [fixed] * places.shape[1]))
-    bins = _count_bins(n, releases.noise_deviation(COUNTS))
+    bins = _count_bins(n, releases.noise_deviation(SCORE_COUNTS))
     edges = [_noisy_quantiles(of, fixed, releases.noise_deviation(RANGES), bins) for of in noisy]
-    counts = release_counts(COUNTS, label_counts(places, present, units, edges))
+    counts = release_counts(SCORE_COUNTS, label_counts(places, present, units, edges))
     return ScoreCounts(
-        np.stack(edges), counts.reshape(len(edges), 2, -1), releases.noise_deviation(COUNTS)
+        np.stack(edges), counts.reshape(len(edges), 2, -1), releases.noise_deviation(SCORE_COUNTS)
     )
 
 
@@ -499,31 +449,6 @@ def _noisy_quantiles(noisy: Floats, fixed: Floats, deviation: float, bins: int) 
     levels = 1 / (1 + np.exp(-np.linspace(-_TAIL, _TAIL, bins - 1)))
     inner = np.interp(levels, parts, fixed)
     return np.concatenate([fixed[:1], inner, fixed[-1:]])
-
-
-def label_counts(
-    places: Floats,
-    present: npt.NDArray[np.bool_] | None,
-    units: Floats,
-    edges: Sequence[Floats],
-) -> Floats:
-    """Counts rows by label and place: [labels, bins], or [labels, 2 bins], rows with it first.
-
-    Args:
-      places: [rows, labels]; a place beyond the edges counts in the outermost bin.
-      present: [rows, labels], True for rows with the label; None to count all rows together.
-      units: [rows], the weights in whole steps; 0 for null rows.
-      edges: of each label's bins.
-    """
-    counts = []
-    for label, limits in enumerate(edges):
-        bins = len(limits) - 1
-        index = np.searchsorted(limits[1:-1], places[:, label], side="right")
-        if present is not None:
-            index = index + bins * ~present[:, label]
-            bins *= 2
-        counts.append(np.bincount(index, weights=units, minlength=bins))
-    return np.asarray(counts, dtype=np.float64)
 
 
 def area_estimate(counts: Floats, deviation: float) -> tuple[Estimate, str]:
@@ -614,3 +539,54 @@ def _interval_end(value: float, bound: float, spread: Any) -> float:
     if value == bound or distance_to_bound(bound) <= 0:
         return bound
     return float(brentq(distance_to_bound, value, bound, xtol=1e-9))
+
+
+class Steps(PartSteps):
+    """Measures the head's accuracy or AUC."""
+
+    def plan(self) -> Plan | None:
+        asked, store = self.task.options.evaluate, self.task.stores[1]
+        if asked is None:
+            return None
+        mechanisms = evaluation_mechanisms(
+            asked.published, classes=store.num_classes, multi_label=store.multi_label
+        )
+        return self.task.plan_test(mechanisms, asked.epsilon)
+
+    def check(self) -> None:
+        if (asked := self.task.options.evaluate) is None:
+            return
+        name, store = self.task.name, self.task.stores[1]
+        check_metric(name, asked.published, self.task.stores[0].labels)
+        plan = self.task.plans["evaluation"]
+        check_telling(plan, classes=2 if store.multi_label else store.num_classes)
+        if asked.published != "accuracy":
+            logger.warning(
+                "release %s: its test result needs at least %d of the %d test %s in each class. "
+                "With fewer, its epsilon is spent without a result. Your counts are private, so "
+                "dpprobe does not look at them here; `dpprobe init` prints them",
+                name, math.ceil(fewest_of_a_class(plan)), plan.n, f"{plan.unit}s",
+            )  # fmt: skip
+
+    def needs(self) -> tuple[str, ...]:
+        """A calibration with counts of its own changes the answers; another uses these counts."""
+        return ("calibration",) if "calibration" in self.task.plans else ()
+
+    def measure(self, draw: Draw) -> Block | None:
+        if (asked := self.task.options.evaluate) is None:
+            return None
+        plan, calibrated = self.task.plans["evaluation"], draw.blocks.get("calibration")
+        return evaluate_heads(
+            draw.heads,
+            draw.features,
+            plan,
+            draw.open_entropy(),
+            metric=asked.published,
+            link=self.task.method.link_on(draw.features.multi_label),
+            composition=composition_words(
+                self.task.plan, plan, split=self.task.dataset.public_split().rule
+            ),
+            calibration=Calibration.from_block(calibrated) if calibrated else None,
+            keep_counts=self.task.options.calibrate is not None,
+            shared=draw.shared,
+        )

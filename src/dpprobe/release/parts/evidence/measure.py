@@ -7,15 +7,15 @@ n, the dimension, the number of classes and the plan, which the statement has an
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from dpprobe.analyses.audit.audit_record import AuditRecord, at_least, power_in_words
+from dpprobe.analyses.audit.audit_record import AuditRecord, at_least
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy.plan import Plan, plan_identity
+from dpprobe.release.parts.part import Block, PartSteps
 
 logger = logging.getLogger("dpprobe")
 
@@ -73,14 +73,8 @@ def read_evidence(audit: Path, plan: Plan) -> dict[str, Any] | None:
     ).model_dump()
 
 
-def in_words(evidence: Mapping[str, Any] | None) -> str | None:
-    """Describes the result of an audit in plain words; None without an audit."""
-    if evidence is None:
-        return None
-    return (
-        f"On {evidence['audited']} an audit attacked {evidence['runs']:,} other heads of the same "
-        f"method and noise, trained on made-up rows. None of its {evidence['tests']} tests refuted "
-        f"the promise. Its lower bound on epsilon is {at_least(evidence['epsilon_lower'])} at "
-        f"{100 * evidence['confidence']:g}% confidence; it {power_in_words(evidence)}. A low bound "
-        "is no certificate: the promise above rests on the mathematics."
-    )
+class Steps(PartSteps):
+    """Reads the audit of the study's cell of the same method and epsilon."""
+
+    def check(self) -> Block | None:
+        return read_evidence(self.task.audit, self.task.plan) if self.task.audit else None

@@ -1,6 +1,6 @@
 """How sure a released head may be: probabilities, sets and cut-offs from noisy counts of tests.
 
-Everything here is a function of what `calibration_release` published with noise. So it costs no
+Everything here is a function of what `measure` published with noise. So it costs no
 privacy, and everybody who has a bundle computes the same numbers.
 
 **Probabilities.** The softmax of scale times score, plus an offset of the second class. More than
@@ -31,8 +31,7 @@ contradict at 95%. Its variance is that of the noise plus m p (1 - p) (Fieller 1
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,7 +39,7 @@ import numpy.typing as npt
 from scipy.optimize import minimize
 from scipy.special import expit, log_expit, logit, ndtri
 
-from dpprobe.errors import ConfigError, DataError
+from dpprobe.release.probabilities import TOP_EDGES
 from dpprobe.results.bootstrap import CONFIDENCE
 
 Floats = npt.NDArray[np.float64]
@@ -48,10 +47,9 @@ Floats = npt.NDArray[np.float64]
 COVERAGES = (0.8, 0.9, 0.95, 0.99)
 # The noise may use this part of the chance that a set misses the true class.
 NOISE_SHARE = 0.1
-# Edges of ranges: of the largest probability, of the second of two classes' probability, and of
-# the true class's probability. Fewer ranges have less noise together; sets need fine ones where
-# probabilities are small.
-TOP_EDGES = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0)
+# Edges of ranges: of the second of two classes' probability, and of the true class's probability;
+# `TOP_EDGES` are those of the largest probability. Fewer ranges have less noise together; sets need
+# fine ones where probabilities are small.
 PROBABILITY_EDGES = (
     0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1.0
 )  # fmt: skip
@@ -79,97 +77,6 @@ class Share(NamedTuple):
     value: float
     low: float
     high: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Calibration:
-    """Turns the scores of a released head into probabilities and sets.
-
-    Attributes:
-      thresholds: by coverage, the lowest probability of a class in a set.
-    """
-
-    scale: float
-    offset: float
-    thresholds: Mapping[float, float]
-
-    @classmethod
-    def from_block(cls, block: Mapping[str, Any]) -> Calibration:
-        """Reads the block `calibration` of a statement; raises DataError for impossible values."""
-        try:
-            scale, offset = float(block["scale"]), float(block["offset"])
-            sets = {float(one["coverage"]): float(one["threshold"]) for one in block["sets"]}
-        except (KeyError, TypeError, ValueError) as error:
-            raise DataError(f"calibration: cannot be read ({error!r})") from error
-        if not (0 <= scale < math.inf and math.isfinite(offset)):
-            raise DataError(f"calibration: scale {scale:g}, offset {offset:g}")
-        return cls(scale=scale, offset=offset, thresholds=sets)
-
-    def rescale(self, scores: Any) -> Any:
-        """Returns the logits of scores [..., classes]: arrays of NumPy or tensors of PyTorch."""
-        logits = scores * self.scale
-        if self.offset:
-            logits[..., 1] += self.offset
-        return logits
-
-
-@dataclass(frozen=True, kw_only=True)
-class SetRule:
-    """Chooses the classes that a prediction names, or abstains.
-
-    Attributes:
-      threshold: the lowest probability of a class in a set; None without sets.
-      abstain_below: the largest probability below which nothing is answered; None to abstain where
-        the set does not hold exactly one class.
-    """
-
-    threshold: float | None
-    abstain_below: float | None
-
-    @classmethod
-    def choose_rule(
-        cls,
-        calibration: Calibration | None,
-        *,
-        coverage: float | None = None,
-        abstain_below: float | None = None,
-    ) -> SetRule | None:
-        """Returns the rule for a coverage, by default 90%, or the next higher that was published.
-
-        Returns None without a calibration; raises ConfigError for a coverage it does not have.
-        """
-        if calibration is None:
-            if coverage is None and abstain_below is None:
-                return None
-            raise ConfigError(
-                "coverage, abstain_below: the release was not calibrated; leave them out, or make "
-                "a release with `calibrate`"
-            )
-        offered = calibration.thresholds
-        if coverage is not None and coverage not in offered:
-            has = ", ".join(f"{each:g}" for each in offered) or "none"
-            raise ConfigError(f"coverage {coverage:g}: the release has {has}; write one of these")
-        if abstain_below is not None and not 0 <= abstain_below <= 1:
-            raise ConfigError(f"abstain_below {abstain_below:g}: write a probability from 0 to 1")
-        wanted = 0.9 if coverage is None else coverage
-        enough = [each for each in offered if each >= wanted]
-        chosen = min(enough, default=max(offered, default=None))
-        return cls(threshold=chosen and offered[chosen], abstain_below=abstain_below)
-
-    def apply_to(self, values: npt.NDArray[Any]) -> tuple[npt.NDArray[np.intp], bool]:
-        """Returns the classes in a row's set, most probable first, and True to abstain.
-
-        The most probable class is always in it, which can only help the set to cover.
-        """
-        # as float32, like the values: a probability that is shown as the threshold reaches it
-        least = np.float32(0.0 if self.threshold is None else self.threshold)
-        order = np.argsort(-values, kind="stable")
-        reached = values[order] >= least
-        reached[0] = True
-        held = order[reached]
-        if self.abstain_below is None:
-            return held, len(held) != 1
-        return held, bool(values.max() < np.float32(self.abstain_below))
 
 
 def search_temperature(answers: Sequence[float]) -> float:

@@ -1,6 +1,6 @@
 """Compares new images with noisy counts of the test images, to tell when they no longer look alike.
 
-`monitor_release` counts the test units in tables. Here are the tables' cells, and functions of the
+`measure` counts the test units in tables. Here are the tables' cells, and functions of the
 published counts, which cost no privacy.
 
 **Tables.** A row lies in one cell of each table. Cells are predicted classes, or ranges of the
@@ -37,7 +37,7 @@ from dpprobe.errors import ConfigError, DataError
 from dpprobe.heads import normalisation as kinds
 from dpprobe.heads.fitted import TYPICAL
 from dpprobe.privacy.statement import mechanisms_of
-from dpprobe.release.calibration import TOP_EDGES
+from dpprobe.release.probabilities import TOP_EDGES
 
 if TYPE_CHECKING:
     from dpprobe.heads.rows import Transform

@@ -40,6 +40,7 @@ from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.risk import budget_words, read_budget
 from dpprobe.privacy.target import Target
 from dpprobe.progress import Progress
+from dpprobe.release.parts.part import PartSteps
 from dpprobe.results.summary import rounded_up
 from dpprobe.study.study import Study
 from dpprobe.training.plan_file import plan_method
@@ -226,3 +227,7 @@ def _decide_methods(
     if not is_undecided(method):
         return [(method, len(study.backbones))]
     return [(method.resolve_choice(facts[backbone]), 1) for backbone in study.backbones]
+
+
+class Steps(PartSteps):
+    """Has no step: `release.make` prices the choice, which no release leaves out."""

@@ -11,15 +11,11 @@ from pathlib import Path
 
 from dpprobe.errors import DataError
 from dpprobe.release.bundle import SUMS_FILE, bundle_digest, read_bundle
+from dpprobe.release.parts.part import PartReader, Stated
+from dpprobe.release.stated_values import Values, is_hash, read_block, require_true
 from dpprobe.release.verification.checks import Checks
-from dpprobe.release.verification.stated import Values, is_hash, read_block, require_true
 
 NAME = "predecessors"
-
-
-def identify_bundle(folder: Path) -> dict[str, str]:
-    """Returns the `name` and `sha256` of a bundle; raises DataError unless it is complete."""
-    return {"name": read_bundle(folder).facts.name, "sha256": bundle_digest(folder)}
 
 
 def named_predecessor(statement: Values) -> Mapping[str, str] | None:
@@ -78,3 +74,14 @@ def _list_bundles(folder: Path) -> list[Path]:
     bundles = [path.parent for path in sums if path.is_file()]
     require_true(bool(bundles), f"{folder}: no bundle in this folder; correct --predecessor")
     return bundles
+
+
+class Reader(PartReader):
+    """Follows the chain of predecessors."""
+
+    def verify(self, checks: Checks, stated: Stated) -> bool | None:
+        check_predecessors(checks, stated.values, stated.predecessors)
+        return True
+
+
+READER = Reader("predecessor")

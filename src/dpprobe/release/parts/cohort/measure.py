@@ -10,23 +10,35 @@ of a ledger has its file. `running_sums` has the mathematics and the price.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from dpprobe.artifacts import canonical_json, check_not_newer, write_private
+from dpprobe.artifacts import (
+    canonical_json,
+    check_not_newer,
+    hash_arrays,
+    hash_value,
+    require_room,
+    write_private,
+)
 from dpprobe.counted_nouns import count_noun
-from dpprobe.errors import DataError, PrivacyError
+from dpprobe.errors import ConfigError, DataError, PrivacyError
+from dpprobe.heads.facts import DataFacts
+from dpprobe.heads.fitted import Heads
+from dpprobe.heads.joint_fits import cohort_fault
 from dpprobe.privacy.running_sums import Cohort, Factorisation, RunningSums
-from dpprobe.release.ledger import Ledger
+from dpprobe.release.bundle import read_bundle
+from dpprobe.release.ledger import Entry, Ledger
+from dpprobe.release.parts.part import Block, PartSteps
+from dpprobe.release.release_statement import published_options
 
 FORMAT = "dpprobe-cohort"
 FORMAT_VERSION = 1
@@ -225,10 +237,87 @@ def _part_of(arrays: Mapping[str, npt.NDArray[Any]], prefix: str) -> dict[str, n
     }
 
 
-def hash_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
-    """Hashes names, types, shapes and values."""
-    digest = hashlib.sha256()
-    for name in sorted(arrays):
-        digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape} ".encode())
-        digest.update(np.ascontiguousarray(arrays[name]).tobytes())
-    return digest.hexdigest()
+class Steps(PartSteps):
+    """Adds the release's sums to those of its chain, and keeps what the next cohort needs."""
+
+    @cached_property
+    def _chain(self) -> Chain | None:
+        """The cohorts before this one; None without `cohort`."""
+        task, options = self.task, self.task.options
+        if options.cohort is None:
+            return None
+        factorisation = Factorisation.make(options.horizon)
+        if (folder := task.locate_predecessor()) is None:
+            return Chain(factorisation=factorisation)
+        before = read_bundle(folder).facts
+        chain = read_chain(Path(task.study.data_dir), dataset=before.dataset, release=before.name)
+        if chain.factorisation != factorisation:
+            raise ConfigError(
+                f"release {task.name}: horizon {options.horizon}, but that of {before.name} "
+                f"is {chain.factorisation.horizon}; write the same"
+            )
+        return chain
+
+    @cached_property
+    def _running(self) -> RunningSums | None:
+        """The sums that the fit adds to; raises unless the release fits its chain."""
+        if self._chain is None:
+            return None
+        task = self.task
+        if fault := cohort_fault(task.method):
+            raise ConfigError(f"release {task.name}: method {task.options.method}: {fault}")
+        return self._chain.start(
+            task.method.running_sums or (),
+            dataset=task.options.dataset,
+            n=task.plan.n,
+            binds=self._list_binds(),
+        )
+
+    def _list_binds(self) -> dict[str, str]:
+        """Hashes what all releases of a chain have in common, as an error names it."""
+        task = self.task
+        return {
+            "method": hash_value(published_options(task.method)),
+            "backbone": task.hash_backbone(),
+            "class list": hash_value(list(task.stores[0].class_names)),
+            "epsilon or delta": hash_value([each.to_dict() for each in task.plan.mechanisms]),
+            "unit of privacy": hash_value([task.unit, task.dataset.unit_name()]),
+        }
+
+    def check(self) -> Block | None:
+        if self._running is None or self._chain is None:
+            return None
+        store = self.task.stores[0]
+        columns = store.dimension + 1
+        require_room(self.task.ledger.path.parent, 2 * 8 * columns * (columns + store.num_classes))
+        label = str(self.task.options.cohort)
+        return self._chain.describe(label, n=self.task.plan.n, unit=self.task.unit)
+
+    def count_useful(self) -> DataFacts | None:
+        """A later cohort's benchmark has new rows only, so the planner decides, by all rows."""
+        running, facts = self._running, self.task.facts
+        if running is None or not running.earlier:
+            return None
+        # mu is nearly proportional to epsilon
+        return replace(facts, n=running.total, epsilon=facts.epsilon / running.noise_growth)
+
+    def describe_booking(self) -> dict[str, str | None]:
+        if self._chain is None:
+            return {}
+        return {"place": self._chain.name_place(self.task.options.dataset, self.task.name)}
+
+    def continue_sums(self) -> RunningSums | None:
+        return self._running
+
+    def keep(self, heads: Heads, entry: Entry) -> None:
+        if self._running is not None and self._chain is not None:
+            write_cohort(
+                self._locate(entry), self._chain, self._running.make_cohort(heads.weights[0]),
+                label=str(self.task.options.cohort), binds=self._list_binds(),
+            )  # fmt: skip
+
+    def drop(self, entry: Entry) -> None:
+        self._locate(entry).unlink(missing_ok=True)
+
+    def _locate(self, entry: Entry) -> Path:
+        return cohort_path(self.task.ledger.path.parent, self.task.name, entry.number)

@@ -51,7 +51,7 @@ def add_command(commands: Any) -> None:
 def _run_keys(arguments: argparse.Namespace) -> int:
     # heavy, and `dpprobe --help` is to be quick
     from dpprobe.options import resolve_path
-    from dpprobe.release.site_part import make_site_key
+    from dpprobe.release.parts.sites.site_part import make_site_key
     from dpprobe.sites.agreement import name_public_key
 
     task = _open_task(arguments)
