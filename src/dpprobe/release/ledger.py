@@ -4,39 +4,39 @@
     <data_dir>/<dataset>/ledger.lock     locked by writers (POSIX locks, which NFS has too)
     <data_dir>/ledger.lock               locked by bookings of any dataset
 
-Only the sum is released. It is computed from plans alone, never from rows. The file is private: it
-holds hashes of private data, and times.
+Only the sum is released, computed from plans alone, never from rows. The file is private: it holds
+hashes of private data, and times.
 
 **Which entries count.** `book_release` returns once the booking is on the disk, before a random
 word of the release's noise is drawn. So whatever leaves this computer has an entry. Open and closed
-entries count. An abandoned one does not, on a person's word that nobody saw its result.
+entries count. Abandoned entries do not, on a person's word that nobody saw their results.
 
 **The sum.** Fix one unit and its sides: in each split its rows are training examples or test
-examples, never both. Null rows there change the sums of that side's mechanisms, each by its
+examples, never both. Null rows there change the sums of the side's mechanisms, each by its
 sensitivity. The mechanisms of the other side read other units' rows and what was released before:
 post-processing. So a unit pays for the composition of its sides' mechanisms over all releases, at
-most for the worst choice of a side in each split. Within one split that is the larger of the two
-sides' compositions. With over `MOST_SPLITS` splits of two sides all parts compose: an upper bound.
+most for the worst choice of a side in each split: within one split the larger of the two sides'
+compositions. With over `MOST_SPLITS` splits of two sides all parts compose: an upper bound.
 
 - Gaussian mechanisms without sampling or repetition: exact, one Gaussian of mu^2 = sum of count /
-  sigma^2. It holds if a plan was chosen after seeing earlier releases, as long as `max_epsilon` was
+  sigma^2, also if a plan was chosen after seeing earlier releases, as long as `max_epsilon` was
   fixed before (Smith and Thakurta 2022, "Fully adaptive composition for Gaussian DP").
 - Sampled mechanisms: privacy loss distributions, an upper bound; theorems cover plans that were
   fixed without looking at what was released.
 - Fits that are repeated, with only the best run released: one alone has its plan's price; beside
   others the sum is by Renyi divergences, a looser upper bound.
 
-**Other ledgers.** A unit of two datasets pays for the releases of both. Their ledgers are added up
-if a booking of either says so (`same_units_as`), directly or through a third. A booking whose units
-are also in another ledger that is not added up is refused (`unit_hashes`). Private examples decide
-that, so it may stop a release, but never change the sum that is published. A booking is also
+**Other ledgers.** A unit of two datasets pays for the releases of both. The two ledgers are added
+up if a booking of either says so (`same_units_as`), directly or through a third ledger. A booking
+whose units are also in another ledger that is not added up is refused (`unit_hashes`). Private
+examples decide the refusal, so it never changes the sum that is published. A booking is also
 refused if its units are on other sides than in an entry of the same split.
 
 **One chain.** With a horizon, each release of a chain of cohorts reads the exact sums of earlier
 cohorts again. The sums of a unit of two cohorts meet in the same outputs (`privacy.running_sums`).
 So 1 / sigma adds up over the two entries, not its square: an upper bound.
 
-**Damage.** Each line holds its own hash and that of the line before. So an edited, missing or
+**Damage.** Each line holds its own hash and the hash of the line before. So an edited, missing or
 inserted line is noticed, and then nothing is booked. A crash while booking leaves a last line that
 is cut short: no noise was drawn for it, and the next writer removes it. A line that lacks only its
 newline counts. Not detectable: whole lines deleted at the end, an older copy of the file, or a file

@@ -46,7 +46,7 @@ Words = Callable[[str], str]  # turns words of images into words of rows, for he
 
 @dataclass(frozen=True, kw_only=True)
 class ReleasePart:
-    """What a release may have besides its head.
+    """A part that a release may have besides its head.
 
     Attributes:
       name: of its block in the statement.
@@ -77,7 +77,7 @@ class Draw:
 
 
 class PartSteps:
-    """What a part does while a release is made; without a step of its own, nothing.
+    """The steps of a part while a release is made; by default they do nothing.
 
     All steps up to the draw come before the booking, and write nothing but calibrations.
     """
@@ -142,7 +142,7 @@ class PartSteps:
 
 @dataclass(frozen=True, kw_only=True)
 class Stated:
-    """What `verify` has read of a bundle; None for what cannot be read."""
+    """The contents of a bundle that `verify` has read; None for unreadable ones."""
 
     folder: Path | None
     facts: BundleFacts | None
