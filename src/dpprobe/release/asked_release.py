@@ -24,7 +24,8 @@ from dpprobe.privacy.risk import read_budget
 from dpprobe.privacy.target import Target
 from dpprobe.release.bundle import BackboneFacts
 from dpprobe.release.counted_units import compose_test_price
-from dpprobe.release.ledger import Booking, Ledger, Part
+from dpprobe.release.ledger import Ledger
+from dpprobe.release.ledger_file import Booking, Part
 from dpprobe.release.parts.part import PartSteps
 from dpprobe.release.transport import Transport
 from dpprobe.release.unit_hashes import Units, find_tables

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from dpprobe.privacy.running_sums import RunningSums
     from dpprobe.release.asked_release import AskedRelease
     from dpprobe.release.bundle import BundleFacts
-    from dpprobe.release.ledger import Entry
+    from dpprobe.release.ledger_file import Entry
     from dpprobe.release.transport import Transport
     from dpprobe.release.verification.checks import Checks
     from dpprobe.study.study_checks import WantedRelease

@@ -36,7 +36,8 @@ from dpprobe.heads.fitted import Heads
 from dpprobe.heads.joint_fits import cohort_fault
 from dpprobe.privacy.running_sums import Cohort, Factorisation, RunningSums
 from dpprobe.release.bundle import read_bundle
-from dpprobe.release.ledger import Entry, Ledger
+from dpprobe.release.ledger import Ledger
+from dpprobe.release.ledger_file import Entry
 from dpprobe.release.parts.part import Block, PartSteps
 from dpprobe.release.release_statement import published_options
 

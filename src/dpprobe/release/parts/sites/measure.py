@@ -15,7 +15,7 @@ from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.joint_fits import sites_fault
 from dpprobe.privacy.entropy import SEEDED
 from dpprobe.privacy.plan import Plan
-from dpprobe.release.ledger import Entry
+from dpprobe.release.ledger_file import Entry
 from dpprobe.release.parts.part import Draw, PartSteps
 from dpprobe.release.parts.sites.site_part import SitePart
 from dpprobe.release.release_statement import published_options

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpprobe.release.ledger import Entry
+from dpprobe.release.ledger_file import Entry
 from dpprobe.release.parts.part import Block, PartSteps
 
 
