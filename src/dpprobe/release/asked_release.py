@@ -192,7 +192,7 @@ class AskedRelease:
     @cached_property
     def plans(self) -> Mapping[str, Plan]:
         """The plans of what the parts release of the test units."""
-        plans = {name: steps.plan() for name, steps in self.steps.items()}
+        plans = {name: steps.plan_test_units() for name, steps in self.steps.items()}
         return {name: plan for name, plan in plans.items() if plan is not None}
 
     @cached_property

@@ -89,7 +89,7 @@ class PartSteps:
         """Returns how the head is drawn; None to draw it here, from this site's rows alone."""
         return None
 
-    def plan(self) -> Plan | None:
+    def plan_test_units(self) -> Plan | None:
         """Returns the plan of what the part releases of the test units; None for nothing."""
         return None
 
