@@ -83,7 +83,7 @@ class AskedRelease:
 
     @cached_property
     def steps(self) -> Mapping[str, PartSteps]:
-        return {name: steps(self) for name, steps in load_steps()}
+        return {name: steps(self) for name, steps in load_steps().items()}
 
     @cached_property
     def transport(self) -> Transport:
