@@ -30,8 +30,6 @@ from dpprobe.study.release_data import release_delta_fault, split_fault
 from dpprobe.study.reserved_names import LEDGER_FILE
 from dpprobe.study.study import Study
 
-FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # test fractions that an error proposes
-
 
 def check_study(study: Study, *, check_classes: bool = True) -> list[str]:
     """Returns warnings; raises ConfigError if files are missing or options do not fit the datasets.
@@ -365,40 +363,21 @@ def _warn_of_patients(study: Study, dataset: str) -> list[str]:
     ]
 
 
-def _explain_empty(study: Study, name: str, rows: tuple[int, int]) -> list[str]:
-    """Lists splits without rows, with the remedy."""
-    dataset = study.all_datasets()[name]
-    key = "datasets" if name in study.datasets else "public_datasets"
-    fraction = None if dataset.has_test() else getattr(dataset, "test_fraction", None)
-    faults = []
-    for split, count in zip(("train", "test"), rows, strict=True):
-        if count:
-            continue
-        remedy = f"complete the source, or correct the options that select the {split} rows"
-        if fraction is not None:
-            remedy = _propose_fraction(dataset, study.features.shards, split=split)
-            remedy = f"test_fraction {fraction:g} leaves it no rows; {remedy}"
-        faults.append(f"config: {key}.{name}: its {split} split is empty: {remedy}")
-    return faults
-
-
-def _propose_fraction(dataset: DatasetOptions, shards: int, *, split: str) -> str:
-    """Names a fraction near the written fraction that gives both splits enough rows."""
-    for fraction in FRACTIONS if split == "test" else FRACTIONS[::-1]:
-        rows = dataset.model_copy(update={"test_fraction": fraction}).used_rows()
-        if rows and min(rows) >= shards:
-            return f"write {fraction:g}, which makes {rows[0]:,} train and {rows[1]:,} test rows"
-    return "add rows"
-
-
 def _check_shards(study: Study, name: str, rows: tuple[int, int] | None) -> list[str]:
+    """Lists splits without rows, or else with fewer rows than shards."""
     shards = study.features.shards
-    if rows and min(rows) == 0:
-        return _explain_empty(study, name, rows)
-    return [
+    counts = dict(zip(("train", "test"), rows or (shards, shards), strict=True))
+    key = "datasets" if name in study.datasets else "public_datasets"
+    empty = [
+        f"config: {key}.{name}: its {split} split is empty; complete the source, or correct the "
+        f"options that select the {split} rows, such as test_fraction"
+        for split, count in counts.items()
+        if not count
+    ]
+    return empty or [
         f"config: features.shards: {shards} is above the {count} {split} rows of {name}; write at "
         f"most {count}"
-        for split, count in zip(("train", "test"), rows or (shards, shards), strict=True)
+        for split, count in counts.items()
         if shards > count
     ]
 
