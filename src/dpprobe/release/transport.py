@@ -1,4 +1,4 @@
-"""How a release's head is drawn: here, from the rows of one site.
+"""Draws the head of a release from the rows of one site.
 
 The part `sites` has another transport, where several sites draw and add up.
 """

@@ -47,7 +47,7 @@ Words = Callable[[str], str]  # turns words of images into words of rows, for he
 
 @dataclass(frozen=True, kw_only=True)
 class ReleasePart:
-    """What a release may have besides its head.
+    """Declares one thing that a release may have besides its head.
 
     Attributes:
       name: of its block in the statement.
@@ -78,7 +78,7 @@ class Draw:
 
 
 class PartSteps:
-    """What a part does while a release is made; without a step of its own, nothing.
+    """The steps of a part while a release is made. By default a step does nothing.
 
     All steps up to the draw come before the booking, and write nothing but calibrations.
     """
@@ -143,7 +143,7 @@ class PartSteps:
 
 @dataclass(frozen=True, kw_only=True)
 class Stated:
-    """What `verify` has read of a bundle; None for what cannot be read."""
+    """The content of a bundle, as far as `verify` could read it; else None."""
 
     folder: Path | None
     facts: BundleFacts | None
