@@ -69,7 +69,7 @@ class UnitOptions(SplitOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class RowIndex:
-    """What decides the side of each row of a source's splits, before any image is read.
+    """Names and labels that decide the side of each row of a source, before any image is read.
 
     Attributes:
       rows: the number of rows of each split; only "train" if the rows are split here.

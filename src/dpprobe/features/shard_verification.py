@@ -68,8 +68,8 @@ class ContentHash:
                 f"{name}: features of length {widths[None]}, the first shard has "
                 f"{self.widths[None]}; set the backbone's size"
             )
-        found, wanted = ({each: one[each] for each in one if each} for one in (widths, self.widths))
-        check_equal(name, {"layers": found}, {"layers": wanted})
+        layers, first = ({each: one[each] for each in one if each} for one in (widths, self.widths))
+        check_equal(name, {"layers": layers}, {"layers": first})
 
     def add_rows(self, name: str, rows: RowColumns) -> None:
         """Adds the columns beside the features of the shard `name`."""

@@ -64,7 +64,8 @@ def accuracy_table(grid: Grid) -> Table:
     """Makes the table for people: one row per (dataset, epsilon), one column per backbone + method.
 
     A column `metric` names the metrics unless all are accuracy. Cells not run are blank. Rows at
-    epsilon inf have ceilings. Bold is a row's best private entry, and all that print its mean.
+    epsilon inf have ceilings. A row's best private entry, and entries that print its mean, are
+    bold.
     """
     named = _names_metrics(grid)
     titles = ["<dataset", "<metric"] if named else ["<dataset"]
@@ -191,7 +192,7 @@ def _list_numbers(entry: Entry | None) -> list[str]:
 
 
 def _names_metrics(grid: Grid) -> bool:
-    """True if a dataset's metric is not plain accuracy, so that each names its metric."""
+    """True if a dataset's metric is not plain accuracy, so that each dataset names its metric."""
     return any(measure.title != ACCURACY.title for measure in grid.measures.values())
 
 

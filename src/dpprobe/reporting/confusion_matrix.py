@@ -1,6 +1,6 @@
 """The page of a confusion matrix, an HTML table written by hand.
 
-A study has thousands of them, and pandas' Styler takes about 20 times as long, which adds minutes
+A study has thousands of pages, and pandas' Styler takes about 20 times as long, which adds minutes
 to the tracking of 2,000 cells.
 """
 

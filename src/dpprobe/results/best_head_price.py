@@ -5,9 +5,9 @@ test results of all seeds of all M private cells of the dataset and epsilon. The
 and heads are functions of the heads of all M cells and of the test examples. With respect to the
 training examples, choosing is therefore post-processing. So publishing the best cell costs no more
 than publishing all heads of all M cells: the composition of all their mechanisms, each once per
-seed. The epsilon of that composition is exact if no mechanism samples or is repeated, else an upper
-bound; for the choice itself it is always an upper bound. This epsilon does not cover the test
-examples, whose noiseless results decide.
+seed. The composition's epsilon is exact if no mechanism samples or is repeated, else an upper
+bound; for the choice itself always an upper bound. This epsilon does not cover the test examples,
+whose noiseless results decide.
 """
 
 from __future__ import annotations

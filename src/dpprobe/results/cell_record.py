@@ -40,7 +40,7 @@ HISTORY_FILE = "history.parquet"
 # metrics.json marks a cell as complete: it has the hashes of the other files and is published last.
 PAYLOAD_FILES = (WEIGHTS_FILE, PREDICTIONS_FILE, HISTORY_FILE, STATEMENT_FILE)
 CELL_FILES = (METRICS_FILE, STATEMENT_FILE, WEIGHTS_FILE, PREDICTIONS_FILE, HISTORY_FILE)
-# The files that Snakemake's rules name. The record has the hashes of the other files.
+# Files that Snakemake's rules name. The record has the hashes of all other files.
 NAMED_FILES = (METRICS_FILE, PREDICTIONS_FILE)
 DAMAGED_REMEDY = "delete it and run the cell again; `dpprobe doctor --fix` deletes what is damaged"
 

@@ -34,9 +34,9 @@ from dpprobe.release.bundle import (
     bundle_digest,
     read_bundle,
 )
-from dpprobe.release.documents import is_telling
+from dpprobe.release.parts.evaluation.show import is_telling
+from dpprobe.release.parts.predecessor.show import named_predecessor
 from dpprobe.release.prediction_table import value_columns
-from dpprobe.release.verification.predecessors import named_predecessor
 from dpprobe.results.summary import rounded_up
 from dpprobe.tracking import served_release
 from dpprobe.tracking.release_aliases import (

@@ -60,69 +60,6 @@ def test_another_dataset_stands_in_only_where_the_entry_says_so() -> None:
     assert found.unlike == ("MNIST, not CIFAR-10",)
 
 
-@pytest.mark.parametrize(("size", "shown"), [(32, True), (64, False)])
-def test_of_a_sweep_only_the_published_batch_stands_beside(size: int, shown: bool) -> None:
-    found = compared(printed(batch_size=size), known(), result())
-    assert (found.result is not None) is shown
-
-
-def test_a_batch_of_all_rows_is_their_number() -> None:
-    table = printed(batch_size=50000)
-    full = result(options={"head": "sgd", "batch_size": "full"})
-    assert compared(table, known({"recipe": {}}), full).like_for_like
-
-
-def test_on_another_dataset_the_batch_is_said() -> None:
-    entry = {"ours": [{"study": "mine", "methods": ["sgd"], "dataset": "mnist"}]}
-    found = compared(printed(batch_size=64), known(entry), result(dataset="mnist"))
-    assert found.unlike == ("MNIST, not CIFAR-10", "batches of 32, not 64")
-
-
-@pytest.mark.parametrize(
-    ("blocks", "tune", "unlike"),
-    [
-        (12, {"blocks": 12}, ()),
-        (12, {"blocks": 4}, ("4 of its blocks tuned, not 12",)),
-        ([1, 12], {"blocks": 4}, ()),
-        ([1, 12], "head", ("none of its blocks tuned, not 1 to 12",)),
-    ],
-)
-def test_tuned_blocks_are_compared(blocks: Any, tune: Any, unlike: tuple[str, ...]) -> None:
-    table = printed(tuning="blocks", blocks=blocks)
-    options = {"head": "fine_tune", "tune": tune}
-    found = compared(table, known({"recipe": {}}), result(network=True, options=options))
-    assert found.unlike == unlike
-
-
-def test_a_search_without_a_price_is_as_published_where_the_paper_searched_at_none() -> None:
-    table = printed(learning_rate="tuned")
-    found = compared(table, known(), result(private=False))
-    assert found.unlike == ()
-    assert found.silent == ("the privacy cost of its search",)
-
-
-def test_a_part_of_a_dataset_is_told_by_its_rows() -> None:
-    part = result(dataset="cifar10_1000", train_rows=1000)
-    of = known(parts={"cifar10_1000": "cifar10"})
-    assert compared(printed(), of, part).unlike == ("1,000 training images, not 50,000",)
-    table = printed(train_rows=1000)
-    assert compared(table, of, part).like_for_like
-
-
-def test_epochs_are_the_passes_that_were_taken() -> None:
-    entry = {"recipe": {"epochs": 20}}
-    options = {"head": "sgd", "epochs": None}
-    assert compared(printed(), known(entry), result(options=options, passes=20.01)).like_for_like
-    other = compared(printed(), known(entry), result(options=options, passes=10.0))
-    assert other.unlike == ("epochs 10, not 20",)
-
-
-@pytest.mark.parametrize(("epsilon", "shown"), [(0.5, True), (1.5, True), (2.0, False)])
-def test_a_range_takes_any_epsilon_within(epsilon: float, shown: bool) -> None:
-    found = compared(printed(epsilon=[0.5, 1.5]), known(), result(epsilon=epsilon))
-    assert (found.result is not None) is shown
-
-
 def test_a_number_without_epsilon_takes_only_the_one_that_its_entry_names() -> None:
     table = printed(epsilon=None, delta=None)
     assert compared(table, known(), result()).result is None
@@ -131,56 +68,11 @@ def test_a_number_without_epsilon_takes_only_the_one_that_its_entry_names() -> N
     assert found.silent == ("ε",)
 
 
-def test_an_unstated_delta_is_said_and_held_against_nobody() -> None:
-    found = compared(printed(delta=None), known(), result())
-    assert found.like_for_like
-    assert found.silent == ("δ",)
-
-
-def test_unstated_weights_are_said() -> None:
-    weights = {"title": "w", "access": "public", "stated": False, "backbone": {"family": "pixels"}}
-    assert compared(printed(), known(weights={"pixels": weights}), result()).silent == (
-        "its weights",
-    )
-
-
-def test_private_weights_are_never_like_for_like() -> None:
-    weights = {"title": "W of JFT", "access": "private", "nearest": "vit_b16"}
-    found = compared(printed(), known(weights={"pixels": weights}), result())
-    assert found.unlike == ("pixels, not W of JFT",)
-
-
 def test_without_privacy_infinity_matches_infinity() -> None:
     table = printed(epsilon=math.inf, delta=None)
     found = compared(table, known(), result(epsilon=math.inf, delta=None, private=False))
     assert found.like_for_like
     assert found.silent == ()
-
-
-def test_words_have_no_difference() -> None:
-    found = compared(printed({"row": "first", "values": {"a": "random chance"}}), known(), result())
-    assert found.value == 89.0
-    assert found.gap is None
-
-
-def test_areas_are_fractions_and_stand_beside_areas_alone() -> None:
-    table = printed({"row": "first", "values": {"a": 0.9}}, metric="auc")
-    assert compared(table, known(), result()).result is None
-    found = compared(table, known(), result(metric="auc"))
-    assert (found.value, found.ends) == (0.89, (0.87, 0.91))
-    assert found.gap == pytest.approx(-0.01)
-
-
-@pytest.mark.parametrize("metric", ["throughput", "epochs", "speed-up"])
-def test_cells_hold_no_throughput(metric: str) -> None:
-    assert compared(printed(metric=metric), known(), result()).result is None
-
-
-def test_the_first_method_that_was_run_is_taken() -> None:
-    entry = {"ours": [{"study": "mine", "methods": ["gone", "later", "sgd"]}]}
-    found = compared(printed(), known(entry), result(), result(method="later", mean=0.1))
-    assert found.result is not None
-    assert found.result.method == "later"
 
 
 @pytest.mark.parametrize(("take", "mean"), [("lowest", 0.1), ("highest", 0.9)])
@@ -208,13 +100,6 @@ def test_a_change_of_backbones_is_from_the_base_s_best() -> None:
     assert found.value == pytest.approx(30)
 
 
-def test_the_first_study_that_was_run_is_taken() -> None:
-    ours = [{"study": "whole", "methods": ["sgd"]}, {"study": "mine", "methods": ["sgd"]}]
-    assert compared(printed(), known({"ours": ours}), result()).result == result()
-    both = compared(printed(), known({"ours": ours}), result(), result(study="whole"))
-    assert both.result == result(study="whole")
-
-
 CHANGED = {"ours": [{"study": "mine", "methods": ["b_*"], "base": "a_*", "take": "highest"}]}
 
 
@@ -234,15 +119,45 @@ def test_a_change_is_between_the_best_of_two_sweeps_with_welchs_interval() -> No
     assert found.ends == pytest.approx((3 - 6.085, 3 + 6.085), abs=1e-2)
 
 
-def test_a_change_without_its_base_is_not_shown() -> None:
-    table = printed({"row": "first", "values": {"change": 1.0}})
-    assert compared(table, known(CHANGED), result(method="b_1")).result is None
+@pytest.mark.parametrize(("size", "shown"), [(32, True), (64, False)])
+def test_of_a_sweep_only_the_published_batch_stands_beside(size: int, shown: bool) -> None:
+    found = compared(printed(batch_size=size), known(), result())
+    assert (found.result is not None) is shown
 
 
-def test_every_number_is_compared_once_in_the_papers_order() -> None:
-    rows = [{"row": name, "values": {"a": 1.0}} for name in ("first", "second")]
-    found = compare_all(printed(*rows), known({"rows": ["second", "first"]}), [result()])
-    assert [c.number.row for c in found] == ["first", "second"]
+def test_a_batch_of_all_rows_is_their_number() -> None:
+    table = printed(batch_size=50000)
+    full = result(options={"head": "sgd", "batch_size": "full"})
+    assert compared(table, known({"recipe": {}}), full).like_for_like
+
+
+def test_epochs_are_the_passes_that_were_taken() -> None:
+    entry = {"recipe": {"epochs": 20}}
+    options = {"head": "sgd", "epochs": None}
+    assert compared(printed(), known(entry), result(options=options, passes=20.01)).like_for_like
+    other = compared(printed(), known(entry), result(options=options, passes=10.0))
+    assert other.unlike == ("epochs 10, not 20",)
+
+
+@pytest.mark.parametrize(("epsilon", "shown"), [(0.5, True), (1.5, True), (2.0, False)])
+def test_a_range_takes_any_epsilon_within(epsilon: float, shown: bool) -> None:
+    found = compared(printed(epsilon=[0.5, 1.5]), known(), result(epsilon=epsilon))
+    assert (found.result is not None) is shown
+
+
+def test_areas_are_fractions_and_stand_beside_areas_alone() -> None:
+    table = printed({"row": "first", "values": {"a": 0.9}}, metric="auc")
+    assert compared(table, known(), result()).result is None
+    found = compared(table, known(), result(metric="auc"))
+    assert (found.value, found.ends) == (0.89, (0.87, 0.91))
+    assert found.gap == pytest.approx(-0.01)
+
+
+def test_the_first_method_that_was_run_is_taken() -> None:
+    entry = {"ours": [{"study": "mine", "methods": ["gone", "later", "sgd"]}]}
+    found = compared(printed(), known(entry), result(), result(method="later", mean=0.1))
+    assert found.result is not None
+    assert found.result.method == "later"
 
 
 RATES = {

@@ -192,23 +192,9 @@ def test_timm_gives_what_enters_the_classifier() -> None:
     torch.testing.assert_close(backbone.forward(batch), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_features_do_not_depend_on_the_batch() -> None:
-    backbone = load(family="timm", model="test_efficientnet", pretrained=False)
-    pictures = [noise((64, 64), seed=seed) for seed in range(20)]
-    together = run(backbone, *pictures)
-    alone = torch.cat([run(backbone, picture) for picture in pictures])
-    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
-
-
 def test_forward_keeps_no_gradient() -> None:
     for values in (TINY, SCATTERING, PIXELS):
         assert not run(load(**values), noise((16, 16))).requires_grad
-
-
-def test_grey_image_enters_a_colour_model() -> None:
-    backbone = load(**TINY)
-    grey = noise((160, 160), "L")
-    torch.testing.assert_close(run(backbone, grey), run(backbone, grey.convert("RGB")))
 
 
 def test_model_of_one_channel() -> None:
@@ -220,37 +206,22 @@ def test_model_of_one_channel() -> None:
 
 
 def test_overrides_reach_the_transform() -> None:
-    base = load(family="timm", model="test_efficientnet", pretrained=False)
-    changed = load(
-        family="timm",
-        model="test_efficientnet",
-        pretrained=False,
-        preprocessing={
-            "size": 32,
-            "mean": 0.25,
-            "std": [0.5, 0.5, 1],
-            "interpolation": "bilinear",
-            "crop_pct": 1,
-            "crop_mode": "squash",
-        },
-    )
-    assert changed.preprocessing == {
-        "color": "RGB",
-        "input_size": [3, 32, 32],
-        "mean": [0.25] * 3,
-        "std": [0.5, 0.5, 1.0],
-        "interpolation": "bilinear",
-        "crop_pct": 1.0,
+    written = {
+        "size": 32, "mean": 0.25, "std": [0.5, 0.5, 1], "interpolation": "bilinear", "crop_pct": 1,
         "crop_mode": "squash",
-        "crop": "centre",
+    }  # fmt: skip
+    changed = load(
+        family="timm", model="test_efficientnet", pretrained=False, preprocessing=written
+    )
+    assert json.loads(json.dumps(changed.preprocessing)) == {
+        "color": "RGB", "input_size": [3, 32, 32], "mean": [0.25] * 3, "std": [0.5, 0.5, 1.0],
+        "interpolation": "bilinear", "crop_pct": 1.0, "crop_mode": "squash", "crop": "centre",
         "flip": False,
-    }
-    assert base.preprocessing != changed.preprocessing
+    }  # fmt: skip
     white = changed.transform(Image.new("RGB", (90, 40), (255, 255, 255)))
     assert white.shape == (3, 32, 32)
     assert white.dtype == torch.uint8
     assert (white == 255).all()
-    json.dumps(changed.preprocessing)
 
 
 @pytest.fixture
@@ -321,21 +292,20 @@ def test_transforms_can_be_sent_to_another_process() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    ("key", "changed"),
     [
-        ({"model": "test_vitt"}, "timm has no model 'test_vitt'; write test_vit"),
-        ({"model": "qqqqqqqqqqqq"}, "timm has no model 'qqqqqqqqqqqq'; correct it"),
-        ({"model": "test_vit.no_such_tag"}, "no weights 'no_such_tag' of test_vit; correct it"),
-        ({"checkpoint": "no/such.safetensors"}, "checkpoint: no file no/such.safetensors"),
-        ({"preprocessing": {"size": 100}}, r"patches of \[16, 16\] do not tile"),
-        ({"preprocessing": {"size": 100}}, r"does not take images of \[100, 100\]"),
-        ({"preprocessing": {"mean": [0.5, 0.5]}}, "preprocessing.mean: 2 values for 3 channels"),
-        ({"model_args": {"no_such_argument": 1}}, "no_such_argument is no argument of test_vit"),
-        ({"model_args": {"global_pool": ""}}, "image instead of one vector; choose a"),
+        ("model: .*'test_vitt'; write test_vit", {"model": "test_vitt"}),
+        ("model: .*'qqqqqqqqqqqq'; correct it", {"model": "qqqqqqqqqqqq"}),
+        ("model: .*'no_such_tag' of test_vit", {"model": "test_vit.no_such_tag"}),
+        ("checkpoint: .*no/such", {"checkpoint": "no/such.safetensors"}),
+        (r"\[100, 100\] .*\[16, 16\]", {"preprocessing": {"size": 100}}),
+        ("preprocessing.mean: 2", {"preprocessing": {"mean": [0.5, 0.5]}}),
+        ("model_args: no_such_argument", {"model_args": {"no_such_argument": 1}}),
+        ("global_pool", {"model_args": {"global_pool": ""}}),
     ],
 )
-def test_wrong_timm_options(changed: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message) as error:
+def test_wrong_timm_options(key: str, changed: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=key) as error:
         load(**(TINY | changed))
     assert "\n" not in str(error.value)
 
@@ -347,39 +317,27 @@ def test_a_checkpoint_that_was_trained_on_private_rows_is_refused(checkpoint: Pa
         load(family="timm", model="test_vit", checkpoint=str(checkpoint))
 
 
-def test_checkpoint_of_another_model_is_refused(checkpoint: Path) -> None:
-    with pytest.raises(ConfigError, match="not weights of test_vit2: ") as error:
-        load(family="timm", model="test_vit2", checkpoint=str(checkpoint))
-    assert len(str(error.value)) < 500
-
-
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("key", "values"),
     [
-        ({"pretrained": True, "checkpoint": "x"}, "pretrained: true beside a checkpoint"),
-        (
-            {"model_args": {"pretrained": True}},
-            "pretrained is an option of the backbone, not of model_args",
-        ),
-        ({"preprocessing": {"crop_pct": 1.5}}, "crop_pct"),
-        ({"preprocessing": {"mean": [0.5, 0.5]}}, "preprocessing.mean: 2 values for 3 channels"),
-        ({"preprocessing": {"std": [1] * 4}}, "preprocessing.std: 4 values for 3 channels"),
-        ({"preprocessing": {"std": 0}}, "preprocessing.std: 0: write"),
-        ({"preprocessing": {"std": [1, 0, 1]}}, r"preprocessing.std.1: 0: write a number above 0"),
-        ({"preprocessing": {"mean": float("nan")}}, "preprocessing.mean: nan: write"),
-        ({"resize": 3}, "resize: unknown key"),
+        ("pretrained", {"pretrained": True, "checkpoint": "x"}),
+        ("model_args: pretrained", {"model_args": {"pretrained": True}}),
+        ("crop_pct", {"preprocessing": {"crop_pct": 1.5}}),
+        ("preprocessing.std: 4", {"preprocessing": {"std": [1] * 4}}),
+        ("preprocessing.std: 0", {"preprocessing": {"std": 0}}),
+        (r"preprocessing.std.1: 0", {"preprocessing": {"std": [1, 0, 1]}}),
+        ("preprocessing.mean: nan", {"preprocessing": {"mean": float("nan")}}),
+        ("resize: unknown key", {"resize": 3}),
+        ("model: .*'a1_in1kk' of resnet50; write a1_in1k", {"model": "resnet50.a1_in1kk"}),
+        ("model: .*'qqqq' of resnet50.* a1_in1k, ", {"model": "resnet50.qqqq"}),
+        ("model: .*botnet50ts_256", {"model": "botnet50ts_256"}),
     ],
 )
-def test_wrong_options_are_refused_at_once(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        backbone_options({"family": "timm", "model": "test_vit"} | values)
-
-
-def test_one_value_is_for_all_channels() -> None:
-    options: dict[str, Any] = {"family": "timm", "model": "test_vit", "pretrained": False}
-    for written in (0.5, [0.5], [0.5, 0.5, 0.5]):
-        backbone = load(**options, preprocessing={"mean": written})
-        assert backbone.preprocessing["mean"] == [0.5] * 3
+def test_wrong_options_are_refused_at_planning(key: str, values: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=key):
+        backbone_options({"family": "timm", "model": "test_vit"} | values).check_files()
+    if "model" in values:
+        backbone_options({"family": "timm", **values, "pretrained": False}).check_files()
 
 
 def test_the_list_of_architectures_is_timms() -> None:
@@ -395,20 +353,6 @@ def test_the_list_of_architectures_is_timms() -> None:
     assert known is not None
     assert set(timm.list_models()) <= known.keys()
     assert "a1_in1k" in known["resnet50"]
-
-
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        ("resnet50.a1_in1kk", "timm has no weights 'a1_in1kk' of resnet50; write a1_in1k or "),
-        ("resnet50.qqqq", "timm has no weights 'qqqq' of resnet50; correct it: it has a1_in1k, "),
-        ("botnet50ts_256", "timm has no weights of botnet50ts_256; name a checkpoint, or write "),
-    ],
-)
-def test_weights_that_timm_does_not_have_are_refused_at_planning(model: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        backbone_options({"family": "timm", "model": model}).check_files()
-    backbone_options({"family": "timm", "model": model, "pretrained": False}).check_files()
 
 
 @pytest.mark.parametrize(
@@ -472,18 +416,6 @@ def test_fingerprint_covers_architecture_and_tag() -> None:
     arguments: dict[str, Any] = {"preprocessing": {}, "weights_sha256": None, "libraries": []}
     names: list[dict[str, Any]] = [{}, {"architecture": "a"}, {"pretrained_tag": "a"}]
     assert len({backbone_fingerprint(options, **arguments, **name) for name in names}) == 3
-
-
-def test_options_survive_serialisation() -> None:
-    variants: list[dict[str, Any]] = [
-        {"family": "timm", "model": "m", "checkpoint": "c", "preprocessing": {"mean": [1, 2, 3]}},
-        TINY,
-        {"family": "scattering", "size": 8},
-    ]
-    for values in variants:
-        options = backbone_options(values)
-        again = backbone_options(json.loads(options.model_dump_json()))
-        assert again == options
 
 
 def test_missing_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

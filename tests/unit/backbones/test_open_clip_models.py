@@ -112,18 +112,11 @@ def test_overrides_are_the_library_s(
 def test_preprocessing_is_told_in_full() -> None:
     described = load(preprocessing={"mean": 0.5}).preprocessing
     assert json.loads(json.dumps(described)) == {
-        "color": "RGB",
-        "size": [32, 32],
-        "mode": "RGB",
-        "mean": [0.5] * 3,
-        "std": [0.26862954, 0.26130258, 0.27577711],
-        "interpolation": "bicubic",
-        "resize_mode": "shortest",
-        "fill_color": 0,
-        "crop": "centre",
-        "flip": False,
+        "color": "RGB", "size": [32, 32], "mode": "RGB", "mean": [0.5] * 3,
+        "std": [0.26862954, 0.26130258, 0.27577711], "interpolation": "bicubic",
+        "resize_mode": "shortest", "fill_color": 0, "crop": "centre", "flip": False,
         "activation": "quickgelu",
-    }
+    }  # fmt: skip
 
 
 # activation
@@ -146,21 +139,6 @@ def test_the_activation_may_be_forced() -> None:
             forced = load(model, quick_gelu=quick)
             assert forced.preprocessing["activation"] == ("quickgelu" if quick else "gelu")
             assert torch.equal(run(forced, noise()), run(load(other), noise()))
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"model": "ViT-B-32.openai"}, "trained with quickgelu.* write `model: ViT-B-32-quickgelu"),
-        ({"model": "ViT-B-32", "pretrained": "openai"}, "write `model: ViT-B-32-quickgelu"),
-        ({"model": "ViT-H-14", "pretrained": "dfn5b"}, "write `model: ViT-H-14-quickgelu`"),
-        ({"model": "ViT-B-32-quickgelu.openai", "quick_gelu": False}, "write `quick_gelu: true`"),
-        ({"model": "ViT-B-32.laion2b_s34b_b79k", "quick_gelu": True}, "write `quick_gelu: false`"),
-    ],
-)
-def test_weights_of_another_activation_are_refused(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        options(**values).check_files()
 
 
 @pytest.mark.parametrize(
@@ -198,51 +176,37 @@ def test_every_pair_of_open_clip_has_a_name_that_passes() -> None:
 # names
 
 
+OPENAI = "ViT-B-32.openai"
+
+
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("key", "values"),
     [
-        (
-            {"model": "ViT-B-33", "pretrained": False},
-            "open_clip has no model 'ViT-B-33'; write ViT-B-32",
-        ),
-        (
-            {"model": "qqqqqqqq", "pretrained": False},
-            "open_clip has no model 'qqqqqqqq'; correct it",
-        ),
-        ({"model": "ViT-B-32.openia"}, "no weights 'openia' of ViT-B-32; write openai: it has "),
-        (
-            {"model": "ViT-B-32.webli"},
-            "no weights 'webli' of ViT-B-32; correct it: it has openai, ",
-        ),
-        ({"model": "ViT-e-14", "pretrained": "x"}, "it has none; write `pretrained: false`"),
-        ({"model": "ViT-B-32", "checkpoint": "no/such.pt"}, "checkpoint: no file no/such.pt"),
+        ("model: .*'ViT-B-33'; write ViT-B-32", {"model": "ViT-B-33", "pretrained": False}),
+        ("model: .*'qqqqqqqq'; correct it", {"model": "qqqqqqqq", "pretrained": False}),
+        ("pretrained: .*'openia' .*write openai", {"model": "ViT-B-32.openia"}),
+        ("pretrained: .*'webli' .*has openai, ", {"model": "ViT-B-32.webli"}),
+        ("pretrained: .*none; ", {"model": "ViT-e-14", "pretrained": "x"}),
+        ("checkpoint: .*no/such.pt", {"model": "ViT-B-32", "checkpoint": "no/such.pt"}),
+        ("pretrained: missing", {"model": "ViT-B-32"}),
+        ("choose different weights", {"model": OPENAI, "pretrained": "laion2b_e16"}),
+        ("beside a checkpoint", {"model": OPENAI, "checkpoint": "x"}),
+        ("beside a checkpoint", {"model": "ViT-B-32", "pretrained": "openai", "checkpoint": "x"}),
+        ("includes its weights", {"model": "hf-hub:a/b", "pretrained": "x"}),
+        ("mean: 2 values", {"model": OPENAI, "preprocessing": {"mean": [1, 2]}}),
+        ("unknown key", {"model": OPENAI, "preprocessing": {"crop_pct": 1}}),
+        ("quickgelu.*`model: ViT-B-32-quickgelu`", {"model": OPENAI}),
+        ("`model: ViT-B-32-quickgelu`", {"model": "ViT-B-32", "pretrained": "openai"}),
+        ("`model: ViT-H-14-quickgelu`", {"model": "ViT-H-14", "pretrained": "dfn5b"}),
+        ("`quick_gelu: true`", {"model": "ViT-B-32-quickgelu.openai", "quick_gelu": False}),
+        ("`quick_gelu: false`", {"model": "ViT-B-32.laion2b_s34b_b79k", "quick_gelu": True}),
     ],
 )
-def test_unknown_names_are_refused_before_anything_is_loaded(
-    values: dict[str, Any], message: str
+def test_wrong_options_are_refused_before_anything_is_loaded(
+    key: str, values: dict[str, Any]
 ) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=key):
         options(**values).check_files()
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"model": "ViT-B-32"}, "pretrained: missing; write a tag of ViT-B-32, or a checkpoint"),
-        ({"model": "ViT-B-32.openai", "pretrained": "laion2b_e16"}, "choose different weights"),
-        ({"model": "ViT-B-32.openai", "checkpoint": "x"}, "beside a checkpoint"),
-        ({"model": "ViT-B-32", "pretrained": "openai", "checkpoint": "x"}, "beside a checkpoint"),
-        ({"model": "hf-hub:a/b", "pretrained": "x"}, "includes its weights"),
-        (
-            {"model": "ViT-B-32.openai", "preprocessing": {"mean": [1, 2]}},
-            "2 values for 3 channels",
-        ),
-        ({"model": "ViT-B-32.openai", "preprocessing": {"crop_pct": 1}}, "unknown key"),
-    ],
-)
-def test_wrong_options_are_refused_at_once(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        options(**values)
 
 
 def test_the_list_of_names_is_open_clips() -> None:
@@ -270,13 +234,6 @@ def test_names_are_checked_only_against_the_open_clip_they_are_of(
     monkeypatch.setattr(open_clip_models, "NAMES", tmp_path / "names.txt")
     (tmp_path / "names.txt").write_text("open_clip_torch 0.0.1\n")
     future.check_files()
-
-
-@pytest.mark.usefixtures("tiny")
-def test_a_model_that_is_not_there_is_one_error() -> None:
-    with pytest.raises(ConfigError, match="open_clip cannot create missing") as error:
-        load("missing")
-    assert "\n" not in str(error.value)
 
 
 # weights
@@ -331,24 +288,6 @@ def test_random_weights_are_the_same_each_time() -> None:
     assert not first.trained
 
 
-@pytest.mark.usefixtures("tiny")
-def test_the_text_tower_is_dropped() -> None:
-    import gc
-
-    def towers() -> int:
-        return sum(
-            type(thing) in (open_clip.model.CLIP, open_clip.model.CustomTextCLIP)
-            for thing in gc.get_objects()
-        )
-
-    gc.collect()
-    before = towers()
-    backbone = load()
-    gc.collect()
-    assert towers() == before
-    assert run(backbone, noise()).shape == (1, 24)
-
-
 def test_the_path_of_a_checkpoint_does_not_decide_extraction() -> None:
     here = options(model="ViT-B-32-quickgelu", checkpoint="a/w.pt")
     there = options(model="ViT-B-32-quickgelu", checkpoint="b/w.pt")
@@ -358,14 +297,6 @@ def test_the_path_of_a_checkpoint_does_not_decide_extraction() -> None:
     with pytest.raises(ConfigError, match="pretrained: missing"):
         backbone_options(params)
     assert here.input_files()[0].endswith("a/w.pt")
-
-
-def test_name_and_tag_in_one_are_the_same_backbone() -> None:
-    one = options(model="ViT-B-32-quickgelu.openai")
-    two = options(model="ViT-B-32-quickgelu", pretrained="openai")
-    assert isinstance(one, open_clip_models.Options)
-    assert isinstance(two, open_clip_models.Options)
-    assert (one.architecture, one.tag) == (two.architecture, two.tag)
 
 
 # layers and views
@@ -410,14 +341,6 @@ def test_views() -> None:
     assert inception.train_transform is not None
     assert inception.train_transform(noise(), b"x").shape == (3, 32, 32)
     assert inception.fingerprint != plain.fingerprint
-
-
-@pytest.mark.usefixtures("tiny")
-def test_precision_decides_the_fingerprint() -> None:
-    rough = load(runtime=Runtime(device="cpu", precision="bfloat16"))
-    assert rough.fingerprint != load().fingerprint
-    difference = run(rough, noise()) - run(load(), noise())
-    assert 0 < difference.norm() < 0.05 * run(load(), noise()).norm()
 
 
 def test_weights_that_cannot_be_fetched_name_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

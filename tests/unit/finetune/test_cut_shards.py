@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 import torch
@@ -134,43 +133,6 @@ def test_shards_and_layers_change_no_activation(dataset: Path, tmp_path: Path) -
     np.testing.assert_array_equal(one.read(), three.read())
     assert three.layers == {}
     assert extract(dataset, tmp_path / "again").fingerprint == one.fingerprint
-
-
-def test_other_cuts_are_other_stores(dataset: Path, tmp_path: Path) -> None:
-    stores = [extract(dataset, tmp_path / str(blocks), blocks=blocks) for blocks in (1, 2, 17)]
-    assert len({store.fingerprint for store in stores}) == 3
-    assert cut_shape(stores[2]) == (16, 16, 16)
-    assert stores[2].dimension == 16**3
-    with pytest.raises(
-        StoreError, match="features of a whole backbone instead of activations at a cut"
-    ):
-        cut_shape(extract(dataset, tmp_path / "whole", blocks=None))
-
-
-def test_shards_of_two_cuts_do_not_fit_together(dataset: Path, tmp_path: Path) -> None:
-    # the activations of these cuts have one shape, so that only their headers differ
-    extract(dataset, tmp_path / "one", blocks=1, shards=2)
-    extract(dataset, tmp_path / "two", blocks=2, shards=2)
-    second = "shard-00001-of-00002.h5"
-    (tmp_path / "two" / second).replace(tmp_path / "one" / second)
-    info = read_info(dataset / "dataset.json")
-    with pytest.raises(StoreError, match="preprocessing"):
-        write_manifest(
-            [tmp_path / "one" / "shard-00000-of-00002.h5", tmp_path / "one" / second],
-            tmp_path / "one" / "manifest.json",
-            rows=ROWS,
-            dataset_fingerprint=info.fingerprint,
-        )
-
-
-def test_a_damaged_shard_is_refused(dataset: Path, tmp_path: Path) -> None:
-    store = extract(dataset, tmp_path)
-    with h5py.File(tmp_path / store.shards[0].file, "r+") as file:
-        file["features"][3, 5] += 1
-    with pytest.raises(
-        StoreError, match="shard-00000-of-00001.h5: not the shard that its manifest"
-    ):
-        FeatureStore(tmp_path / "manifest.json").read()
 
 
 def test_a_header_that_does_not_fit_its_rows_is_refused(dataset: Path, tmp_path: Path) -> None:

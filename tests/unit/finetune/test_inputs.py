@@ -19,7 +19,7 @@ from dpprobe.backbones.image_preprocessing import ToBytes, ToTensor
 from dpprobe.data import table
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable
-from dpprobe.errors import ConfigError, DataError, StoreError
+from dpprobe.errors import ConfigError, DataError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.finetune.inputs import CutInputs, ImageInputs, cut_inputs, image_inputs, views_of
 from dpprobe.finetune.options import Augment
@@ -212,19 +212,6 @@ def test_activations_are_the_store_s(tmp_path: Path, memory_mb: int) -> None:
         batch = inputs.read_batch(index, step=2)
         assert batch.dtype == torch.float32
         assert torch.equal(batch, wanted[torch.from_numpy(index)])
-
-
-@pytest.mark.parametrize("memory_mb", [100, 0])
-def test_a_damaged_shard_is_refused(tmp_path: Path, memory_mb: int) -> None:
-    manifest = write_store(tmp_path, rows=30, dimension=12, classes=3)
-    shard = tmp_path / "shard-00001-of-00002.h5"
-    content = bytearray(shard.read_bytes())
-    features = FeatureStore(manifest).read("float16")[15:]
-    place = bytes(content).index(features[3].tobytes())
-    content[place] ^= 1
-    shard.write_bytes(content)
-    with pytest.raises(StoreError):
-        cut_inputs(FeatureStore(manifest), shape=(12,), memory_mb=memory_mb)
 
 
 def test_a_shape_that_is_not_the_rows_is_refused(tmp_path: Path) -> None:

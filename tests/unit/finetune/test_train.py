@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import math
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -482,18 +480,6 @@ def test_divergence_names_the_learning_rate() -> None:
     options = network_options(learning_rate=1e38, steps=40, max_grad_norm=1e4)
     with pytest.raises(ConfigError, match="diverged at learning_rate 1e\\+38.*write a smaller"):
         train(options)
-
-
-def test_progress_tells_rows_and_the_time_left(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = iter(range(0, 10_000, 6))
-    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
-    with caplog.at_level(logging.INFO, "dpprobe"):
-        train(network_options(), physical_batch=16, label="cell")
-    lines = [record.getMessage() for record in caplog.records]
-    assert any("cell: train: " in line and "/240 rows" in line and "ETA" in line for line in lines)
-    assert "cell: train: 240 rows in" in lines[-1]
 
 
 def test_lamb_scales_adam_s_direction_to_each_tensor() -> None:

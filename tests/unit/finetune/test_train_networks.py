@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ import torch
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.registry import backbone_options
-from dpprobe.finetune.checkpoint import Checkpoints
 from dpprobe.finetune.inputs import CutInputs, ImageInputs, Index, Inputs
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.train import Trained, train_network
@@ -102,27 +100,6 @@ def test_sums_are_those_of_single_rows_in_any_physical_batch(
         away = np.linalg.norm(flat(trained.state) - flat(wanted.state))
         assert away < loose * np.linalg.norm(moved)
         assert flat(network.trained).tolist() == flat(trained.state).tolist()
-
-
-@pytest.mark.parametrize(("model", "values"), CASES)
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_going_on_is_bit_for_bit(
-    model: str, values: dict[str, Any], precision: str, tmp_path: Path
-) -> None:
-    values = {**values, "precision": precision, "average": "ema"}
-    whole, _ = train(model, values)
-
-    def stop(step: int, network: TunedNetwork) -> dict[str, float]:
-        del network
-        if step == 2:
-            raise KeyboardInterrupt
-        return {}
-
-    checkpoint = Checkpoints(folder=tmp_path, fingerprint="f", minutes=0)
-    with pytest.raises(KeyboardInterrupt):
-        train(model, values, checkpoint=checkpoint, record=stop)
-    again, _ = train(model, values, checkpoint=checkpoint)
-    assert flat(again.state).tolist() == flat(whole.state).tolist()
 
 
 def test_each_step_takes_views_of_its_own() -> None:

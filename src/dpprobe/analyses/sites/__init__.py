@@ -17,6 +17,7 @@ from dpprobe.analyses.analysis import (
 from dpprobe.analyses.sites.options import SimulatedSitesOptions
 from dpprobe.exhibits.exhibit import Exhibit, Place, many, one, waits
 from dpprobe.heads.auto import asked_options, is_undecided
+from dpprobe.heads.joint_fits import sites_fault
 from dpprobe.privacy.limits import INFINITE
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def method_fault(method: MethodOptions) -> str | None:
             f"head {method.head}: sites need one private head on frozen features, the same at each "
             "site; write least_squares, prototypes or feature_covariance"
         )
-    return method.sites_fault()
+    return sites_fault(method)
 
 
 def list_faults(study: Study) -> Iterator[str]:

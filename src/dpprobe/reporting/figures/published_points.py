@@ -22,7 +22,7 @@ class Mark:
 
     Attributes:
       reach: the ends of its range of epsilons, equal for a single one.
-      inferred: True if the paper does not state the epsilon for it.
+      inferred: True if the paper does not state the point's epsilon.
     """
 
     number: int
@@ -33,7 +33,7 @@ class Mark:
 
     @property
     def circle_epsilon(self) -> float:
-        """The epsilon of its circle: the geometric mean of a range."""
+        """The epsilon at which the circle is drawn: the geometric mean of a range."""
         low, high = self.reach
         return low if low == high else math.sqrt(low * high)
 
@@ -86,7 +86,7 @@ def draw_marks(axes: Axes, scale: EpsilonScale, marks: Sequence[Mark]) -> None:
                 [scale.place_of(end) for end in mark.reach], [mark.percent] * 2, linewidth=1.0,
                 color=style.NEUTRAL, marker="|", markersize=6, zorder=3.4,
             )  # fmt: skip
-        if place != true:  # a line leads to where it belongs
+        if place != true:  # a line leads to the true position
             axes.plot(
                 [true[0], place[0]], [true[1], place[1]], color=style.NEUTRAL, linewidth=0.6,
                 marker=".", markersize=3, markevery=[0], zorder=3.5,

@@ -31,7 +31,7 @@ from dpprobe.results.cell_results import CellResult
 from dpprobe.study.ablations import LEARNING_RATE, find_families
 
 _VARYING = ("batch_size", LEARNING_RATE)
-PRICED = "tuned"  # the head whose search over options its epsilon pays for
+PRICED = "tuned"  # the head whose epsilon covers a search over options
 
 
 @dataclass(kw_only=True)
@@ -130,9 +130,8 @@ def _printed_batches(published: Published, table: str) -> list[_BatchRow]:
 def _measured_batches(run: Run, head: str) -> list[_BatchRow]:
     """Makes the measured rows; methods that differ in batch size and learning rate share a row.
 
-    If some methods differ in batch size, others have no rows: they are about something else. Below
-    each row stands the row of methods with head `tuned` on the same base: they choose the learning
-    rate within their own epsilon.
+    If some methods differ in batch size, other methods have no rows. Below each row stands the row
+    of methods with head `tuned` on the row's base, which choose the learning rate within epsilon.
     """
     options = {cell.method: cell.options for cell in run.cells if cell.head == head}
     sizes = {cell.method: cell.batch_size for cell in run.cells if cell.head == head}

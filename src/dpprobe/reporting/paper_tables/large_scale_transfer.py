@@ -103,7 +103,7 @@ def _changed_rows(run: Run, base: str) -> list[tuple[TableCell, ...]]:
 def _one_change_away(run: Run, first: CellResult) -> dict[str, list[CellResult]]:
     """Finds the cells that differ in one option of method or backbone, by its description.
 
-    The learning rate may differ as well: each change has its own.
+    The learning rate may differ as well, because each change has its own learning rate.
     """
     neighbours: dict[str, list[CellResult]] = {}
     for other in (cell for cell in run.cells if cell.head in OPTIMISERS):
