@@ -71,7 +71,6 @@ PEERS: dict[str, Peer] = {
     "Opacus hooks": Peer("opacus_hooks", {"A": 4096}, leave_out=frozenset({("B", "full")})),
     "Opacus hooks, in pieces": Peer("opacus_hooks", {"A": 256, "B": 16}, pieces=True),
     "Opacus ghost": Peer("opacus_ghost", {"A": 4096, "B": 512}),
-    "fastDP": Peer("fastdp"),
     "jax-privacy": Peer("jaxprivacy", {"A": 256, ("A", "batch32"): 8, "B": 1}, apart=True),
 }
 

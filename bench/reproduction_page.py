@@ -28,7 +28,8 @@ from reproduction.page import reproduction_page
 REPOSITORY = Path(__file__).resolve().parents[1]
 CONFIG = project_root() / "config"
 PAGE = REPOSITORY / "docs" / "reproduction.md"
-RATES = REPOSITORY / "bench" / "results" / "rates.json"
+# Begins what is written by hand.
+TAIL = "\n## Hours\n"
 THROUGHPUT = REPOSITORY / "bench" / "results" / "throughput.json"
 
 
@@ -49,7 +50,6 @@ def main(words: Sequence[str] | None = None) -> None:
         metavar="FILE",
         help="the study of a folder, if it is not under config/; may be given several times",
     )
-    parser.add_argument("--rates", type=Path, default=RATES, help="measured rates; %(default)s")
     parser.add_argument(
         "--throughput", type=Path, default=THROUGHPUT,
         help="measured by bench/throughput.py; %(default)s",
@@ -70,13 +70,17 @@ def write_page(arguments: argparse.Namespace) -> None:
         known = file.resolve().is_relative_to(CONFIG)
         name = f"config/{file.name}" if known else None
         kept = kept.with_parts(record.record_study(load_study(values), folder, file=name))
-    if arguments.folders and arguments.rates.exists():
-        kept = kept.with_parts(record.Record(rates=record.read_rates(arguments.rates)))
     page = reproduction_page(published.read_published(), facts.read(), kept)
     if kept != before:
         kept.write(arguments.record)
-    write_text(arguments.output, page)
+    write_text(arguments.output, page + read_tail(PAGE))
     print(f"page:    {arguments.output}")
+
+
+def read_tail(page: Path) -> str:
+    """Returns the end of the page, which is written by hand: hours, files and disk."""
+    _, mark, tail = page.read_text(encoding="utf-8").partition(TAIL)
+    return mark + tail
 
 
 def find_study(folder: Path, files: Sequence[Path]) -> tuple[Path, Any]:

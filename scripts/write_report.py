@@ -6,7 +6,7 @@ from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.reporting.report.study_report import write_study_report
+        from dpprobe.reporting.report.write import write_study_report
         from dpprobe.study.snapshot import run_study
 
         write_study_report(

@@ -15,22 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 Run = Callable[[int], None]
-Predict = Callable[[Any], Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fit:
-    """The work of a `use_*` adapter: rows, their groups if these are the units, and the target."""
-
-    X: Any
-    y: Any
-    groups: Any
-    classes: int
-    epsilon: float
-    delta: float
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Facts of each published number: the command, weights, recipe and cost of its run.
+"""Facts of each published number: the command, weights and recipe of its run.
 
 `reproduction.yaml` beside this module has it, reviewed by hand; here it is checked against the
 published numbers, each of which it must name exactly once.
@@ -22,61 +22,6 @@ from dpprobe.wrong_keys_and_values import validate_options
 FILE = "reproduction.yaml"
 PATH = Path(__file__).with_name(FILE)
 Place = tuple[str, str, str, str]  # paper, table, row, column
-Unit = Literal["TPUv4 core", "CPU core", "GPU"]
-
-
-class PublishedRate(Options):
-    """The place of a published throughput."""
-
-    paper: Key
-    table: Text
-    row: Text
-    column: Key
-
-
-class Rate(Options):
-    """Images a second through a network, on one unit of a device: published or measured."""
-
-    what: Text = Field(description="The network, the size of its images and what passes through.")
-    unit: Unit
-    published: PublishedRate | None = None
-    measured: Text | None = Field(None, description="The name of a rate in the record.")
-
-    @model_validator(mode="after")
-    def _check_place(self) -> Rate:
-        if (self.published is None) == (self.measured is None):
-            raise ValueError("write one of published and measured: no rate is without its place")
-        return self
-
-
-class Cost(Options):
-    """Images that pass through a network for one run of an entry."""
-
-    rate: Key
-    passes: float = Field(gt=0, description="Over the training images.")
-    test: bool = Field(True, description="True if the test images pass once, too.")
-    note: Text | None = None
-
-
-class Download(Options):
-    """The size of a dataset's files before they are unpacked."""
-
-    gigabytes: float = Field(gt=0)
-    source: Text = Field(description="The text that states it.")
-
-
-class Network(Options):
-    """The size of a network without its classifier, as its library builds it.
-
-        Attributes:
-          features: numbers per image.
-          parameters: of the whole network, in float32 where its weights are fetched.
-    cut: numbers per image that enter the trained blocks where studies tune the last ones.
-    """
-
-    features: int = Field(ge=0)
-    parameters: int = Field(ge=0)
-    cut: int | None = Field(None, ge=1)
 
 
 class Weights(Options):
@@ -152,7 +97,6 @@ class Entry(Options):
     stands_in: Text | None = None
     reasons: tuple[Text, ...] = ()
     missing: Text | None = None
-    costs: tuple[Cost, ...] = ()
 
     @model_validator(mode="after")
     def _check_command(self) -> Entry:
@@ -199,15 +143,10 @@ class Facts(Options):
     Attributes:
       notes: by study, what in its run is not as published, whatever the number.
       parts: by the name of a dataset in studies, the published one that it is a part of.
-      downloads: by the name of a dataset in the catalog.
-      networks: by the name of a model in its library.
     """
 
     notes: dict[str, Text] = Field({})
     parts: dict[str, Key] = Field({})
-    downloads: dict[Key, Download] = Field({})
-    networks: dict[Text, Network] = Field({})
-    rates: dict[Key, Rate] = Field({})
     weights: dict[Key, Weights] = Field({})
     kept: tuple[Kept, ...] = ()
     entries: tuple[Entry, ...]
@@ -218,9 +157,6 @@ class Facts(Options):
             where = f"{entry.paper}, table {entry.table}, {entry.rows[0]}"
             if entry.weights is not None and entry.weights not in self.weights:
                 raise ValueError(f"{where}: no weights {entry.weights!r}; add them")
-            for cost in entry.costs:
-                if cost.rate not in self.rates:
-                    raise ValueError(f"{where}: no rate {cost.rate!r}; add it, measured")
         return self
 
     def by_number(self, published: Published) -> dict[Place, Entry]:

@@ -10,15 +10,13 @@ from dataclasses import dataclass
 
 from dpprobe.artifacts import canonical_json
 from dpprobe.exhibits.published import Number, PrintedTable, Published
-from dpprobe.exhibits.tables import TableCell, make_row, mean_cell, write_markdown
-from dpprobe.reporting.paper_tables.common import epsilon_cell, make_table
+from dpprobe.exhibits.tables import TableCell, make_row, make_table, mean_cell, write_markdown
+from dpprobe.reporting.paper_tables.common import epsilon_cell
 from dpprobe.study import catalog
 from dpprobe.study.ablations import keep_unique
 from dpprobe.study.run_command import run_words
 from reproduction.compare import CHANGE, Comparison, compare_all, title
-from reproduction.disk import Disk, measure_disk
 from reproduction.facts import Entry, Facts, Weights
-from reproduction.hours import Estimate, estimate
 from reproduction.record import Record, all_results
 
 WIDTH = 118
@@ -39,27 +37,14 @@ INTRODUCTION = (
     "does not cover that choice.",
 )
 WRITTEN = (
-    "Do not edit this page. A command writes it from the results of studies, which it keeps in "
-    "[reproduced.json](../bench/reproduction/reproduced.json), and from the needs of each number, "
-    "[reproduction.yaml](../bench/reproduction/reproduction.yaml). Without a folder it uses what "
-    "it kept:"
+    "A command writes this page, down to [Hours](#hours). It keeps the results of studies in "
+    "[reproduced.json](../bench/reproduction/reproduced.json), and reads the needs of each number "
+    "in [reproduction.yaml](../bench/reproduction/reproduction.yaml). Without a folder it uses "
+    "what it kept:"
 )
 NOTES = (
     "Each note has the count of its numbers, the weights, the data and the command. For its hours "
     "see [Hours](#hours), for downloads and disk [Files and disk](#files-and-disk)."
-)
-HOURS = (
-    "Hours are images divided by a rate, for one run of one network on one dataset. Training "
-    "images count once per visit; frozen features are extracted once. Training of heads is not "
-    "included. Each rate was published (a core among 64 of TPUv4) or measured on the named device. "
-    "No GPU was measured here."
-)
-DISK = (
-    "GB that each study fetches and stores. Data: downloads, if a source states their size; split "
-    "tables with images take as much again. Weights: four bytes per parameter. Features and "
-    "activations (inputs of the trained blocks, if a method tunes the last ones): two bytes per "
-    "number. Networks: trained per dataset and backbone, with the trials of searches; each takes "
-    "the hours above. Heads are not counted. [Licences and logins](data.md#by-name-the-catalog)."
 )
 
 
@@ -82,7 +67,6 @@ def reproduction_page(published: Published, facts: Facts, record: Record) -> str
 
     Raises:
       ConfigError: when a published number is in no entry, or in several.
-      DataError: when a rate was not measured.
     """
     results = all_results(record, facts.kept)
     comparisons = compare_all(published, facts, results, record.throughput)
@@ -104,8 +88,6 @@ def reproduction_page(published: Published, facts: Facts, record: Record) -> str
                 parts += _section(printed, facts, comparisons, notes)
     parts += ["## Notes", _paragraph(NOTES)]
     parts += [part for note in notes for part in _note_parts(note, facts)]
-    parts += ["## Hours", _paragraph(HOURS), _hours(published, facts, record, notes)]
-    parts += ["## Files and disk", _paragraph(DISK), _disk(facts, notes)]
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
 
 
@@ -311,10 +293,8 @@ def _note_parts(note: _Note, facts: Facts) -> list[str]:
         sentences.append(entry.missing)
     if entry.weights:
         sentences.append(_weights_text(facts.weights[entry.weights]))
-    if entry.study or entry.costs:
+    if entry.study:
         sentences += _data(note)
-        if not entry.costs:
-            sentences.append("No rate of it was measured: no hours.")
     settings = keep_unique(c.measured["settings"] for c in note.comparisons if c.measured)
     sentences += [f"Measured with {each}." for each in settings]
     parts = [f"### Note {note.label}", _paragraph(" ".join(sentences))]
@@ -345,80 +325,6 @@ def _data(note: _Note) -> list[str]:
         by_access.setdefault(access, []).append(title(name))
     parts = [f"{', '.join(names)} ({access})" for access, names in by_access.items()]
     return [f"Data: {'; '.join(parts)}."] if parts else []
-
-
-def _hours(published: Published, facts: Facts, record: Record, notes: Sequence[_Note]) -> str:
-    """Makes the table of hours, one row per estimate, with the notes that it is of."""
-    rows: dict[tuple[str, ...], list[str]] = {}
-    for note in notes:
-        for cost in note.entry.costs:
-            numbers = {c.number.dataset: c.number for c in reversed(note.comparisons)}
-            for number in reversed(numbers.values()):
-                hours = estimate(
-                    cost, number, facts=facts, published=published, measured=record.rates
-                )
-                row = (
-                    title(number.dataset or ""), hours.rate.what, f"{hours.images:,.0f}",
-                    f"{hours.images_a_second:.3g}", _source(hours, published), _two(hours.hours),
-                    hours.rate.unit, cost.note or "",
-                )  # fmt: skip
-                rows.setdefault(row, []).append(note.link)
-    columns = (
-        "<Data", "<What passes", "Images", "Images/s", "<Rate from", "Hours", "<Device", "<Remark",
-        "<Notes",
-    )  # fmt: skip
-    body = [make_row(*row, ", ".join(links)) for row, links in rows.items()]
-    return write_markdown(make_table("hours", "", columns, body, []))
-
-
-def _disk(facts: Facts, notes: Sequence[_Note]) -> str:
-    """Makes the table of files: one row per study, with the notes that have its command."""
-    links: dict[str, list[str]] = {}
-    for note in notes:
-        if note.entry.study:
-            links.setdefault(note.entry.study, []).append(note.link)
-    rows = []
-    for file in links:
-        disk = measure_disk(file, facts)
-        rows.append(
-            make_row(
-                f"[{file}](../{file})", _fetched(disk), _gigabytes(disk.weights),
-                _gigabytes(disk.features), _gigabytes(disk.activations),
-                str(disk.networks) if disk.networks else "", ", ".join(links[file]),
-            )
-        )  # fmt: skip
-    columns = (
-        "<Study", "<Data", "Weights", "Features", "Activations", "Networks", "<Notes",
-    )  # fmt: skip
-    return write_markdown(make_table("disk", "", columns, rows, []))
-
-
-def _fetched(disk: Disk) -> str:
-    """Writes the datasets with the sizes of their downloads."""
-    parts = [
-        title(name) + ("" if size is None else f" {_gigabytes(size)}")
-        for name, size in disk.fetched.items()
-    ]
-    return ", ".join(parts) or "your files"
-
-
-def _gigabytes(size: float) -> str:
-    """Writes two significant digits; nothing for nothing."""
-    return _two(size) if size else ""
-
-
-def _two(value: float) -> str:
-    """Writes two significant digits."""
-    digits = max(0, 1 - math.floor(math.log10(value)))
-    return f"{float(f'{value:.2g}'):,.{digits}f}"
-
-
-def _source(hours: Estimate, published: Published) -> str:
-    rate = hours.rate
-    if rate.published is None:
-        return f"measured here ({rate.measured})"
-    short = published.citations[rate.published.paper].short
-    return f"{short}, table {rate.published.table}, {rate.published.row}, {rate.published.column}"
 
 
 def _upper(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The record of what was run here, small enough for git: results of studies, measured rates.
+"""The record of what was run here, small enough for git: results of studies, and throughput.
 
 Results folders are not in the repository, so the page is made from this file, which the command
 writes from them. It holds no date and no place of a machine.
@@ -18,7 +18,6 @@ from dpprobe.heads.gradient_options import GRADIENTS
 from dpprobe.heads.registry import NETWORKS
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.reporting.paper_tables.common import Run
-from dpprobe.results.benchmark_times import read_benchmark
 from dpprobe.results.cell_results import CellResult, read_cell_results
 from dpprobe.study.comparisons import describe_backbones
 from dpprobe.study.study import Study
@@ -70,27 +69,13 @@ class Result:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasuredRate:
-    """Images that passed through a network, and the processor time of it."""
-
-    images: int
-    core_seconds: float
-
-    @property
-    def images_a_second(self) -> float:
-        """Images a second of one core."""
-        return self.images / self.core_seconds
-
-
-@dataclass(frozen=True, kw_only=True)
 class Record:
-    """All that was run: by study its plain values, rates by name, and throughput by network.
+    """All that was run: by study its plain values, and throughput by network.
 
     Throughput is what `bench/throughput.py` writes.
     """
 
     studies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    rates: Mapping[str, MeasuredRate] = field(default_factory=dict)
     throughput: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def results(self) -> list[Result]:
@@ -112,14 +97,12 @@ class Record:
         }
         return Record(
             studies=dict(sorted({**self.studies, **studies}.items())),
-            rates=dict(sorted({**self.rates, **other.rates}.items())),
             throughput=dict(sorted({**self.throughput, **other.throughput}.items())),
         )
 
     def write(self, path: Path) -> None:
         """Writes the record as JSON."""
-        rates = {name: vars(rate) for name, rate in self.rates.items()}
-        values = {"studies": self.studies, "rates": rates, "throughput": self.throughput}
+        values = {"studies": self.studies, "throughput": self.throughput}
         write_json(path, {"format": FORMAT, "format_version": FORMAT_VERSION, **values})
 
 
@@ -146,10 +129,7 @@ def read_reproduced(path: Path = FILE) -> Record:
         return Record()
     values = read_record(path, kind=FORMAT, version=FORMAT_VERSION)
     try:
-        rates = {name: MeasuredRate(**rate) for name, rate in values["rates"].items()}
-        # a record of before it was measured has none
-        throughput = values.get("throughput", {})
-        record = Record(studies=values["studies"], rates=rates, throughput=throughput)
+        record = Record(studies=values["studies"], throughput=values["throughput"])
         record.results()
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path}: not a record of results ({error!r}); write it again") from None
@@ -185,9 +165,7 @@ def record_study(study: Study, folder: Path, *, file: str | None) -> Record:
         "methods": {cell.method: dict(cell.options) for cell in cells},
         "cells": [_plain(run, cell) | _second_price(study, folder, cell) for cell in cells],
     }
-    # processor time says nothing of a GPU
-    rates = {} if study.device == "cuda" else _rates(run.study, folder)
-    return Record(studies={run.study: values}, rates=rates)
+    return Record(studies={run.study: values})
 
 
 def _plain(run: Run, cell: CellResult) -> dict[str, Any]:
@@ -261,39 +239,6 @@ def kept_result(kept: Kept) -> Result:
         page=kept.page,
         text=f"{kept.mean} (standard deviation {kept.deviation})",
     )
-
-
-def _rates(study: str, folder: Path) -> dict[str, MeasuredRate]:
-    """Reads what extraction cost, by Snakemake's benchmarks; only where every shard has one."""
-    rates: dict[str, list[tuple[int, float]]] = {}
-    for split in sorted(folder.glob("features/*/*/*/manifest.json")):
-        dataset, backbone, name = split.parts[-4:-1]
-        manifest = read_json(split)
-        files = sorted(
-            folder.glob(f"benchmarks/extract_features/{dataset}/{backbone}/{name}/*.tsv")
-        )
-        if len(files) == len(manifest["shards"]):
-            seconds = sum(read_benchmark(path, "cpu_time") for path in files)
-            rates.setdefault(backbone, []).append((manifest["rows"], seconds))
-    return {
-        f"{study}/{backbone}": MeasuredRate(
-            images=sum(images for images, _ in parts),
-            core_seconds=round(sum(seconds for _, seconds in parts), 1),
-        )
-        for backbone, parts in rates.items()
-    }
-
-
-def read_rates(path: Path) -> dict[str, MeasuredRate]:
-    """Reads measured rates.
-
-    Raises:
-      DataError: when the file is not one of these.
-    """
-    try:
-        return {f"bench/{name}": MeasuredRate(**rate) for name, rate in read_json(path).items()}
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise DataError(f"{path}: unreadable ({error}); take the file of the repository") from None
 
 
 def read_throughput(path: Path) -> dict[str, dict[str, Any]]:

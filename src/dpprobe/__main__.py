@@ -13,7 +13,7 @@ from dpprobe.doctor.doctor_command import add_command as add_doctor
 from dpprobe.draft.init_command import add_command as add_init
 from dpprobe.errors import DpprobeError
 from dpprobe.release.commands import add_commands
-from dpprobe.release.site_commands import add_command as add_site
+from dpprobe.release.parts.sites.site_commands import add_command as add_site
 from dpprobe.reporting.plan_command import add_command as add_plan
 from dpprobe.reporting.results_command import add_command as add_results
 from dpprobe.study import catalog

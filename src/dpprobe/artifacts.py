@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dpprobe.errors import DataError, DiskError, DpprobeError
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import pyarrow as pa
 
 logger = logging.getLogger("dpprobe")
@@ -80,6 +81,15 @@ def canonical_json(value: Any) -> str:
 def hash_value(value: Any) -> str:
     """Returns the SHA-256 (hex) of `canonical_json`."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+def hash_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
+    """Returns the SHA-256 (hex) of the names, types, shapes and values of arrays."""
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape} ".encode())
+        digest.update(arrays[name].tobytes())
+    return digest.hexdigest()
 
 
 def sha256_file(path: Path) -> str:

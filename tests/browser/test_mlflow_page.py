@@ -20,7 +20,10 @@ pytestmark = needed
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an MLflow store of a small made-up study, which has lost a method since."""
-    from dpprobe.reporting.accuracy_table import write_accuracy_table
+    from tests.support.figures import save_bytes
+
+    from dpprobe.exhibits.tables import save_table
+    from dpprobe.reporting.accuracy_table import make_accuracy_table
     from dpprobe.reporting.figures.curves import epsilon_accuracy
     from dpprobe.results.summary import summarise_cells
     from dpprobe.tracking.ingest import update_dataset
@@ -30,9 +33,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     summary = root / "summary.parquet"
     summarise_cells(cells, summary, study="study")
     svg, png = root / "accuracy.svg", root / "accuracy.png"
-    epsilon_accuracy(summary, svg=svg, png=png)
+    save_bytes(epsilon_accuracy(summary), root / "accuracy")
     csv, markdown = root / "accuracy.csv", root / "accuracy.md"
-    write_accuracy_table([summary], csv=csv, markdown=markdown)
+    for path in (csv, markdown):
+        save_table(make_accuracy_table([summary]), path)
     info = write_dataset_info(root / "dataset.json")
     dropped = write_cell(root / "results", method="dropped")
     for metrics_files in ([*cells, dropped], cells):

@@ -21,11 +21,10 @@ from dpprobe.analysis_registry import load_analyses
 from dpprobe.data import download_receipt, table
 from dpprobe.features.shard_manifest import MANIFEST_FORMAT
 from dpprobe.privacy import calibration
-from dpprobe.release.ledger import LEDGER_FILE
 from dpprobe.results.cell_record import CELL_FORMAT
 from dpprobe.results.network_record import NETWORKS_FOLDER
 from dpprobe.results.search_record import SEARCHES
-from dpprobe.study.reserved_names import WRITTEN
+from dpprobe.study.reserved_names import LEDGER_FILE, WRITTEN
 from dpprobe.training import plan_file
 
 DATASET = '{"format": "dpprobe-dataset", "splits": {}}'

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import yaml
@@ -22,17 +20,11 @@ PAGE = (REPOSITORY / "docs/tutorial.md").read_text(encoding="utf-8")
 LARGEST_PICTURE = 300_000  # bytes
 
 
-@pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The script that runs the page."""
-    monkeypatch.syspath_prepend(REPOSITORY / "bench")
-    return importlib.import_module("tutorial")
-
-
-def commands(bench: ModuleType) -> list[str]:
-    """The page's commands, in their order."""
-    blocks = PAGE.split("<!-- run -->\n\n")[1:]
-    return [one for block in blocks for one in bench.commands(bench._block(block, 0))]
+def commands() -> list[str]:
+    """Returns the page's commands, in their order."""
+    blocks = re.findall(r"<!-- run -->\n\n((?:    .*\n|\n)+)", PAGE)
+    joined = "".join(blocks).replace("\\\n", " ")
+    return [line.strip() for line in joined.splitlines() if line.strip()]
 
 
 def shown_study() -> str:
@@ -44,12 +36,12 @@ def shown_study() -> str:
 
 
 @pytest.fixture
-def folder(bench: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder after the page's commands up to the study, with fewer images."""
     monkeypatch.chdir(tmp_path)
-    for name in bench.LINKS:
+    for name in ("Snakefile", "bench", "resources", "src", "workflow"):
         (tmp_path / name).symlink_to(REPOSITORY / name)
-    draw, init = commands(bench)[:2]
+    draw, init = commands()[:2]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     for command in (f"{draw} --count 330", init):
         subprocess.run(
@@ -72,8 +64,8 @@ def test_the_page_shows_the_study_that_its_commands_write(folder: Path) -> None:
     assert study.datasets["lesions"].metric == "auc"
 
 
-def test_the_page_makes_a_release_of_the_comment(bench: ModuleType, folder: Path) -> None:
-    (edit,) = (command for command in commands(bench) if command.startswith("sed "))
+def test_the_page_makes_a_release_of_the_comment(folder: Path) -> None:
+    (edit,) = (command for command in commands() if command.startswith("sed "))
     subprocess.run(edit, shell=True, check=True, cwd=folder)
     (release,) = read(folder / "lesions.yaml").releases.values()
     assert release.evaluate is not None
@@ -85,26 +77,3 @@ def test_pictures_are_there_and_small() -> None:
     assert len(pictures) > 1
     for picture in pictures:
         assert 0 < (REPOSITORY / "docs" / picture).stat().st_size < LARGEST_PICTURE
-
-
-def test_every_mark_is_read(bench: ModuleType) -> None:
-    """A mark that is misspelt would leave an old output in the page."""
-    marks = [mark[0] for mark in bench.MARK.finditer(PAGE)]
-    assert len(marks) == PAGE.count("<!--")
-
-
-def test_outputs_are_replaced(bench: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (
-        "A\n\n<!-- run -->\n\n    one\n    two \\\n        three\n\n<!-- prints: last 2 -->\n\n"
-        "    old\n\n    older\n\nB\n"
-    )
-    called: list[str] = []
-
-    def run(command: str) -> str:
-        called.append(command)
-        return "x\n\ny\n"
-
-    monkeypatch.setattr(bench, "run", run)
-    renewed = bench.renew(page)
-    assert [line.split() for line in called] == [["one"], ["two", "three"]]
-    assert renewed == page.replace("    old\n\n    older\n", "\n    y\n")

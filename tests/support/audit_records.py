@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dpprobe.analyses.audit.audit_record import RECORD_SUFFIX, audit_path, power_in_words
 from dpprobe.artifacts import write_json
 from dpprobe.privacy.limits import INFINITE
 
+FPR = np.logspace(-4, 0, 9)
 WHITE_BOX: dict[str, Any] = {
     "test": "paired likelihood ratio of all releases",
     "canary": "a row at the clip bound, of another label",
@@ -129,3 +132,22 @@ def write_audit(
         },
     )
     return path
+
+
+def membership_record(
+    *, allowed: float = 4.0, groups: tuple[str, ...] = ("all",)
+) -> dict[str, Any]:
+    """A record in which every attack has twice as many true as false positives."""
+    low, tpr, high = (np.minimum(factor * FPR, 1.0).tolist() for factor in (1.5, 2.0, 2.5))
+    pairs = [{"rows": rows, "attack": each} for rows in groups for each in ("loss", "lira", "rmia")]
+    curve = {"tpr": [None, *tpr[1:]], "low": [None, *low[1:]], "high": [None, *high[1:]]}
+    return {
+        "shadows": 31,
+        "targets": 32,
+        "rows": [{**pair, "units": 70, "auc": 0.612} for pair in pairs],
+        "roc": {
+            "fpr": FPR.tolist(),
+            "allowed": np.minimum(allowed * FPR, 1.0).tolist(),
+            "curves": [pair | curve for pair in pairs],
+        },
+    }

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dpprobe.analyses.few_shot.few_shot_record import FEW_SHOT_FORMAT, FEW_SHOT_FORMAT_VERSION
-from dpprobe.analyses.zero_shot.zero_shot_record import ZERO_SHOT_FORMAT, ZERO_SHOT_FORMAT_VERSION
+from dpprobe.analyses.baseline_record import FEW_SHOT, ZERO_SHOT
 from dpprobe.artifacts import write_json
 
 
@@ -23,7 +22,7 @@ def write_zero_shot(root: Path, *, accuracy: float, dataset: str = "digits") -> 
     """Writes the record of a zero-shot classifier on the features of `pixels`."""
     path = root / f"zero_shot/{dataset}/pixels/metrics.json"
     record = {
-        "format": ZERO_SHOT_FORMAT, "format_version": ZERO_SHOT_FORMAT_VERSION,
+        **ZERO_SHOT,
         "dataset": dataset, "backbone": "pixels", "note": "No training row is used.",
         "headline": "accuracy", "summary": _summarise(accuracy),
         "prompts": {"set": "photo", "templates": ["a photo of a {c}."]},
@@ -44,7 +43,7 @@ def write_few_shot(
         for shots, accuracy in accuracies.items()
     ]  # fmt: skip
     record = {
-        "format": FEW_SHOT_FORMAT, "format_version": FEW_SHOT_FORMAT_VERSION,
+        **FEW_SHOT,
         "dataset": dataset, "backbone": "pixels", "note": "Not private.",
         "headline": "accuracy", "results": results,
     }  # fmt: skip

@@ -13,9 +13,9 @@ from dpprobe.heads.registry import method_options
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.target import Target
 from dpprobe.release.bundle import BackboneFacts, BundleFacts, HeadFacts, write_bundle, write_sums
-from dpprobe.release.release_choice_price import NO_CHOICE
+from dpprobe.release.parts.choice.measure import NO_CHOICE
+from dpprobe.release.parts.predecessor.measure import identify_bundle
 from dpprobe.release.release_statement import release_statement
-from dpprobe.release.verification.predecessors import identify_bundle
 
 CLASSES = ("naevus", "melanoma", "keratosis")
 PRIORS = np.array([0.7, 0.25, 0.05], dtype=np.float32)
@@ -107,12 +107,14 @@ def write_example(
             "weights_sha256": None,
         },
         file_hashes={},
-        evaluation=evaluation,
-        choice=CHOICE if choice is None else choice,
-        ledger=LEDGER if ledger is None else ledger,
+        blocks={
+            "evaluation": evaluation,
+            "choice": CHOICE if choice is None else choice,
+            "ledger": LEDGER if ledger is None else ledger,
+            "predecessor": identify_bundle(predecessor) if predecessor else None,
+        },
         subsample=subsample,
         parts=facts.hash_parts(),
-        predecessor=identify_bundle(predecessor) if predecessor else None,
     )
     arrays = {CLASS_PRIORS: PRIORS} if method.releases_priors else {}
     write_bundle(folder, facts, weights=weights, arrays=arrays, statement=statement)

@@ -1,16 +1,17 @@
-"""Made-up summaries and embeddings, and figures caught before they are saved."""
+"""Made-up summaries and embeddings, and the words and bytes of figures."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 import pyarrow as pa
-import pytest
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from dpprobe.artifacts import read_json, write_json, write_table
 from dpprobe.exhibits import style
@@ -18,6 +19,8 @@ from dpprobe.reporting.figures import curves
 from dpprobe.results.cell_results import read_cell_results
 from dpprobe.results.summary import read_grid, summarise_cells
 from tests.support.cell_files import write_cell, write_study
+
+mpl.rcParams.update(style.SETTINGS)  # figures are drawn as `make_exhibit` draws them
 
 
 def write_summary(
@@ -64,17 +67,21 @@ def write_embedding(path: Path, *, classes: int, rows: int = 300, **changes: Any
     return path
 
 
-def drawn_figure(monkeypatch: pytest.MonkeyPatch, draw: Callable[[dict[str, Any]], None]) -> Any:
-    """Returns the figure that a function would have saved."""
-    saved: list[Figure] = []
+def read_words(figure: Figure) -> str:
+    """Joins the texts of a figure, line by line."""
+    return "\n".join(text.get_text() for text in figure.findobj(Text))
 
-    def save(figure: Figure, _svg: Path, _png: Path) -> None:
-        saved.append(figure)
 
-    monkeypatch.setattr(style, "save_figure", save)
-    draw({"svg": Path("unused.svg"), "png": Path("unused.png")})
-    (figure,) = saved
-    return figure
+def legend_words(figure: Figure) -> list[str]:
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def save_bytes(figure: Figure, stem: Path) -> tuple[bytes, ...]:
+    """Saves a figure in both formats, and returns their bytes."""
+    paths = [stem.with_suffix(ending) for ending in (".svg", ".png")]
+    for path in paths:
+        style.save_figure(figure, path)
+    return tuple(path.read_bytes() for path in paths)
 
 
 def varied_cells(root: Path, option: str, values: Sequence[Any]) -> list[Any]:

@@ -18,6 +18,7 @@ from dpprobe.heads.rows import Rows
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
+from tests.support.mechanisms import made_plan
 
 CPU = torch.device("cpu")
 
@@ -60,14 +61,7 @@ def features_of(data: TrainingSet) -> torch.Tensor:
 
 
 def plan_for(options: MethodOptions, n: int, noise: float = 0.8, epsilon: float = 1.0) -> Plan:
-    return Plan(
-        mechanisms=tuple(item.scale_noise(noise) for item in options.list_mechanisms(n)),
-        n=n,
-        epsilon=epsilon,
-        delta=1e-5,
-        accountant="pld",
-        realised_epsilon=epsilon,
-    )
+    return made_plan(options.list_mechanisms(n), n, noise, epsilon=epsilon)
 
 
 def no_privacy(options: MethodOptions, n: int) -> Plan:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from scipy.integrate import quad
 
-from dpprobe.privacy.plan import Mechanism, Selection
+from dpprobe.privacy.plan import Mechanism, Plan, Selection
 
 # One release on all rows and some on a few, in one plan.
 RATE, STEPS = 0.05, 60
@@ -22,6 +24,17 @@ def gaussians(noise: float, rate: float = 1.0, count: int = 1, name: str = "g") 
         sample_rate=rate,
         count=count,
     )
+
+
+def made_plan(mechanisms: Sequence[Mechanism], n: int, noise: float = 1.0, **values: Any) -> Plan:
+    """A plan whose epsilon is made up: of mechanisms at so many times their noise; 0 for none."""
+    scaled = tuple(item.scale_noise(noise) for item in mechanisms)
+    silent = not scaled or any(item.noise_multiplier == 0 for item in scaled)
+    epsilon = values.pop("epsilon", math.inf if silent else 1.0)
+    return Plan(
+        mechanisms=scaled, n=n, epsilon=epsilon, delta=1e-5, accountant="pld",
+        realised_epsilon=epsilon, **values,
+    )  # fmt: skip
 
 
 def mixed(noise: float, rate: float = RATE, count: int = STEPS) -> list[Mechanism]:

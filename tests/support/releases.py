@@ -8,15 +8,15 @@ from typing import Any
 from dpprobe.artifacts import read_json
 from dpprobe.privacy import statement as sentences
 from dpprobe.release.bundle import BundleFacts, CardFacts
-from dpprobe.release.calibration_release import (
+from dpprobe.release.parts.calibration.measure import (
     LABEL_COUNTS,
     TEMPERATURE,
     TOP_COUNTS,
     calibration_mechanisms,
     describe_calibration,
 )
-from dpprobe.release.cohorts import describe_cohort
-from dpprobe.release.monitor_release import monitor_mechanisms
+from dpprobe.release.parts.cohort.measure import describe_cohort
+from dpprobe.release.parts.monitor.measure import monitor_mechanisms
 from tests.support.bundles import write_example
 
 # Names that mean something to HTML, Markdown, YAML, Jinja or a terminal.

@@ -18,7 +18,8 @@ import pytest
 
 from dpprobe.analyses import analysis
 from dpprobe.artifacts import write_text
-from dpprobe.reporting.accuracy_table import write_accuracy_table
+from dpprobe.exhibits.tables import save_table
+from dpprobe.reporting.accuracy_table import make_accuracy_table
 from dpprobe.reporting.figures import planner
 from dpprobe.reporting.figures.planner import plan_svg
 from dpprobe.reporting.report.shown_tables import study_tables
@@ -165,5 +166,5 @@ def write_summaries(results: Path, datasets: tuple[str, ...] = ("digits",)) -> N
     shown = {"accuracy": summaries}
     shown |= {f"{name}_accuracy": [s] for name, s in zip(datasets, summaries, strict=True)}
     for stem, files in shown.items():
-        csv, markdown = (results / f"tables/{stem}.{kind}" for kind in ("csv", "md"))
-        write_accuracy_table(files, csv=csv, markdown=markdown)
+        for kind in ("csv", "md"):
+            save_table(make_accuracy_table(files), results / f"tables/{stem}.{kind}")

@@ -20,6 +20,7 @@ from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
+from tests.support.mechanisms import made_plan
 
 SEEDS = (11, 12)
 
@@ -66,17 +67,8 @@ def rows_of(
 
 def plan_of(options: MethodOptions, rows: int, noise: float, epsilon: float = 1.0) -> Plan:
     """A plan of the options' mechanisms at so many times their relative noise; 0 for none."""
-    mechanisms = tuple(item.scale_noise(noise) for item in options.list_mechanisms(rows))
-    if noise == 0:
-        return Plan(mechanisms=mechanisms, n=rows, epsilon=math.inf, delta=1e-5, accountant="pld")
-    return Plan(
-        mechanisms=mechanisms,
-        n=rows,
-        epsilon=epsilon,
-        delta=1e-5,
-        accountant="pld",
-        realised_epsilon=epsilon,
-    )
+    own = {} if noise == 0 else {"epsilon": epsilon}
+    return made_plan(options.list_mechanisms(rows), rows, noise, **own)
 
 
 def fit(

@@ -33,7 +33,9 @@ def _shared_calibrations() -> Iterator[None]:
 @pytest.fixture(scope="module", autouse=True)
 def _shared_prices() -> Iterator[None]:
     """Prices the choice among the same cells once."""
-    from dpprobe.release import release_choice_price  # heavy: only tests of releases need it
+    from dpprobe.release.parts.choice import (
+        measure as release_choice_price,  # heavy: only tests of releases need it
+    )
 
     def price_once(fits: Any, delta: float) -> tuple[float, bool]:
         key = (*((tuple(one.mechanisms), one.times, one.selection) for one in fits), delta)

@@ -16,6 +16,7 @@ from dpprobe.doctor.recorded_files import CHANGED, MISSING, Checked, list_record
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.progress import Progress
 from dpprobe.release.bundle import SUMS_FILE, damaged_files
+from dpprobe.study.reserved_names import LEDGER_FILE
 from dpprobe.study.run_command import command_line, run_command, run_words
 from dpprobe.study.snapshot import Run, recent_runs
 
@@ -126,7 +127,7 @@ def _check_releases(results: Path, data: Path | None) -> Iterator[Checked]:
     """
     from dpprobe.release.ledger import Ledger  # heavy: numpy
 
-    for path in sorted(data.glob("*/ledger.jsonl") if data else ()):
+    for path in sorted(data.glob(f"*/{LEDGER_FILE}") if data else ()):
         fault = None
         try:
             Ledger(path).read_entries()

@@ -20,7 +20,6 @@ from typing import Any, Self
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy.risk import Risk
 from dpprobe.release.ledger import (
-    LEDGER_FILE,
     Booking,
     Ledger,
     Limits,
@@ -31,6 +30,7 @@ from dpprobe.release.ledger import (
     refuse_excess,
     unit_words,
 )
+from dpprobe.study.reserved_names import LEDGER_FILE
 
 MEMORY = "the budget in memory"
 

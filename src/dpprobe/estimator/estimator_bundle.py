@@ -22,7 +22,7 @@ from dpprobe.privacy.statement import make_statement
 from dpprobe.release.bundle import BackboneFacts, BundleFacts, CardFacts
 from dpprobe.release.leak_check import check_published
 from dpprobe.release.packing import describe_head, pack_head
-from dpprobe.release.release_choice_price import choice_words
+from dpprobe.release.parts.choice.measure import choice_words
 from dpprobe.release.release_statement import release_statement
 from dpprobe.release.signing import read_private_key
 from dpprobe.versions import code_version
@@ -43,9 +43,10 @@ def state_release(fit: Fit, facts: BundleFacts | None = None) -> dict[str, Any]:
         study=STUDY,
         public_data=facts.backbone.public_data if facts else _UNNAMED,
         file_hashes=fit.file_hashes,
-        evaluation=None,
-        choice={"cells": 0, "epsilon": None, "words": choice_words(0, None)},
-        ledger=fit.spent.to_block(entry=fit.entry, unit=fit.plan.unit, delta=fit.plan.delta),
+        blocks={
+            "choice": {"cells": 0, "epsilon": None, "words": choice_words(0, None)},
+            "ledger": fit.spent.to_block(entry=fit.entry, unit=fit.plan.unit, delta=fit.plan.delta),
+        },
         chosen_from=describe_choice(fit.method, fit.facts),
         parts=facts.hash_parts() if facts else None,
     )

@@ -99,9 +99,10 @@ class Exhibit:
         made in each of `FORMATS`: the group "" has outputs named after the endings, such as `svg`,
         and a group "law" has `law_svg`. A path with an ending is one file, named after its group.
         A tuple of paths makes a list of files. A function of the study may return all this.
-      make: the function that makes it, as "module:function". The function gets keyword arguments:
-        each need that is read, and each output by its name, or `folder`, where all outputs lie. If
-        it asks for them by name, it also gets params, wildcards, `study`, `results` (the folder)
+      make: the function that makes it, as "module:function". The function returns a figure or a
+        table, or a list of one for each path of `files`. A function that returns None writes the
+        files itself. Arguments are the needs that are read. A function may also ask by name
+        for outputs, `folder` (of the outputs), params, wildcards, `study`, `results` (the folder)
         and `published` (the published numbers).
       words: the name of the running job for a person.
       category: in Snakemake's report; None keeps the files out of it.
@@ -164,6 +165,11 @@ class Exhibit:
         groups = self._groups(study)
         return [output for group, paths in groups.items() for output in self._outputs(group, paths)]
 
+    def list_stems(self, study: Study | None) -> list[str]:
+        """Lists the paths of `files`, in their order."""
+        groups = self._groups(study).values()
+        return [stem for paths in groups for stem in _as_tuple(paths)]
+
     def _groups(self, study: Study | None) -> Files:
         if isinstance(self.files, Mapping):
             return self.files
@@ -171,8 +177,7 @@ class Exhibit:
         return self.files(study)
 
     def _outputs(self, group: str, paths: str | tuple[str, ...]) -> list[Output]:
-        several = isinstance(paths, tuple)
-        stems = paths if isinstance(paths, tuple) else (paths,)
+        several, stems = isinstance(paths, tuple), _as_tuple(paths)
         if PurePosixPath(stems[0]).suffix:
             return [self._output(group, group, stems, several)]
         outputs = []
@@ -202,7 +207,7 @@ class Exhibit:
         stems = [
             (group, stem)
             for group, paths in self._groups(study).items()
-            for stem in (paths if isinstance(paths, tuple) else (paths,))
+            for stem in _as_tuple(paths)
         ]
         return [
             f"{results}/{path.format(**place)}"
@@ -216,3 +221,7 @@ class Exhibit:
         """Returns the path of a job's log or benchmark, with its wildcards."""
         parts = [f"eps-{{{name}}}" if name == "epsilon" else f"{{{name}}}" for name in self.per]
         return "/".join([folder, self.name, *parts]) + ending
+
+
+def _as_tuple(paths: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (paths,) if isinstance(paths, str) else paths

@@ -25,6 +25,11 @@ def _hash_text(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
+def embed_picture(content: bytes, kind: str = "svg+xml") -> str:
+    """Returns an address that contains a picture, for a page that loads nothing."""
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+
+
 def relative_path(path: Path, folder: Path) -> str:
     """Returns the address of a file for a page in the folder."""
     return Path(os.path.relpath(path, folder)).as_posix()

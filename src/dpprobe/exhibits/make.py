@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from dpprobe.exhibits import published
-from dpprobe.exhibits.exhibit import Exhibit, Need
+from dpprobe.exhibits import published, tables
+from dpprobe.exhibits.exhibit import FORMATS, Exhibit, Need
 from dpprobe.study.study import Study
 
 # Arguments that `make` may take beside the inputs, outputs, params and wildcards of its job.
@@ -42,7 +43,7 @@ def make_exhibit(
     wildcards: Mapping[str, str],
     read_study: Callable[[], Study],
 ) -> None:
-    """Makes the files of one job.
+    """Makes the files of one job; writes the tables or figures that `make` returns.
 
     Args:
       inputs, outputs: the paths of each need and of each output.
@@ -60,8 +61,22 @@ def make_exhibit(
     offered |= {STUDY: study, FOLDER: first.parent}
     given = {name: value for name, value in offered.items() if name in asked}
     for output in declared:
-        if FOLDER in asked:
-            break  # it finds all its files there
-        files = [Path(path) for path in outputs[output.name]]
-        given[output.name] = files if output.several else files[0]
-    make(**given, **read_needs(exhibit.needs, inputs))
+        if output.name in asked:
+            files = [Path(path) for path in outputs[output.name]]
+            given[output.name] = files if output.several else files[0]
+    save: Callable[[Any, Path], None] = tables.save_table
+    settings: Any = nullcontext()
+    if exhibit.kind == "figure":
+        from dpprobe.exhibits import style  # Matplotlib, which tables do not need
+
+        save, settings = style.save_figure, style.use_settings()
+    with settings:
+        made = make(**given, **read_needs(exhibit.needs, inputs))
+        if made is None:  # it has written its files
+            return
+        stems = [
+            f"{offered[RESULTS]}/{stem.format(**wildcards)}" for stem in exhibit.list_stems(study)
+        ]
+        for stem, item in zip(stems, made if isinstance(made, list) else [made], strict=True):
+            for ending in FORMATS[exhibit.kind]:
+                save(item, Path(f"{stem}.{ending}"))

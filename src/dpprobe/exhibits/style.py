@@ -5,12 +5,15 @@ Colours are Okabe and Ito's, safe for colour-blind readers; lines also differ by
 
 from __future__ import annotations
 
+import io
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
@@ -233,12 +236,19 @@ def count_lines(texts: Iterable[str]) -> int:
     return sum(text.count("\n") + 1 for text in texts)
 
 
-def save_figure(figure: Figure, svg: Path, png: Path) -> None:
-    write_picture(figure, svg, "svg")
-    write_picture(figure, png, "png")
+def use_settings() -> AbstractContextManager[None]:
+    """Draws and saves figures in the common style."""
+    return mpl.rc_context(SETTINGS)
 
 
-def write_picture(figure: Figure, path: Path, kind: str) -> None:
-    """Writes one file, "svg" or "png"."""
+def save_figure(figure: Figure, path: Path) -> None:
+    """Writes a figure as .svg or .png."""
+    kind = path.suffix[1:]
     with atomic_path(path) as temporary:
         figure.savefig(temporary, format=kind, dpi=DPI, metadata=METADATA[kind])
+
+
+def draw_svg(figure: Figure) -> bytes:
+    stream = io.BytesIO()
+    figure.savefig(stream, format="svg", dpi=DPI, metadata=METADATA["svg"])
+    return stream.getvalue()

@@ -15,7 +15,6 @@ from markupsafe import escape as escape_html
 
 from dpprobe.artifacts import write_text
 
-EXTENSIONS = ("md", "csv", "tex")
 PLUS_MINUS = "±"
 TABLE_BYTES = 300_000  # of a table as Markdown; a page links to a longer one
 
@@ -55,13 +54,18 @@ BLANK = TableCell()
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table: every row has a cell for each column; notes have code in backticks."""
+    """A table: every row has a cell for each column; notes have code in backticks.
+
+    Attributes:
+      numbers: the table for programs (CSV), if it is another one.
+    """
 
     name: str
     title: str = ""
     columns: tuple[Column, ...]
     rows: list[tuple[TableCell, ...]]
     notes: list[str] = field(default_factory=list)
+    numbers: Table | None = None
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -69,14 +73,34 @@ class Table:
                 raise ValueError(f"{self.name}: {len(row)} entries, {len(self.columns)} columns")
 
 
-def write_files(table: Table, folder: Path) -> None:
-    """Writes <name>.md, <name>.csv and <name>.tex."""
-    for extension, text in (
-        ("md", write_markdown(table)),
-        ("csv", comma_separated(table)),
-        ("tex", write_latex(table)),
-    ):
-        write_text(folder / f"{table.name}.{extension}", text)
+def make_table(
+    name: str,
+    title: str,
+    columns: Sequence[str],
+    rows: list[tuple[TableCell, ...]],
+    notes: Sequence[str] = (),
+) -> Table:
+    """Makes a table whose columns are given as "<left", "±with an interval" or "right"."""
+    return Table(
+        name=name,
+        title=title,
+        columns=tuple(
+            Column(
+                title=column.lstrip("<±"),
+                align="left" if column.startswith("<") else "right",
+                interval=column.startswith("±"),
+            )
+            for column in columns
+        ),
+        rows=rows,
+        notes=list(notes),
+    )
+
+
+def save_table(table: Table, path: Path) -> None:
+    """Writes a table as .md, .csv or .tex."""
+    writers = {".md": write_markdown, ".csv": comma_separated, ".tex": write_latex}
+    write_text(path, writers[path.suffix](table))
 
 
 def make_row(*cells: TableCell | str) -> tuple[TableCell, ...]:
@@ -177,6 +201,7 @@ def mark_code(text: str) -> Markup:
 
 
 def comma_separated(table: Table) -> str:
+    table = table.numbers or table
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     header = []

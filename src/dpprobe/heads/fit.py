@@ -15,6 +15,7 @@ from dpprobe.heads.auto import trained_head
 from dpprobe.heads.balance import fit_balanced
 from dpprobe.heads.dimension_limits import dimension_fault
 from dpprobe.heads.fitted import Fitted, Heads, Observe, Record
+from dpprobe.heads.joint_fits import cohort_fault, sites_fault
 from dpprobe.heads.normalised_rows import normalise_rows
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.rows import Rows, Transform
@@ -58,9 +59,9 @@ def fit_heads(
         a public file was not compared with the data.
     """
     check_inputs(method, data, plan, seeds)
-    if running is not None and method.cohort_fault:
-        raise ConfigError(method.cohort_fault)
-    if shared is not None and (fault := method.sites_fault(plan.n)):
+    if running is not None and (fault := cohort_fault(method)):
+        raise ConfigError(fault)
+    if shared is not None and (fault := sites_fault(method, plan.n)):
         raise ConfigError(fault)
     if entropy.secret and not method.is_exact:
         raise PrivacyError(

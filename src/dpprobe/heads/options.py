@@ -134,37 +134,8 @@ class MethodOptions(Options, ABC):
         return None
 
     @property
-    def cohort_fault(self) -> str | None:
-        """Explains why no chain of cohorts can train the head, if so."""
-        if self.running_sums is None:
-            return (
-                f"head {self.head}: it is not made of sums that add up over cohorts; write "
-                "least_squares, prototypes or feature_covariance"
-            )
-        if self.normalize.priced:
-            return (
-                f"normalize: {self.normalize.kind} releases statistics of each cohort, so that "
-                "cohorts have different features; write none, l2, layer_norm or group_norm"
-            )
-        return None
-
-    def sites_fault(self, n: int = 10_000) -> str | None:
-        """Explains why several sites cannot train the head together, if so.
-
-        `n` are the units of all sites; for most heads the answer does not depend on it.
-        """
-        if not self.is_exact:
-            return (
-                f"head {self.head}: sites add up exact sums, which it does not compute; write "
-                "`engine: exact`, or another head"
-            )
-        if self.priced_selection(n) is not None:
-            return f"head {self.head}: sites cannot search together; write the head to train"
-        if any(each.sample_rate < 1 for each in self.list_mechanisms(n)):
-            return (
-                f'head {self.head}: sites add up sums of all rows; write `batch_size: "full"`, or '
-                "least_squares, prototypes or feature_covariance"
-            )
+    def audit_fault(self) -> str | None:
+        """The reason why an audit does not see all releases of a fit; None if it does."""
         return None
 
     @property

@@ -29,14 +29,14 @@ from dpprobe.backbones import external
 from dpprobe.backbones.feature_digest import is_probe
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.heads.registry import method_options
-from dpprobe.release.verification.stated import is_hash, read_json, require_true
+from dpprobe.release.stated_values import is_hash, read_json, require_true
 from dpprobe.wrong_keys_and_values import explain_first
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from dpprobe.release.calibration import Calibration
+    from dpprobe.release.probabilities import Calibration
 
 FORMAT = "dpprobe-bundle"
 FORMAT_VERSION = 1
@@ -358,6 +358,6 @@ def read_bundle(folder: Path) -> Bundle:
 def _read_calibration(statement: Mapping[str, Any]) -> Calibration | None:
     if (block := statement.get("calibration")) is None:
         return None
-    from dpprobe.release.calibration import Calibration  # heavy, as elsewhere here
+    from dpprobe.release.probabilities import Calibration  # heavy, as elsewhere here
 
     return Calibration.from_block(block)

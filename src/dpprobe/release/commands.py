@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpprobe.artifacts import write_json
 from dpprobe.errors import ConfigError
+from dpprobe.study.reserved_names import LEDGER_FILE
 
 if TYPE_CHECKING:
     from dpprobe.release.ledger import Ledger
@@ -284,7 +285,7 @@ def _run_ledger(arguments: argparse.Namespace) -> int:
 def _open_ledger(folder: Path) -> Ledger:
     """Opens the ledger of a dataset; raises ConfigError for a folder of no dataset."""
     # heavy, and `dpprobe --help` is to be quick
-    from dpprobe.release.ledger import LEDGER_FILE, Ledger
+    from dpprobe.release.ledger import Ledger
 
     names = (LEDGER_FILE, "dataset.json")
     if not any((folder / name).is_file() for name in names):

@@ -20,21 +20,19 @@ from dpprobe.privacy.plan import Mechanism, Plan, Selection
 from dpprobe.privacy.risk import target_words
 from dpprobe.privacy.statement import in_words_of_rows, mechanisms_of, of_vectors
 from dpprobe.privacy.trade_off import Allowed, bound_attacks, per_hundred
-from dpprobe.release import audit_evidence
 from dpprobe.release.bundle import BundleFacts
+from dpprobe.release.release_statement import tested_blocks
+from dpprobe.release_part_registry import PARTS, load_readers
 from dpprobe.results.summary import rounded_up
 
 TEMPLATES = Path(__file__).with_name("templates")
+PART_TEMPLATES = Path(__file__).with_name("parts")
 
 # False positive rates of the table and of the curve.
 RATES = (0.001, 0.01, 0.1)
 CURVE = (0.0, *(step / 400 for step in range(1, 40)), *(step / 40 for step in range(4, 41)))
 # The guarantee is weak if an attack has this true positive rate at 1% false positives.
 WEAK = 0.5
-# A result with a wider 95% interval is not stated.
-WIDEST_INTERVAL = 0.8
-# A result with a wider 95% interval is stated as the interval, with the value in brackets.
-WIDE_INTERVAL = 0.1
 
 UNITS = {
     "image": ("image", "images"),
@@ -43,7 +41,6 @@ UNITS = {
     "group": ("group", "groups"),
 }
 WHO = {"image": "that", "patient": "who", "row": "that", "group": "that"}
-METRICS = {"accuracy": "Accuracy", "auc": "AUC", "macro_accuracy": "Macro accuracy"}
 INTENDED_USE = (
     "Classifying images of the kind it was trained on, to help people who check its predictions, "
     "and for research."
@@ -74,7 +71,6 @@ def shared_values(
     facts: BundleFacts, statement: Mapping[str, Any], table: Sequence[Attack]
 ) -> dict[str, Any]:
     """Returns the values that the templates of card and page share."""
-    evaluation = statement["evaluation"]
     vectors = of_vectors(statement["public_data"])
     items = in_words_of_rows if vectors else str
     patients = to_patients(statement)
@@ -86,23 +82,17 @@ def shared_values(
         "words": [items(text) for text in in_plain_words(statement, table)],
         "formal": items(state_formally(statement)),
         "table": table,
-        "audited": audit_evidence.in_words(statement["evidence"]),
         "weak": is_weak(table),
         "to_patients": patients and items(patients),
         "units": [items(text) for text in UNITS[unit_of(statement)]],
         "unit": items(statement["unit_of_privacy"]),
-        "evaluation": evaluation,
-        "composition": evaluation and items(evaluation["composition"]),
-        "measured": state_measured(evaluation) if evaluation else None,
-        "calibration": (sure := statement.get("calibration")),
-        "sure": sure and items(sure["composition"]),
-        "monitor": (watched := statement.get("monitor")),
-        "watched": watched and items(watched["composition"]),
-        "tested": bool(evaluation or sure or watched),
-        "predecessor": statement.get("predecessor"),
-        "sites": (sites := statement.get("sites")) and items(sites["words"]),
-        "cohort": (cohort := statement.get("cohort")) and items(cohort["words"]),
-        "spent": items(state_spent(statement["ledger"])),
+        "tested": bool(tested_blocks(statement)),
+        "parts": [package.rpartition(".")[2] for package in PARTS.values()],
+        **{
+            name: value
+            for reader in load_readers()
+            for name, value in reader.show(statement, items).items()
+        },
         "use": facts.card.intended_use or items(INTENDED_USE),
         "limits": facts.card.limits or items(LIMITS),
     }
@@ -129,9 +119,9 @@ def bound_best_attacks(statement: Mapping[str, Any], rates: Sequence[float]) -> 
 
 def test_mechanisms(statement: Mapping[str, Any]) -> tuple[Mechanism, ...]:
     """Returns the mechanisms that read the test units: of the test result and what follows."""
-    blocks = (statement["evaluation"], statement.get("calibration"), statement.get("monitor"))
-    read = [mechanisms_of(block) for block in blocks if block and "mechanisms" in block]
-    return tuple(itertools.chain.from_iterable(read))
+    return tuple(
+        itertools.chain.from_iterable(mechanisms_of(block) for block in tested_blocks(statement))
+    )
 
 
 def _allowed_attacks(statement: Mapping[str, Any], rates: Sequence[float]) -> Allowed:
@@ -198,69 +188,6 @@ def state_formally(statement: Mapping[str, Any]) -> str:
 def is_weak(table: Sequence[Attack]) -> bool:
     """Returns True if an attack may be right about most units at 1% false positives."""
     return any(attack.false == 0.01 and attack.trained >= WEAK for attack in table)
-
-
-def is_telling(evaluation: Mapping[str, Any]) -> bool:
-    """Returns False for a result whose interval contains nearly all values."""
-    low, high = evaluation["interval"]
-    return bool(high - low <= WIDEST_INTERVAL)
-
-
-def state_measured(evaluation: Mapping[str, Any]) -> str:
-    """States the metric with its interval, such as "Accuracy 81.2% (95% CI 77.2 to 85.2%)"."""
-    low, high = evaluation["interval"]
-    metric, value = evaluation["metric"], evaluation["value"]
-    if not is_telling(evaluation):
-        return f"{METRICS[metric]} not measurable: its 95% CI is {low:.2f} to {high:.2f}"
-    percent = metric != "auc"
-    measured = f"{METRICS[metric]} {_with_interval(value, low, high, percent=percent)}"
-    if worst := evaluation.get("worst_class"):
-        measured += f"; {_state_worst(worst, value)}"
-    return measured
-
-
-def round_result(evaluation: Mapping[str, Any]) -> float:
-    """Rounds a result to digits that its interval supports: the last is at most a tenth of it."""
-    low, high = evaluation["interval"]
-    digits = 1 + math.ceil(-math.log10(max(high - low, 1e-4)))
-    return round(float(evaluation["value"]), digits)
-
-
-def _state_worst(worst: Mapping[str, Any], mean: float) -> str:
-    """States worst-class recall; names no class if the noise may have chosen it."""
-    low, high = worst["interval"]
-    if high >= mean:
-        return (
-            "too few test units to tell which class is worst (95% CI of worst-class recall: "
-            f"{100 * low:.1f} to {100 * high:.1f}%)"
-        )
-    recall = _with_interval(worst["recall"], low, high, percent=True)
-    return f"worst-class recall {recall}, class {worst['name']}"
-
-
-def _with_interval(value: float, low: float, high: float, *, percent: bool) -> str:
-    """Writes a value with its interval; a wide interval stands first."""
-    shown, least, most = (f"{100 * x:.1f}" if percent else f"{x:.3f}" for x in (value, low, high))
-    sign = "%" if percent else ""
-    if high - low > WIDE_INTERVAL:
-        return f"between {least} and {most}{sign} (95% CI; measured with noise: {shown}{sign})"
-    return f"{shown}{sign} (95% CI {least} to {most}{sign})"
-
-
-def state_spent(ledger: Mapping[str, Any]) -> str:
-    """States the cost of all releases from the dataset together."""
-    one, _ = UNITS[ledger["unit"]]
-    bound = "" if ledger["exact"] else "at most "
-    price = f"epsilon {format_price(ledger['epsilon'])} at delta {format_small(ledger['delta'])}"
-    if ledger["releases"] == 1:
-        return (
-            "This was the only release of this dataset when this bundle was made. It costs one "
-            f"{one} {bound}{price}."
-        )
-    return (
-        f"This dataset had {ledger['releases']} releases when this bundle was made, including "
-        f"this release. Together they cost one {one} {bound}{price}."
-    )
 
 
 def base_model(facts: BundleFacts) -> str | None:
@@ -341,7 +268,7 @@ def markdown_environment() -> Environment:
 def html_environment() -> Environment:
     """Makes the environment of the page, which escapes every value for HTML."""
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
+        loader=FileSystemLoader([TEMPLATES, PART_TEMPLATES]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

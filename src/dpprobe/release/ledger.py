@@ -87,12 +87,13 @@ from dpprobe.release.unit_hashes import (
     write_hashes,
 )
 from dpprobe.sites.site_folder import has_sent, lock_folder, site_folder
+from dpprobe.study.reserved_names import LEDGER_FILE
+from dpprobe.study.study_checks import same_units_fault
 
 logger = logging.getLogger("dpprobe")
 
 FORMAT = "dpprobe-ledger"
 FORMAT_VERSION = 1
-LEDGER_FILE = "ledger.jsonl"
 LOCK_FILE = "ledger.lock"
 
 # The worst choice of sides is searched for up to so many splits of two sides: 64 compositions.
@@ -534,21 +535,16 @@ class Ledger:
 
         A dataset of the study may be released later. Its releases then count with this one.
         """
-        other = booking.same_units_as
-        if other is None or (other in ledgers and other != self._dataset):
-            return
-        where = f"release {booking.release!r}: same_units_as: {other}: "
-        if other == self._dataset or other not in datasets:
-            raise PrivacyError(
-                f"{where}no other dataset of the study or with a ledger in {self._data_dir} has "
-                "this name, so nothing would be added up. Correct the name. Before the other "
-                f"dataset's first release, write `same_units_as: {self._dataset}` under it instead"
-            )
-        logger.warning(
-            "%sit has no ledger yet, so nothing is added up now, but its later releases will count "
-            "with this one. If you meant another dataset, stop and correct the name",
-            where,
-        )  # fmt: skip
+        other, where = booking.same_units_as, f"release {booking.release!r}: "
+        if fault := same_units_fault(self._dataset, other, {*datasets, *ledgers}, self._data_dir):
+            raise PrivacyError(f"{where}{fault}. Now nothing would be added up")
+        if other is not None and other not in ledgers:
+            logger.warning(
+                "%ssame_units_as: %s: it has no ledger yet, so nothing is added up now, but its "
+                "later releases will count with this one. If you meant another dataset, stop and "
+                "correct the name",
+                where, other,
+            )  # fmt: skip
 
     def _refuse_other_unit(self, added: Mapping[str, list[Entry]], booking: Booking) -> None:
         for name, entry in [(each, entry) for each in added for entry in added[each]]:

@@ -13,6 +13,7 @@ from typing import Any
 from dpprobe.artifacts import write_text
 from dpprobe.release import documents
 from dpprobe.release.bundle import CARD_FILE, BundleFacts
+from dpprobe.release.parts.evaluation.show import METRICS, is_telling, round_result
 
 CLASSES_SHOWN = 100
 TAGS = ("differential-privacy", "dpprobe", "frozen-features")
@@ -26,7 +27,6 @@ def write_card(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -
     template = documents.markdown_environment().get_template("card.md.j2")
     body = template.render(
         **documents.shared_values(facts, statement, table),
-        choice=statement["choice"],
         base_model=documents.base_model(facts),
         shown=CLASSES_SHOWN,
     )
@@ -38,7 +38,7 @@ def _front_matter(facts: BundleFacts, statement: Mapping[str, Any]) -> str:
 
     evaluation = statement["evaluation"]
     values: dict[str, Any] = _license_keys(facts.card.license)
-    if evaluation and documents.is_telling(evaluation):
+    if evaluation and is_telling(evaluation):
         metric = HUB_METRICS[evaluation["metric"]]
         low, high = evaluation["interval"]
         result = EvalResult(
@@ -47,9 +47,9 @@ def _front_matter(facts: BundleFacts, statement: Mapping[str, Any]) -> str:
             dataset_name=f"{facts.dataset} (private)",
             dataset_split="test",
             metric_type=metric,
-            metric_name=f"{documents.METRICS[evaluation['metric']]}, measured with noise "
+            metric_name=f"{METRICS[evaluation['metric']]}, measured with noise "
             f"(95% CI {low:.3f} to {high:.3f})",
-            metric_value=documents.round_result(evaluation),
+            metric_value=round_result(evaluation),
         )
         values |= {"metrics": [metric], "model_name": facts.name, "eval_results": [result]}
     data = ModelCardData(

@@ -15,6 +15,7 @@ from dpprobe.artifacts import write_text
 from dpprobe.exhibits.html_page import content_policy
 from dpprobe.release import documents
 from dpprobe.release.bundle import PAGE_FILE, BundleFacts
+from dpprobe.release.release_statement import tested_blocks
 
 # Lists and texts are cut to these, so that the page prints on two sheets.
 CLASSES_SHOWN, NAME_LENGTH, TEXT_LENGTH = 16, 40, 500
@@ -29,8 +30,6 @@ def write_page(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -
     style = (documents.TEMPLATES / "style.css").read_text(encoding="utf-8")
     values = documents.shared_values(facts, statement, table)
     values |= {name: documents.one_line(values[name]) for name in ("use", "limits")}
-    named = (statement.get(name) for name in ("evaluation", "calibration", "monitor"))
-    blocks = [block for block in named if block]
     page = documents.html_environment().get_template("page.html.j2").render(
         **values,
         style=Markup(style),
@@ -39,7 +38,7 @@ def write_page(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -
         diagram=_draw_reliability(statement.get("calibration", {}).get("reliability", ())),
         rows=[
             *({**item, "of": "training"} for item in statement["mechanisms"]),
-            *({**item, "of": "test"} for block in blocks for item in block.get("mechanisms", ())),
+            *({**item, "of": "test"} for b in tested_blocks(statement) for item in b["mechanisms"]),
         ],
         classes=[documents.one_line(name) for name in facts.class_names[:CLASSES_SHOWN]],
         classes_left=max(0, len(facts.class_names) - CLASSES_SHOWN),

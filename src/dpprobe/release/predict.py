@@ -45,14 +45,13 @@ from dpprobe.heads.registry import method_options
 from dpprobe.heads.scoring import compute_probabilities, one_head
 from dpprobe.progress import Progress
 from dpprobe.release.bundle import Bundle, BundleFacts, read_bundle
-from dpprobe.release.calibration import SetRule
 from dpprobe.release.image_sources import (
     find_images,
     is_vector_file,
     open_encoded,
     open_vectors,
 )
-from dpprobe.release.monitor import Report, Watch, read_groups
+from dpprobe.release.parts.monitor.compare_images import Report, Watch, read_groups
 from dpprobe.release.prediction_table import (
     Prediction,
     check_output,
@@ -63,6 +62,7 @@ from dpprobe.release.prediction_table import (
     open_predictions,
     value_columns,
 )
+from dpprobe.release.probabilities import SetRule
 
 # Images of a forward pass on a GPU, as in extraction.
 BATCH_SIZE = 256
@@ -129,7 +129,7 @@ class Predictor:
           allow_module: import and call the function that the bundle names, of family imported.
           precision: of the forward pass, instead of the release's.
           thresholds: the probability from which `name_classes` names a class, by class.
-          coverage, abstain_below: of a calibrated release; see `calibration.SetRule`.
+          coverage, abstain_below: of a calibrated release; see `probabilities.SetRule`.
 
         Raises:
           DataError: for a damaged bundle, other weights, or a backbone that computes other features
@@ -319,9 +319,9 @@ def predict(
         bundle of vectors, `.npy` files; see `image_sources.open_vectors`.
       output: a CSV or parquet file; None for CSV on standard output.
       thresholds: by class; see `prediction_table.label_of`.
-      coverage, abstain_below: of a calibrated release; see `calibration.SetRule`.
+      coverage, abstain_below: of a calibrated release; see `probabilities.SetRule`.
       threads: that decode and, on a CPU, compute; by default as many as torch has.
-      monitor: compare the images with the release's test images; see `monitor.Watch`.
+      monitor: compare the images with the release's test images; see `compare_images.Watch`.
       groups: a CSV file with columns id and group, for `monitor`.
 
     Raises ConfigError, before any work, for a release that has nothing to compare with.

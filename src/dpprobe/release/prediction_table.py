@@ -19,7 +19,7 @@ from dpprobe.artifacts import atomic_path
 from dpprobe.backbones.options import suggest_names
 from dpprobe.errors import ConfigError
 from dpprobe.release.bundle import Bundle, BundleFacts, bundle_digest
-from dpprobe.release.calibration import SetRule
+from dpprobe.release.probabilities import SetRule
 from dpprobe.versions import code_version
 
 SUFFIXES = (".csv", ".parquet")

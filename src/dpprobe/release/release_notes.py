@@ -19,18 +19,18 @@ from typing import Any
 from dpprobe.errors import DataError
 from dpprobe.release.bundle import SUMS_FILE, Bundle, BundleFacts, bundle_digest
 from dpprobe.release.documents import (
-    METRICS,
     UNITS,
     as_code,
     format_price,
     format_small,
     in_markdown,
-    state_measured,
-    state_spent,
     unit_of,
 )
 from dpprobe.release.ledger import Ledger
-from dpprobe.release.verification.predecessors import named_predecessor
+from dpprobe.release.parts.evaluation.show import METRICS, state_measured
+from dpprobe.release.parts.predecessor.show import named_predecessor
+from dpprobe.release.parts.spent.show import state_spent
+from dpprobe.release.release_statement import tested_blocks
 
 # Facts of a backbone that nobody has to act on.
 _UNUSED = {"name", "probe", "versions", "trained"}
@@ -120,8 +120,7 @@ def state_difference(now: Mapping[str, Any], before: Mapping[str, Any]) -> str:
 
 def _list_privacy(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[str]:
     def test_epsilon(statement: Mapping[str, Any]) -> str:
-        named = (statement["evaluation"], statement.get("calibration"), statement.get("monitor"))
-        prices = [block["epsilon"] for block in named if block and block["epsilon"] is not None]
+        prices = [block["epsilon"] for block in tested_blocks(statement)]
         return " and ".join(map(format_price, prices)) or "none"
 
     rows = {

@@ -9,6 +9,7 @@ from typing import Any
 from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.statement import Declared, make_statement
+from dpprobe.release_part_registry import ALWAYS_STATED, STATED_IF_ASKED
 
 FORMAT = "dpprobe-release-statement"
 FORMAT_VERSION = 2
@@ -23,18 +24,10 @@ def release_statement(
     study: str,
     public_data: Mapping[str, Any],
     file_hashes: Mapping[str, str],
-    evaluation: Mapping[str, Any] | None,
-    choice: Mapping[str, Any],
-    ledger: Mapping[str, Any],
-    evidence: Mapping[str, Any] | None = None,
+    blocks: Mapping[str, Mapping[str, Any] | None],
+    parts: Mapping[str, str] | None,
     subsample: Mapping[str, Any] | None = None,
     chosen_from: Mapping[str, Any] | None = None,
-    parts: Mapping[str, str] | None,
-    calibration: Mapping[str, Any] | None = None,
-    predecessor: Mapping[str, str] | None = None,
-    cohort: Mapping[str, Any] | None = None,
-    monitor: Mapping[str, Any] | None = None,
-    sites: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Writes the privacy statement of a release: JSON-compatible, and without private facts.
 
@@ -42,13 +35,10 @@ def release_statement(
       options: of the method; public files by any path.
       study: that declares files public.
       file_hashes: SHA-256 of each public file, by its path in the options.
-      ledger: the composition of all releases from the dataset, including this one.
+      blocks: of the release's parts, by their names; None for parts that it does not have.
+      parts: by `BundleFacts.hash_parts`; None before there is a bundle.
       subsample: the `fraction` and the `public_seed` that chose the training examples.
       chosen_from: the rule that chose the head, and its facts; None without one.
-      parts: by `BundleFacts.hash_parts`; None before there is a bundle.
-      predecessor: `name` and `sha256` of the release that this one replaces; None without one.
-      cohort: by `cohorts.Chain.describe`; None without a chain.
-      sites: by `site_part.describe_sites`; None for a release of one site.
     """
     named = {name: Path(path).name for name, path in options.public_files().items()}
     hashes = {Path(path).name: file_hashes[path] for path in options.public_files().values()}
@@ -76,17 +66,16 @@ def release_statement(
         **values,
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
-        "evaluation": evaluation and dict(evaluation),
-        "choice": dict(choice),
-        "ledger": dict(ledger),
-        "evidence": evidence and dict(evidence),
+        **{name: blocks.get(name) for name in ALWAYS_STATED},
         **({} if parts is None else {"parts": dict(parts)}),
-        **({} if calibration is None else {"calibration": dict(calibration)}),
-        **({} if predecessor is None else {"predecessor": dict(predecessor)}),
-        **({} if cohort is None else {"cohort": dict(cohort)}),
-        **({} if monitor is None else {"monitor": dict(monitor)}),
-        **({} if sites is None else {"sites": dict(sites)}),
+        **{name: blocks[name] for name in STATED_IF_ASKED if blocks.get(name) is not None},
     }
+
+
+def tested_blocks(statement: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Returns the blocks of all that was released of the private test units."""
+    blocks = (statement.get(name) for name in (*ALWAYS_STATED, *STATED_IF_ASKED))
+    return [block for block in blocks if isinstance(block, Mapping) and "mechanisms" in block]
 
 
 def published_options(options: MethodOptions) -> dict[str, Any]:

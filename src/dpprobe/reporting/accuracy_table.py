@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from dpprobe.artifacts import write_text
 from dpprobe.counted_nouns import count_noun
-from dpprobe.exhibits import tables
 from dpprobe.exhibits.tables import (
     BLANK,
     PLUS_MINUS,
-    Column,
     Table,
     TableCell,
     interval_text,
     make_row,
+    make_table,
 )
 from dpprobe.privacy.limits import ABOVE_NOTE
 from dpprobe.privacy.risk import RiskEpsilon, explain_risks, row_words
@@ -51,15 +50,14 @@ LEFT_OUT = (
 )
 
 
-def write_accuracy_table(summaries: Sequence[Path], *, csv: Path, markdown: Path) -> None:
-    """Writes test results in percent as two files.
+def make_accuracy_table(summaries: Sequence[Path]) -> Table:
+    """Makes the table of test results in percent, for people and for programs.
 
     Raises:
       DataError: if a file is not a summary.
     """
     grid = read_grid(summaries)
-    write_text(csv, tables.comma_separated(numbers_table(grid)))
-    write_text(markdown, tables.write_markdown(accuracy_table(grid)))
+    return replace(accuracy_table(grid), numbers=numbers_table(grid))
 
 
 def accuracy_table(grid: Grid) -> Table:
@@ -70,7 +68,7 @@ def accuracy_table(grid: Grid) -> Table:
     bold.
     """
     named = _names_metrics(grid)
-    titles = ["dataset", "metric"] if named else ["dataset"]
+    titles = ["<dataset", "<metric"] if named else ["<dataset"]
     rows = []
     for row in grid.rows:
         metric = [grid.measures[row[0]].title] if named else []
@@ -112,14 +110,12 @@ def accuracy_table(grid: Grid) -> Table:
         note += f" {LEFT_OUT}."
     if grid.unpriced:
         note += f" {UNPRICED}."
-    return Table(
-        name=NAME,
-        columns=(
-            *(Column(title=title, align="left") for title in titles),
-            *(Column(title=title) for title in ("epsilon", *map(" + ".join, grid.columns))),
-        ),
-        rows=rows,
-        notes=[
+    return make_table(
+        NAME,
+        "",
+        [*titles, "epsilon", *map(" + ".join, grid.columns)],
+        rows,
+        [
             note,
             *(
                 f"{dataset}: {' '.join(lines)}"
@@ -178,7 +174,7 @@ def numbers_table(grid: Grid) -> Table:
         head = [row[0], f"{row[1]:g}", *risk, delta_text, *above, *metric]
         head.append(_first_known(entry.constant_accuracy for entry in entries))
         rows.append(make_row(*head, *numbers))
-    return Table(name=NAME, columns=tuple(Column(title=title) for title in titles), rows=rows)
+    return make_table(NAME, "", titles, rows)
 
 
 def _first_known(values: Iterable[float | None]) -> str:

@@ -10,14 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from dpprobe.exhibits.exhibit import (
-    SUMMARY,
-    Exhibit,
-    Files,
-    Place,
-    many,
-    waits,
-)
+from dpprobe.exhibits.exhibit import SUMMARY, Exhibit, Files, Place, many, waits
 from dpprobe.exhibits.published import published_datasets, published_digest
 from dpprobe.reporting.paper_tables.registry import list_paper_tables
 from dpprobe.results.cell_record import CEILING_HEAD, METRICS_FILE
@@ -212,7 +205,7 @@ ACCURACY_TABLE = Exhibit(
     kind="table",
     files={"": "tables/accuracy"},
     needs={"summaries": many(lambda files, _place: files.list_summaries())},
-    make="dpprobe.reporting.accuracy_table:write_accuracy_table",
+    make="dpprobe.reporting.accuracy_table:make_accuracy_table",
     words="table of accuracies",
     category="Tables",
     caption="table.rst",

@@ -9,25 +9,18 @@ from dpprobe.reporting import declarations
 _DECLARED: dict[str, Exhibit] = {
     exhibit.name: exhibit for analysis in load_analyses() for exhibit in analysis.exhibits
 }
-# Exhibits of analyses with places of their own.
-_PLACED = {
-    "first figures": ("plot_tsne_grid",),
-    "figures": ("plot_law", "plot_fairness", "plot_imbalance", "plot_tsne"),
-    "tables": ("write_fairness_table", "write_law_tables", "write_imbalance_tables"),
-}
+# Exhibits of analyses with places of their own: a figure before all others, and the first tables.
+_TABLES = ("write_fairness_table", "write_law_tables", "write_imbalance_tables")
+_LAST_FIGURES = ("plot_law", "plot_fairness", "plot_imbalance", "plot_tsne")
+_PLACED = ("plot_tsne_grid", *_LAST_FIGURES, *_TABLES)
 
 
-def _list_placed(place: str) -> list[Exhibit]:
-    return [_DECLARED[name] for name in _PLACED[place] if name in _DECLARED]
-
-
-def _list_others() -> list[Exhibit]:
-    placed = {name for names in _PLACED.values() for name in names}
-    return [exhibit for name, exhibit in _DECLARED.items() if name not in placed]
+def _pick(*names: str) -> list[Exhibit]:
+    return [_DECLARED[name] for name in names if name in _DECLARED]
 
 
 EXHIBITS: tuple[Exhibit, ...] = (
-    *_list_placed("first figures"),
+    *_pick("plot_tsne_grid"),
     declarations.DATASETS,
     declarations.SHIFT,
     declarations.ACCURACY,
@@ -35,10 +28,10 @@ EXHIBITS: tuple[Exhibit, ...] = (
     declarations.OPTION,
     declarations.COMPARISON,
     declarations.LOSS_BY_BACKBONE,
-    *_list_others(),
-    *_list_placed("figures"),
+    *(exhibit for name, exhibit in _DECLARED.items() if name not in _PLACED),
+    *_pick(*_LAST_FIGURES),
     declarations.DATASET_TABLE,
-    *_list_placed("tables"),
+    *_pick(*_TABLES),
     declarations.ACCURACY_TABLE,
     declarations.PAPERS,
 )

@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from dpprobe.privacy.risk import budget_token, budget_words
 from dpprobe.results.cell_record import Measure
+from dpprobe.results.cell_results import CellResult
 from dpprobe.results.paired_difference import Comparison, compare_entries
 from dpprobe.results.summary import Choice, Entry, Grid
 
@@ -55,19 +56,8 @@ class Best:
         return None if self.ceiling is None else compare_entries(self.entry, self.ceiling)
 
 
-class _Result(Protocol):
-    @property
-    def mean(self) -> float: ...
-
-
-class _MaybeCeiling(_Result, Protocol):
-    @property
-    def ceiling(self) -> bool: ...
-
-
 _Key = TypeVar("_Key", bound=Hashable)
-_AnyResult = TypeVar("_AnyResult", bound=_Result)
-_AnyMaybeCeiling = TypeVar("_AnyMaybeCeiling", bound=_MaybeCeiling)
+_AnyResult = TypeVar("_AnyResult", Entry, CellResult)
 
 
 def best_result(results: Iterable[_AnyResult]) -> _AnyResult | None:
@@ -87,7 +77,7 @@ def best_of_each(
     return best
 
 
-def best_ceiling(results: Iterable[_AnyMaybeCeiling]) -> _AnyMaybeCeiling | None:
+def best_ceiling(results: Iterable[_AnyResult]) -> _AnyResult | None:
     """Returns the best non-private ceiling among the results of one dataset and backbone."""
     return best_result(result for result in results if result.ceiling)
 

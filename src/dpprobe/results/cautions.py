@@ -23,7 +23,8 @@ def never_predicted(entry: Entry) -> str:
     sometimes = {name: seeds for name, seeds in entry.never.items() if seeds < entry.seeds}
     parts = []
     if always:
-        parts.append(f"{_join_names(always)} in {_say_seeds(entry.seeds)}")
+        seeds = f"all {entry.seeds} seeds" if entry.seeds > 1 else "its one seed"
+        parts.append(f"{_join_names(always)} in {seeds}")
     if sometimes:
         most = max(sometimes.values())
         bound = "" if most == min(sometimes.values()) else "up to "
@@ -54,7 +55,8 @@ def never_predicted_lines(
             f"{what} by {column[1]} on {column[0]} (ε = {', '.join(epsilons)})"
             for what, epsilons in told.items()
         ]
-    return _limit_lines(lines)
+    rest = len(lines) - SENTENCES
+    return [*lines[:SENTENCES], *([f"{rest} more of this kind"] if rest > 0 else [])]
 
 
 def never_remedy(*, balanced: bool) -> str:
@@ -87,20 +89,11 @@ def weak_baseline_lines(grid: Grid, dataset: str) -> list[str]:
     return lines
 
 
-def _limit_lines(lines: Sequence[str]) -> list[str]:
-    rest = len(lines) - SENTENCES
-    return [*lines[:SENTENCES], *([f"{rest} more of this kind"] if rest > 0 else [])]
-
-
 def _join_names(names: Sequence[str]) -> str:
     shown = ", ".join(names[:CLASSES_NAMED])
     return (
         shown if len(names) <= CLASSES_NAMED else f"{shown} and {len(names) - CLASSES_NAMED} more"
     )
-
-
-def _say_seeds(seeds: int) -> str:
-    return f"all {seeds} seeds" if seeds > 1 else "its one seed"
 
 
 def list_cautions(

@@ -11,7 +11,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError
 
 from dpprobe import resources
 from dpprobe.errors import ConfigError
@@ -92,22 +92,6 @@ class DatasetEntry(Options):
         (), description="Options that a person must write because the catalog cannot know them."
     )
     options: dict[str, Any] = Field(description="The source, with its options.")
-
-    @model_validator(mode="after")
-    def _check_parts(self) -> DatasetEntry:
-        if "source" not in self.options:
-            raise ValueError("options: no source; name one")
-        if (self.access != "open" or self.required) and self.steps is None:
-            raise ValueError("steps: missing; describe the steps for a person")
-        if self.access == "credentialed" and not self.required:
-            raise ValueError("required: empty; name the option with the location of the files")
-        if self.class_names is not None:
-            if len(self.class_names) != self.sizes.classes:
-                raise ValueError(f"class_names: {len(self.class_names)}, but {self.sizes.classes}")
-            unknown = set(self.prompt_names) - set(self.class_names)
-            if unknown:
-                raise ValueError(f"prompt_names: {', '.join(sorted(unknown))}: no such class")
-        return self
 
     def common_options(self, *, resized: bool) -> dict[str, Any]:
         """Returns the options that are independent of the source of the images."""

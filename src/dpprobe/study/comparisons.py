@@ -35,10 +35,7 @@ def describe_backbones(study: Study) -> dict[str, dict[str, Any]]:
 def study_comparisons(study: Study) -> list[str]:
     if not has_guarantee(study):
         return []
-    made = {
-        "datasets": len(compared_datasets(study)) > 1,
-        "deltas": bool(delta_groups(study)),
-    }
+    made = {"datasets": len(compared_datasets(study)) > 1, "deltas": bool(delta_groups(study))}
     return [name for name in STUDY_COMPARISONS if made[name]]
 
 

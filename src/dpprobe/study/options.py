@@ -314,22 +314,6 @@ class ReleaseOptions(Options):
         None, min_length=1, description="An Ed25519 private key in PEM, which signs the bundle."
     )
 
-    def calibration_fault(self, *, multi_label: bool) -> str | None:
-        """Explains why `calibrate` is impossible as written, with the remedy; else None."""
-        if self.calibrate is None:
-            return None
-        of_auc = self.evaluate is not None and self.evaluate.metric == "auc"
-        if multi_label:
-            return "calibrate: needs one label per row, but these have several; remove it"
-        if of_auc and self.calibrate.epsilon is not None:
-            return (
-                "calibrate.epsilon: `evaluate` pays for the counts of the AUC, which calibrate "
-                "uses too; write `calibrate: {}`"
-            )
-        if not of_auc and self.calibrate.epsilon is None:
-            return "calibrate: has no epsilon; write `calibrate: {epsilon: 1}`"
-        return None
-
     @property
     def token(self) -> str:
         """The release's budget as it is written in paths."""

@@ -18,3 +18,6 @@ WRITTEN = frozenset(
 )  # fmt: skip
 # No names for folders of other studies: they would lie among the default study's files.
 TAKEN = WRITTEN | {RELEASES, DOWNLOADS}
+
+# The ledger of a dataset, beside its split tables.
+LEDGER_FILE = "ledger.jsonl"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from dpprobe.analysis_registry import load_analyses
 from dpprobe.data import prompts
@@ -19,14 +20,15 @@ from dpprobe.options import resolve_path
 from dpprobe.privacy.accountants import worth_to_group
 from dpprobe.privacy.limits import INFINITE, delta_fault, delta_warning
 from dpprobe.privacy.risk import budget_words, nominal_epsilon, read_budget
+from dpprobe.release_part_registry import load_parts
 from dpprobe.study.class_split_checks import class_split_faults
 from dpprobe.study.folders import folder_faults
 from dpprobe.study.network_methods import network_faults
+from dpprobe.study.options import ReleaseOptions
 from dpprobe.study.public_file_checks import PublicFiles
 from dpprobe.study.release_data import release_delta_fault, split_fault
+from dpprobe.study.reserved_names import LEDGER_FILE
 from dpprobe.study.study import Study
-
-FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # test fractions that an error proposes
 
 
 def check_study(study: Study, *, check_classes: bool = True) -> list[str]:
@@ -153,6 +155,23 @@ def _check_release(study: Study, name: str) -> list[str]:
     return [f"config: {fault}" for fault in faults]
 
 
+class WantedRelease(NamedTuple):
+    """A release as a study describes it.
+
+    Attributes:
+      classes: of the dataset; None if unknown or not asked for.
+    """
+
+    study: Study
+    release: ReleaseOptions
+    multi_label: bool
+    classes: int | None
+
+    @property
+    def method(self) -> MethodOptions:
+        return self.study.methods[self.release.method]
+
+
 def release_faults(study: Study, name: str, *, multi_label: bool, classes: int | None) -> list[str]:
     """Lists the options that keep a release from being offered to other sites or booked.
 
@@ -189,89 +208,31 @@ def release_faults(study: Study, name: str, *, multi_label: bool, classes: int |
         and dataset.same_units_as != other
         and study.datasets[other].same_units_as != release.dataset
     ]
-    other = dataset.same_units_as
-    # the ledger of a dataset of another study, `release.ledger.LEDGER_FILE`
-    known = (
-        other in study.datasets or (Path(study.data_dir) / str(other) / "ledger.jsonl").is_file()
-    )
-    if other is not None and (other == release.dataset or not known):
-        faults.append(
-            f"dataset {release.dataset}: same_units_as: {other}: write the name of another "
-            f"dataset of the study, or with releases in {study.data_dir}. Before the other "
-            f"dataset's first release, write `same_units_as: {release.dataset}` under it instead"
-        )
-    if release.evaluate:
-        try:
-            headline_metric(release.evaluate.metric, num_classes=classes, multi_label=multi_label)
-        except ConfigError as error:
-            faults.append(f"evaluate: {error}")
-        # The dataset's metric may come from the labels, as by `init`, so a release never uses it.
-        if release.evaluate.metric is None and dataset.metric not in (None, "accuracy"):
-            faults.append(
-                f"evaluate: tables show {dataset.metric} of {release.dataset}, but the "
-                "release would measure accuracy; write the `metric` in `evaluate`, where it "
-                "is published"
-            )
-    if fault := release.calibration_fault(multi_label=multi_label):
-        faults.append(fault)
-    if release.sign_key and not resolve_path(release.sign_key).is_file():
-        faults.append(
-            f"sign_key: no file {release.sign_key}; correct the path or put the key there"
-        )
-    before = release.predecessor
-    # the file of hashes of a bundle, `release.bundle.SUMS_FILE`
-    if (
-        before
-        and before not in study.releases
-        and not (resolve_path(before) / "SHA256SUMS").is_file()
-    ):
-        faults.append(
-            f"predecessor: {before} is neither another release of this study nor the folder of a "
-            "bundle; correct the name or the path"
-        )
-    faults += [*_cohort_faults(study, name), *_site_faults(study, name)]
+    data = Path(study.data_dir)
+    known = {*study.datasets, *(path.parent.name for path in data.glob(f"*/{LEDGER_FILE}"))}
+    if fault := same_units_fault(release.dataset, dataset.same_units_as, known, data):
+        faults.append(f"dataset {release.dataset}: {fault}")
+    wanted = WantedRelease(study, release, multi_label, classes)
+    faults += [fault for part in load_parts() for fault in part.faults(wanted)]
     return [f"releases.{name}: {fault}" for fault in faults]
 
 
-def _cohort_faults(study: Study, name: str) -> Iterator[str]:
-    """Yields what keeps a release from its chain of cohorts, as far as this study tells."""
-    release = study.releases[name]
-    if release.cohort is None:
-        if release.horizon is not None:
-            yield f"horizon {release.horizon}: needs `cohort`, a name for the units of the dataset"
-        return
-    method = study.methods[release.method]
-    if not is_undecided(method) and (fault := method.cohort_fault):
-        yield f"cohort: method {release.method}: {fault}"
-    before, seen = release.predecessor, {release.dataset}
-    while before in study.releases:
-        earlier = study.releases[before]
-        if earlier.cohort is None or earlier.horizon != release.horizon:
-            yield (
-                f"cohort: its predecessor {before} has cohort {earlier.cohort}, horizon "
-                f"{earlier.horizon}; both need a cohort and the same horizon"
-            )
-            return
-        if earlier.dataset in seen:
-            yield (
-                f"cohort: dataset {earlier.dataset} is in its chain twice; each cohort is a "
-                "dataset of new units"
-            )
-            return
-        seen.add(earlier.dataset)
-        before = earlier.predecessor
+def same_units_fault(
+    dataset: str, other: str | None, known: Collection[str], data_dir: Path
+) -> str | None:
+    """Explains why a dataset cannot have units of another one, if so.
 
-
-def _site_faults(study: Study, name: str) -> Iterator[str]:
-    """Yields what keeps a release from being one of several sites."""
-    release = study.releases[name]
-    if release.sites is None:
-        return
-    if release.cohort is not None:
-        yield "sites: not possible with `cohort`; remove one of the two"
-    method = study.methods[release.method]
-    if not is_undecided(method) and (fault := method.sites_fault()):
-        yield f"sites: method {release.method}: {fault}"
+    Args:
+      other: the dataset's `same_units_as`.
+      known: the datasets of the study, and those with a ledger in `data_dir`.
+    """
+    if other is None or (other != dataset and other in known):
+        return None
+    return (
+        f"same_units_as: {other}: write the name of another dataset of the study, or with releases "
+        f"in {data_dir}. Before the other dataset's first release, write `same_units_as: "
+        f"{dataset}` under it instead"
+    )
 
 
 def _warn_of_unmeasured(study: Study, name: str) -> list[str]:
@@ -402,40 +363,21 @@ def _warn_of_patients(study: Study, dataset: str) -> list[str]:
     ]
 
 
-def _explain_empty(study: Study, name: str, rows: tuple[int, int]) -> list[str]:
-    """Lists splits without rows, with the remedy."""
-    dataset = study.all_datasets()[name]
-    key = "datasets" if name in study.datasets else "public_datasets"
-    fraction = None if dataset.has_test() else getattr(dataset, "test_fraction", None)
-    faults = []
-    for split, count in zip(("train", "test"), rows, strict=True):
-        if count:
-            continue
-        remedy = f"complete the source, or correct the options that select the {split} rows"
-        if fraction is not None:
-            remedy = _propose_fraction(dataset, study.features.shards, split=split)
-            remedy = f"test_fraction {fraction:g} leaves it no rows; {remedy}"
-        faults.append(f"config: {key}.{name}: its {split} split is empty: {remedy}")
-    return faults
-
-
-def _propose_fraction(dataset: DatasetOptions, shards: int, *, split: str) -> str:
-    """Names a fraction near the written fraction that gives both splits enough rows."""
-    for fraction in FRACTIONS if split == "test" else FRACTIONS[::-1]:
-        rows = dataset.model_copy(update={"test_fraction": fraction}).used_rows()
-        if rows and min(rows) >= shards:
-            return f"write {fraction:g}, which makes {rows[0]:,} train and {rows[1]:,} test rows"
-    return "add rows"
-
-
 def _check_shards(study: Study, name: str, rows: tuple[int, int] | None) -> list[str]:
+    """Lists splits without rows, or else with fewer rows than shards."""
     shards = study.features.shards
-    if rows and min(rows) == 0:
-        return _explain_empty(study, name, rows)
-    return [
+    counts = dict(zip(("train", "test"), rows or (shards, shards), strict=True))
+    key = "datasets" if name in study.datasets else "public_datasets"
+    empty = [
+        f"config: {key}.{name}: its {split} split is empty; complete the source, or correct the "
+        f"options that select the {split} rows, such as test_fraction"
+        for split, count in counts.items()
+        if not count
+    ]
+    return empty or [
         f"config: features.shards: {shards} is above the {count} {split} rows of {name}; write at "
         f"most {count}"
-        for split, count in zip(("train", "test"), rows or (shards, shards), strict=True)
+        for split, count in counts.items()
         if shards > count
     ]
 

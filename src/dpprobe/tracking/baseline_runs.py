@@ -12,8 +12,7 @@ from typing import Any
 
 from mlflow.entities import DatasetInput
 
-from dpprobe.analyses.few_shot.few_shot_record import read_few_shot
-from dpprobe.analyses.zero_shot.zero_shot_record import read_zero_shot
+from dpprobe.analyses.baseline_record import read_few_shot, read_zero_shot
 from dpprobe.artifacts import hash_value, sha256_file
 from dpprobe.tracking.runs import (
     OUTSIDE,

@@ -11,7 +11,6 @@ from pathlib import Path
 from dpprobe.analyses.audit.audit_record import AuditRecord
 from dpprobe.analyses.fairness.fairness_record import FairnessRecord
 from dpprobe.data.table import read_info
-from dpprobe.errors import TrackingError
 from dpprobe.results.cell_record import ACCURACY, read_cell, read_measures
 from dpprobe.results.summary import read_grid
 from dpprobe.tracking.baseline_runs import dataset_run, list_baseline_runs
@@ -82,7 +81,7 @@ def update_dataset(
       comparisons: further figures, stored only with the run of the whole dataset.
     """
     info = read_info(dataset_info)
-    cell_files = _read_cells(metrics_files, dataset)
+    cell_files = [(path, read_cell(path)) for path in sorted(metrics_files)]
     shared_tags = {"study": study, "dataset_fingerprint": info.fingerprint}
     if info.untested_classes:
         shared_tags["untested_classes"] = f"{len(info.untested_classes)} of {info.num_classes}"
@@ -177,14 +176,3 @@ def ingest_study(
             # without its receipt, the dataset is tracked again if the study names it again
             (receipt.parent / f"{name}.json").unlink(missing_ok=True)
     leave_receipt(receipt, writer, uri=uri, dataset=STUDY_FOLDER, pages=pages)
-
-
-def _read_cells(metrics_files: Sequence[Path], dataset: str) -> list[CellFile]:
-    cell_files = [(path, read_cell(path)) for path in sorted(metrics_files)]
-    for path, record in cell_files:
-        other = record.cell.dataset
-        if other != dataset:
-            raise TrackingError(
-                f"{path}: this cell belongs to {other}, not to {dataset}; correct the list"
-            )
-    return cell_files

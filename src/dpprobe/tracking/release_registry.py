@@ -34,9 +34,9 @@ from dpprobe.release.bundle import (
     bundle_digest,
     read_bundle,
 )
-from dpprobe.release.documents import is_telling
+from dpprobe.release.parts.evaluation.show import is_telling
+from dpprobe.release.parts.predecessor.show import named_predecessor
 from dpprobe.release.prediction_table import value_columns
-from dpprobe.release.verification.predecessors import named_predecessor
 from dpprobe.results.summary import rounded_up
 from dpprobe.tracking import served_release
 from dpprobe.tracking.release_aliases import (
@@ -46,13 +46,7 @@ from dpprobe.tracking.release_aliases import (
     RELEASES_FOLDER,
     ReleaseModel,
 )
-from dpprobe.tracking.runs import (
-    MetricValue,
-    RunContents,
-    allows_metrics,
-    option_params,
-    run_name,
-)
+from dpprobe.tracking.runs import MetricValue, RunContents, allows_metrics, option_params, run_name
 from dpprobe.tracking.store import search_all
 from dpprobe.tracking.views import releases_experiment
 from dpprobe.tracking.writer import fit_to_tag, leave_receipt, open_writer
@@ -86,9 +80,7 @@ def register_release(
     ) as writer:  # fmt: skip
         older = f"{_result_key(study, name)}/"
         page = writer.write(
-            releases_experiment(writer.location),
-            [run],
-            outdates=lambda key: key.startswith(older),
+            releases_experiment(writer.location), [run], outdates=lambda key: key.startswith(older)
         )
         model = _find_model(writer.client, study, content)
         version = _register_bundle(writer.client, model, content, writer.runs[run.key], digest)

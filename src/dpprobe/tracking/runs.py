@@ -262,10 +262,7 @@ def summary_run(
 
 
 def study_run(
-    study: str,
-    grid: Grid,
-    dataset_infos: Mapping[str, Path],
-    artifacts: Sequence[tuple[Path, str]],
+    study: str, grid: Grid, dataset_infos: Mapping[str, Path], artifacts: Sequence[tuple[Path, str]]
 ) -> RunContents:
     """Describes the run of a study: the best private result of each dataset and epsilon.
 

@@ -18,8 +18,8 @@ import numpy as np
 from dpprobe.data.table import EncodedImage, decode_image
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.release.bundle import Bundle, read_bundle
-from dpprobe.release.calibration import SetRule
 from dpprobe.release.prediction_table import label_of, name_set, value_columns
+from dpprobe.release.probabilities import SetRule
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -63,7 +63,7 @@ def search_job(job: Job, files: NetworkFiles, *, output: Path, limits: Limits) -
         raise ConfigError(
             f"{task.name.method}: this method has no search; add `search` to its options"
         )
-    identity = _search_identity(task, device)
+    identity = _search_identity(task)
     wanted = hash_value({**identity, "options": options.identity_options()})
     if _is_current(output, wanted):
         logger.info(
@@ -126,10 +126,10 @@ def _unit_names(store: FeatureStore) -> list[str]:
     return list(store.ids if store.units is None else store.units)
 
 
-def _search_identity(task: CellTask, device: str) -> dict[str, Any]:
+def _search_identity(task: CellTask) -> dict[str, Any]:
     """Returns all that determines a trial's score except its options."""
     rest = {name: value for name, value in task.identity.items() if name != "options"}
-    return {**rest, "search": VERSIONS["search"], "device": device, "metric": task.headline}
+    return {**rest, "search": VERSIONS["search"], "metric": task.headline}
 
 
 def _is_current(path: Path, wanted: str) -> bool:

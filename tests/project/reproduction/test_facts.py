@@ -56,21 +56,12 @@ def test_rows_and_columns_that_are_not_published_are_refused(
     ("change", "message"),
     [
         ({"weights": "gone"}, "no weights 'gone'"),
-        ({"costs": [{"rate": "gone", "passes": 1}]}, "no rate 'gone'"),
         ({"study": None}, "without a study say why nothing runs it"),
     ],
 )
 def test_entries_name_what_is_there(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         known(change)
-
-
-@pytest.mark.parametrize("place", [{}, {"measured": "a", "published": True}])
-def test_a_rate_has_one_place(place: dict[str, Any]) -> None:
-    if "published" in place:
-        place = place | {"published": {"paper": "a_2020", "table": "1", "row": "r", "column": "a"}}
-    with pytest.raises(ConfigError, match="no rate is without its place"):
-        known(rates={"mine": {"what": "w", "unit": "CPU core", **place}})
 
 
 def test_private_weights_match_no_backbone() -> None:

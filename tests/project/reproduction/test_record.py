@@ -86,55 +86,7 @@ def test_a_folder_without_cells_is_refused(tmp_path: Path) -> None:
         record.record_study(study(), tmp_path, file=None)
 
 
-def shards(root: Path, *, rows: int, count: int, seconds: tuple[float, ...]) -> None:
-    """Writes a manifest of so many shards, and benchmarks of as many as there are seconds."""
-    part = Path("digits", "pixels", "train")
-    write_json(root / "features" / part / "manifest.json", {"rows": rows, "shards": [{}] * count})
-    for number, value in enumerate(seconds):
-        path = root / "benchmarks" / "extract_features" / part / f"shard-{number}.tsv"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"s\tcpu_time\n9.0\t{value}\n", encoding="utf-8")
-
-
-def test_a_rate_is_the_images_by_the_processor_time_of_all_shards(tmp_path: Path) -> None:
-    paper_cell(tmp_path)
-    shards(tmp_path, rows=600, count=2, seconds=(10.0, 20.0))
-    rates = record.record_study(study(), tmp_path, file=None).rates
-    assert rates == {"mine/pixels": record.MeasuredRate(images=600, core_seconds=30.0)}
-    assert rates["mine/pixels"].images_a_second == 20.0
-
-
-def test_a_rate_of_some_shards_is_none(tmp_path: Path) -> None:
-    paper_cell(tmp_path)
-    shards(tmp_path, rows=600, count=2, seconds=(10.0,))
-    assert record.record_study(study(), tmp_path, file=None).rates == {}
-
-
-def test_processor_time_is_no_rate_of_a_gpu(tmp_path: Path) -> None:
-    paper_cell(tmp_path)
-    shards(tmp_path, rows=600, count=1, seconds=(10.0,))
-    assert record.record_study(study(device="cuda"), tmp_path, file=None).rates == {}
-
-
-def test_a_damaged_benchmark_is_named(tmp_path: Path) -> None:
-    paper_cell(tmp_path)
-    shards(tmp_path, rows=600, count=1, seconds=(1.0,))
-    (path,) = tmp_path.glob("benchmarks/*/*/*/*/*.tsv")
-    path.write_text("s\n1\n", encoding="utf-8")
-    with pytest.raises(DataError, match=r"shard-0\.tsv: not a benchmark"):
-        record.record_study(study(), tmp_path, file=None)
-
-
-def test_rates_of_the_benchmark_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "rates.json"
-    write_json(path, {"vit": {"images": 8, "core_seconds": 4.0}})
-    assert record.read_rates(path)["bench/vit"].images_a_second == 2.0
-    write_json(path, {"vit": 2.0})
-    with pytest.raises(DataError, match="unreadable"):
-        record.read_rates(path)
-
-
-@pytest.mark.parametrize("damage", [{"studies": {"mine": {}}}, {"rates": 3}])
+@pytest.mark.parametrize("damage", [{"studies": {"mine": {}}}, {"studies": 3}])
 def test_a_damaged_record_is_named(tmp_path: Path, damage: dict[str, Any]) -> None:
     path = tmp_path / "record.json"
     record.Record().write(path)
@@ -149,7 +101,7 @@ def test_without_a_file_nothing_was_run(tmp_path: Path) -> None:
 
 def test_the_projects_record_has_no_place_of_a_machine() -> None:
     text = record.FILE.read_text(encoding="utf-8")
-    assert "seconds" not in text.replace("core_seconds", "")
+    assert "seconds" not in text
     assert '"/' not in text
 
 

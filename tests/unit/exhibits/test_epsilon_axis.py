@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.support.figures import (
-    curve_axes,
-    write_summary,
-)
+from tests.support.figures import curve_axes, write_summary
 
 
 def test_many_cells_at_infinity_have_more_room(tmp_path: Path) -> None:

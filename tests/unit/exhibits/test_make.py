@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import pytest
+from matplotlib.figure import Figure
 
 from dpprobe.exhibits import make
 from dpprobe.exhibits.exhibit import Exhibit, many, one, waits
 from dpprobe.exhibits.make import find_function, make_exhibit
+from dpprobe.exhibits.style import SETTINGS
+from dpprobe.exhibits.tables import Column, Table, make_row
 
 EXHIBIT = Exhibit(
     name="write_small",
@@ -66,6 +71,50 @@ def test_a_job_s_files_become_arguments(monkeypatch: pytest.MonkeyPatch) -> None
         "dataset": "d",
         "results": Path("r"),
     }
+
+
+@pytest.mark.parametrize("several", [True, False])
+def test_returned_tables_are_written_for_people_and_for_programs(
+    several: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = Table(name="b", columns=(Column(title="x"),), rows=[make_row("1")])
+    table = Table(name="a", columns=(Column(title="x"),), rows=[make_row("2")], numbers=numbers)
+    monkeypatch.setattr(make, "find_function", lambda _: lambda: [table] * 2 if several else table)
+    stems = ("tables/{dataset}/a", "tables/{dataset}/b")
+    exhibit = replace(EXHIBIT, files={"": stems if several else stems[0]}, needs={})
+    make_exhibit(
+        exhibit,
+        inputs={},
+        outputs={"csv": [str(tmp_path / "tables/d/a.csv")], "markdown": []},
+        params={},
+        wildcards={"dataset": "d"},
+        read_study=lambda: pytest.fail("nobody asked for the study"),
+    )
+    written = sorted(path.name for path in (tmp_path / "tables/d").iterdir())
+    assert written == ["a.csv", "a.md", *(["b.csv", "b.md"] if several else [])]
+    assert (tmp_path / "tables/d/a.csv").read_text() == "x\n1\n"
+    assert "| 2 |" in (tmp_path / "tables/d/a.md").read_text()
+
+
+def test_returned_figures_are_drawn_and_saved_in_the_common_style(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = []
+
+    def draw() -> Figure:
+        sizes.append(mpl.rcParams["font.size"])
+        return Figure()
+
+    monkeypatch.setattr(make, "find_function", lambda _: draw)
+    outputs = {kind: [str(tmp_path / f"figures/x.{kind}")] for kind in ("svg", "png")}
+    with mpl.rc_context({"font.size": 30.0}):
+        make_exhibit(
+            replace(EXHIBIT, kind="figure", files={"": "figures/x"}, needs={}),
+            inputs={}, outputs=outputs, params={}, wildcards={},
+            read_study=lambda: pytest.fail("nobody asked for the study"),
+        )  # fmt: skip
+    assert sizes == [SETTINGS["font.size"]]
+    assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == ["x.png", "x.svg"]
 
 
 def test_the_function_is_found_by_its_name() -> None:

@@ -47,30 +47,24 @@ def _bold_table() -> tables.Table:
     )  # fmt: skip
 
 
-def test_markdown_without_a_title_begins_with_the_table() -> None:
-    assert tables.write_markdown(_bold_table()) == (
-        "| a_b | c\\|d |\n| --- | ---: |\n| &lt;x>\\|y | 50.0 ± 25.0 |\n| z | **1** |\n\n"
-        "Run `a & b`.\n"
-    )
-
-
 def test_a_cell_of_several_lines_and_a_comparison_stay_in_the_markdown_s_row() -> None:
     columns = (tables.Column(title="group"),)
     table = tables.Table(name="n", columns=columns, rows=[tables.make_row("a\nb < 40 <40")])
     assert tables.write_markdown(table).splitlines()[2:] == ["| a b < 40 <40 |"]
 
 
-def test_html_escapes_text_and_marks_code_and_bold() -> None:
+def test_text_is_escaped_and_code_and_bold_are_marked() -> None:
+    assert tables.write_markdown(_bold_table()) == (
+        "| a_b | c\\|d |\n| --- | ---: |\n| &lt;x>\\|y | 50.0 ± 25.0 |\n| z | **1** |\n\n"
+        "Run `a & b`.\n"
+    )
+    assert r"z & \textbf{1} \\" in tables.write_latex(_bold_table())
     text = str(tables.write_html(_bold_table(), caption="<b>"))
     assert "<caption>&lt;b&gt;</caption>" in text
     assert '<th scope="col" class="">a_<wbr>b</th><th scope="col" class="num">c|d</th>' in text
     assert '<td class="">&lt;x&gt;|y</td><td class="num">50.0 ± 25.0</td>' in text
     assert '<td class="num"><strong>1</strong></td>' in text
     assert text.endswith('<p class="note">Run <code>a &amp; b</code>.</p>')
-
-
-def test_latex_sets_a_bold_cell_in_bold() -> None:
-    assert r"z & \textbf{1} \\" in tables.write_latex(_bold_table())
 
 
 @pytest.mark.parametrize(

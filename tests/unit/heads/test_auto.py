@@ -197,10 +197,6 @@ def test_the_record_reads_as_what_was_chosen() -> None:
     assert (said["head"], said["n"], said["dimension"]) == (chosen.head, 50_000, 1280)
 
 
-def test_an_infinite_epsilon_is_a_word_among_the_facts() -> None:
-    assert replace(SMALL, epsilon=math.inf).to_dict()["epsilon"] == "inf"
-
-
 def test_a_new_rule_is_another_request_and_another_identity(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

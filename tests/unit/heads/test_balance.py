@@ -22,6 +22,7 @@ from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Observer, Releases
+from tests.support.mechanisms import made_plan
 from tests.support.second_order_data import classes_of, plan_of
 
 HEADS: dict[str, dict[str, Any]] = {
@@ -193,23 +194,11 @@ def test_a_search_weighs_its_trials_as_its_base_would() -> None:
     heads = []
     for weights in (WEIGHTS, (1.0, 1.0, 1.0, 1.0)):
         method = method_options(values | {"base": {**HEADS["sgd"], "class_weights": weights}})
-        plan = Plan(
-            mechanisms=tuple(item.scale_noise(0.0) for item in method.list_mechanisms(120)), n=120,
-            epsilon=math.inf, delta=1e-5, accountant="pld", selection=method.priced_selection(120),
-        )  # fmt: skip
+        mechanisms, selection = method.list_mechanisms(120), method.priced_selection(120)
+        plan = made_plan(mechanisms, 120, 0.0, selection=selection)
         heads.append(fit_heads(method, TrainingSet(features.clone(), labels, 4), plan, [1]).weights)
         assert method.counted_classes == 4
     assert np.abs(heads[0] - heads[1]).max() > 1e-3
-
-
-@pytest.mark.parametrize("name", HEADS)
-def test_without_them_what_is_written_is_as_before(name: str) -> None:
-    written = options(name).model_dump(mode="json")
-    assert not {"class_weights", "class_priors"} & set(written)
-    assert options(name).counted_classes is None
-    given = options(name, class_weights=WEIGHTS).model_dump(mode="json")
-    assert given["class_weights"] == list(WEIGHTS)
-    assert method_options(given) == options(name, class_weights=WEIGHTS)
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,9 @@ from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy import accountants
 from dpprobe.privacy.calibration import calibrate
-from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Observer, Releases
 from dpprobe.privacy.target import Target
+from tests.support.mechanisms import made_plan
 from tests.support.second_order_data import classes_of, plan_of, rows_of
 
 HEADS: dict[str, dict[str, Any]] = {
@@ -178,10 +178,7 @@ def test_the_head_is_the_plain_one_but_for_its_biases(name: str) -> None:
     features, _ = classes_of(ROWS)
     method, plain = options(name), method_options(HEADS[name])
     plan = plan_of(method, ROWS, 0.5)
-    alone = Plan(
-        mechanisms=plan.mechanisms[1:], n=ROWS, epsilon=1.0, delta=1e-5, accountant="pld",
-        realised_epsilon=1.0,
-    )  # fmt: skip
+    alone = made_plan(plan.mechanisms[1:], ROWS)
     data = TrainingSet(features, LABELS, CLASSES)
     balanced, before = fit_heads(method, data, plan, [1, 2]), fit_heads(plain, data, alone, [1, 2])
     np.testing.assert_array_equal(balanced.weights[..., :-1], before.weights[..., :-1])

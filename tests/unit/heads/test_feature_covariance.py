@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,14 +22,11 @@ from dpprobe.heads.training_set import TrainingSet
 from dpprobe.options import options_class
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.target import Target
-from tests.support.feature_stores import write_store
 from tests.support.second_order_data import (
     Stream,
     accuracy,
     classes_of,
     fit,
-    plan_of,
-    with_unusable,
 )
 
 
@@ -107,17 +103,6 @@ def test_published_settings_are_the_published_update() -> None:
     np.testing.assert_allclose(actual[:, -1], -10)
 
 
-@pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
-def test_unusable_rows_and_streams_change_nothing(loss: Any) -> None:
-    options = Options(normalize="none", max_row_norm=10.0, loss=loss)
-    features, labels = classes_of(several=loss == "sigmoid")
-    plain = fit(options, features, labels, 4, noise=0.1).weights
-    streamed = fit(options, Stream(features), labels, 4, noise=0.1).weights
-    mixed = fit(options, *with_unusable(features, labels), 4, noise=0.1).weights
-    np.testing.assert_allclose(streamed, plain, atol=5e-3)
-    np.testing.assert_allclose(mixed, plain, atol=5e-3)
-
-
 def test_steps_and_history() -> None:
     features, labels = classes_of()
     fitted = fit(
@@ -143,13 +128,6 @@ def test_starts_from_public_weights(tmp_path: Path) -> None:
     save_file({"weights": weights[:, :5]}, path)
     with pytest.raises(ConfigError, match=r"start.safetensors.*\[4, 12\]"):
         fit(options, features, labels, 4, noise=1.0)
-
-
-def test_init_file_needs_its_word(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="init: file"):
-        Options(init_file=str(tmp_path / "x"))
-    with pytest.raises(ValueError, match="init_scale"):
-        Options(init_scale=2.0)
 
 
 def test_a_diverged_head_is_refused() -> None:
@@ -192,14 +170,6 @@ def test_public_covariance_names_a_missing_manifest(tmp_path: Path) -> None:
         fit(options, features, labels, 4, noise=0.05)
 
 
-def test_a_public_covariance_of_another_dimension_is_refused(tmp_path: Path) -> None:
-    features, labels = classes_of()
-    manifest = write_store(tmp_path, rows=40, dimension=3, classes=2)
-    options = Options(normalize="l2", public_covariance=str(manifest))
-    with pytest.raises(DataError, match="have dimension 3, but the private features have"):
-        fit(options, features, labels, 4, noise=0.05)
-
-
 CHANCE = 1 / 5
 
 
@@ -219,8 +189,3 @@ def test_defaults_beat_chance_wherever_classes_can_be_seen(head: str, tmp_path: 
         fitted = fit_heads(options, data, plan, (1, 2))
         assert accuracy(fitted, features[:4000], labels[:4000]) > floor, epsilon
     assert math.isfinite(float(np.abs(fitted.weights).max()))
-
-
-def test_plan_has_to_be_this_methods() -> None:
-    plan = plan_of(Options(normalize="none"), 10, 1.0)
-    assert plan.find_mechanism(GRADIENTS).count == 6

@@ -23,6 +23,7 @@ from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
 from tests.support.feature_stores import write_store
+from tests.support.mechanisms import made_plan
 
 # Options with which a head looks at every row in every pass.
 FULL: dict[str, dict[str, Any]] = {
@@ -53,17 +54,8 @@ def options(head: str, values: dict[str, dict[str, Any]] = FULL) -> MethodOption
 
 def plan(method: MethodOptions, n: int, *, noise: float) -> Plan:
     """A plan of the method's shape; its epsilon is not looked at here."""
-    mechanisms = method.list_mechanisms(n)
-    private = bool(mechanisms) and noise > 0
-    return Plan(
-        mechanisms=tuple(item.scale_noise(noise) for item in mechanisms),
-        n=n,
-        epsilon=1.0 if private else math.inf,
-        delta=1e-5,
-        accountant="pld",
-        selection=method.priced_selection(n),
-        realised_epsilon=1.0 if private else math.inf,
-    )
+    mechanisms, selection = method.list_mechanisms(n), method.priced_selection(n)
+    return made_plan(mechanisms, n, noise, selection=selection)
 
 
 def labels_of(store: FeatureStore) -> torch.Tensor:

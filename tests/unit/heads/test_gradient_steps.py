@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpprobe.errors import ConfigError, DataError, PrivacyError
+from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.heads import gradient_steps
 from dpprobe.heads.clipping import NativePoissonSum
 from dpprobe.heads.fit import fit_heads
@@ -324,13 +324,6 @@ def test_a_stream_gives_the_same_full_batch(head: Any, normalize: str) -> None:
     wanted = fit_heads(options, data, plan, SEEDS)
     actual = fit_heads(options, streamed(data), plan, SEEDS)
     np.testing.assert_allclose(actual.weights, wanted.weights, rtol=2e-4, atol=5e-6)
-
-
-def test_batches_of_a_stream_are_refused() -> None:
-    data = training_set()
-    options = Options(batch_size=12, steps=8)
-    with pytest.raises(DataError, match='batch_size: "full"'):
-        fit_heads(options, streamed(data), plan_for(options, data.rows), SEEDS)
 
 
 @pytest.mark.parametrize("normalize", ["none", "layer_norm"])

@@ -11,7 +11,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpprobe.errors import PrivacyError
 from dpprobe.heads import gradient_steps
 from dpprobe.heads.clipping import drawn_rows
 from dpprobe.heads.fit import fit_heads
@@ -229,10 +228,3 @@ def test_units_of_one_row_are_rows() -> None:
     np.testing.assert_array_equal(
         fit_heads(options, same, plan, SEEDS).weights, fit_heads(options, data, plan, SEEDS).weights
     )
-
-
-def test_a_plan_is_for_the_number_of_units() -> None:
-    data = with_units()
-    options = Options(batch_size=12, steps=3)
-    with pytest.raises(PrivacyError, match=f"n = 120 units of privacy, but the data has {data.n}"):
-        fit_heads(options, data, plan_for(options, 120), SEEDS)

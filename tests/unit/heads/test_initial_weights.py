@@ -1,7 +1,4 @@
-"""The weights that heads start from: random, from a file, and from a zero-shot classifier.
-
-From the last one the private budget only buys improvement over it.
-"""
+"""The weights that heads start from: random, or from a file."""
 
 from __future__ import annotations
 
@@ -14,85 +11,13 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from dpprobe.analyses.zero_shot.measure import classify_zero_shot
-from dpprobe.analyses.zero_shot.zero_shot_record import read_zero_shot
 from dpprobe.errors import ConfigError
-from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.initial_weights import initial_weights
-from dpprobe.heads.public_inputs import SYNTHETIC_ROWS
-from dpprobe.heads.registry import method_options
-from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.sgd import Options
-from dpprobe.heads.training_set import TrainingSet
-from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.randomness import cell_seed
-from dpprobe.privacy.target import Target
 from tests.support.linear_heads import rows_of, training_set
-from tests.unit.analyses.tsne.test_measure import write_store
-from tests.unit.analyses.zero_shot.test_measure import write_text
 
-CLASSES = tuple(f"class {index}" for index in range(8))
-ROWS, DIMENSION = 1500, 32
 SEEDS = [cell_seed("test", index) for index in range(3)]
-# As config/clip_zero_shot_start.yaml, with shorter steps for fewer rows.
-START: dict[str, Any] = {
-    "head": "sgd", "batch_size": "full", "steps": 10, "learning_rate": 1.0, "max_grad_norm": 1.0,
-    "normalize": "l2",
-}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def space() -> dict[str, np.ndarray]:
-    """Images near a direction of their class, and texts that know the directions roughly."""
-    generator = np.random.default_rng(0)
-    directions = np.linalg.qr(generator.normal(size=(DIMENSION, DIMENSION)))[0][: len(CLASSES)]
-    labels = generator.integers(len(CLASSES), size=2 * ROWS)
-    features = directions[labels] + 0.35 * generator.normal(size=(2 * ROWS, DIMENSION))
-    text = directions + 0.13 * generator.normal(size=directions.shape)
-    text /= np.linalg.norm(text, axis=1, keepdims=True)
-    return {"features": features.astype(np.float32), "labels": labels, "text": text}
-
-
-def _accuracy(space: dict[str, np.ndarray], folder: Path, epsilon: float, **changes: Any) -> float:
-    method = method_options(START | changes)
-    plan = calibrate(
-        method.list_mechanisms(ROWS),
-        Target(n=ROWS, epsilon=epsilon, delta=1e-5),
-        cache=folder / "cache",
-    )
-    train = TrainingSet(
-        torch.from_numpy(space["features"][:ROWS].copy()),
-        torch.from_numpy(space["labels"][:ROWS]),
-        num_classes=len(CLASSES),
-        public=SYNTHETIC_ROWS,
-    )
-    fitted = fit_heads(method, train, plan, [1, 2, 3])
-    scores = score_rows(fitted, torch.from_numpy(space["features"][ROWS:]))
-    return float((scores.argmax(2) == space["labels"][ROWS:]).mean())
-
-
-def test_a_tiny_budget_keeps_zero_shot_and_a_larger_one_improves_it(
-    space: dict[str, np.ndarray], tmp_path: Path
-) -> None:
-    text = write_text(tmp_path / "text.safetensors", space["text"], class_names=CLASSES)
-    manifest = write_store(
-        tmp_path / "test", space["features"][ROWS:], space["labels"][ROWS:], class_names=CLASSES
-    )
-    classify_zero_shot(
-        manifest, text, metrics=tmp_path / "metrics.json", predictions=tmp_path / "p.parquet",
-        dataset="d", backbone="clip", model="tiny", metric=None, seed=0,
-    )  # fmt: skip
-    without = read_zero_shot(tmp_path / "metrics.json")["metrics"]["accuracy"]
-    assert 0.5 < without < 0.9, "a zero-shot classifier that can be improved"
-    start = {"init": "file", "init_file": str(text), "init_scale": 10.0}
-    tiny = _accuracy(space, tmp_path, 0.05, **start)
-    from_zero = _accuracy(space, tmp_path, 0.05, init="zero")
-    assert tiny > without - 0.03
-    assert from_zero < without - 0.2
-    assert _accuracy(space, tmp_path, 0.5, **start) > without + 0.01
-
-
-# --- each way to start ---------------------------------------------------------------------------
 
 
 def start_of(seeds: list[int] | None = None, **values: Any) -> np.ndarray:

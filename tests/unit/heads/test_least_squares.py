@@ -17,13 +17,11 @@ from dpprobe.heads.second_order import Design, cross_moment
 from dpprobe.heads.training_set import TrainingSet
 from tests.support.second_order_data import (
     SEEDS,
-    Stream,
     accuracy,
     classes_of,
     fit,
     plan_of,
     rows_of,
-    with_unusable,
 )
 
 
@@ -103,36 +101,6 @@ def test_releases_are_counted() -> None:
     plan = plan_of(Options(gram_share=0.9), len(features), 1.0)
     with pytest.raises(PrivacyError, match="plan"):
         fit_heads(Options(), TrainingSet(features, labels, 4), plan, SEEDS)
-
-
-@pytest.mark.parametrize("normalize", ["none", "centred"])
-def test_unusable_rows_and_streams_change_nothing(normalize: str) -> None:
-    """Up to the rounding of float32 sums and, for the centre, what divides by n."""
-    options = Options(normalize=normalize, max_row_norm=10.0)
-    features, labels = classes_of()
-    plain = fit(options, features, labels, 4, noise=0.3)
-    streamed = fit(options, Stream(features), labels, 4, noise=0.3)
-    np.testing.assert_allclose(streamed.weights, plain.weights, atol=1e-3)
-    if normalize == "none":
-        mixed = fit(options, *with_unusable(features, labels), 4, noise=0.3)
-        np.testing.assert_allclose(mixed.weights, plain.weights, atol=1e-3)
-
-
-def test_seeds_do_not_depend_on_each_other() -> None:
-    features, labels = classes_of()
-    both = fit(Options(normalize="l2"), features, labels, 4, noise=0.5)
-    alone = fit(Options(normalize="l2"), features, labels, 4, noise=0.5, seeds=SEEDS[1:])
-    np.testing.assert_array_equal(both.weights[1], alone.weights[0])
-
-
-def test_history_has_what_record_returns() -> None:
-    features, labels = classes_of()
-    fitted = fit(
-        Options(normalize="l2"), features, labels, 4, noise=0.5,
-        record=lambda step, weights, _transform: {"size": [step + 0.5] * len(weights)},
-    )  # fmt: skip
-    assert [row["size"] for row in fitted.history] == [1.5, 1.5]
-    assert [row["seed_index"] for row in fitted.history] == [0, 1]
 
 
 def test_rare_classes_are_found_when_there_is_little_noise() -> None:

@@ -25,7 +25,7 @@ from dpprobe.heads.second_order import (
     sum_gradients,
 )
 from dpprobe.privacy.releases import Releases
-from tests.support.second_order_data import Stream, classes_of, fit, plan_of, rows_of, with_unusable
+from tests.support.second_order_data import classes_of, fit, plan_of, rows_of
 
 ROW = st.lists(
     st.sampled_from([0.0, 1.0, -2.0, 0.3, 1e6, math.nan, math.inf]), min_size=3, max_size=3
@@ -189,17 +189,6 @@ def test_without_noise_it_solves_a_softmax() -> None:
     scores = score_rows(fitted, features)[0].astype(np.float64)
     actual = torch.softmax(torch.from_numpy(scores), 1).numpy()
     np.testing.assert_allclose(actual, expected.predict_proba(features.double()), atol=2e-4)
-
-
-@pytest.mark.parametrize("hessian", ["shared", "per_class"])
-def test_unusable_rows_and_streams_change_nothing(hessian: Any) -> None:
-    options = Options(normalize="none", max_row_norm=10.0, loss="sigmoid", hessian=hessian)
-    features, labels = classes_of(several=True)
-    plain = fit(options, features, labels, 4, noise=0.1).weights
-    streamed = fit(options, Stream(features), labels, 4, noise=0.1).weights
-    mixed = fit(options, *with_unusable(features, labels), 4, noise=0.1).weights
-    np.testing.assert_allclose(streamed, plain, atol=5e-3)
-    np.testing.assert_allclose(mixed, plain, atol=5e-3)
 
 
 def test_per_class_noise_is_that_of_the_stack(monkeypatch: pytest.MonkeyPatch) -> None:

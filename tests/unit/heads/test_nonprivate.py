@@ -61,23 +61,6 @@ def test_solution_is_scikit_learns(penalty: float) -> None:
     np.testing.assert_allclose(torch.softmax(logits, 1).numpy(), wanted, atol=1e-3)
 
 
-def test_the_gradient_is_the_objectives() -> None:
-    data = training_set(60)
-    objective = objective_of(data)
-    weights = torch.ones(60)
-    weights[::3] = 0
-    generator = np.random.default_rng(0)
-    point = generator.normal(size=(4, 13))
-    _, gradient = objective._evaluate_loss(point, weights)
-    for _ in range(5):
-        direction = generator.normal(size=point.shape)
-        up, down = (
-            objective._evaluate_loss(point + sign * 1e-2 * direction, weights)[0]
-            for sign in (1, -1)
-        )
-        assert (up - down) / 2e-2 == pytest.approx(float((gradient * direction).sum()), rel=2e-3)
-
-
 def test_rows_out_of_the_fold_have_no_say() -> None:
     data = training_set(120)
     options = Options(tolerance=1e-6)
@@ -160,13 +143,6 @@ def test_a_loss_that_stopped_falling_is_no_warning(
     assert any(each.levelname == "WARNING" for each in caplog.records) == warned
 
 
-def test_it_tops_private_training_on_the_same_rows() -> None:
-    data = training_set(400, noise=0.8)
-    actual = fit(data)
-    accuracy = (score_rows(actual, features_of(data))[0].argmax(1) == data.labels.numpy()).mean()
-    assert accuracy > 0.9
-
-
 def test_several_labels_are_scikit_learn_s_regressions_one_by_one() -> None:
     single = training_set()
     assert single.features is not None
@@ -232,12 +208,6 @@ def test_a_patient_s_image_in_copies_changes_nothing() -> None:
     assert one.history[0]["penalty"] == other.history[0]["penalty"]
     # features that hardly vary have weights of hundreds, where atol alone is beyond convergence
     np.testing.assert_allclose(one.weights, other.weights, rtol=1e-3, atol=2e-3)
-
-
-def test_patients_of_one_image_change_no_bit() -> None:
-    names = [str(number) for number in np.random.default_rng(0).permutation(300)]
-    one, other = fit(training_set()), fit(with_units(training_set(), names))
-    np.testing.assert_array_equal(one.weights, other.weights)
 
 
 def test_the_images_of_a_patient_are_in_one_fold() -> None:

@@ -32,6 +32,7 @@ from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import Mechanism, Plan
 from dpprobe.privacy.releases import Releases
+from tests.support.mechanisms import made_plan
 
 CPU = torch.device("cpu")
 C, P = 3, 4
@@ -40,15 +41,7 @@ BOUNDS = {CHANNEL_MEANS: SPEC.max_mean_norm, CHANNEL_DEVIATIONS: SPEC.max_deviat
 
 
 def plan(mechanisms: tuple[Mechanism, ...], n: int, *, noise: float) -> Plan:
-    epsilon = 1.0 if noise else math.inf
-    return Plan(
-        mechanisms=tuple(item.scale_noise(noise) for item in mechanisms),
-        n=n,
-        epsilon=epsilon,
-        delta=1e-5,
-        accountant="pld",
-        realised_epsilon=epsilon,
-    )
+    return made_plan(mechanisms, n, noise)
 
 
 class Watched(Releases):

@@ -20,8 +20,8 @@ from dpprobe.heads.registry import method_options
 from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.grid import GridSum
-from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
+from tests.support.mechanisms import made_plan
 
 CPU = torch.device("cpu")
 DIMENSION = 12
@@ -73,15 +73,7 @@ class Watched(Releases):
     """Keeps the sums that would be released."""
 
     def __init__(self, spec: Normalisation, n: int) -> None:
-        plan = Plan(
-            mechanisms=spec.list_releases(n),
-            n=n,
-            epsilon=1.0,
-            delta=1e-5,
-            accountant="pld",
-            realised_epsilon=1.0,
-        )
-        super().__init__(plan, [1], CPU)
+        super().__init__(made_plan(spec.list_releases(n), n), [1], CPU)
         self.sums: dict[str, torch.Tensor] = {}
 
     def release_gaussian(self, name: str, sums: GridSum) -> torch.Tensor:

@@ -11,12 +11,10 @@ import torch
 from dpprobe.heads.prototypes import CLASS_SUMS, Options
 from dpprobe.heads.scoring import score_rows
 from tests.support.second_order_data import (
-    Stream,
     accuracy,
     classes_of,
     fit,
     plan_of,
-    with_unusable,
 )
 
 
@@ -59,17 +57,6 @@ def test_noise_of_the_priced_size_reaches_the_weights() -> None:
     mean = fitted.weights.mean(axis=(0, 1))
     assert np.abs(mean).max() < 4 / math.sqrt(30 * 200)
     assert plan_of(options, 40, 3.0).find_mechanism(CLASS_SUMS).noise_multiplier == 3.0
-
-
-def test_unusable_rows_and_streams_change_nothing() -> None:
-    options = Options(normalize="none", max_row_norm=3.0)
-    for several in (False, True):
-        features, labels = classes_of(several=several)
-        plain = fit(options, features, labels, 4, noise=0.3).weights
-        streamed = fit(options, Stream(features), labels, 4, noise=0.3).weights
-        mixed = fit(options, *with_unusable(features, labels), 4, noise=0.3).weights
-        np.testing.assert_allclose(streamed, plain, atol=1e-5)
-        np.testing.assert_allclose(mixed, plain, atol=1e-5)
 
 
 def test_frequent_classes_are_not_preferred() -> None:

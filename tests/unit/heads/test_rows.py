@@ -10,16 +10,16 @@ import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from dpprobe.errors import DataError, PrivacyError
+from dpprobe.errors import DataError
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.normalisation import CENTRE, Centred, GroupNorm, Normalisation, Normalize
 from dpprobe.heads.normalised_rows import normalise_rows
 from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
 from tests.support.linear_heads import Source
+from tests.support.mechanisms import made_plan
 
 LABELS = torch.tensor([0, 1, 2, 1])
 FREE = ["none", "l2", "layer_norm", {"kind": "group_norm", "groups": 2}]
@@ -37,15 +37,7 @@ def features(rows: int = 4, dimension: int = 6) -> torch.Tensor:
 
 
 def releases(value: Normalisation, n: int, *, noise: float = 0.5, seed: int = 1) -> Releases:
-    plan = Plan(
-        mechanisms=tuple(item.scale_noise(noise) for item in value.list_releases(n)),
-        n=n,
-        epsilon=1.0 if noise and value.priced else math.inf,
-        delta=1e-5,
-        accountant="pld",
-        realised_epsilon=1.0 if noise and value.priced else math.inf,
-    )
-    return Releases(plan, [seed], CPU)
+    return Releases(made_plan(value.list_releases(n), n, noise), [seed], CPU)
 
 
 def rows_of(data: TrainingSet, value: Any, *, noise: float = 0.5) -> Rows:
@@ -76,11 +68,6 @@ def test_normalisations_are_what_they_are_called() -> None:
     parts = Transform(GroupNorm(groups=2))(rows)
     assert torch.equal(parts[:, :3], Transform(spec("layer_norm"))(rows[:, :3].contiguous()))
     assert Transform(spec("none"))(rows) is rows
-
-
-def test_groups_that_do_not_divide_the_dimension_are_refused() -> None:
-    with pytest.raises(DataError, match="4 groups do not divide the dimension 6"):
-        Transform(GroupNorm(groups=4))(features())
 
 
 @pytest.mark.parametrize("value", [*FREE, "centred"])
@@ -124,12 +111,6 @@ def test_a_row_too_short_to_be_scaled_is_left_out(value: str, tiny: float) -> No
         assert rows.lengths[7] == math.inf
         if rows.affine is not None:
             assert all(part.isfinite().all() for part in rows.affine)
-
-
-def test_a_huge_row_counts_as_not_finite_before_it_is_scaled() -> None:
-    huge = features()
-    huge[0] *= 1e30
-    assert rows_of(TrainingSet(huge, LABELS, 3), "l2").norms[0] == math.inf
 
 
 def test_free_normalisations_are_done_once_and_none_copies_nothing() -> None:
@@ -215,15 +196,6 @@ def test_one_row_moves_the_sum_of_unit_rows_by_at_most_one(scale: float) -> None
         ]
         sums.append(centre.double() * rows)
     assert float((sums[0] - sums[1]).norm()) == pytest.approx(1.0, abs=1e-5)
-
-
-def test_a_release_too_many_is_refused() -> None:
-    value = Centred()
-    taken = releases(value, 4)
-    data = TrainingSet(features(), LABELS, 3)
-    normalise_rows(data, value, taken)
-    with pytest.raises(PrivacyError, match="2 noisy releases were made, but epsilon covers 1"):
-        normalise_rows(data, value, taken)
 
 
 def test_bare_words_are_short_for_mappings() -> None:

@@ -35,9 +35,8 @@ from dpprobe.heads.second_order import (
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy import grid
 from dpprobe.privacy.grid import GridSum
-from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
-from tests.support.mechanisms import gaussians
+from tests.support.mechanisms import gaussians, made_plan
 from tests.support.second_order_data import (
     Stream,
     accuracy,
@@ -346,11 +345,7 @@ def test_gradient_is_autograds_when_nothing_is_clipped() -> None:
 
 
 def release(matrix: torch.Tensor, noise: float, seeds: tuple[int, ...]) -> torch.Tensor:
-    plan = Plan(
-        mechanisms=(gaussians(noise),), n=9, epsilon=1.0, delta=1e-5, accountant="pld",
-        realised_epsilon=1.0,
-    )  # fmt: skip
-    releases = Releases(plan, seeds, torch.device("cpu"))
+    releases = Releases(made_plan([gaussians(noise)], 9), seeds, torch.device("cpu"))
     step = 2.0**-20
     units = (matrix.double() / step).round_().expand(len(seeds), *matrix.shape)
     return releases.release_symmetric("g", GridSum(units, step))

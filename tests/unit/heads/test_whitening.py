@@ -25,6 +25,7 @@ from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
+from tests.support.mechanisms import made_plan
 
 CPU = torch.device("cpu")
 N, D, K = 400, 12, 3
@@ -32,15 +33,7 @@ SPEC = Whitened()
 
 
 def plan(options: Any, n: int, *, noise: float) -> Plan:
-    epsilon = 1.0 if noise else math.inf
-    return Plan(
-        mechanisms=tuple(item.scale_noise(noise) for item in options.list_mechanisms(n)),
-        n=n,
-        epsilon=epsilon,
-        delta=1e-5,
-        accountant="pld",
-        realised_epsilon=epsilon,
-    )
+    return made_plan(options.list_mechanisms(n), n, noise)
 
 
 def features(n: int = N, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

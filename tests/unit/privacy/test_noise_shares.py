@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Sequence
 from fractions import Fraction
@@ -152,24 +151,6 @@ def test_a_second_release_that_follows_the_first_keeps_to_the_theorem(
         for pair in ((without, with_unit), (with_unit, without)):
             exact = profile(*pair, epsilon)
             assert exact <= bound(mu, [shares, shares], epsilon) * (1 + 1e-9) + 1e-12
-
-
-@pytest.mark.parametrize("shares", [each for each in PROVEN if len(each) > 1], ids=str)
-def test_fractional_parts_are_nearly_uniform_given_the_real_sum(shares: Shares) -> None:
-    """The step of the proof that the theorem rests on, with densities in place of Fourier sums."""
-    tau = math.prod(map(theta, shares)) - 1
-    first, *others = np.square(shares)
-    total = first + sum(others)
-    wholes = np.array([*itertools.product(range(-12, 13), repeat=len(others))])
-    places = np.array([*itertools.product(np.linspace(0, 1, 9), repeat=len(others))])
-    law = stats.multivariate_normal(
-        cov=np.diag(others) - np.outer(others, others) / total, allow_singular=False
-    )
-    for real_sum in (0.0, 0.3, -1.7):
-        mean = np.array(others) / total * real_sum
-        points = places[:, None] + wholes[None] - mean
-        density = law.pdf(points).reshape(len(places), -1).sum(axis=1)
-        assert np.abs(density - 1).max() <= tau * (1 + 1e-9) + 1e-14
 
 
 def test_a_small_share_beside_a_larger_one_is_priced_if_it_counts_as_nothing() -> None:

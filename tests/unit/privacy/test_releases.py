@@ -13,9 +13,10 @@ import torch
 
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy.grid import GridSum
-from dpprobe.privacy.plan import Mechanism, Plan
+from dpprobe.privacy.plan import Mechanism
 from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.running_sums import Factorisation, RunningSums
+from tests.support.mechanisms import made_plan
 
 CPU = torch.device("cpu")
 
@@ -32,17 +33,7 @@ def mechanism(name: str, *, count: int = 1, noise: float = 2.0) -> Mechanism:
 
 
 def releases(*mechanisms: Mechanism, seeds: tuple[int, ...] = (1, 2), **options: Any) -> Releases:
-    private = all(item.noise_multiplier for item in mechanisms)
-    epsilon = 1.0 if private else math.inf
-    plan = Plan(
-        mechanisms=mechanisms,
-        n=10,
-        epsilon=epsilon,
-        delta=1e-5,
-        accountant="pld",
-        realised_epsilon=epsilon,
-    )
-    return Releases(plan, seeds, CPU, **options)
+    return Releases(made_plan(mechanisms, 10), seeds, CPU, **options)
 
 
 def zero(*shape: int, step: float = 2.0**-16) -> GridSum:

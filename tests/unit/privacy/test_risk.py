@@ -80,22 +80,18 @@ def test_risks_of_sampled_plans_are_those_of_riskcal(
 
 
 @pytest.mark.parametrize(
-    ("advantage", "mu", "epsilon"),
+    ("risk", "mu", "epsilon"),
     # shared values of the literature's formula mu = 2 Phi^-1((1 + h) / 2), and epsilon at 1e-5
-    [(0.05, 0.125, 0.44), (0.1, 0.251, 0.93), (0.2, 0.507, 2.02), (0.3, 0.771, 3.25),
-     (0.5, 1.349, 6.22)],
-)  # fmt: skip
-def test_an_advantage_is_a_mu_and_an_epsilon(advantage: float, mu: float, epsilon: float) -> None:
-    risk = Risk(advantage=advantage)
-    assert risk.to_mu() == pytest.approx(mu, abs=6e-4)
-    assert risk.to_epsilon(DELTA) == pytest.approx(epsilon, abs=6e-3)
-
-
-@pytest.mark.parametrize(
-    ("rate", "at", "mu", "epsilon"), [(0.01, 0.001, 0.764, 3.21), (0.05, 0.01, 0.681, 2.82)]
+    [
+        (Risk(advantage=0.05), 0.125, 0.44),
+        (Risk(advantage=0.1), 0.251, 0.93),
+        (Risk(advantage=0.5), 1.349, 6.22),
+        (Risk(true_positives=0.01, at=0.001), 0.764, 3.21),
+        (Risk(true_positives=0.05, at=0.01), 0.681, 2.82),
+    ],
+    ids=str,
 )
-def test_a_rate_is_a_mu_and_an_epsilon(rate: float, at: float, mu: float, epsilon: float) -> None:
-    risk = Risk(true_positives=rate, at=at)
+def test_a_risk_is_a_mu_and_an_epsilon(risk: Risk, mu: float, epsilon: float) -> None:
     assert risk.to_mu() == pytest.approx(mu, abs=6e-4)
     assert risk.to_epsilon(DELTA) == pytest.approx(epsilon, abs=6e-3)
 
@@ -118,22 +114,6 @@ def test_the_printed_rate_attains_its_target_and_never_exceeds_it(at: float, sha
     assume(mu > 1e-6)
     _, printed = allowed(mu, at)
     assert rate - ROUNDING <= printed <= rate
-
-
-@given(first=st.floats(0.003, 0.99), second=st.floats(0.003, 0.99))
-def test_a_larger_risk_permits_more(first: float, second: float) -> None:
-    low, high = (Risk(advantage=value).to_epsilon(DELTA) for value in sorted((first, second)))
-    assert low <= high
-
-
-@given(rates=st.lists(st.floats(0.02, 0.98), min_size=2, max_size=2), at=st.floats(0.001, 0.015))
-def test_a_larger_rate_permits_more_and_at_a_larger_one_less(rates: list[float], at: float) -> None:
-    low, high = (Risk(true_positives=value, at=at).to_mu() for value in sorted(rates))
-    assert low <= high
-    assert (
-        Risk(true_positives=rates[0], at=at).to_mu()
-        > Risk(true_positives=rates[0], at=at * 1.2).to_mu()
-    )
 
 
 @given(advantage=st.floats(0.003, 0.9), delta=st.sampled_from([1e-3, 1e-5, 1e-8]))
@@ -233,63 +213,29 @@ def test_nearly_everything_is_permitted_at_most_at_the_largest_epsilon(tmp_path:
     assert risk.permits(solve(gaussians(1.0), epsilon=risk, folder=tmp_path))
 
 
-# brute force
-
-
-def test_no_attack_on_simulated_releases_beats_the_target() -> None:
-    """The best threshold on one Gaussian release, over many draws, with its binomial error."""
-    risk = Risk(advantage=0.3)
-    generator = np.random.default_rng(0)
-    draws = 400_000
-    out, within = generator.normal(size=draws), generator.normal(size=draws) + risk.to_mu()
-    for threshold in np.linspace(-2, 3, 41):
-        gained = (within > threshold).mean() - (out > threshold).mean()
-        assert gained <= 0.3 + 4 / math.sqrt(draws)
-    best = (within > risk.to_mu() / 2).mean() - (out > risk.to_mu() / 2).mean()
-    assert best == pytest.approx(0.3, abs=4 / math.sqrt(draws))
-
-
 # words
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    "values",
     [
-        ({}, r"risk: write advantage, such as \{advantage: 0.1\}, or true_positives with at"),
-        ({"advantage": 0.1, "at": 0.1}, "risk: write advantage"),
-        ({"advantage": 0.1, "true_positives": 0.1, "at": 0.01}, "risk: write advantage"),
-        ({"true_positives": 0.1}, "risk: write advantage"),
-        ({"at": 0.1}, "risk: write advantage"),
-        ({"advantage": 0}, "advantage 0.0: write a number between 0 and 1"),
-        ({"advantage": 1}, "advantage 1.0: write a number between"),
-        ({"advantage": math.nan}, "advantage nan"),
-        ({"advantage": "much"}, "write numbers between 0 and 1"),
-        ({"advantage": None}, "write numbers between 0 and 1"),
-        ({"true_positives": 0.01, "at": 0.01}, "guessing reaches"),
-        ({"true_positives": 0.01, "at": 0.1}, "guessing reaches"),
-        ({"true_positives": 1.0, "at": 0.1}, "write a rate between"),
-        ({"true_positives": 0.5, "at": 0}, "write a rate between"),
-        ({"advantages": 0.1}, "no key 'advantages'"),
+        {}, {"advantage": 0.1, "at": 0.1}, {"advantage": 0.1, "true_positives": 0.1, "at": 0.01},
+        {"true_positives": 0.1}, {"at": 0.1}, {"advantage": 0}, {"advantage": 1},
+        {"advantage": math.nan}, {"advantage": "much"}, {"advantage": None},
+        {"true_positives": 0.01, "at": 0.01}, {"true_positives": 0.01, "at": 0.1},
+        {"true_positives": 1.0, "at": 0.1}, {"true_positives": 0.5, "at": 0}, {"advantages": 0.1},
     ],
-)
-def test_risks_that_mean_nothing_are_refused(values: dict[str, object], message: str) -> None:
-    with pytest.raises(PrivacyError, match=message):
+)  # fmt: skip
+def test_risks_that_mean_nothing_are_refused(values: dict[str, object]) -> None:
+    with pytest.raises(PrivacyError, match=r"advantage|true_positives"):
         Risk.from_dict(values)
 
 
 def test_risks_too_close_to_guessing_are_refused() -> None:
-    with pytest.raises(PrivacyError, match="too close to guessing; permit a larger risk"):
+    with pytest.raises(PrivacyError, match="guessing"):
         Risk(advantage=1e-7).to_mu()
-    with pytest.raises(PrivacyError, match="below the smallest possible"):
+    with pytest.raises(PrivacyError, match="smallest"):
         Risk(advantage=1e-4).to_epsilon(1e-3)
-
-
-def test_a_risk_is_written_in_words() -> None:
-    assert str(Risk.from_dict({"advantage": 0.1})) == "advantage 0.1"
-    assert (
-        str(Risk.from_dict({"true_positives": 0.01, "at": 0.001}))
-        == "true positive rate 0.01 at false positive rate 0.001"
-    )
 
 
 # budgets of a study
@@ -365,7 +311,7 @@ def test_a_plan_names_its_risk_and_shows_a_smaller_one_as_a_fault(tmp_path: Path
     assert described["risk_target"] == {"advantage": 0.2}
     assert gaussian_mu(plan.mechanisms) <= described["mu"] <= risk.to_mu() * (1 + 1e-5)
     (fault,) = list_risk_faults(replace(plan, risk={"advantage": 0.19}))
-    assert fault == "says advantage 0.19, but its mechanisms allow attacks more"
+    assert "advantage 0.19" in fault
     usual = solve(gaussians(1.0), epsilon=1.0, folder=tmp_path)
     assert "risk" not in usual.to_dict()
     assert describe_target(usual) == {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from statistics import NormalDist
@@ -14,9 +15,9 @@ import torch
 
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.privacy.grid import GridSum
-from dpprobe.privacy.plan import Mechanism, Plan
 from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.running_sums import Cohort, Factorisation, RunningSums
+from tests.support.mechanisms import gaussians, made_plan
 
 ADDED, YEAR = Factorisation.make(None), Factorisation.make(12)
 STEP = 2.0**-20
@@ -26,14 +27,8 @@ def release(
     running: RunningSums, sums: torch.Tensor, seed: int, *, noise: float = 2.0, step: float = STEP
 ) -> tuple[torch.Tensor, Releases]:
     """Releases one cohort's sums, [d] or symmetric [d, d], of sensitivity 0.5."""
-    mechanism = Mechanism(
-        name="sum", released="a sum", sensitivity=0.5, noise_multiplier=noise, sample_rate=1.0,
-        count=1,
-    )  # fmt: skip
-    plan = Plan(
-        mechanisms=(mechanism,), n=running.n, epsilon=1.0, delta=1e-5, accountant="pld",
-        realised_epsilon=1.0,
-    )  # fmt: skip
+    mechanism = replace(gaussians(noise, name="sum"), sensitivity=0.5)
+    plan = made_plan([mechanism], running.n)
     taken = Releases(plan, (seed,), torch.device("cpu"), running=running)
     take = taken.release_gaussian if sums.ndim == 1 else taken.release_symmetric
     total = take("sum", GridSum(sums[None], step))[0]

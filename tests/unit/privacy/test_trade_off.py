@@ -117,16 +117,6 @@ def test_more_noise_helps_no_attack_and_more_errors_help_each(
     assert calmer <= first
 
 
-def test_sampled_answers_rise_with_the_rate_and_fall_with_noise() -> None:
-    rates = list(np.linspace(0, 1, 41))
-    loud, quiet = (
-        best_attack([gaussians(noise, 0.05, 60)], rates, delta=DELTA, epsilon=1.0)
-        for noise in (3.0, 1.0)
-    )
-    assert loud == sorted(loud)
-    assert all(rate <= a <= b for rate, a, b in zip(rates, loud, quiet, strict=True))
-
-
 def test_without_noise_every_attack_succeeds() -> None:
     assert best_attack([gaussians(0.0)], [0.001], delta=DELTA, epsilon=1.0) == [1.0]
 

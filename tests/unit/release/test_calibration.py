@@ -13,13 +13,10 @@ from scipy.stats import norm
 from sklearn.linear_model import LogisticRegression
 
 from dpprobe.errors import ConfigError, DataError
-from dpprobe.release import calibration
-from dpprobe.release.calibration import (
+from dpprobe.release.parts.calibration import noisy_counts as calibration
+from dpprobe.release.parts.calibration.noisy_counts import (
     COVERAGES,
     LABEL_EDGES,
-    TOP_EDGES,
-    Calibration,
-    SetRule,
     allowed_misses,
     describe_classes,
     describe_two,
@@ -29,6 +26,7 @@ from dpprobe.release.calibration import (
     fit_logistic,
     search_temperature,
 )
+from dpprobe.release.probabilities import TOP_EDGES, Calibration, SetRule
 
 Floats = npt.NDArray[np.float64]
 CLASSES = 5

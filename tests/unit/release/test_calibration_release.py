@@ -21,8 +21,11 @@ from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.target import Target
-from dpprobe.release import bundle, calibration_release
-from dpprobe.release.calibration_release import (
+from dpprobe.release import bundle
+from dpprobe.release.counted_units import compose_test_price
+from dpprobe.release.ledger import Ledger
+from dpprobe.release.parts.calibration import measure as calibration_release
+from dpprobe.release.parts.calibration.measure import (
     LABEL_COUNTS,
     PROBABILITY_COUNTS,
     TEMPERATURE,
@@ -30,10 +33,8 @@ from dpprobe.release.calibration_release import (
     calibrate_head,
     calibration_mechanisms,
     check_calibration_size,
-    compose_test_price,
 )
-from dpprobe.release.evaluation import evaluation_mechanisms
-from dpprobe.release.ledger import Ledger
+from dpprobe.release.parts.evaluation.measure import evaluation_mechanisms
 from dpprobe.release.verification.verify import verify_bundle
 from dpprobe.results.unit_counts import row_weights
 from dpprobe.study.study import Study

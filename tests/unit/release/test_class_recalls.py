@@ -7,7 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from dpprobe.release.class_recalls import count_answers, estimate_recalls, fewest_units
+from dpprobe.release.parts.evaluation.class_recalls import (
+    count_answers,
+    estimate_recalls,
+    fewest_units,
+)
 from dpprobe.results.unit_counts import row_weights
 
 

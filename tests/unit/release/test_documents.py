@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpprobe.release import documents
+from dpprobe.release.parts.evaluation.show import is_telling, round_result, state_measured
+from dpprobe.release.parts.spent.show import state_spent
 from tests.support.releases import measured
 
 
@@ -50,33 +52,33 @@ def test_the_ledgers_sum_is_said_rounded_up(count: int, exact: bool, words: str)
         "entry": count, "releases": count, "unit": "patient", "delta": 1e-6, "epsilon": 2.00002,
         "exact": exact,
     }  # fmt: skip
-    assert f"{words} delta 1e-6." in documents.state_spent(ledger)
+    assert f"{words} delta 1e-6." in state_spent(ledger)
 
 
 def test_a_wide_interval_stands_before_the_noisy_value() -> None:
     wide = {"metric": "accuracy", "value": 0.973, "interval": [0.798, 1.0]}
-    assert documents.state_measured(wide) == (
+    assert state_measured(wide) == (
         "Accuracy between 79.8 and 100.0% (95% CI; measured with noise: 97.3%)"
     )
-    assert documents.round_result(wide) == 0.97
-    assert documents.round_result({"value": 0.81249, "interval": [0.8, 0.82]}) == 0.812
+    assert round_result(wide) == 0.97
+    assert round_result({"value": 0.81249, "interval": [0.8, 0.82]}) == 0.812
 
 
 @pytest.mark.parametrize(("high", "named"), [(0.6, True), (0.9, False)])
 def test_no_class_is_called_worst_by_noise(high: float, named: bool) -> None:
     worst = {"name": "nevus", "recall": 0.5, "interval": [0.4, high]}
     result = {"metric": "macro_accuracy", "value": 0.8, "interval": [0.77, 0.83]}
-    text = documents.state_measured({**result, "worst_class": worst})
+    text = state_measured({**result, "worst_class": worst})
     assert ("class nevus" in text) == named
     assert ("too few test units to tell which class is worst" in text) != named
 
 
 def test_an_auc_is_no_percentage() -> None:
-    assert documents.state_measured(measured("auc", 0.9)) == "AUC 0.900 (95% CI 0.860 to 0.940)"
+    assert state_measured(measured("auc", 0.9)) == "AUC 0.900 (95% CI 0.860 to 0.940)"
 
 
 @pytest.mark.parametrize(("interval", "tells"), [([0.1, 0.9], True), ([0.0, 0.95], False)])
 def test_a_result_that_says_nothing_is_not_stated(interval: list[float], tells: bool) -> None:
     evaluation = {"metric": "auc", "value": 0.5, "interval": interval}
-    assert documents.is_telling(evaluation) == tells
-    assert ("not measurable" in documents.state_measured(evaluation)) != tells
+    assert is_telling(evaluation) == tells
+    assert ("not measurable" in state_measured(evaluation)) != tells

@@ -21,8 +21,9 @@ from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.target import Target
-from dpprobe.release import evaluation
-from dpprobe.release.evaluation import (
+from dpprobe.release.counted_units import SCORE_UNIT, count_steps, find_usable, label_counts
+from dpprobe.release.parts.evaluation import measure as evaluation
+from dpprobe.release.parts.evaluation.measure import (
     accuracy_estimate,
     area_estimate,
     check_telling,
@@ -30,7 +31,6 @@ from dpprobe.release.evaluation import (
     evaluation_mechanisms,
     fewest_of_a_class,
     hit_sum,
-    label_counts,
 )
 from dpprobe.results import metrics
 from dpprobe.results.unit_counts import row_weights
@@ -102,10 +102,10 @@ def _sums(
     scores: npt.NDArray[Any], labels: npt.NDArray[Any], weights: npt.NDArray[Any],
     link: metrics.Link, n: int,
 ) -> dict[str, npt.NDArray[Any]]:  # fmt: skip
-    usable = evaluation.find_usable(scores)
+    usable = find_usable(scores)
     margins, present = evaluation._rank_rows(scores, labels)
-    places = np.arcsinh(np.where(usable[:, None], margins, 0.0) / evaluation.SCORE_UNIT)
-    units, step = evaluation.count_steps(weights * usable, n)
+    places = np.arcsinh(np.where(usable[:, None], margins, 0.0) / SCORE_UNIT)
+    units, step = count_steps(weights * usable, n)
     edges = [np.linspace(-12, 12, 9)] * places.shape[1]
     return {
         "hits": hit_sum(scores, labels, weights, link, n).values.numpy(),

@@ -23,7 +23,7 @@ from dpprobe.heads import auto, auto_rule
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fitted import Heads
 from dpprobe.privacy.keystream import Keystream
-from dpprobe.release import bundle, make, packing
+from dpprobe.release import asked_release, bundle, make, packing
 from dpprobe.release.ledger import Ledger
 from dpprobe.release.verification import method as checking
 from dpprobe.release.verification.stated_plan import check_price, read_plan
@@ -419,7 +419,7 @@ def test_nothing_is_booked_where_something_is_wrong_beforehand(
     for wrong in ({"sign_key": str(key)}, {"sign_key": str(folder / "none.pem")}):
         with pytest.raises(Exception, match=r"key"):
             release(folder, study(folder, **wrong))
-    monkeypatch.setattr(make, "check_plan", _refuse)
+    monkeypatch.setattr(asked_release, "check_plan", _refuse)
     with pytest.raises(PrivacyError, match="belongs to another method"):
         release(folder, study(folder))
     assert not ledger(folder).path.exists()

@@ -12,8 +12,8 @@ import pytest
 from dpprobe.errors import BudgetError, ConfigError, DataError, PrivacyError
 from dpprobe.heads.fitted import TYPICAL
 from dpprobe.release import bundle, make
-from dpprobe.release.cohorts import read_chain
 from dpprobe.release.ledger import Ledger
+from dpprobe.release.parts.cohort.measure import read_chain
 from dpprobe.release.verification.verify import verify_bundle
 from tests.support.release_study import ROWS, release, study, write_features
 from tests.support.split_tables import write_tables

@@ -15,8 +15,8 @@ import torch
 from dpprobe.errors import ConfigError
 from dpprobe.heads.normalisation import L2, AroundCentre, LayerNorm
 from dpprobe.heads.rows import Transform
-from dpprobe.release import monitor
-from dpprobe.release.monitor import (
+from dpprobe.release.parts.monitor import compare_images as monitor
+from dpprobe.release.parts.monitor.compare_images import (
     DIFFERENT,
     SIMILAR,
     TOO_FEW,

@@ -30,11 +30,18 @@ from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.statement import mechanism_values
 from dpprobe.privacy.target import Target
-from dpprobe.release import bundle, monitor
+from dpprobe.release import bundle
 from dpprobe.release.image_sources import find_images
 from dpprobe.release.ledger import Ledger
-from dpprobe.release.monitor import DIFFERENT, SIMILAR, UNUSUAL, Watch, list_edges
-from dpprobe.release.monitor_release import (
+from dpprobe.release.parts.monitor import compare_images as monitor
+from dpprobe.release.parts.monitor.compare_images import (
+    DIFFERENT,
+    SIMILAR,
+    UNUSUAL,
+    Watch,
+    list_edges,
+)
+from dpprobe.release.parts.monitor.measure import (
     COUNTS,
     check_monitor_size,
     count_cells,

@@ -16,7 +16,7 @@ from dpprobe.privacy import accountants, calibration
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.target import Target
-from dpprobe.release.release_choice_price import (
+from dpprobe.release.parts.choice.measure import (
     IF_FIXED,
     NO_CHOICE,
     NOT_COVERED,

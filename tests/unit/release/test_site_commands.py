@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from dpprobe import __main__ as program
-from dpprobe.release.site_part import make_site_key
+from dpprobe.release.parts.sites.site_part import make_site_key
 from dpprobe.release.verification.verify import verify_bundle
 from dpprobe.sites.agreement import name_public_key
 from tests.support.site_study import TRAIN_ROWS, make_sites

@@ -18,11 +18,12 @@ from dpprobe.errors import ConfigError, PrivacyError, WaitingError
 from dpprobe.privacy.accountants import compute_epsilon
 from dpprobe.privacy.releases import add_rounded_noise
 from dpprobe.release import bundle
-from dpprobe.release.site_part import SitePart
+from dpprobe.release.parts.sites.measure import SeveralSites
+from dpprobe.release.parts.sites.site_part import SitePart
 from dpprobe.release.verification.verify import verify_bundle
 from dpprobe.sites import shared_sums
 from dpprobe.sites.agreement import sign_values
-from dpprobe.sites.exchange import _describe, _pack_sums, read_secret
+from dpprobe.sites.exchange import Exchange, _describe, _pack_sums, read_secret
 from dpprobe.sites.masks import mask_numbers
 from tests.support.release_study import DIMENSION, write_features
 from tests.support.site_study import Site, make_sites
@@ -283,10 +284,15 @@ def test_a_site_that_cannot_send_does_not_book(tmp_path: Path) -> None:
     assert east.ledger.read_entries() == []
 
 
+def open_exchange(site: Site) -> Exchange:
+    transport = site.task().transport
+    assert isinstance(transport, SeveralSites)
+    return transport.exchange
+
+
 def change_message(site: Site, number: int) -> None:
     """Lets a malicious site replace a message of its own by another one that it signs."""
-    exchange = site.task().exchange
-    assert exchange is not None
+    exchange = open_exchange(site)
     path = exchange.message_path(number, site.name)
     values, sums = exchange._read_message(path, site.name)
     shift = 10**12 * (np.arange(sums[0].numbers.size) < DIMENSION)
@@ -298,8 +304,7 @@ def change_message(site: Site, number: int) -> None:
 
 def read_sums(victim: Site, others: list[Site], *, masks: bool) -> np.ndarray:
     """The numbers of the message of round 3, with or without the masks that the others know."""
-    exchange = victim.task().exchange
-    assert exchange is not None
+    exchange = open_exchange(victim)
     values, (sums,) = exchange._read_message(exchange.message_path(3, victim.name), victim.name)
     numbers = sums.numbers
     for other in [] if masks else others:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import io
 from pathlib import Path
 
 import pytest
 
 from dpprobe.artifacts import read_json, write_json
-from dpprobe.reporting.accuracy_table import write_accuracy_table
+from dpprobe.exhibits.tables import comma_separated, write_markdown
+from dpprobe.reporting.accuracy_table import LEFT_OUT, PATIENTS, make_accuracy_table
 from dpprobe.results.summary import summarise_cells
 from tests.support.cell_files import write_cell, write_study
 
@@ -24,14 +26,21 @@ def summary(tmp_path: Path) -> Path:
     return tmp_path / "digits.parquet"
 
 
-def _markdown(tmp_path: Path, *summaries: Path) -> list[list[str]]:
-    write_accuracy_table(summaries, csv=tmp_path / "t.csv", markdown=tmp_path / "t.md")
-    lines = (tmp_path / "t.md").read_text().splitlines()
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if "|" in line]
+def _read(*summaries: Path) -> tuple[list[list[str]], str, list[dict[str, str]]]:
+    """Returns the lines of the Markdown table, its notes, and the rows for programs."""
+    table = make_accuracy_table(summaries)
+    lines = write_markdown(table).splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if "|" in line]
+    numbers = csv.DictReader(io.StringIO(comma_separated(table)))
+    return cells, "\n".join(table.notes), list(numbers)
 
 
-def test_markdown_has_a_row_an_epsilon_and_a_column_a_curve(tmp_path: Path, summary: Path) -> None:
-    header, _, *rows = _markdown(tmp_path, summary)
+def _markdown(*summaries: Path) -> list[list[str]]:
+    return _read(*summaries)[0]
+
+
+def test_markdown_has_a_row_an_epsilon_and_a_column_a_curve(summary: Path) -> None:
+    header, _, *rows = _markdown(summary)
     assert header[:3] == ["dataset", "epsilon", "pixels + nonprivate"]
     assert len(header) == 2 + 6
     assert [row[:2] for row in rows] == [["digits", e] for e in ("0.5", "1", "2", "inf")]
@@ -45,15 +54,15 @@ def test_entries_are_mean_and_both_intervals_in_percent(tmp_path: Path) -> None:
     cell = write_cell(tmp_path, epsilon="2")
     summarise_cells([cell], tmp_path / "digits.parquet", study="study")
     accuracy = read_json(cell)["summary"]["accuracy"]
-    *_, row = _markdown(tmp_path, tmp_path / "digits.parquet")
+    *_, row = _markdown(tmp_path / "digits.parquet")
     half = 50 * (accuracy["high"] - accuracy["low"])
     ends = f"[{100 * accuracy['both_low']:.1f}, {100 * accuracy['both_high']:.1f}]"
     assert accuracy["both_low"] < min(accuracy["low"], accuracy["rows_low"])
     assert row[2] == f"{100 * accuracy['mean']:.1f} ± {half:.1f} {ends}"
 
 
-def test_the_best_private_entry_of_a_row_is_bold(tmp_path: Path, summary: Path) -> None:
-    _, _, *rows = _markdown(tmp_path, summary)
+def test_the_best_private_entry_of_a_row_is_bold(summary: Path) -> None:
+    _, _, *rows = _markdown(summary)
     for row in rows[:3]:
         values = {cell: float(cell.strip("*").split(" ")[0]) for cell in row[2:] if cell}
         bold = [cell for cell in values if cell.startswith("**")]
@@ -67,17 +76,14 @@ def test_a_delta_above_one_over_n_is_marked_wherever_it_is_printed(tmp_path: Pat
     cells.append(write_cell(tmp_path, dataset="small"))
     path = tmp_path / "digits.parquet"
     summarise_cells(cells, path, study="study")
-    _markdown(tmp_path, path)
-    plain = [(tmp_path / name).read_text() for name in ("t.md", "t.csv")]
-    assert not any("1/n" in text for text in plain)
+    _, notes, rows = _read(path)
+    assert "1/n" not in notes
+    assert "delta above 1/n" not in rows[0]
     for cell in cells[:2]:
         write_json(cell, read_json(cell) | {"n": 200_000})
     summarise_cells(cells, path, study="study")
-    _markdown(tmp_path, path)
-    text = (tmp_path / "t.md").read_text()
-    assert " delta: digits 1e-05 (above 1/n), small 1e-05. A delta above 1/n, with n " in text
-    with (tmp_path / "t.csv").open(newline="") as stream:
-        rows = list(csv.DictReader(stream))
+    _, notes, rows = _read(path)
+    assert " delta: digits 1e-05 (above 1/n), small 1e-05. " in notes
     assert [row["delta above 1/n"] for row in rows] == ["true", "false", "false"]
 
 
@@ -88,16 +94,12 @@ def test_options_that_nothing_priced_are_marked_and_never_the_best(tmp_path: Pat
     search = {"trials": 2, "space": {"learning_rate": [0.1, 1.0]}, "held_out": 0.2}
     write_json(cells[1], record | {"head": "fine_tune", "options": {"search": search}})
     summarise_cells(cells, tmp_path / "digits.parquet", study="study")
-    header, _, row = _markdown(tmp_path, tmp_path / "digits.parquet")
+    (header, _, row), notes, (numbers,) = _read(tmp_path / "digits.parquet")
     shown = dict(zip(header, row, strict=True))
     assert shown["pixels + sgd"].startswith("**")
     assert "† " in shown["pixels + found"]
     assert "*" not in shown["pixels + found"]
-    text = (tmp_path / "t.md").read_text()
-    assert text.count("†") == 2, "the cell and the note"
-    assert "† Not private" in text
-    with (tmp_path / "t.csv").open(newline="") as stream:
-        (numbers,) = csv.DictReader(stream)
+    assert notes.count("† ") == 1
     assert numbers["pixels + found unpriced"] == "true"
     assert "pixels + sgd unpriced" not in numbers
 
@@ -108,28 +110,19 @@ def test_equal_best_entries_are_all_bold(tmp_path: Path) -> None:
     record["cell"]["method"] = "sgd_full"
     write_json(cells[1], record)
     summarise_cells(cells, tmp_path / "digits.parquet", study="study")
-    *_, row = _markdown(tmp_path, tmp_path / "digits.parquet")
+    *_, row = _markdown(tmp_path / "digits.parquet")
     assert row[2] == row[3]
     assert row[2].startswith("**")
 
 
-def test_csv_is_numeric(tmp_path: Path, summary: Path) -> None:
-    write_accuracy_table([summary], csv=tmp_path / "t.csv", markdown=tmp_path / "t.md")
-    with (tmp_path / "t.csv").open(newline="") as stream:
-        rows = list(csv.DictReader(stream))
+def test_csv_is_numeric(summary: Path) -> None:
+    _, _, rows = _read(summary)
     assert [row["epsilon"] for row in rows] == ["0.5", "1", "2", "inf"]
     assert [row["delta"] for row in rows] == ["1e-05"] * 3 + [""]
     assert rows[0]["pixels + sgd"] == ""
     for low, high in (("low", "high"), ("rows low", "rows high")):
         ends = [float(rows[1][f"pixels + sgd {end}"]) for end in (low, high)]
         assert 0 <= ends[0] < float(rows[1]["pixels + sgd"]) < ends[1] <= 100
-
-
-def test_several_datasets_keep_their_order(tmp_path: Path, summary: Path) -> None:
-    cell = write_cell(tmp_path, dataset="another", backbone="resnet50")
-    summarise_cells([cell], tmp_path / "another.parquet", study="study")
-    _, _, *rows = _markdown(tmp_path, summary, tmp_path / "another.parquet")
-    assert [row[0] for row in rows] == ["digits"] * 4 + ["another"]
 
 
 def _labels(tmp_path: Path) -> Path:
@@ -141,55 +134,40 @@ def _labels(tmp_path: Path) -> Path:
 
 def test_another_metric_is_named_beside_each_dataset(tmp_path: Path, summary: Path) -> None:
     labels = _labels(tmp_path)
-    header, _, *rows = _markdown(tmp_path, summary, labels)
+    (header, _, *rows), notes, found = _read(summary, labels)
     assert header[:3] == ["dataset", "metric", "epsilon"]
+    assert [row[0] for row in rows] == ["digits"] * 4 + ["chest"]
     assert [row[:2] for row in rows[3:]] == [
         ["digits", "accuracy"],
         ["chest", "mean AUC over 2 of 3 labels"],
     ]
-    with (tmp_path / "t.csv").open(newline="") as stream:
-        found = list(csv.DictReader(stream))
     assert [row["metric"] for row in found] == ["accuracy"] * 4 + ["auc"]
     record = read_json(tmp_path / "cells/chest/pixels/sgd/eps-1/metrics.json")
     expected = 100 * record["summary"]["auc"]["mean"]
     assert float(found[4]["pixels + sgd"]) == pytest.approx(expected, abs=1e-3)
-    (note,) = [
-        line for line in (tmp_path / "t.md").read_text().splitlines() if line.startswith("Test")
-    ]
-    assert note.startswith("Test accuracy or mean AUC over 2 of 3 labels in percent")
-    assert note.endswith("labels that all test examples have, and labels that no test example has.")
+    assert notes.startswith("Test accuracy or mean AUC over 2 of 3 labels in percent")
+    assert LEFT_OUT in notes
 
 
-def test_accuracies_alone_need_no_column_for_the_metric(tmp_path: Path, summary: Path) -> None:
-    _markdown(tmp_path, summary)
-    assert "metric" not in (tmp_path / "t.csv").read_text().splitlines()[0]
-    assert "AUC" not in (tmp_path / "t.md").read_text()
+def test_accuracies_of_rows_need_neither_a_metric_nor_patients(summary: Path) -> None:
+    (header, *_), notes, rows = _read(summary)
+    assert "metric" not in {*rows[0], *header}
+    assert not any(word in notes for word in ("AUC", "patient"))
 
 
 def test_patients_are_named_where_each_counts_once(tmp_path: Path) -> None:
     cells = [write_cell(tmp_path, patients=40, seeds=seeds, method=f"m{seeds}") for seeds in (1, 3)]
     summarise_cells(cells, tmp_path / "digits.parquet", study="study")
-    write_accuracy_table(
-        [tmp_path / "digits.parquet"], csv=tmp_path / "t.csv", markdown=tmp_path / "t.md"
-    )
-    note = (tmp_path / "t.md").read_text()
-    assert "over seeds and test patients (bootstrap over test patients)" in note
-    assert "Where the dataset names patients, each patient counts once" in note
-
-
-def test_rows_are_not_called_patients(summary: Path, tmp_path: Path) -> None:
-    write_accuracy_table([summary], csv=tmp_path / "t.csv", markdown=tmp_path / "t.md")
-    assert "patient" not in (tmp_path / "t.md").read_text()
+    _, notes, _ = _read(tmp_path / "digits.parquet")
+    assert "over seeds and test patients (bootstrap over test patients)" in notes
+    assert PATIENTS in notes
 
 
 @pytest.mark.parametrize(("seeds", "told"), [(1, False), (3, True)])
 def test_a_table_explains_the_signs_that_it_has(tmp_path: Path, seeds: int, told: bool) -> None:
     cell = write_cell(tmp_path, epsilon="2", seeds=seeds)
     summarise_cells([cell], tmp_path / "digits.parquet", study="study")
-    write_accuracy_table(
-        [tmp_path / "digits.parquet"], csv=tmp_path / "t.csv", markdown=tmp_path / "t.md"
-    )
-    _, _, row, *notes = (tmp_path / "t.md").read_text().splitlines()
-    assert ("±" in row) is told
-    assert ("±" in " ".join(notes)) is told
-    assert "[low, high]: 95% CI over" in " ".join(notes)
+    (_, _, row), notes, _ = _read(tmp_path / "digits.parquet")
+    assert ("±" in row[2]) is told
+    assert ("±" in notes) is told
+    assert "[low, high]: 95% CI over" in notes

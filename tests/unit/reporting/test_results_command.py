@@ -62,9 +62,7 @@ def test_the_latest_of_several_is_printed(
     ]  # fmt: skip
 
 
-def test_without_results_the_command_says_how_to_get_some(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_results_the_command_says_how_to_get_some(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "run `dpprobe run --cores all`" in str(results(monkeypatch))
     finish("results/own_images", 1000)
     assert results(monkeypatch, "results/own_image") == (

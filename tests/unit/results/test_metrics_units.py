@@ -80,15 +80,15 @@ def _plain(summary: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.integers(2, 60), st.sampled_from([2, 3, 12]), st.sampled_from([9, 1, 0]),
+    st.integers(2, 60), st.sampled_from([2, 3, 12]), st.sampled_from([9, 1, 0]), st.booleans(),
     st.integers(0, 2**32 - 1),
 )  # fmt: skip
 def test_one_label_agrees_with_scikit_learn_s_weighted_metrics(
-    rows: int, classes: int, digits: int, seed: int
+    rows: int, classes: int, digits: int, named: bool, seed: int
 ) -> None:
     scores, labels, units = _made(seed, rows=rows, classes=classes, digits=digits)
-    found = evaluate_scores(scores, labels, units=units)
-    weights = 1 / np.bincount(units)[units]
+    found = evaluate_scores(scores, labels, units=units if named else None)
+    weights = 1 / np.bincount(units)[units] if named else None
     predicted = scores.argmax(1)
     assert found["accuracy"] == pytest.approx(
         accuracy_score(labels, predicted, sample_weight=weights)
@@ -110,13 +110,13 @@ def test_one_label_agrees_with_scikit_learn_s_weighted_metrics(
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(2, 60), st.sampled_from([9, 1, 0]), st.integers(0, 2**32 - 1))
+@given(st.integers(2, 60), st.sampled_from([9, 1, 0]), st.booleans(), st.integers(0, 2**32 - 1))
 def test_several_labels_agree_with_scikit_learn_s_weighted_metrics(
-    rows: int, digits: int, seed: int
+    rows: int, digits: int, named: bool, seed: int
 ) -> None:
     scores, labels, units = _made(seed, rows=rows, several=True, digits=digits)
-    found = evaluate_scores(scores, labels, link="sigmoid", units=units)
-    weights = 1 / np.bincount(units)[units]
+    found = evaluate_scores(scores, labels, link="sigmoid", units=units if named else None)
+    weights = 1 / np.bincount(units)[units] if named else None
     right = (scores > 0) == (labels != 0)
     for label in range(4):
         column, score = labels[:, label], scores[:, label]

@@ -8,13 +8,7 @@ from typing import Any
 import pytest
 
 from dpprobe.errors import DataError, TrackingError
-from dpprobe.tracking.release_aliases import (
-    DIGEST,
-    PREDECESSOR,
-    RELEASE,
-    ReleaseModel,
-    roll_back,
-)
+from dpprobe.tracking.release_aliases import DIGEST, PREDECESSOR, RELEASE, ReleaseModel, roll_back
 from tests.support.bundles import write_example
 from tests.support.tracked_study import Study
 from tests.unit.tracking.test_release_registry import MODEL, client_of, register

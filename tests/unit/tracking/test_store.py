@@ -68,16 +68,6 @@ def test_two_ingesters_of_a_new_store_wait_for_each_other(study: Study) -> None:
     assert len(study.runs()) == 8
 
 
-def test_a_held_lock_is_named(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "LOCK_SECONDS", 0.2)
-    monkeypatch.setattr(store, "LOCK_NOTE_SECONDS", 0.1)
-    with (study.root / "lock").open("w") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        with pytest.raises(TrackingError, match="locked by another process"):
-            study.ingest()
-    study.ingest()
-
-
 def test_a_long_wait_for_the_lock_is_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -69,13 +69,6 @@ def test_the_finite_epsilon_nearest_to_one_is_taken(
     assert nearest_to_one(epsilons) == nearest
 
 
-def test_the_metric_of_the_dataset_is_the_first_column(study: Study) -> None:
-    study.ingest()
-    for view in ("dpprobe", "dpprobe-private", "dpprobe-all"):
-        assert study.view("digits", view)["columnOrder"][0] == "metrics.`test/accuracy`"
-    assert study.view("digits/summary")["columnOrder"][0] == "metrics.`accuracy/eps_0.5`"
-
-
 def test_where_the_metric_is_auc_it_is_the_first_column_and_chart() -> None:
     measure = Measure(headline="auc", multi_label=True, labels=3, num_classes=3)
     cell = contents({"method": "m" * 40, "backbone": "b" * 40, "epsilon": "1"}, ["test/auc"])
@@ -85,12 +78,6 @@ def test_where_the_metric_is_auc_it_is_the_first_column_and_chart() -> None:
     (view,) = summary_experiment("scans", None, [summary], measure).views(set()).values()
     charts = [chart["metricKey"] for chart in view["compareRunCharts"]]
     assert charts == ["auc/by_100_eps", "auc/eps_2", "auc/eps_10"]
-
-
-def test_a_dataset_judged_by_accuracy_shows_its_auc_too() -> None:
-    cell = contents({"epsilon": "1"}, ["test/accuracy", "test/auc"])
-    (view, *_) = cells_experiment("lesions", None, [cell], [], ACCURACY).views(set()).values()
-    assert "metrics.`test/auc`" in view["selectedColumns"]
 
 
 def test_a_view_has_a_name_that_tells_its_epsilon_and_no_key_that_mlflow_does_not_know() -> None:
@@ -120,7 +107,16 @@ def contents(params: dict[str, str], metrics: list[str]) -> RunContents:
 
 
 def test_the_views_show_the_metric_of_the_dataset(study: Study) -> None:
-    study.ingest()
+    receipt = study.ingest()
+    for key in ("dpprobe", "dpprobe-private", "dpprobe-all"):
+        assert study.view("digits", key)["columnOrder"][0] == "metrics.`test/accuracy`"
+    assert study.view("digits/summary")["columnOrder"][0] == "metrics.`accuracy/eps_0.5`"
+    private = study.view("digits", "dpprobe-private")["searchFilter"]
+    assert private == 'tags.current = "true" and tags.private = "true"'
+    pages = receipt["pages"]
+    assert pages["private"].endswith("viewStateShareKey=dpprobe-private")
+    assert pages["all"].endswith("viewStateShareKey=dpprobe-all")
+    assert pages["charts"].endswith("compareRunsMode=CHART")
     view = study.view("digits")
     assert [name for name in view["selectedColumns"] if "test/" in name] == [
         "metrics.`test/accuracy`",
@@ -129,15 +125,6 @@ def test_the_views_show_the_metric_of_the_dataset(study: Study) -> None:
         "metrics.`test/macro_accuracy`", "metrics.`test/ece`",
     ]  # fmt: skip
     assert not [name for run in study.runs().values() for name in run.data.metrics if "auc" in name]
-
-
-def test_private_cells_have_a_view_of_their_own(study: Study) -> None:
-    receipt = study.ingest()
-    view = study.view("digits", "dpprobe-private")
-    assert view["searchFilter"] == 'tags.current = "true" and tags.private = "true"'
-    assert receipt["pages"]["private"].endswith("viewStateShareKey=dpprobe-private")
-    assert receipt["pages"]["all"].endswith("viewStateShareKey=dpprobe-all")
-    assert receipt["pages"]["charts"].endswith("compareRunsMode=CHART")
 
 
 def test_the_view_of_all_studies_has_columns_for_each(study: Study) -> None:
@@ -188,12 +175,8 @@ def test_cells_of_two_studies_share_a_view(study: Study) -> None:
     other = write_study(study.root / "other", methods=["nonprivate"], epsilons=["inf"])
     study.ingest(study="second", metrics_files=other, receipt=study.root / "second.json")
     assert study.view("digits")["selectedColumns"] == columns
-
-
-def test_summaries_of_two_studies_share_a_view(study: Study) -> None:
-    study.ingest()
-    other = write_study(study.root / "other", methods=["sgd"], epsilons=("8",))
-    study.ingest(study="second", metrics_files=other, receipt=study.root / "second.json")
+    other = write_study(study.root / "third", methods=["sgd"], epsilons=("8",))
+    study.ingest(study="third", metrics_files=other, receipt=study.root / "third.json")
     columns = study.view("digits/summary")["selectedColumns"]
     assert [name for name in columns if "/eps_" in name] == [
         f"metrics.`accuracy/eps_{epsilon}`" for epsilon in ("0.5", "2", "8", "inf")

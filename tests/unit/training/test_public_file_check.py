@@ -17,10 +17,8 @@ from dpprobe.errors import DpprobeError, PrivacyError
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.private_mark import check_unmarked, mark_metadata
 from dpprobe.results.cell_record import read_cell
-from dpprobe.training.head_job import train_job
-from dpprobe.training.tasks import Job
 from tests.support.feature_stores import write_split
-from tests.support.training_jobs import plan_job
+from tests.support.training_jobs import make_job, plan_job, run_job
 
 ROWS = {"train": 200, "test": 60}
 CLASSES, DIMENSION = 3, 24
@@ -64,18 +62,14 @@ class Study:
         return self.results / f"cells/first/none/{method}/eps-4"
 
     def train(self, **methods: dict[str, Any]) -> None:
-        job = Job(
+        job = make_job(
             study=self.name, private_datasets=("first", "second"), dataset="first",
-            backbone="none", epsilon="4", seeds=2, study_seed=0, delta=1e-4, accountant="pld",
             methods={name: method_options(values) for name, values in methods.items()},
-            mode="benchmark", memory_mb=1000,
         )  # fmt: skip
-        plans = self.folder / "plans.json"
-        plan_job(job, ROWS["train"], plans, self.calibration)
-        train_job(
-            job, train=self.features("first") / "manifest.json",
-            test=self.features("first", "test") / "manifest.json", plans=plans,
-            cells=self.results / "cells", device="cpu", tables=self.folder / "data",
+        plans = plan_job(job, ROWS["train"], self.folder / "plans.json", self.calibration)
+        run_job(
+            self.results, job, plans, train=self.features("first") / "manifest.json",
+            test=self.features("first", "test") / "manifest.json", tables=self.folder / "data",
         )  # fmt: skip
 
     def refuses(self, method: dict[str, Any], *words: str, early: bool = True) -> None:

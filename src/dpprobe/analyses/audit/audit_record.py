@@ -21,8 +21,6 @@ from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.records import Part, Record
 
-AUDIT_FORMAT: Final = "dpprobe-audit"
-AUDIT_FORMAT_VERSION: Final = 3
 # The folder of all audits, beside the folder of cells; a cell's files are
 # <folder>/<dataset>/<backbone>/<method>/eps-<epsilon><suffix>.
 AUDITS = "audit"
@@ -170,6 +168,9 @@ class NoControl(Part):
     not_applicable: str
 
 
+ATTACK_NAMES: Final = {"loss": "loss threshold", "lira": "LiRA", "rmia": "RMIA"}
+
+
 class Attack(Part):
     """A membership attack on one kind of rows.
 
@@ -245,8 +246,8 @@ class AuditRecord(Record):
       plan: the plan that was audited, as `Plan.to_dict` gives it.
     """
 
-    format: Literal["dpprobe-audit"] = AUDIT_FORMAT
-    format_version: Literal[3] = AUDIT_FORMAT_VERSION
+    format: Literal["dpprobe-audit"] = "dpprobe-audit"
+    format_version: Literal[3] = 3
     dataset: str
     backbone: str
     method: str

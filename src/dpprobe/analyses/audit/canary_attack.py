@@ -37,13 +37,7 @@ import torch
 
 from dpprobe.analyses.audit.canaries import Worlds
 from dpprobe.analyses.audit.noise_tests import NoiseTests, Outcome
-from dpprobe.analyses.audit.transcripts import (
-    Break,
-    Recorder,
-    Replayer,
-    Transcript,
-    join_blocks,
-)
+from dpprobe.analyses.audit.transcripts import Break, Recorder, Replayer, Transcript, join_blocks
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.options import MethodOptions

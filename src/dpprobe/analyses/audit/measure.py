@@ -55,13 +55,7 @@ SCORES = pa.schema([("attack", pa.string()), ("member", pa.bool_()), ("score", p
 
 
 def audit_job(
-    job: Job,
-    audit: AuditOptions,
-    *,
-    train: Path,
-    plans: Path,
-    audits: Path,
-    device: str,
+    job: Job, audit: AuditOptions, *, train: Path, plans: Path, audits: Path, device: str
 ) -> None:
     """Brings all audits of a job up to date.
 

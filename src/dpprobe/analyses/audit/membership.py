@@ -124,10 +124,7 @@ def attack_membership(
         "not_applicable": [{"rows": group, "reason": missing[group]} for group in missing],
         "interval": INTERVAL,
         "roc": {"fpr": _round_curve(_CURVE), "allowed": _round_curve(bounds), "curves": curves},
-        "allowed": {
-            "balanced_accuracy": allowed.balanced_accuracy,
-            "tpr_at_fpr": _by_rate(bounds),
-        },
+        "allowed": {"balanced_accuracy": allowed.balanced_accuracy, "tpr_at_fpr": _by_rate(bounds)},
         "seconds": round(time.monotonic() - started, 3),
         "shadows_per_second": round(shadows / max(trained - started, 1e-9), 3),
     }

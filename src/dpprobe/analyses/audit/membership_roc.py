@@ -6,56 +6,38 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from dpprobe.analyses.audit.audit_record import AUDIT_FORMAT, AUDIT_FORMAT_VERSION
-from dpprobe.artifacts import read_record
+from dpprobe.analyses.audit.audit_record import ATTACK_NAMES, AuditRecord
 from dpprobe.errors import DataError
 from dpprobe.exhibits import style
 
-_NAMES = {"loss": "loss threshold", "lira": "LiRA", "rmia": "RMIA"}
 _LEAST = 1e-4
 _BESIDE_STYLE = (0, (2, 1.5))
 
 
 def plot_membership(
-    *,
-    audit: Path,
-    ceiling: Path | None,
-    dataset: str,
-    backbone: str,
-    method: str,
-    epsilon: str,
-    svg: Path,
-    png: Path,
-) -> None:
+    *, audit: Path, ceiling: Path | None, dataset: str, backbone: str, method: str, epsilon: str
+) -> Figure:
     """Draws membership attacks on one cell and on its non-private baseline."""
-    membership_roc(
+    return membership_roc(
         _read_membership(audit),
-        svg=svg,
-        png=png,
         title=f"{dataset}, {method} on {backbone}, ε = {epsilon}",
         beside=_read_membership(ceiling) if ceiling else None,
     )
 
 
 def _read_membership(audit: Path) -> Any:
-    return read_record(audit, kind=AUDIT_FORMAT, version=AUDIT_FORMAT_VERSION)["membership"]
+    return AuditRecord.read(audit).model_dump(mode="json")["membership"]
 
 
 def membership_roc(
-    membership: Mapping[str, Any],
-    *,
-    svg: Path,
-    png: Path,
-    title: str,
-    beside: Mapping[str, Any] | None = None,
-) -> None:
+    membership: Mapping[str, Any], *, title: str, beside: Mapping[str, Any] | None = None
+) -> Figure:
     """Draws the attacks on a cell's heads on logarithmic axes, one colour per attack.
 
     The shaded area is impossible under the plan: more true positives than the best attack has.
@@ -70,30 +52,29 @@ def membership_roc(
     curves = _curves_by_attack(membership)
     if not curves:
         raise DataError(f"{title}: no membership attack on all rows; audit them")
-    with mpl.rc_context(style.SETTINGS):
-        figure = Figure(figsize=(5.6, 6.0), layout="constrained")
-        axes = figure.add_subplot()
-        fpr = np.array(membership["roc"]["fpr"])
-        allowed = np.array(membership["roc"]["allowed"])
-        _draw_bounds(axes, fpr, allowed)
-        colours = dict(zip(_NAMES, style.COLOURS, strict=False))
-        for name, curve in curves.items():
-            label = f"{_NAMES[name]}, AUC {_find_auc(membership, name):.3f}"
-            axes.plot(fpr, _rates_or_nan(curve["tpr"]), color=colours[name], label=label)
-            axes.fill_between(
-                fpr, _rates_or_nan(curve["low"]), _rates_or_nan(curve["high"]),
-                color=colours[name], alpha=0.15, linewidth=0,
-            )  # fmt: skip
-        for name, curve in _curves_by_attack(beside).items() if beside else ():
-            assert beside is not None
-            label = f"nonprivate: {_NAMES[name]}, AUC {_find_auc(beside, name):.3f}"
-            axes.plot(
-                np.array(beside["roc"]["fpr"]), _rates_or_nan(curve["tpr"]),
-                color=colours[name], linestyle=_BESIDE_STYLE, linewidth=1.1, label=label,
-            )  # fmt: skip
-        _finish_axes(axes, figure)
-        style.title_axes(axes, title, _write_caption(membership))
-        style.save_figure(figure, svg, png)
+    figure = Figure(figsize=(5.6, 6.0), layout="constrained")
+    axes = figure.add_subplot()
+    fpr = np.array(membership["roc"]["fpr"])
+    allowed = np.array(membership["roc"]["allowed"])
+    _draw_bounds(axes, fpr, allowed)
+    colours = dict(zip(ATTACK_NAMES, style.COLOURS, strict=False))
+    for name, curve in curves.items():
+        label = f"{ATTACK_NAMES[name]}, AUC {_find_auc(membership, name):.3f}"
+        axes.plot(fpr, _rates_or_nan(curve["tpr"]), color=colours[name], label=label)
+        axes.fill_between(
+            fpr, _rates_or_nan(curve["low"]), _rates_or_nan(curve["high"]),
+            color=colours[name], alpha=0.15, linewidth=0,
+        )  # fmt: skip
+    for name, curve in _curves_by_attack(beside).items() if beside else ():
+        assert beside is not None
+        label = f"nonprivate: {ATTACK_NAMES[name]}, AUC {_find_auc(beside, name):.3f}"
+        axes.plot(
+            np.array(beside["roc"]["fpr"]), _rates_or_nan(curve["tpr"]),
+            color=colours[name], linestyle=_BESIDE_STYLE, linewidth=1.1, label=label,
+        )  # fmt: skip
+    _finish_axes(axes, figure)
+    style.title_axes(axes, title, _write_caption(membership))
+    return figure
 
 
 def _draw_bounds(

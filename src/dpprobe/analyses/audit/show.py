@@ -8,16 +8,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
+from markupsafe import Markup
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dpprobe.analyses.analysis import Page
 from dpprobe.analyses.audit.audit_record import (
-    Attack,
+    ATTACK_NAMES,
     AuditRecord,
     Control,
-    Membership,
     NoControl,
     WhiteBox,
     at_least,
@@ -33,15 +33,14 @@ _FOOT = 0.06
 # Methods with the same claim stand side by side, each at most by this factor further right.
 _LARGEST_STEP = 1.09
 _BROKEN = "#D55E00"
-_ROWS = {"all": "all", "mislabelled": "mislabelled", "rarest_classes": "rarest classes"}
-_ATTACKS = {"loss": "loss threshold", "lira": "LiRA", "rmia": "RMIA"}
+_NAMES = {**ATTACK_NAMES, "rarest_classes": "rarest classes"}
 
 Tested = tuple[AuditRecord, WhiteBox]
 
 
-def plot_audit(*, audits: Sequence[Path], dataset: str, svg: Path, png: Path) -> None:
+def plot_audit(*, audits: Sequence[Path], dataset: str) -> Figure:
     """Draws the bounds of a dataset's audits against the claims."""
-    audit_figure([AuditRecord.read(path) for path in audits], dataset=dataset, svg=svg, png=png)
+    return audit_figure([AuditRecord.read(path) for path in audits], dataset=dataset)
 
 
 def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
@@ -58,7 +57,7 @@ def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
     ]
 
 
-def audit_figure(records: Iterable[AuditRecord], *, dataset: str, svg: Path, png: Path) -> None:
+def audit_figure(records: Iterable[AuditRecord], *, dataset: str) -> Figure:
     """Draws the bounds of white-box audits against the claims, one panel per backbone.
 
     Methods with the same claim stand side by side, below one step of the line of claims. A bound at
@@ -83,24 +82,23 @@ def audit_figure(records: Iterable[AuditRecord], *, dataset: str, svg: Path, png
     highest = max(
         [*claims, *(box.epsilon_lower for _, box in tested if math.isfinite(box.epsilon_lower))]
     )
-    with mpl.rc_context(style.SETTINGS):
-        figure, grid = style.panel_grid(len(backbones), legend=len(methods) + 2)
-        for axes, backbone in zip(grid, backbones, strict=True):
-            mine = [item for item in tested if item[0].backbone == backbone]
-            for place, (method, (colour, (_, marker))) in enumerate(looks.items()):
-                points = [item for item in mine if item[0].method == method]
-                aside = step ** (place - (len(looks) - 1) / 2)
-                _draw_bounds(axes, points, aside, colour, marker, foot)
-            _claim_line(axes, claims, highest, foot)
-            axes.set_title(backbone, fontsize=9)
-        style.label_outer_panels(grid, "lower bound on ε (log scale)")
-        figure.legend(handles=_make_handles(looks), loc="outside right upper", handlelength=2.2)
-        boxes = [box for _, box in tested]
-        # on two lines for any number of panels, because the text is long
-        style.title_figure(
-            figure, f"{dataset}: bounds of audits against claims", _describe_power(boxes), panels=1
-        )
-        style.save_figure(figure, svg, png)
+    figure, grid = style.panel_grid(len(backbones), legend=len(methods) + 2)
+    for axes, backbone in zip(grid, backbones, strict=True):
+        mine = [item for item in tested if item[0].backbone == backbone]
+        for place, (method, (colour, (_, marker))) in enumerate(looks.items()):
+            points = [item for item in mine if item[0].method == method]
+            aside = step ** (place - (len(looks) - 1) / 2)
+            _draw_bounds(axes, points, aside, colour, marker, foot)
+        _claim_line(axes, claims, highest, foot)
+        axes.set_title(backbone, fontsize=9)
+    style.label_outer_panels(grid, "lower bound on ε (log scale)")
+    figure.legend(handles=_make_handles(looks), loc="outside right upper", handlelength=2.2)
+    boxes = [box for _, box in tested]
+    # on two lines for any number of panels, because the text is long
+    style.title_figure(
+        figure, f"{dataset}: bounds of audits against claims", _describe_power(boxes), panels=1
+    )
+    return figure
 
 
 def _draw_bounds(
@@ -141,13 +139,10 @@ def _claim_line(axes: Axes, claims: Sequence[float], highest: float, foot: float
     axes.grid(axis="both")
 
 
-def _make_handles(looks: dict[str, tuple[str, tuple[object, str]]]) -> list[Line2D]:
-    def make_mark(label: str, colour: str, marker: str) -> Line2D:
-        return Line2D([], [], color=colour, linestyle="none", marker=marker, label=label)
-
+def _make_handles(looks: dict[str, style.Look]) -> list[Line2D]:
+    dots = [(method, colour, marker) for method, (colour, (_, marker)) in looks.items()]
     return [
-        *(make_mark(method, colour, marker) for method, (colour, (_, marker)) in looks.items()),
-        make_mark("0, or near it", style.NEUTRAL, "v"),
+        *style.make_dot_handles([*dots, ("0, or near it", style.NEUTRAL, "v")]),
         Line2D([], [], color=style.NEUTRAL, linewidth=1.2, label="the claim"),
     ]
 
@@ -169,88 +164,27 @@ def _make_part(dataset: str, records: Sequence[AuditRecord]) -> dict[str, Any]:
     attacked = [(record, record.membership) for record in records if record.membership]
     return {
         "dataset": dataset,
-        "cells": [
-            _white_box_row(record, record.white_box) for record in records if record.white_box
-        ],
+        "cells": [record for record in records if record.white_box],
         "attacks": [
-            _attack_row(record, membership, attack)
+            (record, membership, attack)
             for record, membership in attacked
             for attack in membership.rows
         ],
         "intervals": attacked[0][1].interval if attacked else "",
+        "names": _NAMES,
+        "claim": lambda epsilon: f"{rounded_up(epsilon):g}",
+        "bound": lambda value: at_least(value).replace("inf", "∞"),
+        "factor": lambda value: "none" if value is None else f"{value:.3g}".replace("inf", "∞"),
+        "rate": lambda value: "" if value is None else f"{100 * value:.3g}",
+        "control": _describe_control,
     }
 
 
-def _white_box_row(record: AuditRecord, tested: WhiteBox) -> dict[str, Any]:
-    return {
-        "backbone": record.backbone,
-        "method": record.method,
-        "epsilon": record.epsilon,
-        "claim": f"{rounded_up(record.claim.epsilon):g}",
-        "bound": _format_bound(tested.epsilon_lower),
-        "direct": _format_bound(tested.direct_epsilon_lower),
-        "bundle": _format_bound(tested.bundle.epsilon_lower if tested.bundle else None),
-        "noise": _format_factor(tested.noise_factor),
-        "caught": _format_factor(tested.caught_factor),
-        "number": _format_factor(tested.number_factor),
-        "holds": tested.holds,
-        "tests": len(tested.tests),
-        "level": f"{tested.level:.2g}",
-        "refuted": _list_tests(tested.refuted_by),
-        "smallest": f"{min(test.p_value for test in tested.tests):.2g}",
-        "right": f"{100 * tested.accuracy:.1f}",
-        "runs": tested.runs,
-        "confidence": f"{100 * tested.confidence:g}",
-        "test": tested.test,
-        "canary": tested.canary,
-        "rows": tested.rows,
-        "power": record.evidence.power,
-        "date": record.evidence.date,
-        "controls": [_control_row(control) for control in record.controls],
-    }
-
-
-def _control_row(control: Control | NoControl) -> dict[str, Any]:
+def _describe_control(control: Control | NoControl) -> str:
     name = control.name.replace("_", " ")
     if isinstance(control, NoControl):
-        return {"name": name, "text": f"not applicable: {control.not_applicable}", "caught": None}
-    verdict = f"caught by {_list_tests(control.refuted_by)}" if control.caught else "MISSED"
-    text = f"{verdict} (p = {control.p_value:.2g})"
-    return {"name": name, "text": text, "caught": control.caught}
-
-
-def _list_tests(names: Iterable[str]) -> str:
-    return ", ".join(name.replace("_", " ") for name in names)
-
-
-def _attack_row(record: AuditRecord, membership: Membership, attack: Attack) -> dict[str, Any]:
-    low_high = attack.auc_interval
-    return {
-        "backbone": record.backbone,
-        "method": record.method,
-        "epsilon": record.epsilon,
-        "rows": _ROWS[attack.rows],
-        "attack": _ATTACKS[attack.attack],
-        "units": attack.units,
-        "auc": f"{attack.auc:.3f}",
-        "interval": f"[{low_high[0]:.3f}, {low_high[1]:.3f}]" if low_high else "",
-        "rates": [
-            {
-                "reached": _format_rate(attack.tpr_at_fpr.get(rate)),
-                "allowed": _format_rate(membership.allowed.tpr_at_fpr.get(rate)),
-            }
-            for rate in ("0.001", "0.01")
-        ],
-    }
-
-
-def _format_bound(value: float | None) -> str:
-    return "" if value is None else at_least(value).replace("inf", "∞")
-
-
-def _format_factor(value: float | None) -> str:
-    return "none" if value is None else f"{value:.3g}".replace("inf", "∞")
-
-
-def _format_rate(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.3g}"
+        return f"{name} not applicable: {control.not_applicable}"
+    tests = ", ".join(control.refuted_by).replace("_", " ")
+    if control.caught:
+        return f"{name} caught by {tests} (p = {control.p_value:.2g})"
+    return Markup("{} <strong>MISSED (p = {:.2g})</strong>").format(name, control.p_value)

@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dpprobe.analyses.analysis import (
-    Analysis,
-    Cost,
-    JobSize,
-    Measurement,
-    Section,
-    of_datasets,
-)
+from dpprobe.analyses.analysis import Analysis, Cost, JobSize, Measurement, Section, of_datasets
 from dpprobe.analyses.fairness.compared_cells import fairness_cells, fairness_faults, reference_of
 from dpprobe.analyses.fairness.fairness_record import (
     FAIRNESS,
@@ -61,8 +54,7 @@ def estimate_cost(study: Study, place: Place, size: JobSize) -> Cost:
     largest = max([size.measure_mb([path]) for path in size.inputs["predictions"]], default=0)
     heads = len(list_cells(study, place)) * study.seeds
     return Cost(
-        memory_mb=3000 + counts + 8 * largest,
-        minutes=30 + heads * (0.5 + 0.5 * test / 25_000),
+        memory_mb=3000 + counts + 8 * largest, minutes=30 + heads * (0.5 + 0.5 * test / 25_000)
     )
 
 
@@ -107,7 +99,7 @@ FAIRNESS_TABLE = Exhibit(
         "records": DATASET_RECORDS,
         "tables": waits(lambda files, place: list_fairness_files(files, place["dataset"])),
     },
-    make=f"{PACKAGE}.fairness_table:write_fairness_table",
+    make=f"{PACKAGE}.fairness_table:make_fairness_table",
     words="table of the subgroups of {dataset}",
     category="Subgroups",
     caption="fairness.rst",

@@ -10,7 +10,7 @@ All numbers come from the labels, groups and scores of test examples, without no
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
@@ -20,8 +20,6 @@ from dpprobe.privacy.limits import epsilon_value
 from dpprobe.privacy.risk import RiskEpsilon
 from dpprobe.records import Part, Record
 
-FAIRNESS_FORMAT: Final = "dpprobe-fairness"
-FAIRNESS_FORMAT_VERSION: Final = 2
 # The folder of all records; a job's files are <folder>/<dataset>/<backbone><suffix>.
 FAIRNESS = "fairness"
 RECORD_SUFFIX, TABLE_SUFFIX = ".json", ".parquet"
@@ -177,8 +175,8 @@ class FairnessRecord(Record):
       rows, units: of the test split; `units` is None if the dataset names no patients.
     """
 
-    format: Literal["dpprobe-fairness"] = FAIRNESS_FORMAT
-    format_version: Literal[2] = FAIRNESS_FORMAT_VERSION
+    format: Literal["dpprobe-fairness"] = "dpprobe-fairness"
+    format_version: Literal[2] = 2
     dataset: str
     backbone: str
     class_names: tuple[str, ...]

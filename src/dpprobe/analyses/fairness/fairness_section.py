@@ -10,7 +10,9 @@ from dpprobe.analyses.analysis import Page
 from dpprobe.analyses.fairness.fairness_record import (
     TABLE_SUFFIX,
     Attribute,
+    FairnessCell,
     FairnessRecord,
+    Gap,
     left_out_in_words,
 )
 from dpprobe.analyses.fairness.fairness_table import (
@@ -29,6 +31,7 @@ from dpprobe.exhibits.tables import TABLE_BYTES, write_html, write_markdown
 from dpprobe.privacy.risk import budget_order
 
 GAPS_SHOWN = 2000
+Shown = tuple[str, str, str, FairnessCell, Gap]  # attribute, backbone, metric
 
 
 def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
@@ -55,7 +58,7 @@ def _make_part(dataset: str, parts: Sequence[Subgroups]) -> dict[str, Any]:
         for attribute in record.attributes
         if (metric := shown_metric(record, attribute.attribute))
     ]
-    gaps = [row for each in shown for row in _gap_rows(*each)]
+    gaps = [row for each in shown for row in _list_gaps(*each)]
     table = fairness_table(parts)
     first = records[0]
     return {
@@ -74,6 +77,11 @@ def _make_part(dataset: str, parts: Sequence[Subgroups]) -> dict[str, Any]:
         "left_out": list(dict.fromkeys(_left_out(records))),
         "gaps": gaps[:GAPS_SHOWN],
         "gaps_count": len(gaps),
+        "points": _format_points,
+        "ends": _format_ends,
+        "beyond_chance": beyond_chance,
+        "stands_apart": stands_apart,
+        "reference": reference_in_words,
         "groups": write_html(
             table, caption=f"Subgroups of {dataset}: one row per group, one column per ε"
         )
@@ -107,34 +115,12 @@ def _count_gaps(record: FairnessRecord, attribute: Attribute, metric: str) -> di
     }
 
 
-def _gap_rows(
-    record: FairnessRecord, attribute: Attribute, metric: str
-) -> Iterator[dict[str, Any]]:
-    """Yields one row per cell, in the order of epsilon."""
+def _list_gaps(record: FairnessRecord, attribute: Attribute, metric: str) -> Iterator[Shown]:
+    """Yields the gap of each cell, in the order of epsilon."""
     for cell in sorted(record.cells, key=lambda one: (one.method, budget_order(one.epsilon))):
         gap = cell.find_gap(attribute.attribute, metric)
-        if gap is None or gap.gap is None:
-            continue
-        other = cell.reference
-        yield {
-            "attribute": attribute.attribute,
-            "backbone": record.backbone,
-            "method": cell.method,
-            "epsilon": cell.epsilon,
-            "metric": METRIC_TITLES[metric],
-            "overall": _format_points(gap.overall),
-            "worst": f"{gap.worst_group} ({_format_points(gap.worst)})",
-            "best": f"{gap.best_group} ({_format_points(gap.best)})",
-            "gap": _format_points(gap.gap),
-            "interval": _format_ends(gap.low, gap.high),
-            "wide": beyond_chance(gap),
-            "chance": _format_points(gap.chance_gap),
-            "std": _format_points(gap.std),
-            "difference": _format_signed(gap.difference),
-            "difference_interval": _format_ends(gap.difference_low, gap.difference_high),
-            "apart": stands_apart(gap),
-            "against": reference_in_words(other.method, other.epsilon) if other else "",
-        }
+        if gap is not None and gap.gap is not None:
+            yield attribute.attribute, record.backbone, METRIC_TITLES[metric], cell, gap
 
 
 def _left_out(records: Sequence[FairnessRecord]) -> Iterator[str]:
@@ -161,10 +147,6 @@ def _count_countable(record: FairnessRecord) -> int:
 
 def _format_points(value: float | None) -> str:
     return "" if value is None else f"{100 * value:.1f}"
-
-
-def _format_signed(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:+.1f}"
 
 
 def _format_ends(low: float | None, high: float | None) -> str:

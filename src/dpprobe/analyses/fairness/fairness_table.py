@@ -23,10 +23,8 @@ from dpprobe.analyses.fairness.fairness_record import (
     left_out_in_words,
 )
 from dpprobe.analyses.fairness.groupings import NO_NAME, natural_key
-from dpprobe.artifacts import write_text
 from dpprobe.errors import DataError
-from dpprobe.exhibits import tables
-from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, make_row, mean_cell
+from dpprobe.exhibits.tables import BLANK, Table, TableCell, make_row, make_table, mean_cell
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.privacy.risk import budget_order, budget_title, explain_risks
 from dpprobe.study.ablations import keep_unique
@@ -43,7 +41,7 @@ BY_ACCURACY = (
     "instead, because a group may lack classes. A rare class has little weight in accuracy. "
     "Groups may differ in accuracy only because their classes have different shares."
 )
-_COLUMNS = ("backbone", "method", "attribute", "metric", "group", "test units")
+_COLUMNS = ("<backbone", "<method", "<attribute", "<metric", "<group", "test units")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,11 +81,9 @@ def read_subgroups(path: Path) -> Subgroups:
     return Subgroups(record=record, values=values)
 
 
-def write_fairness_table(records: Sequence[Path], *, csv: Path, markdown: Path) -> None:
-    """Writes the subgroups of one dataset, in percent, as two files."""
-    table = fairness_table([read_subgroups(path) for path in records])
-    write_text(csv, tables.comma_separated(table))
-    write_text(markdown, tables.write_markdown(table))
+def make_fairness_table(records: Sequence[Path]) -> Table:
+    """Makes the table of one dataset's subgroups, in percent."""
+    return fairness_table([read_subgroups(path) for path in records])
 
 
 def fairness_table(parts: Sequence[Subgroups]) -> Table:
@@ -100,16 +96,8 @@ def fairness_table(parts: Sequence[Subgroups]) -> Table:
     epsilons = keep_unique(cell.epsilon for part in parts for cell in part.record.cells)
     epsilons.sort(key=budget_order)
     rows = [row for part in parts for row in _make_rows(part, epsilons)]
-    return Table(
-        name=NAME,
-        columns=(
-            *(Column(title=title, align="left") for title in _COLUMNS[:-1]),
-            Column(title=_COLUMNS[-1]),
-            *(Column(title=budget_title(epsilon), interval=True) for epsilon in epsilons),
-        ),
-        rows=rows,
-        notes=_write_notes(parts),
-    )
+    columns = (*_COLUMNS, *(f"±{budget_title(epsilon)}" for epsilon in epsilons))
+    return make_table(NAME, "", columns, rows, _write_notes(parts))
 
 
 def shown_metric(record: FairnessRecord, attribute: str) -> str | None:

@@ -12,8 +12,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dpprobe.analyses.fairness.fairness_record import FairnessCell, FairnessRecord, Gap
@@ -43,16 +43,13 @@ class _Panel:
         return [point for point in self.points if point[0].method == method]
 
 
-def plot_fairness(
-    *, records: Sequence[Path], gap_svg: Path, gap_png: Path, auc_svg: Path, auc_png: Path
-) -> None:
+def plot_fairness(records: Sequence[Path]) -> list[Figure]:
     """Draws the gaps between a dataset's subgroups against epsilon, and against quality."""
     read = [FairnessRecord.read(path) for path in records]
-    gap_figure(read, svg=gap_svg, png=gap_png)
-    quality_figure(read, svg=auc_svg, png=auc_png)
+    return [gap_figure(read), quality_figure(read)]
 
 
-def gap_figure(records: Sequence[FairnessRecord], *, svg: Path, png: Path) -> None:
+def gap_figure(records: Sequence[FairnessRecord]) -> Figure:
     """Draws gaps against epsilon, one panel per attribute and backbone.
 
     Methods at the same epsilon stand side by side, with the intervals of their gaps. A mark is
@@ -92,8 +89,8 @@ def gap_figure(records: Sequence[FairnessRecord], *, svg: Path, png: Path) -> No
             chance = [_to_percent(gap.chance_gap) for _, gap in mine]
             axes.plot(x, chance, color=look[0], marker="_", linestyle="none", **_TICK)
 
-    _save_panels(
-        records, panels, looks, draw_gaps, svg=svg, png=png,
+    return _save_panels(
+        records, panels, looks, draw_gaps,
         title="gap between the best and the worst group",
         without=_make_line(
             "gap without privacy,\nand its interval", style.NEUTRAL, style.CEILING_STYLE
@@ -105,7 +102,7 @@ def gap_figure(records: Sequence[FairnessRecord], *, svg: Path, png: Path) -> No
     )  # fmt: skip
 
 
-def quality_figure(records: Sequence[FairnessRecord], *, svg: Path, png: Path) -> None:
+def quality_figure(records: Sequence[FairnessRecord]) -> Figure:
     """Draws gaps against the metric on all test examples, with panels as in `gap_figure`.
 
     A line joins a method's marks; epsilons are written beside them. Hollow squares are heads
@@ -134,8 +131,8 @@ def quality_figure(records: Sequence[FairnessRecord], *, svg: Path, png: Path) -
                 textcoords="offset points", fontsize=6.5, color=style.SUBTLE,
             )  # fmt: skip
 
-    _save_panels(
-        records, panels, looks, draw_quality, svg=svg, png=png,
+    return _save_panels(
+        records, panels, looks, draw_quality,
         title="gap between the best and the worst group against quality",
         note="; at the ends of each line its ε",
         without=Line2D([], [], color=style.NEUTRAL, linestyle="none", marker="s",
@@ -230,37 +227,34 @@ def _save_panels(
     note: str = "",
     without: Line2D,
     more: Sequence[Line2D] = (),
-    svg: Path,
-    png: Path,
-) -> None:
+) -> Figure:
     """Draws the panels with one legend; `without` is its entry for heads without privacy."""
     first = records[0]
     units = "patients" if first.units is not None else "rows"
-    with mpl.rc_context(style.SETTINGS):
-        figure, grid = style.panel_grid(max(1, len(panels)), legend=len(looks) + 7)
-        if not panels:
-            grid[0].set_axis_off()
-            grid[0].text(0, 0.5, "No two groups are large enough to compare.")
-        for axes, panel in zip(grid, panels, strict=False):  # one is empty without panels
-            draw(axes, panel)
-            axes.set_title(panel.title, fontsize=9)
-        bottom, top = grid[0].get_ylim()
-        grid[0].set_ylim(min(0.0, bottom), top)  # all panels share this axis
-        metrics = " or ".join(keep_unique(panel.metric for panel in panels))
-        style.label_outer_panels(grid, f"gap in {metrics} (points)")
-        beside = [without] if any(panel.references for panel in panels) else []
-        marks = [_make_mark(name, look) for name, look in looks.items()]
-        kinds = [
-            Line2D([], [], color=style.NEUTRAL, linestyle="none", marker="o", label=text,
-                   markerfacecolor=style.NEUTRAL if filled else "white")
-            for text, filled in (("beyond chance", True), ("not beyond chance", False))
-        ]  # fmt: skip
-        figure.legend(
-            handles=[*marks, *kinds, *beside, *more], loc="outside right upper", handlelength=2.4
-        )
-        caption = f"{100 * first.confidence:g}% intervals over test {units}; not private{note}"
-        style.title_figure(figure, f"{first.dataset}: {title}", caption, panels=1)
-        style.save_figure(figure, svg, png)
+    figure, grid = style.panel_grid(max(1, len(panels)), legend=len(looks) + 7)
+    if not panels:
+        grid[0].set_axis_off()
+        grid[0].text(0, 0.5, "No two groups are large enough to compare.")
+    for axes, panel in zip(grid, panels, strict=False):  # one is empty without panels
+        draw(axes, panel)
+        axes.set_title(panel.title, fontsize=9)
+    bottom, top = grid[0].get_ylim()
+    grid[0].set_ylim(min(0.0, bottom), top)  # all panels share this axis
+    metrics = " or ".join(keep_unique(panel.metric for panel in panels))
+    style.label_outer_panels(grid, f"gap in {metrics} (points)")
+    beside = [without] if any(panel.references for panel in panels) else []
+    marks = [_make_mark(name, look) for name, look in looks.items()]
+    kinds = [
+        Line2D([], [], color=style.NEUTRAL, linestyle="none", marker="o", label=text,
+               markerfacecolor=style.NEUTRAL if filled else "white")
+        for text, filled in (("beyond chance", True), ("not beyond chance", False))
+    ]  # fmt: skip
+    figure.legend(
+        handles=[*marks, *kinds, *beside, *more], loc="outside right upper", handlelength=2.4
+    )
+    caption = f"{100 * first.confidence:g}% intervals over test {units}; not private{note}"
+    style.title_figure(figure, f"{first.dataset}: {title}", caption, panels=1)
+    return figure
 
 
 def _make_mark(method: str, look: tuple[str, tuple[Any, str]]) -> Line2D:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from dpprobe.analyses.few_shot.few_shot_record import FEW_SHOT_FORMAT, FEW_SHOT_FORMAT_VERSION
+from dpprobe.analyses.baseline_record import FEW_SHOT
 from dpprobe.artifacts import write_record, write_table
 from dpprobe.data.options import Headline, headline_metric
 from dpprobe.devices import limit_threads, resolve_device
@@ -104,12 +104,10 @@ def probe_few_shot(
       study: the study whose device is used.
 
     Raises:
-      DataError: if the two splits have different classes.
+      DataError: if the headline metric is not defined on the test rows.
     """
     limit_threads(threads)
     stores = FeatureStore(train), FeatureStore(test)
-    if stores[0].class_names != stores[1].class_names:
-        raise DataError(f"{test}: classes differ from {train}; delete both and run again")
     shown = headline_metric(
         metric,
         num_classes=stores[1].num_classes,
@@ -148,7 +146,7 @@ def probe_few_shot(
     write_record(
         record,
         {
-            "format": FEW_SHOT_FORMAT, "format_version": FEW_SHOT_FORMAT_VERSION,
+            **FEW_SHOT,
             **place, "private": False, "note": probe.note, "headline": shown,
             "multi_label": stores[1].multi_label, "class_names": list(stores[1].class_names),
             "rows": {"train": stores[0].rows, "test": stores[1].rows}, "units": probe.patients,

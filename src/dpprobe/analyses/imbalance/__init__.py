@@ -64,7 +64,7 @@ IMBALANCE_TABLES = Exhibit(
     kind="table",
     files={"": "tables/{dataset}_imbalance"},
     needs={"records": many(lambda files, place: list_imbalance_records(files, place["dataset"]))},
-    make=f"{PACKAGE}.imbalance_table:write_imbalance_tables",
+    make=f"{PACKAGE}.imbalance_table:make_imbalance_tables",
     words="tables of rare classes of {dataset}",
     category="Rare classes",
     subcategory="{dataset}",
@@ -80,10 +80,7 @@ ANALYSIS = Analysis(
         "Makes each class rare in turn and compares how well private heads learn it; skipped if "
         "absent."
     ),
-    reads=(
-        "Results of rare classes",
-        "test labels, without noise.",
-    ),
+    reads=("Results of rare classes", "test labels, without noise."),
     exhibits=(IMBALANCE_FIGURES, IMBALANCE_TABLES),
     section=Section(
         anchor="imbalance",

@@ -7,14 +7,12 @@ private: all its numbers come from test labels and training examples, without no
 from __future__ import annotations
 
 import math
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, PlainSerializer
 
 from dpprobe.records import Part, Record
 
-IMBALANCE_FORMAT: Final = "dpprobe-imbalance"
-IMBALANCE_FORMAT_VERSION: Final = 2
 IMBALANCE = "imbalance"  # the folder: <folder>/<dataset>/<backbone>.json
 
 
@@ -118,8 +116,8 @@ class BreakDown(Part):
 class ImbalanceRecord(Record):
     """Rare classes of a dataset on one backbone. Not private."""
 
-    format: Literal["dpprobe-imbalance"] = IMBALANCE_FORMAT
-    format_version: Literal[2] = IMBALANCE_FORMAT_VERSION
+    format: Literal["dpprobe-imbalance"] = "dpprobe-imbalance"
+    format_version: Literal[2] = 2
     dataset: str
     backbone: str
     class_names: tuple[str, ...]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from dpprobe.analyses.imbalance.imbalance_record import (
@@ -12,10 +13,8 @@ from dpprobe.analyses.imbalance.imbalance_record import (
     RareCell,
 )
 from dpprobe.analyses.imbalance.rare_classes import best_methods
-from dpprobe.artifacts import write_text
 from dpprobe.counted_nouns import count_noun
-from dpprobe.exhibits import tables
-from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, make_row
+from dpprobe.exhibits.tables import BLANK, Table, TableCell, make_row, make_table
 from dpprobe.privacy.risk import budget_order, budget_title
 from dpprobe.study.ablations import keep_unique
 
@@ -29,15 +28,14 @@ NOTE = (
 )
 
 
-def write_imbalance_tables(records: Sequence[Path], *, csv: Path, markdown: Path) -> None:
-    """Writes the tables of one dataset, from its records on all backbones.
+def make_imbalance_tables(records: Sequence[Path]) -> Table:
+    """Makes the tables of one dataset, from its records on all backbones.
 
     Raises:
       DataError: if a file is not such a record.
     """
     read = [ImbalanceRecord.read(path) for path in records]
-    write_text(csv, tables.comma_separated(numbers_table(read)))
-    write_text(markdown, tables.write_markdown(best_table(read, notes=in_words(read))))
+    return replace(best_table(read, notes=in_words(read)), numbers=numbers_table(read))
 
 
 def best_table(records: Sequence[ImbalanceRecord], *, notes: Iterable[str] = ()) -> Table:
@@ -68,19 +66,9 @@ def best_table(records: Sequence[ImbalanceRecord], *, notes: Iterable[str] = ())
                     _describe_references(chosen),
                 )
             )
-    return Table(
-        name="imbalance",
-        columns=(
-            Column(title="backbone", align="left"),
-            Column(title="class", align="left"),
-            Column(title="images"),
-            Column(title="% kept"),
-            *(Column(title=budget_title(epsilon, "epsilon ")) for epsilon in epsilons),
-            Column(title="reference"),
-        ),
-        rows=rows,
-        notes=[NOTE, *notes],
-    )
+    titles = [budget_title(epsilon, "epsilon ") for epsilon in epsilons]
+    columns = ("<backbone", "<class", "images", "% kept", *titles, "reference")
+    return make_table("imbalance", "", columns, rows, [NOTE, *notes])
 
 
 def _describe_references(cells: Sequence[RareCell | None]) -> str:
@@ -117,7 +105,7 @@ def numbers_table(records: Sequence[ImbalanceRecord]) -> Table:
         for record in records
         for cell in record.cells
     ]
-    return Table(name="imbalance", columns=tuple(Column(title=each) for each in titles), rows=rows)
+    return make_table("imbalance", "", titles, rows)
 
 
 def _format_cell(cell: RareCell) -> list[str]:

@@ -13,16 +13,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 
-from dpprobe.analyses.imbalance.imbalance_record import (
-    ImbalanceRecord,
-    RareCell,
-    TrainingSet,
-)
-from dpprobe.analyses.imbalance.rare_classes import (
-    break_down,
-    estimate_share,
-    least_reference,
-)
+from dpprobe.analyses.imbalance.imbalance_record import ImbalanceRecord, RareCell, TrainingSet
+from dpprobe.analyses.imbalance.rare_classes import break_down, estimate_share, least_reference
 from dpprobe.data.table import read_info
 from dpprobe.errors import DataError
 from dpprobe.heads.registry import method_options

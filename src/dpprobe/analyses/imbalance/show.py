@@ -26,9 +26,9 @@ _COLOURS = "cividis"  # also readable in gray
 _CELL, _EDGE = 0.42, "#D55E00"
 
 
-def plot_imbalance(*, record: Path, svg: Path, png: Path) -> None:
+def plot_imbalance(*, record: Path) -> Figure:
     """Draws the recall of a dataset's rare classes on one backbone."""
-    imbalance_figure(ImbalanceRecord.read(record), svg=svg, png=png)
+    return imbalance_figure(ImbalanceRecord.read(record))
 
 
 def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
@@ -41,7 +41,7 @@ def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
     ]
 
 
-def imbalance_figure(record: ImbalanceRecord, *, svg: Path, png: Path) -> None:
+def imbalance_figure(record: ImbalanceRecord) -> Figure:
     """Draws the recall of each rare class in percent: rows are its images, columns are epsilons.
 
     One panel per (class, private method). The last column is the reference without privacy on the
@@ -61,31 +61,30 @@ def imbalance_figure(record: ImbalanceRecord, *, svg: Path, png: Path) -> None:
     )
     width = 0.75 + _CELL * (len(epsilons) + 1) * 1.05
     height = 0.55 + _CELL * 0.82 * levels
-    with mpl.rc_context(style.SETTINGS):
-        figure = Figure(
-            figsize=(max(width * len(methods) + 1.5, 5.5), height * len(record.classes) + 1.0),
-            layout="constrained",
-        )
-        grid = figure.subplots(len(record.classes), len(methods), squeeze=False)
-        for line, class_name in zip(grid, record.classes, strict=True):
-            for axes, method in zip(line, methods, strict=True):
-                mine = [c for c in record.cells if c.class_name == class_name]
-                drawn = _heat_map(axes, mine, method, epsilons)
-                axes.set_title(f"{class_name}, {method}", fontsize=9)
-        for axes in grid[:, 0]:
-            axes.set_ylabel("training images of the class", fontsize=8.5)
-        for axes in grid[-1]:
-            axes.set_xlabel("ε", fontsize=8.5)
-        figure.colorbar(drawn, ax=grid, shrink=0.6, label="recall of the class, %")
-        seeds = style.counted_seeds(sorted({cell.seeds for cell in record.cells}))
-        style.title_figure(
-            figure,
-            f"{record.dataset}, {record.backbone}: recall of a class made rare, % (not private)",
-            f"mean of {seeds}; line: at least half of the reference's recall;\n"
-            "small: seeds that never predict the class",
-            panels=1,
-        )
-        style.save_figure(figure, svg, png)
+    figure = Figure(
+        figsize=(max(width * len(methods) + 1.5, 5.5), height * len(record.classes) + 1.0),
+        layout="constrained",
+    )
+    grid = figure.subplots(len(record.classes), len(methods), squeeze=False)
+    for line, class_name in zip(grid, record.classes, strict=True):
+        for axes, method in zip(line, methods, strict=True):
+            mine = [c for c in record.cells if c.class_name == class_name]
+            drawn = _heat_map(axes, mine, method, epsilons)
+            axes.set_title(f"{class_name}, {method}", fontsize=9)
+    for axes in grid[:, 0]:
+        axes.set_ylabel("training images of the class", fontsize=8.5)
+    for axes in grid[-1]:
+        axes.set_xlabel("ε", fontsize=8.5)
+    figure.colorbar(drawn, ax=grid, shrink=0.6, label="recall of the class, %")
+    seeds = style.counted_seeds(sorted({cell.seeds for cell in record.cells}))
+    style.title_figure(
+        figure,
+        f"{record.dataset}, {record.backbone}: recall of a class made rare, % (not private)",
+        f"mean of {seeds}; line: at least half of the reference's recall;\n"
+        "small: seeds that never predict the class",
+        panels=1,
+    )
+    return figure
 
 
 def _list_methods(record: ImbalanceRecord) -> list[str]:

@@ -24,13 +24,7 @@ from dpprobe.analyses.long_tail.long_tail_record import (
     ROWS_SUFFIX,
 )
 from dpprobe.analyses.long_tail.options import LongTailOptions
-from dpprobe.exhibits.exhibit import (
-    Exhibit,
-    Place,
-    many,
-    one,
-    waits,
-)
+from dpprobe.exhibits.exhibit import Exhibit, Place, many, one, waits
 
 if TYPE_CHECKING:
     from dpprobe.results.study_files import StudyFiles
@@ -105,7 +99,7 @@ TABLES = Exhibit(
     kind="table",
     files={"": tuple(f"tables/{name}" for name in LONG_TAIL_TABLES)},
     needs={"records": ALL_RECORDS, "summaries": ALL_SUMMARIES},
-    make=f"{PACKAGE}.long_tail_tables:write_long_tail_tables",
+    make=f"{PACKAGE}.long_tail_tables:make_long_tail_tables",
     words="tables of long tails",
     category="Long tails",
     caption="long_tail.rst",

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 from dpprobe.records import Part, Record
 
-FORMAT: Final = "dpprobe-long-tail"
-FORMAT_VERSION: Final = 2
 LONG_TAIL = "long_tail"  # the folder: <folder>/<dataset>/<backbone><suffix>
 LONG_TAIL_TABLES = ("long_tail", "long_tail_gap")
 RECORD_SUFFIX, ROWS_SUFFIX = ".json", ".parquet"
@@ -107,8 +105,8 @@ class LongTailRecord(Record):
       memorisation: None if the study does not ask for it, or for the reason in `notes`.
     """
 
-    format: Literal["dpprobe-long-tail"] = FORMAT
-    format_version: Literal[2] = FORMAT_VERSION
+    format: Literal["dpprobe-long-tail"] = "dpprobe-long-tail"
+    format_version: Literal[2] = 2
     private: Literal[False] = False
     dataset: str
     backbone: str

@@ -10,17 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpprobe.analyses.long_tail.long_tail_record import (
-    LONG_TAIL_TABLES,
-    Frequencies,
-    LongTailRecord,
-    read_long_tails,
-)
+from dpprobe.analyses.long_tail.long_tail_record import Frequencies, LongTailRecord, read_long_tails
 from dpprobe.analyses.long_tail.sub_classes import FEW
-from dpprobe.artifacts import write_text
 from dpprobe.counted_nouns import count_noun
-from dpprobe.exhibits import tables
-from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, make_row, mean_cell
+from dpprobe.exhibits.tables import BLANK, Table, TableCell, make_row, make_table, mean_cell
 from dpprobe.privacy.risk import budget_order, budget_title, budget_token, budget_words
 from dpprobe.results.best_private import best_result
 from dpprobe.results.summary import Entry, Grid, read_grid
@@ -57,24 +50,13 @@ class Gap:
     points: float
 
 
-def write_long_tail_tables(
-    records: Sequence[Path],
-    summaries: Sequence[Path],
-    *,
-    csv: Sequence[Path],
-    markdown: Sequence[Path],
-) -> None:
-    """Writes each table as <name>.csv and <name>.md."""
-    made = list_tables(read_long_tails(records), read_grid(summaries))
-    for name, comma_separated, page in zip(LONG_TAIL_TABLES, csv, markdown, strict=True):
-        write_text(comma_separated, tables.comma_separated(made[name]))
-        write_text(page, tables.write_markdown(made[name]))
+def make_long_tail_tables(records: Sequence[Path], summaries: Sequence[Path]) -> list[Table]:
+    return list_tables(read_long_tails(records), read_grid(summaries))
 
 
-def list_tables(records: Sequence[LongTailRecord], grid: Grid) -> dict[str, Table]:
-    """Makes the tables, by name."""
-    made = sub_class_table(records), gap_table(records, private_gaps(grid))
-    return {table.name: table for table in made}
+def list_tables(records: Sequence[LongTailRecord], grid: Grid) -> list[Table]:
+    """Makes the tables, in the order of `LONG_TAIL_TABLES`."""
+    return [sub_class_table(records), gap_table(records, private_gaps(grid))]
 
 
 def private_gaps(grid: Grid) -> list[Gap]:
@@ -117,32 +99,22 @@ def sub_class_table(records: Sequence[LongTailRecord]) -> Table:
                     _number_cell(item.m_ln_n, digits=0),
                 )
             )
-    titles = [
-        "clusters a class",
-        "sub-classes",
-        "tail index",
-        "reference index",
-        *(f"≤ {few} row{'s' * (few > 1)} %" for few in FEW),
-        f"reference ≤ {FEW[-1]} %",
-        "M",
-        "reference M",
-        "ln N",
-        "M ln N",
-    ]
-    return Table(
-        name="long_tail",
-        title="Sub-classes of each class, not private",
-        columns=(
-            *_name_columns(),
-            *(Column(title=title, interval="index" in title) for title in titles),
-        ),
-        rows=rows,
-        notes=[
+    columns = (
+        "<dataset", "<backbone", "clusters a class", "sub-classes", "±tail index",
+        "±reference index", *(f"≤ {few} row{'s' * (few > 1)} %" for few in FEW),
+        f"reference ≤ {FEW[-1]} %", "M", "reference M", "ln N", "M ln N",
+    )  # fmt: skip
+    return make_table(
+        "long_tail",
+        "Sub-classes of each class, not private",
+        columns,
+        rows,
+        [
             f"{NOT_PRIVATE} Tail index: the share of the r-th most frequent sub-class is "
             "proportional to r^-index; an index of 0 means equally frequent sub-classes. The 95% "
             "interval is over rows, not over clusterings. ≤ 1, 2, 5 rows: the share of "
             "sub-classes with at most this many rows. M: the effective number of sub-classes, "
-            f"exp(entropy). {_REFERENCE} {NO_BOUND}",
+            f"exp(entropy). {_REFERENCE} {NO_BOUND}"
         ],
     )
 
@@ -169,24 +141,22 @@ def gap_table(records: Sequence[LongTailRecord], gaps: Sequence[Gap]) -> Table:
                 *(BLANK if value is None else _number_cell(value) for value in points),
             )
         )
-    titles = ["memorised %", "by chance %", "rows scored", "M ln N"]
-    titles += [f"within {NEAR:g} points at ε"] + [
-        f"gap at {budget_title(epsilon, 'ε ')}" for epsilon in epsilons
-    ]
-    return Table(
-        name="long_tail_gap",
-        title="Memorised rows and the price of privacy, not private",
-        columns=(
-            *_name_columns(),
-            *(Column(title=each, interval=each == "memorised %") for each in titles),
-        ),
-        rows=rows,
-        notes=[
+    columns = (
+        "<dataset", "<backbone", "±memorised %", "by chance %", "rows scored", "M ln N",
+        f"within {NEAR:g} points at ε",
+        *(f"gap at {budget_title(epsilon, 'ε ')}" for epsilon in epsilons),
+    )  # fmt: skip
+    return make_table(
+        "long_tail_gap",
+        "Memorised rows and the price of privacy, not private",
+        columns,
+        rows,
+        [
             f"{NOT_PRIVATE} Memorised: the share of training rows whose label a ridge head "
             "predicts more often when it was trained on the row; the probability must rise by "
             "more than 0.25 (Feldman and Zhang 2020). By chance: the share that the same number "
             f"of heads would show if no row were memorised. {_GAP} "
-            f"{NO_BOUND}{describe_correlations(records, gaps)}",
+            f"{NO_BOUND}{describe_correlations(records, gaps)}"
         ],
     )
 
@@ -214,10 +184,6 @@ def describe_correlations(records: Sequence[LongTailRecord], gaps: Sequence[Gap]
         "point is one dataset with one backbone. A harder dataset tends to have more memorised "
         "rows and a larger gap, so the correlation does not prove a cause."
     )
-
-
-def _name_columns() -> tuple[Column, Column]:
-    return Column(title="dataset", align="left"), Column(title="backbone", align="left")
 
 
 def _memorisation_cells(record: LongTailRecord) -> list[TableCell]:

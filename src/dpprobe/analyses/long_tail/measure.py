@@ -20,11 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dpprobe.analyses.long_tail import memorisation, sub_classes
-from dpprobe.analyses.long_tail.long_tail_record import (
-    RECORD_SUFFIX,
-    ROWS_SUFFIX,
-    LongTailRecord,
-)
+from dpprobe.analyses.long_tail.long_tail_record import RECORD_SUFFIX, ROWS_SUFFIX, LongTailRecord
 from dpprobe.analyses.long_tail.memorisation import (
     FEWEST_UNITS,
     SHARE,

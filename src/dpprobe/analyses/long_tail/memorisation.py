@@ -25,7 +25,6 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.linalg.lapack import dpotri
 from scipy.stats import hypergeom
 
-from dpprobe.errors import DataError
 from dpprobe.privacy.randomness import open_stream
 from dpprobe.progress import Progress
 
@@ -127,26 +126,14 @@ class Memorisation:
 
 
 def measure_memorisation(
-    rows: Numbers,
-    labels: Index,
-    *,
-    num_classes: int,
-    units: Index,
-    heads: int,
-    seed: int,
+    rows: Numbers, labels: Index, *, num_classes: int, units: Index, heads: int, seed: int
 ) -> Memorisation:
     """Trains heads on random shares of the units, and tests each head on all rows.
 
     Args:
       rows: [n, d], by `scale_columns`.
-      units: int64 [n], the unit of each row, from 0 without gaps.
-
-    Raises:
-      DataError: if there are fewer than 20 units.
+      units: int64 [n], the unit of each row, from 0 without gaps; at least 20 units.
     """
-    count = int(units.max()) + 1 if len(units) else 0
-    if count < FEWEST_UNITS:
-        raise DataError(f"memorisation: {count} units, but at least {FEWEST_UNITS} are needed")
     targets = np.eye(num_classes)[labels]
     ridge = choose_ridge(rows, targets, units, seed=seed)
     family = Heads(rows, targets, ridge)

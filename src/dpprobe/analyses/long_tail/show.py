@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib as mpl
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -23,9 +22,9 @@ from dpprobe.exhibits.tables import write_html
 _FOOT = 0.01  # percent: smaller shares are not shown
 
 
-def plot_long_tail(records: Sequence[Path], *, svg: Path, png: Path) -> None:
+def plot_long_tail(records: Sequence[Path]) -> Figure:
     """Draws the long tails of one dataset from their records."""
-    long_tail_figure(read_long_tails(records), svg=svg, png=png)
+    return long_tail_figure(read_long_tails(records))
 
 
 def make_section(paths: Sequence[Path], page: Page) -> dict[str, list[Markup] | list[str]] | None:
@@ -33,14 +32,14 @@ def make_section(paths: Sequence[Path], page: Page) -> dict[str, list[Markup] | 
     records = read_long_tails(paths)
     if not records:
         return None
-    made = list_tables(records, page.grid).values()
+    made = list_tables(records, page.grid)
     return {
         "tables": [write_html(table, caption=table.title) for table in made],
         "notes": [f"{r.dataset}, {r.backbone}: {note}" for r in records for note in r.notes],
     }
 
 
-def long_tail_figure(records: Sequence[LongTailRecord], *, svg: Path, png: Path) -> None:
+def long_tail_figure(records: Sequence[LongTailRecord]) -> Figure:
     """Draws a dataset's long tail: shares of sub-classes by rank, and memorised rows by threshold.
 
     Colours: backbones. Dashed: features without sub-classes, scores without memorised rows.
@@ -52,24 +51,23 @@ def long_tail_figure(records: Sequence[LongTailRecord], *, svg: Path, png: Path)
         raise DataError("no long tail to draw; write `long_tail: {}` in the study")
     looks = style.choose_looks(len(records))
     scored = any(record.memorisation for record in records)
-    with mpl.rc_context(style.SETTINGS):
-        figure = Figure(figsize=(8.8 if scored else 5.6, 3.6), layout="constrained")
-        panels = figure.subplots(1, 2 if scored else 1, squeeze=False)[0]
-        for record, (colour, _) in zip(records, looks, strict=True):
-            _draw_sub_classes(panels[0], record, colour)
-            if record.memorisation:
-                _draw_scores(panels[1], record, colour)
-        _label_sub_classes(panels[0], records)
-        if scored:
-            _label_scores(panels[1])
-        figure.legend(
-            handles=_make_handles([record.backbone for record in records], [c for c, _ in looks]),
-            loc="outside right upper",
-        )
-        style.title_figure(
-            figure, f"{records[0].dataset}: long tail of the features", "not private", panels=2
-        )
-        style.save_figure(figure, svg, png)
+    figure = Figure(figsize=(8.8 if scored else 5.6, 3.6), layout="constrained")
+    panels = figure.subplots(1, 2 if scored else 1, squeeze=False)[0]
+    for record, (colour, _) in zip(records, looks, strict=True):
+        _draw_sub_classes(panels[0], record, colour)
+        if record.memorisation:
+            _draw_scores(panels[1], record, colour)
+    _label_sub_classes(panels[0], records)
+    if scored:
+        _label_scores(panels[1])
+    figure.legend(
+        handles=_make_handles([record.backbone for record in records], [c for c, _ in looks]),
+        loc="outside right upper",
+    )
+    style.title_figure(
+        figure, f"{records[0].dataset}: long tail of the features", "not private", panels=2
+    )
+    return figure
 
 
 def _draw_sub_classes(axes: Axes, record: LongTailRecord, colour: str) -> None:
@@ -122,11 +120,7 @@ def _plain_logarithm(axes: Axes, *, x: bool) -> None:
 
 def _make_handles(backbones: Sequence[str], colours: Sequence[str]) -> list[Line2D]:
     dashed = Line2D(
-        [],
-        [],
-        color=style.NEUTRAL,
-        linestyle=style.CEILING_STYLE,
-        label="reference, chance",
+        [], [], color=style.NEUTRAL, linestyle=style.CEILING_STYLE, label="reference, chance"
     )
     lines = [
         Line2D([], [], color=colour, label=name)

@@ -17,13 +17,7 @@ from dpprobe.analyses.representation_law.measured_networks import (
     law_faults,
 )
 from dpprobe.analyses.representation_law.options import RepresentationLawOptions
-from dpprobe.exhibits.exhibit import (
-    SUMMARY,
-    Exhibit,
-    many,
-    one,
-    waits,
-)
+from dpprobe.exhibits.exhibit import SUMMARY, Exhibit, many, one, waits
 from dpprobe.exhibits.published import published_digest
 
 if TYPE_CHECKING:
@@ -80,7 +74,7 @@ LAW_TABLE_FILES = Exhibit(
         "marks": waits(lambda files, place: list_law_marks(files, place["dataset"])),
         "summary": SUMMARY,
     },
-    make=f"{PACKAGE}.law_tables:write_dataset_laws",
+    make=f"{PACKAGE}.law_tables:make_law_tables",
     words="tables of representation laws, {dataset}",
     category="Representation laws",
     caption="law.rst",

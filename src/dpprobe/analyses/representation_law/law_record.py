@@ -10,12 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 from dpprobe.records import Part, Record
 
-FORMAT: Final = "dpprobe-representation-law"
-FORMAT_VERSION: Final = 2
 LAYERS = "layers"  # the folder: <folder>/<dataset>/<backbone>/law.json
 # Tables of a dataset: tables/<dataset>_<name>.csv and .md.
 LAW_TABLES = ("representation_law", "accuracy_by_blocks")
@@ -110,8 +108,8 @@ class LawRecord(Record):
       fingerprint: of all inputs that decide the values.
     """
 
-    format: Literal["dpprobe-representation-law"] = FORMAT
-    format_version: Literal[2] = FORMAT_VERSION
+    format: Literal["dpprobe-representation-law"] = "dpprobe-representation-law"
+    format_version: Literal[2] = 2
     private: Literal[False] = False
     dataset: str
     backbone: str

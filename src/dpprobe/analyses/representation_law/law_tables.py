@@ -18,10 +18,8 @@ from dpprobe.analyses.representation_law.law_record import (
     Split,
     read_laws,
 )
-from dpprobe.artifacts import write_text
-from dpprobe.exhibits import tables
 from dpprobe.exhibits.published import Number, Published
-from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, make_row, mean_cell
+from dpprobe.exhibits.tables import BLANK, Table, TableCell, make_row, make_table, mean_cell
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.privacy.risk import budget_order, budget_words
 from dpprobe.results.summary import Entry, Grid, read_grid
@@ -39,6 +37,7 @@ TITLES = {
     "residual": "residual",
     "residual_one_hot": "one-hot residual",
 }
+_NAMED = ("<backbone", "<method", "<options", "<tuned")
 SPLITS: dict[Split, str] = {"train": "training", "test": "test"}
 INVERTED = (
     "Separability is Tr[SS_b SS_w^+], which the paper on representation laws prints as D. It "
@@ -66,42 +65,28 @@ _LAWS = (
 )
 
 
-def write_dataset_laws(
-    *,
-    records: Sequence[Path],
-    summary: Path,
-    published: Published,
-    name: str,
-    dataset: str,
-    folder: Path,
-) -> None:
-    """Writes both tables of a dataset as <dataset>_<name>.csv and .md.
+def make_law_tables(
+    *, records: Sequence[Path], summary: Path, published: Published, name: str, dataset: str
+) -> list[Table]:
+    """Makes both tables of a dataset.
 
     Args:
       name: the dataset's name in the published numbers.
     """
     read = read_laws(records)
     numbers = published_laws(published, name, read)
-    made = law_tables(read, read_grid([summary]), dataset=dataset, published=numbers)
-    for kind, table in made.items():
-        write_text(folder / f"{dataset}_{kind}.csv", tables.comma_separated(table))
-        write_text(folder / f"{dataset}_{kind}.md", tables.write_markdown(table))
+    return law_tables(read, read_grid([summary]), dataset=dataset, published=numbers)
 
 
 def law_tables(
-    records: Sequence[LawRecord],
-    grid: Grid,
-    *,
-    dataset: str,
-    published: Sequence[Number] = (),
-) -> dict[str, Table]:
-    """Makes both tables of a dataset, by name; the second also has published results."""
+    records: Sequence[LawRecord], grid: Grid, *, dataset: str, published: Sequence[Number] = ()
+) -> list[Table]:
+    """Makes both tables of a dataset: the laws, and the accuracy with published results."""
     mine = [record for record in records if record.dataset == dataset]
-    laws, accuracy = LAW_TABLES
-    return {
-        laws: law_table(mine, dataset=dataset),
-        accuracy: accuracy_by_blocks(mine, grid, dataset=dataset, published=published),
-    }
+    return [
+        law_table(mine, dataset=dataset),
+        accuracy_by_blocks(mine, grid, dataset=dataset, published=published),
+    ]
 
 
 def published_laws(published: Published, name: str, records: Sequence[LawRecord]) -> list[Number]:
@@ -132,24 +117,15 @@ def law_table(records: Sequence[LawRecord], *, dataset: str) -> Table:
                         _format_layers(i.layer for i in network.left_out if i.split == split),
                     )
                 )
-    columns = [
-        *(Column(title=each, align="left") for each in ("backbone", "method", "options", "tuned")),
-        Column(title="ε"),
-        Column(title="rows", align="left"),
-    ]
-    for measure in MEASURES:
-        name = TITLES[measure]
-        columns += [
-            Column(title=f"ρ {name}", interval=True),
-            Column(title=f"R² {name}"),
-            Column(title=f"ρ shuffled {name}"),
-        ]
-    return Table(
-        name=f"{dataset}_{LAW_TABLES[0]}",
-        title=f"Representation laws of {dataset}, not private",
-        columns=(*columns, Column(title="layers left out", align="left")),
-        rows=rows,
-        notes=[f"{NOT_PRIVATE} {INVERTED} {_LAWS} {UNPRICED}", *left_out_notes(records)],
+    columns = [*_NAMED, "ε", "<rows"]
+    for name in map(TITLES.__getitem__, MEASURES):
+        columns += [f"±ρ {name}", f"R² {name}", f"ρ shuffled {name}"]
+    return make_table(
+        f"{dataset}_{LAW_TABLES[0]}",
+        f"Representation laws of {dataset}, not private",
+        [*columns, "<layers left out"],
+        rows,
+        [f"{NOT_PRIVATE} {INVERTED} {_LAWS} {UNPRICED}", *left_out_notes(records)],
     )
 
 
@@ -199,11 +175,7 @@ def left_out_notes(records: Sequence[LawRecord]) -> list[str]:
 
 
 def accuracy_by_blocks(
-    records: Sequence[LawRecord],
-    grid: Grid,
-    *,
-    dataset: str,
-    published: Sequence[Number] = (),
+    records: Sequence[LawRecord], grid: Grid, *, dataset: str, published: Sequence[Number] = ()
 ) -> Table:
     """Makes the table of test results by tuned part: one row per method, one column per epsilon.
 
@@ -230,15 +202,18 @@ def accuracy_by_blocks(
                 if any(cell.value is not None for cell in row):
                     rows.append(row)
     measure = grid.measures.get(dataset)
-    return Table(
-        name=f"{dataset}_{LAW_TABLES[1]}",
-        title=f"Test results of {dataset} by tuned blocks",
-        columns=(
-            *(Column(title=t, align="left") for t in ("backbone", "method", "options", "tuned")),
-            *(Column(title=_epsilon_title(each), interval=True) for each in epsilons),
+    return make_table(
+        f"{dataset}_{LAW_TABLES[1]}",
+        f"Test results of {dataset} by tuned blocks",
+        (
+            "<backbone",
+            "<method",
+            "<options",
+            "<tuned",
+            *(f"±{_epsilon_title(e)}" for e in epsilons),
         ),
-        rows=rows,
-        notes=[
+        rows,
+        [
             f"{measure.title if measure else 'result'} on test rows, in percent: the mean over "
             f"seeds with a 95% interval. Not private. {UNPRICED}",
             *([PUBLISHED] if published else []),

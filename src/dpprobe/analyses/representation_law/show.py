@@ -16,7 +16,6 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from dpprobe.analyses.analysis import Page
 from dpprobe.analyses.representation_law.law_record import (
-    MEASURE_FIGURES,
     MEASURES,
     FittedLaw,
     LawRecord,
@@ -56,12 +55,10 @@ _NOTHING: tuple[None] = (None,)
 Curve = tuple[str | None, int | None]  # the tuned part in words, and its number of blocks
 
 
-def plot_law(*, record: Path, folder: Path) -> None:
-    """Draws all figures of a (dataset, backbone) as <name>_<backbone>.svg and .png."""
+def plot_law(record: Path) -> list[Figure]:
+    """Draws the figures of a (dataset, backbone), in the order of `MEASURE_FIGURES`."""
     read = LawRecord.read(record)
-    for measure, name in zip(MEASURES, MEASURE_FIGURES, strict=True):
-        stem = f"{name}_{read.backbone}"
-        law_figure(read, measure, svg=folder / f"{stem}.svg", png=folder / f"{stem}.png")
+    return [law_figure(read, measure) for measure in MEASURES]
 
 
 def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
@@ -81,10 +78,10 @@ def _make_tables(records: Sequence[LawRecord], dataset: str, page: Page) -> list
         [record for record in records if record.dataset == dataset],
     )
     made = law_tables(records, page.grid, dataset=dataset, published=numbers)
-    return [write_html(table, caption=table.title) for table in made.values()]
+    return [write_html(table, caption=table.title) for table in made]
 
 
-def law_figure(record: LawRecord, measure: Measure, *, svg: Path, png: Path) -> None:
+def law_figure(record: LawRecord, measure: Measure) -> Figure:
     """Draws one measure by block: one column of panels per epsilon, one row per option and split.
 
     One curve per number of tuned blocks; the frozen network is dashed in black, and in gray with
@@ -97,36 +94,32 @@ def law_figure(record: LawRecord, measure: Measure, *, svg: Path, png: Path) -> 
     rows = [(setting, split) for setting in settings or _NOTHING for split in SPLITS]
     columns: Sequence[str | None] = epsilons or _NOTHING
     looks = _choose_looks(tuned)
-    with mpl.rc_context(style.SETTINGS):
-        figure = Figure(
-            figsize=(max(2.5 * len(columns), 3.6) + 2.4, 2.1 * len(rows) + 0.8),
-            layout="constrained",
-        )
-        grid = figure.subplots(len(rows), len(columns), squeeze=False, sharey="row", sharex=True)
-        for line, (setting, split) in zip(grid, rows, strict=True):
-            for axes, epsilon in zip(line, columns, strict=True):
-                here = [n for n in tuned if (n.setting, n.epsilon) == (setting, epsilon)]
-                _draw_panel(axes, record.frozen, here, measure, split, looks)
-                text = _law_text(
-                    [n.find_series(measure, split).law for n in [record.frozen, *here]]
-                )
-                title = _panel_title(setting, epsilon, split)
-                axes.set_title(f"{title}\n{text}", fontsize=7.5)
-        for axes in grid[:, 0]:
-            axes.set_ylabel(f"{TITLES[measure]} (log scale)", fontsize=8)
-        for axes in grid[-1]:
-            axes.set_xlabel("block", fontsize=8.5)
-        noise = record.frozen.find_series(measure, "train").noise is not None
-        figure.legend(handles=_make_handles(looks, noise=noise), loc="outside right center")
-        token = "class token" if record.token == "class" else "pooled"
-        style.title_figure(
-            figure,
-            f"{record.dataset}, {record.backbone}: {_TITLES[measure]} (not private)",
-            f"{record.train_rows:,} training and {record.test_rows:,} test rows; {token}; block 0 "
-            "is the input of the first block",
-            panels=1,
-        )
-        style.save_figure(figure, svg, png)
+    figure = Figure(
+        figsize=(max(2.5 * len(columns), 3.6) + 2.4, 2.1 * len(rows) + 0.8), layout="constrained"
+    )
+    grid = figure.subplots(len(rows), len(columns), squeeze=False, sharey="row", sharex=True)
+    for line, (setting, split) in zip(grid, rows, strict=True):
+        for axes, epsilon in zip(line, columns, strict=True):
+            here = [n for n in tuned if (n.setting, n.epsilon) == (setting, epsilon)]
+            _draw_panel(axes, record.frozen, here, measure, split, looks)
+            text = _law_text([n.find_series(measure, split).law for n in [record.frozen, *here]])
+            title = _panel_title(setting, epsilon, split)
+            axes.set_title(f"{title}\n{text}", fontsize=7.5)
+    for axes in grid[:, 0]:
+        axes.set_ylabel(f"{TITLES[measure]} (log scale)", fontsize=8)
+    for axes in grid[-1]:
+        axes.set_xlabel("block", fontsize=8.5)
+    noise = record.frozen.find_series(measure, "train").noise is not None
+    figure.legend(handles=_make_handles(looks, noise=noise), loc="outside right center")
+    token = "class token" if record.token == "class" else "pooled"
+    style.title_figure(
+        figure,
+        f"{record.dataset}, {record.backbone}: {_TITLES[measure]} (not private)",
+        f"{record.train_rows:,} training and {record.test_rows:,} test rows; {token}; block 0 "
+        "is the input of the first block",
+        panels=1,
+    )
+    return figure
 
 
 def _panel_title(setting: Setting | None, epsilon: str | None, split: Split) -> str:

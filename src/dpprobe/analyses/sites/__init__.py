@@ -17,6 +17,7 @@ from dpprobe.analyses.analysis import (
 from dpprobe.analyses.sites.options import SimulatedSitesOptions
 from dpprobe.exhibits.exhibit import Exhibit, Place, many, one, waits
 from dpprobe.heads.auto import asked_options, is_undecided
+from dpprobe.heads.joint_fits import sites_fault
 from dpprobe.privacy.limits import INFINITE
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def method_fault(method: MethodOptions) -> str | None:
             f"head {method.head}: sites need one private head on frozen features, the same at each "
             "site; write least_squares, prototypes or feature_covariance"
         )
-    return method.sites_fault()
+    return sites_fault(method)
 
 
 def list_faults(study: Study) -> Iterator[str]:
@@ -124,7 +125,7 @@ TABLE = Exhibit(
     kind="table",
     files={"": "tables/{dataset}_sites"},
     needs={"records": many(lambda files, place: list_records(files, place["dataset"]))},
-    make=f"{PACKAGE}.show:write_sites_table",
+    make=f"{PACKAGE}.show:make_sites_table",
     words="table of the simulated sites of {dataset}",
     category="Several sites",
     caption="sites.rst",
@@ -134,9 +135,7 @@ FIGURE = Exhibit(
     name="plot_sites",
     kind="figure",
     files={"": "figures/{dataset}/sites_{backbone}"},
-    needs={
-        "record": one(lambda f, p: f"{f.results}/sites/{p['dataset']}/{p['backbone']}.json"),
-    },
+    needs={"record": one(lambda f, p: f"{f.results}/sites/{p['dataset']}/{p['backbone']}.json")},
     make=f"{PACKAGE}.show:plot_sites",
     words="figure of the simulated sites of {dataset}, {backbone}",
     category="Several sites",

@@ -47,9 +47,7 @@ class SimulatedSitesOptions(Options):
         "sizes with other frequencies of classes at each site (Dirichlet, 0.5).",
     )
     colluders: int = Field(
-        1,
-        ge=1,
-        description="Sites that may pool all they know, as in `releases.<name>.sites`.",
+        1, ge=1, description="Sites that may pool all they know, as in `releases.<name>.sites`."
     )
 
     @model_validator(mode="after")

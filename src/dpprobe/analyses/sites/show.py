@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from dpprobe.analyses.analysis import Page
 from dpprobe.analyses.sites.sites_record import HEADS, Estimate, SitesCell, SitesRecord
-from dpprobe.artifacts import write_text
 from dpprobe.counted_nouns import count_noun
 from dpprobe.exhibits import style, tables
-from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, make_row, mean_cell
+from dpprobe.exhibits.tables import BLANK, Table, TableCell, make_row, make_table, mean_cell
 from dpprobe.privacy.risk import budget_title, budget_words
 from dpprobe.results.cell_record import HEADLINES
 from dpprobe.study.ablations import keep_unique
@@ -29,27 +28,22 @@ NOTE = (
 )
 
 
-def write_sites_table(records: Sequence[Path], *, csv: Path, markdown: Path) -> None:
-    """Writes the table of one dataset, from its records on all backbones."""
-    table = make_table([*map(SitesRecord.read, records)])
-    write_text(csv, tables.comma_separated(table))
-    write_text(markdown, tables.write_markdown(table))
+def make_sites_table(records: Sequence[Path]) -> Table:
+    """Makes the table of one dataset, from its records on all backbones."""
+    return sites_table([*map(SitesRecord.read, records)])
 
 
-def make_table(records: Sequence[SitesRecord]) -> Table:
+def sites_table(records: Sequence[SitesRecord]) -> Table:
     """Makes the table: one row per (backbone, split, number of sites, budget)."""
     titles = [*HEADS.values()]
     measured = keep_unique(f"{r.method} on {r.backbone}: {HEADLINES[r.metric]}" for r in records)
-    return Table(
-        name="sites",
-        columns=(
-            *(Column(title=title, align="left") for title in ("backbone", "split")),
-            *(Column(title=title) for title in ("sites", "units per site", "epsilon")),
-            Column(title=titles[0], interval=True),
-            Column(title="worst to best site"),
-            *(Column(title=title, interval=True) for title in titles[1:]),
-        ),
-        rows=[
+    columns = (
+        "<backbone", "<split", "sites", "units per site", "epsilon", f"±{titles[0]}",
+        "worst to best site", *(f"±{title}" for title in titles[1:]),
+    )  # fmt: skip
+    return make_table(
+        "sites", "", columns,
+        [
             make_row(
                 record.backbone,
                 SPLITS[cell.split],
@@ -64,7 +58,7 @@ def make_table(records: Sequence[SitesRecord]) -> Table:
             for record in records
             for cell in record.cells
         ],
-        notes=[f"{'; '.join(measured)}. {NOTE}", *(n for r in records for n in list_notes(r))],
+        [f"{'; '.join(measured)}. {NOTE}", *(n for r in records for n in list_notes(r))],
     )  # fmt: skip
 
 
@@ -104,7 +98,7 @@ def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
         {
             "dataset": dataset,
             "table": tables.write_html(
-                make_table(mine), caption=f"Heads of several sites, {dataset}, in percent"
+                sites_table(mine), caption=f"Heads of several sites, {dataset}, in percent"
             ),
         }
         for dataset in page.datasets
@@ -112,36 +106,32 @@ def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
     ]
 
 
-def plot_sites(record: Path, *, svg: Path, png: Path) -> None:
+def plot_sites(record: Path) -> Figure:
     """Draws the four heads of one backbone by number of sites, one panel per split and budget."""
     read = SitesRecord.read(record)
     splits = keep_unique(cell.split for cell in read.cells)
     epsilons = keep_unique(cell.epsilon for cell in read.cells)
     looks = dict(zip(HEADS, style.choose_looks(len(HEADS)), strict=True))
-    with mpl.rc_context(style.SETTINGS):
-        figure, panels = style.panel_grid(
-            len(splits) * len(epsilons), legend=6, columns=len(splits)
-        )
-        places = [(split, epsilon) for epsilon in epsilons for split in splits]
-        for axes, (split, epsilon) in zip(panels, places, strict=True):
-            cells = [c for c in read.cells if (c.split, c.epsilon) == (split, epsilon)]
-            _draw_heads(axes, cells, looks)
-            axes.set_title(f"{SPLITS[split]}, {budget_title(epsilon)}", fontsize=9)
-        for axes in panels[-len(splits) :]:
-            axes.set_xlabel("sites", fontsize=8.5)
-        style.label_outer_panels(panels, f"{HEADLINES[read.metric]} (%)")
-        figure.legend(
-            handles=style.make_handles((HEADS[name], look) for name, look in looks.items()),
-            loc="outside right upper",
-        )
-        style.title_figure(
-            figure,
-            f"{read.dataset}, {read.backbone}: {read.method} of several sites (not private)",
-            f"mean and 95% interval, {style.counted_seeds([read.seeds])}; wide bars: range over "
-            "sites",
-            panels=len(panels),
-        )
-        style.save_figure(figure, svg, png)
+    figure, panels = style.panel_grid(len(splits) * len(epsilons), legend=6, columns=len(splits))
+    places = [(split, epsilon) for epsilon in epsilons for split in splits]
+    for axes, (split, epsilon) in zip(panels, places, strict=True):
+        cells = [c for c in read.cells if (c.split, c.epsilon) == (split, epsilon)]
+        _draw_heads(axes, cells, looks)
+        axes.set_title(f"{SPLITS[split]}, {budget_title(epsilon)}", fontsize=9)
+    for axes in panels[-len(splits) :]:
+        axes.set_xlabel("sites", fontsize=8.5)
+    style.label_outer_panels(panels, f"{HEADLINES[read.metric]} (%)")
+    figure.legend(
+        handles=style.make_handles((HEADS[name], look) for name, look in looks.items()),
+        loc="outside right upper",
+    )
+    style.title_figure(
+        figure,
+        f"{read.dataset}, {read.backbone}: {read.method} of several sites (not private)",
+        f"mean and 95% interval, {style.counted_seeds([read.seeds])}; wide bars: range over sites",
+        panels=len(panels),
+    )
+    return figure
 
 
 def _draw_heads(axes: Axes, cells: Sequence[SitesCell], looks: dict[str, style.Look]) -> None:

@@ -15,9 +15,7 @@ TSNE_GRID = Exhibit(
     name="plot_tsne_grid",
     kind="figure",
     files={"": "figures/tsne"},
-    needs={
-        "embeddings": many(of_datasets(lambda files, name: files.list_embeddings(name))),
-    },
+    needs={"embeddings": many(of_datasets(lambda files, name: files.list_embeddings(name)))},
     make=f"{PACKAGE}.show:plot_tsne_grid",
     words="t-SNE of every dataset and backbone",
     category="t-SNE",
@@ -34,9 +32,7 @@ DATASET_TSNE = Exhibit(
     name="plot_dataset_tsne",
     kind="figure",
     files={"": "figures/{dataset}/tsne"},
-    needs={
-        "embeddings": many(lambda files, place: files.list_embeddings(place["dataset"])),
-    },
+    needs={"embeddings": many(lambda files, place: files.list_embeddings(place["dataset"]))},
     make=f"{PACKAGE}.show:plot_tsne_grid",
     words="t-SNE of {dataset}, every backbone",
     category="t-SNE",

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
@@ -24,20 +23,16 @@ MARKERS = ("o", "^")  # of the first classes, and of the others
 NAMED_POINTS = 50  # with fewer points, a class's name would hide them
 
 
-def plot_tsne_grid(*, embeddings: Sequence[Path], split: str, svg: Path, png: Path) -> None:
+def plot_tsne_grid(*, embeddings: Sequence[Path], split: str) -> Figure:
     named = {(path.parent.parent.name, path.parent.name): path for path in embeddings}
-    tsne_grid(named, split=split, svg=svg, png=png)
+    return tsne_grid(named, split=split)
 
 
-def plot_tsne(
-    *, embedding: Path, dataset: str, backbone: str, split: str, svg: Path, png: Path
-) -> None:
-    tsne_figure(embedding, svg=svg, png=png, title=f"{dataset} {split}, {backbone}")
+def plot_tsne(*, embedding: Path, dataset: str, backbone: str, split: str) -> Figure:
+    return tsne_figure(embedding, title=f"{dataset} {split}, {backbone}")
 
 
-def tsne_grid(
-    embeddings: Mapping[tuple[str, str], Path], *, split: str, svg: Path, png: Path
-) -> None:
+def tsne_grid(embeddings: Mapping[tuple[str, str], Path], *, split: str) -> Figure:
     """Draws embeddings side by side: one row per dataset, one column per backbone.
 
     Each panel's title has the share of nearest neighbours that t-SNE keeps. Each row has a legend
@@ -45,32 +40,31 @@ def tsne_grid(
     """
     datasets = keep_unique(dataset for dataset, _ in embeddings)
     backbones = keep_unique(backbone for _, backbone in embeddings)
-    with mpl.rc_context(style.SETTINGS):
-        size = 2.35
-        figure = Figure(
-            figsize=(max(size * len(backbones) + 1.6, 5.2), (size + 0.35) * len(datasets) + 0.45),
-            layout="constrained",
-        )
-        grid = figure.subplots(len(datasets), len(backbones), squeeze=False)
-        for line, dataset in zip(grid, datasets, strict=True):
-            for axes, backbone in zip(line, backbones, strict=True):
-                path = embeddings.get((dataset, backbone))
-                if path is None:
-                    axes.set_axis_off()
-                    continue
-                _draw_small_plane(axes, path, backbone)
-            shown = embeddings[next(key for key in embeddings if key[0] == dataset)]
-            _describe_row(line, dataset, split, shown)
-        figure.suptitle(
-            "t-SNE; percentages: the share of a point's 15 nearest neighbours in feature "
-            "space\nthat are also its neighbours in the plot. Not private: drawn from the "
-            "features.",
-            fontsize=8, x=0.01, ha="left", color=style.SUBTLE,
-        )  # fmt: skip
-        style.save_figure(figure, svg, png)
+    size = 2.35
+    figure = Figure(
+        figsize=(max(size * len(backbones) + 1.6, 5.2), (size + 0.35) * len(datasets) + 0.45),
+        layout="constrained",
+    )
+    grid = figure.subplots(len(datasets), len(backbones), squeeze=False)
+    for line, dataset in zip(grid, datasets, strict=True):
+        for axes, backbone in zip(line, backbones, strict=True):
+            path = embeddings.get((dataset, backbone))
+            if path is None:
+                axes.set_axis_off()
+                continue
+            _draw_small_plane(axes, path, backbone)
+        shown = embeddings[next(key for key in embeddings if key[0] == dataset)]
+        _describe_row(line, dataset, split, shown)
+    figure.suptitle(
+        "t-SNE; percentages: the share of a point's 15 nearest neighbours in feature "
+        "space\nthat are also its neighbours in the plot. Not private: drawn from the "
+        "features.",
+        fontsize=8, x=0.01, ha="left", color=style.SUBTLE,
+    )  # fmt: skip
+    return figure
 
 
-def tsne_figure(embedding: Path, *, svg: Path, png: Path, title: str | None = None) -> None:
+def tsne_figure(embedding: Path, *, title: str | None = None) -> Figure:
     """Draws an embedding, coloured by class; without points, draws the note with the reason.
 
     Up to 20 classes are named, in the plane and in the legend; more classes share a colour bar. The
@@ -82,26 +76,25 @@ def tsne_figure(embedding: Path, *, svg: Path, png: Path, title: str | None = No
     table, facts = read_embedding(embedding)
     plane = np.column_stack([table["x"].to_numpy(), table["y"].to_numpy()])
     labels = table["label"].to_numpy()
-    with mpl.rc_context(style.SETTINGS):
-        figure = Figure(figsize=(6.6, 5.4), layout="constrained")
-        axes = figure.add_subplot()
-        subtitle, count = "", _drawn_rows(facts)
-        if facts["method"] is None:
-            _draw_empty_plane(axes, facts["note"])
-        else:
-            _draw_plane(axes, plane, labels, facts["class_names"], legend=facts["legend"])
-            subtitle = (
-                f"{facts['neighbours']} nearest neighbours kept: "
-                f"PCA ({facts['components']}) {_format_percent(facts['pca_agreement'])}, "
-                f"t-SNE {_format_percent(facts['tsne_agreement'])}"
-            )
-            count += f", perplexity {facts['perplexity']:g}"
-        style.title_axes(axes, title or "t-SNE", subtitle)
-        axes.set_xlabel(
-            f"{count}. Not private: drawn from the features.",
-            fontsize=8, color=style.SUBTLE, loc="left",
-        )  # fmt: skip
-        style.save_figure(figure, svg, png)
+    figure = Figure(figsize=(6.6, 5.4), layout="constrained")
+    axes = figure.add_subplot()
+    subtitle, count = "", _drawn_rows(facts)
+    if facts["method"] is None:
+        _draw_empty_plane(axes, facts["note"])
+    else:
+        _draw_plane(axes, plane, labels, facts["class_names"], legend=facts["legend"])
+        subtitle = (
+            f"{facts['neighbours']} nearest neighbours kept: "
+            f"PCA ({facts['components']}) {_format_percent(facts['pca_agreement'])}, "
+            f"t-SNE {_format_percent(facts['tsne_agreement'])}"
+        )
+        count += f", perplexity {facts['perplexity']:g}"
+    style.title_axes(axes, title or "t-SNE", subtitle)
+    axes.set_xlabel(
+        f"{count}. Not private: drawn from the features.",
+        fontsize=8, color=style.SUBTLE, loc="left",
+    )  # fmt: skip
+    return figure
 
 
 def _draw_small_plane(axes: Axes, path: Path, backbone: str) -> None:
@@ -163,12 +156,7 @@ def _draw_frame(axes: Axes) -> None:
 
 
 def _draw_plane(
-    axes: Axes,
-    plane: np.ndarray,
-    labels: np.ndarray,
-    names: Sequence[str],
-    *,
-    legend: str,
+    axes: Axes, plane: np.ndarray, labels: np.ndarray, names: Sequence[str], *, legend: str
 ) -> None:
     """Draws points [rows, 2] by class, with a legend or a colour bar."""
     size = float(np.clip(9000 / len(plane), 3, 16))

@@ -33,8 +33,7 @@ ANALYSIS = Analysis(
         },
         job="dpprobe.analyses.zero_shot.measure:classify_zero_shot",
         cost=lambda _study, _place, size: Cost(
-            memory_mb=2000 + 2.0 * size.megabytes(),
-            minutes=20 + 10 * size.megabytes() / 1e3,
+            memory_mb=2000 + 2.0 * size.megabytes(), minutes=20 + 10 * size.megabytes() / 1e3
         ),
     ),
     named_datasets=lambda _study: [],

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dpprobe.analyses.zero_shot.zero_shot_record import ZERO_SHOT_FORMAT, ZERO_SHOT_FORMAT_VERSION
+from dpprobe.analyses.baseline_record import ZERO_SHOT
 from dpprobe.artifacts import write_record, write_table
 from dpprobe.data.options import Headline, headline_metric
 from dpprobe.errors import DataError
@@ -57,11 +57,10 @@ def classify_zero_shot(
         labels per example and a model without a logit bias, the headline is always AUC.
 
     Raises:
-      DataError: if images and text differ in classes, weights or dimension.
+      DataError: if the headline metric is not defined on the test rows.
     """
     store = FeatureStore(test)
     weights, facts = read_text_embeddings(text)
-    _check_inputs(store, weights, facts, text)
     scores = np.concatenate([block for _, block in scored_blocks(store, weights, facts)])
     labels = np.asarray(store.labels).astype(np.uint8 if store.multi_label else np.int64)
     link = _choose_link(facts["logit_bias"], multi_label=store.multi_label)
@@ -94,8 +93,7 @@ def classify_zero_shot(
     write_record(
         metrics,
         {
-            "format": ZERO_SHOT_FORMAT,
-            "format_version": ZERO_SHOT_FORMAT_VERSION,
+            **ZERO_SHOT,
             "dataset": dataset,
             "backbone": backbone,
             "private": False,
@@ -134,20 +132,6 @@ def scored_blocks(
         lengths = np.linalg.norm(block, axis=1, keepdims=True)
         unit = block / np.where(lengths > 0, lengths, 1.0)
         yield start, (scale * (unit @ weights.T) + bias).astype(np.float32)
-
-
-def _check_inputs(
-    store: FeatureStore, weights: npt.NDArray[np.float32], facts: Mapping[str, Any], text: Path
-) -> None:
-    if list(store.class_names) != list(facts["class_names"]):
-        raise DataError(
-            f"{text}: classes differ from the classes of {store.path}; delete {text} and run again"
-        )
-    if weights.shape[1] != store.dimension:
-        raise DataError(
-            f"{text}: text embeddings have {weights.shape[1]} dimensions, but image features have "
-            f"{store.dimension}; extract both with the same backbone"
-        )
 
 
 def _choose_link(bias: float | None, *, multi_label: bool) -> Link:

@@ -10,16 +10,14 @@ from dpprobe.release.bundle import (
     FACTS_FILE,
     HEAD_FILE,
     LISTED_FILES,
-    SIGNATURE_FILE,
     STATEMENT_FILE,
     SUMS_FILE,
     BundleFacts,
     damaged_files,
 )
 from dpprobe.release.leak_check import check_keys, check_text
-from dpprobe.release.signing import signature_holds
-from dpprobe.release.verification.checks import DEPENDS, Checks
-from dpprobe.release.verification.stated import read_json, require_true
+from dpprobe.release.stated_values import read_json, require_true
+from dpprobe.release.verification.checks import Checks
 
 # Sizes of pixel backbones that are computed without being asked for: a stranger's may be huge.
 _SIZES = range(1, 513)
@@ -42,27 +40,6 @@ def check_hashes(folder: Path) -> tuple[str, bool]:
         f"{SUMS_FILE}: its form differs from dpprobe's; fetch the bundle again",
     )
     return f"all files match {SUMS_FILE}", True
-
-
-def check_signature(checks: Checks, folder: Path | None, public_key: Path | None) -> None:
-    """Checks the signature if there is one and a key is given."""
-    if folder is None:
-        checks.note_check("signature", None, DEPENDS)
-    elif not (folder / SIGNATURE_FILE).is_file():
-        asked = public_key is not None
-        checks.note_check(
-            "signature",
-            False if asked else None,
-            "no signature, although you passed a public key"
-            if asked
-            else "none, so anyone may have made this bundle",
-        )
-    elif public_key is None:
-        checks.note_check("signature", None, "pass --public-key")
-    else:
-        holds = signature_holds(folder, public_key)
-        of = f"{SIGNATURE_FILE} is{'' if holds else ' not'} of the key {public_key.name}"
-        checks.note_check("signature", holds, of)
 
 
 def read_facts(folder: Path) -> tuple[str, BundleFacts]:

@@ -19,7 +19,7 @@ from dpprobe.heads.auto import trained_head
 from dpprobe.heads.auto_rule import RULE
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import check_plan
-from dpprobe.heads.fitted import CLASS_PRIORS, TYPICAL
+from dpprobe.heads.fitted import CLASS_PRIORS
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.search_space import Range
@@ -29,10 +29,10 @@ from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.private_mark import mark_metadata
 from dpprobe.privacy.target import Target
 from dpprobe.release.bundle import HEAD_FILE, WEIGHTS, BundleFacts
-from dpprobe.release.monitor_release import count_typical
 from dpprobe.release.release_statement import published_options
+from dpprobe.release.stated_values import Values, read_real, require_same, require_true
 from dpprobe.release.verification.checks import Checks
-from dpprobe.release.verification.stated import Values, read_real, require_same, require_true
+from dpprobe.release_part_registry import load_readers
 
 Array = npt.NDArray[Any]
 
@@ -138,14 +138,14 @@ def check_head(
     folder: Path, facts: BundleFacts, options: MethodOptions, plan: Plan, values: Values
 ) -> tuple[str, bool]:
     """Checks the tensors' names, types and shapes, that they are finite, and the file's mark."""
-    watched = "monitor" in values
-    typical = count_typical(plan, options.normalize, facts.dimension) if watched else 0
+    readers = load_readers()
     shapes = {
         WEIGHTS: (len(facts.class_names), facts.dimension + 1),
         **_expected_arrays(options.normalize, facts.dimension),
         **({CLASS_PRIORS: (len(facts.class_names),)} if options.releases_priors else {}),
-        **({TYPICAL: (typical, facts.dimension)} if typical else {}),
     }
+    for reader in readers:
+        shapes |= reader.list_arrays(values, plan, options, facts)
     size = 4 * sum(math.prod(shape) for shape in shapes.values())
     path = folder / HEAD_FILE
     require_true(
@@ -157,8 +157,8 @@ def check_head(
     _check_tensors(tensors, shapes)
     if options.releases_priors:
         _check_priors(tensors[CLASS_PRIORS], facts.head.class_priors or ())
-    if typical:
-        _check_directions(tensors)
+    for reader in readers:
+        reader.check_arrays(tensors)
     _check_mark(content, facts, plan)
     return f"{', '.join(map(str, shapes))}: shapes as the options imply, all finite", True
 
@@ -177,17 +177,6 @@ def _check_priors(priors: Array, stated: Sequence[float]) -> None:
         f"{CLASS_PRIORS}: not class frequencies above 0 with sum 1",
     )
     require_same(f"head.{CLASS_PRIORS}", priors.tolist(), list(stated))
-
-
-def _check_directions(tensors: Mapping[str, Array]) -> None:
-    """Checks that typical directions are orthonormal, and contain the centre if there is one."""
-    rows = tensors[TYPICAL].astype(np.float64)
-    require_true(
-        np.allclose(rows @ rows.T, np.eye(len(rows)), atol=1e-4), f"{TYPICAL}: not orthonormal"
-    )
-    centre = tensors.get(kinds.CENTRE, rows[0])
-    inside, length = np.linalg.norm(rows @ centre), np.linalg.norm(centre)
-    require_true(math.isclose(inside, length, rel_tol=1e-4), f"{TYPICAL}: without {kinds.CENTRE}")
 
 
 def _check_mark(content: bytes, facts: BundleFacts, plan: Plan) -> None:

@@ -13,8 +13,7 @@ from dpprobe.release.bundle import CARD_FILE, FACTS_FILE, PAGE_FILE, STATEMENT_F
 from dpprobe.release.model_card import write_card
 from dpprobe.release.page import write_page
 from dpprobe.release.release_statement import release_statement
-from dpprobe.release.verification.method import data_facts
-from dpprobe.release.verification.stated import (
+from dpprobe.release.stated_values import (
     Values,
     is_hash,
     read_block,
@@ -23,6 +22,8 @@ from dpprobe.release.verification.stated import (
     require_same,
     require_true,
 )
+from dpprobe.release.verification.method import data_facts
+from dpprobe.release_part_registry import ALWAYS_STATED, STATED_IF_ASKED
 from dpprobe.versions import code_version
 
 
@@ -43,18 +44,10 @@ def check_words(
         study=facts.study,
         public_data=facts.backbone.public_data,
         file_hashes=hashes,
-        evaluation=values["evaluation"],
-        choice=values["choice"],
-        ledger=values["ledger"],
-        evidence=values["evidence"],
+        blocks={name: values.get(name) for name in (*ALWAYS_STATED, *STATED_IF_ASKED)},
         subsample=_subsample(values),
         chosen_from=describe_choice(options, data_facts(plan, facts)),
         parts=values.get("parts", {}),
-        calibration=values.get("calibration"),
-        predecessor=values.get("predecessor"),
-        cohort=values.get("cohort"),
-        sites=values.get("sites"),
-        monitor=values.get("monitor"),
     )
     other = set(expected) ^ set(values)
     require_true(not other, f"keys missing or unknown: {', '.join(sorted(map(str, other)))}")

@@ -22,7 +22,7 @@ from dpprobe.privacy.plan import Mechanism, Patients, Plan, Selection
 from dpprobe.privacy.risk import list_risk_faults
 from dpprobe.privacy.statement import require_gaussian
 from dpprobe.release.bundle import STATEMENT_FILE
-from dpprobe.release.verification.stated import (
+from dpprobe.release.stated_values import (
     Values,
     read_json,
     read_real,

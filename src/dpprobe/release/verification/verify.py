@@ -39,23 +39,13 @@ from pathlib import Path
 from dpprobe.errors import DataError
 from dpprobe.heads.auto import Options as Auto
 from dpprobe.release.bundle import FACTS_FILE, STATEMENT_FILE, SUMS_FILE
+from dpprobe.release.parts.part import Stated
 from dpprobe.release.verification.checks import NOT_COVERED, Checks, Report
-from dpprobe.release.verification.evidence_checks import (
-    check_calibration,
-    check_choice,
-    check_cohort,
-    check_evaluation,
-    check_evidence,
-    check_ledger,
-    check_monitor,
-    check_sites,
-)
 from dpprobe.release.verification.files import (
     check_backbone,
     check_files,
     check_hashes,
     check_leaks,
-    check_signature,
     read_facts,
 )
 from dpprobe.release.verification.method import (
@@ -65,13 +55,13 @@ from dpprobe.release.verification.method import (
     check_rule,
     read_options,
 )
-from dpprobe.release.verification.predecessors import check_predecessors
 from dpprobe.release.verification.rewritten_documents import (
     check_documents,
     check_parts,
     check_words,
 )
 from dpprobe.release.verification.stated_plan import check_price, read_plan, read_statement
+from dpprobe.release_part_registry import load_readers
 
 
 def verify_bundle(
@@ -89,10 +79,11 @@ def verify_bundle(
     """
     if not any((bundle / name).exists() for name in (FACTS_FILE, STATEMENT_FILE, SUMS_FILE)):
         raise DataError(f"{bundle}: no bundle in this folder; {_suggest_bundle(bundle)}")
-    checks = Checks()
+    checks, readers = Checks(), load_readers()
     folder = checks.run_check("files", check_files, bundle)
     checks.run_check("hashes", check_hashes, folder)
-    check_signature(checks, folder, public_key)
+    for reader in readers:
+        reader.verify_files(checks, folder, public_key)
     facts = checks.run_check("bundle.json", read_facts, folder)
     options = checks.run_check("options", read_options, facts)
     checks.run_check("engine", check_engine, options)
@@ -106,24 +97,15 @@ def verify_bundle(
     head = checks.run_check("head", check_head, folder, facts, options, plan, values)
     checks.run_check("parts", check_parts, values, facts)
     check_backbone(checks, folder, facts, head, checkpoint)
-    calibrated, watched, chained, several = (
-        name in (values or {}) for name in ("calibration", "monitor", "cohort", "sites")
-    )
-    blocks = (
-        checks.run_check("evaluation", check_evaluation, values, plan, facts),
-        not calibrated or checks.run_check("calibration", check_calibration, values, plan, facts),
-        not watched or checks.run_check("monitor", check_monitor, values, plan, facts, options),
-        not chained or checks.run_check("cohort", check_cohort, values, plan),
-        not several or checks.run_check("sites", check_sites, values, plan),
-        checks.run_check("choice", check_choice, values, plan),
-        checks.run_check("ledger", check_ledger, values, plan),
-        checks.run_check("evidence", check_evidence, values, plan),
-    )
-    check_predecessors(checks, values, predecessors)
-    checks.run_check("documents", check_documents, folder, facts, values, words, *blocks)
+    stated = Stated(
+        folder=folder, facts=facts, options=options, values=values, plan=plan,
+        predecessors=predecessors,
+    )  # fmt: skip
+    verified = [reader.verify(checks, stated) for reader in readers]
+    checks.run_check("documents", check_documents, folder, facts, values, words, *verified)
     checks.run_check("nothing private beside it", check_leaks, folder)
-    stated = (values or {}).get("not_covered", ())
-    for text in stated if isinstance(stated, list) else ():
+    uncovered = (values or {}).get("not_covered", ())
+    for text in uncovered if isinstance(uncovered, list) else ():
         checks.note_check(NOT_COVERED, None, str(text))
     return Report(tuple(checks.done))
 

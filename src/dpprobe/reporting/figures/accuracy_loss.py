@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dpprobe.errors import DataError
@@ -78,7 +78,7 @@ def find_losses(grid: Grid) -> list[Loss]:
     return losses
 
 
-def plot_loss_by_backbone(*, summary: Path, dataset: str, svg: Path, png: Path) -> None:
+def plot_loss_by_backbone(*, summary: Path, dataset: str) -> Figure:
     """Draws the points lost to privacy against the backbone's non-private result.
 
     One line per epsilon; better backbones stand to the right. If lines of small epsilons fall more
@@ -93,29 +93,26 @@ def plot_loss_by_backbone(*, summary: Path, dataset: str, svg: Path, png: Path) 
         style.wrap_name(f"{value:.1f}% {style.shorten_middle(name, 60)}", 30)
         for name, value in backbones.items()
     ]
-    with mpl.rc_context(style.SETTINGS):
-        lines = len(epsilons) + 1 + style.count_lines(names)
-        figure, (axes,) = style.panel_grid(1, legend=lines)
-        step = 0.006 * max(max(backbones.values()) - min(backbones.values()), 1.0)
-        for index, (epsilon, look) in enumerate(looks.items()):
-            offset = step * (index - (len(epsilons) - 1) / 2)
-            here = [loss for loss in losses if loss.epsilon == epsilon]
-            _draw_losses(axes, [(loss.ceiling.mean + offset, loss) for loss in here], look)
-        measure = grid.measures[dataset].title
-        _label_axes(axes, f"non-private test {measure} of the backbone (%)")
-        axes.set_ylabel(f"{measure}: {LOSS_LABEL}", fontsize=8.5)
-        handles = style.make_handles((format_budget(each), look) for each, look in looks.items())
-        handles.append(Line2D([], [], linestyle="none", label="backbones, from the left:"))
-        handles += [Line2D([], [], linestyle="none", label=name) for name in names]
-        figure.legend(handles=handles, loc="outside right upper", handlelength=2.2)
-        title = f"{style.shorten_middle(dataset, 40)}: what privacy costs by backbone"
-        style.title_figure(figure, title, f"best private head on each; {BARS}", panels=1)
-        style.save_figure(figure, svg, png)
+    lines = len(epsilons) + 1 + style.count_lines(names)
+    figure, (axes,) = style.panel_grid(1, legend=lines)
+    step = 0.006 * max(max(backbones.values()) - min(backbones.values()), 1.0)
+    for index, (epsilon, look) in enumerate(looks.items()):
+        offset = step * (index - (len(epsilons) - 1) / 2)
+        here = [loss for loss in losses if loss.epsilon == epsilon]
+        _draw_losses(axes, [(loss.ceiling.mean + offset, loss) for loss in here], look)
+    measure = grid.measures[dataset].title
+    _label_axes(axes, f"non-private test {measure} of the backbone (%)")
+    axes.set_ylabel(f"{measure}: {LOSS_LABEL}", fontsize=8.5)
+    handles = style.make_handles((format_budget(each), look) for each, look in looks.items())
+    handles.append(Line2D([], [], linestyle="none", label="backbones, from the left:"))
+    handles += [Line2D([], [], linestyle="none", label=name) for name in names]
+    figure.legend(handles=handles, loc="outside right upper", handlelength=2.2)
+    title = f"{style.shorten_middle(dataset, 40)}: what privacy costs by backbone"
+    style.title_figure(figure, title, f"best private head on each; {BARS}", panels=1)
+    return figure
 
 
-def plot_distribution_shift(
-    *, summaries: Sequence[Path], zero_shot: Sequence[Path], svg: Path, png: Path
-) -> None:
+def plot_distribution_shift(*, summaries: Sequence[Path], zero_shot: Sequence[Path]) -> Figure:
     """Draws the points lost to privacy against how far a dataset lies from the pre-training data.
 
     The distance of a (dataset, backbone) is the error on the frozen features: of the linear probe,
@@ -149,35 +146,31 @@ def plot_distribution_shift(
     colours = dict(zip(epsilons, style.COLOURS, strict=False))
     markers = style.choose_markers(datasets)
     labels = [style.fit_name(name, 28) for name in datasets]
-    with mpl.rc_context(style.SETTINGS):
-        legend = len(epsilons) + style.count_lines(labels)
-        figure, axes_list = style.panel_grid(len(panels), legend=legend)
-        for axes, (title, points) in zip(axes_list, panels.items(), strict=True):
-            for epsilon, colour in colours.items():
-                for dataset, marker in markers.items():
-                    here = [p for p in points if (p[1].epsilon, p[1].dataset) == (epsilon, dataset)]
-                    _draw_losses(axes, here, (colour, ("none", marker)))
-            axes.set_title(f"shift by {title}", fontsize=9)
-            _label_axes(axes, "error in % of the majority-class\nbaseline's error")
-            axes.set_xlim(left=0)
-        measures = " or ".join(keep_unique(grid.measures[d].title for d in datasets))
-        style.label_outer_panels(axes_list, f"{measures}: {LOSS_LABEL}")
-        dots = [(format_budget(epsilon), colour, "o") for epsilon, colour in colours.items()]
-        dots += [
-            (label, style.NEUTRAL, markers[name])
-            for name, label in zip(datasets, labels, strict=True)
-        ]
-        figure.legend(
-            handles=style.make_dot_handles(dots), loc="outside right upper", handlelength=1.6
-        )
-        left_out = len({(a.dataset, a.backbone) for a in losses if a.shift is None})
-        caption = f"one point per dataset, backbone and ε; {BARS}"
-        if left_out:
-            caption += f"; pairs left out (the majority class is always right): {left_out}"
-        style.title_figure(
-            figure, "What privacy costs by distribution shift", caption, panels=len(panels)
-        )
-        style.save_figure(figure, svg, png)
+    legend = len(epsilons) + style.count_lines(labels)
+    figure, axes_list = style.panel_grid(len(panels), legend=legend)
+    for axes, (title, points) in zip(axes_list, panels.items(), strict=True):
+        for epsilon, colour in colours.items():
+            for dataset, marker in markers.items():
+                here = [p for p in points if (p[1].epsilon, p[1].dataset) == (epsilon, dataset)]
+                _draw_losses(axes, here, (colour, ("none", marker)))
+        axes.set_title(f"shift by {title}", fontsize=9)
+        _label_axes(axes, "error in % of the majority-class\nbaseline's error")
+        axes.set_xlim(left=0)
+    measures = " or ".join(keep_unique(grid.measures[d].title for d in datasets))
+    style.label_outer_panels(axes_list, f"{measures}: {LOSS_LABEL}")
+    dots = [(format_budget(epsilon), colour, "o") for epsilon, colour in colours.items()]
+    dots += [
+        (label, style.NEUTRAL, markers[name]) for name, label in zip(datasets, labels, strict=True)
+    ]
+    figure.legend(handles=style.make_dot_handles(dots), loc="outside right upper", handlelength=1.6)
+    left_out = len({(a.dataset, a.backbone) for a in losses if a.shift is None})
+    caption = f"one point per dataset, backbone and ε; {BARS}"
+    if left_out:
+        caption += f"; pairs left out (the majority class is always right): {left_out}"
+    style.title_figure(
+        figure, "What privacy costs by distribution shift", caption, panels=len(panels)
+    )
+    return figure
 
 
 def _draw_losses(axes: Axes, points: Sequence[tuple[float, Loss]], look: style.Look) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -43,11 +41,9 @@ def backbone_figure(
     cells: Sequence[CellResult],
     *,
     dataset: str,
-    svg: Path,
-    png: Path,
     published: Published | None = None,
     name: str | None = None,
-) -> None:
+) -> Figure:
     """Draws the best results of each backbone with and without privacy, and the gap between them.
 
     Backbones stand in the study's order. On the right are the models for which a paper prints both.
@@ -64,37 +60,36 @@ def backbone_figure(
     others = sorted({epsilon for model in models for epsilon in model.private} - set(epsilons))
     shown = sorted([*epsilons, *others])
     looks = dict(zip(shown, style.choose_looks(len(shown)), strict=True))
-    with mpl.rc_context(style.SETTINGS):
-        places = len(backbones) + len(models)
-        height = max(4.4, 1.2 + style.LEGEND_LINE * (len(shown) + 4))
-        figure = Figure(figsize=(max(0.75 * places, 4.6) + 2.6, height), layout="constrained")
-        axes = figure.add_subplot()
-        gaps = _draw_measured(axes, cells, backbones, {e: looks[e] for e in epsilons})
-        gaps += _draw_published(axes, models, len(backbones), looks)
-        if models:
-            axes.axvline(len(backbones) - 0.5, color="#BBBBBB", linewidth=0.8, zorder=0.5)
-        names = [style.fit_name(each, 22) for each in backbones]
-        names += [f"{style.wrap_name(each.model, 22)},\n{each.source}" for each in models]
-        names = [
-            name if gap is None else f"{name}\n{gap:+.1f}"
-            for name, gap in zip(names, gaps, strict=True)
-        ]
-        axes.set_xticks(range(places), names, rotation=40, ha="right", rotation_mode="anchor",
-                        fontsize=7.5)  # fmt: skip
-        axes.set_xlim(-0.6, places - 0.4)
-        axes.set_ylim(top=min(axes.get_ylim()[1], style.TOP))
-        axes.set_ylabel(f"test {measure.title} (%)")
-        axes.grid(axis="y")
-        figure.legend(
-            handles=_make_handles(looks, published=bool(models)), loc="outside right upper",
-            handlelength=1.6,
-        )  # fmt: skip
-        caption = "best of all methods of each, by test result; bars: 95% CI\nin the study's "
-        caption += "order; below: points from the best without privacy to the largest ε"
-        if models:
-            caption += "\nhollow: published, beside their own non-private results"
-        style.title_axes(axes, f"{style.shorten_middle(dataset, 40)}: results by backbone", caption)
-        style.save_figure(figure, svg, png)
+    places = len(backbones) + len(models)
+    height = max(4.4, 1.2 + style.LEGEND_LINE * (len(shown) + 4))
+    figure = Figure(figsize=(max(0.75 * places, 4.6) + 2.6, height), layout="constrained")
+    axes = figure.add_subplot()
+    gaps = _draw_measured(axes, cells, backbones, {e: looks[e] for e in epsilons})
+    gaps += _draw_published(axes, models, len(backbones), looks)
+    if models:
+        axes.axvline(len(backbones) - 0.5, color="#BBBBBB", linewidth=0.8, zorder=0.5)
+    names = [style.fit_name(each, 22) for each in backbones]
+    names += [f"{style.wrap_name(each.model, 22)},\n{each.source}" for each in models]
+    names = [
+        name if gap is None else f"{name}\n{gap:+.1f}"
+        for name, gap in zip(names, gaps, strict=True)
+    ]
+    axes.set_xticks(range(places), names, rotation=40, ha="right", rotation_mode="anchor",
+                    fontsize=7.5)  # fmt: skip
+    axes.set_xlim(-0.6, places - 0.4)
+    axes.set_ylim(top=min(axes.get_ylim()[1], style.TOP))
+    axes.set_ylabel(f"test {measure.title} (%)")
+    axes.grid(axis="y")
+    figure.legend(
+        handles=_make_handles(looks, published=bool(models)), loc="outside right upper",
+        handlelength=1.6,
+    )  # fmt: skip
+    caption = "best of all methods of each, by test result; bars: 95% CI\nin the study's "
+    caption += "order; below: points from the best without privacy to the largest ε"
+    if models:
+        caption += "\nhollow: published, beside their own non-private results"
+    style.title_axes(axes, f"{style.shorten_middle(dataset, 40)}: results by backbone", caption)
+    return figure
 
 
 def spread_values(values: Sequence[float], count: int) -> list[float]:
@@ -206,10 +201,8 @@ def resolution_figure(
     backbones: Mapping[str, Mapping[str, object]],
     sizes: Mapping[str, int],
     dataset: str,
-    svg: Path,
-    png: Path,
     base: str | None = None,
-) -> None:
+) -> Figure:
     """Draws results of one method by the size of images, from backbones that differ only in it.
 
     Args:
@@ -239,9 +232,8 @@ def resolution_figure(
             f"{dataset}: no two backbones differ only in preprocessing.size; add a backbone with "
             "another size"
         )
-    draw_panels(
-        panels, title=f"{dataset}: size of images", label="pixels per side (log scale)",
-        svg=svg, png=png,
+    return draw_panels(
+        panels, title=f"{dataset}: size of images", label="pixels per side (log scale)"
     )  # fmt: skip
 
 

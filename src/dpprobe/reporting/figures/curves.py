@@ -6,7 +6,6 @@ import math
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -25,13 +24,8 @@ Curve = dict[float, Entry]  # results by epsilon
 
 
 def epsilon_accuracy(
-    summary: Path,
-    *,
-    svg: Path,
-    png: Path,
-    published: Published | None = None,
-    name: str | None = None,
-) -> None:
+    summary: Path, *, published: Published | None = None, name: str | None = None
+) -> Figure:
     """Draws a dataset's accuracy or AUC against epsilon, one line per (backbone, method).
 
     Colour tells the backbone, style and marker the method; with one backbone colour tells the
@@ -51,14 +45,11 @@ def epsilon_accuracy(
         networks = any(entry.network for entry in grid.entries.values())
         points = published.mark_points(name or dataset, headline, networks=networks)
         marks = number_points(published, points)
-    with mpl.rc_context(style.SETTINGS):
-        named = {name for column in grid.columns for name in column}
-        height = max(
-            4.3, 1.2 + style.LEGEND_LINE * (len(named) + len({mark.number for mark in marks}))
-        )
-        figure = Figure(figsize=(9.0 if marks else 7.2, height), layout="constrained")
-        _draw_curves(figure.add_subplot(), grid, dataset, marks)
-        style.save_figure(figure, svg, png)
+    named = {name for column in grid.columns for name in column}
+    height = max(4.3, 1.2 + style.LEGEND_LINE * (len(named) + len({mark.number for mark in marks})))
+    figure = Figure(figsize=(9.0 if marks else 7.2, height), layout="constrained")
+    _draw_curves(figure.add_subplot(), grid, dataset, marks)
+    return figure
 
 
 def _draw_curves(axes: Axes, grid: Grid, dataset: str, marks: Sequence[Mark] = ()) -> None:

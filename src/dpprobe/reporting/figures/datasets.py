@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from dpprobe.exhibits import style
 from dpprobe.exhibits.epsilon_axis import EpsilonScale, draw_epsilon_axis
@@ -46,9 +46,7 @@ def plot_comparison(
     name: str,
     backbones: Mapping[str, Mapping[str, object]],
     base: str | None,
-    svg: Path,
-    png: Path,
-) -> None:
+) -> Figure:
     """Draws one of the comparisons of a dataset: "by_backbone", "by_resolution" or "real_labels".
 
     Args:
@@ -58,32 +56,28 @@ def plot_comparison(
     """
     cells = read_cell_results(record_paths(results, study.list_cells(dataset)))
     if figure == "by_backbone":
-        backbone_figure(cells, dataset=dataset, svg=svg, png=png, published=published, name=name)
-    elif figure == "by_resolution":
+        return backbone_figure(cells, dataset=dataset, published=published, name=name)
+    if figure == "by_resolution":
         sizes = {path.parent.parent.name: image_side(read_manifest(path)) for path in manifests}
-        resolution_figure(
-            cells, backbones=backbones, sizes=sizes, dataset=dataset, svg=svg, png=png, base=base
+        return resolution_figure(
+            cells, backbones=backbones, sizes=sizes, dataset=dataset, base=base
         )
-    else:
-        real_labels_figure(cells, dataset=dataset, svg=svg, png=png)
+    return real_labels_figure(cells, dataset=dataset)
 
 
 def plot_datasets(
-    *, metrics: Sequence[Path], figure: str, groups: Sequence[Sequence[str]], svg: Path, png: Path
-) -> None:
+    *, metrics: Sequence[Path], figure: str, groups: Sequence[Sequence[str]]
+) -> Figure:
     """Draws one of the figures of all datasets: "datasets" or "deltas".
 
     Args:
       groups: the datasets that differ in delta alone.
     """
     cells = read_cell_results(metrics)
-    if figure == "deltas":
-        delta_figure(groups, cells, svg=svg, png=png)
-    else:
-        datasets_figure(cells, svg=svg, png=png)
+    return delta_figure(groups, cells) if figure == "deltas" else datasets_figure(cells)
 
 
-def datasets_figure(cells: Sequence[CellResult], *, svg: Path, png: Path) -> None:
+def datasets_figure(cells: Sequence[CellResult]) -> Figure:
     """Draws all datasets against epsilon: one panel per backbone, one line per dataset.
 
     Lines are of DP-FC where the study has it, as in figure 2 of Mehta et al. 2023, else of the best
@@ -92,12 +86,10 @@ def datasets_figure(cells: Sequence[CellResult], *, svg: Path, png: Path) -> Non
     chosen, words = _choose_heads(cells)
     lines = _make_lines(cells, chosen, lambda dataset: dataset)
     title = f"Datasets against epsilon, {words}"
-    _draw_lines(lines, title, label=_name_measures(chosen), svg=svg, png=png)
+    return _draw_lines(lines, title, label=_name_measures(chosen))
 
 
-def delta_figure(
-    groups: Sequence[Sequence[str]], cells: Sequence[CellResult], *, svg: Path, png: Path
-) -> None:
+def delta_figure(groups: Sequence[Sequence[str]], cells: Sequence[CellResult]) -> Figure:
     """Draws the same images at several deltas: a panel per backbone, one line per delta."""
     chosen, words = _choose_heads(cells)
     deltas = {cell.dataset: cell.delta for cell in chosen}
@@ -109,7 +101,7 @@ def delta_figure(
 
     lines = _make_lines(cells, chosen, name_curve)
     title = "Deltas" if several else f"{style.shorten_middle(groups[0][0], 40)} at several deltas"
-    _draw_lines(lines, f"{title}, {words}", label=_name_measures(cells), svg=svg, png=png)
+    return _draw_lines(lines, f"{title}, {words}", label=_name_measures(cells))
 
 
 def _choose_heads(cells: Sequence[CellResult]) -> tuple[list[CellResult], str]:
@@ -147,9 +139,7 @@ def _make_lines(
     return lines
 
 
-def _draw_lines(
-    lines: Sequence[_Line], title: str, *, label: str, width: int = _NAME, svg: Path, png: Path
-) -> None:
+def _draw_lines(lines: Sequence[_Line], title: str, *, label: str, width: int = _NAME) -> Figure:
     """Draws a panel for each backbone.
 
     Args:
@@ -160,25 +150,24 @@ def _draw_lines(
     backbones = keep_unique(line.backbone for line in lines)
     finite = tuple(sorted({epsilon for line in lines for epsilon in line.cells}))
     labels = [style.fit_name(name, width) for name in names]
-    with mpl.rc_context(style.SETTINGS):
-        figure, grid = style.panel_grid(len(backbones), legend=style.count_lines(labels) + 2)
-        scale = EpsilonScale(finite=finite, infinite=False, curves=len(names))
-        for axes, backbone in zip(grid, backbones, strict=True):
-            draw_epsilon_axis(axes, scale, width=0.5)
-            for line in lines:
-                if line.backbone == backbone:
-                    _draw_line(axes, scale, line, looks)
-            axes.set_title(style.fit_name(backbone, 34), fontsize=9)
-        grid[0].set_ylim(top=min(grid[0].get_ylim()[1], style.TOP))
-        style.label_outer_panels(grid, label)
-        handles = style.make_handles(zip(labels, looks.values(), strict=True))
-        if any(line.ceiling is not None for line in lines):
-            handles.append(style.make_ceiling_handle(linewidth=0.8))
-        figure.legend(handles=handles, loc="outside right upper", handlelength=2.8)
-        counts = sorted({len(cell.values) for line in lines for cell in line.cells.values()})
-        caption = f"mean of {style.counted_seeds(counts)}; bands: 95% CI"
-        style.title_figure(figure, title, caption, panels=1)
-        style.save_figure(figure, svg, png)
+    figure, grid = style.panel_grid(len(backbones), legend=style.count_lines(labels) + 2)
+    scale = EpsilonScale(finite=finite, infinite=False, curves=len(names))
+    for axes, backbone in zip(grid, backbones, strict=True):
+        draw_epsilon_axis(axes, scale, width=0.5)
+        for line in lines:
+            if line.backbone == backbone:
+                _draw_line(axes, scale, line, looks)
+        axes.set_title(style.fit_name(backbone, 34), fontsize=9)
+    grid[0].set_ylim(top=min(grid[0].get_ylim()[1], style.TOP))
+    style.label_outer_panels(grid, label)
+    handles = style.make_handles(zip(labels, looks.values(), strict=True))
+    if any(line.ceiling is not None for line in lines):
+        handles.append(style.make_ceiling_handle(linewidth=0.8))
+    figure.legend(handles=handles, loc="outside right upper", handlelength=2.8)
+    counts = sorted({len(cell.values) for line in lines for cell in line.cells.values()})
+    caption = f"mean of {style.counted_seeds(counts)}; bands: 95% CI"
+    style.title_figure(figure, title, caption, panels=1)
+    return figure
 
 
 def _draw_line(
@@ -193,7 +182,7 @@ def _draw_line(
         axes.axhline(line.ceiling, color=colour, linestyle=style.CEILING_STYLE, linewidth=0.8)
 
 
-def real_labels_figure(cells: Sequence[CellResult], *, dataset: str, svg: Path, png: Path) -> None:
+def real_labels_figure(cells: Sequence[CellResult], *, dataset: str) -> Figure:
     """Draws results against the dataset's labels and against ReaL's: a panel per backbone.
 
     Each line has the best private method at each epsilon, chosen by its headline result.
@@ -214,4 +203,4 @@ def real_labels_figure(cells: Sequence[CellResult], *, dataset: str, svg: Path, 
         for line in lines
     ]
     title = f"{style.shorten_middle(dataset, 40)}: ReaL's labels, best private method at each ε"
-    _draw_lines(lines, title, label="test result (%)", width=60, svg=svg, png=png)
+    return _draw_lines(lines, title, label="test result (%)", width=60)

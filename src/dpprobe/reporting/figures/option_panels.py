@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from dpprobe.exhibits import style
 from dpprobe.privacy.risk import RiskEpsilon, explain_risks, row_words
@@ -51,35 +50,34 @@ class Panel:
         return max(map(keys.count, keys))
 
 
-def draw_panels(panels: Sequence[Panel], *, title: str, label: str, svg: Path, png: Path) -> None:
+def draw_panels(panels: Sequence[Panel], *, title: str, label: str) -> Figure:
     """Draws panels with one y axis, one legend of epsilons and a label of the x axis."""
     epsilons = sorted({cell.epsilon for panel in panels for _, cell in panel.cells})
     looks = dict(zip(epsilons, style.choose_looks(len(epsilons)), strict=True))
-    with mpl.rc_context(style.SETTINGS):
-        figure, grid = style.panel_grid(len(panels), legend=len(epsilons))
-        for axes, panel in zip(grid, panels, strict=True):
-            _draw_panel(axes, panel, looks)
-            subtitle = _write_subtitle(panel)
-            pad = 15 + 9 * subtitle.count("\n")
-            axes.set_title(style.fit_name(panel.title, 34), fontsize=9, pad=pad)
-            axes.text(0.0, 1.02, subtitle, transform=axes.transAxes, fontsize=7, color=style.SUBTLE)
-            axes.set_xlabel(label, fontsize=8.5)
-            axes.grid(axis="y")
-        grid[0].set_ylim(top=min(grid[0].get_ylim()[1], style.TOP))
-        measure = panels[0].cells[0][1].measure
-        style.label_outer_panels(grid, f"test {measure.title} (%)")
-        named = panels[0].named
-        handles = style.make_handles(
-            ((format_budget(value), look) for value, look in looks.items()), joined=not named
-        )
-        figure.legend(handles=handles, loc="outside right upper", handlelength=2.8)
-        counts = sorted({len(cell.values) for panel in panels for _, cell in panel.cells})
-        bands = "bars" if named else "bands"
-        style.title_figure(
-            figure, title, f"mean of {style.counted_seeds(counts)}; {bands}: 95% CI",
-            panels=len(panels),
-        )  # fmt: skip
-        style.save_figure(figure, svg, png)
+    figure, grid = style.panel_grid(len(panels), legend=len(epsilons))
+    for axes, panel in zip(grid, panels, strict=True):
+        _draw_panel(axes, panel, looks)
+        subtitle = _write_subtitle(panel)
+        pad = 15 + 9 * subtitle.count("\n")
+        axes.set_title(style.fit_name(panel.title, 34), fontsize=9, pad=pad)
+        axes.text(0.0, 1.02, subtitle, transform=axes.transAxes, fontsize=7, color=style.SUBTLE)
+        axes.set_xlabel(label, fontsize=8.5)
+        axes.grid(axis="y")
+    grid[0].set_ylim(top=min(grid[0].get_ylim()[1], style.TOP))
+    measure = panels[0].cells[0][1].measure
+    style.label_outer_panels(grid, f"test {measure.title} (%)")
+    named = panels[0].named
+    handles = style.make_handles(
+        ((format_budget(value), look) for value, look in looks.items()), joined=not named
+    )
+    figure.legend(handles=handles, loc="outside right upper", handlelength=2.8)
+    counts = sorted({len(cell.values) for panel in panels for _, cell in panel.cells})
+    bands = "bars" if named else "bands"
+    style.title_figure(
+        figure, title, f"mean of {style.counted_seeds(counts)}; {bands}: 95% CI",
+        panels=len(panels),
+    )  # fmt: skip
+    return figure
 
 
 def _write_subtitle(panel: Panel) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from matplotlib.figure import Figure
+
 from dpprobe.heads.gradient_options import INIT_DEVIATION
 from dpprobe.reporting.figures.option_panels import Panel, draw_panels
 from dpprobe.results.cell_record import record_paths
@@ -24,16 +26,12 @@ OPTION_LABELS = {
 }
 
 
-def plot_option(
-    *, study: Study, results: Path, dataset: str, option: str, svg: Path, png: Path
-) -> None:
+def plot_option(*, study: Study, results: Path, dataset: str, option: str) -> Figure:
     cells = read_cell_results(record_paths(results, study.list_cells(dataset)))
-    option_figure(cells, option, dataset=dataset, svg=svg, png=png)
+    return option_figure(cells, option, dataset=dataset)
 
 
-def option_figure(
-    cells: Sequence[CellResult], option: str, *, dataset: str, svg: Path, png: Path
-) -> None:
+def option_figure(cells: Sequence[CellResult], option: str, *, dataset: str) -> Figure:
     """Draws test results against an option, from methods that differ only in this option.
 
     A panel per backbone and family of such methods, a line per epsilon. Methods that differ in the
@@ -50,9 +48,8 @@ def option_figure(
             members = [c for c in cells if c.backbone == backbone and c.method in group]
             if members:
                 panels.append(_make_panel(members, option, backbone, group))
-    draw_panels(
-        panels, title=f"{dataset}: {OPTION_TITLES[option]}", label=OPTION_LABELS[option],
-        svg=svg, png=png,
+    return draw_panels(
+        panels, title=f"{dataset}: {OPTION_TITLES[option]}", label=OPTION_LABELS[option]
     )  # fmt: skip
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -32,9 +30,9 @@ def write_plan_figure(path: Path, setting: Setting, scale: Scale) -> None:
     if kind not in ("svg", "png"):
         raise ConfigError(f"figure {path}: write a name that ends in .svg or .png")
     epsilons = sorted({*EPSILONS, setting.epsilon})
-    with mpl.rc_context(style.SETTINGS):
+    with style.use_settings():
         figure = _plan_figure(setting, scale, epsilons, title="", measured={})
-        style.write_picture(figure, path, kind)
+        style.save_figure(figure, path)
 
 
 def plan_svg(
@@ -46,11 +44,10 @@ def plan_svg(
     measured: Mapping[float, float],
 ) -> bytes:
     """Draws the figure of a study's dataset, with the accuracies measured at its n, by epsilon."""
-    stream = io.BytesIO()
-    with mpl.rc_context(style.SETTINGS):
-        figure = _plan_figure(setting, scale, epsilons, title=title, measured=measured)
-        figure.savefig(stream, format="svg", dpi=style.DPI, metadata=style.METADATA["svg"])
-    return stream.getvalue()
+    with style.use_settings():
+        return style.draw_svg(
+            _plan_figure(setting, scale, epsilons, title=title, measured=measured)
+        )
 
 
 def _plan_figure(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
@@ -28,7 +28,7 @@ OTHERS: style.Look = ("#B5B5B5", ("none", "o"))
 Point = tuple[float, CellResult]  # seconds per model
 
 
-def plot_time_cost(*, study: Study, results: Path, dataset: str, svg: Path, png: Path) -> None:
+def plot_time_cost(*, study: Study, results: Path, dataset: str) -> Figure:
     """Draws test results against the wall-clock seconds of a model, one panel per epsilon.
 
     Seconds of training all seeds are divided by the number of seeds. If Snakemake's benchmarks have
@@ -64,37 +64,36 @@ def plot_time_cost(*, study: Study, results: Path, dataset: str, svg: Path, png:
     fronts = [find_front(_at_epsilon(points, e)) for _, points in rows for e in epsilons]
     names = keep_unique(name(cell) for front in fronts for _, cell in front)
     looks = dict(zip(names, style.choose_looks(len(names)), strict=True))
-    with mpl.rc_context(style.SETTINGS):
-        labels = [style.fit_name(each, 28) for each in names]
-        figure, grid = style.panel_grid(
-            len(fronts), legend=style.count_lines(labels) + 2, columns=len(epsilons)
-        )
-        panels = [(words, points, e) for words, points in rows for e in epsilons]
-        for axes, front, (words, points, epsilon) in zip(grid, fronts, panels, strict=True):
-            _draw_points(axes, _at_epsilon(points, epsilon))
-            _draw_front(axes, front, {id(cell): looks[name(cell)] for _, cell in front})
-            words = words.replace(", ", "\n") if isinstance(epsilon, RiskEpsilon) else words
-            axes.set_title(f"{format_budget(epsilon)}{words}", fontsize=9)
-            axes.set_xlabel("seconds per model (log scale)", fontsize=8.5)
-        style.label_outer_panels(grid, f"test {cells[0].measure.title} (%)")
-        entries = [*zip(labels, looks.values(), strict=True), ("slower or worse", OTHERS)]
-        handles = style.make_handles(entries, joined=False)
-        handles.append(
-            Line2D([], [], color=style.SUBTLE, linestyle="--", linewidth=0.8, label="Pareto front")
-        )
-        figure.legend(handles=handles, loc="outside right upper", handlelength=1.8)
-        counts = sorted({len(cell.values) for _, cell in timed})
-        caption = f"mean of {style.counted_seeds(counts)}; bars: 95% CI"
-        if len(rows) == 1:
-            caption += "; training time only (extraction was not timed)"
-        left_out = len({cell.method for cell in cells if cell.private}) - len(
-            {cell.method for _, cell in timed}
-        )
-        if left_out:
-            caption += f"; methods left out (no comparable time): {left_out}"
-        title = f"{style.shorten_middle(dataset, 40)}: results by the seconds they take"
-        style.title_figure(figure, title, caption, panels=1)
-        style.save_figure(figure, svg, png)
+    labels = [style.fit_name(each, 28) for each in names]
+    figure, grid = style.panel_grid(
+        len(fronts), legend=style.count_lines(labels) + 2, columns=len(epsilons)
+    )
+    panels = [(words, points, e) for words, points in rows for e in epsilons]
+    for axes, front, (words, points, epsilon) in zip(grid, fronts, panels, strict=True):
+        _draw_points(axes, _at_epsilon(points, epsilon))
+        _draw_front(axes, front, {id(cell): looks[name(cell)] for _, cell in front})
+        words = words.replace(", ", "\n") if isinstance(epsilon, RiskEpsilon) else words
+        axes.set_title(f"{format_budget(epsilon)}{words}", fontsize=9)
+        axes.set_xlabel("seconds per model (log scale)", fontsize=8.5)
+    style.label_outer_panels(grid, f"test {cells[0].measure.title} (%)")
+    entries = [*zip(labels, looks.values(), strict=True), ("slower or worse", OTHERS)]
+    handles = style.make_handles(entries, joined=False)
+    handles.append(
+        Line2D([], [], color=style.SUBTLE, linestyle="--", linewidth=0.8, label="Pareto front")
+    )
+    figure.legend(handles=handles, loc="outside right upper", handlelength=1.8)
+    counts = sorted({len(cell.values) for _, cell in timed})
+    caption = f"mean of {style.counted_seeds(counts)}; bars: 95% CI"
+    if len(rows) == 1:
+        caption += "; training time only (extraction was not timed)"
+    left_out = len({cell.method for cell in cells if cell.private}) - len(
+        {cell.method for _, cell in timed}
+    )
+    if left_out:
+        caption += f"; methods left out (no comparable time): {left_out}"
+    title = f"{style.shorten_middle(dataset, 40)}: results by the seconds they take"
+    style.title_figure(figure, title, caption, panels=1)
+    return figure
 
 
 def read_extraction_seconds(study: Study, results: Path, dataset: str) -> dict[str, float]:

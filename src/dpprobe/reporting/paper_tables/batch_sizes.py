@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dpprobe.exhibits.published import Published
-from dpprobe.exhibits.tables import BLANK, Table, TableCell, make_row
+from dpprobe.exhibits.tables import BLANK, Table, TableCell, make_row, make_table
 from dpprobe.reporting.paper_tables.common import (
     CHOICE_NOTE,
     INTERVALS,
@@ -19,7 +19,6 @@ from dpprobe.reporting.paper_tables.common import (
     best_of_cell,
     deltas_text,
     epsilon_cell,
-    make_table,
     measured_cell,
     printed_cell,
     row_numbers,

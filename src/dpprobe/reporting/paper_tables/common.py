@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dpprobe.analyses.few_shot.few_shot_record import read_few_shot
-from dpprobe.analyses.zero_shot.zero_shot_record import read_zero_shot
+from dpprobe.analyses.baseline_record import read_few_shot, read_zero_shot
 from dpprobe.exhibits.published import Number, Published
-from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, mean_cell
+from dpprobe.exhibits.tables import BLANK, TableCell, mean_cell
 from dpprobe.privacy.limits import ABOVE_MARK
 from dpprobe.privacy.risk import budget_words, explain_risks
 from dpprobe.results.best_private import best_result
@@ -102,30 +101,6 @@ class Run:
         name = self.published_name(dataset)
         title = TITLES.get(name, name)
         return title if dataset == name else f"{title} ({dataset})"
-
-
-def make_table(
-    name: str,
-    title: str,
-    columns: Sequence[str],
-    rows: list[tuple[TableCell, ...]],
-    notes: list[str],
-) -> Table:
-    """Makes a table whose columns are given as "<left", "±with an interval" or "right"."""
-    return Table(
-        name=name,
-        title=title,
-        columns=tuple(
-            Column(
-                title=column.lstrip("<±"),
-                align="left" if column.startswith("<") else "right",
-                interval=column.startswith("±"),
-            )
-            for column in columns
-        ),
-        rows=rows,
-        notes=notes,
-    )
 
 
 def study_command(paper: str) -> str:

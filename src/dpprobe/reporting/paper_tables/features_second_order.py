@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpprobe.exhibits.published import Published
-from dpprobe.exhibits.tables import BLANK, Table, make_row
+from dpprobe.exhibits.tables import BLANK, Table, make_row, make_table
 from dpprobe.reporting.paper_tables.common import (
     FEATURES,
     INTERVALS,
@@ -11,7 +11,6 @@ from dpprobe.reporting.paper_tables.common import (
     Run,
     deltas_text,
     epsilon_cell,
-    make_table,
     measured_cell,
     printed_cell,
     source_cell,

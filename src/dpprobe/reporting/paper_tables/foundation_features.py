@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from dpprobe.exhibits.published import Number, PrintedTable, Published, Row
-from dpprobe.exhibits.tables import BLANK, Table, TableCell, make_row
+from dpprobe.exhibits.tables import BLANK, Table, TableCell, make_row, make_table
 from dpprobe.reporting.paper_tables.common import (
     FOUNDATION,
     INTERVALS,
@@ -16,7 +16,6 @@ from dpprobe.reporting.paper_tables.common import (
     Run,
     deltas_text,
     epsilon_cell,
-    make_table,
     measured_cell,
     metric_name,
     printed_cell,

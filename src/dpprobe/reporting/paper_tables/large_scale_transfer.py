@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from dpprobe.exhibits.published import Number, Published
-from dpprobe.exhibits.tables import BLANK, Table, TableCell, make_row, mean_cell
+from dpprobe.exhibits.tables import BLANK, Table, TableCell, make_row, make_table, mean_cell
 from dpprobe.reporting.paper_tables.common import (
     CHOICE_NOTE,
     INTERVALS,
@@ -17,7 +17,6 @@ from dpprobe.reporting.paper_tables.common import (
     Run,
     best_of_cell,
     epsilon_cell,
-    make_table,
     measured_cell,
     printed_cell,
     row_numbers,

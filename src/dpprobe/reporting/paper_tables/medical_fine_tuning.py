@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from dpprobe.exhibits.published import Published
-from dpprobe.exhibits.tables import Table, TableCell, make_row
+from dpprobe.exhibits.tables import Table, TableCell, make_row, make_table
 from dpprobe.reporting.paper_tables.common import (
     INTERVALS,
     MEDICAL,
@@ -14,7 +14,6 @@ from dpprobe.reporting.paper_tables.common import (
     Run,
     deltas_text,
     epsilon_cell,
-    make_table,
     measured_cell,
     printed_cell,
     source_cell,

@@ -7,7 +7,7 @@ from pathlib import Path
 from dpprobe.artifacts import write_text
 from dpprobe.exhibits.make import find_function
 from dpprobe.exhibits.published import Published, write_bibliography
-from dpprobe.exhibits.tables import Table, write_files
+from dpprobe.exhibits.tables import Table, save_table
 from dpprobe.reporting.paper_tables.common import Run
 from dpprobe.reporting.paper_tables.registry import PAPER_TABLES, list_paper_tables
 from dpprobe.study.study import Study
@@ -20,7 +20,9 @@ def write_study_tables(*, study: Study, results: Path, published: Published, fol
     """
     run = Run.of_study(study, results)
     for name in list_paper_tables(study):
-        write_files(make_paper_table(name, run, published), folder)
+        table = make_paper_table(name, run, published)
+        for ending in ("md", "csv", "tex"):
+            save_table(table, folder / f"{name}.{ending}")
     write_text(folder / "references.bib", write_bibliography(published))
 
 

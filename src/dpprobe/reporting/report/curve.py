@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Any
 
+from matplotlib.figure import Figure
+
+from dpprobe.exhibits import style
+from dpprobe.exhibits.epsilon_axis import EpsilonScale, draw_epsilon_axis
+from dpprobe.exhibits.html_page import embed_picture
 from dpprobe.results.best_private import Best
 
-WIDTH, HEIGHT = 480, 270  # of the drawing, in its own units
-LEFT, RIGHT, TOP, BOTTOM = 44, 12, 34, 40  # around the axes
-_STEPS = (1, 2, 5, 10, 20, 25)  # percentage points between two ticks
-_TICKS = 5  # at most
 
-
-def place_curve(bests: Sequence[Best]) -> dict[str, Any]:
-    """Places one dataset's best private results and 95% intervals, as `curve.svg.j2` draws them.
+def draw_curve(bests: Sequence[Best]) -> str:
+    """Draws one dataset's best private results and 95% intervals; returns an address of the data.
 
     A dashed line is the non-private baseline on each result's backbone; a dotted one, where it lies
     within the axis, the majority-class baseline.
@@ -23,45 +21,37 @@ def place_curve(bests: Sequence[Best]) -> dict[str, Any]:
     Args:
       bests: at rising epsilons.
     """
-    entries = [best.entry for best in bests]
-    ends = [end for entry in entries for end in (entry.both_low, entry.both_high)]
-    ceilings = [best.ceiling.mean if best.ceiling else None for best in bests]
-    drawn = [v for v in (*(e.mean for e in entries), *ends, *ceilings) if v is not None]
-    low, high = min(drawn), max(drawn)
-    step = next((each for each in _STEPS if high - low <= (_TICKS - 1) * each), _STEPS[-1])
-    bottom, top = step * math.floor(low / step), step * math.ceil(high / step)
-    top = max(top, bottom + step)
-    logs = [math.log(best.head_epsilon) for best in bests]
-    span = max(logs) - min(logs)
-    parts = [0.5 if span == 0 else (log - min(logs)) / span for log in logs]
-    xs = [round(LEFT + 14 + part * (WIDTH - LEFT - RIGHT - 28), 1) for part in parts]
-
-    def y_of(value: float | None) -> float | None:
-        if value is None:
-            return None
-        return round(
-            HEIGHT - BOTTOM - (value - bottom) / (top - bottom) * (HEIGHT - TOP - BOTTOM), 1
+    with style.use_settings():
+        figure = Figure(figsize=(4.8, 2.7), layout="constrained")
+        axes = figure.add_subplot()
+        scale = EpsilonScale(
+            finite=tuple(best.head_epsilon for best in bests), infinite=False, curves=1
         )
-
-    baseline = [(x, y) for x, y in zip(xs, map(y_of, ceilings), strict=True) if y is not None]
-    if baseline:  # across the axes
-        baseline = [(LEFT, baseline[0][1]), *baseline, (WIDTH - RIGHT, baseline[-1][1])]
-    constant = entries[0].constant
-    shown = constant is not None and bottom <= constant <= top
-    return {
-        "width": WIDTH,
-        "height": HEIGHT,
-        "left": LEFT,
-        "right": WIDTH - RIGHT,
-        "bottom": HEIGHT - BOTTOM,
-        "ticks": [(tick, y_of(tick)) for tick in range(bottom, top + 1, step)],
-        "baseline": baseline,
-        "majority": y_of(constant) if shown else None,
-        "bars": [
-            (x, y_of(entry.both_low), y_of(entry.both_high))
-            for x, entry in zip(xs, entries, strict=True)
-            if entry.both_low is not None
-        ],
-        "points": [(x, y_of(b.entry.mean), b) for x, b in zip(xs, bests, strict=True)],
-        "metric": bests[0].measure.title,
-    }
+        places = list(map(scale.place_of, scale.finite))
+        values = [(b.entry.mean, b.entry.both_low, b.entry.both_high) for b in bests]
+        look = style.choose_looks(1)[0]
+        style.draw_banded(axes, places, values, look)
+        style.draw_error_bars(axes, places, values, color=look[0], linestyle="none", elinewidth=0.8)
+        baseline = [
+            (place, best.ceiling.mean)
+            for place, best in zip(places, bests, strict=True)
+            if best.ceiling is not None
+        ]
+        draw_epsilon_axis(axes, scale)
+        if baseline:  # across the axes
+            left, right = axes.get_xlim()
+            ends = (left, baseline[0][1]), (right, baseline[-1][1])
+            axes.plot(
+                *zip(ends[0], *baseline, ends[1], strict=True), color=style.NEUTRAL,
+                linestyle=style.CEILING_STYLE, linewidth=1, label="non-private baseline",
+            )  # fmt: skip
+        constant, (bottom, top) = bests[0].entry.constant, axes.get_ylim()
+        if constant is not None and bottom <= constant <= top:
+            axes.axhline(
+                constant, color=style.SUBTLE, linestyle=(0, (1, 2)), linewidth=1,
+                label="majority-class baseline",
+            )  # fmt: skip
+        if axes.get_legend_handles_labels()[0]:
+            figure.legend(loc="outside upper left", ncols=2, fontsize=8)
+        axes.set_ylabel(f"test {bests[0].measure.title} (%)")
+        return embed_picture(style.draw_svg(figure))

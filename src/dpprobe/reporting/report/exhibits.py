@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dpprobe.analyses.analysis import Section
 from dpprobe.analysis_registry import load_analyses
-from dpprobe.exhibits.html_page import relative_path
+from dpprobe.exhibits.html_page import embed_picture, relative_path
 from dpprobe.exhibits.tables import TABLE_BYTES, write_html, write_markdown
 from dpprobe.reporting.report.sources import Sources
 from dpprobe.results.best_private import Best
@@ -81,8 +80,8 @@ class Exhibits:
         caption = _find_caption(name, self.sources.captions)
         data = None
         if self.has_room(path.stat().st_size):
-            kind = "image/svg+xml" if path.suffix == ".svg" else "image/png"
-            data = f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"
+            kind = "svg+xml" if path.suffix == ".svg" else "png"
+            data = embed_picture(path.read_bytes(), kind)
         else:
             self.linked.append(title)
         return {

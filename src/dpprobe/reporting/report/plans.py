@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from dpprobe.data.table import DatasetInfo
+from dpprobe.exhibits.html_page import embed_picture
 from dpprobe.planner.accuracy_plan import make_scale
 from dpprobe.planner.learning_curves import read_curves
 from dpprobe.planner.plan_text import format_span, round_count
-from dpprobe.planner.predicted_accuracy import (
-    Setting,
-    n_that_would_do,
-    n_to_keep,
-    predict,
-    too_few,
-)
+from dpprobe.planner.predicted_accuracy import Setting, n_that_would_do, n_to_keep, predict, too_few
 from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_EPSILON
 from dpprobe.privacy.risk import RiskEpsilon, nominal_epsilon, row_words
 from dpprobe.results.best_private import best_ceiling, best_result
@@ -173,9 +167,7 @@ class _Part:
             title=f"{self.title}: more images, more budget",
             measured={_plannable(e): entry.mean / 100 for e, entry in self.measured.items()},
         )
-        if not has_room(len(svg)):
-            return None
-        return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
+        return embed_picture(svg) if has_room(len(svg)) else None
 
 
 def _plannable(epsilon: float) -> float:

@@ -7,21 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dpprobe.artifacts import read_json
+from dpprobe.analyses.baseline_record import read_zero_shot
 from dpprobe.data.addresses import public_addresses
 from dpprobe.data.table import DatasetInfo
-from dpprobe.errors import DataError
 from dpprobe.privacy.risk import budget_words, explain_risks, row_words
 from dpprobe.privacy.trade_off import per_hundred
-from dpprobe.reporting.headline import (
-    choice_words,
-    list_doubts,
-    tested_words,
-    verdict,
-    worst_class,
-)
+from dpprobe.reporting.headline import choice_words, list_doubts, tested_words, verdict, worst_class
 from dpprobe.reporting.report import statements
-from dpprobe.reporting.report.curve import place_curve
+from dpprobe.reporting.report.curve import draw_curve
 from dpprobe.reporting.report.origin import cell_command
 from dpprobe.reporting.report.sources import Origin
 from dpprobe.reporting.report.statements import Statement, public_data
@@ -64,7 +57,9 @@ def make_card(
         "anchor": f"dataset-{best.dataset}",
         "backbone": best.backbone,
         "verdict": verdict(best),
-        "curve": place_curve(bests),
+        "curve": draw_curve(bests),
+        "alt": f"Best private test {best.measure.title} by privacy budget. "
+        + "; ".join(f"ε = {each.budget}: {each.entry.mean:.1f}%" for each in bests),
         "facts": _list_facts(best, info, plan, unplanned, subgroups=subgroups),
         "caveats": [(_end_sentence(text), link) for text, link in caveats],
     }
@@ -121,21 +116,13 @@ def _name_untested(info: DatasetInfo) -> str:
 
 
 def zero_shot_results(paths: Sequence[Path]) -> dict[tuple[str, str], tuple[str, float]]:
-    """Reads the zero-shot result of each (dataset, backbone): its headline metric, and percent.
-
-    Raises:
-      DataError: if a file has none.
-    """
-    results = {}
-    for path in paths:
-        try:
-            record = read_json(path)
-            name = str(record["headline"])
-            value = 100 * float(record["metrics"][name])
-            results[record["dataset"], record["backbone"]] = name, value
-        except (KeyError, TypeError, ValueError):
-            raise DataError(f"{path}: not a zero-shot record; delete it and run again") from None
-    return results
+    """Reads the zero-shot result of each (dataset, backbone): its headline metric, and percent."""
+    return {
+        (record["dataset"], record["backbone"]): (
+            record["headline"], 100 * record["metrics"][record["headline"]]
+        )
+        for record in map(read_zero_shot, paths)
+    }  # fmt: skip
 
 
 def list_cells(summary: Any, shown: Sequence[Statement], origin: Origin) -> list[dict[str, Any]]:

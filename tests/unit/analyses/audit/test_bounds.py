@@ -51,10 +51,7 @@ def naive_rates(inside: Scores, outside: Scores, error: float) -> list[tuple[flo
         true = sum(1 for score in inside if score > threshold)
         each = error / len(places) / 2
         rates.append(
-            (
-                share_below(true, len(inside), each),
-                share_above(place - 1, len(outside), each),
-            )
+            (share_below(true, len(inside), each), share_above(place - 1, len(outside), each))
         )
     return rates
 

@@ -91,11 +91,7 @@ class _Audits:
     calibration: Path
 
     def run(
-        self,
-        audit: AuditOptions,
-        *,
-        edit: Callable[[Path], None] = lambda _: None,
-        **changes: Any,
+        self, audit: AuditOptions, *, edit: Callable[[Path], None] = lambda _: None, **changes: Any
     ) -> None:
         job = make_job(**{"methods": METHODS, "seeds": 1} | changes)
         plans = self.folder / f"plans-{job.epsilon}.json"

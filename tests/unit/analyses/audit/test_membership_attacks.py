@@ -59,9 +59,7 @@ def naive_lira(scaled: np.ndarray, members: np.ndarray, *, by_row: bool) -> np.n
             )
             sides[side] = [
                 norm.logpdf(
-                    scaled[target, r],
-                    np.mean(one),
-                    np.std(one, ddof=1) if by_row else pooled,
+                    scaled[target, r], np.mean(one), np.std(one, ddof=1) if by_row else pooled
                 )
                 for r, one in enumerate(values)
             ]

@@ -10,12 +10,7 @@ import torch
 
 from dpprobe.analyses.audit.canaries import Shape, Worlds, make_worlds
 from dpprobe.analyses.audit.canary_attack import Attack
-from dpprobe.analyses.audit.transcripts import (
-    FixedCanaries,
-    Recorder,
-    Replayer,
-    join_blocks,
-)
+from dpprobe.analyses.audit.transcripts import FixedCanaries, Recorder, Replayer, join_blocks
 from dpprobe.errors import PrivacyError
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.options import MethodOptions

@@ -118,10 +118,7 @@ def test_bounds_exceed_the_claim_no_more_often_than_stated(calibrations: Path) -
 
 def test_a_search_is_audited_by_the_head_that_it_releases(calibrations: Path) -> None:
     method = head(
-        "tuned",
-        base={"head": "prototypes"},
-        search={"max_row_norm": [1.0, 2.0]},
-        trials=2,
+        "tuned", base={"head": "prototypes"}, search={"max_row_norm": [1.0, 2.0]}, trials=2
     )
     plan = planned(method, 4.0, calibrations)
     result = audited(method, plan, runs=60, controls=True)

@@ -6,18 +6,19 @@ from pathlib import Path
 
 from dpprobe.analyses.fairness.fairness_record import FairnessRecord
 from dpprobe.analyses.fairness.fairness_section import make_section
-from dpprobe.analyses.fairness.fairness_table import write_fairness_table
+from dpprobe.analyses.fairness.fairness_table import make_fairness_table, stands_apart
 from dpprobe.analyses.fairness.show import gap_figure, quality_figure
+from dpprobe.exhibits.tables import save_table
 from tests.support.fairness_records import APART, gap_of, write_fairness
+from tests.support.figures import save_bytes
 from tests.support.report_page import Made, Page, section_page
 
 
 def section(made: Made, paths: list[Path], **changes: object) -> tuple[Page, str]:
     """The page with the section, and the section's text."""
-    folder = made.results / "tables"
-    write_fairness_table(
-        paths, csv=folder / "digits_fairness.csv", markdown=folder / "digits_fairness.md"
-    )
+    table = make_fairness_table(paths)
+    for ending in ("csv", "md"):
+        save_table(table, made.results / f"tables/digits_fairness.{ending}")
     page = made.page(records={"fairness": paths}, **changes)
     start = page.text.index('<section id="subgroups"')
     return page, page.text[start : page.text.index("</section>", start)]
@@ -63,7 +64,7 @@ def test_narrower_gaps_are_counted_too(tmp_path: Path) -> None:
     path = write_fairness(tmp_path, gap=APART | narrower)
     (part,) = make_section([path], section_page("digits"))
     assert [(row["larger"], row["smaller"]) for row in part["summary"]] == [(0, 2)] * 2
-    assert all(row["apart"] for row in part["gaps"])
+    assert all(stands_apart(gap) for *_, gap in part["gaps"])
 
 
 def test_without_a_reference_nothing_is_said_of_differences(made: Made) -> None:
@@ -94,7 +95,7 @@ def test_figures_of_subgroups_stand_in_their_section_alone(made: Made) -> None:
     figures = [*made.sources.figures]
     for name, draw in (("auc", quality_figure), ("gap", gap_figure)):
         svg = made.results / f"figures/digits/fairness_{name}.svg"
-        draw([FairnessRecord.read(path) for path in paths], svg=svg, png=svg.with_suffix(".png"))
+        save_bytes(draw([FairnessRecord.read(path) for path in paths]), svg)
         figures += [svg, svg.with_suffix(".png")]
     page, text = section(made, paths, figures=figures)
     titles = [f"<strong>Gaps between groups against {x}, digits." for x in ("epsilon", "quality")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,12 @@ from dpprobe.analyses.fairness.fairness_record import FairnessRecord
 from dpprobe.analyses.fairness.fairness_table import (
     BY_ACCURACY,
     fairness_table,
+    make_fairness_table,
     read_subgroups,
     shown_metric,
-    write_fairness_table,
 )
 from dpprobe.errors import DataError
-from dpprobe.exhibits.tables import Table, mean_cell
+from dpprobe.exhibits.tables import Table, comma_separated, mean_cell
 from tests.support.fairness_records import APART, RECORD, value_of, write_fairness
 
 INKS, SIDES = ("bold", "thin"), ("left", "middle", "right")
@@ -117,14 +118,11 @@ def test_an_attribute_without_the_headline_shows_the_metric_that_it_has() -> Non
     assert shown_metric(FairnessRecord.model_validate(values), "ink") == "accuracy"
 
 
-def test_both_files_hold_the_same_rows(tmp_path: Path) -> None:
+def test_programs_get_the_ends_of_intervals(tmp_path: Path) -> None:
     records = [write_fairness(tmp_path, backbone=name) for name in ("pixels", "scattering")]
-    files = tmp_path / "t.csv", tmp_path / "t.md"
-    write_fairness_table(records, csv=files[0], markdown=files[1])
-    with files[0].open(newline="", encoding="utf-8") as stream:
-        rows = list(csv.DictReader(stream))
-    lines = [line for line in files[1].read_text(encoding="utf-8").splitlines() if line[:1] == "|"]
-    assert len(rows) == len(lines) - 2
+    table = make_fairness_table(records)
+    rows = list(csv.DictReader(io.StringIO(comma_separated(table))))
+    assert len(rows) == len(table.rows)
     (first,) = [
         each
         for each in rows

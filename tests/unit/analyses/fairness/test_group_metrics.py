@@ -10,11 +10,7 @@ from dpprobe.analyses.fairness.group_metrics import PERMUTATIONS, Layout, Resamp
 from dpprobe.results.metrics import Link, evaluate_scores
 from tests.support.fairness_rows import compare, head, made_rows
 
-METRICS = {
-    "auc": "auc",
-    "accuracy": "accuracy",
-    "calibration_error": "expected_calibration_error",
-}
+METRICS = {"auc": "auc", "accuracy": "accuracy", "calibration_error": "expected_calibration_error"}
 
 
 def _data(kind: str, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

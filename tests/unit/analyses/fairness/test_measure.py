@@ -203,11 +203,3 @@ def test_cells_of_other_rows_are_refused_by_name(tmp_path: Path) -> None:
     )  # fmt: skip
     with pytest.raises(DataError, match=r"nonprivate.*its test rows differ"):
         _run(tmp_path, cells)
-
-
-def test_a_record_of_another_version_is_refused(tmp_path: Path) -> None:
-    _run(tmp_path, _write(tmp_path))
-    path = tmp_path / "groups.json"
-    write_json(path, read_json(path) | {"format_version": 0})
-    with pytest.raises(DataError, match=r"groups.json: unreadable .* delete it and run again"):
-        FairnessRecord.read(path)

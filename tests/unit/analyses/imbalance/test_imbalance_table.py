@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import csv
+import io
 from pathlib import Path
 
 from dpprobe.analyses.imbalance.imbalance_record import ImbalanceRecord
-from dpprobe.analyses.imbalance.imbalance_table import (
-    best_table,
-    write_imbalance_tables,
-)
+from dpprobe.analyses.imbalance.imbalance_table import best_table, make_imbalance_tables
 from dpprobe.analyses.imbalance.show import make_section
+from dpprobe.exhibits.tables import comma_separated, write_markdown
 from tests.support.imbalance_records import imbalance_record, lawful_cells, rare_cell
 from tests.support.report_page import section_page
 
@@ -56,15 +55,13 @@ def test_files_hold_every_number_and_its_words(tmp_path: Path) -> None:
     path = tmp_path / "pixels.json"
     made = record()
     made.write(path)
-    files = {"csv": tmp_path / "t.csv", "markdown": tmp_path / "t.md"}
-    write_imbalance_tables([path], **files)
-    with files["csv"].open() as file:
-        rows = list(csv.DictReader(file))
+    table = make_imbalance_tables([path])
+    rows = list(csv.DictReader(io.StringIO(comma_separated(table))))
     assert len(rows) == len(made.cells)
     first = rows[0]
     assert float(first["recall"]) == round(made.cells[0].recall.mean, 4)
     assert rows[-1]["auc"] == rows[-1]["drop"] == ""
-    text = files["markdown"].read_text(encoding="utf-8")
+    text = write_markdown(table)
     assert "cat by sgd from" in text
     assert "nan" not in text.lower()
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,15 +16,14 @@ from dpprobe.analyses.long_tail.long_tail_tables import (
     describe_correlations,
     gap_table,
     list_tables,
+    make_long_tail_tables,
     private_gaps,
     sub_class_table,
-    write_long_tail_tables,
 )
 from dpprobe.analyses.long_tail.show import long_tail_figure
-from dpprobe.exhibits.tables import write_markdown
+from dpprobe.exhibits.tables import comma_separated, write_markdown
 from dpprobe.results.summary import Grid, read_grid, summarise_cells
 from tests.support.cell_files import write_cell
-from tests.support.figures import drawn_figure
 from tests.support.long_tail_records import (
     FREQUENCIES,
     REFERENCE,
@@ -77,13 +78,13 @@ def test_sub_classes_stand_beside_their_reference() -> None:
 
 def test_every_table_says_that_it_is_not_private_and_none_prints_a_bound(grid: Grid) -> None:
     tables = list_tables([long_tail_record()], grid)
-    assert tuple(tables) == LONG_TAIL_TABLES
-    for name, table in tables.items():
+    assert [table.name for table in tables] == [*LONG_TAIL_TABLES]
+    for table in tables:
         text = write_markdown(table)
         assert "not private" in table.title
         assert "Not private" in text
         if "M ln N" in text:
-            assert "not a proved bound for this data set" in text, name
+            assert "not a proved bound for this data set" in text, table.name
 
 
 def _points(values: dict[str, tuple[float, float]]) -> tuple[list[LongTailRecord], list[Gap]]:
@@ -126,24 +127,15 @@ def test_three_points_and_equal_ones_have_no_correlation(gap: float) -> None:
 
 
 def test_files_for_programs_have_the_ends_of_intervals(tmp_path: Path, summary: Path) -> None:
-    folder = tmp_path / "tables"
-    files = {
-        name: [folder / f"{table}.{ending}" for table in LONG_TAIL_TABLES]
-        for name, ending in (("csv", "csv"), ("markdown", "md"))
-    }
-    write_long_tail_tables([write_long_tail(tmp_path)], [summary], **files)
-    assert {*folder.iterdir()} == {path for paths in files.values() for path in paths}
-    with (folder / "long_tail.csv").open(encoding="utf-8") as stream:
-        rows = list(csv.DictReader(stream))
+    table, _ = make_long_tail_tables([write_long_tail(tmp_path)], [summary])
+    rows = list(csv.DictReader(io.StringIO(comma_separated(table))))
     assert [row["clusters a class"] for row in rows] == ["5", "20"]
     assert (rows[1]["tail index low"], rows[1]["tail index high"]) == ("0.75", "0.9")
 
 
-def test_sub_classes_and_scores_stand_beside_their_references(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_sub_classes_and_scores_stand_beside_their_references() -> None:
     records = [long_tail_record(), long_tail_record(backbone="scattering", memorisation=None)]
-    figure = drawn_figure(monkeypatch, lambda files: long_tail_figure(records, **files))
+    figure: Any = long_tail_figure(records)
     ranks, scores = figure.axes
     lines = ranks.get_lines()
     assert len(lines) == 4
@@ -157,9 +149,9 @@ def test_sub_classes_and_scores_stand_beside_their_references(
     assert "not private" in figure.get_suptitle()
 
 
-def test_without_memorisation_there_is_one_panel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_memorisation_there_is_one_panel() -> None:
     records = [long_tail_record(memorisation=None)]
-    figure = drawn_figure(monkeypatch, lambda files: long_tail_figure(records, **files))
+    figure: Any = long_tail_figure(records)
     assert len(figure.axes) == 1
 
 

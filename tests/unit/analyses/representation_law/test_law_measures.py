@@ -63,20 +63,7 @@ def test_known_scatter_has_known_values() -> None:
     assert measured.fuzziness == pytest.approx(b**2 / a**2)
 
 
-def test_the_orders_move_against_each_other() -> None:
-    near, far = (
-        measure_scatter(*_classes(classes=3, rows=50, distance=d, noise=1.0, dimension=6, seed=0))
-        for d in (1.0, 4.0)
-    )
-    assert _known(far.separability) > 4 * _known(near.separability)
-    assert _known(far.fuzziness) < _known(near.fuzziness) / 4
-
-
-@given(
-    scale=st.floats(1e-3, 1e3),
-    shift=st.floats(-10, 10),
-    seed=st.integers(0, 2**32 - 1),
-)
+@given(scale=st.floats(1e-3, 1e3), shift=st.floats(-10, 10), seed=st.integers(0, 2**32 - 1))
 def test_rotations_scales_and_shifts_change_nothing(scale: float, shift: float, seed: int) -> None:
     x, labels = _classes(classes=3, rows=20, distance=2.0, noise=1.0, dimension=5, seed=3)
     others, other_labels = _classes(
@@ -238,13 +225,6 @@ def test_no_law_is_fitted_to_rounding() -> None:
     assert kept.layers == 3
 
 
-def test_equal_values_have_no_r_squared() -> None:
-    law, _ = fit_law([1, 2, 3], [1.0, 1.0, 1.0])
-    assert law is not None
-    assert law.rho == pytest.approx(1)
-    assert law.r_squared is None
-
-
 def _known(value: float | None) -> float:
     assert value is not None
     return value
@@ -268,4 +248,4 @@ def test_a_destroyed_layer_is_named_and_stops_nothing(value: float) -> None:
 def test_equal_values_have_an_interval_of_no_width() -> None:
     law, _ = fit_law([1, 2, 3, 4], [0.5] * 4)
     assert law is not None
-    assert (law.rho, law.low, law.high) == (1, 1, 1)
+    assert (law.rho, law.low, law.high, law.r_squared) == (1, 1, 1, None)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import csv
+import io
 from pathlib import Path
 
 import pytest
 
-from dpprobe.analyses.representation_law.law_record import law_path
+from dpprobe.analyses.representation_law.law_record import LAW_TABLES, law_path
 from dpprobe.analyses.representation_law.law_tables import (
+    NOT_PRIVATE,
     law_tables,
+    make_law_tables,
     published_laws,
-    write_dataset_laws,
 )
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.exhibits import published
-from dpprobe.exhibits.tables import write_markdown
+from dpprobe.exhibits.tables import comma_separated, write_markdown
 from dpprobe.results.summary import Grid, read_grid, summarise_cells
 from tests.support.cell_files import write_cell
 from tests.support.law_records import law_record, network
@@ -32,20 +34,15 @@ def _grid(root: Path) -> Grid:
     return read_grid([root / "digits.parquet"])
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def test_both_tables_are_written(tmp_path: Path) -> None:
+def test_both_tables_have_their_rows(tmp_path: Path) -> None:
     _grid(tmp_path)
     record = law_path(tmp_path / "layers", "digits", "pixels")
     law_record().write(record)
-    write_dataset_laws(
+    made, accuracy = make_law_tables(
         records=[record], summary=tmp_path / "digits.parquet", published=published.read_published(),
-        name="digits", dataset="digits", folder=tmp_path,
+        name="digits", dataset="digits",
     )  # fmt: skip
-    laws = _rows(tmp_path / "digits_representation_law.csv")
+    laws = list(csv.DictReader(io.StringIO(comma_separated(made))))
     assert len(laws) == 13 * 2
     assert laws[0]["options"] == "frozen"
     last = laws[-1]
@@ -54,15 +51,13 @@ def test_both_tables_are_written(tmp_path: Path) -> None:
     assert float(last["ρ fuzziness low"]) == pytest.approx(0.69 * 0.98, abs=1e-5)
     assert float(last["ρ separability"]) == pytest.approx(1 / 0.69, abs=1e-4)
     assert float(last["ρ shuffled fuzziness"]) == 1
-    text = (tmp_path / "digits_representation_law.md").read_text()
-    assert "Not private" in text
-    assert "although the paper's text says that D falls" in text
-    assert (tmp_path / "digits_accuracy_by_blocks.md").exists()
+    assert [made.name, accuracy.name] == [f"digits_{name}" for name in LAW_TABLES]
+    assert made.notes[0].startswith(NOT_PRIVATE)
 
 
 def test_results_stand_by_what_was_tuned_with_linear_heads_below(tmp_path: Path) -> None:
     grid = _grid(tmp_path)
-    table = law_tables([law_record()], grid, dataset="digits")["accuracy_by_blocks"]
+    table = law_tables([law_record()], grid, dataset="digits")[1]
     titles = [column.title for column in table.columns]
     assert titles[4:] == ["ε = 1", "ε = 8", "ε = ∞"]
     names = [row[1].text for row in table.rows]
@@ -80,7 +75,7 @@ def test_the_paper_s_results_stand_above_where_the_rows_are_as_many(tmp_path: Pa
     numbers = published_laws(published.read_published(), "cifar10", [record])
     assert published_laws(published.read_published(), "cifar10", [fewer]) == []
     assert published_laws(published.read_published(), "digits", [record]) == []
-    table = law_tables([record], grid, dataset="digits", published=numbers)["accuracy_by_blocks"]
+    table = law_tables([record], grid, dataset="digits", published=numbers)[1]
     rows = [[cell.text for cell in row] for row in table.rows[:2]]
     assert rows == [
         ["ViT, 12 blocks", "published", "constant", "12 blocks", "11.5", "95.8", ""],
@@ -92,7 +87,7 @@ def test_the_paper_s_results_stand_above_where_the_rows_are_as_many(tmp_path: Pa
 
 def test_layers_left_out_are_named(tmp_path: Path) -> None:
     record = law_record(networks=[network(first=False)])
-    table = law_tables([record], _grid(tmp_path), dataset="digits")["representation_law"]
+    table = law_tables([record], _grid(tmp_path), dataset="digits")[0]
     assert table.rows[0][-1].text == "0"
     assert "layers 0: 0/0" in table.notes[1]
 
@@ -102,15 +97,13 @@ def test_a_measure_without_a_law_is_blank(tmp_path: Path) -> None:
     values = record.model_dump()
     for series in values["networks"][0]["series"]:
         series |= {"law": None, "fault": "2 layers; a law needs 3", "null": None}
-    table = law_tables([type(record).model_validate(values)], _grid(tmp_path), dataset="digits")[
-        "representation_law"
-    ]
+    table = law_tables([type(record).model_validate(values)], _grid(tmp_path), dataset="digits")[0]
     assert {cell.text for cell in table.rows[0][6:-1]} == {""}
 
 
 def test_records_of_other_datasets_are_left_out(tmp_path: Path) -> None:
     records = [law_record(), law_record(dataset="other")]
-    table = law_tables(records, _grid(tmp_path), dataset="digits")["representation_law"]
+    table = law_tables(records, _grid(tmp_path), dataset="digits")[0]
     assert len(table.rows) == 26
     assert write_markdown(table).startswith("# Representation laws of digits, not private")
 
@@ -122,7 +115,7 @@ def test_networks_without_a_law_are_no_linear_heads(tmp_path: Path) -> None:
     cells = [path, write_cell(tmp_path, method="feature_covariance")]
     summarise_cells(cells, tmp_path / "digits.parquet", study="study")
     grid = read_grid([tmp_path / "digits.parquet"])
-    table = law_tables([law_record()], grid, dataset="digits")["accuracy_by_blocks"]
+    table = law_tables([law_record()], grid, dataset="digits")[1]
     words = {row[1].text: (row[2].text, row[3].text) for row in table.rows}
     assert words["searched_9"] == ("tuned, unpriced", "laws not measured")
     assert words["feature_covariance"] == ("linear head", "stored features")

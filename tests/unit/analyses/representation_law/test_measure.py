@@ -95,9 +95,7 @@ def _rows(rows: int, *, seed: int) -> Rows:
 
 def _subject(network: torch.nn.Module, tuning: Tuning | None = None, **names: str) -> Subject:
     return Subject(
-        make=lambda: tap_blocks(network, network, "made up", token="class"),
-        tuning=tuning,
-        **names,
+        make=lambda: tap_blocks(network, network, "made up", token="class"), tuning=tuning, **names
     )
 
 
@@ -203,11 +201,6 @@ def test_a_network_whose_head_alone_was_tuned_is_the_frozen_one(tmp_path: Path) 
     )
     assert record.networks[1].series == record.frozen.series
     assert record.networks[1].blocks == 0
-
-
-def test_the_same_job_gives_the_same_record(tmp_path: Path) -> None:
-    first, second = _job(tmp_path / "a"), _job(tmp_path / "b")
-    assert first.networks == second.networks
 
 
 def test_maps_are_pooled_and_tokens_may_be() -> None:

@@ -13,7 +13,7 @@ import pytest
 from dpprobe.analyses.sites import ANALYSIS, choose_method, list_faults
 from dpprobe.analyses.sites.measure import Pool, _plan_sizes, simulate_sites, train_alone
 from dpprobe.analyses.sites.options import SimulatedSitesOptions
-from dpprobe.analyses.sites.show import list_notes, make_table, plot_sites, write_sites_table
+from dpprobe.analyses.sites.show import list_notes, make_sites_table, plot_sites, sites_table
 from dpprobe.analyses.sites.sites_record import SitesRecord
 from dpprobe.analyses.sites.split_units import split_units
 from dpprobe.features.feature_store import FeatureStore
@@ -23,6 +23,7 @@ from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
 from dpprobe.training.fit_inputs import FitInputs
 from tests.support.feature_stores import write_split
+from tests.support.figures import save_bytes
 from tests.support.small_study import STUDY
 
 DIMENSION, CLASSES = 16, 3
@@ -90,7 +91,7 @@ def test_the_order_is_alone_averaged_secure_sums_pooled(
     equal, skewed = record.cells
     assert equal.together == skewed.together
     assert equal.alone != skewed.alone
-    assert make_table([record]).rows[0][3].text == ("300" if unit == "image" else "150")
+    assert sites_table([record]).rows[0][3].text == ("300" if unit == "image" else "150")
 
 
 @pytest.mark.parametrize("split", ["equal", "labels"])
@@ -131,9 +132,7 @@ def test_a_dozen_patients_at_ten_sites_and_three_rows_of_a_class(tmp_path: Path)
     assert (sizes.smallest, two.largest) == (1, 6)
     assert ten.one_class > 10
     assert "sites of 20 over all seeds with examples of one class" in " ".join(list_notes(record))
-    plot_sites(
-        tmp_path / "sites/digits/pixels.json", svg=tmp_path / "a.svg", png=tmp_path / "a.png"
-    )
+    save_bytes(plot_sites(tmp_path / "sites/digits/pixels.json"), tmp_path / "a")
 
 
 def test_sites_that_can_train_no_head_are_left_out_and_named(
@@ -158,9 +157,8 @@ def test_sites_that_can_train_no_head_are_left_out_and_named(
     assert (cell.alone, cell.averaged, cell.worst, cell.best) == (None,) * 4
     assert cell.untrained == 2
     assert "2 sites of 4 over all seeds can train no head alone" in list_notes(record)[0]
-    files = tmp_path / "t.csv", tmp_path / "t.md"
-    write_sites_table([tmp_path / "sites/digits/pixels.json"], csv=files[0], markdown=files[1])
-    assert "(too few: 3 units)" in files[1].read_text()
+    table = make_sites_table([tmp_path / "sites/digits/pixels.json"])
+    assert any("(too few: 3 units)" in note for note in table.notes)
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,13 @@ import torch
 from PIL import Image
 from safetensors.numpy import save_file
 
+from dpprobe.analyses.baseline_record import read_zero_shot
 from dpprobe.analyses.zero_shot.measure import classify_zero_shot
-from dpprobe.analyses.zero_shot.zero_shot_record import read_zero_shot
-from dpprobe.artifacts import canonical_json, read_json
+from dpprobe.artifacts import canonical_json
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Runtime
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.data import prompts, table
-from dpprobe.errors import DataError
 from dpprobe.features import text_embeddings
 from dpprobe.features.text_embeddings import write_text_embeddings
 from tests.support import tiny_clip
@@ -142,33 +141,6 @@ def test_several_labels_a_row_are_ranked_and_not_decided(tmp_path: Path) -> None
     assert biased["summary"]["auc"]["mean"] == pytest.approx(record["summary"]["auc"]["mean"])
     assert "accuracy" in biased["summary"]
     assert "expected_calibration_error" in biased["metrics"]
-
-
-def test_two_classes_may_be_shown_by_auc(tmp_path: Path) -> None:
-    generator = np.random.default_rng(0)
-    labels = generator.integers(2, size=100)
-    features = np.eye(2)[labels] + generator.normal(size=(100, 2))
-    manifest = write_store(tmp_path / "s", features, labels, class_names=CLASSES[:2])
-    record = _run(tmp_path, manifest, write_text(tmp_path / "t", np.eye(2)), metric="auc")
-    assert record["headline"] == "auc"
-    assert 0.5 < record["summary"]["auc"]["mean"] < 1
-
-
-def test_what_does_not_fit_together_is_refused(tmp_path: Path) -> None:
-    manifest = write_store(tmp_path / "s", np.eye(4), np.arange(4), class_names=CLASSES)
-    swapped = write_text(tmp_path / "t", np.eye(4), class_names=CLASSES[::-1])
-    with pytest.raises(DataError, match="classes differ"):
-        _run(tmp_path, manifest, swapped)
-    with pytest.raises(DataError, match="have 9 dimensions, but image features have 4"):
-        _run(tmp_path, manifest, write_text(tmp_path / "t", np.ones((4, 9)) / 3))
-    assert not (tmp_path / "metrics.json").exists()
-
-
-def test_a_record_of_another_kind_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "metrics.json").write_text("{}")
-    with pytest.raises(DataError, match="not dpprobe-zero-shot 1"):
-        read_zero_shot(tmp_path / "metrics.json")
-    assert read_json(tmp_path / "metrics.json") == {}
 
 
 def test_each_patient_counts_once(tmp_path: Path) -> None:

@@ -40,25 +40,23 @@ from dpprobe.release.bundle import (
     BundleFacts,
     write_sums,
 )
-from dpprobe.release.evaluation import (
+from dpprobe.release.model_card import write_card
+from dpprobe.release.page import write_page
+from dpprobe.release.parts.choice.measure import choice_words
+from dpprobe.release.parts.choice.show import check_choice
+from dpprobe.release.parts.evaluation.measure import (
     accuracy_estimate,
     composition_words,
     evaluate_heads,
     evaluation_mechanisms,
     released_words,
 )
-from dpprobe.release.model_card import write_card
-from dpprobe.release.page import write_page
-from dpprobe.release.release_choice_price import choice_words
+from dpprobe.release.parts.evaluation.show import check_evaluation
+from dpprobe.release.parts.evidence.show import check_evidence
+from dpprobe.release.parts.spent.show import check_ledger
 from dpprobe.release.signing import sign_bundle
 from dpprobe.release.verification import method as checking
 from dpprobe.release.verification.checks import Report
-from dpprobe.release.verification.evidence_checks import (
-    check_choice,
-    check_evaluation,
-    check_evidence,
-    check_ledger,
-)
 from dpprobe.release.verification.stated_plan import check_price, read_plan
 from dpprobe.release.verification.verify import verify_bundle
 from schemas import bundle_schema

@@ -17,18 +17,14 @@ from dpprobe.reporting.figures.backbones import (
     spread_values,
 )
 from tests.support.comparison_cells import compared_cells
-from tests.support.figures import drawn_figure, tick_texts
+from tests.support.figures import legend_words, save_bytes, tick_texts
 
 LONG = "a_hospital_with_a_very_long_name_of_sixty_characters_or_more"
 
 
-def test_each_backbone_has_its_best_with_and_without_privacy_and_the_gap(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_backbone_has_its_best_with_and_without_privacy_and_the_gap(tmp_path: Path) -> None:
     cells = compared_cells(tmp_path)
-    figure = drawn_figure(
-        monkeypatch, lambda files: backbone_figure(cells, dataset="digits", **files)
-    )
+    figure: Any = backbone_figure(cells, dataset="digits")
     (axes,) = figure.axes
     drawn = sorted(float(bar.lines[0].get_ydata()[0]) for bar in axes.containers)
     best = [
@@ -39,19 +35,14 @@ def test_each_backbone_has_its_best_with_and_without_privacy_and_the_gap(
     assert drawn == pytest.approx(sorted(best))
     gaps = [best[2] - best[3], best[6] - best[7]]
     assert tick_texts(axes) == [f"small\n{gaps[0]:+.1f}", f"large\n{gaps[1]:+.1f}"]
-    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    texts = legend_words(figure)
     assert texts == ["without privacy", "ε = 0.1", "ε = 1", "ε = 8"]
 
 
-def test_a_paper_s_models_stand_beside_them_with_their_best_numbers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_paper_s_models_stand_beside_them_with_their_best_numbers(tmp_path: Path) -> None:
     cells = compared_cells(tmp_path)
-    figure = drawn_figure(
-        monkeypatch,
-        lambda files: backbone_figure(
-            cells, dataset="mine", published=published.read_published(), name="imagenet", **files
-        ),
+    figure: Any = backbone_figure(
+        cells, dataset="mine", published=published.read_published(), name="imagenet"
     )
     (axes,) = figure.axes
     ticks = tick_texts(axes)
@@ -66,10 +57,7 @@ def test_few_and_many_epsilons_and_long_names_are_drawn(
     epsilons: tuple[str, ...], tmp_path: Path
 ) -> None:
     cells = compared_cells(tmp_path, backbones=[LONG], methods=["a"], epsilons=epsilons)
-    backbone_figure(cells, dataset=LONG, svg=tmp_path / "a.svg", png=tmp_path / "a.png")
-    first = (tmp_path / "a.svg").read_bytes(), (tmp_path / "a.png").read_bytes()
-    backbone_figure(cells, dataset=LONG, svg=tmp_path / "b.svg", png=tmp_path / "b.png")
-    assert first == ((tmp_path / "b.svg").read_bytes(), (tmp_path / "b.png").read_bytes())
+    save_bytes(backbone_figure(cells, dataset=LONG), tmp_path / "a")
 
 
 def test_of_many_values_the_ends_stay() -> None:
@@ -82,9 +70,7 @@ def _timm(size: int | None, **changes: Any) -> dict[str, Any]:
     return {"family": "timm", "model": "vit", "preprocessing": preprocessing}
 
 
-def test_resolutions_are_those_of_the_features_and_one_method_is_drawn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resolutions_are_those_of_the_features_and_one_method_is_drawn(tmp_path: Path) -> None:
     cells = compared_cells(tmp_path, backbones=["native", "b256", "other"])
     backbones = {
         "native": _timm(None),
@@ -93,15 +79,15 @@ def test_resolutions_are_those_of_the_features_and_one_method_is_drawn(
     }
     sizes = {"native": 384, "b256": 256, "other": 512}
 
-    def draw(files: Any, base: str | None = None) -> None:
-        resolution_figure(
-            cells, backbones=backbones, sizes=sizes, dataset="digits", base=base, **files
+    def draw(base: str | None = None) -> Any:
+        return resolution_figure(
+            cells, backbones=backbones, sizes=sizes, dataset="digits", base=base
         )
 
-    (axes,) = drawn_figure(monkeypatch, draw).axes
+    (axes,) = draw().axes
     assert axes.get_title(loc="left") == "native, feature_covariance", "the better one"
     assert tick_texts(axes) == ["256", "384"]
-    (axes,) = drawn_figure(monkeypatch, lambda files: draw(files, base="sgd")).axes
+    (axes,) = draw(base="sgd").axes
     (line, *_) = [line for line in axes.get_lines() if len(line.get_xdata()) == 2]
     means = {
         cell.backbone: 100 * cell.mean
@@ -111,7 +97,7 @@ def test_resolutions_are_those_of_the_features_and_one_method_is_drawn(
     assert list(line.get_ydata()) == [means["b256"], means["native"]]
     del backbones["b256"]
     with pytest.raises(DataError, match=r"preprocessing\.size"):
-        draw({"svg": tmp_path / "a.svg", "png": tmp_path / "a.png"})
+        draw()
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,7 @@ from dpprobe.artifacts import read_json, write_json
 from dpprobe.reporting.figures.options import option_figure
 from dpprobe.results.cell_results import read_cell_results
 from tests.support.cell_files import write_cell
-from tests.support.figures import (
-    drawn_figure,
-    tick_texts,
-    varied_cells,
-)
+from tests.support.figures import legend_words, tick_texts, varied_cells
 
 
 @pytest.mark.parametrize(
@@ -28,17 +24,10 @@ from tests.support.figures import (
     ],
 )
 def test_an_option_is_drawn_from_methods_that_differ_in_it_alone(
-    option: str,
-    values: Sequence[Any],
-    places: list[float],
-    texts: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    option: str, values: Sequence[Any], places: list[float], texts: list[str], tmp_path: Path
 ) -> None:
     cells = varied_cells(tmp_path, option, values)
-    figure = drawn_figure(
-        monkeypatch, lambda files: option_figure(cells, option, dataset="digits", **files)
-    )
+    figure: Any = option_figure(cells, option, dataset="digits")
     (axes,) = figure.axes
     assert axes.get_xscale() == "log"
     curves = [line for line in axes.get_lines() if len(line.get_xdata()) == 3]
@@ -48,12 +37,10 @@ def test_an_option_is_drawn_from_methods_that_differ_in_it_alone(
         means = [cell.mean for cell in cells if cell.epsilon == epsilon and cell.method != "other"]
         assert np.allclose(line.get_ydata(), [100 * value for value in means])
     assert tick_texts(axes) == texts
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ε = 1", "ε = 8"]
+    assert legend_words(figure) == ["ε = 1", "ε = 8"]
 
 
-def test_of_a_sweep_of_learning_rates_the_best_is_drawn_and_said_to_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_sweep_of_learning_rates_the_best_is_drawn_and_said_to_be(tmp_path: Path) -> None:
     paths = []
     base: dict[str, Any] = {"batch_size": 64, "init": "zero", "init_scale": None}
     for head in ("momentum", "lamb"):
@@ -63,9 +50,7 @@ def test_of_a_sweep_of_learning_rates_the_best_is_drawn_and_said_to_be(
             write_json(path, read_json(path) | {"head": head, "options": options})
             paths.append(path)
     cells = read_cell_results(paths)
-    figure = drawn_figure(
-        monkeypatch, lambda files: option_figure(cells, "optimiser", dataset="digits", **files)
-    )
+    figure: Any = option_figure(cells, "optimiser", dataset="digits")
     (axes,) = figure.axes
     assert tick_texts(axes) == ["momentum", "LAMB"]
     (bars,) = axes.containers

@@ -7,27 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from matplotlib.collections import PathCollection
 
 from dpprobe.exhibits import published
 from dpprobe.reporting.figures import published_points
 from dpprobe.reporting.figures.curves import epsilon_accuracy
-from tests.support.figures import (
-    drawn_figure,
-    write_summary,
-)
+from tests.support.figures import legend_words, save_bytes, write_summary
 
 
-def test_published_points_stand_where_they_belong(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_published_points_stand_where_they_belong(tmp_path: Path) -> None:
     summary = write_summary(tmp_path)
     results = published.read_published()
-    figure = drawn_figure(
-        monkeypatch,
-        lambda files: epsilon_accuracy(summary, published=results, name="cifar10", **files),
-    )
+    figure: Any = epsilon_accuracy(summary, published=results, name="cifar10")
     (axes,) = figure.axes
     lines = axes.get_lines()
     circles = [line for line in lines if line.get_markersize() == 9.5]
@@ -45,7 +36,7 @@ def test_published_points_stand_where_they_belong(
     assert sorted(leads.get(place, place) for place in places) == sorted(
         (math.log10(point.single_epsilon or 0), point.value) for point in points
     )
-    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    texts = legend_words(figure)
     assert "Published" in texts
     assert "1  Luo et al. 2021, CNN (ε 0.5)" in texts
     assert any(
@@ -57,30 +48,23 @@ def test_published_points_stand_where_they_belong(
     assert high >= 94
 
 
-def test_a_range_has_a_bar_and_an_inferred_epsilon_a_dashed_circle(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_range_has_a_bar_and_an_inferred_epsilon_a_dashed_circle(tmp_path: Path) -> None:
     summary = write_summary(tmp_path)
 
     def drawn(name: str) -> Any:
-        return drawn_figure(
-            monkeypatch,
-            lambda files: epsilon_accuracy(
-                summary, published=published.read_published(), name=name, **files
-            ),
-        )
+        return epsilon_accuracy(summary, published=published.read_published(), name=name)
 
-    figure = drawn("imagenet")
+    figure: Any = drawn("imagenet")
     bars = [line for line in figure.axes[0].get_lines() if line.get_marker() == "|"]
     (bar,) = bars
     assert list(bar.get_xdata()) == [math.log10(4), 1.0]
     assert list(bar.get_ydata()) == [81.7, 81.7]
-    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    texts = legend_words(figure)
     assert any(text.endswith("Mehta et al. 2022, ViT-H/14-4B (ε 4 to 10)") for text in texts)
     figure = drawn("mnist")
     dashed = [c for c in figure.axes[0].collections if isinstance(c, PathCollection)]
     assert len(dashed) == 3, "of the three columns whose epsilon is the row's"
-    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    texts = legend_words(figure)
     assert sum(text.endswith("(ε 1.2, inferred)") for text in texts) == 3
 
 
@@ -99,8 +83,7 @@ def test_numbered_circles_do_not_hide_each_other() -> None:
 
 def test_unknown_datasets_have_no_published_points(tmp_path: Path) -> None:
     summary = write_summary(tmp_path)
-    for name, read in (("a", None), ("b", published.read_published())):
-        epsilon_accuracy(
-            summary, published=read, svg=tmp_path / f"{name}.svg", png=tmp_path / f"{name}.png"
-        )
-    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+    known = (None, published.read_published())
+    figures = [epsilon_accuracy(summary, published=each) for each in known]
+    first, second = (save_bytes(figure, tmp_path / "a") for figure in figures)
+    assert first == second

@@ -14,7 +14,6 @@ from dpprobe.reporting.figures.time_cost import find_front, plot_time_cost, read
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
 from tests.support.comparison_cells import compared_cells
-from tests.support.figures import drawn_figure
 
 HEAD = "s\tmax_rss\tcpu_time\n"
 
@@ -52,11 +51,8 @@ def write_benchmarks(root: Path, backbone: str, seconds: float) -> None:
         path.write_text(f"{HEAD}{seconds}\t1\t99\n")
 
 
-def draw(monkeypatch: pytest.MonkeyPatch, root: Path) -> Any:
-    return drawn_figure(
-        monkeypatch,
-        lambda files: plot_time_cost(study=make_study(), results=root, dataset="digits", **files),
-    )
+def draw(root: Path) -> Any:
+    return plot_time_cost(study=make_study(), results=root, dataset="digits")
 
 
 def stairs(axes: Any) -> list[tuple[float, float]]:
@@ -76,12 +72,10 @@ def test_no_point_of_the_front_is_beaten_in_both(tmp_path: Path) -> None:
     ]
 
 
-def test_panels_are_of_epsilons_and_seconds_of_one_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_panels_are_of_epsilons_and_seconds_of_one_model(tmp_path: Path) -> None:
     cells = compared_cells(tmp_path)
     set_seconds(tmp_path, sgd=6.0, feature_covariance=0.3)
-    figure = draw(monkeypatch, tmp_path)
+    figure = draw(tmp_path)
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert titles == ["ε = 0.1", "ε = 1", "ε = 8"]
     for axes, epsilon in zip(figure.axes, (0.1, 1.0, 8.0), strict=True):
@@ -95,22 +89,16 @@ def test_panels_are_of_epsilons_and_seconds_of_one_model(
         )
         assert stairs(axes) == [pytest.approx((s, 100 * c.mean)) for s, c in wanted]
     assert "extraction was not timed" in " ".join(figure.get_suptitle().split())
-    plot_time_cost(
-        study=make_study(), results=tmp_path, dataset="digits", svg=tmp_path / "a.svg",
-        png=tmp_path / "a.png",
-    )  # fmt: skip
 
 
-def test_extraction_has_panels_of_its_own_where_all_of_it_was_timed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_extraction_has_panels_of_its_own_where_all_of_it_was_timed(tmp_path: Path) -> None:
     compared_cells(tmp_path)
     set_seconds(tmp_path, sgd=6.0, feature_covariance=0.3)
     write_benchmarks(tmp_path, "small", 10.0)
     assert read_extraction_seconds(make_study(), tmp_path, "digits") == {"small": 20.0}
-    assert len(draw(monkeypatch, tmp_path).axes) == 3
+    assert len(draw(tmp_path).axes) == 3
     write_benchmarks(tmp_path, "large", 50.0)
-    figure = draw(monkeypatch, tmp_path)
+    figure = draw(tmp_path)
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert titles[3:] == [f"ε = {e}, with extraction" for e in ("0.1", "1", "8")]
     places = {round(seconds, 3) for axes in figure.axes[3:] for seconds, _ in stairs(axes)}
@@ -118,18 +106,13 @@ def test_extraction_has_panels_of_its_own_where_all_of_it_was_timed(
     assert places
 
 
-def test_cells_without_a_time_are_left_out_and_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cells_without_a_time_are_left_out_and_said(tmp_path: Path) -> None:
     compared_cells(tmp_path)
     set_seconds(tmp_path, sgd=None)
-    figure = draw(monkeypatch, tmp_path)
+    figure = draw(tmp_path)
     assert "methods left out (no comparable time): 1" in " ".join(figure.get_suptitle().split())
     texts = [text.get_text() for text in figure.legends[0].get_texts()]
     assert not any(text.startswith("sgd") for text in texts)
     set_seconds(tmp_path, sgd=None, feature_covariance=None)
-    with pytest.raises(DataError, match="fewer than two private heads"):
-        plot_time_cost(
-            study=make_study(), results=tmp_path, dataset="digits", svg=tmp_path / "a.svg",
-            png=tmp_path / "a.png",
-        )  # fmt: skip
+    with pytest.raises(DataError, match="digits"):
+        draw(tmp_path)

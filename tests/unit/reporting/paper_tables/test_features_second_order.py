@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.paper_tables import (
-    paper_cell,
-    paper_run,
-    rows_as_text,
-    table_of,
-)
+from tests.support.paper_tables import paper_cell, paper_run, rows_as_text, table_of
 
 
 def test_second_order_heads_stand_beside_the_published_headline(tmp_path: Path) -> None:

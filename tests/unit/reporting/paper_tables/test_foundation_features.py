@@ -10,12 +10,7 @@ import pytest
 
 from dpprobe.artifacts import read_json
 from dpprobe.results.cell_results import read_cell_results
-from tests.support.paper_tables import (
-    paper_cell,
-    paper_run,
-    rows_as_text,
-    table_of,
-)
+from tests.support.paper_tables import paper_cell, paper_run, rows_as_text, table_of
 
 
 def test_measured_cells_stand_in_the_published_row_of_their_epsilon(tmp_path: Path) -> None:

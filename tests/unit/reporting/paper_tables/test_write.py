@@ -96,7 +96,7 @@ def test_a_table_is_written_where_the_study_measures_a_row(
     assert set(list_paper_tables(study)) == written
     outputs = find_exhibit("write_paper_tables").list_outputs(study)
     named = {Path(path).name for output in outputs for path in output.paths}
-    endings = [f"{name}.{ending}" for name in written for ending in tables.EXTENSIONS]
+    endings = [f"{name}.{ending}" for name in written for ending in ("md", "csv", "tex")]
     assert named == {*endings, "references.bib"}
 
 
@@ -163,7 +163,7 @@ def test_latex_is_well_formed(tmp_path: Path) -> None:
 def test_latex_compiles(tmp_path: Path) -> None:
     made = every_table(paper_run([*ablation_cells(tmp_path), *batch_cells(tmp_path)]))
     for table in made:
-        tables.write_files(table, tmp_path / "tables")
+        tables.save_table(table, tmp_path / f"tables/{table.name}.tex")
     inputs = "".join(rf"\input{{tables/{table.name}}}\clearpage" for table in made)
     (tmp_path / "main.tex").write_text(
         r"\documentclass{article}\usepackage[T1]{fontenc}\usepackage{booktabs}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dpprobe.errors import DataError
-from dpprobe.exhibits.tables import write_files, write_markdown
+from dpprobe.exhibits.tables import save_table, write_markdown
 from dpprobe.reporting.report.shown_tables import study_tables
 from tests.support.paper_tables import paper_run, table_of
 from tests.support.report_page import Made
@@ -17,7 +17,8 @@ def test_the_tables_are_those_of_the_files(made: Made) -> None:
     run = paper_run(sorted(made.results.glob("cells/*/*/*/*/metrics.json")))
     folder = made.results / "tables/papers"
     for name in NAMES:
-        write_files(table_of(run, name), folder)
+        for ending in ("md", "csv", "tex"):
+            save_table(table_of(run, name), folder / f"{name}.{ending}")
     files = [*made.table_files, *sorted(folder.iterdir())]
     made_again = study_tables(files, made.sources.summaries, run)
     assert len(made_again) == len(list(made.results.glob("tables/**/*.md"))) == 2 + len(NAMES)

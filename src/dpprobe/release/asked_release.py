@@ -1,0 +1,281 @@
+"""A release as a study asks for it: its options, data, plans, and place in the ledger."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from dpprobe.artifacts import hash_value, sha256_file
+from dpprobe.data.options import DatasetOptions
+from dpprobe.errors import DataError, StoreError
+from dpprobe.features.feature_store import FeatureStore
+from dpprobe.heads.facts import DataFacts
+from dpprobe.heads.fit import check_plan
+from dpprobe.heads.options import MethodOptions
+from dpprobe.options import resolve_path
+from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.plan import Mechanism, Patients, Plan
+from dpprobe.privacy.risk import read_budget
+from dpprobe.privacy.target import Target
+from dpprobe.release.bundle import BackboneFacts
+from dpprobe.release.counted_units import compose_test_price
+from dpprobe.release.ledger import Booking, Ledger, Part
+from dpprobe.release.parts.part import PartSteps
+from dpprobe.release.transport import Transport
+from dpprobe.release.unit_hashes import Units, find_tables
+from dpprobe.release_part_registry import load_steps
+from dpprobe.study.options import ReleaseOptions
+from dpprobe.study.release_data import release_delta
+from dpprobe.study.study import Study
+from dpprobe.training.fit_inputs import FitInputs
+from dpprobe.training.plan_file import check_price, plan_method
+
+logger = logging.getLogger("dpprobe")
+
+# Options of a release that change nothing of its head.
+NOT_OF_THE_HEAD = {"card", "sign_key", "allow_useless"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskedRelease:
+    """A release of a study, with the files that it reads and writes."""
+
+    study: Study
+    name: str
+    train: Path
+    test: Path
+    output: Path
+    cache: Path
+    audit: Path | None = None
+    benchmark: Path | None = None
+
+    @cached_property
+    def options(self) -> ReleaseOptions:
+        return self.study.releases[self.name]
+
+    @property
+    def dataset(self) -> DatasetOptions:
+        return self.study.datasets[self.options.dataset]
+
+    @cached_property
+    def delta(self) -> float:
+        return release_delta(self.study, self.name)
+
+    @cached_property
+    def unit(self) -> Literal["image", "patient"]:
+        return self.study.dataset_unit(self.options.dataset)
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        return Ledger.of_dataset(Path(self.study.data_dir), self.options.dataset)
+
+    @cached_property
+    def stores(self) -> tuple[FeatureStore, FeatureStore]:
+        return FeatureStore(self.train), FeatureStore(self.test)
+
+    # what the parts do
+
+    @cached_property
+    def steps(self) -> Mapping[str, PartSteps]:
+        return {name: steps(self) for name, steps in load_steps()}
+
+    @cached_property
+    def transport(self) -> Transport:
+        found = (each.open_transport() for each in self.steps.values())
+        return next((each for each in found if each is not None), Transport())
+
+    def forget_agreed(self) -> None:
+        """Drops values that depend on numbers of units that other sites may still change."""
+        for name in ("transport", "inputs", "facts", "method", "plan", "plans", "test_price"):
+            vars(self).pop(name, None)
+
+    # the method and its data
+
+    @cached_property
+    def asked_method(self) -> MethodOptions:
+        """The method as the study has it, before `auto` chooses."""
+        options = self.options
+        return self.study.methods[options.method].fill_paths(
+            dataset=options.dataset, backbone=options.backbone
+        )
+
+    @cached_property
+    def method(self) -> MethodOptions:
+        return self.asked_method.resolve_choice(self.facts, exact=True)
+
+    @cached_property
+    def inputs(self) -> FitInputs:
+        """The training examples; those of several sites count with all units of all sites."""
+        return FitInputs(self.stores[0], self.unit, self.transport.agreed_n)
+
+    @cached_property
+    def facts(self) -> DataFacts:
+        return self.inputs.read_facts(self.target)
+
+    def list_facts(self) -> dict[str, DataFacts]:
+        """Returns the facts of each backbone that has features of the dataset."""
+        split, facts = self.train.parent, {self.options.backbone: self.facts}
+        for name in self.study.backbones:
+            # <features>/<dataset>/<backbone>/train/manifest.json
+            manifest = split.parent.with_name(name) / split.name / self.train.name
+            if name not in facts:
+                with suppress(StoreError):
+                    facts[name] = replace(self.facts, dimension=FeatureStore(manifest).dimension)
+        return facts
+
+    @cached_property
+    def backbone(self) -> BackboneFacts:
+        store = self.stores[0]
+        first = store.shards[0]
+        header = store.read_header(first)
+        if header.precision is None or first.probe is None:
+            raise DataError(
+                f"{store.path.with_name(first.file)}: an earlier dpprobe wrote it, without "
+                "recording the precision of the forward pass; delete it and run again"
+            )
+        options = self.study.backbones[self.options.backbone]
+        checkpoint = getattr(options, "checkpoint", None)
+        return BackboneFacts(
+            name=self.options.backbone,
+            options=dict(store.backbone_options),
+            checkpoint=checkpoint and Path(checkpoint).name,
+            weights_sha256=store.weights_sha256,
+            architecture=store.architecture,
+            pretrained_tag=store.pretrained_tag,
+            trained=store.trained,
+            preprocessing=dict(store.preprocessing),
+            precision=header.precision,
+            dtype=header.dtype,
+            probe=dict(first.probe),
+            versions=dict(header.versions),
+        )
+
+    def hash_backbone(self) -> str:
+        store = self.stores[0]
+        facts = [store.weights_sha256, dict(store.backbone_options), dict(store.preprocessing)]
+        return hash_value(facts)
+
+    def locate_predecessor(self) -> Path | None:
+        named = self.options.predecessor
+        if named is None:
+            return None
+        in_study = named in self.study.releases
+        return self.output.with_name(named) if in_study else resolve_path(named)
+
+    # plans
+
+    @property
+    def target(self) -> Target:
+        patients = self.study.dataset_patients(self.options.dataset)
+        return Target(
+            n=self.inputs.n,
+            unit=self.inputs.unit,
+            epsilon=read_budget(self.options.token),
+            delta=self.delta,
+            accountant=self.study.accountant,
+            patients=Patients(**patients) if patients else None,
+        )
+
+    @cached_property
+    def plan(self) -> Plan:
+        plan = plan_method(self.method, self.target, cache=self.cache)
+        check_plan(self.method, plan)
+        check_price(plan)
+        return self.transport.price_shares(plan)
+
+    @cached_property
+    def plans(self) -> Mapping[str, Plan]:
+        """The plans of what the parts release of the test units."""
+        plans = {name: steps.plan() for name, steps in self.steps.items()}
+        return {name: plan for name, plan in plans.items() if plan is not None}
+
+    @cached_property
+    def test_price(self) -> Plan | None:
+        """One plan of all that reads the test units; None if nothing does."""
+        return self.compose_price(*self.plans)
+
+    def compose_price(self, *parts: str) -> Plan | None:
+        """Returns one plan of what the named parts release of the test units."""
+        together = compose_test_price(*(self.plans.get(name) for name in parts))
+        return None if together is None else self.transport.price_shares(together)
+
+    def plan_test(self, mechanisms: tuple[Mechanism, ...], epsilon: float) -> Plan:
+        """Calibrates mechanisms that read the test units."""
+        agreed = self.transport.agreed_test_n
+        target = Target(
+            n=FitInputs(self.stores[1], self.unit).n if agreed is None else agreed,
+            epsilon=epsilon,
+            delta=self.delta,
+            accountant="pld",  # exact, and what `verify` uses: nothing here samples
+            unit=self.unit,
+        )
+        plan = calibrate(mechanisms, target, cache=self.cache)
+        check_price(plan)
+        return self.transport.price_shares(plan)
+
+    # the ledger
+
+    def make_booking(self) -> Booking:
+        parts = [Part.from_plan("train", self.plan)]
+        if self.test_price is not None:
+            parts.append(Part.from_plan("test", self.test_price))
+        more: dict[str, Any] = {}
+        for steps in self.steps.values():
+            more |= steps.describe_booking()
+        return Booking(
+            release=self.name,
+            study=self.study.study,
+            unit=self.unit,
+            split=self._name_split(),
+            parts=tuple(parts),
+            identity=f"{hash_options(self, self.options)} {hash_data(self)}",
+            column=self.dataset.unit_name() if self.unit == "patient" else None,
+            same_units_as=self.dataset.same_units_as,
+            **more,
+        )
+
+    def _name_split(self) -> str:
+        """Returns a key that two releases share only if each unit is on the same side in both."""
+        split = self.dataset.public_split()
+        if split.follows_names:
+            return split.key
+        return f"{split.key}, data {self.stores[0].dataset_fingerprint}"
+
+    def list_units(self) -> Units:
+        """Names the units of the release, to be compared with other datasets'."""
+        folder = self.ledger.path.parent
+        tables = find_tables(folder, fingerprint=self.stores[0].dataset_fingerprint)
+        if tables is None:
+            logger.warning(
+                "release %s: the split tables in %s are missing or belong to other data, so only "
+                "names of units are compared with other datasets, not images",
+                self.name, folder,
+            )  # fmt: skip
+        named = self.dataset.public_split().names_rows
+        names = {store.split: store.units or store.ids for store in self.stores if named}
+        return Units(names=names, tables=tables)
+
+
+def hash_data(task: AskedRelease) -> str:
+    return hash_value([store.fingerprint for store in task.stores])
+
+
+def hash_options(task: AskedRelease, release: ReleaseOptions) -> str:
+    """Hashes all options that decide a head and what is measured of it."""
+    others = NOT_OF_THE_HEAD if release.cohort else NOT_OF_THE_HEAD | {"predecessor"}
+    options = {
+        "release": release.model_dump(mode="json", exclude=others),
+        # A release is final, even if a later rule of `auto` would choose otherwise.
+        "options": task.asked_method.identity_options(),
+        "public": [sha256_file(Path(path)) for path in task.asked_method.input_files()],
+        "unit": task.unit,
+        "delta": task.delta,
+        "accountant": task.study.accountant,
+        "split": task.dataset.public_split().key,
+    }
+    return hash_value(options)

@@ -1,0 +1,131 @@
+"""What parts that read the private test units share: weights of rows, counts, plans and prices."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dpprobe.errors import PrivacyError
+from dpprobe.heads.fitted import Heads
+from dpprobe.heads.scoring import score_rows
+from dpprobe.privacy.calibration import price_plan
+from dpprobe.privacy.grid import Grid
+from dpprobe.privacy.plan import Mechanism, Plan
+from dpprobe.privacy.statement import mechanism_values
+from dpprobe.results.unit_counts import count_units, row_weights
+from dpprobe.training.job_features import JobFeatures
+
+Floats = npt.NDArray[np.float64]
+
+# The counts of an AUC by score and label, which a calibration of two classes uses too.
+SCORE_COUNTS = "score_counts"
+# A score s lies at asinh(s / unit): ranges are even there.
+SCORE_UNIT = 0.01
+
+
+def check_mechanisms(plan: Plan, wanted: Sequence[Mechanism], fault: str) -> None:
+    """Raises PrivacyError unless a plan is private and has mechanisms, up to a common factor."""
+    first = plan.mechanisms[0].noise_multiplier / wanted[0].noise_multiplier
+    same = len(plan.mechanisms) == len(wanted) and all(
+        replace(planned, noise_multiplier=1.0) == replace(item, noise_multiplier=1.0)
+        and math.isclose(planned.noise_multiplier, first * item.noise_multiplier, rel_tol=1e-9)
+        for planned, item in zip(plan.mechanisms, wanted, strict=True)
+    )
+    if not (same and plan.private and plan.selection is None):
+        raise PrivacyError(fault)
+
+
+def compose_test_price(*plans: Plan | None) -> Plan | None:
+    """Returns one plan of all that reads the test units, with its epsilon; None if nothing does."""
+    read = [plan for plan in plans if plan is not None]
+    if len(read) < 2:
+        return read[0] if read else None
+    together = replace(
+        read[0],
+        mechanisms=tuple(itertools.chain.from_iterable(plan.mechanisms for plan in read)),
+        epsilon=sum(plan.epsilon for plan in read),
+        accountant="pld",  # exact here, whatever the study's accountant is
+    )
+    return replace(together, realised_epsilon=price_plan(together))
+
+
+def priced_values(plan: Plan) -> dict[str, Any]:
+    """Returns what a block of a statement says of the price of its numbers from test units."""
+    return {
+        "n": plan.n,
+        "epsilon": plan.realised_epsilon,
+        "epsilon_target": plan.epsilon,
+        "delta": plan.delta,
+        "mechanisms": [mechanism_values(item, plan) for item in plan.mechanisms],
+    }
+
+
+def score_test_rows(heads: Heads, features: JobFeatures) -> npt.NDArray[np.float32]:
+    """Returns the scores of the first head, [rows, classes]."""
+    return np.concatenate([score_rows(heads, block)[0] for _, block in features.test_blocks()])
+
+
+def weights_of_rows(features: JobFeatures, plan: Plan) -> Floats:
+    """Returns the weight of each test example in its unit; raises PrivacyError for other units."""
+    codes, rows = features.test_units, len(features.test_labels)
+    of_images = plan.unit == "image"
+    units = features.agreed_test_n or (rows if of_images else count_units(codes))
+    if units != plan.n:
+        raise PrivacyError(
+            f"evaluate: the plan is for n = {plan.n} test units of kind {plan.unit}, but the test "
+            f"split has {units or 'none of that kind'}; calibrate for the test split"
+        )
+    weights = None if of_images else row_weights(codes)
+    return np.ones(rows) if weights is None else weights
+
+
+def find_usable(scores: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Returns False for null rows: their scores are not all finite."""
+    return np.asarray(np.isfinite(scores).all(axis=1))
+
+
+def count_steps(values: Floats, n: int) -> tuple[Floats, float]:
+    """Returns numbers in [0, 1] as whole steps of the grid of sums over n units, and the step."""
+    grid = Grid.make_grid(1.0, n, whole=True)
+    return grid.round_to_steps(torch.from_numpy(values)).numpy(), grid.step
+
+
+def bin_middles(edges: Floats) -> Floats:
+    """Returns a score in each bin: the middle on the scale of bins, for outermost bins the inner
+    edge."""
+    places = np.arcsinh(edges / SCORE_UNIT)
+    inner = (places[:-1] + places[1:]) / 2
+    inner[0], inner[-1] = places[1], places[-2]
+    return np.asarray(SCORE_UNIT * np.sinh(inner))
+
+
+def label_counts(
+    places: Floats,
+    present: npt.NDArray[np.bool_] | None,
+    units: Floats,
+    edges: Sequence[Floats],
+) -> Floats:
+    """Counts rows by label and place: [labels, bins], or [labels, 2 bins], rows with it first.
+
+    Args:
+      places: [rows, labels]; a place beyond the edges counts in the outermost bin.
+      present: [rows, labels], True for rows with the label; None to count all rows together.
+      units: [rows], the weights in whole steps; 0 for null rows.
+      edges: of each label's bins.
+    """
+    counts = []
+    for label, limits in enumerate(edges):
+        bins = len(limits) - 1
+        index = np.searchsorted(limits[1:-1], places[:, label], side="right")
+        if present is not None:
+            index = index + bins * ~present[:, label]
+            bins *= 2
+        counts.append(np.bincount(index, weights=units, minlength=bins))
+    return np.asarray(counts, dtype=np.float64)

@@ -1,0 +1,289 @@
+"""Noisy counts of private test units that tell how sure a released head may be, with an epsilon.
+
+Units, weights and null rows are those of `evaluation`. The weights of a unit's rows sum to at most
+1. A null row has scores that are not finite, and counts nothing.
+
+It needs one label per row. If the test result is the AUC of two classes, its `score_counts` are
+used, and calibration costs nothing. Otherwise mechanisms of sensitivity 1 read the test units:
+
+- `temperature`, six times: the sum over rows of the largest probability at a temperature, minus 1
+  if the answer is right. It is in [-1, 1], so a unit changes the sum by at most 1. Each temperature
+  follows from the sums released before (bisection; Luo et al. 2020, arXiv 2008.09643);
+- two classes, `probability_counts`: the weight of rows of each class, per fixed range of the second
+  class's probability;
+- more classes, `top_counts`: the weight of rows with right and with wrong answers, per fixed range
+  of the largest probability. `label_counts`: the weight of rows per fixed range of the probability
+  of their label.
+
+A row adds its weight to one number of a table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.special import logit, softmax
+
+from dpprobe.errors import ConfigError, PrivacyError
+from dpprobe.heads.fitted import Heads
+from dpprobe.privacy.entropy import Entropy
+from dpprobe.privacy.grid import GridSum
+from dpprobe.privacy.plan import Mechanism, Plan, full_batch, split_budget
+from dpprobe.privacy.releases import Releases, Shared
+from dpprobe.release.counted_units import (
+    SCORE_COUNTS,
+    bin_middles,
+    check_mechanisms,
+    count_steps,
+    find_usable,
+    label_counts,
+    priced_values,
+    score_test_rows,
+    weights_of_rows,
+)
+from dpprobe.release.parts.calibration import noisy_counts
+from dpprobe.release.parts.part import Block, Draw, PartSteps
+from dpprobe.release.probabilities import TOP_EDGES
+from dpprobe.training.job_features import JobFeatures
+
+Floats = npt.NDArray[np.float64]
+
+TEMPERATURE, PROBABILITY_COUNTS = "temperature", "probability_counts"
+TOP_COUNTS, LABEL_COUNTS = "top_counts", "label_counts"
+# Places of the AUC's bins are noisy too: with fewer units, in deviations of a count's noise,
+# probabilities would be worse than without calibration.
+FEWEST_OF_AUC = 100.0
+TEMPERATURE_SHARE = 0.2
+OTHER_PLAN = "calibrate: the plan is not for a calibration; use calibration_mechanisms"
+OF_THE_AUC = "Calibration uses the counts of the AUC, so it costs nothing more."
+
+
+def calibration_mechanisms(*, classes: int, multi_label: bool) -> tuple[Mechanism, ...]:
+    """Returns the mechanisms of a calibration, their noise up to a common factor.
+
+    Raises ConfigError for several labels per row.
+    """
+    if multi_label:
+        raise ConfigError(
+            "calibrate: needs one label per row, but these rows have several; leave calibrate out"
+        )
+    temperature = full_batch(
+        TEMPERATURE,
+        "sum over test rows, of the largest probability minus 1 if right",
+        1.0,
+        noisy_counts.QUERIES,
+    )
+    if classes == 2:
+        table = full_batch(
+            PROBABILITY_COUNTS,
+            "test rows of each class, per range of the second class's probability",
+            1.0,
+        )
+        return split_budget(
+            [(TEMPERATURE_SHARE, (temperature,)), (1 - TEMPERATURE_SHARE, (table,))]
+        )
+    top = full_batch(
+        TOP_COUNTS,
+        "right and wrong answers, per range of the largest probability",
+        1.0,
+    )
+    label = full_batch(LABEL_COUNTS, "test rows, per range of the label's probability", 1.0)
+    rest = (1 - TEMPERATURE_SHARE) / 2
+    return split_budget([(TEMPERATURE_SHARE, (temperature,)), (rest, (top,)), (rest, (label,))])
+
+
+def check_calibration_size(plan: Plan) -> None:
+    """Raises PrivacyError, by public numbers, if the noise would leave no useful sets."""
+    counts = plan.mechanisms[-1]
+    deviation = counts.noise_scale
+    fewest = noisy_counts.fewest_units(deviation)
+    if counts.name == SCORE_COUNTS:
+        fewest = max(fewest, math.ceil(FEWEST_OF_AUC * deviation))
+    if plan.n < fewest:
+        raise PrivacyError(
+            f"calibrate: {plan.n} test units are too few: 90% sets need {fewest} at epsilon "
+            f"{plan.epsilon:g}; write a larger epsilon, use more test units, or remove calibrate"
+        )
+
+
+def calibrate_head(
+    heads: Heads,
+    features: JobFeatures,
+    plan: Plan,
+    entropy: Entropy,
+    *,
+    composition: str,
+    shared: Shared | None = None,
+) -> dict[str, Any]:
+    """Calibrates one released head on the test units: the block `calibration` of a statement.
+
+    Args:
+      plan: calibrated for `calibration_mechanisms` on n = test units.
+      composition: says how this price adds to the others.
+      shared: adds up the counts of several sites.
+
+    Raises PrivacyError for another plan, and for several heads.
+    """
+    check_mechanisms(
+        plan,
+        calibration_mechanisms(classes=len(features.class_names), multi_label=features.multi_label),
+        OTHER_PLAN,
+    )
+    if len(heads.seeds) != 1:
+        raise PrivacyError(f"calibrate: {len(heads.seeds)} heads share one epsilon; pass one head")
+    releases = Releases(plan, heads.seeds, torch.device("cpu"), entropy=entropy, shared=shared)
+    scores, weights = score_test_rows(heads, features), weights_of_rows(features, plan)
+    noisy = _release_tables(scores, features.test_labels, weights, releases)
+    releases.check_counts()
+    return {
+        **describe_calibration(noisy, plan.mechanisms, plan.n),
+        **noisy,
+        **priced_values(plan),
+        "composition": composition,
+    }
+
+
+def calibrate_from_counts(evaluation: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
+    """Calibrates a head of two classes with the counts of its AUC, which costs nothing more.
+
+    `plan` is that of the test result, whose block is `evaluation`.
+    """
+    return {
+        **describe_calibration(evaluation, plan.mechanisms, plan.n),
+        "n": plan.n,
+        "epsilon": None,
+        "composition": OF_THE_AUC,
+    }
+
+
+def describe_calibration(
+    noisy: Mapping[str, Any], mechanisms: tuple[Mechanism, ...], n: int
+) -> dict[str, Any]:
+    """Derives the published numbers from noisy sums and counts, by their mechanism's name."""
+    counts = mechanisms[-1]
+    deviation = counts.noise_scale
+    if SCORE_COUNTS in noisy:
+        edges, table = (np.array(noisy[SCORE_COUNTS][name], float) for name in ("edges", "counts"))
+        return _describe_two(edges, bin_middles(edges), table, n=n, deviation=deviation)
+    temperature = 2.0 ** noisy_counts.search_temperature(noisy[TEMPERATURE])
+    if PROBABILITY_COUNTS in noisy:
+        ends = np.array(noisy_counts.PROBABILITY_EDGES)
+        edges, places = (
+            temperature * logit(np.clip(each, 1e-9, 1 - 1e-9))
+            for each in (ends, (ends[:-1] + ends[1:]) / 2)
+        )
+        table = np.array(noisy[PROBABILITY_COUNTS], float)
+        return _describe_two(edges, places, table, n=n, deviation=deviation)
+    top, label = (np.array(noisy[name], float) for name in (TOP_COUNTS, LABEL_COUNTS))
+    derived = noisy_counts.describe_classes(top, label, n=n, deviation=deviation)
+    return {"scale": 1 / temperature, "offset": 0.0, **derived}
+
+
+def _describe_two(
+    edges: Floats, places: Floats, table: Floats, *, n: int, deviation: float
+) -> dict[str, Any]:
+    scale, offset = noisy_counts.fit_logistic(places, *table, n=n, deviation=deviation)
+    derived = noisy_counts.describe_two(
+        edges, places, table, scale=scale, offset=offset, n=n, deviation=deviation
+    )
+    return {"scale": scale, "offset": offset, **derived}
+
+
+def calibration_words(unit: str, calibrated: Plan, together: Plan) -> str:
+    """States what a calibration costs the test units, alone and with the test result."""
+    words = (
+        f"Calibration costs test {unit}s epsilon {calibrated.realised_epsilon:g} and training "
+        f"{unit}s nothing."
+    )
+    if together.mechanisms == calibrated.mechanisms:
+        return words
+    return (
+        f"{words} Together with the test result it costs a test {unit} epsilon "
+        f"{together.realised_epsilon:g}."
+    )
+
+
+def _release_tables(
+    scores: npt.NDArray[Any], labels: npt.NDArray[Any], weights: Floats, releases: Releases
+) -> dict[str, Any]:
+    """Releases the sums that lead to the temperature, then both tables at this temperature."""
+    n, usable = releases.plan.n, find_usable(scores)
+    logits = np.where(usable[:, None], scores, 0.0).astype(np.float64)
+    right = logits.argmax(axis=1) == labels
+    shares = weights * usable
+    answers: list[float] = []
+    while len(answers) < noisy_counts.QUERIES:
+        surest = _probabilities(logits, answers).max(axis=1)
+        units, step = count_steps((surest - right) * shares, n)
+        total = GridSum(torch.tensor([[units.sum()]], dtype=torch.float64), step)
+        answers.append(float(releases.release_gaussian(TEMPERATURE, total)[0, 0]))
+    values = _probabilities(logits, answers)
+    units, step = count_steps(shares, n)
+
+    def release_counts(
+        name: str, places: Floats, present: npt.NDArray[np.bool_] | None, edges: tuple[float, ...]
+    ) -> Floats:
+        flags = None if present is None else present[:, None]
+        table = label_counts(places[:, None], flags, units, [np.array(edges)])
+        noisy = releases.release_gaussian(name, GridSum(torch.from_numpy(table)[None], step))
+        return np.asarray(noisy[0, 0])
+
+    if values.shape[1] == 2:
+        edges = noisy_counts.PROBABILITY_EDGES
+        table = release_counts(PROBABILITY_COUNTS, values[:, 1], labels == 1, edges)
+        return {TEMPERATURE: answers, PROBABILITY_COUNTS: table.reshape(2, -1).tolist()}
+    top = release_counts(TOP_COUNTS, values.max(axis=1), right, TOP_EDGES)
+    of_labels = values[np.arange(len(labels)), labels]
+    label = release_counts(LABEL_COUNTS, of_labels, None, noisy_counts.LABEL_EDGES)
+    return {
+        TEMPERATURE: answers,
+        TOP_COUNTS: top.reshape(2, -1).T.tolist(),
+        LABEL_COUNTS: label.tolist(),
+    }
+
+
+def _probabilities(logits: Floats, answers: list[float]) -> Floats:
+    return np.asarray(softmax(logits * 2.0 ** -noisy_counts.search_temperature(answers), axis=1))
+
+
+class Steps(PartSteps):
+    """Calibrates the head with counts of its own, or with those of an AUC."""
+
+    def plan(self) -> Plan | None:
+        asked, store = self.task.options.calibrate, self.task.stores[1]
+        if asked is None or asked.epsilon is None:
+            return None
+        mechanisms = calibration_mechanisms(
+            classes=store.num_classes, multi_label=store.multi_label
+        )
+        return self.task.plan_test(mechanisms, asked.epsilon)
+
+    def check(self) -> None:
+        plans = self.task.plans
+        plan = plans.get("calibration") or plans.get("evaluation")
+        if self.task.options.calibrate is not None and plan is not None:
+            check_calibration_size(plan)
+
+    def needs(self) -> tuple[str, ...]:
+        return () if "calibration" in self.task.plans else ("evaluation",)
+
+    def measure(self, draw: Draw) -> Block | None:
+        plans, evaluation = self.task.plans, draw.blocks.get("evaluation")
+        if self.task.options.calibrate is None:
+            return None
+        if plan := plans.get("calibration"):
+            together = self.task.compose_price("evaluation", "calibration") or plan
+            return calibrate_head(
+                draw.heads,
+                draw.features,
+                plan,
+                draw.open_entropy(),
+                composition=calibration_words(self.task.unit, plan, together),
+                shared=draw.shared,
+            )
+        return calibrate_from_counts(evaluation, plans["evaluation"]) if evaluation else None

@@ -1,0 +1,233 @@
+"""The privacy cost of choosing a release by looking at a study's cells of the same dataset.
+
+**Claim.** A person who names a release after a look at the benchmark publishes a function of all
+heads of its cells on the dataset, their test results, and the release. For training units that
+costs no more than publishing all those heads: the composition of their mechanisms for every seed
+and backbone, and of the release's, at its delta. It is the bound of
+`dpprobe.results.best_head_price`, over all epsilons and with one more fit. It holds if every cell
+is private: a cell without privacy may reveal all its rows, and then the choice has no price.
+
+The bound assumes noise that nobody can repeat. A benchmark's noise follows from the study and the
+fingerprint of its data. So the bound holds against people who lack either, but not against the
+release's own adversary, who knows all other units; the words say so.
+
+`auto` chooses by each backbone's features. If some are missing, mechanisms are unknown: no price.
+
+Test units are not covered: benchmarks print their results without noise. Cells whose noise cannot
+be calibrated are left out, since they have no head.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dpprobe.analyses.audit.audited_cells import audit_cells
+from dpprobe.analyses.audit.options import AuditOptions
+from dpprobe.analyses.representation_law.measured_networks import law_backbones, law_datasets
+from dpprobe.analysis_registry import load_analyses
+from dpprobe.counted_nouns import count_noun
+from dpprobe.errors import DpprobeError
+from dpprobe.heads.auto import is_undecided
+from dpprobe.heads.facts import DataFacts
+from dpprobe.heads.options import MethodOptions
+from dpprobe.privacy.accountants import Fits, all_together
+from dpprobe.privacy.limits import INFINITE, round_up
+from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.risk import budget_words, read_budget
+from dpprobe.privacy.target import Target
+from dpprobe.progress import Progress
+from dpprobe.release.parts.part import PartSteps
+from dpprobe.results.summary import rounded_up
+from dpprobe.study.study import Study
+from dpprobe.training.plan_file import plan_method
+
+logger = logging.getLogger("dpprobe")
+
+NO_CHOICE = (
+    "The study trains no other head on this dataset, so nothing was chosen by its results. "
+    "Choices by results of other studies are not covered."
+)
+IF_FIXED = (
+    "This release costs its own epsilon alone if its backbone, method and epsilon were fixed "
+    "before anyone saw a result on this dataset, and no benchmark decided whether to make it. "
+    "Otherwise the following holds. "
+)
+SEEDED = (
+    " The bound holds against anyone who cannot recompute the noise of these cells. That noise "
+    "comes from seeds, which follow from the study and its data: against someone who knows both "
+    "except for one unit, the choice is not covered."
+)
+NOT_COVERED = "No epsilon covers choosing this release by looking at their results: some are "
+WHAT_IT_MEANS = (
+    "The epsilon of this head holds for the head as named. It does not cover a decision, made "
+    "after a look at these results, to publish this head rather than another: that decision may "
+    "reveal something about the training data, and no bound on this is known. A choice on public "
+    "data costs nothing; for a choice in a study without these cells an epsilon is computed."
+)
+TEST_UNITS = (
+    " The test results of these cells are exact, without noise: no epsilon covers their test units."
+)
+LOOKED_AT = (
+    " This epsilon covers a choice by heads and test results only. Training-loss curves and t-SNE "
+    "plots are computed from the images without noise: no epsilon covers a choice by them."
+)
+MAKE_FEATURES = "Extract their features first, because head auto needs them for its choice."
+_NAMED = 3
+
+
+def choice_block(
+    study: Study,
+    *,
+    dataset: str,
+    plan: Plan,
+    n: int,
+    cache: Path,
+    facts: Mapping[str, DataFacts] | None = None,
+) -> dict[str, Any]:
+    """Prices the choice of a release among the study's cells: the block `choice` of a statement.
+
+    Its epsilon is the bound at the release's delta, None without cells and if some are not private
+    or not known. `n` is the number of training units, and `facts` has by backbone, if it has
+    features, the facts from which `auto` chooses a head.
+    """
+    exposed = _not_private(study, dataset)
+    unknown = _not_known(study, facts or {})
+    if exposed or unknown:
+        count = len(study.list_cells(dataset))
+        words = choice_words(count, None, exposed, unknown=unknown)
+        return {"cells": count, "epsilon": None, "words": words}
+    fits = _list_fits(study, dataset, n, plan.unit, cache, facts or {})
+    count = sum(fit.times for fit in fits) // study.seeds
+    if not fits:
+        return {"cells": 0, "epsilon": None, "words": NO_CHOICE}
+    release = Fits(mechanisms=plan.mechanisms, times=1, selection=plan.selection)
+    epsilon = round_up(all_together([*fits, release], plan.delta)[0])
+    words = choice_words(count, epsilon, delta=plan.delta)
+    return {"cells": count, "epsilon": epsilon, "words": words}
+
+
+def choice_words(
+    cells: int,
+    epsilon: float | None,
+    exposed: Sequence[str] = (),
+    *,
+    unknown: Sequence[str] = (),
+    delta: float = 0.0,
+) -> str:
+    """States the epsilon of a choice among a number of cells at `delta`, or why none exists.
+
+    `exposed` names the study's parts that are not private, `unknown` heads not chosen by `auto`.
+    """
+    if not (cells or exposed or unknown):
+        return NO_CHOICE
+    trains = (
+        f"{IF_FIXED}The study trains {count_noun(cells, 'cell')} on this dataset (combinations of "
+        "backbone, method and epsilon). "
+    )
+    if epsilon is not None:
+        return (
+            f"{trains}If all their results decided which head to release, the cost to one "
+            f"training unit is at most epsilon {rounded_up(epsilon):g} at delta {delta:g}, release "
+            f"included.{SEEDED}{LOOKED_AT}{TEST_UNITS}"
+        )
+    if not exposed:
+        listed = _name_first("not known yet", unknown)
+        return f"{trains}{NOT_COVERED}{listed}. {MAKE_FEATURES}{TEST_UNITS}"
+    return (
+        f"{trains}{NOT_COVERED}{_name_first('not private', exposed)}. {WHAT_IT_MEANS}{TEST_UNITS}"
+    )
+
+
+def _name_first(what: str, names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{what} ({', '.join(names[:_NAMED])}{more})"
+
+
+def _not_known(study: Study, facts: Mapping[str, DataFacts]) -> list[str]:
+    """Names the heads that `auto` cannot choose, for lack of features."""
+    return [
+        f"{backbone}/{name}"
+        for backbone in study.backbones
+        for name, method in study.methods.items()
+        if is_undecided(method) and backbone not in facts
+    ]
+
+
+def _not_private(study: Study, dataset: str) -> list[str]:
+    """Names what the study computes from a dataset's training examples without privacy."""
+    cells = (
+        f"{cell.backbone}/{cell.method} at epsilon {budget_words(cell.epsilon)}"
+        for cell in study.list_cells(dataset)
+        if cell.epsilon == INFINITE
+        or not (method := study.methods[cell.method]).private
+        or method.private_choices
+    )
+    probes = (f"{backbone}/few-shot probes" for backbone in study.few_shot_backbones())
+    measured = (
+        f"{backbone}/{analysis.unpriced}"
+        for analysis in load_analyses()
+        if analysis.unpriced and dataset in analysis.datasets(study)
+        for backbone in analysis.backbones(study)
+    )
+    lawful = law_backbones(study) if dataset in law_datasets(study) else ()
+    laws = (f"{backbone}/representation law" for backbone in lawful)
+    audit = study.block(AuditOptions)
+    attacks = (
+        f"{cell.backbone}/{cell.method} at epsilon {budget_words(cell.epsilon)}, attacks on "
+        "membership"
+        for cell in audit_cells(study, dataset)
+        if audit and audit.membership
+    )
+    return [*cells, *probes, *measured, *laws, *attacks]
+
+
+def _list_fits(
+    study: Study,
+    dataset: str,
+    n: int,
+    unit: str,
+    cache: Path,
+    facts: Mapping[str, DataFacts],
+) -> list[Fits]:
+    """Returns the fits of each method and epsilon, for all seeds and backbones."""
+    pairs = list(dict.fromkeys((cell.method, cell.epsilon) for cell in study.list_cells(dataset)))
+    delta, fits = study.dataset_delta(dataset), []
+    with Progress(len(pairs), label="price of the choice", unit="plans") as progress:
+        for method, epsilon in pairs:
+            target = Target(
+                n=n, unit=unit, epsilon=read_budget(epsilon), delta=delta,
+                accountant=study.accountant, above=True,
+            )  # fmt: skip
+            there = {
+                name: replace(each, epsilon=target.nominal_epsilon, delta=delta)
+                for name, each in facts.items()
+            }
+            for options, backbones in _decide_methods(study.methods[method], study, there):
+                try:
+                    plan = plan_method(options, target, cache=cache, checked=False)
+                except DpprobeError as error:
+                    logger.info("%s at epsilon %s trains no head: %s", method, epsilon, error)
+                else:
+                    times = study.seeds * backbones
+                    fits.append(
+                        Fits(mechanisms=plan.mechanisms, times=times, selection=plan.selection)
+                    )
+            progress.advance_by(1)
+    return fits
+
+
+def _decide_methods(
+    method: MethodOptions, study: Study, facts: Mapping[str, DataFacts]
+) -> list[tuple[MethodOptions, int]]:
+    """Returns a method, or the choices of `auto`, each with its number of backbones."""
+    if not is_undecided(method):
+        return [(method, len(study.backbones))]
+    return [(method.resolve_choice(facts[backbone]), 1) for backbone in study.backbones]
+
+
+class Steps(PartSteps):
+    """Has no step: `release.make` prices the choice, which no release leaves out."""

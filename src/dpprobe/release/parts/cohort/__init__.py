@@ -1,0 +1,41 @@
+"""The part `cohort`: a chain of releases, each of new units, whose sums add up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dpprobe.heads.auto import is_undecided
+from dpprobe.heads.joint_fits import cohort_fault
+from dpprobe.release.parts.part import ReleasePart
+from dpprobe.study.study_checks import WantedRelease
+
+
+def list_faults(wanted: WantedRelease) -> Iterator[str]:
+    """Yields what keeps a release from its chain of cohorts, as far as this study tells."""
+    study, release, method = wanted.study, wanted.release, wanted.method
+    if release.cohort is None:
+        if release.horizon is not None:
+            yield f"horizon {release.horizon}: needs `cohort`, a name for the units of the dataset"
+        return
+    if not is_undecided(method) and (fault := cohort_fault(method)):
+        yield f"cohort: method {release.method}: {fault}"
+    before, seen = release.predecessor, {release.dataset}
+    while before in study.releases:
+        earlier = study.releases[before]
+        if earlier.cohort is None or earlier.horizon != release.horizon:
+            yield (
+                f"cohort: its predecessor {before} has cohort {earlier.cohort}, horizon "
+                f"{earlier.horizon}; both need a cohort and the same horizon"
+            )
+            return
+        if earlier.dataset in seen:
+            yield (
+                f"cohort: dataset {earlier.dataset} is in its chain twice; each cohort is a "
+                "dataset of new units"
+            )
+            return
+        seen.add(earlier.dataset)
+        before = earlier.predecessor
+
+
+PART = ReleasePart(name="cohort", faults=list_faults)

@@ -1,0 +1,323 @@
+"""The chain of cohorts that a release continues, and what it leaves for the next.
+
+    <data_dir>/<dataset>/cohort-<release>.entry-<number>.safetensors    mode 0600
+
+A cohort is a dataset of its own: the units that arrived since the release before. Its file has what
+the release let out of the sums (`outputs`) and the head's `weights`. With a horizon it also has the
+exact `sums`, which are as private as the images. It is written before the bundle, so a closed entry
+of a ledger has its file. `running_sums` has the mathematics and the price.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from dpprobe.artifacts import (
+    canonical_json,
+    check_not_newer,
+    hash_arrays,
+    hash_value,
+    require_room,
+    write_private,
+)
+from dpprobe.counted_nouns import count_noun
+from dpprobe.errors import ConfigError, DataError, PrivacyError
+from dpprobe.heads.facts import DataFacts
+from dpprobe.heads.fitted import Heads
+from dpprobe.heads.joint_fits import cohort_fault
+from dpprobe.privacy.running_sums import Cohort, Factorisation, RunningSums
+from dpprobe.release.bundle import read_bundle
+from dpprobe.release.ledger import Entry, Ledger
+from dpprobe.release.parts.part import Block, PartSteps
+from dpprobe.release.release_statement import published_options
+
+FORMAT = "dpprobe-cohort"
+FORMAT_VERSION = 1
+_LOST = "restore it from a backup; without it, begin a new chain without `predecessor`"
+
+
+class Link(NamedTuple):
+    """A release of a chain: its dataset, name, label of its cohort, and units."""
+
+    dataset: str
+    release: str
+    label: str
+    n: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chain:
+    """The cohorts before a release, the first one first.
+
+    Attributes:
+      binds: hashes of what all releases of a chain have in common, by name.
+    """
+
+    factorisation: Factorisation
+    links: tuple[Link, ...] = ()
+    cohorts: tuple[Cohort, ...] = ()
+    binds: Mapping[str, str] | None = None
+
+    @property
+    def place(self) -> int:
+        """The place of the next release, from 1."""
+        return len(self.links) + 1
+
+    def name_place(self, dataset: str, release: str) -> str | None:
+        """Names the place of a release in a chain with a horizon, for the ledger; else None.
+
+        Later outputs of such a chain read exact sums again, so a place is taken once.
+        """
+        if not self.factorisation.keeps_sums:
+            return None
+        first = self.links[0] if self.links else Link(dataset, release, "", 0)
+        return f"{first.dataset}/{first.release} {self.place}"
+
+    def start(
+        self, names: Sequence[str], *, dataset: str, n: int, binds: Mapping[str, str]
+    ) -> RunningSums:
+        """Returns the sums that a fit adds to; raises PrivacyError if the release does not fit."""
+        if dataset in (link.dataset for link in self.links):
+            raise PrivacyError(
+                f"dataset {dataset}: its units are in this chain of cohorts already, and would "
+                "count twice; write a dataset of new units"
+            )
+        if other := [name for name in binds if self.binds and self.binds[name] != binds[name]]:
+            raise PrivacyError(
+                f"predecessor {self.links[-1].release}: it has another {', another '.join(other)}; "
+                "the sums of a chain add up only if all its releases have the same"
+            )
+        return RunningSums(self.factorisation, self.cohorts, names=names, n=n)
+
+    def describe(self, label: str, *, n: int, unit: str) -> dict[str, Any]:
+        """Returns the block `cohort` of the statement of a release of n units."""
+        earlier = [
+            {"release": link.release, "cohort": link.label, "n": link.n} for link in self.links
+        ]
+        horizon = self.factorisation.horizon
+        return describe_cohort(label, earlier, horizon=horizon, n=n, unit=unit)
+
+
+def describe_cohort(
+    label: str, earlier: Sequence[Mapping[str, Any]], *, horizon: int | None, n: int, unit: str
+) -> dict[str, Any]:
+    """Returns the block `cohort` of a statement: which units a head has learned from.
+
+    Raises ConfigError for a horizon out of range, PrivacyError for a place beyond it.
+    """
+    factorisation, place = Factorisation.make(horizon), len(earlier) + 1
+    factorisation.check_place(place)
+    total = n + sum(one["n"] for one in earlier)
+    said = (
+        f"Cohort {label}, number {place}{f' of at most {horizon}' if horizon else ''} in its chain."
+    )
+    if earlier:
+        names = [one["release"] for one in earlier]
+        listed = ", ".join(names) if place <= 4 else f"{names[0]} to {names[-1]}"
+        said += (
+            f" With the noisy sums of {listed} it has learned from {count_noun(total, unit)}, "
+            f"{n:,} of them new."
+        )
+    covered = (
+        f"all {horizon} releases together"
+        if horizon
+        else "all later releases too, which use its noisy sums"
+    )
+    return {
+        "name": label,
+        "place": place,
+        "horizon": horizon,
+        "units": total,
+        "noise_growth": factorisation.noise_growth(place),
+        "earlier": [dict(one) for one in earlier],
+        "words": f"{said} The epsilon of a {unit} of one cohort covers {covered}.",
+    }
+
+
+def read_chain(data_dir: Path, *, dataset: str, release: str) -> Chain:
+    """Reads a release's cohort and all before it.
+
+    Raises:
+      PrivacyError: if the release was not finished, or has no cohort.
+      DataError: for a missing or damaged file.
+    """
+    ledger = Ledger.of_dataset(data_dir, dataset)
+    entry = ledger.entry_of(release)
+    if entry is None or entry.state != "closed":
+        raise PrivacyError(
+            f"predecessor {release}: {ledger.path} has no finished release of this name; make it "
+            "first"
+        )
+    path = cohort_path(ledger.path.parent, release, entry.number)
+    described, cohort = read_cohort(path)
+    link = Link(dataset, release, described["label"], cohort.n)
+    factorisation = Factorisation.make(described["horizon"])
+    if described["earlier"] is None:
+        chain = Chain(factorisation=factorisation)
+    else:
+        chain = read_chain(data_dir, **described["earlier"])
+    return replace(
+        chain,
+        links=(*chain.links, link),
+        cohorts=(*chain.cohorts, cohort),
+        binds=described["binds"],
+    )
+
+
+def write_cohort(
+    path: Path, chain: Chain, cohort: Cohort, *, label: str, binds: Mapping[str, str]
+) -> None:
+    """Writes the file of a release's cohort."""
+    arrays: dict[str, npt.NDArray[Any]] = {
+        **{f"outputs.{name}": values for name, values in cohort.outputs.items()},
+        **{f"sums.{name}": values for name, values in cohort.sums.items()},
+    }
+    if cohort.weights is not None:
+        arrays["weights"] = cohort.weights
+    last = chain.links[-1] if chain.links else None
+    described = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "label": label,
+        "horizon": chain.factorisation.horizon,
+        "n": cohort.n,
+        "steps": dict(cohort.steps),
+        "binds": dict(binds),
+        "earlier": last and {"dataset": last.dataset, "release": last.release},
+        "sha256": hash_arrays(arrays),
+    }
+    write_private(path, save(arrays, metadata={"dpprobe": canonical_json(described)}))
+
+
+def cohort_path(folder: Path, release: str, entry: int) -> Path:
+    """Returns the place of a release's cohort beside the ledger."""
+    return folder / f"cohort-{release}.entry-{entry}.safetensors"
+
+
+def read_cohort(path: Path) -> tuple[dict[str, Any], Cohort]:
+    """Reads the file that `write_cohort` wrote; raises DataError if it is missing or damaged."""
+    if not path.exists():
+        raise DataError(
+            f"{path}: missing; a chain of cohorts begins with a release that has `cohort`. If "
+            f"this one has, {_LOST}"
+        )
+    try:
+        with safe_open(path, framework="numpy") as file:
+            described = json.loads((file.metadata() or {})["dpprobe"])
+            check_not_newer(path, described, kind=FORMAT, version=FORMAT_VERSION)
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if hash_arrays(arrays) != described["sha256"]:
+            raise DataError("its numbers have changed")
+        cohort = Cohort(
+            n=described["n"],
+            outputs=_part_of(arrays, "outputs."),
+            sums=_part_of(arrays, "sums."),
+            steps=described["steps"],
+            weights=arrays.get("weights"),
+        )
+    except (OSError, SafetensorError, ValueError, KeyError, DataError) as error:
+        raise DataError(f"{path}: cannot be used ({error}); {_LOST}") from error
+    return described, cohort
+
+
+def _part_of(arrays: Mapping[str, npt.NDArray[Any]], prefix: str) -> dict[str, npt.NDArray[Any]]:
+    return {
+        name.removeprefix(prefix): values
+        for name, values in arrays.items()
+        if name.startswith(prefix)
+    }
+
+
+class Steps(PartSteps):
+    """Adds the release's sums to those of its chain, and keeps what the next cohort needs."""
+
+    @cached_property
+    def _chain(self) -> Chain | None:
+        """The cohorts before this one; None without `cohort`."""
+        task, options = self.task, self.task.options
+        if options.cohort is None:
+            return None
+        factorisation = Factorisation.make(options.horizon)
+        if (folder := task.locate_predecessor()) is None:
+            return Chain(factorisation=factorisation)
+        before = read_bundle(folder).facts
+        chain = read_chain(Path(task.study.data_dir), dataset=before.dataset, release=before.name)
+        if chain.factorisation != factorisation:
+            raise ConfigError(
+                f"release {task.name}: horizon {options.horizon}, but that of {before.name} "
+                f"is {chain.factorisation.horizon}; write the same"
+            )
+        return chain
+
+    @cached_property
+    def _running(self) -> RunningSums | None:
+        """The sums that the fit adds to; raises unless the release fits its chain."""
+        if self._chain is None:
+            return None
+        task = self.task
+        if fault := cohort_fault(task.method):
+            raise ConfigError(f"release {task.name}: method {task.options.method}: {fault}")
+        return self._chain.start(
+            task.method.running_sums or (),
+            dataset=task.options.dataset,
+            n=task.plan.n,
+            binds=self._list_binds(),
+        )
+
+    def _list_binds(self) -> dict[str, str]:
+        """Hashes what all releases of a chain have in common, as an error names it."""
+        task = self.task
+        return {
+            "method": hash_value(published_options(task.method)),
+            "backbone": task.hash_backbone(),
+            "class list": hash_value(list(task.stores[0].class_names)),
+            "epsilon or delta": hash_value([each.to_dict() for each in task.plan.mechanisms]),
+            "unit of privacy": hash_value([task.unit, task.dataset.unit_name()]),
+        }
+
+    def check(self) -> Block | None:
+        if self._running is None or self._chain is None:
+            return None
+        store = self.task.stores[0]
+        columns = store.dimension + 1
+        require_room(self.task.ledger.path.parent, 2 * 8 * columns * (columns + store.num_classes))
+        label = str(self.task.options.cohort)
+        return self._chain.describe(label, n=self.task.plan.n, unit=self.task.unit)
+
+    def count_useful(self) -> DataFacts | None:
+        """A later cohort's benchmark has new rows only, so the planner decides, by all rows."""
+        running, facts = self._running, self.task.facts
+        if running is None or not running.earlier:
+            return None
+        # mu is nearly proportional to epsilon
+        return replace(facts, n=running.total, epsilon=facts.epsilon / running.noise_growth)
+
+    def describe_booking(self) -> dict[str, str | None]:
+        if self._chain is None:
+            return {}
+        return {"place": self._chain.name_place(self.task.options.dataset, self.task.name)}
+
+    def continue_sums(self) -> RunningSums | None:
+        return self._running
+
+    def keep(self, heads: Heads, entry: Entry) -> None:
+        if self._running is not None and self._chain is not None:
+            write_cohort(
+                self._locate(entry), self._chain, self._running.make_cohort(heads.weights[0]),
+                label=str(self.task.options.cohort), binds=self._list_binds(),
+            )  # fmt: skip
+
+    def drop(self, entry: Entry) -> None:
+        self._locate(entry).unlink(missing_ok=True)
+
+    def _locate(self, entry: Entry) -> Path:
+        return cohort_path(self.task.ledger.path.parent, self.task.name, entry.number)

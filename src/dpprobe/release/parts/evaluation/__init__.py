@@ -1,0 +1,31 @@
+"""The part `evaluate`: a noisy test result, with an epsilon of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dpprobe.data.options import headline_metric
+from dpprobe.errors import ConfigError
+from dpprobe.release.parts.part import ReleasePart
+from dpprobe.study.study_checks import WantedRelease
+
+
+def list_faults(wanted: WantedRelease) -> Iterator[str]:
+    """Yields what keeps a release from its test result."""
+    asked, name = wanted.release.evaluate, wanted.release.dataset
+    if asked is None:
+        return
+    try:
+        headline_metric(asked.metric, num_classes=wanted.classes, multi_label=wanted.multi_label)
+    except ConfigError as error:
+        yield f"evaluate: {error}"
+    # The dataset's metric may come from the labels, as by `init`, so a release never uses it.
+    shown = wanted.study.datasets[name].metric
+    if asked.metric is None and shown not in (None, "accuracy"):
+        yield (
+            f"evaluate: tables show {shown} of {name}, but the release would measure accuracy; "
+            "write the `metric` in `evaluate`, where it is published"
+        )
+
+
+PART = ReleasePart(name="evaluation", faults=list_faults)

@@ -1,0 +1,592 @@
+"""A noisy result of a released head on the private test units, with its own epsilon.
+
+**Units.** There are n test units, a public number. Two neighbouring test splits differ in one unit,
+whose rows are null rows in one of them. If the patient is the unit, a row of a patient with m test
+examples has weight 1 / m, rounded down; weights of a unit's rows sum to at most 1. A null row has
+NaN as scores and counts nothing. Scores of a row depend on that row and on the head, which was
+released before: composition is adaptive, so the head may be anything.
+
+**Accuracy.** The released sum is of weight times hit, in [0, 1]: a row's share of right labels. A
+unit adds at most 1 and null rows add 0: sensitivity 1. The value is the sum over n, clamped.
+
+**AUC**, of one label (two classes) or the mean over several, from two releases of counts:
+
+- `score_ranges`: for each label, the weight of rows in fixed ranges of its score, both signs of
+  sixteen powers of two. A row adds a vector with one 1 per label, of norm sqrt(labels), times its
+  weight. A unit adds at most a mean of such vectors, which is no longer: sensitivity sqrt(labels).
+- `score_counts`: for each label, the weight of rows with it and without it, in narrower bins. Their
+  edges are quantiles of the ranges released before. Given those, edges are fixed, and a row again
+  adds one 1 per label, times its weight: sensitivity sqrt(labels).
+
+Area, standard error and interval are functions of these noisy counts, n and the plan.
+
+**Macro accuracy**, with worst-class recall, from one release of counts: see `class_recalls`.
+
+All sums are whole numbers of steps of a public grid. Entries are rounded towards zero, which
+shortens vectors of weights; so the price is exact (`privacy.releases`).
+
+**Interval.** 95%, for all units like these: it covers both the choice of test units and the noise.
+Its width is never 0. For accuracy it holds each p that the noisy sum does not contradict at 2.5% on
+either side, if it is of n coin tosses with chance p. Exact for hits of 0 and 1, any n; others vary
+less. For an AUC it holds the areas within 1.96 standard deviations of the value, each with own
+deviation (Newcombe 2006, method 5, from Hanley and McNeil 1982) and the noise's simulated one.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.optimize import brentq
+from scipy.special import ndtr
+from scipy.stats import binom, norm
+
+from dpprobe.errors import ConfigError, PrivacyError
+from dpprobe.heads.fitted import Heads
+from dpprobe.privacy.entropy import Entropy
+from dpprobe.privacy.grid import GridSum
+from dpprobe.privacy.plan import Mechanism, Plan, full_batch, split_budget
+from dpprobe.privacy.releases import Releases, Shared
+from dpprobe.release.counted_units import (
+    SCORE_COUNTS,
+    SCORE_UNIT,
+    check_mechanisms,
+    count_steps,
+    find_usable,
+    label_counts,
+    priced_values,
+    score_test_rows,
+    weights_of_rows,
+)
+from dpprobe.release.parts.evaluation.class_recalls import (
+    CLASS_COUNTS,
+    Recalls,
+    count_answers,
+    estimate_recalls,
+    fewest_units,
+    recall_mechanisms,
+)
+from dpprobe.release.parts.part import Block, Draw, PartSteps
+from dpprobe.release.probabilities import Calibration
+from dpprobe.release.usefulness import check_metric
+from dpprobe.results.bootstrap import CONFIDENCE
+from dpprobe.results.metrics import Link, right_predictions
+from dpprobe.training.job_features import JobFeatures
+
+logger = logging.getLogger("dpprobe")
+
+Metric = Literal["accuracy", "auc", "macro_accuracy"]
+Floats = npt.NDArray[np.float64]
+
+# The largest standard deviation of an accuracy's noise that is worth the price.
+MOST_NOISE = 0.2
+ACCURACY, RANGES = "accuracy", "score_ranges"
+RANGES_SHARE = 0.2
+# The outermost ranges take what is beyond.
+LARGEST_SCORE, RANGES_COUNT = 1000.0, 64
+FEWEST_BINS, MOST_BINS = 16, 128
+# In standard deviations of the noise: smaller counts of ranges are taken as 0, and labels with
+# fewer rows, or fewer rows without them, are left out.
+EMPTY, COUNTED = 2.0, 4.0
+# No mechanism releases the share of a class.
+CONSTANT_ANSWER = (
+    " A head that always predicts the most frequent class (of several labels, each label's more "
+    "frequent answer) is right in that class's share of cases, which is not published."
+)
+_SIMULATIONS = 4000
+# Quantiles of scores that are bins' edges are denser at both ends, for rare labels.
+_TAIL = 4.5
+_WIDE = 0.2
+_Z = float(norm.ppf((1 + CONFIDENCE) / 2))
+
+
+class ScoreCounts(NamedTuple):
+    """Noisy counts of test examples by label and score.
+
+    Attributes:
+      edges: of each label's bins, [labels, bins + 1], rising, as `asinh` places of the score.
+      counts: [labels, 2, bins], rows with the label first.
+      deviation: the standard deviation of each count's noise.
+    """
+
+    edges: Floats
+    counts: Floats
+    deviation: float
+
+    @property
+    def score_edges(self) -> Floats:
+        """The edges as scores."""
+        return SCORE_UNIT * np.sinh(self.edges)
+
+
+class Estimate(NamedTuple):
+    """A result; its 95% interval and standard error cover sampling and noise."""
+
+    value: float
+    low: float
+    high: float
+    standard_error: float
+
+
+def evaluation_mechanisms(
+    metric: Metric, *, classes: int, multi_label: bool
+) -> tuple[Mechanism, ...]:
+    """Returns the mechanisms of an evaluation, their noise up to a common factor.
+
+    Raises ConfigError for a metric that the labels do not allow.
+    """
+    if metric == "macro_accuracy":
+        if multi_label:
+            raise ConfigError(
+                "evaluate: metric macro_accuracy needs one label per row; write auc or accuracy"
+            )
+        return recall_mechanisms()
+    if metric == "accuracy":
+        hit = "the share of its labels that is right" if multi_label else "1 if its label is right"
+        return (full_batch(ACCURACY, f"sum over the test rows, of each {hit}", 1.0),)
+    if not multi_label and classes != 2:
+        raise ConfigError(
+            f"evaluate: metric auc with {classes} classes and one label per row is not defined; "
+            "write `metric: macro_accuracy` or accuracy"
+        )
+    longest = math.sqrt(classes) if multi_label else 1.0
+    each = "of each label, " if multi_label else ""
+    ranges = full_batch(
+        RANGES, f"{each}numbers of test rows per range of the score, in fixed ranges", longest
+    )
+    counts = full_batch(
+        SCORE_COUNTS,
+        f"{each}numbers of test rows with and without the label, per bin of the score; the bins "
+        f"come from {RANGES}"
+        if multi_label
+        else "numbers of test rows of each class, per bin of the score; the bins come from "
+        f"{RANGES}",
+        longest,
+    )
+    return split_budget([(RANGES_SHARE, (ranges,)), (1 - RANGES_SHARE, (counts,))])
+
+
+def check_evaluation_plan(plan: Plan, metric: Metric, *, classes: int, multi_label: bool) -> None:
+    """Raises PrivacyError unless a plan is private and has the mechanisms of an evaluation."""
+    wanted = evaluation_mechanisms(metric, classes=classes, multi_label=multi_label)
+    check_mechanisms(
+        plan,
+        wanted,
+        f"evaluate: the plan is not for metric {metric} with {classes} classes; calibrate for "
+        "evaluation_mechanisms",
+    )
+
+
+def evaluate_heads(
+    heads: Heads,
+    features: JobFeatures,
+    plan: Plan,
+    entropy: Entropy,
+    *,
+    metric: Metric,
+    link: Link,
+    composition: str,
+    calibration: Calibration | None = None,
+    keep_counts: bool = False,
+    shared: Shared | None = None,
+) -> dict[str, Any]:
+    """Measures one released head on the test units: the block `evaluation` of a statement.
+
+    Raises PrivacyError for another plan, and for several heads.
+
+    Args:
+      plan: calibrated for `evaluation_mechanisms` on n = test units.
+      composition: says how this price adds to the head's.
+      calibration: changes the answers of a head of two classes, and so its accuracy.
+      keep_counts: publish an AUC's counts too, for a calibration.
+      shared: adds up the counts of several sites.
+    """
+    classes = len(features.class_names)
+    check_evaluation_plan(plan, metric, classes=classes, multi_label=features.multi_label)
+    if len(heads.seeds) != 1:
+        raise PrivacyError(f"evaluate: {len(heads.seeds)} heads share one epsilon; pass one head")
+    weights = weights_of_rows(features, plan)
+    scores = score_test_rows(heads, features)
+    if calibration is not None:
+        scores = calibration.rescale(scores)
+    releases = Releases(plan, heads.seeds, torch.device("cpu"), entropy=entropy, shared=shared)
+    remark, recalled = "", {}
+    if metric == "accuracy":
+        estimate = _release_accuracy(scores, features.test_labels, weights, link, releases)
+    elif metric == "macro_accuracy":
+        counts = _release_answers(scores, features.test_labels, weights, link, releases)
+        recalls = estimate_recalls(counts, releases.noise_deviation(CLASS_COUNTS))
+        estimate, remark = summarise_recalls(recalls, features.class_names)
+        recalled = {
+            CLASS_COUNTS: counts,
+            "worst_class": worst_values(recalls, features.class_names),
+        }
+    else:
+        table = release_score_counts(scores, features.test_labels, weights, releases)
+        estimate, remark = area_estimate(table.counts, table.deviation)
+        if keep_counts:
+            recalled = {SCORE_COUNTS: score_values(table)}
+    releases.check_counts()
+    return {
+        "metric": metric,
+        "value": estimate.value,
+        "interval": [estimate.low, estimate.high],
+        "standard_error": estimate.standard_error,
+        **priced_values(plan),
+        "released": released_words(metric, estimate, plan, remark),
+        "composition": composition,
+        **recalled,
+    }
+
+
+def check_telling(plan: Plan, *, classes: int = 2) -> None:
+    """Checks by public numbers that a result is not lost in its noise.
+
+    Raises PrivacyError for accuracy noise of a standard deviation above `MOST_NOISE`, and for an
+    AUC or macro accuracy unmeasurable even with equal classes. With several labels `classes` is 2.
+    """
+    if [mechanism.name for mechanism in plan.mechanisms] == [ACCURACY]:
+        noise = plan.mechanisms[0].noise_multiplier / plan.n
+        if noise > MOST_NOISE:
+            raise PrivacyError(
+                f"evaluate.epsilon {plan.epsilon:g}: on {plan.n} test units the accuracy would "
+                f"have noise of {100 * noise:.0f} points and would be useless; write a larger "
+                "epsilon, use more test units, or remove evaluate"
+            )
+    elif classes * (fewest := fewest_of_a_class(plan)) > plan.n:
+        name = "macro accuracy" if plan.mechanisms[0].name == CLASS_COUNTS else "AUC"
+        raise PrivacyError(
+            f"evaluate.epsilon {plan.epsilon:g}: the {name} needs {math.ceil(fewest)} test units "
+            f"of each class, but there are {plan.n} test units in total; write a larger epsilon, "
+            "use more test units, or remove evaluate"
+        )
+
+
+def fewest_of_a_class(plan: Plan) -> float:
+    """Returns the test units of each class, or with and without a label, that a plan needs.
+
+    With fewer, the noisy number hardly exceeds its noise.
+    """
+    counts = plan.mechanisms[-1]
+    deviation = counts.noise_scale
+    if counts.name == CLASS_COUNTS:
+        return fewest_units(deviation)
+    return _fewest_rows(deviation, _count_bins(plan.n, deviation))
+
+
+def composition_words(head: Plan, tested: Plan, *, split: str) -> str:
+    """States epsilons of training and test units; `split` is the public rule that assigns them."""
+    units = {"image": "images", "patient": "patients"}[head.unit]
+    return (
+        f"No {head.unit} is both a training and a test {head.unit} (split: {split}), so nobody "
+        f"pays both epsilons: the head costs training {units} epsilon {head.realised_epsilon:g} "
+        f"and test {units} nothing; the test result costs test {units} epsilon "
+        f"{tested.realised_epsilon:g} and training {units} nothing."
+    )
+
+
+def released_words(metric: Metric, estimate: Estimate, plan: Plan, remark: str = "") -> str:
+    what = {
+        "accuracy": "accuracy",
+        "auc": "area under the ROC curve",
+        "macro_accuracy": "macro accuracy (mean recall of the classes)",
+    }[metric]
+    words = (
+        f"The {what} on {plan.n} test units, computed from sums with Gaussian noise; the 95% "
+        f"confidence interval covers the noise and the choice of test units.{remark}"
+    )
+    if metric == "accuracy":
+        words += CONSTANT_ANSWER
+    if estimate.high - estimate.low > _WIDE:
+        words += (
+            f" The interval is wide: {plan.n} test units are few for an epsilon of "
+            f"{plan.epsilon:g}."
+        )
+    return words
+
+
+def summarise_recalls(recalls: Recalls, names: Sequence[str]) -> tuple[Estimate, str]:
+    """Returns the macro accuracy, and a remark on always predicting one class."""
+    estimate = Estimate(recalls.mean, recalls.low, recalls.high, recalls.standard_error)
+    if recalls.worst is None:
+        return estimate, " One class has too few test units for any measurement."
+    constant = 100 / len(names)
+    return estimate, f" A model that always predicts the same class scores {constant:.1f}%."
+
+
+def worst_values(recalls: Recalls, names: Sequence[str]) -> dict[str, Any] | None:
+    """Returns the class with the lowest recall, and its interval; None if nothing is measured."""
+    if recalls.worst is None:
+        return None
+    return {
+        "name": names[recalls.worst],
+        "recall": recalls.worst_recall,
+        "interval": [recalls.worst_low, recalls.worst_high],
+    }
+
+
+def _release_accuracy(
+    scores: npt.NDArray[Any], labels: npt.NDArray[Any], weights: Floats, link: Link,
+    releases: Releases,
+) -> Estimate:  # fmt: skip
+    n = releases.plan.n
+    total = hit_sum(scores, labels, weights, link, n)
+    noisy = float(releases.release_gaussian(ACCURACY, total)[0, 0])
+    deviation = releases.noise_deviation(ACCURACY)
+    return accuracy_estimate(min(max(noisy / n, 0.0), 1.0), n, deviation)
+
+
+def _release_answers(
+    scores: npt.NDArray[Any], labels: npt.NDArray[Any], weights: Floats, link: Link,
+    releases: Releases,
+) -> list[list[float]]:  # fmt: skip
+    """Releases the numbers of right and wrong answers of each class, [classes, 2]."""
+    units, step = count_steps(weights * find_usable(scores), releases.plan.n)
+    right, classes = right_predictions(scores, labels, link=link), scores.shape[1]
+    table = torch.from_numpy(count_answers(right, labels, units, classes))
+    noisy = releases.release_gaussian(CLASS_COUNTS, GridSum(table[None], step))
+    return noisy[0].reshape(classes, 2).tolist()
+
+
+def hit_sum(
+    scores: npt.NDArray[Any], labels: npt.NDArray[Any], weights: Floats, link: Link, n: int
+) -> GridSum:
+    """Sums the weighted hits of rows, [1, 1]: sensitivity 1; null rows add 0."""
+    right = right_predictions(scores, labels, link=link)
+    each = right.reshape(len(right), -1).mean(axis=1) * weights * find_usable(scores)
+    units, step = count_steps(each, n)
+    return GridSum(torch.tensor([[units.sum()]], dtype=torch.float64), step)
+
+
+def accuracy_estimate(value: float, n: int, deviation: float) -> Estimate:
+    """Returns the interval of an accuracy from a noisy sum of n hits: the exact inverse of a test.
+
+    Args:
+      value: the noisy sum over n, clamped into [0, 1]; the interval allows for that.
+      deviation: the noise's standard deviation, in hits.
+    """
+    tail, hit = (1 - CONFIDENCE) / 2, value * n
+    low = high = value
+    if value > 0:
+        low = _find_root(lambda p: 1 - _chance_below(hit, p, n, deviation) - tail)
+    if value < 1:
+        high = _find_root(lambda p: _chance_below(hit, p, n, deviation) - tail)
+    error = math.sqrt(value * (1 - value) / n + (deviation / n) ** 2)
+    return Estimate(value, min(low, value), max(high, value), error)
+
+
+def _chance_below(hit: float, p: float, n: int, deviation: float) -> float:
+    """Returns the probability that n noisy coin tosses of chance p sum to at most `hit`."""
+    reach = 9 * math.sqrt(n * p * (1 - p)) + 40  # beyond are chances below 1e-15
+    counts = np.arange(max(0, math.floor(n * p - reach)), min(n, math.ceil(n * p + reach)) + 1)
+    return float(binom.pmf(counts, n, p) @ ndtr((hit - counts) / deviation))
+
+
+def _find_root(function: Any) -> float:
+    """Returns where a function on [0, 1] changes sign; the nearer end if it does not."""
+    ends = function(0.0), function(1.0)
+    if ends[0] * ends[1] > 0:
+        return 0.0 if abs(ends[0]) < abs(ends[1]) else 1.0
+    return float(brentq(function, 0.0, 1.0, xtol=1e-9))
+
+
+def score_values(table: ScoreCounts) -> dict[str, Any]:
+    """Returns a table of two classes as a statement has it: edges of scores, and counts."""
+    return {"edges": table.score_edges[0].tolist(), "counts": table.counts[0].tolist()}
+
+
+def release_score_counts(
+    scores: npt.NDArray[Any], labels: npt.NDArray[Any], weights: Floats, releases: Releases
+) -> ScoreCounts:
+    """Releases both kinds of counts, the second one in bins of equal size by the first."""
+    n, usable = releases.plan.n, find_usable(scores)
+    margins, present = _rank_rows(scores, labels)
+    places = np.arcsinh(np.where(usable[:, None], margins, 0.0) / SCORE_UNIT)
+    units, step = count_steps(weights * usable, n)
+
+    def release_counts(name: str, counts: Floats) -> Floats:
+        total = GridSum(torch.from_numpy(counts)[None], step)
+        return np.asarray(releases.release_gaussian(name, total)[0])
+
+    end = math.asinh(LARGEST_SCORE / SCORE_UNIT)
+    fixed = np.linspace(-end, end, RANGES_COUNT + 1)
+    noisy = release_counts(RANGES, label_counts(places, None, units, [fixed] * places.shape[1]))
+    bins = _count_bins(n, releases.noise_deviation(SCORE_COUNTS))
+    edges = [_noisy_quantiles(of, fixed, releases.noise_deviation(RANGES), bins) for of in noisy]
+    counts = release_counts(SCORE_COUNTS, label_counts(places, present, units, edges))
+    return ScoreCounts(
+        np.stack(edges), counts.reshape(len(edges), 2, -1), releases.noise_deviation(SCORE_COUNTS)
+    )
+
+
+def _rank_rows(
+    scores: npt.NDArray[Any], labels: npt.NDArray[Any]
+) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    """Returns a margin that ranks the rows by each label, and which have it: [rows, labels]."""
+    wide = scores.astype(np.float64)
+    if labels.ndim == 2:
+        return wide, labels != 0
+    return wide[:, 1:] - wide[:, :1], (labels == 1)[:, None]
+
+
+def _count_bins(n: int, deviation: float) -> int:
+    """Returns the number of bins that is worth the noise, from public numbers."""
+    return min(max(round(math.sqrt(n / deviation)), FEWEST_BINS), MOST_BINS)
+
+
+def _noisy_quantiles(noisy: Floats, fixed: Floats, deviation: float, bins: int) -> Floats:
+    """Returns the edges of bins, [bins + 1]: quantiles of the noisy counts in fixed ranges."""
+    full = np.where(noisy > EMPTY * deviation, noisy, 0.0)
+    if not full.any():
+        full = np.maximum(noisy, 0.0)
+    filled = full + 1e-6 * full.sum() + 1e-12  # above 0, so that a quantile is one place
+    parts = np.concatenate([[0.0], np.cumsum(filled)]) / filled.sum()
+    levels = 1 / (1 + np.exp(-np.linspace(-_TAIL, _TAIL, bins - 1)))
+    inner = np.interp(levels, parts, fixed)
+    return np.concatenate([fixed[:1], inner, fixed[-1:]])
+
+
+def area_estimate(counts: Floats, deviation: float) -> tuple[Estimate, str]:
+    """Returns the mean area under the ROC curve over labels, computed only from noisy counts.
+
+    Counts may be negative: added unchanged, noise cancels. A label is left out if the rows with it,
+    or without it, do not clearly exceed the noise. If none is left: value 1/2, interval [0, 1].
+
+    Args:
+      counts: [labels, 2, bins], rows with the label first, bins from low scores to high ones.
+      deviation: the standard deviation of each count's noise.
+    """
+    totals = counts.sum(axis=2)
+    enough = (totals > _fewest_rows(deviation, counts.shape[2])).all(axis=1)
+    kept = counts[enough]
+    left = len(counts) - len(kept)
+    of = f" of {len(counts)} labels" if len(counts) > 1 else ""
+    remark = (
+        f" Left out{of}, because they are too rare to measure at this epsilon: {left}."
+        if left
+        else ""
+    )
+    if not len(kept):
+        return Estimate(
+            0.5, 0.0, 1.0, 0.5
+        ), " One of the two kinds has too few rows for any measurement."
+    areas = _histogram_areas(kept)
+    value = float(np.clip(areas.mean(), 0, 1))
+    noise = _noise_of_area(kept, deviation)
+
+    def area_spread(area: float) -> float:
+        # labels share rows, so their errors may all go one way
+        shifted = np.clip(areas + (area - areas.mean()), 0, 1)
+        sampling = np.sqrt(_sampling_variance(shifted, *totals[enough].T)).mean()
+        return math.hypot(sampling, noise)
+
+    low, high = (_interval_end(value, bound, area_spread) for bound in (0.0, 1.0))
+    return Estimate(value, low, high, area_spread(value)), remark
+
+
+def _fewest_rows(deviation: float, bins: int) -> float:
+    return max(COUNTED * deviation * math.sqrt(bins), 1.0)
+
+
+def _histogram_areas(counts: Floats) -> Floats:
+    """Returns the Mann-Whitney areas of histograms [..., 2, bins], ties for a half."""
+    positive, negative = counts[..., 0, :], counts[..., 1, :]
+    below = np.cumsum(negative, axis=-1) - negative / 2
+    wins = (positive * below).sum(axis=-1)
+    return np.asarray(wins / (positive.sum(axis=-1) * negative.sum(axis=-1)))
+
+
+def _noise_of_area(counts: Floats, deviation: float) -> float:
+    """Simulates the standard deviation of a mean area by noise on the counts.
+
+    It comes from percentiles, since errors of a ratio are unbounded. The generator is fixed: it
+    protects nothing, and equal counts give equal intervals.
+    """
+    generator = np.random.default_rng(0)
+    block = max(1, _SIMULATIONS // 16)
+    drawn = [
+        _histogram_areas(counts + generator.normal(0, deviation, (block, *counts.shape))).mean(
+            axis=-1
+        )
+        for _ in range(16)
+    ]
+    ends = np.percentile(np.concatenate(drawn), [100 * ndtr(-_Z), 100 * ndtr(_Z)])
+    return float(ends[1] - ends[0]) / (2 * _Z)
+
+
+def _sampling_variance(area: Floats, positives: Floats, negatives: Floats) -> Floats:
+    """Returns the sampling variance of true areas.
+
+    Newcombe 2006 (Statistics in Medicine 25, 559-573), method 5: the variance of Hanley and McNeil
+    1982 for exponential scores, with both numbers of rows replaced by their mean in the bracket.
+    """
+    extra = (positives + negatives) / 2 - 1
+    bracket = 1 + extra * ((1 - area) / (2 - area) + area / (1 + area))
+    return np.asarray(area * (1 - area) * bracket / (positives * negatives))
+
+
+def _interval_end(value: float, bound: float, spread: Any) -> float:
+    """Returns the area between value and bound that the value just does not contradict."""
+
+    def distance_to_bound(area: float) -> float:
+        return float(abs(value - area) - _Z * spread(area))
+
+    if value == bound or distance_to_bound(bound) <= 0:
+        return bound
+    return float(brentq(distance_to_bound, value, bound, xtol=1e-9))
+
+
+class Steps(PartSteps):
+    """Measures the head's accuracy or AUC."""
+
+    def plan(self) -> Plan | None:
+        asked, store = self.task.options.evaluate, self.task.stores[1]
+        if asked is None:
+            return None
+        mechanisms = evaluation_mechanisms(
+            asked.published, classes=store.num_classes, multi_label=store.multi_label
+        )
+        return self.task.plan_test(mechanisms, asked.epsilon)
+
+    def check(self) -> None:
+        if (asked := self.task.options.evaluate) is None:
+            return
+        name, store = self.task.name, self.task.stores[1]
+        check_metric(name, asked.published, self.task.stores[0].labels)
+        plan = self.task.plans["evaluation"]
+        check_telling(plan, classes=2 if store.multi_label else store.num_classes)
+        if asked.published != "accuracy":
+            logger.warning(
+                "release %s: its test result needs at least %d of the %d test %s in each class. "
+                "With fewer, its epsilon is spent without a result. Your counts are private, so "
+                "dpprobe does not look at them here; `dpprobe init` prints them",
+                name, math.ceil(fewest_of_a_class(plan)), plan.n, f"{plan.unit}s",
+            )  # fmt: skip
+
+    def needs(self) -> tuple[str, ...]:
+        """A calibration with counts of its own changes the answers; another uses these counts."""
+        return ("calibration",) if "calibration" in self.task.plans else ()
+
+    def measure(self, draw: Draw) -> Block | None:
+        if (asked := self.task.options.evaluate) is None:
+            return None
+        plan, calibrated = self.task.plans["evaluation"], draw.blocks.get("calibration")
+        return evaluate_heads(
+            draw.heads,
+            draw.features,
+            plan,
+            draw.open_entropy(),
+            metric=asked.published,
+            link=self.task.method.link_on(draw.features.multi_label),
+            composition=composition_words(
+                self.task.plan, plan, split=self.task.dataset.public_split().rule
+            ),
+            calibration=Calibration.from_block(calibrated) if calibrated else None,
+            keep_counts=self.task.options.calibrate is not None,
+            shared=draw.shared,
+        )

@@ -1,0 +1,206 @@
+"""Verifies and shows a test result."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.statement import mechanism_values
+from dpprobe.release.bundle import BundleFacts
+from dpprobe.release.counted_units import SCORE_COUNTS
+from dpprobe.release.parts.evaluation.class_recalls import CLASS_COUNTS, estimate_recalls
+from dpprobe.release.parts.evaluation.measure import (
+    Estimate,
+    accuracy_estimate,
+    area_estimate,
+    check_evaluation_plan,
+    composition_words,
+    released_words,
+    summarise_recalls,
+    worst_values,
+)
+from dpprobe.release.parts.part import PartReader, Stated, Words
+from dpprobe.release.stated_values import Values, read_block, read_real, require_same, require_true
+from dpprobe.release.verification.checks import Checks
+from dpprobe.release.verification.tested_plans import make_tested_plan, price_tested
+
+METRICS = {"accuracy": "Accuracy", "auc": "AUC", "macro_accuracy": "Macro accuracy"}
+# A result with a wider 95% interval is not stated.
+WIDEST_INTERVAL = 0.8
+# A result with a wider 95% interval is stated as the interval, with the value in brackets.
+WIDE_INTERVAL = 0.1
+# A source's own split, or the rule of one that was made here.
+SPLIT_WORDS = r"(source|id, seed \d+, fraction 0\.\d+)"
+_ANY = "@"
+
+EVALUATION_KEYS = {
+    "metric", "value", "interval", "standard_error", "n", "epsilon", "epsilon_target", "delta",
+    "mechanisms", "released", "composition",
+}  # fmt: skip
+RECALL_KEYS = {CLASS_COUNTS, "worst_class"}
+
+
+def check_evaluation(values: Values, plan: Plan, facts: BundleFacts) -> tuple[str, bool]:
+    """Checks a published test result, its words and its epsilon."""
+    if values["evaluation"] is None:
+        return "no test result is published", True
+    metric = values["evaluation"]["metric"]
+    require_true(metric in METRICS, f"metric {metric!r}: releases do not have this metric")
+    more = RECALL_KEYS if metric == "macro_accuracy" else set()
+    if "calibration" in values and metric == "auc":
+        more = {SCORE_COUNTS}
+    block = read_block("evaluation", values["evaluation"], EVALUATION_KEYS | more)
+    tested = make_tested_plan(block, plan)
+    check_evaluation_plan(
+        tested, metric, classes=len(facts.class_names), multi_label=facts.multi_label
+    )
+    cost = price_tested(tested)
+    expected = [mechanism_values(item, tested) for item in tested.mechanisms]
+    require_same("mechanisms", expected, block["mechanisms"])
+    _check_result(block, tested, facts.class_names)
+    words = re.escape(composition_words(plan, tested, split=_ANY))
+    require_true(
+        re.fullmatch(words.replace(re.escape(_ANY), SPLIT_WORDS), str(block["composition"]))
+        is not None,
+        "composition: differs from the costs of head and test result",
+    )
+    return f"{state_measured(block)}, epsilon {cost:.6g} on {tested.n} test units", True
+
+
+def _check_result(block: Values, tested: Plan, class_names: Sequence[str]) -> None:
+    low, high = (read_real("interval", end) for end in block["interval"])
+    value = read_real("value", block["value"])
+    error = read_real("standard_error", block["standard_error"])
+    require_true(
+        0 <= low <= value <= high <= 1 and low < high and error > 0,
+        f"value {value:g} with interval {low:g} to {high:g}, standard error {error:g}",
+    )
+    stated = Estimate(value, low, high, error)
+    deviation = tested.mechanisms[0].noise_scale
+    if block["metric"] == "macro_accuracy":
+        _check_recalls(block, tested, deviation, class_names)
+        return
+    if SCORE_COUNTS in block:
+        counts = np.array(block[SCORE_COUNTS]["counts"], float)[None]
+        computed, remark = area_estimate(counts, tested.mechanisms[-1].noise_scale)
+        require_true(
+            np.allclose(stated, computed, rtol=1e-6, atol=1e-6),
+            f"value {value:g}, interval {low:g} to {high:g}: do not follow from {SCORE_COUNTS}",
+        )
+        words = released_words("auc", computed, tested, remark)
+        require_same("released", words, block["released"])
+        return
+    words = released_words(block["metric"], stated, tested)
+    if block["metric"] == "auc":  # with a remark on labels between the sentences
+        first = words.split(". ")[0]
+        require_true(str(block["released"]).startswith(first), f"released: not {first!r} first")
+        return
+    require_same("released", words, block["released"])
+    computed = accuracy_estimate(value, tested.n, deviation)
+    require_true(
+        np.allclose(stated, computed, rtol=1e-6, atol=1e-6),
+        f"interval {low:g} to {high:g}, standard error {error:g}; of this value and noise they "
+        f"are {computed.low:g} to {computed.high:g}, {computed.standard_error:g}",
+    )
+
+
+def _check_recalls(
+    block: Values, tested: Plan, deviation: float, class_names: Sequence[str]
+) -> None:
+    """Computes a macro accuracy and the worst class's recall again from the noisy counts."""
+    counts = [[read_real(CLASS_COUNTS, each) for each in row] for row in block[CLASS_COUNTS]]
+    shape = np.shape(counts)
+    require_true(shape == (len(class_names), 2), f"{CLASS_COUNTS}: not two numbers for each class")
+    recalls = estimate_recalls(counts, deviation)
+    computed, remark = summarise_recalls(recalls, class_names)
+    name, numbers = _name_and_numbers(block["worst_class"])
+    wanted_name, wanted = _name_and_numbers(worst_values(recalls, class_names))
+    stated = [block["value"], *block["interval"], block["standard_error"], *numbers]
+    require_true(
+        name == wanted_name and np.allclose(stated, [*computed, *wanted], rtol=1e-6, atol=1e-6),
+        f"value {block['value']:g}: the value and the worst class do not follow from "
+        f"{CLASS_COUNTS}",
+    )
+    words = released_words(block["metric"], computed, tested, remark)
+    require_same("released", words, block["released"])
+
+
+def _name_and_numbers(worst: Values | None) -> tuple[str | None, list[float]]:
+    if worst is None:
+        return None, [0.0] * 3
+    low, high = worst["interval"]
+    return str(worst["name"]), [
+        read_real("worst_class", each) for each in (worst["recall"], low, high)
+    ]
+
+
+def is_telling(evaluation: Mapping[str, Any]) -> bool:
+    """Returns False for a result whose interval contains nearly all values."""
+    low, high = evaluation["interval"]
+    return bool(high - low <= WIDEST_INTERVAL)
+
+
+def state_measured(evaluation: Mapping[str, Any]) -> str:
+    """States the metric with its interval, such as "Accuracy 81.2% (95% CI 77.2 to 85.2%)"."""
+    low, high = evaluation["interval"]
+    metric, value = evaluation["metric"], evaluation["value"]
+    if not is_telling(evaluation):
+        return f"{METRICS[metric]} not measurable: its 95% CI is {low:.2f} to {high:.2f}"
+    percent = metric != "auc"
+    measured = f"{METRICS[metric]} {_with_interval(value, low, high, percent=percent)}"
+    if worst := evaluation.get("worst_class"):
+        measured += f"; {_state_worst(worst, value)}"
+    return measured
+
+
+def round_result(evaluation: Mapping[str, Any]) -> float:
+    """Rounds a result to digits that its interval supports: the last is at most a tenth of it."""
+    low, high = evaluation["interval"]
+    digits = 1 + math.ceil(-math.log10(max(high - low, 1e-4)))
+    return round(float(evaluation["value"]), digits)
+
+
+def _state_worst(worst: Mapping[str, Any], mean: float) -> str:
+    """States worst-class recall; names no class if the noise may have chosen it."""
+    low, high = worst["interval"]
+    if high >= mean:
+        return (
+            "too few test units to tell which class is worst (95% CI of worst-class recall: "
+            f"{100 * low:.1f} to {100 * high:.1f}%)"
+        )
+    recall = _with_interval(worst["recall"], low, high, percent=True)
+    return f"worst-class recall {recall}, class {worst['name']}"
+
+
+def _with_interval(value: float, low: float, high: float, *, percent: bool) -> str:
+    """Writes a value with its interval; a wide interval stands first."""
+    shown, least, most = (f"{100 * x:.1f}" if percent else f"{x:.3f}" for x in (value, low, high))
+    sign = "%" if percent else ""
+    if high - low > WIDE_INTERVAL:
+        return f"between {least} and {most}{sign} (95% CI; measured with noise: {shown}{sign})"
+    return f"{shown}{sign} (95% CI {least} to {most}{sign})"
+
+
+class Reader(PartReader):
+    """Derives a result's interval, words and epsilon again."""
+
+    def verify(self, checks: Checks, stated: Stated) -> bool | None:
+        return checks.run_check(
+            self.name, check_evaluation, stated.values, stated.plan, stated.facts
+        )
+
+    def show(self, statement: Mapping[str, Any], words: Words) -> dict[str, Any]:
+        block = statement["evaluation"]
+        return {
+            "evaluation": block,
+            "composition": block and words(block["composition"]),
+            "measured": state_measured(block) if block else None,
+        }
+
+
+READER = Reader("evaluation")

@@ -1,0 +1,80 @@
+"""The audit that supports a release's guarantee: a white-box audit of heads with the same plan.
+
+It holds nothing of private examples. The audit ran on synthetic rows, and used only public facts:
+n, the dimension, the number of classes and the plan, which the statement has anyway.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from dpprobe.analyses.audit.audit_record import AuditRecord, at_least
+from dpprobe.errors import PrivacyError
+from dpprobe.privacy.plan import Plan, plan_identity
+from dpprobe.release.parts.part import Block, PartSteps
+
+logger = logging.getLogger("dpprobe")
+
+
+class Evidence(BaseModel):
+    """The numbers of an audit, from which words in a bundle are written.
+
+    Noise too small by `caught_factor` would have been caught with `probability`; None if none
+    would. None of the `tests` refuted the promise.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    audited: str = Field(pattern=r"^\d{4}-\d\d-\d\d$")
+    code: str = Field(pattern=r"^dpprobe [0-9A-Za-z.+]{1,40}, audit \d{1,6}$")
+    runs: int = Field(ge=1, le=10**9)
+    confidence: float = Field(ge=0.5, lt=1)
+    epsilon_lower: float = Field(ge=0)
+    caught_factor: float | None = Field(gt=1)
+    probability: float = Field(gt=0, lt=1)
+    tests: int = Field(ge=1, le=1000)
+
+
+def read_evidence(audit: Path, plan: Plan) -> dict[str, Any] | None:
+    """Returns an audit's evidence on a release, None for another plan; PrivacyError if refuted."""
+    record = AuditRecord.read(audit)
+    box = record.white_box
+    if box is None:
+        return None
+    # Release mode draws other noise of the same size.
+    audited, wanted = plan_identity(record.plan), plan_identity(plan.to_dict())
+    if other := [key for key in wanted if key != "accountant" and audited[key] != wanted[key]]:
+        logger.warning(
+            "%s: its plan (%s) differs from the release's plan, so it is no evidence",
+            audit,
+            ", ".join(other),
+        )
+        return None
+    if not box.holds or box.refuted_by:
+        raise PrivacyError(
+            f"{audit}: the audit refutes epsilon {plan.realised_epsilon:g} "
+            f"({', '.join(box.refuted_by)}; lower bound {at_least(box.epsilon_lower)} at "
+            f"confidence {box.confidence:g}); nothing is released. Look for an error in the code "
+            "or the plan; by chance this happens in 1 of 1,000 audits"
+        )
+    return Evidence(
+        audited=record.evidence.date,
+        code=record.evidence.code,
+        runs=box.runs,
+        confidence=box.confidence,
+        epsilon_lower=box.epsilon_lower,
+        caught_factor=box.caught_factor,
+        probability=box.probability,
+        tests=len(box.tests),
+    ).model_dump()
+
+
+class Steps(PartSteps):
+    """Reads the audit of the study's cell of the same method and epsilon."""
+
+    def check(self) -> Block | None:
+        return read_evidence(self.task.audit, self.task.plan) if self.task.audit else None

@@ -1,0 +1,231 @@
+"""Noisy tables of private test units, with which `predict` compares new images, and their epsilon.
+
+Units, weights and null rows are those of `counted_units`. One mechanism, `monitor_counts`, releases
+all tables of `compare_images` at once. A row adds its weight to one cell of each of t tables: a
+vector of norm sqrt(t) times its weight. The weights of a unit's rows sum to at most 1, so a unit
+adds a mean of such vectors, which is no longer: sensitivity sqrt(t). A null row has scores that are
+not finite, and counts nothing. The typical directions and a calibration were released before:
+composition is adaptive. Limits of ranges are public.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dpprobe.errors import PrivacyError
+from dpprobe.heads import feature_covariance, least_squares
+from dpprobe.heads import normalisation as kinds
+from dpprobe.heads.fitted import Heads
+from dpprobe.heads.normalisation import Normalisation
+from dpprobe.heads.scoring import Link, apply_link
+from dpprobe.privacy.entropy import Entropy
+from dpprobe.privacy.grid import GridSum
+from dpprobe.privacy.plan import Mechanism, Plan, full_batch
+from dpprobe.privacy.releases import Releases, Shared
+from dpprobe.release.counted_units import (
+    check_mechanisms,
+    count_steps,
+    find_usable,
+    priced_values,
+    score_test_rows,
+    weights_of_rows,
+)
+from dpprobe.release.parts.monitor import compare_images as monitor
+from dpprobe.release.parts.part import Block, Draw, PartSteps
+from dpprobe.release.probabilities import Calibration
+from dpprobe.training.job_features import JobFeatures
+
+COUNTS = "monitor_counts"
+OTHER_PLAN = "monitor: the plan is not for these tables; use monitor_mechanisms"
+# Second moments of rows, the most whitened ones last.
+MOMENTS = (least_squares.GRAM, feature_covariance.COVARIANCE, kinds.SECOND_MOMENT)
+# In deviations of a count's noise. With fewer units, chance alone moves a table of ranges further
+# than `compare_images.TELLING`, however many images are compared.
+FEWEST = 20.0
+
+
+def moment_name(plan: Plan) -> str | None:
+    """Returns the second moment among a head's releases that gives directions; None without one.
+
+    A search has one per trial, of which only the best trial's would be covered.
+    """
+    named = {item.name for item in plan.mechanisms if plan.selection is None}
+    return next((name for name in reversed(MOMENTS) if name in named), None)
+
+
+def count_typical(plan: Plan, normalize: Normalisation, dimension: int) -> int:
+    """Returns the number of typical directions that a head publishes, from its options."""
+    centred = int(isinstance(normalize, kinds.AroundCentre))
+    return centred + (monitor.count_directions(dimension) if moment_name(plan) else 0)
+
+
+def monitor_mechanisms(*, unusual: bool) -> tuple[Mechanism, ...]:
+    """Returns the mechanism of the tables; `unusual` is True if there are typical directions."""
+    more, tables = (" and unusualness", 4) if unusual else ("", 3)
+    words = f"test rows per predicted class, and per range of largest value, feature norm{more}"
+    return (full_batch(COUNTS, words, math.sqrt(tables)),)
+
+
+def check_monitor_size(plan: Plan) -> None:
+    """Raises PrivacyError, by public numbers, if the noise would hide every change."""
+    fewest = math.ceil(FEWEST * plan.mechanisms[0].noise_scale)
+    if plan.n < fewest:
+        raise PrivacyError(
+            f"monitor: {plan.n} test units are too few: epsilon {plan.epsilon:g} needs {fewest}; "
+            "write a larger epsilon, use more test units, or remove monitor"
+        )
+
+
+def monitor_head(
+    heads: Heads,
+    features: JobFeatures,
+    plan: Plan,
+    entropy: Entropy,
+    *,
+    probe_norm: float,
+    calibration: Calibration | None,
+    link: Link,
+    composition: str,
+    shared: Shared | None = None,
+) -> dict[str, Any]:
+    """Counts the test units of one released head: the block `monitor` of a statement.
+
+    Raises PrivacyError for another plan, and for several heads.
+
+    Args:
+      plan: calibrated for `monitor_mechanisms` on n = test units.
+      probe_norm: L2 norm of the backbone's features of the public test image.
+      link: makes probabilities of scores, after the calibration if there is one.
+      composition: says how this price adds to the others.
+      shared: adds up the counts of several sites.
+    """
+    unusual = heads.typical is not None
+    check_mechanisms(plan, monitor_mechanisms(unusual=unusual), OTHER_PLAN)
+    if len(heads.seeds) != 1:
+        raise PrivacyError(f"monitor: {len(heads.seeds)} heads share one epsilon; pass one head")
+    edges = monitor.list_edges(probe_norm, unusual=unusual)
+    table = count_cells(
+        heads, features, weights_of_rows(features, plan), n=plan.n, edges=edges,
+        calibration=calibration, link=link,
+    )  # fmt: skip
+    releases = Releases(plan, heads.seeds, torch.device("cpu"), entropy=entropy, shared=shared)
+    noisy = releases.release_gaussian(COUNTS, table)[0].numpy()
+    releases.check_counts()
+    sizes = table_sizes(len(features.class_names), edges)
+    parts = np.split(noisy, np.cumsum([*sizes.values()])[:-1])
+    return {
+        "tables": {name: part.tolist() for name, part in zip(sizes, parts, strict=True)},
+        "edges": edges,
+        **priced_values(plan),
+        "composition": composition,
+    }
+
+
+def table_sizes(classes: int, edges: dict[str, list[float]]) -> dict[str, int]:
+    """Returns the number of cells of each table, in the order of their release."""
+    return {monitor.CLASSES: classes, **{name: len(each) + 1 for name, each in edges.items()}}
+
+
+def count_cells(
+    heads: Heads,
+    features: JobFeatures,
+    weights: npt.NDArray[np.float64],
+    *,
+    n: int,
+    edges: dict[str, list[float]],
+    calibration: Calibration | None,
+    link: Link,
+) -> GridSum:
+    """Returns the weight of test rows in each cell of all tables, in their order: [1, cells]."""
+    scores = torch.from_numpy(score_test_rows(heads, features)).double()
+    usable = find_usable(scores.numpy())
+    scores[~torch.from_numpy(usable)] = 0.0
+    values = apply_link(calibration.rescale(scores) if calibration else scores, link).numpy()
+    counted = weights * usable
+    units, step = count_steps(counted, n)
+    sizes = table_sizes(values.shape[1], edges)
+    total, transform = np.zeros(sum(sizes.values())), heads.transforms[0]
+    for start, block in features.test_blocks():
+        rows, part = block.cpu().numpy(), slice(start, start + len(block))
+        unusual = None
+        if heads.typical is not None:
+            unusual = monitor.measure_unusualness(rows, transform, heads.typical[0])
+        norms = monitor.measure_norms(rows)
+        cells, first = monitor.place_rows(values[part], norms, unusual, edges), 0
+        for name, size in sizes.items():
+            index = np.where(usable[part], cells[name], 0)
+            total[first : first + size] += np.bincount(index, units[part], minlength=size)
+            first += size
+    return GridSum(torch.from_numpy(total)[None], step)
+
+
+def monitor_words(unit: str, plan: Plan, together: Plan) -> str:
+    """States what the tables cost the test units, alone and with all other releases from them."""
+    words = (
+        f"Monitoring costs test {unit}s epsilon {plan.realised_epsilon:g} and training {unit}s "
+        "nothing."
+    )
+    if together.mechanisms == plan.mechanisms:
+        return words
+    return (
+        f"{words} Everything that was measured on test {unit}s together costs a test {unit} "
+        f"epsilon {together.realised_epsilon:g}."
+    )
+
+
+class Steps(PartSteps):
+    """Counts the test units in tables, along the head's typical directions."""
+
+    def plan(self) -> Plan | None:
+        if (asked := self.task.options.monitor) is None:
+            return None
+        dimension = self.task.stores[0].dimension
+        typical = count_typical(self.task.plan, self.task.method.normalize, dimension)
+        return self.task.plan_test(monitor_mechanisms(unusual=typical > 0), asked.epsilon)
+
+    def check(self) -> None:
+        if (plan := self.task.plans.get("monitor")) is not None:
+            check_monitor_size(plan)
+
+    def reads_moments(self) -> bool:
+        return self.task.options.monitor is not None
+
+    def extend_head(self, heads: Heads, moments: Mapping[str, torch.Tensor]) -> Heads:
+        """Adds the directions that the released moments show; they cost nothing more."""
+        if not self.reads_moments():
+            return heads
+        centre, name = heads.transforms[0].arrays.get(kinds.CENTRE), moment_name(self.task.plan)
+        typical = monitor.find_directions(
+            None if centre is None else centre.cpu().numpy(),
+            moments[name] if name else None,
+            dimension=self.task.stores[0].dimension,
+        )
+        return heads if typical is None else replace(heads, typical=typical[None])
+
+    def needs(self) -> tuple[str, ...]:
+        return ("evaluation", "calibration")
+
+    def measure(self, draw: Draw) -> Block | None:
+        plan, price = self.task.plans.get("monitor"), self.task.test_price
+        if plan is None or price is None:
+            return None
+        calibrated = draw.blocks["calibration"]
+        link = self.task.method.link_on(draw.features.multi_label)
+        return monitor_head(
+            draw.heads,
+            draw.features,
+            plan,
+            draw.open_entropy(),
+            probe_norm=self.task.backbone.probe["norm"],
+            calibration=Calibration.from_block(calibrated) if calibrated else None,
+            link="softmax" if calibrated else link,
+            composition=monitor_words(self.task.unit, plan, price),
+            shared=draw.shared,
+        )

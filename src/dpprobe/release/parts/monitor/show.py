@@ -1,0 +1,122 @@
+"""Verifies and shows the tables of test images, and the directions beside the head."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpprobe.heads import normalisation as kinds
+from dpprobe.heads.fitted import TYPICAL
+from dpprobe.heads.options import MethodOptions
+from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.statement import mechanism_values
+from dpprobe.release.bundle import BundleFacts
+from dpprobe.release.counted_units import check_mechanisms, compose_test_price
+from dpprobe.release.parts.monitor.compare_images import list_edges
+from dpprobe.release.parts.monitor.measure import (
+    OTHER_PLAN,
+    count_typical,
+    monitor_mechanisms,
+    monitor_words,
+    table_sizes,
+)
+from dpprobe.release.parts.part import PartReader, Stated, Words
+from dpprobe.release.stated_values import Values, read_block, read_real, require_same, require_true
+from dpprobe.release.verification.checks import Checks
+from dpprobe.release.verification.tested_plans import (
+    agree,
+    list_tested,
+    make_tested_plan,
+    price_tested,
+)
+
+# Deviations of noise that never occur.
+_RARE = 8.0
+
+MONITOR_KEYS = {
+    "tables", "edges", "n", "epsilon", "epsilon_target", "delta", "mechanisms", "composition",
+}  # fmt: skip
+
+
+def check_monitor(
+    values: Values, plan: Plan, facts: BundleFacts, options: MethodOptions
+) -> tuple[str, bool]:
+    """Checks the ranges, prices and totals of the tables for new images."""
+    block = read_block("monitor", values["monitor"], MONITOR_KEYS)
+    unusual = count_typical(plan, options.normalize, facts.dimension) > 0
+    tested = make_tested_plan(block, plan)
+    check_mechanisms(tested, monitor_mechanisms(unusual=unusual), OTHER_PLAN)
+    cost = price_tested(tested)
+    require_same("delta", plan.delta, block["delta"])
+    expected = [mechanism_values(item, tested) for item in tested.mechanisms]
+    require_same("mechanisms", expected, block["mechanisms"])
+    for other in list_tested(values, plan):
+        require_same("n", other.n, block["n"])
+    together = compose_test_price(*list_tested(values, plan)) or tested
+    words = monitor_words(plan.unit, tested, together)
+    require_same("composition", words, block["composition"])
+    edges = list_edges(facts.backbone.probe["norm"], unusual=unusual)
+    require_true(agree(edges, block["edges"]), "edges: not those of the tables")
+    sizes = table_sizes(len(facts.class_names), edges)
+    tables = read_block("tables", block["tables"], set(sizes))
+    _check_totals(tables, sizes, tested)
+    return f"new images can be compared with {tested.n} test units, epsilon {cost:.6g}", True
+
+
+def _check_totals(tables: Values, sizes: Mapping[str, int], tested: Plan) -> None:
+    """Compares the totals of tables, which all count these rows, apart from noise."""
+    (item,) = tested.mechanisms
+    deviation, totals = item.noise_scale, {}
+    for name, size in sizes.items():
+        counts = [read_real(name, each) for each in tables[name]]
+        require_true(len(counts) == size, f"{name}: {len(counts)} cells instead of {size}")
+        totals[name] = (math.fsum(counts), size)
+    for name, (total, size) in totals.items():
+        # n may be above all totals: null rows count nothing
+        bounds = [(float(tested.n), size), *((each, size + of) for each, of in totals.values())]
+        require_true(
+            all(total <= most + _RARE * deviation * math.sqrt(cells) for most, cells in bounds),
+            f"{name}: {total:.0f} test units, more than n or another table has",
+        )
+
+
+class Reader(PartReader):
+    """Checks prices and totals of the tables, and that directions are orthonormal."""
+
+    def verify(self, checks: Checks, stated: Stated) -> bool | None:
+        if not stated.has_block(self.name):
+            return True
+        inputs = (stated.values, stated.plan, stated.facts, stated.options)
+        return checks.run_check(self.name, check_monitor, *inputs)
+
+    def list_arrays(
+        self, values: Values, plan: Plan, options: MethodOptions, facts: BundleFacts
+    ) -> dict[str, tuple[int, ...]]:
+        watched = "monitor" in values
+        typical = count_typical(plan, options.normalize, facts.dimension) if watched else 0
+        return {TYPICAL: (typical, facts.dimension)} if typical else {}
+
+    def check_arrays(self, arrays: Mapping[str, npt.NDArray[np.float32]]) -> None:
+        """Checks that typical directions are orthonormal, and contain a centre."""
+        if TYPICAL not in arrays:
+            return
+        rows = arrays[TYPICAL].astype(np.float64)
+        require_true(
+            np.allclose(rows @ rows.T, np.eye(len(rows)), atol=1e-4), f"{TYPICAL}: not orthonormal"
+        )
+        centre = arrays.get(kinds.CENTRE, rows[0])
+        inside, length = np.linalg.norm(rows @ centre), np.linalg.norm(centre)
+        require_true(
+            math.isclose(inside, length, rel_tol=1e-4), f"{TYPICAL}: without {kinds.CENTRE}"
+        )
+
+    def show(self, statement: Mapping[str, Any], words: Words) -> dict[str, Any]:
+        block = statement.get("monitor")
+        return {"monitor": block, "watched": block and words(block["composition"])}
+
+
+READER = Reader("monitor")

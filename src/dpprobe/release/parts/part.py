@@ -1,0 +1,182 @@
+"""The contract of a part of a release: what it declares, does, and says.
+
+A part is a folder of `dpprobe.release.parts`, with one line in `dpprobe.release_part_registry`:
+
+- its `__init__` declares `PART`, for the plan of a study;
+- its `measure` has the class `Steps`, what the part does while a release is made;
+- its `show` has `READER`, which verifies its block of a statement, and gives card and page their
+  values. Its templates `card.md.j2` and `page.html.j2` are sections of card and page.
+
+The skeleton in `release.make` calls all parts in the order of the registry. A part never imports
+another one, never books and never publishes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy as np
+    import numpy.typing as npt
+    import torch
+
+    from dpprobe.heads.facts import DataFacts
+    from dpprobe.heads.fitted import Heads
+    from dpprobe.heads.options import MethodOptions
+    from dpprobe.privacy.entropy import Entropy
+    from dpprobe.privacy.plan import Plan
+    from dpprobe.privacy.releases import Shared
+    from dpprobe.privacy.running_sums import RunningSums
+    from dpprobe.release.asked_release import AskedRelease
+    from dpprobe.release.bundle import BundleFacts
+    from dpprobe.release.ledger import Entry
+    from dpprobe.release.transport import Transport
+    from dpprobe.release.verification.checks import Checks
+    from dpprobe.study.study_checks import WantedRelease
+    from dpprobe.training.job_features import JobFeatures
+
+Block = dict[str, Any]  # of a statement
+Blocks = dict[str, Block]  # by the name of their part
+Words = Callable[[str], str]  # turns words of images into words of rows, for heads of vectors
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleasePart:
+    """What a release may have besides its head.
+
+    Attributes:
+      name: of its block in the statement.
+      faults: yields what keeps a release from being offered to other sites or booked, as far as the
+        study tells.
+    """
+
+    name: str
+    faults: Callable[[WantedRelease], Iterable[str]] = lambda _: ()
+
+
+@dataclass(kw_only=True)
+class Draw:
+    """A head that was drawn, and what was measured of it.
+
+    Attributes:
+      heads: the one head.
+      blocks: of the statement, by part.
+      open_entropy: returns the source of one part's noise.
+      shared: adds up the counts of several sites; None for one site.
+    """
+
+    heads: Heads
+    features: JobFeatures
+    open_entropy: Callable[[], Entropy]
+    shared: Shared | None
+    blocks: dict[str, Block | None] = field(default_factory=dict)
+
+
+class PartSteps:
+    """What a part does while a release is made; without a step of its own, nothing.
+
+    All steps up to the draw come before the booking, and write nothing but calibrations.
+    """
+
+    def __init__(self, task: AskedRelease) -> None:
+        self.task = task
+
+    def open_transport(self) -> Transport | None:
+        """Returns how the head is drawn; None to draw it here, from this site's rows alone."""
+        return None
+
+    def plan(self) -> Plan | None:
+        """Returns the plan of what the part releases of the test units; None for nothing."""
+        return None
+
+    def check(self) -> Block | None:
+        """Checks the release; returns the part's block if it is known by now."""
+        return None
+
+    def count_useful(self) -> DataFacts | None:
+        """Returns public facts that tell if the head is useful, where its benchmark cannot."""
+        return None
+
+    def describe_booking(self) -> dict[str, str | None]:
+        """Returns more values of `ledger.Booking`."""
+        return {}
+
+    def continue_sums(self) -> RunningSums | None:
+        """Returns earlier sums that the fit adds to."""
+        return None
+
+    # the draw
+
+    def reads_moments(self) -> bool:
+        """Returns True if `extend_head` needs the second moments that a fit releases."""
+        return False
+
+    def extend_head(self, heads: Heads, moments: Mapping[str, torch.Tensor]) -> Heads:  # noqa: ARG002
+        """Returns the head with what follows from its own releases."""
+        return heads
+
+    def needs(self) -> tuple[str, ...]:
+        """Names the parts that are measured before."""
+        return ()
+
+    def measure(self, draw: Draw) -> Block | None:  # noqa: ARG002
+        """Measures the head on the test units; returns the part's block."""
+        return None
+
+    # between the draw and the bundle
+
+    def keep(self, heads: Heads, entry: Entry) -> None:
+        """Keeps private files for later releases."""
+
+    def drop(self, entry: Entry) -> None:
+        """Removes the private files of an abandoned entry."""
+
+    def state(self, entry: Entry) -> Block | None:  # noqa: ARG002
+        """Returns the part's block, if it is known only after the booking."""
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stated:
+    """What `verify` has read of a bundle; None for what cannot be read."""
+
+    folder: Path | None
+    facts: BundleFacts | None
+    options: MethodOptions | None
+    values: Mapping[str, Any] | None
+    plan: Plan | None
+    predecessors: Sequence[Path]
+
+    def has_block(self, name: str) -> bool:
+        return name in (self.values or {})
+
+
+class PartReader:
+    """Verifies and shows a part's block of a statement."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def verify_files(self, checks: Checks, folder: Path | None, public_key: Path | None) -> None:
+        """Checks the bundle's files, before its content is read."""
+
+    def verify(self, checks: Checks, stated: Stated) -> bool | None:  # noqa: ARG002
+        """Checks the part's block; None if it failed, or depends on a failed check."""
+        return True
+
+    def list_arrays(
+        self, values: Mapping[str, Any], plan: Plan, options: MethodOptions, facts: BundleFacts  # noqa: ARG002
+    ) -> dict[str, tuple[int, ...]]:  # fmt: skip
+        """Returns the shapes of the part's arrays beside the weights."""
+        return {}
+
+    def check_arrays(self, arrays: Mapping[str, npt.NDArray[np.float32]]) -> None:
+        """Raises DataError for wrong values of the part's arrays."""
+
+    def show(self, statement: Mapping[str, Any], words: Words) -> dict[str, Any]:  # noqa: ARG002
+        """Returns the values of its templates."""
+        return {self.name: statement.get(self.name)}

@@ -1,0 +1,27 @@
+"""The part `predecessor`: the release that a release replaces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dpprobe.options import resolve_path
+from dpprobe.release.bundle import SUMS_FILE
+from dpprobe.release.parts.part import ReleasePart
+from dpprobe.study.study_checks import WantedRelease
+
+
+def list_faults(wanted: WantedRelease) -> Iterator[str]:
+    """Yields a fault if there is no such release."""
+    before = wanted.release.predecessor
+    if (
+        before
+        and before not in wanted.study.releases
+        and not (resolve_path(before) / SUMS_FILE).is_file()
+    ):
+        yield (
+            f"predecessor: {before} is neither another release of this study nor the folder of a "
+            "bundle; correct the name or the path"
+        )
+
+
+PART = ReleasePart(name="predecessor", faults=list_faults)

@@ -1,0 +1,19 @@
+"""The part `sign_key`: an Ed25519 signature of the bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dpprobe.options import resolve_path
+from dpprobe.release.parts.part import ReleasePart
+from dpprobe.study.study_checks import WantedRelease
+
+
+def list_faults(wanted: WantedRelease) -> Iterator[str]:
+    """Yields a fault if there is no key."""
+    key = wanted.release.sign_key
+    if key and not resolve_path(key).is_file():
+        yield f"sign_key: no file {key}; correct the path or put the key there"
+
+
+PART = ReleasePart(name="signature", faults=list_faults)

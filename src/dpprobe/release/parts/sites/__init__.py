@@ -1,0 +1,24 @@
+"""The part `sites`: several sites train one head, and no site sends an image or an exact sum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dpprobe.heads.auto import is_undecided
+from dpprobe.heads.joint_fits import sites_fault
+from dpprobe.release.parts.part import ReleasePart
+from dpprobe.study.study_checks import WantedRelease
+
+
+def list_faults(wanted: WantedRelease) -> Iterator[str]:
+    """Yields what keeps a release from being one of several sites."""
+    release, method = wanted.release, wanted.method
+    if release.sites is None:
+        return
+    if release.cohort is not None:
+        yield "sites: not possible with `cohort`; remove one of the two"
+    if not is_undecided(method) and (fault := sites_fault(method)):
+        yield f"sites: method {release.method}: {fault}"
+
+
+PART = ReleasePart(name="sites", faults=list_faults)

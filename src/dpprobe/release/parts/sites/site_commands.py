@@ -1,0 +1,109 @@
+"""The commands of a release of several sites: `dpprobe site keys | sums | combine`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpprobe.errors import ConfigError, WaitingError
+
+if TYPE_CHECKING:
+    from dpprobe.release.make import ReleaseTask
+
+STILL_WAITING = 3  # exit status: other sites have not answered yet
+
+
+def add_command(commands: Any) -> None:
+    """Adds the command `site` to a parser's commands."""
+    summary = "train one head with other sites: no image and no exact sum leaves a site"
+    site: argparse.ArgumentParser = commands.add_parser("site", help=summary)
+    actions = site.add_subparsers(dest="action", required=True)
+    asked = argparse.ArgumentParser(add_help=False)
+    asked.add_argument("release", help="name of a release of the study that has `sites`")
+    asked.add_argument(
+        "--configfile",
+        nargs="+",
+        type=Path,
+        default=[Path("config.yaml")],
+        help="study files; if several files set a value, the last one wins; default config.yaml",
+    )
+    summary = "make this site's key if there is none, then its signed offer to the other sites"
+    keys = actions.add_parser("keys", parents=[asked], help=summary)
+    keys.set_defaults(run=_run_keys)
+    waits = f"Exit status: 0, {STILL_WAITING} while files of other sites are missing, else 1."
+    summary = "record the release in this site's ledger, and send its masked sums, round by round"
+    sums = actions.add_parser("sums", parents=[asked], help=summary, epilog=waits)
+    sums.set_defaults(run=_run_sums)
+    summary = "as `sums`; fails unless all sums are there, and writes the bundle"
+    combine = actions.add_parser("combine", parents=[asked], help=summary, epilog=waits)
+    combine.set_defaults(run=_run_sums)
+    for parser in (sums, combine):
+        parser.add_argument(
+            "--wait",
+            type=float,
+            default=0,
+            metavar="MINUTES",
+            help="wait so long for the other sites' files; default: do not wait",
+        )
+
+
+def _run_keys(arguments: argparse.Namespace) -> int:
+    # heavy, and `dpprobe --help` is to be quick
+    from dpprobe.options import resolve_path
+    from dpprobe.release.parts.sites.site_part import make_site_key
+    from dpprobe.sites.agreement import name_public_key
+
+    task = _open_task(arguments)
+    sites = task.options.sites
+    assert sites is not None
+    public = name_public_key(make_site_key(resolve_path(sites.key)))
+    if sites.members[sites.name] != public:
+        print(f"{sites.name}: {public}")
+        print(
+            f"write this line under releases.{arguments.release}.sites.members at all sites, once "
+            "you have compared it by telephone, then run this command again"
+        )
+        return 0
+    offer, path = task.make_offer()
+    print(f"{path}: {offer.n:,} training units, {offer.test_n:,} test units")
+    return 0
+
+
+def _run_sums(arguments: argparse.Namespace) -> int:
+    task = _open_task(arguments)
+    try:
+        task.run(wait_minutes=arguments.wait)
+    except WaitingError as waiting:
+        print(f"dpprobe: waiting: {waiting}")
+        return STILL_WAITING
+    print(f"{task.output}: complete; check it: dpprobe verify {task.output}")
+    return 0
+
+
+def _open_task(arguments: argparse.Namespace) -> ReleaseTask:
+    """Returns the release of a study file; ConfigError for an unknown one, or one without sites."""
+    # heavy, and `dpprobe --help` is to be quick
+    from dpprobe.release.make import ReleaseTask
+    from dpprobe.results.study_files import StudyFiles
+    from dpprobe.study.check_command import read_study
+
+    study, name = read_study(arguments.configfile), arguments.release
+    if name not in study.releases or study.releases[name].sites is None:
+        known = [each for each, options in study.releases.items() if options.sites is not None]
+        raise ConfigError(
+            f"release {name}: has no `sites`; these have: {', '.join(known) or 'none'}"
+        )
+    release, files = study.releases[name], StudyFiles(study, results=study.results_dir)
+    train, test = (
+        Path(files.locate_manifest(release.dataset, release.backbone, split))
+        for split in ("train", "test")
+    )
+    return ReleaseTask(
+        study=study,
+        name=name,
+        train=train,
+        test=test,
+        output=Path(study.results_dir) / "releases" / name,
+        cache=Path(study.results_dir) / "calibration",
+    )

@@ -1,0 +1,110 @@
+"""Turns the scores of a calibrated head into probabilities, sets of classes, and abstention.
+
+The numbers are those of the block `calibration` of a statement, so all readers of a bundle agree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpprobe.errors import ConfigError, DataError
+
+# Edges of ranges of the largest probability.
+TOP_EDGES = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """Turns the scores of a released head into probabilities and sets.
+
+    Attributes:
+      thresholds: by coverage, the lowest probability of a class in a set.
+    """
+
+    scale: float
+    offset: float
+    thresholds: Mapping[float, float]
+
+    @classmethod
+    def from_block(cls, block: Mapping[str, Any]) -> Calibration:
+        """Reads the block `calibration` of a statement; raises DataError for impossible values."""
+        try:
+            scale, offset = float(block["scale"]), float(block["offset"])
+            sets = {float(one["coverage"]): float(one["threshold"]) for one in block["sets"]}
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"calibration: cannot be read ({error!r})") from error
+        if not (0 <= scale < math.inf and math.isfinite(offset)):
+            raise DataError(f"calibration: scale {scale:g}, offset {offset:g}")
+        return cls(scale=scale, offset=offset, thresholds=sets)
+
+    def rescale(self, scores: Any) -> Any:
+        """Returns the logits of scores [..., classes]: arrays of NumPy or tensors of PyTorch."""
+        logits = scores * self.scale
+        if self.offset:
+            logits[..., 1] += self.offset
+        return logits
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetRule:
+    """Chooses the classes that a prediction names, or abstains.
+
+    Attributes:
+      threshold: the lowest probability of a class in a set; None without sets.
+      abstain_below: the largest probability below which nothing is answered; None to abstain where
+        the set does not hold exactly one class.
+    """
+
+    threshold: float | None
+    abstain_below: float | None
+
+    @classmethod
+    def choose_rule(
+        cls,
+        calibration: Calibration | None,
+        *,
+        coverage: float | None = None,
+        abstain_below: float | None = None,
+    ) -> SetRule | None:
+        """Returns the rule for a coverage, by default 90%, or the next higher that was published.
+
+        Returns None without a calibration; raises ConfigError for a coverage it does not have.
+        """
+        if calibration is None:
+            if coverage is None and abstain_below is None:
+                return None
+            raise ConfigError(
+                "coverage, abstain_below: the release was not calibrated; leave them out, or make "
+                "a release with `calibrate`"
+            )
+        offered = calibration.thresholds
+        if coverage is not None and coverage not in offered:
+            has = ", ".join(f"{each:g}" for each in offered) or "none"
+            raise ConfigError(f"coverage {coverage:g}: the release has {has}; write one of these")
+        if abstain_below is not None and not 0 <= abstain_below <= 1:
+            raise ConfigError(f"abstain_below {abstain_below:g}: write a probability from 0 to 1")
+        wanted = 0.9 if coverage is None else coverage
+        enough = [each for each in offered if each >= wanted]
+        chosen = min(enough, default=max(offered, default=None))
+        return cls(threshold=chosen and offered[chosen], abstain_below=abstain_below)
+
+    def apply_to(self, values: npt.NDArray[Any]) -> tuple[npt.NDArray[np.intp], bool]:
+        """Returns the classes in a row's set, most probable first, and True to abstain.
+
+        The most probable class is always in it, which can only help the set to cover.
+        """
+        # as float32, like the values: a probability that is shown as the threshold reaches it
+        least = np.float32(0.0 if self.threshold is None else self.threshold)
+        order = np.argsort(-values, kind="stable")
+        reached = values[order] >= least
+        reached[0] = True
+        held = order[reached]
+        if self.abstain_below is None:
+            return held, len(held) != 1
+        return held, bool(values.max() < np.float32(self.abstain_below))

@@ -1,0 +1,62 @@
+"""How a release's head is drawn: here, from the rows of one site.
+
+The part `sites` has another transport, where several sites draw and add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dpprobe.errors import ConfigError
+from dpprobe.privacy.entropy import Entropy, SystemEntropy
+from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.releases import Shared
+from dpprobe.release.ledger import Entry
+from dpprobe.release.parts.part import Draw
+from dpprobe.training.job_features import JobFeatures
+
+# Fits a head and measures it: its features, the source of the fit's random numbers, and the sums
+# that several sites share.
+Fit = Callable[[JobFeatures, Entropy, Shared | None], Draw]
+
+
+class Transport:
+    """The draw of one site alone."""
+
+    resumes = False  # True if an open entry may continue, because its noise is fixed
+
+    @property
+    def agreed_n(self) -> int | None:
+        """The training units of all sites, if there are several."""
+        return None
+
+    @property
+    def agreed_test_n(self) -> int | None:
+        return None
+
+    def price_shares(self, plan: Plan) -> Plan:
+        """Returns a plan whose epsilon also pays for the way its noise is drawn."""
+        return plan
+
+    def run(self, work: Callable[[], None], wait_minutes: float) -> None:  # noqa: ARG002
+        """Makes or finishes the release; waits so long for other sites' files."""
+        work()
+
+    def make_offer(self, prepare: Callable[[], None]) -> tuple[Any, Path]:  # noqa: ARG002
+        """Offers the release to other sites, after `prepare`; ConfigError without other sites."""
+        raise ConfigError("the release has no `sites`, so there is nothing to offer")
+
+    def find_open(self) -> Entry | None:
+        """Returns the open entry that this run continues; None to book a new one."""
+        return None
+
+    def note_unbooked(self) -> None:
+        """Is called if no entry of the release counts."""
+
+    def note_booked(self) -> None:
+        """Is called once the release is booked, before anything is drawn."""
+
+    def draw_head(self, fit: Fit, features: JobFeatures) -> Draw:
+        return fit(features, SystemEntropy(), None)
