@@ -255,7 +255,7 @@ def _probabilities(logits: Floats, answers: list[float]) -> Floats:
 class Steps(PartSteps):
     """Calibrates the head with counts of its own, or with those of an AUC."""
 
-    def plan(self) -> Plan | None:
+    def plan_test_units(self) -> Plan | None:
         asked, store = self.task.options.calibrate, self.task.stores[1]
         if asked is None or asked.epsilon is None:
             return None

@@ -545,7 +545,7 @@ def _interval_end(value: float, bound: float, spread: Any) -> float:
 class Steps(PartSteps):
     """Measures the head's accuracy or AUC."""
 
-    def plan(self) -> Plan | None:
+    def plan_test_units(self) -> Plan | None:
         asked, store = self.task.options.evaluate, self.task.stores[1]
         if asked is None:
             return None

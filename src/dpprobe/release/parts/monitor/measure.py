@@ -183,7 +183,7 @@ def monitor_words(unit: str, plan: Plan, together: Plan) -> str:
 class Steps(PartSteps):
     """Counts the test units in tables, along the head's typical directions."""
 
-    def plan(self) -> Plan | None:
+    def plan_test_units(self) -> Plan | None:
         if (asked := self.task.options.monitor) is None:
             return None
         dimension = self.task.stores[0].dimension

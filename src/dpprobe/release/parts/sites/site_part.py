@@ -23,7 +23,7 @@ from dpprobe.options import resolve_path
 from dpprobe.privacy.accountants import compute_epsilon
 from dpprobe.privacy.noise_shares import SMALLEST_SHARE, Penalty, split_noise
 from dpprobe.privacy.plan import Plan
-from dpprobe.release.ledger import Entry
+from dpprobe.release.ledger_file import Entry
 from dpprobe.release.signing import read_private_key
 from dpprobe.sites.agreement import (
     Agreement,
