@@ -22,7 +22,6 @@ from dpprobe.heads import gradient_steps
 from dpprobe.heads.adam import Adam
 from dpprobe.heads.fitted import Fitted, Record
 from dpprobe.heads.gradient_options import GRADIENTS, GradientOptions, finite_weights
-from dpprobe.heads.history import History, record_steps
 from dpprobe.heads.initial_weights import initial_weights
 from dpprobe.heads.momentum import Momentum
 from dpprobe.heads.optimiser import MakeOptimiser, Optimiser, Sgd
@@ -31,7 +30,6 @@ from dpprobe.heads.schedules import learning_rates, mixing_rates
 from dpprobe.privacy.plan import Mechanism
 from dpprobe.privacy.randomness import open_stream, stream_seed
 from dpprobe.privacy.releases import Releases
-from dpprobe.progress import Progress
 from tests.support.poisson_batches import poisson_batches
 
 # Without clipping Opacus still wants a number; nothing is as long as this one.
@@ -57,37 +55,19 @@ def train(
 
     Opacus's noise on the CPU takes 32 bits of the seed and stops at 5.77 standard deviations, and
     its norms in float32 were measured up to 4e-4 above the clipping norm.
-
-    Raises:
-      PrivacyError: when more steps were taken than were priced.
-      ConfigError: when training diverged.
     """
+    assert record is None
     mechanism = releases.plan.find_mechanism(GRADIENTS)
-    history = History(rows, mechanism.sample_rate, record, options.link)
     weights = initial_weights(options, rows, releases.seeds)
-    trainers = [
-        _Trainer(options, rows, releases, optimiser(), seed, start)
-        for seed, start in zip(releases.seeds, weights, strict=True)
-    ]
-    history.add_record(0, weights)
-    taken = 0
-    label = f"{options.head}, opacus: train"
-    with (
-        Progress(mechanism.count, label=label, unit="steps") as progress,
-        warnings.catch_warnings(),
-    ):
+    with warnings.catch_warnings():
         # Its hooks want inputs that need gradients; features do not, weights do.
         warnings.filterwarnings("ignore", "Full backward hook", UserWarning)
-        for stop in record_steps(mechanism.count):
-            for trainer, head in zip(trainers, weights, strict=True):
-                trainer.take_steps(stop - taken)
-                head.copy_(trainer.average)
-            steps = {trainer.taken for trainer in trainers}
-            releases.count_releases(mechanism.name, max(steps) - taken)
-            progress.advance_by(stop - taken)
-            taken = max(steps)
-            history.add_record(taken, weights)
-    return Fitted(weights=finite_weights(weights, options), steps=taken, history=history.records)
+        for seed, head in zip(releases.seeds, weights, strict=True):
+            trainer = _Trainer(options, rows, releases, optimiser(), seed, head)
+            trainer.take_steps(mechanism.count)
+            head.copy_(trainer.average)
+    releases.count_releases(mechanism.name, mechanism.count)
+    return Fitted(weights=finite_weights(weights, options), steps=mechanism.count)
 
 
 class _Trainer:

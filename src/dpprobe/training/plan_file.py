@@ -11,7 +11,8 @@ from typing import Any
 
 from dpprobe.artifacts import check_not_newer, hash_value, read_json, write_json
 from dpprobe.errors import DpprobeError, PrivacyError
-from dpprobe.heads.auto import is_undecided
+from dpprobe.heads.auto import is_undecided, trained_head
+from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.options import MethodOptions, check_counts
 from dpprobe.privacy.calibration import (
     calibrate,
@@ -57,7 +58,7 @@ def write_plans(
     """Calibrates each method's mechanisms to a target.
 
     If a method misses the target, the file has the reason, and the other methods are calibrated.
-    `auto` methods are left to the jobs that read features (`auto_methods`).
+    `auto` methods are left to the jobs that read features (`decide_methods`).
 
     Args:
       cache: the folder of noise multipliers, shared by all datasets and methods.
@@ -121,6 +122,41 @@ def plan_method(
     selection = options.priced_selection(target.n)
     plan = calibrate(mechanisms, target, cache=cache, selection=selection, checked=checked)
     return replace(plan, patients=_price_patients(plan, target.patients))
+
+
+def decide_methods(
+    methods: Mapping[str, MethodOptions],
+    calibrated: Plans,
+    facts: DataFacts,
+    target: Target,
+    *,
+    cache: Path,
+    seeds: int,
+) -> tuple[dict[str, MethodOptions], Plans]:
+    """Resolves `auto` methods from public facts of features, and adds their plans to the others.
+
+    Args:
+      methods: by name; only `auto` methods change.
+      calibrated: the plans in the calibration file, which has none for `auto` methods.
+      target: to which the new plans are calibrated.
+    """
+    decided = {
+        name: options.resolve_choice(facts)
+        for name, options in methods.items()
+        if is_undecided(options)
+    }
+    if not decided:
+        return dict(methods), calibrated
+    for name, options in decided.items():
+        logger.info("%s: head %s, chosen from public facts", name, trained_head(options).head)
+    made = make_plans(decided, target, cache=cache, seeds=seeds)
+    plans = replace(
+        calibrated,
+        plans={**calibrated.plans, **made.plans},
+        failures={**calibrated.failures, **made.failures},
+        together={**calibrated.together, **made.together},
+    )
+    return {name: decided.get(name, options) for name, options in methods.items()}, plans
 
 
 def read_plans(path: Path) -> Plans:

@@ -22,10 +22,9 @@ from dpprobe.privacy.target import Target
 from dpprobe.results.cell_record import CellName
 from dpprobe.results.unit_counts import class_counts
 from dpprobe.study.study import Study
-from dpprobe.training.auto_methods import decide_methods
 from dpprobe.training.cell_task import CellTask
 from dpprobe.training.fit_inputs import FitInputs
-from dpprobe.training.plan_file import Plans, read_plans
+from dpprobe.training.plan_file import Plans, decide_methods, read_plans
 from dpprobe.training.public_file_check import PrivateData
 from dpprobe.versions import VERSIONS
 

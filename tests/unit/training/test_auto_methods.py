@@ -22,9 +22,8 @@ from dpprobe.privacy.randomness import cell_seed
 from dpprobe.privacy.target import Target
 from dpprobe.results.cell_record import recorded_facts
 from dpprobe.results.cell_results import read_cell_results
-from dpprobe.training.auto_methods import decide_methods
 from dpprobe.training.fit_inputs import FitInputs
-from dpprobe.training.plan_file import read_plans, write_plans
+from dpprobe.training.plan_file import decide_methods, read_plans, write_plans
 from dpprobe.training.tasks import open_job
 from tests.support.training_jobs import make_job
 from tests.unit.training.test_head_job import CLASSES, DIMENSION, ROWS, Run, write_features
