@@ -1,9 +1,7 @@
 """Extraction against the model's own forward pass and a plain timm loop.
 
-A case is a model, its resolution and a set of images:
-
-- `cifar`: rows of CIFAR-10 as JPEG, where ../shared/data has it;
-- `photos`: made here, JPEGs of 256 to 500 pixels with the spectrum of photographs.
+A case is a model and its resolution. The images are made here: JPEGs of 256 to 500 pixels per side
+with the spectrum of photographs.
 
 Each round measures, by wall time, on the same number of rows:
 
@@ -18,7 +16,6 @@ Each round measures, by wall time, on the same number of rows:
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import io
 import logging
 import tempfile
@@ -26,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import numpy as np
@@ -56,28 +53,25 @@ EXTRACT, FORWARD, PIECES, LOOP = "extraction", "forward", "forward in pieces", "
 
 
 class Case(NamedTuple):
-    """A model at a resolution, on rows of a set of images."""
+    """A model at a resolution, on so many images."""
 
     model: str
     size: int
-    images: Literal["cifar", "photos"]
     rows: int
 
     def __str__(self) -> str:
-        return f"{self.model}, {self.size} px, {self.images}"
+        return f"{self.model}, {self.size} px"
 
 
 CASES = {
     "cpu": (
-        Case("mobilenetv2_100", 128, "cifar", 2048),
-        Case("mobilenetv2_100", 224, "cifar", 768),
-        Case("mobilenetv2_100", 224, "photos", 768),
-        Case("vit_base_patch16_224", 224, "photos", 96),
+        Case("mobilenetv2_100", 128, 2048),
+        Case("mobilenetv2_100", 224, 768),
+        Case("vit_base_patch16_224", 224, 96),
     ),
     "cuda": (
-        Case("vit_base_patch16_224", 224, "photos", 20_000),
-        Case("vit_base_patch16_224", 224, "cifar", 40_000),
-        Case("mobilenetv2_100", 224, "cifar", 40_000),
+        Case("vit_base_patch16_224", 224, 20_000),
+        Case("mobilenetv2_100", 224, 20_000),
     ),
 }
 
@@ -108,7 +102,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--model", help="one case alone: printed, not written")
     parser.add_argument("--size", type=int, default=224, help="with --model")
-    parser.add_argument("--images", choices=("cifar", "photos"), default="photos")
     parser.add_argument("--rows", type=int, default=512, help="with --model")
     parser.add_argument("--quick", action="store_true", help="few rows, one round: printed only")
     options = parser.parse_args()
@@ -118,7 +111,7 @@ def arguments() -> argparse.Namespace:
 
 def chosen(options: argparse.Namespace) -> list[Case]:
     if options.model:
-        return [Case(options.model, options.size, options.images, options.rows)]
+        return [Case(options.model, options.size, options.rows)]
     cases = CASES[options.device]
     return [case._replace(rows=case.rows // 8) for case in cases] if options.quick else list(cases)
 
@@ -280,10 +273,7 @@ def plain_model(case: Case) -> torch.nn.Module:
 
 def dataset(case: Case, folder: Path) -> Path:
     """Split tables of so many training examples."""
-    directory = folder / f"{case.images}-{case.rows}"
-    if case.images == "cifar":
-        prepare_cifar(directory, case.rows, 10)
-        return directory
+    directory = folder / f"photos-{case.rows}"
     photos = directory / "images"
     for number, photograph in enumerate(photographs(case.rows + 2)):
         path = photos / ("test" if number < 2 else "train") / "ab"[number % 2] / f"{number}.jpg"
@@ -292,20 +282,6 @@ def dataset(case: Case, folder: Path) -> Path:
     values = {"source": "imagefolder", "path": str(photos), "verify": "hash"}
     dataset_preparation.prepare_dataset(dataset_options(values), directory)
     return directory
-
-
-def prepare_cifar(directory: Path, train: int, test: int) -> None:
-    if not (SHARED / "cifar10").is_dir():
-        raise SystemExit(f"no CIFAR-10 at {SHARED}: write --model ... --images photos")
-    values = {
-        "source": "parquet",
-        "train": str(SHARED / "cifar10" / "train.parquet"),
-        "test": str(SHARED / "cifar10" / "test.parquet"),
-        "limit": {"train": train, "test": test},
-        "missing_classes": "warn",
-        "verify": "hash",
-    }
-    dataset_preparation.prepare_dataset(dataset_options(values), directory)
 
 
 def photographs(count: int) -> Iterator[bytes]:
@@ -360,9 +336,7 @@ def speeds(cases: list[Measured], options: argparse.Namespace) -> list[str]:
         lines.append(
             f"- {measured.case}: {ratio} of the faster forward pass, wanted {wanted:g}{met}"
         )
-    installed = importlib.util.find_spec("clip_retrieval") is not None
-    why = "it is installed, but takes CLIP's models alone" if installed else "it is not installed"
-    return [*lines, f"- clip-retrieval: not measured, {why}", ""]
+    return [*lines, ""]
 
 
 if __name__ == "__main__":

@@ -52,17 +52,6 @@ EXACT_TRIANGLE = "X^T X, float64 triangle"
 # Sizes of the second moments that a head has to sum and to decompose.
 MOMENTS = {"newton, three steps": 3, "prototypes": 0}
 
-# Targets: at least so many times faster than Opacus hooks; at most so many times ...
-WANTED_HOOKS = {
-    ("A", "batch32"): 25,
-    ("B", "batch32"): 13,
-    ("A", "batch4096"): 30,
-    ("B", "batch4096"): 60,
-}
-WANTED_PRODUCTS = 1.5
-WANTED_FACTORISATION = 2.2
-WANTED_MEGABYTES = 250
-
 
 def markdown(
     engines: Engines,
@@ -78,7 +67,6 @@ def markdown(
         "in brackets the lowest and the highest round. Ratios of one run; times mean nothing "
         "elsewhere. How each is run: [bench/README.md](../README.md).",
         sets(engines),
-        section("Wanted and measured", wanted(engines, memory)),
         section("Time of a step, dpprobe = 1", steps(engines, versions)),
         section("The limit of the machine", limit(engines)),
         section("Time of one fit of the second-order heads", second_order(engines)),
@@ -128,45 +116,6 @@ def section(title: str, lines: list[str]) -> str:
 def columns(engines: Engines) -> list[tuple[str, str]]:
     """The (set, case) that were measured."""
     return [(key.data, key.case) for key in engines if key.case in CASES and key.engine == OURS]
-
-
-def wanted(engines: Engines, memory: Mapping[Key, float]) -> list[str]:
-    lines = list(wanted_lines(engines, memory))
-    head = ["| | wanted | measured | |", "|---|---|---|---|"]
-    return head + lines if lines else []
-
-
-def wanted_lines(engines: Engines, memory: Mapping[Key, float]) -> Iterator[str]:
-    for (name, case), least in WANTED_HOOKS.items():
-        if Key(name, case, HOOKS) in engines:
-            ratio = Ratio.of(engines[Key(name, case, HOOKS)], engines[Key(name, case, OURS)])
-            title = f"{name}, {TITLES[case]}: times faster than {HOOKS}"
-            yield line(title, f"at least {least}", ratio, ratio.value >= least)
-    for name in SETS:
-        if Key(name, "full", OURS) in engines:
-            ratio = Ratio.of(
-                engines[Key(name, "full", OURS)], engines[Key(name, "full", "products")]
-            )
-            title = f"{name}, full batch: times its two matrix products"
-            yield line(title, f"at most {WANTED_PRODUCTS}", ratio, ratio.value <= WANTED_PRODUCTS)
-        for head in SECOND_ORDER:
-            if head != SEVERAL and Key(name, "second", head) in engines:
-                title = f"{name}, {head}: times one X^T X and one factorisation"
-                both = [against(engines, name, head, part) for part in ("eigh", "Cholesky")]
-                measured = f"{both[0]} over eigh, {both[1]} over Cholesky"
-                met = both[0].value <= WANTED_FACTORISATION
-                yield line(title, f"at most {WANTED_FACTORISATION}", measured, met)
-    held = {key: value for key, value in memory.items() if key.engine in (OURS, FIVE)}
-    if held:
-        key, value = max(held.items(), key=lambda item: item[1])
-        where = f"{key.data}, {TITLES.get(key.case, key.case)}, {key.engine}"
-        met = value / 1e6 < WANTED_MEGABYTES
-        measured = f"{value / 1e6:.0f} ({where})"
-        yield line("most memory above the features, MB", f"under {WANTED_MEGABYTES}", measured, met)
-
-
-def line(title: str, goal: str, measured: object, met: bool) -> str:
-    return f"| {title} | {goal} | **{measured}** | {'met' if met else 'missed'} |"
 
 
 def against(

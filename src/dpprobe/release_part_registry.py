@@ -6,24 +6,35 @@ A start of Snakemake reads the declarations, so they import neither torch nor Nu
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
-# The package of each part, by the name of its block in the statement.
+
+class Registered(NamedTuple):
+    """A part of a release.
+
+    Attributes:
+      package: declares it as `PART`; its module `measure` has `Steps`.
+      reader: the module of the package that has `READER`.
+    """
+
+    package: str
+    reader: str = "measure"
+
+
+# By the name of the part's block in the statement.
 PARTS = {
-    name: f"dpprobe.release.parts.{folder}"
-    for name, folder in {
-        "evaluation": "evaluation",
-        "calibration": "calibration",
-        "monitor": "monitor",
-        "cohort": "cohort",
-        "sites": "sites",
-        "choice": "choice",
-        "ledger": "spent",
-        "evidence": "evidence",
-        "predecessor": "predecessor",
-        "signature": "signature",
-    }.items()
+    "evaluation": Registered("dpprobe.release.parts.evaluation", "show"),
+    "calibration": Registered("dpprobe.release.parts.calibration", "show"),
+    "monitor": Registered("dpprobe.release.parts.monitor", "show"),
+    "cohort": Registered("dpprobe.release.parts.cohort"),
+    "sites": Registered("dpprobe.release.parts.sites"),
+    "choice": Registered("dpprobe.release.parts.choice"),
+    "ledger": Registered("dpprobe.release.parts.spent"),
+    "evidence": Registered("dpprobe.release.parts.evidence"),
+    "predecessor": Registered("dpprobe.release.parts.predecessor"),
+    "signature": Registered("dpprobe.release.parts.signature"),
 }
 # Blocks of every statement, null if a release has no such part, then those that are left out. The
 # bytes of a statement depend on this order.
@@ -34,16 +45,18 @@ STATED_IF_ASKED = ("calibration", "predecessor", "cohort", "monitor", "sites")
 @cache
 def load_parts() -> tuple[Any, ...]:
     """Imports the declaration of each part."""
-    return tuple(importlib.import_module(package).PART for package in PARTS.values())
+    return tuple(importlib.import_module(part.package).PART for part in PARTS.values())
 
 
 @cache
-def load_steps() -> tuple[Any, ...]:
+def load_steps() -> Mapping[str, Any]:
     """Imports what each part does while a release is made: classes, by the name of their part."""
-    return tuple((name, importlib.import_module(f"{PARTS[name]}.measure").Steps) for name in PARTS)
+    modules = {name: f"{part.package}.measure" for name, part in PARTS.items()}
+    return {name: importlib.import_module(module).Steps for name, module in modules.items()}
 
 
 @cache
 def load_readers() -> tuple[Any, ...]:
     """Imports what verifies and shows each part."""
-    return tuple(importlib.import_module(f"{package}.show").READER for package in PARTS.values())
+    modules = (f"{part.package}.{part.reader}" for part in PARTS.values())
+    return tuple(importlib.import_module(module).READER for module in modules)

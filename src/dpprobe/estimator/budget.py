@@ -19,17 +19,16 @@ from typing import Any, Self
 
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy.risk import Risk
-from dpprobe.release.ledger import (
-    Booking,
-    Ledger,
+from dpprobe.release.ledger import Ledger
+from dpprobe.release.ledger_file import Booking, check_delta
+from dpprobe.release.ledger_prices import (
     Limits,
     Spent,
     bound_bookings,
-    check_delta,
     compose_bookings,
     refuse_excess,
-    unit_words,
 )
+from dpprobe.release.ledger_units import unit_words
 from dpprobe.study.reserved_names import LEDGER_FILE
 
 MEMORY = "the budget in memory"

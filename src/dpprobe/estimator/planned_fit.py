@@ -30,7 +30,7 @@ from dpprobe.privacy.limits import delta_fault
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.risk import Risk
 from dpprobe.privacy.target import Target
-from dpprobe.release.ledger import Booking, Part, tell_of_entry
+from dpprobe.release.ledger_file import Booking, Part, tell_of_entry
 from dpprobe.training.plan_file import check_price, plan_method
 
 PROTECTS_NOTHING = (

@@ -24,7 +24,8 @@ from dpprobe.privacy.risk import read_budget
 from dpprobe.privacy.target import Target
 from dpprobe.release.bundle import BackboneFacts
 from dpprobe.release.counted_units import compose_test_price
-from dpprobe.release.ledger import Booking, Ledger, Part
+from dpprobe.release.ledger import Ledger
+from dpprobe.release.ledger_file import Booking, Part
 from dpprobe.release.parts.part import PartSteps
 from dpprobe.release.transport import Transport
 from dpprobe.release.unit_hashes import Units, find_tables
@@ -82,7 +83,7 @@ class AskedRelease:
 
     @cached_property
     def steps(self) -> Mapping[str, PartSteps]:
-        return {name: steps(self) for name, steps in load_steps()}
+        return {name: steps(self) for name, steps in load_steps().items()}
 
     @cached_property
     def transport(self) -> Transport:
@@ -191,7 +192,7 @@ class AskedRelease:
     @cached_property
     def plans(self) -> Mapping[str, Plan]:
         """The plans of what the parts release of the test units."""
-        plans = {name: steps.plan() for name, steps in self.steps.items()}
+        plans = {name: steps.plan_test_units() for name, steps in self.steps.items()}
         return {name: plan for name, plan in plans.items() if plan is not None}
 
     @cached_property

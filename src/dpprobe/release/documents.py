@@ -87,7 +87,7 @@ def shared_values(
         "units": [items(text) for text in UNITS[unit_of(statement)]],
         "unit": items(statement["unit_of_privacy"]),
         "tested": bool(tested_blocks(statement)),
-        "parts": [package.rpartition(".")[2] for package in PARTS.values()],
+        "parts": [part.package.rpartition(".")[2] for part in PARTS.values()],
         **{
             name: value
             for reader in load_readers()

@@ -36,7 +36,8 @@ from dpprobe.privacy.releases import Shared
 from dpprobe.release.asked_release import AskedRelease, hash_data, hash_options
 from dpprobe.release.bundle import BundleFacts, CardFacts, bundle_digest
 from dpprobe.release.leak_check import check_published
-from dpprobe.release.ledger import Entry, Limits, tell_of_entry
+from dpprobe.release.ledger_file import Entry, tell_of_entry
+from dpprobe.release.ledger_prices import Limits
 from dpprobe.release.packing import describe_head, pack_head
 from dpprobe.release.parts.choice.measure import choice_block
 from dpprobe.release.parts.part import Blocks, Draw

@@ -28,8 +28,8 @@ from dpprobe.release.documents import (
 )
 from dpprobe.release.ledger import Ledger
 from dpprobe.release.parts.evaluation.show import METRICS, state_measured
-from dpprobe.release.parts.predecessor.show import named_predecessor
-from dpprobe.release.parts.spent.show import state_spent
+from dpprobe.release.parts.predecessor.measure import named_predecessor
+from dpprobe.release.parts.spent.measure import state_spent
 from dpprobe.release.release_statement import tested_blocks
 
 # Facts of a backbone that nobody has to act on.

@@ -1,4 +1,4 @@
-"""How a release's head is drawn: here, from the rows of one site.
+"""Draws a release's head: here, from the rows of one site.
 
 The part `sites` has another transport, where several sites draw and add up.
 """
@@ -13,7 +13,7 @@ from dpprobe.errors import ConfigError
 from dpprobe.privacy.entropy import Entropy, SystemEntropy
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Shared
-from dpprobe.release.ledger import Entry
+from dpprobe.release.ledger_file import Entry
 from dpprobe.release.parts.part import Draw
 from dpprobe.training.job_features import JobFeatures
 

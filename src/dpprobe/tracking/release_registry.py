@@ -35,7 +35,7 @@ from dpprobe.release.bundle import (
     read_bundle,
 )
 from dpprobe.release.parts.evaluation.show import is_telling
-from dpprobe.release.parts.predecessor.show import named_predecessor
+from dpprobe.release.parts.predecessor.measure import named_predecessor
 from dpprobe.release.prediction_table import value_columns
 from dpprobe.results.summary import rounded_up
 from dpprobe.tracking import served_release

@@ -21,7 +21,9 @@ from dpprobe.estimator.budget import Budget
 from dpprobe.privacy.accountants import gaussian_epsilon
 from dpprobe.privacy.plan import Mechanism, Selection
 from dpprobe.privacy.risk import Risk
-from dpprobe.release.ledger import Booking, Ledger, Limits, Part
+from dpprobe.release.ledger import Ledger
+from dpprobe.release.ledger_file import Booking, Part
+from dpprobe.release.ledger_prices import Limits
 from dpprobe.study.reserved_names import LEDGER_FILE
 from tests.support.classifiers import DELTA, make_budget
 

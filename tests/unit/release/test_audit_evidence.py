@@ -14,8 +14,7 @@ from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.target import Target
 from dpprobe.release.ledger import Ledger
 from dpprobe.release.make import make_release
-from dpprobe.release.parts.evidence.measure import Evidence, read_evidence
-from dpprobe.release.parts.evidence.show import in_words
+from dpprobe.release.parts.evidence.measure import Evidence, in_words, read_evidence
 from dpprobe.release.verification.verify import verify_bundle
 from dpprobe.training.plan_file import plan_method
 from tests.support.audit_records import MEMBERSHIP, WHITE_BOX, write_audit

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dpprobe.release import documents
 from dpprobe.release.parts.evaluation.show import is_telling, round_result, state_measured
-from dpprobe.release.parts.spent.show import state_spent
+from dpprobe.release.parts.spent.measure import state_spent
 from tests.support.releases import measured
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -302,19 +301,6 @@ def test_the_block_says_its_price_and_when_units_are_few(tmp_path: Path) -> None
     assert result["composition"] == "other units than those of the head"
 
 
-def test_entropy_of_the_system_repeats_nothing(tmp_path: Path) -> None:
-    scores, labels, _ = two_classes(3000, np.random.default_rng(0))
-    plan = planned(tmp_path, "auc", 3000, 1.0)
-    values = {
-        evaluate_heads(
-            head(2), of_test_rows(scores, labels), plan, SystemEntropy(),
-            metric="auc", link="softmax", composition="",
-        )["value"]
-        for _ in range(5)
-    }  # fmt: skip
-    assert len(values) == 5
-
-
 def test_patients_count_once_each(tmp_path: Path) -> None:
     units = np.repeat(np.arange(200), 5)
     labels = np.repeat(np.arange(200) % 2, 5)
@@ -341,16 +327,6 @@ def test_another_plan_is_refused(tmp_path: Path) -> None:
             evaluate_heads(
                 head(2), features, plan, SEEDED, metric="accuracy", link="softmax", composition=""
             )
-
-
-def test_more_test_units_or_more_epsilon_narrow_the_interval() -> None:
-    def width(n: int, deviation: float) -> float:
-        estimate = accuracy_estimate(0.8, n, deviation)
-        return estimate.high - estimate.low
-
-    for n, deviation in itertools.product((50, 500, 5000), (1.0, 5.0)):
-        assert width(10 * n, deviation) < width(n, deviation)
-        assert width(n, deviation) < width(n, 3 * deviation)
 
 
 def test_negative_counts_give_an_area_in_range() -> None:

@@ -27,17 +27,10 @@ from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.limits import round_up
 from dpprobe.privacy.plan import Mechanism, Selection
 from dpprobe.privacy.target import Target
-from dpprobe.release import ledger as module
-from dpprobe.release.ledger import (
-    Booking,
-    Ledger,
-    Limits,
-    Part,
-    Side,
-    Spent,
-    compose_bookings,
-    describe_ledger,
-)
+from dpprobe.release import ledger_file, ledger_prices
+from dpprobe.release.ledger import Ledger, describe_ledger
+from dpprobe.release.ledger_file import Booking, Part, Side
+from dpprobe.release.ledger_prices import Limits, Spent, compose_bookings
 
 DELTA = 1e-5
 FREE = Limits(delta=DELTA)
@@ -415,7 +408,7 @@ def test_a_record_that_does_not_fit_is_refused_though_its_hashes_are_right(
     def append(**changes: Any) -> None:
         record = {**last, "previous": last["hash"], **changes}
         del record["hash"]
-        line = module._make_line(record, hash_value(record))
+        line = ledger_file._make_line(record, hash_value(record))
         three_lines.path.write_bytes(whole + line + b"\n")
 
     for changes in (
@@ -522,7 +515,7 @@ def slowly(bookings: Sequence[Booking], delta: float) -> Spent:
 
 
 def _book(path: Path, name: str, limit: float, start: Any, results: Any) -> None:
-    module.compose_bookings = slowly
+    ledger_prices.compose_bookings = slowly
     start.wait()
     try:
         Ledger(path).book_release(booking(name), Limits(delta=DELTA, max_epsilon=limit))
@@ -550,7 +543,7 @@ def test_of_two_processes_at_once_a_limit_for_one_admits_one(ledger: Ledger) -> 
 def test_threads_of_one_process_wait_for_each_other(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "compose_bookings", slowly)
+    monkeypatch.setattr(ledger_prices, "compose_bookings", slowly)
     refused = []
 
     def book(name: str) -> None:

@@ -18,7 +18,8 @@ from dpprobe.release.bundle import (
     write_sums,
 )
 from dpprobe.release.documents import format_price
-from dpprobe.release.ledger import Ledger, Limits
+from dpprobe.release.ledger import Ledger
+from dpprobe.release.ledger_prices import Limits
 from dpprobe.release.release_notes import state_difference, write_notes
 from tests.support.bundles import CLASSES, write_example
 from tests.support.releases import measured

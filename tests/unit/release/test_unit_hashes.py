@@ -19,7 +19,9 @@ from scipy.special import ndtr, ndtri
 from dpprobe.errors import BudgetError, PrivacyError
 from dpprobe.privacy.accountants import gaussian_epsilon
 from dpprobe.privacy.running_sums import Factorisation
-from dpprobe.release.ledger import Booking, Ledger, Limits, Part, bound_bookings
+from dpprobe.release.ledger import Ledger
+from dpprobe.release.ledger_file import Booking, Part
+from dpprobe.release.ledger_prices import Limits, bound_bookings
 from dpprobe.release.unit_hashes import Units, count_moved, load_key, share_units
 from tests.support.split_tables import write_tables
 from tests.unit.release.test_ledger import DELTA, FREE, gaussian, part

@@ -4,8 +4,9 @@ A part is a folder of `dpprobe.release.parts`, with one line in `dpprobe.release
 
 - its `__init__` declares `PART`, for the plan of a study;
 - its `measure` has the class `Steps`, what the part does while a release is made;
-- its `show` has `READER`, which verifies its block of a statement, and gives card and page their
-  values. Its templates `card.md.j2` and `page.html.j2` are sections of card and page.
+- `measure`, or a module `show`, has `READER`, which verifies its block of a statement, and gives
+  card and page their values;
+- `card.md.j2` and `page.html.j2` are its sections of card and page.
 
 The skeleton in `release.make` calls all parts in the order of the registry. A part never imports
 another one, never books and never publishes.
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from dpprobe.privacy.running_sums import RunningSums
     from dpprobe.release.asked_release import AskedRelease
     from dpprobe.release.bundle import BundleFacts
-    from dpprobe.release.ledger import Entry
+    from dpprobe.release.ledger_file import Entry
     from dpprobe.release.transport import Transport
     from dpprobe.release.verification.checks import Checks
     from dpprobe.study.study_checks import WantedRelease
@@ -46,7 +47,7 @@ Words = Callable[[str], str]  # turns words of images into words of rows, for he
 
 @dataclass(frozen=True, kw_only=True)
 class ReleasePart:
-    """What a release may have besides its head.
+    """Declares one thing that a release may have besides its head.
 
     Attributes:
       name: of its block in the statement.
@@ -77,7 +78,7 @@ class Draw:
 
 
 class PartSteps:
-    """What a part does while a release is made; without a step of its own, nothing.
+    """The steps of a part while a release is made. By default a step does nothing.
 
     All steps up to the draw come before the booking, and write nothing but calibrations.
     """
@@ -89,7 +90,7 @@ class PartSteps:
         """Returns how the head is drawn; None to draw it here, from this site's rows alone."""
         return None
 
-    def plan(self) -> Plan | None:
+    def plan_test_units(self) -> Plan | None:
         """Returns the plan of what the part releases of the test units; None for nothing."""
         return None
 
@@ -142,7 +143,7 @@ class PartSteps:
 
 @dataclass(frozen=True, kw_only=True)
 class Stated:
-    """What `verify` has read of a bundle; None for what cannot be read."""
+    """The content of a bundle, as far as `verify` could read it; else None."""
 
     folder: Path | None
     facts: BundleFacts | None
@@ -151,22 +152,44 @@ class Stated:
     plan: Plan | None
     predecessors: Sequence[Path]
 
-    def has_block(self, name: str) -> bool:
-        return name in (self.values or {})
-
 
 class PartReader:
     """Verifies and shows a part's block of a statement."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        check: Callable[..., tuple[str, bool]] | None = None,
+        *reads: str,
+        always: bool = False,
+        show: Callable[[Any, Words], dict[str, Any]] | None = None,
+    ) -> None:
+        """Declares how a block is read.
+
+        Args:
+          check: checks the block, and returns a detail; its arguments are named by `reads`.
+          reads: values of `Stated`; by default values and plan.
+          always: also check a statement without the block.
+          show: returns the values of the part's templates from the block, or from None.
+        """
         self.name = name
+        self._check, self._reads, self._always = check, reads or ("values", "plan"), always
+        self._show = show
 
     def verify_files(self, checks: Checks, folder: Path | None, public_key: Path | None) -> None:
         """Checks the bundle's files, before its content is read."""
 
-    def verify(self, checks: Checks, stated: Stated) -> bool | None:  # noqa: ARG002
+    def verify(self, checks: Checks, stated: Stated) -> bool | None:
         """Checks the part's block; None if it failed, or depends on a failed check."""
-        return True
+        if self._check is None or not (self._always or self.name in (stated.values or {})):
+            return True
+        inputs = (getattr(stated, each) for each in self._reads)
+        return checks.run_check(self.name, self._check, *inputs)
+
+    def show(self, statement: Mapping[str, Any], words: Words) -> dict[str, Any]:
+        """Returns the values of its templates."""
+        block = statement.get(self.name)
+        return {self.name: block} if self._show is None else self._show(block, words)
 
     def list_arrays(
         self, values: Mapping[str, Any], plan: Plan, options: MethodOptions, facts: BundleFacts  # noqa: ARG002
@@ -176,7 +199,3 @@ class PartReader:
 
     def check_arrays(self, arrays: Mapping[str, npt.NDArray[np.float32]]) -> None:
         """Raises DataError for wrong values of the part's arrays."""
-
-    def show(self, statement: Mapping[str, Any], words: Words) -> dict[str, Any]:  # noqa: ARG002
-        """Returns the values of its templates."""
-        return {self.name: statement.get(self.name)}

@@ -10,7 +10,7 @@ import pytest
 
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.release.bundle import STATEMENT_FILE, SUMS_FILE, write_sums
-from dpprobe.release.parts.predecessor.show import check_predecessors
+from dpprobe.release.parts.predecessor.measure import check_predecessors
 from dpprobe.release.verification.checks import Check, Checks
 from tests.support.bundles import write_example
 

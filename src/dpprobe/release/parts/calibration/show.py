@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.statement import mechanism_values
 from dpprobe.release.bundle import BundleFacts
@@ -16,9 +13,8 @@ from dpprobe.release.parts.calibration.measure import (
     calibration_words,
     describe_calibration,
 )
-from dpprobe.release.parts.part import PartReader, Stated, Words
+from dpprobe.release.parts.part import PartReader
 from dpprobe.release.stated_values import Values, read_block, require_same, require_true
-from dpprobe.release.verification.checks import Checks
 from dpprobe.release.verification.tested_plans import agree, make_tested_plan, price_tested
 
 DERIVED_KEYS = {"scale", "offset", "sets", "reliability", "abstention"}
@@ -63,19 +59,14 @@ def check_calibration(values: Values, plan: Plan, facts: BundleFacts) -> tuple[s
     )
 
 
-class Reader(PartReader):
-    """Derives probabilities, sets and cut-offs again from the noisy counts."""
-
-    def verify(self, checks: Checks, stated: Stated) -> bool | None:
-        if not stated.has_block(self.name):
-            return True
-        return checks.run_check(
-            self.name, check_calibration, stated.values, stated.plan, stated.facts
-        )
-
-    def show(self, statement: Mapping[str, Any], words: Words) -> dict[str, Any]:
-        block = statement.get("calibration")
-        return {"calibration": block, "sure": block and words(block["composition"])}
-
-
-READER = Reader("calibration")
+READER = PartReader(
+    "calibration",
+    check_calibration,
+    "values",
+    "plan",
+    "facts",
+    show=lambda block, words: {
+        "calibration": block,
+        "sure": block and words(block["composition"]),
+    },
+)

@@ -1,11 +1,11 @@
 """The privacy cost of choosing a release by looking at a study's cells of the same dataset.
 
-**Claim.** A person who names a release after a look at the benchmark publishes a function of all
-heads of its cells on the dataset, their test results, and the release. For training units that
-costs no more than publishing all those heads: the composition of their mechanisms for every seed
-and backbone, and of the release's, at its delta. It is the bound of
-`dpprobe.results.best_head_price`, over all epsilons and with one more fit. It holds if every cell
-is private: a cell without privacy may reveal all its rows, and then the choice has no price.
+**Claim.** Whoever names a release after a look at the benchmark publishes a function of all heads
+of its cells on the dataset, their test results, and the release. For training units this choice
+costs no more than publishing all these heads: the composition of their mechanisms for every seed
+and backbone, and of the release's, at its delta. This is the bound of
+`dpprobe.results.best_head_price`, over all epsilons and with one more fit. The bound needs private
+cells alone: a cell without privacy may reveal all its rows, and then the choice has no price.
 
 The bound assumes noise that nobody can repeat. A benchmark's noise follows from the study and the
 fingerprint of its data. So the bound holds against people who lack either, but not against the
@@ -40,7 +40,15 @@ from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.risk import budget_words, read_budget
 from dpprobe.privacy.target import Target
 from dpprobe.progress import Progress
-from dpprobe.release.parts.part import PartSteps
+from dpprobe.release.parts.part import PartReader, PartSteps
+from dpprobe.release.stated_values import (
+    Values,
+    read_block,
+    read_real,
+    read_whole,
+    require_same,
+    require_true,
+)
 from dpprobe.results.summary import rounded_up
 from dpprobe.study.study import Study
 from dpprobe.training.plan_file import plan_method
@@ -231,3 +239,39 @@ def _decide_methods(
 
 class Steps(PartSteps):
     """Has no step: `release.make` prices the choice, which no release leaves out."""
+
+
+# verification and words
+
+_ANY = "@"
+CHOICE_KEYS = {"cells", "epsilon", "words"}
+
+
+def check_choice(values: Values, plan: Plan) -> tuple[str, bool]:
+    """Checks the words and the epsilon of choosing this head among others."""
+    block = read_block("choice", values["choice"], CHOICE_KEYS)
+    cells, epsilon, words = block["cells"], block["epsilon"], str(block["words"])
+    require_true(cells == 0 or read_whole("cells", cells) > 0, "cells: not a number")
+    if epsilon is not None:
+        require_true(cells > 0, "has an epsilon but no cells")
+        require_true(
+            read_real("epsilon", epsilon) > plan.realised_epsilon,
+            f"epsilon {epsilon:g}: must be above the release's own epsilon, because it also covers "
+            "the choice",
+        )
+    if epsilon is not None or (cells == 0 and NOT_COVERED not in words):
+        require_same("words", choice_words(cells, epsilon, delta=plan.delta), block["words"])
+    else:
+        without_price = (
+            choice_words(cells, None, [_ANY]),
+            choice_words(cells, None, unknown=[_ANY]),
+        )
+        begins = tuple(text.partition(_ANY)[0] for text in without_price)
+        require_true(
+            words.startswith(begins) and words.endswith(TEST_UNITS),
+            "words: must say that the choice is not covered",
+        )
+    return words, True
+
+
+READER = PartReader("choice", check_choice, always=True)

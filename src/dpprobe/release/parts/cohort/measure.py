@@ -2,10 +2,11 @@
 
     <data_dir>/<dataset>/cohort-<release>.entry-<number>.safetensors    mode 0600
 
-A cohort is a dataset of its own: the units that arrived since the release before. Its file has what
-the release let out of the sums (`outputs`) and the head's `weights`. With a horizon it also has the
-exact `sums`, which are as private as the images. It is written before the bundle, so a closed entry
-of a ledger has its file. `running_sums` has the mathematics and the price.
+A cohort is a dataset of its own: the units that arrived since the release before. A cohort's file
+has what the release let out of the sums (`outputs`) and the head's `weights`. With a horizon the
+file also has the exact `sums`, which are as private as the images. The file is written before the
+bundle, so a closed entry of a ledger has its file. `running_sums` has the mathematics and the
+price.
 """
 
 from __future__ import annotations
@@ -34,11 +35,14 @@ from dpprobe.errors import ConfigError, DataError, PrivacyError
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.joint_fits import cohort_fault
+from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.running_sums import Cohort, Factorisation, RunningSums
 from dpprobe.release.bundle import read_bundle
-from dpprobe.release.ledger import Entry, Ledger
-from dpprobe.release.parts.part import Block, PartSteps
+from dpprobe.release.ledger import Ledger
+from dpprobe.release.ledger_file import Entry
+from dpprobe.release.parts.part import Block, PartReader, PartSteps
 from dpprobe.release.release_statement import published_options
+from dpprobe.release.stated_values import Values, read_block, read_whole, require_same, require_true
 
 FORMAT = "dpprobe-cohort"
 FORMAT_VERSION = 1
@@ -321,3 +325,35 @@ class Steps(PartSteps):
 
     def _locate(self, entry: Entry) -> Path:
         return cohort_path(self.task.ledger.path.parent, self.task.name, entry.number)
+
+
+# verification and words
+
+COHORT_KEYS = {"name", "place", "horizon", "units", "noise_growth", "earlier", "words"}
+
+
+def check_cohort(values: Values, plan: Plan) -> tuple[str, bool]:
+    """Derives the block `cohort` again from its names, its horizon and the numbers of units."""
+    block = read_block("cohort", values["cohort"], COHORT_KEYS)
+    for place, one in enumerate(block["earlier"]):
+        read_block(f"cohort.earlier.{place}", one, {"release", "cohort", "n"})
+        read_whole(f"cohort.earlier.{place}.n", one["n"])
+        require_true(
+            all(isinstance(one[key], str) for key in ("release", "cohort")), "cohort: not a name"
+        )
+    expected = describe_cohort(
+        block["name"], block["earlier"], horizon=block["horizon"], n=plan.n, unit=plan.unit
+    )
+    require_same("cohort", expected, block)
+    before = values.get("predecessor") or {"name": None}
+    last = block["earlier"][-1]["release"] if block["earlier"] else before["name"]
+    require_true(
+        before["name"] == last,
+        f"cohort: the sums are those of {last}, which is not the predecessor",
+    )
+    return f"number {block['place']} of its chain, {block['units']:,} {plan.unit}s", True
+
+
+READER = PartReader(
+    "cohort", check_cohort, show=lambda block, words: {"cohort": block and words(block["words"])}
+)

@@ -24,9 +24,8 @@ from dpprobe.release.parts.evaluation.measure import (
     summarise_recalls,
     worst_values,
 )
-from dpprobe.release.parts.part import PartReader, Stated, Words
+from dpprobe.release.parts.part import PartReader
 from dpprobe.release.stated_values import Values, read_block, read_real, require_same, require_true
-from dpprobe.release.verification.checks import Checks
 from dpprobe.release.verification.tested_plans import make_tested_plan, price_tested
 
 METRICS = {"accuracy": "Accuracy", "auc": "AUC", "macro_accuracy": "Macro accuracy"}
@@ -186,21 +185,16 @@ def _with_interval(value: float, low: float, high: float, *, percent: bool) -> s
     return f"{shown}{sign} (95% CI {least} to {most}{sign})"
 
 
-class Reader(PartReader):
-    """Derives a result's interval, words and epsilon again."""
-
-    def verify(self, checks: Checks, stated: Stated) -> bool | None:
-        return checks.run_check(
-            self.name, check_evaluation, stated.values, stated.plan, stated.facts
-        )
-
-    def show(self, statement: Mapping[str, Any], words: Words) -> dict[str, Any]:
-        block = statement["evaluation"]
-        return {
-            "evaluation": block,
-            "composition": block and words(block["composition"]),
-            "measured": state_measured(block) if block else None,
-        }
-
-
-READER = Reader("evaluation")
+READER = PartReader(
+    "evaluation",
+    check_evaluation,
+    "values",
+    "plan",
+    "facts",
+    always=True,
+    show=lambda block, words: {
+        "evaluation": block,
+        "composition": block and words(block["composition"]),
+        "measured": state_measured(block) if block else None,
+    },
+)

@@ -1,21 +1,23 @@
 """The audit that supports a release's guarantee: a white-box audit of heads with the same plan.
 
-It holds nothing of private examples. The audit ran on synthetic rows, and used only public facts:
+The evidence holds nothing of private examples. The audit ran on synthetic rows, from public facts:
 n, the dimension, the number of classes and the plan, which the statement has anyway.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from dpprobe.analyses.audit.audit_record import AuditRecord, at_least
+from dpprobe.analyses.audit.audit_record import AuditRecord, at_least, power_in_words
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy.plan import Plan, plan_identity
-from dpprobe.release.parts.part import Block, PartSteps
+from dpprobe.release.parts.part import Block, PartReader, PartSteps
+from dpprobe.release.stated_values import Values, require_true
 
 logger = logging.getLogger("dpprobe")
 
@@ -78,3 +80,36 @@ class Steps(PartSteps):
 
     def check(self) -> Block | None:
         return read_evidence(self.task.audit, self.task.plan) if self.task.audit else None
+
+
+# verification and words
+
+
+def check_evidence(values: Values, plan: Plan) -> tuple[str, bool]:
+    """Checks that a stated audit does not refute the guarantee."""
+    if values["evidence"] is None:
+        return "no audit is stated", True
+    evidence = Evidence.model_validate(values["evidence"])
+    require_true(
+        evidence.epsilon_lower <= plan.realised_epsilon,
+        f"epsilon_lower {evidence.epsilon_lower:g} is above the stated epsilon",
+    )
+    return "the bundle states an audit, whose numbers cannot be checked from the bundle", True
+
+
+def in_words(evidence: Mapping[str, Any] | None) -> str | None:
+    """Describes the result of an audit in plain words; None without an audit."""
+    if evidence is None:
+        return None
+    return (
+        f"On {evidence['audited']} an audit attacked {evidence['runs']:,} other heads of the same "
+        f"method and noise, trained on made-up rows. None of its {evidence['tests']} tests refuted "
+        f"the promise. Its lower bound on epsilon is {at_least(evidence['epsilon_lower'])} at "
+        f"{100 * evidence['confidence']:g}% confidence; it {power_in_words(evidence)}. A low bound "
+        "is no certificate: the promise above rests on the mathematics."
+    )
+
+
+READER = PartReader(
+    "evidence", check_evidence, always=True, show=lambda block, _: {"audited": in_words(block)}
+)

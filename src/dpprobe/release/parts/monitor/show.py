@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +23,8 @@ from dpprobe.release.parts.monitor.measure import (
     monitor_words,
     table_sizes,
 )
-from dpprobe.release.parts.part import PartReader, Stated, Words
+from dpprobe.release.parts.part import PartReader
 from dpprobe.release.stated_values import Values, read_block, read_real, require_same, require_true
-from dpprobe.release.verification.checks import Checks
 from dpprobe.release.verification.tested_plans import (
     agree,
     list_tested,
@@ -85,13 +83,7 @@ def _check_totals(tables: Values, sizes: Mapping[str, int], tested: Plan) -> Non
 
 
 class Reader(PartReader):
-    """Checks prices and totals of the tables, and that directions are orthonormal."""
-
-    def verify(self, checks: Checks, stated: Stated) -> bool | None:
-        if not stated.has_block(self.name):
-            return True
-        inputs = (stated.values, stated.plan, stated.facts, stated.options)
-        return checks.run_check(self.name, check_monitor, *inputs)
+    """Checks that the directions beside the head are orthonormal."""
 
     def list_arrays(
         self, values: Values, plan: Plan, options: MethodOptions, facts: BundleFacts
@@ -114,9 +106,16 @@ class Reader(PartReader):
             math.isclose(inside, length, rel_tol=1e-4), f"{TYPICAL}: without {kinds.CENTRE}"
         )
 
-    def show(self, statement: Mapping[str, Any], words: Words) -> dict[str, Any]:
-        block = statement.get("monitor")
-        return {"monitor": block, "watched": block and words(block["composition"])}
 
-
-READER = Reader("monitor")
+READER = Reader(
+    "monitor",
+    check_monitor,
+    "values",
+    "plan",
+    "facts",
+    "options",
+    show=lambda block, words: {
+        "monitor": block,
+        "watched": block and words(block["composition"]),
+    },
+)

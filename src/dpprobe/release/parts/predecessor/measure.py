@@ -1,11 +1,19 @@
-"""Names the release that a release replaces, by its digest."""
+"""The predecessor of a release, which privacy.json names by its digest, and the chain before it.
+
+Name and digest of a published bundle are public. The digest is of SHA256SUMS, which covers the
+predecessor's statement too, and so the whole chain.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from dpprobe.release.bundle import bundle_digest, read_bundle
-from dpprobe.release.parts.part import Block, PartSteps
+from dpprobe.errors import DataError
+from dpprobe.release.bundle import SUMS_FILE, bundle_digest, read_bundle
+from dpprobe.release.parts.part import Block, PartReader, PartSteps, Stated
+from dpprobe.release.stated_values import Values, is_hash, read_block, require_true
+from dpprobe.release.verification.checks import Checks
 
 
 def identify_bundle(folder: Path) -> dict[str, str]:
@@ -19,3 +27,77 @@ class Steps(PartSteps):
     def check(self) -> Block | None:
         folder = self.task.locate_predecessor()
         return None if folder is None else identify_bundle(folder)
+
+
+# verification and words
+
+NAME = "predecessors"
+
+
+def named_predecessor(statement: Values) -> Mapping[str, str] | None:
+    """Returns the `name` and `sha256` of a predecessor, None without one; else raises DataError."""
+    if "predecessor" not in statement:
+        return None
+    block = read_block("predecessor", statement["predecessor"], {"name", "sha256"})
+    name, digest = block["name"], block["sha256"]
+    require_true(isinstance(name, str) and "/" not in name, f"predecessor: {name!r} is not a name")
+    require_true(is_hash(digest), f"predecessor: {digest!r} is not a SHA-256")
+    return block
+
+
+def check_predecessors(checks: Checks, values: Values | None, folders: Sequence[Path]) -> None:
+    """Checks the chain of predecessors, each in one of the folders or directly inside one."""
+    if folders:
+        checks.run_check(NAME, _follow_chain, values, folders)
+        return
+    try:
+        named = named_predecessor(values or {})
+    except DataError as error:
+        checks.note_check(NAME, False, str(error))
+    else:
+        if named is not None:
+            said = (
+                f"{named['name']}, which this release replaces; pass --predecessor with its folder"
+            )
+            checks.note_check(NAME, None, said)
+
+
+def _follow_chain(values: Values, folders: Sequence[Path]) -> tuple[str, bool]:
+    """Compares each predecessor's digest and name. A chain ends: each digest covers the next."""
+    bundles = {bundle_digest(each): each for folder in folders for each in _list_bundles(folder)}
+    followed: list[str] = []
+    named = named_predecessor(values)
+    require_true(named is not None, "you passed --predecessor, but this bundle names none")
+    while named is not None:
+        name, digest = named["name"], named["sha256"]
+        require_true(
+            digest in bundles,
+            f"{name}, whose {SUMS_FILE} has the SHA-256 {digest}: in none of the folders that you "
+            "passed; pass --predecessor with its folder too",
+        )
+        read = read_bundle(bundles[digest])
+        require_true(
+            read.facts.name == name, f"{bundles[digest]}: is {read.facts.name}, but {name} is named"
+        )
+        followed.append(name)
+        named = named_predecessor(read.statement)
+    return f"{', '.join(followed)}: undamaged, and each is named by its digest", True
+
+
+def _list_bundles(folder: Path) -> list[Path]:
+    """Returns a folder that is a bundle, else the bundles directly inside it."""
+    sums = [folder / SUMS_FILE, *folder.glob(f"*/{SUMS_FILE}")]
+    bundles = [path.parent for path in sums if path.is_file()]
+    require_true(bool(bundles), f"{folder}: no bundle in this folder; correct --predecessor")
+    return bundles
+
+
+class Reader(PartReader):
+    """Follows the chain of predecessors."""
+
+    def verify(self, checks: Checks, stated: Stated) -> bool | None:
+        check_predecessors(checks, stated.values, stated.predecessors)
+        return True
+
+
+READER = Reader("predecessor")

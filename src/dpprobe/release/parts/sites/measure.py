@@ -15,7 +15,7 @@ from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.joint_fits import sites_fault
 from dpprobe.privacy.entropy import SEEDED
 from dpprobe.privacy.plan import Plan
-from dpprobe.release.ledger import Entry
+from dpprobe.release.ledger_file import Entry
 from dpprobe.release.parts.part import Draw, PartSteps
 from dpprobe.release.parts.sites.site_part import SitePart
 from dpprobe.release.release_statement import published_options
@@ -32,6 +32,19 @@ from dpprobe.versions import code_version
 
 if TYPE_CHECKING:
     from dpprobe.release.asked_release import AskedRelease
+
+
+from dpprobe.release.parts.part import PartReader
+from dpprobe.release.parts.sites.site_part import describe_sites
+from dpprobe.release.stated_values import (
+    Values,
+    is_hash,
+    read_block,
+    read_real,
+    read_whole,
+    require_same,
+    require_true,
+)
 
 logger = logging.getLogger("dpprobe")
 
@@ -219,3 +232,46 @@ class Steps(PartSteps):
     def describe_booking(self) -> dict[str, str | None]:
         sites = self._transport
         return {"sites": sites.site.name_promise(sites.agreement)} if sites else {}
+
+
+# verification and words
+
+SITES_KEYS = {
+    "names", "packed_by", "aggregator", "colluders", "agreement", "smallest_share", "coordinates",
+    "log10_penalty", "words",
+}  # fmt: skip
+
+
+def check_sites(values: Values, plan: Plan) -> tuple[str, bool]:
+    """Derives the block `sites` again from its names, its mode and its smallest share of noise."""
+    block = read_block("sites", values["sites"], SITES_KEYS)
+    names, aggregator = block["names"], block["aggregator"]
+    require_true(
+        isinstance(names, list) and all(isinstance(name, str) for name in names)
+        and len(names) == len(set(names)) >= 2 and names == sorted(names),
+        "names: not those of two or more sites, in their order",
+    )  # fmt: skip
+    for key in ("packed_by", "aggregator"):
+        named = block[key] in names or (key == "aggregator" and block[key] is None)
+        require_true(named, f"{key}: not one of the sites")
+    require_true(is_hash(block["agreement"]), "agreement: not a SHA-256")
+    colluders = read_whole("colluders", block["colluders"], largest=len(names) - 1)
+    share = None if aggregator else read_real("smallest_share", block["smallest_share"])
+    expected = describe_sites(
+        names,
+        packed_by=block["packed_by"],
+        aggregator=aggregator,
+        colluders=colluders,
+        agreement=block["agreement"],
+        smallest_share=share,
+        coordinates=read_whole("coordinates", block["coordinates"], largest=2**50),
+        unit=plan.unit,
+    )
+    require_same("sites", expected, block)
+    trusted = f"{aggregator} is trusted" if aggregator else f"{colluders} may collude"
+    return f"{len(names)} sites, of which {trusted}", True
+
+
+READER = PartReader(
+    "sites", check_sites, show=lambda block, words: {"sites": block and words(block["words"])}
+)

@@ -1,7 +1,7 @@
 """One site's part of a release of several sites: its offer, its messages, and what is published.
 
-`release.make` runs the same steps as for other releases: check, book, draw, pack, close. It asks
-`measure.SeveralSites` for the agreement before the plan, and for totals where it would draw noise.
+`release.make` runs the steps of all releases: check, book, draw, pack, close.
+`measure.SeveralSites` gives the agreement before the plan, and totals in place of noise.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dpprobe.options import resolve_path
 from dpprobe.privacy.accountants import compute_epsilon
 from dpprobe.privacy.noise_shares import SMALLEST_SHARE, Penalty, split_noise
 from dpprobe.privacy.plan import Plan
-from dpprobe.release.ledger import Entry
+from dpprobe.release.ledger_file import Entry
 from dpprobe.release.signing import read_private_key
 from dpprobe.sites.agreement import (
     Agreement,

@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
-from dpprobe.release.ledger import Entry
-from dpprobe.release.parts.part import Block, PartSteps
+from collections.abc import Mapping
+from typing import Any
+
+from dpprobe.privacy.accountants import exactly_priced
+from dpprobe.privacy.plan import Plan
+from dpprobe.release.counted_units import compose_test_price
+from dpprobe.release.documents import UNITS, format_price, format_small
+from dpprobe.release.ledger_file import Entry
+from dpprobe.release.parts.part import Block, PartReader, PartSteps
+from dpprobe.release.stated_values import (
+    Values,
+    read_block,
+    read_real,
+    read_whole,
+    require_same,
+    require_true,
+)
+from dpprobe.release.verification.tested_plans import list_tested
 
 
 class Steps(PartSteps):
@@ -13,3 +29,68 @@ class Steps(PartSteps):
         delta = self.task.delta
         spent = self.task.ledger.compute_spent(delta)
         return spent.to_block(entry=entry.number, unit=self.task.unit, delta=delta)
+
+
+# verification and words
+
+LEDGER_TOLERANCE = 1e-4
+LEDGER_KEYS = {"entry", "releases", "unit", "delta", "epsilon", "exact"}
+
+
+def check_ledger(values: Values, plan: Plan) -> tuple[str, bool]:
+    """Checks that the total of all releases is at least the cost of this release."""
+    block = read_block("ledger", values["ledger"], LEDGER_KEYS)
+    entry, count = (read_whole(name, block[name]) for name in ("entry", "releases"))
+    require_same("unit", plan.unit, block["unit"])
+    require_same("delta", plan.delta, block["delta"])
+    require_true(isinstance(block["exact"], bool), "exact: neither true nor false")
+    total = read_real("epsilon", block["epsilon"])
+    tested = values["evaluation"]
+    sides = [plan.realised_epsilon]
+    if tested and tested["delta"] == plan.delta:
+        sides.append(read_real("evaluation.epsilon", tested["epsilon"]))
+    if len(plans := list_tested(values, plan)) > bool(tested):
+        together = compose_test_price(*plans)
+        sides += [] if together is None else [together.realised_epsilon]
+    least = max(sides)
+    known = exactly_priced(plan.mechanisms, plan.selection) or least > plan.realised_epsilon
+    require_true(
+        known or not block["exact"],
+        "exact: true, but with samples or repeats epsilon is only a bound",
+    )
+    require_true(
+        total >= least * (1 - LEDGER_TOLERANCE),
+        f"epsilon {total:g}: less than this release alone costs, {least:g}",
+    )
+    if count == 1 and block["exact"]:
+        require_true(
+            total <= least * (1 + LEDGER_TOLERANCE),
+            f"epsilon {total:g}: only one release, which costs {least:g}",
+        )
+    more = "exactly" if block["exact"] else "at most"
+    releases = "1 release costs" if count == 1 else f"{count} releases together cost"
+    return f"entry {entry}; {releases} {more} epsilon {total:g}, as the ledger said", True
+
+
+def state_spent(ledger: Mapping[str, Any]) -> str:
+    """States the cost of all releases from the dataset together."""
+    one, _ = UNITS[ledger["unit"]]
+    bound = "" if ledger["exact"] else "at most "
+    price = f"epsilon {format_price(ledger['epsilon'])} at delta {format_small(ledger['delta'])}"
+    if ledger["releases"] == 1:
+        return (
+            "This was the only release of this dataset when this bundle was made. It costs one "
+            f"{one} {bound}{price}."
+        )
+    return (
+        f"This dataset had {ledger['releases']} releases when this bundle was made, including "
+        f"this release. Together they cost one {one} {bound}{price}."
+    )
+
+
+READER = PartReader(
+    "ledger",
+    check_ledger,
+    always=True,
+    show=lambda block, words: {"spent": words(state_spent(block))},
+)

@@ -1,0 +1,410 @@
+"""The file of a dataset's ledger: its records, each bound to the one before, and its locks.
+
+    <data_dir>/<dataset>/ledger.jsonl    one record per line, in order of time; mode 0600
+    <data_dir>/<dataset>/ledger.lock     locked by writers (POSIX locks, which NFS has too)
+    <data_dir>/ledger.lock               locked by bookings of any dataset
+
+**Damage.** Each line holds its own hash and that of the line before. So an edited, missing or
+inserted line is noticed, and then nothing is booked. A crash while booking leaves a last line that
+is cut short: no noise was drawn for it, and the next writer removes it. A line that lacks only its
+newline counts. Not detectable: whole lines deleted at the end, an older copy of the file, or a file
+rewritten as a whole. Guard it like the images.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import logging
+import math
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from dpprobe.artifacts import canonical_json, explain_unwritable, flush_to_disk, hash_value
+from dpprobe.errors import DataError, DpprobeError, PrivacyError, WaitingError
+from dpprobe.privacy.limits import SMALLEST_DELTA
+from dpprobe.privacy.plan import Mechanism, Plan, Selection
+
+logger = logging.getLogger("dpprobe")
+
+FORMAT = "dpprobe-ledger"
+FORMAT_VERSION = 1
+LOCK_FILE = "ledger.lock"
+BEFORE_THE_FIRST = "0" * 64
+
+Side = Literal["train", "test"]
+State = Literal["open", "closed", "abandoned"]
+
+# A process has its lock for all of its threads, and loses it when any of them closes the file.
+_one_thread = threading.Lock()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """The mechanisms of a release that read one side of a split.
+
+    Attributes:
+      mechanisms: with absolute noise multipliers.
+      selection: names those that are repeated, with only the best run released.
+      epsilon: the price of this part alone, at `delta`.
+      bounded: True if a mechanism stands for another one that reveals less.
+      chain: of cohorts with a horizon, whose running sums these are; only while prices are added.
+    """
+
+    side: Side
+    mechanisms: tuple[Mechanism, ...]
+    selection: Selection | None = None
+    epsilon: float
+    delta: float
+    bounded: bool = False
+    chain: str | None = None
+
+    def __post_init__(self) -> None:
+        where = f"part {self.side!r} of a release"
+        if self.side not in ("train", "test"):
+            raise PrivacyError(f"{where}: write train or test")
+        if not (self.epsilon > 0 and math.isfinite(self.epsilon)):
+            raise PrivacyError(f"{where}: epsilon {self.epsilon!r} must be positive and finite")
+        check_delta(self.delta)
+        if not self.mechanisms or any(item.noise_multiplier == 0 for item in self.mechanisms):
+            raise PrivacyError(
+                f"{where}: has no mechanism, or a mechanism without noise; no epsilon can be "
+                "computed"
+            )
+        repeated = self.selection.repeated if self.selection else ()
+        if unknown := set(repeated) - {item.name for item in self.mechanisms}:
+            raise PrivacyError(
+                f"{where}: names a repeated mechanism {min(unknown)!r} that it does not have"
+            )
+
+    @classmethod
+    def from_plan(cls, side: Side, plan: Plan) -> Part:
+        """Returns the part of a plan on one side."""
+        return cls(
+            side=side,
+            mechanisms=plan.mechanisms,
+            selection=plan.selection,
+            epsilon=plan.realised_epsilon,
+            delta=plan.delta,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns a JSON-compatible dictionary."""
+        return {
+            "side": self.side,
+            "mechanisms": [item.to_dict() for item in self.mechanisms],
+            "selection": self.selection and self.selection.to_dict(),
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Part:
+        """Reads the dictionary that `to_dict` returns."""
+        selection = values["selection"]
+        return cls(
+            side=values["side"],
+            mechanisms=tuple(map(Mechanism.from_dict, values["mechanisms"])),
+            selection=selection and Selection.from_dict(selection),
+            epsilon=values["epsilon"],
+            delta=values["delta"],
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Booking:
+    """The facts of a release that are known before its noise is drawn.
+
+    Attributes:
+      unit: of privacy, a key of `Plan.UNITS`.
+      split: the public key of how units are split. Releases of one key split all units alike.
+      parts: at most one for each side.
+      identity: hashes of everything that decides the release; private, they stay here.
+      column: whose values are the units; None if each image is one.
+      same_units_as: another dataset whose units are some of these; None without one.
+      units: the hash that names the file of the units' hashes; None for fits of an estimator.
+      place: in a chain of cohorts with a horizon, by `cohorts.Chain.name_place`; None elsewhere.
+      sites: the agreement of several sites, by `SitePart.name_promise`; None for one site.
+    """
+
+    release: str
+    study: str
+    unit: str
+    split: str
+    parts: tuple[Part, ...]
+    identity: str
+    column: str | None = None
+    same_units_as: str | None = None
+    units: str | None = None
+    place: str | None = None
+    sites: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.unit not in Plan.UNITS:
+            raise PrivacyError(
+                f"release {self.release!r}: unit {self.unit!r}; write one of "
+                f"{', '.join(Plan.UNITS)}"
+            )
+        sides = [part.side for part in self.parts]
+        if not sides or len(set(sides)) < len(sides):
+            raise PrivacyError(
+                f"release {self.release!r}: parts {sides}; write one part for each split that it "
+                "reads"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns a JSON-compatible dictionary; the last three values only if known."""
+        known = {key: value for key, value in vars(self).items() if value is not None}
+        return {"column": None, **known, "parts": [part.to_dict() for part in self.parts]}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Booking:
+        """Reads the dictionary that `to_dict` returns."""
+        known: dict[str, Any] = {field.name: values.get(field.name) for field in fields(cls)}
+        return cls(**{**known, "parts": tuple(map(Part.from_dict, values["parts"]))})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A booked release.
+
+    Attributes:
+      number: from 1, in the order of booking.
+      state: "open" from booking on, then "closed" or "abandoned" for good.
+      booked: the time, UTC.
+      digest: of the bundle, if closed.
+      reason: that a person gave, if abandoned.
+    """
+
+    number: int
+    booking: Booking
+    state: State
+    booked: str
+    digest: str | None = None
+    reason: str | None = None
+
+    @property
+    def is_counted(self) -> bool:
+        return self.state != "abandoned"
+
+
+class Content(NamedTuple):
+    """The records of a file, the hash and end of the last record, and the bytes after it.
+
+    A file ends "torn" if a piece of a line follows, "unended" if the last newline is missing.
+    """
+
+    entries: dict[int, Entry]
+    last: str
+    size: int
+    end: Literal["whole", "torn", "unended"]
+
+
+class LedgerFile:
+    """The records of one dataset; a damaged line raises DataError."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read_entries(self) -> list[Entry]:
+        """Reads all entries and checks every line."""
+        with self._explain_errors():
+            return list(self._read_content().entries.values())
+
+    def entry_of(self, release: str) -> Entry | None:
+        """Returns the entry of a release that is not abandoned; None if there is none."""
+        return find_named([each for each in self.read_entries() if each.is_counted], release)
+
+    @property
+    def _data_dir(self) -> Path:
+        return self.path.absolute().parent.parent
+
+    @property
+    def _dataset(self) -> str:
+        return self.path.absolute().parent.name
+
+    def _read_content(self) -> Content:
+        """Reads the file, and checks each line; a piece of a line at the end is left out."""
+        try:
+            written = self.path.read_bytes()
+        except FileNotFoundError:
+            written = b""
+        *lines, rest = written.split(b"\n")
+        end: Literal["whole", "torn", "unended"] = "whole"
+        if rest:
+            end = "torn" if _is_torn(rest) else "unended"
+            lines += [rest] if end == "unended" else []
+        entries: dict[int, Entry] = {}
+        last = BEFORE_THE_FIRST
+        for number, line in enumerate(lines, start=1):
+            try:
+                record = _check_line(line, last)
+                if record["format_version"] != FORMAT_VERSION:
+                    raise DataError(
+                        f"{self.path}, line {number}: format version {record['format_version']!r}, "
+                        f"not {FORMAT_VERSION}; use the dpprobe that wrote it"
+                    )
+                _enter_record(entries, record)
+            except (ValueError, KeyError, TypeError, AttributeError, PrivacyError) as error:
+                raise DataError(
+                    f"{self.path}, line {number}: damaged ({error}); restore the file from a "
+                    "backup: until then no release of this dataset is made"
+                ) from error
+            last = record["hash"]
+        return Content(entries, last, len(written) - len(rest) * (end == "torn"), end)
+
+    @contextmanager
+    def _lock_ledger(self, *, among_all: bool = False) -> Iterator[Content]:
+        """Keeps other writers out while the file is read and a line is appended.
+
+        `among_all` also keeps out bookings of the data_dir's other datasets.
+        """
+        with ExitStack() as stack:
+            stack.enter_context(_one_thread)
+            stack.enter_context(self._explain_errors())
+            if among_all:
+                stack.enter_context(self._hold_lock(self._data_dir / LOCK_FILE))
+            stack.enter_context(self._hold_lock(self.path.with_name(LOCK_FILE)))
+            content = self._read_content()
+            self._mend(content)
+            yield content
+
+    @contextmanager
+    def _hold_lock(self, path: Path) -> Iterator[None]:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            try:
+                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except (BlockingIOError, PermissionError):  # another has it; which, systems differ
+                logger.warning(
+                    "%s: another job is recording a release in it; waiting for that job",
+                    self.path,
+                )
+                fcntl.lockf(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
+
+    def _mend(self, content: Content) -> None:
+        """Removes an incomplete last line; flushes data that a dead process left unflushed."""
+        if not self.path.exists():
+            return
+        if content.end == "torn":
+            logger.warning(
+                "%s: removed a last line that a crash cut short, before it had any effect",
+                self.path,
+            )
+            os.truncate(self.path, content.size)
+        elif content.end == "unended":
+            self._write_lines(b"\n")
+        flush_to_disk(self.path)
+
+    def _append_line(self, content: Content, event: str, number: int, **values: Any) -> None:
+        """Appends a record, flushed to the disk when this returns, and enters it."""
+        record = {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "event": event,
+            "number": number,
+            "time": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "previous": content.last,
+            **values,
+        }
+        self._write_lines(_make_line(record, hash_value(record)) + b"\n")
+        flush_to_disk(self.path.parent)
+        _enter_record(content.entries, record)
+
+    def _write_lines(self, text: bytes) -> None:
+        """Appends bytes by one write; a write that is cut short is mended by the next writer."""
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            if os.write(descriptor, text) < len(text):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def _explain_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            error.filename = error.filename or str(self.path)
+            raise explain_unwritable(error) or DataError(
+                f"{error.filename}: {os.strerror(error.errno or 0)}; the ledger of a dataset needs "
+                "a folder that you may read and write, on a file system with POSIX locks"
+            ) from error
+
+
+def find_named(counting: Sequence[Entry], release: str) -> Entry | None:
+    return next((entry for entry in counting if entry.booking.release == release), None)
+
+
+@contextmanager
+def tell_of_entry(entry: str) -> Iterator[None]:
+    """Adds to an error that an entry was booked and counts."""
+    try:
+        yield
+    except WaitingError:
+        raise
+    except DpprobeError as error:
+        told = type(error)(f"{error}. Entry {entry} stays open, and counts")
+        told.passes = False  # another try would refuse
+        raise told from error
+
+
+def _make_line(record: Mapping[str, Any], digest: str) -> bytes:
+    """Returns a record with its hash as the only text that is accepted."""
+    return canonical_json({**record, "hash": digest}).encode()
+
+
+def _is_torn(rest: bytes) -> bool:
+    """Returns True for an incomplete line; False for a complete record, even if it is damaged."""
+    try:
+        json.JSONDecoder().raw_decode(rest.decode(errors="replace"))
+    except ValueError:
+        return True
+    return False
+
+
+def _check_line(line: bytes, previous: str) -> dict[str, Any]:
+    """Reads a line; raises ValueError unless it is a record that follows the previous record."""
+    record = json.loads(line)
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        raise ValueError(f"not a record of {FORMAT}")
+    content = {key: value for key, value in record.items() if key != "hash"}
+    if hash_value(content) != record["hash"] or _make_line(content, record["hash"]) != line:
+        raise ValueError("altered: its hash does not match its content")
+    if record["previous"] != previous:
+        raise ValueError("does not follow the previous line: a line is missing or was inserted")
+    return record
+
+
+def _enter_record(entries: dict[int, Entry], record: Mapping[str, Any]) -> None:
+    """Applies a record to the entries; raises ValueError if it does not fit them."""
+    event, number = record["event"], record["number"]
+    if event == "book" and number == len(entries) + 1:
+        booking = Booking.from_dict(record["booking"])
+        entries[number] = Entry(number=number, booking=booking, state="open", booked=record["time"])
+    elif event == "close" and entries[number].state == "open":
+        entries[number] = replace(entries[number], state="closed", digest=record["digest"])
+    elif event == "abandon" and entries[number].state == "open":
+        entries[number] = replace(entries[number], state="abandoned", reason=record["reason"])
+    else:
+        raise ValueError(f"event {event!r} of entry {number!r} does not fit the lines before")
+
+
+def check_delta(delta: float) -> None:
+    """Raises PrivacyError for a delta at which no epsilon can be computed."""
+    if not SMALLEST_DELTA <= delta < 1:
+        raise PrivacyError(
+            f"delta {delta!r}: outside {SMALLEST_DELTA:g} to 1; write a delta slightly below 1 / "
+            "(training units)"
+        )

@@ -1,0 +1,222 @@
+"""Adds up the releases of one dataset for one unit, and compares the sum with limits.
+
+**The sum.** Fix one unit and its sides: in each split its rows are training examples or test
+examples, never both. Null rows there change the sums of that side's mechanisms, each by its
+sensitivity. The mechanisms of the other side read other units' rows and what was released before:
+post-processing. So a unit pays for the composition of its sides' mechanisms over all releases, at
+most for the worst choice of a side in each split. Within one split that is the larger of the two
+sides' compositions. With over `MOST_SPLITS` splits of two sides all parts compose: an upper bound.
+
+- Gaussian mechanisms without sampling or repetition: exact, one Gaussian of mu^2 = sum of count /
+  sigma^2. It holds if a plan was chosen after seeing earlier releases, as long as `max_epsilon` was
+  fixed before (Smith and Thakurta 2022, "Fully adaptive composition for Gaussian DP").
+- Sampled mechanisms: privacy loss distributions, an upper bound; theorems cover plans that were
+  fixed without looking at what was released.
+- Fits that are repeated, with only the best run released: one alone has its plan's price; beside
+  others the sum is by Renyi divergences, a looser upper bound.
+
+**One chain.** With a horizon, each release of a chain of cohorts reads the exact sums of earlier
+cohorts again. The sums of a unit of two cohorts meet in the same outputs (`privacy.running_sums`).
+So 1 / sigma adds up over the two entries, not its square: an upper bound.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dpprobe.errors import BudgetError
+from dpprobe.privacy.accountants import (
+    Fits,
+    all_together,
+    compute_epsilon,
+    exactly_priced,
+    pld_interval,
+)
+from dpprobe.privacy.limits import round_up
+from dpprobe.privacy.plan import Mechanism
+from dpprobe.privacy.risk import Risk
+from dpprobe.privacy.trade_off import Allowed, bound_attacks
+from dpprobe.release.ledger_file import Booking, Part, Side, check_delta
+
+# The worst choice of sides is searched for up to so many splits of two sides: 64 compositions.
+MOST_SPLITS = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """The most that all releases from one dataset may cost a unit together.
+
+    Attributes:
+      delta: at which the epsilon of all must not exceed `max_epsilon`.
+      max_epsilon: None for no such limit.
+      max_risk: the most that attacks on all together may reach; None for no such limit.
+    """
+
+    delta: float
+    max_epsilon: float | None = None
+    max_risk: Risk | None = None
+
+    def __post_init__(self) -> None:
+        check_delta(self.delta)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spent:
+    """The sum of entries for one unit, exact or upper bound: epsilon rounded up to six digits."""
+
+    epsilon: float
+    exact: bool
+    entries: int
+
+    def to_block(self, *, entry: int | None, unit: str, delta: float) -> dict[str, Any]:
+        """Returns the block `ledger` of the statement of a release, whose entry this is."""
+        return {
+            "entry": entry,
+            "releases": self.entries,
+            "unit": unit,
+            "delta": delta,
+            "epsilon": self.epsilon,
+            "exact": self.exact,
+        }
+
+
+def refuse_excess(
+    booked: Sequence[Booking], booking: Booking, limits: Limits, *, ledger: str
+) -> None:
+    """Raises BudgetError if a booking and the earlier ones (placed in `ledger`) exceed a limit."""
+    delta, max_epsilon, max_risk = limits.delta, limits.max_epsilon, limits.max_risk
+    every = [*booked, booking]
+    if max_epsilon is not None:
+        spent = compose_bookings(every, delta)
+        if not spent.epsilon <= max_epsilon:
+            before = compose_bookings(booked, delta).epsilon
+            raise BudgetError(
+                f"release {booking.release!r}: with it, the total epsilon of a unit would be "
+                f"{spent.epsilon:g} at delta {delta:g} (without it {before:g}, by {ledger}), "
+                f"above max_epsilon {max_epsilon:g}; write a smaller epsilon, or raise "
+                "max_epsilon"
+            )
+    if max_risk is not None:
+        reached = max_risk.measure(bound_bookings(every, max_risk.rates, delta))
+        if not reached <= max_risk.target:
+            before = max_risk.measure(bound_bookings(booked, max_risk.rates, delta))
+            raise BudgetError(
+                f"release {booking.release!r}: with it, attacks on a unit could reach {reached:g} "
+                f"(without it {before:g}, by {ledger}), above max_risk {max_risk}. Write a "
+                "smaller epsilon, or raise max_risk"
+            )
+
+
+def compose_bookings(bookings: Sequence[Booking], delta: float) -> Spent:
+    """Computes the sum of releases from one dataset, for the unit that pays most."""
+    check_delta(delta)
+    choices, searched = _list_choices(bookings)
+    most, exact = max(price_parts(parts, delta) for parts in choices)
+    return Spent(epsilon=round_up(most), exact=exact and searched, entries=len(bookings))
+
+
+def bound_bookings(bookings: Sequence[Booking], rates: Sequence[float], delta: float) -> Allowed:
+    """Bounds attacks on all releases from one dataset together, for the unit most at risk.
+
+    True positive rates are bounded at the false positive rates `rates`; `delta` is of a search.
+    """
+    check_delta(delta)
+    choices, _ = _list_choices(bookings)
+    bounds = [_bound_parts(parts, rates, delta) for parts in choices]
+    return Allowed(
+        balanced_accuracy=max(each.balanced_accuracy for each in bounds),
+        true_positives=tuple(
+            max(values) for values in zip(*(each.true_positives for each in bounds), strict=True)
+        ),
+        exact=len(bounds) == 1 and bounds[0].exact and not any(part.bounded for part in choices[0]),
+    )
+
+
+def _bound_parts(parts: Sequence[Part], rates: Sequence[float], delta: float) -> Allowed:
+    if not parts:
+        return Allowed(balanced_accuracy=0.5, true_positives=tuple(rates), exact=True)
+    searches = [part.selection for part in parts if part.selection]
+    price = round_up(price_parts(parts, delta)[0]) if searches else math.inf
+    return bound_attacks(
+        _merge_mechanisms(parts),
+        rates,
+        searches[0] if searches else None,  # what is known of a search is its price
+        delta=delta,
+        epsilon=price,
+    )
+
+
+def _list_choices(bookings: Sequence[Booking]) -> tuple[list[list[Part]], bool]:
+    """Lists the parts that a unit may pay for, by every choice of one side in each split.
+
+    False if there would be too many lists, so that a single one has the parts of all sides.
+    """
+    sides = [list(split.values()) for split in group_by_split(bookings).values()]
+    searched = sum(len(choices) > 1 for choices in sides) <= MOST_SPLITS
+    if not searched:
+        sides = [[list(itertools.chain(*choices))] for choices in sides]
+    choices = [itertools.chain.from_iterable(choice) for choice in itertools.product(*sides)]
+    return [price_meetings(parts) for parts in choices], searched
+
+
+def group_by_split(bookings: Sequence[Booking]) -> dict[str, dict[Side, list[Part]]]:
+    splits: dict[str, dict[Side, list[Part]]] = {}
+    for booking in bookings:
+        chain = booking.place and booking.place.rpartition(" ")[0]
+        for part in booking.parts:
+            if part.side == "train":  # test results have noise of their own
+                part = replace(part, chain=chain)
+            splits.setdefault(booking.split, {}).setdefault(part.side, []).append(part)
+    return splits
+
+
+def price_meetings(parts: Iterable[Part]) -> list[Part]:
+    """Prices running sums of k cohorts of one chain at a root of k less noise.
+
+    Then k times the sum of 1 / sigma^2 is no less than the square of the sum of 1 / sigma. Running
+    sums are released once and without sampling; all else has noise of its own.
+    """
+    parts = list(parts)
+    cohorts = Counter(part.chain for part in parts)
+    priced = []
+    for part in parts:
+        if part.chain is not None and (times := cohorts[part.chain]) > 1:
+            mechanisms = (
+                item.scale_noise(times**-0.5) if item.count == item.sample_rate == 1 else item
+                for item in part.mechanisms
+            )
+            part = replace(part, mechanisms=tuple(mechanisms), bounded=True)
+        priced.append(part)
+    return priced
+
+
+def price_parts(parts: Sequence[Part], delta: float) -> tuple[float, bool]:
+    """Bounds the epsilon of parts that read the same rows; True if it is exact."""
+    if len(parts) == 1:
+        # On the grid of its plan, so that a release that meets a limit alone is not refused.
+        grid = pld_interval(max(parts[0].epsilon, delta))
+        mechanisms, selection = parts[0].mechanisms, parts[0].selection
+        price = compute_epsilon(mechanisms, delta, "pld", interval=grid, selection=selection)
+        return price, exactly_priced(mechanisms, selection) and not parts[0].bounded
+    if any(part.selection for part in parts):
+        fits = [
+            Fits(mechanisms=part.mechanisms, times=1, selection=part.selection) for part in parts
+        ]
+        return all_together(fits, delta)
+    merged = _merge_mechanisms(parts)
+    exact = exactly_priced(merged) and not any(part.bounded for part in parts)
+    return compute_epsilon(merged, delta, "pld"), exact
+
+
+def _merge_mechanisms(parts: Sequence[Part]) -> list[Mechanism]:
+    """Returns the mechanisms of parts; merges equal mechanisms to save time."""
+    alike: Counter[Mechanism] = Counter()
+    for item in (item for part in parts for item in part.mechanisms):
+        key = replace(item, name="", released="", sensitivity=1.0, count=1)
+        alike[key] += item.count
+    return [item.repeat_count(count) for item, count in alike.items()]

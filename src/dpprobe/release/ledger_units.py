@@ -1,0 +1,94 @@
+"""Refuses a booking whose units do not fit earlier bookings, here and in other ledgers.
+
+**Other ledgers.** A unit of two datasets pays for the releases of both. Their ledgers are added up
+if a booking of either says so (`same_units_as`), directly or through a third. A booking whose units
+are also in another ledger that is not added up is refused (`unit_hashes`). Private examples decide
+that, so it may stop a release, but never change the sum that is published. A booking is also
+refused if its units are on other sides than in an entry of the same split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dpprobe.errors import PrivacyError
+from dpprobe.release.ledger_file import Booking, Entry
+from dpprobe.release.unit_hashes import (
+    Hashes,
+    Units,
+    count_moved,
+    find_tables,
+    read_hashes,
+    share_units,
+)
+from dpprobe.study.reserved_names import LEDGER_FILE
+
+
+def refuse_moved(
+    ledger: Path, counting: Sequence[Entry], booking: Booking, hashes: Hashes, key: bytes
+) -> None:
+    """Refuses units that an entry of the same split has on the other side."""
+    for entry in counting:
+        if entry.booking.split != booking.split or entry.booking.units is None:
+            continue
+        if count_moved(hashes, read_hashes(ledger.parent, entry.booking.units, key)):
+            raise PrivacyError(
+                f"release {booking.release!r}: images have changed sides since entry "
+                f"{entry.number} of {ledger} ({entry.booking.release}), by the same split "
+                f"({booking.split}): their units were renamed, so the total would count only "
+                "one split for each unit; write another split_seed, so that both splits "
+                "count"
+            )
+
+
+def refuse_same_units(
+    ledger: Path, others: Mapping[str, list[Entry]], booking: Booking, hashes: Hashes, key: bytes,
+    *, unlike: Sequence[str],
+) -> None:  # fmt: skip
+    """Refuses units of ledgers that are not added up; names in `unlike` may be equal."""
+    data = booking.identity.partition(" ")[2]  # tells equal features, also without tables
+    known = dict[Any, Hashes]()  # most entries have the same units
+    for name, entry in [(each, entry) for each in others for entry in others[each]]:
+        folder, units = ledger.parent.parent / name, entry.booking.units
+        if (name, units) not in known:
+            # A fit of an estimator names no units: the tables as they are now tell.
+            known[name, units] = (
+                read_hashes(folder, units, key)
+                if units
+                else Units(names={}, tables=find_tables(folder)).hash_with(key)
+            )
+        theirs = known[name, units]
+        same = bool(data) and entry.booking.identity.partition(" ")[2] == data
+        what, remedy = "images", ""
+        if not (same or share_units(hashes, theirs, "images")):
+            if name in unlike or not share_units(hashes, theirs, "names"):
+                continue
+            what = "names of units"
+            remedy = f", or other_units_than: [{name}] if different units have the same names"
+        raise PrivacyError(
+            f"release {booking.release!r}: {what} of dataset {ledger.parent.name} are also in "
+            f"entry {entry.number} of {folder / LEDGER_FILE} ({entry.booking.release}), but "
+            f"the two ledgers are not added up; write `same_units_as: {name}` under "
+            f"datasets.{ledger.parent.name}{remedy}"
+        )
+
+
+def refuse_other_unit(ledger: Path, added: Mapping[str, list[Entry]], booking: Booking) -> None:
+    for name, entry in [(each, entry) for each in added for entry in added[each]]:
+        # The columns of two datasets may have two names.
+        column = name == ledger.parent.name and entry.booking.column != booking.column
+        if entry.booking.unit != booking.unit or column:
+            raise PrivacyError(
+                f"release {booking.release!r}: its unit of privacy is {unit_words(booking)}, "
+                f"but that of entry {entry.number} of {ledger.parent.parent / name / LEDGER_FILE} "
+                f"({entry.booking.release}) is {unit_words(entry.booking)}, and epsilons for "
+                "different units cannot be added up; write the unit of the earlier entry"
+            )
+
+
+def unit_words(booking: Booking) -> str:
+    """Names the unit of privacy of a booking."""
+    of = "" if booking.column is None else f" (a value of {booking.column})"
+    return f"{booking.unit}{of}"
