@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from dpprobe.artifacts import hash_value, sha256_file
 from dpprobe.data.options import DatasetOptions
-from dpprobe.errors import DataError, StoreError
+from dpprobe.errors import DataError, PrivacyError, StoreError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import check_plan
@@ -211,13 +211,16 @@ class AskedRelease:
     def plan_test(self, mechanisms: tuple[Mechanism, ...], epsilon: float) -> Plan:
         """Calibrates mechanisms that read the test units."""
         agreed = self.transport.agreed_test_n
-        target = Target(
-            n=FitInputs(self.stores[1], self.unit).n if agreed is None else agreed,
-            epsilon=epsilon,
-            delta=self.delta,
-            accountant="pld",  # exact, and what `verify` uses: nothing here samples
-            unit=self.unit,
-        )
+        try:
+            target = Target(
+                n=FitInputs(self.stores[1], self.unit).n if agreed is None else agreed,
+                epsilon=epsilon,
+                delta=self.delta,
+                accountant="pld",  # exact, and what `verify` uses: nothing here samples
+                unit=self.unit,
+            )
+        except PrivacyError as error:
+            raise PrivacyError(f"release {self.name}: test {self.unit}s: {error}") from None
         plan = calibrate(mechanisms, target, cache=self.cache)
         check_price(plan)
         return self.transport.price_shares(plan)
