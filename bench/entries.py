@@ -59,10 +59,14 @@ class _File:
         self.name = path.relative_to(SOURCE).as_posix()
         tree = ast.parse(path.read_text(encoding="utf-8"))
         self.functions: dict[str, ast.AST] = {}
+        self.bases: dict[str, list[str]] = {}
         for node in tree.body:
             if isinstance(node, ast.FunctionDef):
                 self.functions[f"{self.name}:{node.name}"] = node
             elif isinstance(node, ast.ClassDef):
+                self.bases[node.name] = [
+                    base.id for base in node.bases if isinstance(base, ast.Name)
+                ]
                 for part in node.body:
                     if isinstance(part, ast.FunctionDef):
                         self.functions[f"{self.name}:{node.name}.{part.name}"] = part
@@ -94,15 +98,18 @@ class _File:
                 if file := files.get("/".join([*room, f"{module}.py"])):
                     yield from file._find(part.attr, files)
             yield from {f"{self.name}:{own_class}.{part.attr}"} & self.functions.keys()
+            for base in self.bases.get(own_class, ()):  # an inherited method
+                yield from self._find(f"{base}.{part.attr}", files)
             if len(found := methods[part.attr]) == 1:
                 yield from (each for each in found if each.split(":")[0] in near)
 
     def _find(self, name: str, files: Mapping[str, _File]) -> Iterator[str]:
         """Yields the function of a name, or what a class runs when it is made or called."""
-        if name in self.imports:
-            room, name = self.imports[name]
+        head, dot, method = name.partition(".")
+        if head in self.imports:
+            room, head = self.imports[head]
             file = files.get("/".join(room) + ".py")
-            yield from file._find(name, files) if file else ()
+            yield from file._find(f"{head}{dot}{method}", files) if file else ()
         made = (name, *(f"{name}.{method}" for method in ("__init__", "__post_init__", "__call__")))
         yield from {f"{self.name}:{each}" for each in made} & self.functions.keys()
 

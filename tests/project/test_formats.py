@@ -69,10 +69,18 @@ def written_by_the_code() -> dict[str, int]:
                 version = values.get(f"{name}_VERSION", values.get("FORMAT_VERSION"))
                 formats.setdefault(str(kind), version or 0)
         for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
-                fields = dict(_constants(node.body))
-                if str(fields.get("format", "")).startswith("dpprobe-"):
-                    formats[str(fields["format"])] = fields["format_version"]
+            match node:
+                case ast.ClassDef(body=body):
+                    fields = dict(_constants(body))
+                case ast.Dict(
+                    keys=[ast.Constant("format"), ast.Constant("format_version")],
+                    values=[ast.Constant(kind), ast.Constant(int(version))],
+                ):
+                    fields = {"format": kind, "format_version": version}
+                case _:
+                    continue
+            if str(fields.get("format", "")).startswith("dpprobe-"):
+                formats[str(fields["format"])] = fields["format_version"]
     header = formats["dpprobe-features"]
     return {**formats, "dpprobe-manifest": header}  # which imports the number of its shards
 

@@ -227,7 +227,7 @@ def _compare_rows(named: list[tuple[str, Any]], rows: Any, returned: Any, labels
 
 
 def _mixes_rows(step: Any, rows: Any, among: Any, labels: Any) -> bool:
-    """Compares rows that a step returned among all rows with the same rows in other company.
+    """Compares a step's rows, computed among all rows, with the rows computed in smaller parts.
 
     No comparison finds every rare dependence: this is no proof.
     """

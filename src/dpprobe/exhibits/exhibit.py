@@ -102,8 +102,8 @@ class Exhibit:
       make: the function that makes it, as "module:function". The function returns a figure or a
         table, or a list of one for each path of `files`. A function that returns None writes the
         files itself. Arguments are the needs that are read. A function may also ask by name
-        for outputs, `folder` (of the outputs), params, wildcards, `study`, `results` (the folder)
-        and `published` (the published numbers).
+        for params, wildcards, `study`, `results` (the folder), `folder` (of the files) and
+        `published` (the published numbers).
       words: the name of the running job for a person.
       category: in Snakemake's report; None keeps the files out of it.
       caption: the file below `resources/captions`, for all files or by the name of their group; by

@@ -60,10 +60,6 @@ def make_exhibit(
     offered[RESULTS] = first.parents[declared[0].paths[0].count("/")]
     offered |= {STUDY: study, FOLDER: first.parent}
     given = {name: value for name, value in offered.items() if name in asked}
-    for output in declared:
-        if output.name in asked:
-            files = [Path(path) for path in outputs[output.name]]
-            given[output.name] = files if output.several else files[0]
     save: Callable[[Any, Path], None] = tables.save_table
     settings: Any = nullcontext()
     if exhibit.kind == "figure":

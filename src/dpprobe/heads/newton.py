@@ -184,7 +184,7 @@ def precondition_by_mean(descent: Descent, releases: Releases) -> Precondition:
 def precondition_per_class(descent: Descent, releases: Releases) -> Precondition:
     """Preconditions with one Hessian per class: releases, uses and frees them one by one.
 
-    All K together, which are divided by sqrt(K), would take much memory.
+    All K Hessians together, which are divided by sqrt(K), would take much memory.
     """
     import torch  # heavy: planning imports this module
 

@@ -406,7 +406,7 @@ def _next_factor(
         return x + max(-stride, min(stride, 1.05 * gap))
     width = cheap[0] - dear[0]
     crossing = dear[0] + width * dear[1] / (dear[1] - cheap[1])
-    # Off the ends, so that the bracket shrinks also where the line is bent.
+    # Not at the ends, so that the bracket also shrinks if the price is no straight line.
     return min(max(crossing, dear[0] + 0.02 * width), cheap[0] - 0.02 * width)
 
 

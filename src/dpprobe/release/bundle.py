@@ -1,4 +1,4 @@
-"""The bundle: the folder of files that one release hands out. Its format, written and read.
+"""The bundle: the folder of files that one release hands out, written and read.
 
     bundle.json         classes, preprocessing, backbone, options of the head
     head.safetensors    weights [classes, d + 1], released statistics of a normalisation, priors
@@ -8,7 +8,7 @@
     SHA256SUMS          of the files above, as `sha256sum --check` reads it
     SHA256SUMS.sig      an Ed25519 signature of SHA256SUMS, if the release has a signing key
 
-Everything in it is public, given beforehand, or was released by a mechanism with noise. It holds no
+Everything in a bundle is public, given beforehand, or was released with noise. A bundle holds no
 seed, no hash of private data, no counts except numbers of units, no time except the day of an
 audit, no path, no name of a user or a machine.
 """

@@ -60,8 +60,8 @@ def export_onnx(
     """Writes a release as one ONNX file, and compares it with `Predictor` on public images.
 
     The file takes uint8 [batch, channels, height, width]: images in the mode, size and crop of its
-    metadata `preprocessing`, not normalised; the graph normalises. It computes in float32 on any
-    machine, and rounds features to the release's dtype. Its metadata also names classes, link and
+    metadata `preprocessing`, not normalised. The graph normalises, computes in float32 on any
+    machine, and rounds features to the release's dtype. Metadata also name classes, link and
     release. If a model outside dpprobe computed the features, the file has only the head, and takes
     float32 [batch, dimension]: vectors of that model.
 

@@ -1,6 +1,6 @@
 """The model card of a release: README.md in the form of the Hugging Face Hub.
 
-It is written from bundle.json and privacy.json alone, so it reveals no more than they do.
+The card is written from bundle.json and privacy.json alone, and so reveals no more.
 """
 
 from __future__ import annotations

@@ -41,9 +41,9 @@ def pack_head(
     statement: Mapping[str, Any],
     sign_key: Path | None,
 ) -> None:
-    """Writes the bundle of the first of the heads; it is on the disk when this returns.
+    """Writes the bundle of the first of the heads, which is on the disk when this returns.
 
-    Its files are written to `partial`, which is then renamed to `folder`, beside it.
+    Files are written to `partial`, which is then renamed to `folder`, beside it.
     """
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()

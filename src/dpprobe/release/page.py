@@ -1,6 +1,6 @@
 """The page of a release for a privacy officer: release.html, which opens offline and prints.
 
-It is written from bundle.json and privacy.json alone, so it reveals no more than they do.
+The page is written from bundle.json and privacy.json alone, and so reveals no more.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Predictions of a released head on new images or vectors.
 
-Decoding, preprocessing, the forward pass and its division into pieces are those of extraction, and
+Decoding, preprocessing, the forward pass and its division into pieces are extraction's, and
 features are rounded as in the store. So an image has the probabilities of its stored features. A
 backbone that is not the release's, or computes other features here, is refused.
 """

@@ -1,4 +1,4 @@
-"""Draws the head of a release from the rows of one site.
+"""Draws a release's head: here, from the rows of one site.
 
 The part `sites` has another transport, where several sites draw and add up.
 """

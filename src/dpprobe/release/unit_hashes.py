@@ -6,7 +6,7 @@
 A hash is the first 64 bits of HMAC-SHA256 under the key: of a unit's name in a column, of the
 spelling that the name shares with equal numbers and names alike (`person_names`), of an image's
 bytes, and of its pixels. With the key, the files tell whether a guessed image is in the
-data, so they are private. They may refuse a release, but never change what is published: whether
+data, so they are private. Hashes may refuse a release, but never change what is published: whether
 two datasets share a unit depends on private examples.
 
 Unrelated hashes are equal with probability 2^-64; any two of a million units per side with 5e-8.

@@ -1,9 +1,9 @@
 """Refuses a head that would not be worth its epsilon, before anything is spent.
 
-The study's benchmark of the same method, backbone and epsilon decides. At 95% confidence its head
-must be better than one answer for all images, in its headline metric, and rank images better than
-chance. It must also predict every class. Without a benchmark the planner decides, from public
-facts. Nothing here is published; `release_choice_price` prices the look at a benchmark.
+The study's benchmark of the same method, backbone and epsilon decides. At 95% confidence the
+benchmark's head must be better than one answer for all images, in its headline metric, and rank
+images better than chance. Each class must be predicted. Without a benchmark the planner decides,
+from public facts. Nothing here is published; `release_choice_price` prices the look at a benchmark.
 """
 
 from __future__ import annotations

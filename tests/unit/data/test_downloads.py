@@ -10,10 +10,7 @@ import json
 import logging
 import os
 import random
-import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -174,31 +171,6 @@ def _died(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_killed_process_is_resumed(server: Server, path: Path) -> None:
-    url = server.put("/data.zip", CONTENT, faults=[Slow(chunk=10_000, pause=0.05)])
-    program = (
-        "import sys; from pathlib import Path; from dpprobe.data.downloads import Checksum, "
-        "fetch_file; "
-        "fetch_file(sys.argv[1], Path(sys.argv[2]), checksum=Checksum('sha256', sys.argv[3]))"
-    )
-    process = subprocess.Popen([sys.executable, "-c", program, url, str(path), SHA256])
-    partial = path.parent / ".data.zip.partial"
-    limit = time.monotonic() + 60
-    while not (partial.is_file() and partial.stat().st_size >= 50_000):
-        assert process.poll() is None
-        assert time.monotonic() < limit
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    arrived = partial.stat().st_size
-    assert 50_000 <= arrived < 300_000
-    assert not path.exists()
-    get(url, path)
-    assert path.read_bytes() == CONTENT
-    assert server.visits[-1].headers["Range"] == f"bytes={arrived}-"
-    assert server.sent("/data.zip")[-1] == 300_000 - arrived
-
-
 @pytest.mark.parametrize(
     ("kind", "label"), [("sha256", "SHA-256"), ("md5", "MD5"), ("git", "git checksum")]
 )
@@ -224,13 +196,6 @@ def test_a_corrected_checksum_takes_what_has_arrived(server: Server, path: Path)
     assert get(url, path).sha256 == SHA256
     assert files(path) == {"data.zip": 300_000}
     assert server.sent("/data.zip") == [300_000, 0]
-
-
-def test_a_short_file_of_undeclared_size_has_a_wrong_checksum(server: Server, path: Path) -> None:
-    text = refused(server.put("/data.zip", CONTENT[:1000]), path)
-    assert f"instead of {SHA256}" in text
-    assert files(path) == PARTIAL
-    succeeds(server, path)
 
 
 def test_a_file_without_a_length_comes(server: Server, path: Path) -> None:
@@ -392,29 +357,6 @@ def test_secrets_stay_out_of_messages_logs_and_records(
     assert "hunter" not in "".join(texts)
 
 
-def test_a_disk_that_fills_keeps_what_had_arrived(
-    server: Server, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url = server.put("/data.zip", CONTENT, faults=[Cut(1000)])
-    write = downloads._Partial.write
-
-    def full(partial: downloads._Partial, chunk: bytes) -> None:
-        if partial.size + len(chunk) > 1000:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        write(partial, chunk)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(downloads._Partial, "write", full)
-        with (
-            pytest.raises(DataError, match="the disk filled up while files were fetched"),
-            artifacts.explain_full_disk(path.parent, "files were fetched"),
-        ):
-            get(url, path)
-    assert files(path) == PARTIAL
-    succeeds(server, path)
-    assert server.sent("/data.zip")[-1] == 299_000
-
-
 def test_two_processes_do_not_write_one_file(server: Server, path: Path) -> None:
     path.parent.mkdir()
     with downloads._Partial(path):
@@ -440,15 +382,6 @@ def test_a_file_with_another_checksum_is_fetched_again(server: Server, path: Pat
     refused(server.put("/data.zip", CONTENT, faults=[Answer(404)]), path)
     assert path.read_bytes() == OTHER
     succeeds(server, path)
-
-
-def test_progress_is_logged_in_megabytes(
-    server: Server, path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    caplog.set_level(logging.INFO, logger="dpprobe")
-    monkeypatch.setattr(downloads, "MEGABYTE", 1000)
-    get(server.put("/data.zip", CONTENT), path)
-    assert "download data.zip: 300 MB in 0:0" in caplog.text
 
 
 def test_a_wrong_checksum_is_not_fetched_for_ever(server: Server, path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -276,97 +277,63 @@ def test_equal_vectors_on_both_sides_are_found(tmp_path: Path) -> None:
         prepare(tmp_path, written)
 
 
-def ragged(folder: Path) -> dict[str, Any]:
-    lists = [[1.0, 2.0]] * 5 + [[1.0]] + [[1.0, 2.0]] * 4
-    pq.write_table(pa.table({"embedding": lists, "kind": ["a", "b"] * 5}), folder / "x.parquet")
-    return {"train": "x.parquet"}
+Write = Callable[[Path], dict[str, Any]]
 
 
-def without_list(folder: Path) -> dict[str, Any]:
-    lists = [[1.0, 2.0]] * 5 + [None] + [[1.0, 2.0]] * 4
-    pq.write_table(pa.table({"embedding": lists, "kind": ["a", "b"] * 5}), folder / "x.parquet")
-    return {"train": "x.parquet"}
+def in_parquet(fifth: list[float | None] | None) -> Write:
+    def write(folder: Path) -> dict[str, Any]:
+        lists = [[float(row), 2.0] for row in range(10)]
+        columns = {"embedding": [*lists[:5], fifth, *lists[6:]], "kind": ["a", "b"] * 5}
+        pq.write_table(pa.table(columns), folder / "x.parquet")
+        return {"train": "x.parquet"}
+
+    return write
 
 
-def with_null(folder: Path) -> dict[str, Any]:
-    lists = (
-        [[float(row), 2.0] for row in range(5)] + [[1.5, None]] + [[9.0, row] for row in range(4)]
-    )
-    pq.write_table(pa.table({"embedding": lists, "kind": ["a", "b"] * 5}), folder / "x.parquet")
-    return {"train": "x.parquet"}
+def in_npz(**vectors: Any) -> Write:
+    def write(folder: Path) -> dict[str, Any]:
+        np.savez(folder / "x.npz", kind=np.array(["a", "b"] * 2), **vectors)
+        return {"train": "x.npz"}
+
+    return write
 
 
-def of_texts(folder: Path) -> dict[str, Any]:
-    np.savez(folder / "x.npz", X=np.array([["1", "2"]] * 4), kind=np.array(["a", "b"] * 2))
-    return {"train": "x.npz"}
+def in_npy(vectors: npt.NDArray[np.float32], cut: int = 0, **more: Any) -> Write:
+    def write(folder: Path) -> dict[str, Any]:
+        path = folder / "x.npy"
+        np.save(path, vectors)
+        os.truncate(path, path.stat().st_size - cut)
+        write_table(folder / "rows.csv", {"kind": ["a", "b"] * 5, "id": ["one"] * 10})
+        return {"train": "x.npy", "table": "rows.csv", **more}
+
+    return write
 
 
-def of_truths(folder: Path) -> dict[str, Any]:
-    np.savez(folder / "x.npz", X=np.ones((4, 2), bool), kind=np.array(["a", "b"] * 2))
-    return {"train": "x.npz"}
-
-
-def pickled(folder: Path) -> dict[str, Any]:
-    array = np.empty((4, 2), object)
-    np.savez(folder / "x.npz", X=array, kind=np.array(["a", "b"] * 2))
-    return {"train": "x.npz"}
-
-
-def short_table(folder: Path) -> dict[str, Any]:
-    np.save(folder / "x.npy", np.ones((9, 2), np.float32))
-    write_table(folder / "rows.csv", {"kind": ["a", "b"] * 5})
-    return {"train": "x.npy", "table": "rows.csv"}
-
-
-def ids_twice(folder: Path) -> dict[str, Any]:
-    np.save(folder / "x.npy", np.arange(20, dtype=np.float32).reshape(10, 2))
-    write_table(folder / "rows.csv", {"kind": ["a", "b"] * 5, "id": ["one"] * 10})
-    return {"train": "x.npy", "table": "rows.csv", "id_column": "id", "split_column": "kind",
-            "train_values": ["a"], "test_values": ["b"]}  # fmt: skip
-
-
-def several(folder: Path) -> dict[str, Any]:
-    np.savez(folder / "x.npz", one=np.ones((4, 2)), two=np.ones((4, 2)), kind=np.array(["a"] * 4))
-    return {"train": "x.npz"}
-
-
-def cut_short(folder: Path) -> dict[str, Any]:
-    np.save(folder / "x.npy", np.ones((10, 2), np.float32))
-    whole = (folder / "x.npy").read_bytes()
-    (folder / "x.npy").write_bytes(whole[:-8])
-    write_table(folder / "rows.csv", {"kind": ["a", "b"] * 5})
-    return {"train": "x.npy", "table": "rows.csv"}
-
-
-def by_columns(folder: Path) -> dict[str, Any]:
-    np.save(folder / "x.npy", np.asfortranarray(np.ones((10, 2), np.float32)))
-    write_table(folder / "rows.csv", {"kind": ["a", "b"] * 5})
-    return {"train": "x.npy", "table": "rows.csv"}
-
-
-def other_kind(folder: Path) -> dict[str, Any]:
-    (folder / "x.pkl").write_bytes(b"")
-    return {"train": "x.pkl"}
+PAIRS = np.arange(20, dtype=np.float32).reshape(10, 2)
+SAME_IDS: dict[str, Any] = {
+    "id_column": "id", "split_column": "kind", "train_values": ["a"], "test_values": ["b"],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("write", "fault"),
     [
-        (ragged, "column 'embedding' row 5: a list of 1 numbers"),
-        (without_list, "column 'embedding' row 5: no list"),
-        (with_null, "x.parquet row 5: vectors 'vectors': number 1 is nan"),
-        (of_texts, "vectors 'X' are of type <U1; save them as float32"),
-        (of_truths, "vectors 'X' are of type bool; save them as float32"),
-        (pickled, "vectors 'X' are of type object; save them as float32"),
-        (short_table, "rows.csv: 10 rows, but 9 vectors"),
-        (ids_twice, "id 'one' appears twice"),
-        (several, "no vectors, only one, two; name the right ones under `vectors`"),
-        (cut_short, "ends before its last row"),
-        (by_columns, "stored column by column; save numpy.ascontiguousarray"),
-        (other_kind, "name a file that ends in .h5ad, .npy"),
+        (in_parquet([1.0]), "column 'embedding' row 5: a list of 1 numbers"),
+        (in_parquet(None), "column 'embedding' row 5: no list"),
+        (in_parquet([1.5, None]), "x.parquet row 5: vectors 'vectors': number 1 is nan"),
+        (in_npz(X=np.array([["1", "2"]] * 4)), "vectors 'X' are of type <U1; save"),
+        (in_npz(X=np.ones((4, 2), bool)), "vectors 'X' are of type bool; save"),
+        (in_npz(X=np.empty((4, 2), object)), "vectors 'X' are of type object; save"),
+        (in_npz(one=np.ones((4, 2)), two=np.ones((4, 2))), "no vectors, only one, two; name"),
+        (in_npy(PAIRS[:9]), "rows.csv: 10 rows, but 9 vectors"),
+        (in_npy(PAIRS, **SAME_IDS), "id 'one' appears twice"),
+        (in_npy(PAIRS, cut=8), "ends before its last row"),
+        (in_npy(np.asfortranarray(PAIRS)), "stored column by column; save"),
+        (lambda _: {"train": "x.pkl"}, "name a file that ends in .h5ad, .npy"),
     ],
 )
-def test_faults(tmp_path: Path, write: Callable[[Path], dict[str, Any]], fault: str) -> None:
+def test_faults(tmp_path: Path, write: Write, fault: str) -> None:
+    (tmp_path / "x.pkl").touch()
     with pytest.raises((ConfigError, DataError)) as caught:
         prepare(tmp_path, write(tmp_path), class_names=["a", "b"])
     assert fault in str(caught.value)
@@ -383,40 +350,28 @@ def test_damaged_files_give_one_line(tmp_path: Path, suffix: str) -> None:
 LARGE = (64 * BLOCK_ROWS, 256)
 
 
-def large_npy(path: Path) -> str:
-    np.lib.format.open_memmap(path, "w+", np.float32, LARGE).flush()  # a sparse file
-    return ""
-
-
-def large_npz(path: Path) -> str:
-    np.savez(path, X=np.zeros(LARGE, np.float32))
-    return "X"
-
-
-def compressed_npz(path: Path) -> str:
-    np.savez_compressed(path, X=np.zeros(LARGE, np.float32))
-    return "X"
-
-
-def large_safetensors(path: Path) -> str:
-    save_file({"X": np.zeros(LARGE, np.float32)}, path)
-    return "X"
-
-
-def large_h5ad(path: Path) -> str:
+def large_h5ad(path: Path) -> None:
     with h5py.File(path, "w") as file:
-        file.create_dataset("obsm/X_wide", LARGE, np.float32, chunks=True, compression="gzip")
-    return "obsm/X_wide"
+        file.create_dataset("X", LARGE, np.float32, chunks=True, compression="gzip")
 
 
-@pytest.mark.parametrize(
-    "write",
-    [large_npy, large_npz, compressed_npz, large_safetensors, large_h5ad],
-)
-def test_large_files_are_read_in_blocks(tmp_path: Path, write: Callable[[Path], str]) -> None:
+LARGE_FILES: list[tuple[str, Callable[[Path], Any]]] = [
+    ("npy", lambda path: np.lib.format.open_memmap(path, "w+", np.float32, LARGE).flush()),
+    ("npz", lambda path: np.savez(path, X=np.zeros(LARGE, np.float32))),
+    ("npz", lambda path: np.savez_compressed(path, X=np.zeros(LARGE, np.float32))),
+    ("safetensors", lambda path: save_file({"X": np.zeros(LARGE, np.float32)}, path)),
+    ("h5ad", large_h5ad),
+]
+
+
+@pytest.mark.parametrize(("suffix", "write"), LARGE_FILES)
+def test_large_files_are_read_in_blocks(
+    tmp_path: Path, suffix: str, write: Callable[[Path], Any]
+) -> None:
     """64 MiB of vectors take far less memory than that."""
-    path = tmp_path / f"x.{write.__name__.rpartition('_')[2]}"
-    name = write(path)
+    path = tmp_path / f"x.{suffix}"
+    write(path)
+    name = "" if suffix == "npy" else "X"
     tracemalloc.start()
     file = open_embeddings(path, option="train")
     assert file.list_vectors()[name] == LARGE

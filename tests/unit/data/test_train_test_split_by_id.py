@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-import math
 import re
 from collections.abc import Callable
 from fractions import Fraction
@@ -19,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from dpprobe.data import dataset_preparation, patient_sides, train_test_split
+from dpprobe.data import dataset_preparation, train_test_split
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError
@@ -29,7 +28,6 @@ from tests.support.small_study import STUDY
 
 CLASSES = ["cat", "dog"]
 FRACTIONS = st.floats(0.01, 0.99)
-UNITS = st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 2)), max_size=40)
 # (unit, class) of each image: units have one to three.
 Rows = list[tuple[str, int]]
 ROWS: Rows = [(f"u{n}", n % 2) for n in range(60) for _ in range(1 + n % 3)]
@@ -71,50 +69,6 @@ def test_the_split_is_the_same_on_every_machine() -> None:
         for fraction in (0.3, 0.33, 0.35)
     }
     assert chosen == {0.3: [7], 0.33: [0, 7], 0.35: [0, 6, 7]}
-
-
-@given(rows=UNITS, fraction=FRACTIONS, change=st.sampled_from("+-~"), unit=st.sampled_from("abz"))
-def test_no_unit_moves_another(
-    rows: list[tuple[str, int]], fraction: float, change: str, unit: str
-) -> None:
-    """One unit is added, left out, or gets other labels: all others stay on their sides."""
-    others = [row for row in rows if row[0] != unit]
-    changed = {
-        "+": [(unit, 0), *rows, (unit, 1)],
-        "-": others,
-        "~": [(name, 2 - label if name == unit else label) for name, label in rows],
-    }[change]
-
-    def sides(of: list[tuple[str, int]]) -> list[tuple[str, bool]]:
-        names, labels = [name for name, _ in of], [label for _, label in of]
-        tested = patient_sides.choose_test(names, labels, fraction=fraction, seed=3, by="id")
-        assert tested == train_test_split.choose_test(
-            names, labels, fraction=fraction, seed=3, by="id"
-        )
-        return [pair for pair in zip(names, tested, strict=True) if pair[0] != unit]
-
-    assert sides(changed) == sides(rows)
-
-
-@pytest.mark.parametrize("fraction", [0.01, 0.2, 0.5, 0.9])
-def test_the_fraction_is_met_in_expectation(fraction: float) -> None:
-    n = 20_000
-    for seed in (0, 1):
-        names = [f"patient {number}" for number in range(n)]
-        train, test = train_test_split.count_by_id(names, fraction=fraction, seed=seed)
-        assert train + test == n
-        # A binomial count lies beyond five deviations with a chance below 1e-6.
-        assert abs(test - fraction * n) < 5 * math.sqrt(n * fraction * (1 - fraction))
-
-
-def test_sides_of_two_seeds_are_independent() -> None:
-    n, fraction = 20_000, 0.2
-    one, other = (
-        train_test_split.choose_by_id(map(str, range(n)), fraction=fraction, seed=seed)
-        for seed in (0, 1)
-    )
-    both = sum(a and b for a, b in zip(one, other, strict=True))
-    assert abs(both - fraction**2 * n) < 5 * math.sqrt(n * fraction**2 * (1 - fraction**2))
 
 
 # The sources

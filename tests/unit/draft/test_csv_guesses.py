@@ -84,25 +84,18 @@ def test_delta_lies_below_one_over_the_patients() -> None:
     assert [choose_delta(n) for n in (1, 10_000, 10_001, 1_281_167)] == [1e-5, 1e-5, 1e-6, 1e-8]
 
 
-def test_another_delimiter_is_seen(clinic: Desk) -> None:
-    clinic.table("scans/lesions.csv", lesions(), delimiter=";")
-    assert "60 images of 30 patients" in clinic.init("scans/lesions.csv")
-    assert options(clinic).delimiter == ";"
-
-
-def test_endings_in_capitals_are_endings(clinic: Desk) -> None:
-    clinic.table("scans/Skin.CSV", lesions())
-    assert "60 images of 30 patients" in clinic.init("scans/Skin.CSV")
-    assert options(clinic, "skin.yaml").train == "Skin.CSV"
-    clinic.table("scans/More.TSV", lesions(), delimiter="\t")
-    assert "60 images of 30 patients" in clinic.init("scans/More.TSV")
-    assert options(clinic, "more.yaml").delimiter is None
-
-
-def test_commas_in_a_file_for_tabs_are_seen(clinic: Desk) -> None:
-    clinic.table("scans/lesions.tsv", lesions(), delimiter=",")
-    assert "60 images of 30 patients" in clinic.init("scans/lesions.tsv")
-    assert options(clinic).delimiter == ","
+@pytest.mark.parametrize(
+    ("name", "delimiter", "option"),
+    [("skin.csv", ";", ";"), ("skin.tsv", ",", ","), ("Skin.CSV", ",", None),
+     ("Skin.TSV", "\t", None)],
+)  # fmt: skip
+def test_another_delimiter_is_seen(
+    clinic: Desk, name: str, delimiter: str, option: str | None
+) -> None:
+    clinic.table(f"scans/{name}", lesions(), delimiter=delimiter)
+    assert "60 images of 30 patients" in clinic.init(f"scans/{name}")
+    assert options(clinic, "skin.yaml").train == name
+    assert options(clinic, "skin.yaml").delimiter == option
 
 
 def test_ages_that_are_not_known_leave_the_bins(clinic: Desk) -> None:

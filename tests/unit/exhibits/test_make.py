@@ -19,7 +19,7 @@ from dpprobe.exhibits.tables import Column, Table, make_row
 EXHIBIT = Exhibit(
     name="write_small",
     kind="table",
-    files={"": "tables/{dataset}/small", "pair": ("tables/{dataset}/a", "tables/{dataset}/b")},
+    files={"": "tables/{dataset}/small"},
     needs={
         "summary": one(lambda files, place: files.locate_summary(place["dataset"])),
         "ceiling": one(lambda _files, _place: None),
@@ -37,8 +37,8 @@ def test_a_job_s_files_become_arguments(monkeypatch: pytest.MonkeyPatch) -> None
     given: dict[str, Any] = {}
 
     def write_small(
-        *, summary: Any, ceiling: Any, records: Any, csv: Any, markdown: Any, pair_csv: Any,
-        pair_markdown: Any, name: Any, dataset: Any, results: Any,
+        *, summary: Any, ceiling: Any, records: Any, name: Any, dataset: Any, results: Any,
+        folder: Any,
     ) -> None:  # fmt: skip
         given.update(locals())
 
@@ -48,12 +48,7 @@ def test_a_job_s_files_become_arguments(monkeypatch: pytest.MonkeyPatch) -> None
         inputs={
             "summary": ["r/s.parquet"], "ceiling": [], "records": ["one.json"], "marks": [".done"]
         },
-        outputs={
-            "csv": ["r/tables/d/small.csv"],
-            "markdown": ["r/tables/d/small.md"],
-            "pair_csv": ["r/tables/d/a.csv", "r/tables/d/b.csv"],
-            "pair_markdown": ["r/tables/d/a.md", "r/tables/d/b.md"],
-        },
+        outputs={"csv": ["r/tables/d/small.csv"]},
         params={"name": "digits", "version": 1},
         wildcards={"dataset": "d"},
         read_study=lambda: pytest.fail("nobody asked for the study"),
@@ -63,10 +58,7 @@ def test_a_job_s_files_become_arguments(monkeypatch: pytest.MonkeyPatch) -> None
         "summary": Path("r/s.parquet"),
         "ceiling": None,
         "records": [Path("one.json")],
-        "csv": Path("r/tables/d/small.csv"),
-        "markdown": Path("r/tables/d/small.md"),
-        "pair_csv": [Path("r/tables/d/a.csv"), Path("r/tables/d/b.csv")],
-        "pair_markdown": [Path("r/tables/d/a.md"), Path("r/tables/d/b.md")],
+        "folder": Path("r/tables/d"),
         "name": "digits",
         "dataset": "d",
         "results": Path("r"),

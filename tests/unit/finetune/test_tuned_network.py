@@ -71,6 +71,13 @@ def build(
     )
 
 
+def join(backbone: Backbone, state: dict[str, torch.Tensor], **values: Any) -> Any:
+    """The whole network, of which a part was trained."""
+    return whole_network(
+        backbone, Options(**values), state, classes=CLASSES, device="cpu", transform=UNIT
+    )
+
+
 def trained(network: TunedNetwork) -> list[str]:
     names = list(network.trained)
     assert names[-2:] == ["head.weight", "head.bias"]
@@ -258,14 +265,7 @@ def test_towers_of_open_clip_are_trained(
     assert trained(network)
     expected = nn.functional.normalize(backbone.forward(images(backbone)).clone())
     state = tuned_state(network)
-    whole = whole_network(
-        backbone,
-        Options(tune=tune),
-        state,
-        classes=CLASSES,
-        device="cpu",
-        transform=UNIT,
-    )
+    whole = join(backbone, state, tune=tune)
     head = network.trained["head.weight"]
     torch.testing.assert_close(whole(images(backbone)), expected @ head.detach().T, **CLOSE)
 
@@ -423,14 +423,7 @@ def check_whole(backbone: Backbone, blocks: int) -> None:
     tuned = network.module(stored.clone()).detach()
     assert not torch.allclose(tuned, untuned, atol=1e-3)
     for augment in (None, {"views": 1}):
-        whole = whole_network(
-            backbone,
-            Options(tune=tune, augment=augment),
-            tuned_state(network),
-            classes=CLASSES,
-            device="cpu",
-            transform=UNIT,
-        )
+        whole = join(backbone, tuned_state(network), tune=tune, augment=augment)
         torch.testing.assert_close(whole(pictures), tuned, rtol=1e-4, atol=1e-4)
         assert not any(one.requires_grad for one in whole.parameters())
 
@@ -448,14 +441,7 @@ def test_states_are_put_back_exactly(tune: Any) -> None:
     disturb(network)  # a state is a copy
     for name, one in again.trained.items():
         assert torch.equal(one.detach(), state[name])
-    whole = whole_network(
-        backbone,
-        Options(tune=tune),
-        state,
-        classes=CLASSES,
-        device="cpu",
-        transform=UNIT,
-    )
+    whole = join(backbone, state, tune=tune)
     assert whole(images(backbone)).shape == (5, CLASSES)
 
 

@@ -4,12 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +13,6 @@ from filelock import FileLock
 from dpprobe.errors import ConfigError, StoreError
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.unpriced_search import (
-    NOT_PRICED,
-    SearchLog,
     Trial,
     best_trial,
     run_trials,
@@ -107,55 +99,6 @@ def test_an_interrupted_search_ends_as_if_it_had_not_been(tmp_path: Path, stop: 
     assert run_trials(searched(), again, log=log, seed=5) == whole
     assert again.numbers == list(range(stop, 14))
     assert log.read_bytes() == (tmp_path / "whole.json").read_bytes()
-
-
-CHILD = """
-import sys, time
-from pathlib import Path
-from tests.unit.finetune.test_unpriced_search import quality, searched
-from dpprobe.finetune.unpriced_search import run_trials
-
-def slow(options, number):
-    with open(sys.argv[2], "a") as stream:
-        stream.write(f"{number}\\n")
-    time.sleep(0.15)
-    return quality(options, number)
-
-run_trials(searched(), slow, log=Path(sys.argv[1]), seed=6)
-"""
-
-
-def test_a_search_that_is_killed_goes_on(tmp_path: Path, repository: Path) -> None:
-    log, begun = tmp_path / "log.json", tmp_path / "begun"
-
-    def start() -> subprocess.Popen[bytes]:
-        path = os.pathsep.join([str(repository), str(repository / "src")])
-        command = [sys.executable, "-c", CHILD, str(log), str(begun)]
-        return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path})
-
-    child = start()
-    _wait(lambda: log.exists() and len(SearchLog.read(log).trials) >= 4, child)
-    child.send_signal(signal.SIGKILL)
-    child.wait()
-    finished = len(SearchLog.read(log).trials)
-    assert 4 <= finished < 14
-    assert start().wait(timeout=60) == 0
-    numbers = list(map(int, begun.read_text().split()))
-    # at most the trial that was running is begun twice
-    assert sorted(set(numbers)) == list(range(14))
-    assert len(numbers) <= 15
-    assert all(numbers.count(number) == 1 for number in range(finished))
-    whole = run_trials(searched(), quality, log=tmp_path / "whole.json", seed=6)
-    assert SearchLog.read(log).trials == whole
-
-
-def _wait(reached: Callable[[], bool], child: subprocess.Popen[bytes]) -> None:
-    for _ in range(600):
-        if reached():
-            return
-        assert child.poll() is None, "ended too soon"
-        time.sleep(0.05)
-    raise AssertionError("not reached")
 
 
 def test_a_finished_search_trains_nothing(tmp_path: Path) -> None:
@@ -273,29 +216,20 @@ def test_values_that_do_not_go_together_are_named(tmp_path: Path) -> None:
         run_trials(clashing, quality, log=tmp_path / "log.json", seed=1)
 
 
-def test_what_a_search_chooses_is_called_not_for_release() -> None:
-    assert "without any epsilon" in NOT_PRICED
-    assert "Do not release" in NOT_PRICED
-
-
 def test_options_without_a_search_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="search: missing"):
         run_trials(searched().make_trial({}), quality, log=tmp_path / "log.json", seed=1)
 
 
-def test_every_value_of_a_search_is_checked() -> None:
-    rates = [0.01 * number for number in range(1, 301)]
-    space = {"learning_rate": rates, "max_grad_norm": [1.0, 2.0], "backbone_rate": [1.0, -1.0]}
-    with pytest.raises(ConfigError, match=r"search.space: backbone_rate -1\.0"):
+@pytest.mark.parametrize(
+    ("fault", "space"),
+    [
+        ("search.space: backbone_rate -1.0", {
+            "learning_rate": [0.01 * number for number in range(1, 301)],
+            "max_grad_norm": [1.0, 2.0], "backbone_rate": [1.0, -1.0]}),
+        ("loss 'sigmoid': ", {"loss": ["softmax", "sigmoid"]}),
+    ],
+)  # fmt: skip
+def test_every_value_of_a_search_is_checked(fault: str, space: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=fault):
         method_options({"head": "fine_tune", "tune": "all", "search": {"space": space}})
-
-
-def test_a_search_keeps_what_scores_are() -> None:
-    with pytest.raises(ConfigError, match="loss 'sigmoid': it changes the meaning of scores"):
-        method_options(
-            {
-                "head": "fine_tune",
-                "tune": "head",
-                "search": {"space": {"loss": ["softmax", "sigmoid"]}},
-            }
-        )

@@ -135,7 +135,7 @@ def quality_figure(records: Sequence[FairnessRecord]) -> Figure:
         records, panels, looks, draw_quality,
         title="gap between the best and the worst group against quality",
         note="; at the ends of each line its ε",
-        without=Line2D([], [], color=style.NEUTRAL, linestyle="none", marker="s",
+        without=Line2D([], [], color=style.NEUTRAL, linestyle="none", marker="s", markersize=6,
                        markerfacecolor="white", label="without privacy"),
     )  # fmt: skip
 

@@ -28,7 +28,7 @@ match word for word. So do card and page. The noise is priced again, by its acco
   price was among, and their names; a larger sum of the ledger, or its entry's number.
 
 The maker's word is the only evidence that noise was drawn as stated, that training examples were
-clipped, and that n and the units are those of the data.
+clipped, and that n and the units are true.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """Noisy counts of private test units that tell how sure a released head may be, with an epsilon.
 
-Units, weights and null rows are those of `evaluation`. The weights of a unit's rows sum to at most
+Units, weights and null rows are as in `evaluation`. The weights of a unit's rows sum to at most
 1. A null row has scores that are not finite, and counts nothing.
 
-It needs one label per row. If the test result is the AUC of two classes, its `score_counts` are
-used, and calibration costs nothing. Otherwise mechanisms of sensitivity 1 read the test units:
+Calibration needs one label per row. If the test result is the AUC of two classes, its
+`score_counts` are used, and calibration costs nothing. Otherwise mechanisms of sensitivity 1 read
+the test units:
 
 - `temperature`, six times: the sum over rows of the largest probability at a temperature, minus 1
-  if the answer is right. It is in [-1, 1], so a unit changes the sum by at most 1. Each temperature
+  if the answer is right: in [-1, 1], so a unit changes the sum by at most 1. Each temperature
   follows from the sums released before (bisection; Luo et al. 2020, arXiv 2008.09643);
 - two classes, `probability_counts`: the weight of rows of each class, per fixed range of the second
   class's probability;

@@ -8,24 +8,24 @@ two classes have a temperature, so the scale is 1 / T and the offset 0. Two clas
 regression of the label on the difference of scores (Platt 1999).
 
 **Sets.** The set of a row holds the most probable class, and each class with a probability of at
-least q. At coverage 1 - a it contains the true class with probability 1 - a or more. This is over
-the choice of test units, the new unit and the noise.
+least q. At coverage 1 - a the set contains the true class with probability 1 - a or more, over
+test units, new unit and noise.
 
 - Split conformal prediction by patients (Dunn, Wasserman and Ramdas 2023) gives q without noise.
   The misses of q are the weight of rows whose class has a lower probability. For n test units q is
   as high as possible with misses(q) <= b (n + 1) - 1.
 - Noise needs a margin of z of its deviations. Thresholds are tried from q = 0 up, and the first one
   that fails ends the search. So only the lowest q with too many misses may pass wrongly, with
-  probability g = 1 - Phi(z). The sets cover by (1 - b)(1 - g) = 1 - a. This is fixed sequence
+  probability g = 1 - Phi(z). The sets cover by (1 - b)(1 - g) = 1 - a: fixed sequence
   testing (Angelopoulos et al. 2021, arXiv 2110.01052).
-- This is proved for scores that were fixed before. Here one or two numbers, temperature or slope
-  and offset, come from the same test units. Simulations of whole releases show that the sets cover
-  all the same, down to the smallest number of units.
+- Coverage is proved for scores that were fixed before. Here one or two numbers, temperature or
+  slope and offset, come from the test units too. Simulations of whole releases show that the sets
+  still cover, down to the smallest number of units.
 - A row without usable scores counts nothing. For this image nothing is predicted, and all classes
   are possible.
 
-**Intervals** are of shares r / m of two noisy counts. They hold all p that r - p m does not
-contradict at 95%. Its variance is that of the noise plus m p (1 - p) (Fieller 1954).
+**Intervals** of shares r / m of two noisy counts hold all p that r - p m does not contradict at
+95%. The variance of r - p m is the noise's variance plus m p (1 - p) (Fieller 1954).
 """
 
 from __future__ import annotations
@@ -105,9 +105,9 @@ def fit_logistic(
 ) -> tuple[float, float]:
     """Fits slope and offset of a logistic regression to noisy counts at places [bins].
 
-    Noise may make counts negative. They enter the likelihood linearly, so that their noise cancels.
-    Bins that do not exceed their noise have no say, as some lie where no row is. Others may lie too
-    far out, so places are limited to twice the range of the middle 80% of rows.
+    Noise may make counts negative. Counts enter the likelihood linearly, so that their noise
+    cancels. Bins that do not exceed their noise are ignored, as some lie where no row is. Places
+    are limited to twice the range of the middle 80% of rows, because bins may lie too far out.
 
     As in Platt 1999 each label counts a little as the other one, here by the noise's share of the
     rows. Where classes do not overlap, noisy counts cannot tell 99.9% from certainty. So the slope

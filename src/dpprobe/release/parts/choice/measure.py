@@ -1,11 +1,11 @@
 """The privacy cost of choosing a release by looking at a study's cells of the same dataset.
 
-**Claim.** A person who names a release after a look at the benchmark publishes a function of all
-heads of its cells on the dataset, their test results, and the release. For training units that
-costs no more than publishing all those heads: the composition of their mechanisms for every seed
-and backbone, and of the release's, at its delta. It is the bound of
-`dpprobe.results.best_head_price`, over all epsilons and with one more fit. It holds if every cell
-is private: a cell without privacy may reveal all its rows, and then the choice has no price.
+**Claim.** Whoever names a release after a look at the benchmark publishes a function of all heads
+of its cells on the dataset, their test results, and the release. For training units this choice
+costs no more than publishing all these heads: the composition of their mechanisms for every seed
+and backbone, and of the release's, at its delta. This is the bound of
+`dpprobe.results.best_head_price`, over all epsilons and with one more fit. The bound needs private
+cells alone: a cell without privacy may reveal all its rows, and then the choice has no price.
 
 The bound assumes noise that nobody can repeat. A benchmark's noise follows from the study and the
 fingerprint of its data. So the bound holds against people who lack either, but not against the

@@ -2,10 +2,11 @@
 
     <data_dir>/<dataset>/cohort-<release>.entry-<number>.safetensors    mode 0600
 
-A cohort is a dataset of its own: the units that arrived since the release before. Its file has what
-the release let out of the sums (`outputs`) and the head's `weights`. With a horizon it also has the
-exact `sums`, which are as private as the images. It is written before the bundle, so a closed entry
-of a ledger has its file. `running_sums` has the mathematics and the price.
+A cohort is a dataset of its own: the units that arrived since the release before. A cohort's file
+has what the release let out of the sums (`outputs`) and the head's `weights`. With a horizon the
+file also has the exact `sums`, which are as private as the images. The file is written before the
+bundle, so a closed entry of a ledger has its file. `running_sums` has the mathematics and the
+price.
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@ right and with wrong answers. A row adds its weight to one number. Weights of a 
 at most 1, and a null row adds nothing. So a unit adds a vector with a norm of at most 1:
 sensitivity 1 for any number of classes. Everything else is computed from the noisy table.
 
-**Recall** of a class is right / (right + wrong). Its variance has two independent parts. Sampling
+**Recall** of a class is right / (right + wrong). The variance has two independent parts. Sampling
 of m units: p (1 - p) / m, with p moved towards a half (Agresti and Coull 1998). Noise: s^2 (p^2 +
 (1 - p)^2) / m^2, with s the deviation of each count (delta method). Macro accuracy is the mean of
-recalls. The interval of worst-class recall holds the lowest of all recalls: each class has an
-interval at a confidence of 1 - 0.05 / K (Bonferroni).
+recalls. The interval of worst-class recall holds the lowest recall: each class has an interval at
+a confidence of 1 - 0.05 / K (Bonferroni).
 
 A class whose units do not clearly exceed the noise has no recall. Then there is no mean either:
 people ask about the rare class, so it is never left out.

@@ -14,9 +14,9 @@ unit adds at most 1 and null rows add 0: sensitivity 1. The value is the sum ove
 - `score_ranges`: for each label, the weight of rows in fixed ranges of its score, both signs of
   sixteen powers of two. A row adds a vector with one 1 per label, of norm sqrt(labels), times its
   weight. A unit adds at most a mean of such vectors, which is no longer: sensitivity sqrt(labels).
-- `score_counts`: for each label, the weight of rows with it and without it, in narrower bins. Their
-  edges are quantiles of the ranges released before. Given those, edges are fixed, and a row again
-  adds one 1 per label, times its weight: sensitivity sqrt(labels).
+- `score_counts`: for each label, the weight of rows with it and without it, in narrower bins, whose
+  edges are quantiles of the ranges released before. Given these ranges, edges are fixed, and a row
+  again adds one 1 per label, times its weight: sensitivity sqrt(labels).
 
 Area, standard error and interval are functions of these noisy counts, n and the plan.
 
@@ -26,10 +26,11 @@ All sums are whole numbers of steps of a public grid. Entries are rounded toward
 shortens vectors of weights; so the price is exact (`privacy.releases`).
 
 **Interval.** 95%, for all units like these: it covers both the choice of test units and the noise.
-Its width is never 0. For accuracy it holds each p that the noisy sum does not contradict at 2.5% on
-either side, if it is of n coin tosses with chance p. Exact for hits of 0 and 1, any n; others vary
-less. For an AUC it holds the areas within 1.96 standard deviations of the value, each with own
-deviation (Newcombe 2006, method 5, from Hanley and McNeil 1982) and the noise's simulated one.
+The width is never 0. For accuracy the interval holds each p that the noisy sum does not
+contradict at 2.5% on either side, as if of n coin tosses. Exact for hits of 0 and 1, any n;
+others vary less. For an AUC it holds the areas within 1.96 standard deviations of the value, each
+with own deviation (Newcombe 2006, method 5, from Hanley and McNeil 1982) and the noise's simulated
+one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The audit that supports a release's guarantee: a white-box audit of heads with the same plan.
 
-It holds nothing of private examples. The audit ran on synthetic rows, and used only public facts:
+The evidence holds nothing of private examples. The audit ran on synthetic rows, from public facts:
 n, the dimension, the number of classes and the plan, which the statement has anyway.
 """
 

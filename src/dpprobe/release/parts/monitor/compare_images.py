@@ -5,12 +5,13 @@ published counts, which cost no privacy.
 
 **Tables.** A row lies in one cell of each table. Cells are predicted classes, or ranges of the
 largest value, of the features' L2 norm or of the unusualness. A value is what `predict` shows: a
-probability, or a score if the head has none. Limits of ranges are public. Those of norms are
+probability, or a score if the head has none. Limits of ranges are public; limits of norms are
 multiples of the norm of the backbone's probe, a public test image.
 
 **Unusualness.** The share of a row's squared length outside typical directions of training rows.
-These are the released centre, and the leading eigenvectors of the released second moment. Both have
-noise, so the directions cost nothing. Heads without either have no such table.
+The directions are the released centre, and the leading eigenvectors of the released second moment.
+Both were released with noise, so the directions cost nothing. Heads without either have no such
+table.
 
 **Comparison.** The distance is the largest difference in the share of rows: over all sets of
 classes, or over all limits of a range. The noise alone makes it positive. So it is compared with

@@ -1,6 +1,6 @@
 """Noisy tables of private test units, with which `predict` compares new images, and their epsilon.
 
-Units, weights and null rows are those of `counted_units`. One mechanism, `monitor_counts`, releases
+Units, weights and null rows are as in `counted_units`. One mechanism, `monitor_counts`, releases
 all tables of `compare_images` at once. A row adds its weight to one cell of each of t tables: a
 vector of norm sqrt(t) times its weight. The weights of a unit's rows sum to at most 1, so a unit
 adds a mean of such vectors, which is no longer: sensitivity sqrt(t). A null row has scores that are

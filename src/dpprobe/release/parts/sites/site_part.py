@@ -1,7 +1,7 @@
 """One site's part of a release of several sites: its offer, its messages, and what is published.
 
-`release.make` runs the same steps as for other releases: check, book, draw, pack, close. It asks
-`measure.SeveralSites` for the agreement before the plan, and for totals where it would draw noise.
+`release.make` runs the steps of all releases: check, book, draw, pack, close.
+`measure.SeveralSites` gives the agreement before the plan, and totals in place of noise.
 """
 
 from __future__ import annotations
