@@ -105,7 +105,7 @@ def check_mechanisms(options: MethodOptions, plan: Plan) -> tuple[str, bool]:
 
 
 def check_rule(checks: Checks, options: Auto, plan: Plan | None, facts: BundleFacts | None) -> None:
-    """Checks that this version of the rule chooses these options; another's is only named."""
+    """Checks that this version of the rule chooses these options, or names another version."""
     if options.rule != RULE:
         checks.note_check(
             "rule of auto",

@@ -117,7 +117,8 @@ def plot_distribution_shift(*, summaries: Sequence[Path], zero_shot: Sequence[Pa
 
     The distance of a (dataset, backbone) is the error on the frozen features: of the linear probe,
     and of zero-shot classification if the backbone reads text, both in percent of the
-    majority-class baseline's error. At 0 pre-training solves the task, at 100 features say nothing.
+    majority-class baseline's error. A distance of 0 means that features solve the task, and 100
+    that they say nothing.
 
     Args:
       zero_shot: records of zero-shot classifiers.

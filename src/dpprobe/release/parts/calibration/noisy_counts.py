@@ -338,8 +338,8 @@ def _list_abstention(
     """Lists how many rows are answered from a probability on, and how many of these rightly.
 
     The limit may divide a range, whose probabilities go from `least` to `most`. The interval then
-    covers both, with this range and without it. With a higher limit no more rows are answered,
-    although their noisy count may be larger.
+    contains the intervals with this range and without it. With a higher limit no more rows are
+    answered, although their noisy count may be larger.
     """
 
     def estimate_answers(answered: npt.NDArray[np.bool_]) -> tuple[float, Share]:
