@@ -1,4 +1,4 @@
-"""The papers' studies are planned; a small one of the same kind makes every table and figure."""
+"""A small study of the same kind as the papers' makes every table and figure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 from PIL import Image
 
 from .conftest import Workspace
-from .test_planned_jobs import RECORD
 
 CLIP = "results/features/pets/clip/text.safetensors"
 STUDY: dict[str, Any] = {
@@ -144,48 +143,3 @@ def test_a_head_starts_at_the_text_embeddings(finished: Workspace) -> None:
     zero = json.loads((results / "zero_shot/pets/clip/metrics.json").read_text())
     # With next to no step taken the head is the zero-shot classifier.
     assert cell["seeds"][0]["accuracy"] == zero["metrics"]["accuracy"]
-
-
-@pytest.mark.parametrize(
-    ("name", "wanted"),
-    [
-        (
-            "foundation_features",
-            {
-                "classify_zero_shot": 7,
-                "probe_few_shot": 7,
-                "train_heads": 294,
-                "plot_comparison": 7,
-                "plot_datasets": 1,
-                "plot_distribution_shift": 1,
-                "plot_loss_by_backbone": 7,
-                "plot_time_cost": 7,
-            },
-        ),
-        # A job trains all methods at one epsilon; a network is a job of its own.
-        ("large_scale_transfer", {"train_heads": 2, "train_heads_without_privacy": 2}),
-        ("large_scale_transfer_ablation", {"train_heads": 4, "extract_features": 256}),
-        ("large_scale_transfer_delta", {"train_heads": 7}),
-        ("large_scale_transfer_full", {"tune_network": 40, "search_options": 40}),
-        (
-            "large_scale_transfer_models",
-            {"train_heads": 5, "tune_network": 30, "search_options": 10},
-        ),
-        (
-            "large_scale_transfer_one_step",
-            {"train_heads": 28, "train_heads_without_privacy": 4},
-        ),
-        ("features_second_order", {"train_heads": 81, "summarise": 3, "plot_datasets": 1}),
-        ("scatternet_mnist", {"train_heads": 6}),
-        ("scatternet_fashion_mnist", {"train_heads": 2}),
-        ("cnn_mnist", {"tune_network": 35, "gather_networks": 7}),
-        ("cnn_fashion_mnist", {"tune_network": 20, "gather_networks": 4}),
-        ("scatternet_cnn_mnist", {"tune_network": 25, "gather_networks": 5}),
-        ("clip_zero_shot_start", {"embed_text": 2, "train_heads": 12}),
-    ],
-)
-def test_a_paper_s_study_is_planned(name: str, wanted: dict[str, int]) -> None:
-    """The record is compared with the plans themselves by `test_planned_jobs.py`."""
-    planned = json.loads(RECORD.read_text())[f"config/{name}.yaml"]
-    counts = {rule: int(planned[rule].partition(" jobs ")[0]) for rule in wanted}
-    assert counts == wanted

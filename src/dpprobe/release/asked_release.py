@@ -26,7 +26,6 @@ from dpprobe.release.bundle import BackboneFacts
 from dpprobe.release.counted_units import compose_test_price
 from dpprobe.release.ledger import Ledger
 from dpprobe.release.ledger_file import Booking, Part
-from dpprobe.release.parts.part import PartSteps
 from dpprobe.release.transport import Transport
 from dpprobe.release.unit_hashes import Units, find_tables
 from dpprobe.release_part_registry import load_steps
@@ -82,13 +81,17 @@ class AskedRelease:
     # what the parts do
 
     @cached_property
-    def steps(self) -> Mapping[str, PartSteps]:
+    def steps(self) -> Mapping[str, Any]:
+        """The `PartSteps` of all parts, by name."""
         return {name: steps(self) for name, steps in load_steps().items()}
 
     @cached_property
     def transport(self) -> Transport:
-        found = (each.open_transport() for each in self.steps.values())
-        return next((each for each in found if each is not None), Transport())
+        for steps in self.steps.values():
+            transport: Transport | None = steps.open_transport()
+            if transport is not None:
+                return transport
+        return Transport()
 
     def forget_agreed(self) -> None:
         """Drops values that depend on numbers of units that other sites may still change."""

@@ -40,9 +40,9 @@ from dpprobe.release.ledger_file import Entry, tell_of_entry
 from dpprobe.release.ledger_prices import Limits
 from dpprobe.release.packing import describe_head, pack_head
 from dpprobe.release.parts.choice.measure import choice_block
-from dpprobe.release.parts.part import Blocks, Draw
 from dpprobe.release.release_folders import ReleaseFolders
 from dpprobe.release.release_statement import published_options, release_statement
+from dpprobe.release.transport import Blocks, Draw
 from dpprobe.release.usefulness import check_usefulness
 from dpprobe.study.release_data import public_subsample, release_delta_fault
 from dpprobe.study.study import Study

@@ -6,16 +6,39 @@ The part `sites` has another transport, where several sites draw and add up.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dpprobe.errors import ConfigError
+from dpprobe.heads.fitted import Heads
 from dpprobe.privacy.entropy import Entropy, SystemEntropy
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Shared
 from dpprobe.release.ledger_file import Entry
-from dpprobe.release.parts.part import Draw
 from dpprobe.training.job_features import JobFeatures
+
+Block = dict[str, Any]  # of a statement
+Blocks = dict[str, Block]  # by the name of their part
+
+
+@dataclass(kw_only=True)
+class Draw:
+    """A head that was drawn, and what was measured of it.
+
+    Attributes:
+      heads: the one head.
+      blocks: of the statement, by part.
+      open_entropy: returns the source of one part's noise.
+      shared: adds up the counts of several sites; None for one site.
+    """
+
+    heads: Heads
+    features: JobFeatures
+    open_entropy: Callable[[], Entropy]
+    shared: Shared | None
+    blocks: dict[str, Block | None] = field(default_factory=dict)
+
 
 # Fits a head and measures it: its features, the source of the fit's random numbers, and the sums
 # that several sites share.

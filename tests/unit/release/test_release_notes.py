@@ -149,7 +149,7 @@ def test_the_total_is_of_the_release_or_of_today(old: Path, tmp_path: Path) -> N
 def test_notes_name_tables_for_new_images_and_their_price(old: Path, tmp_path: Path) -> None:
     new = successor(old, tmp_path)
     values = read_json(new / STATEMENT_FILE)
-    write_json(new / STATEMENT_FILE, {**values, "monitor": {"epsilon": 0.75}})
+    write_json(new / STATEMENT_FILE, {**values, "monitor": {"epsilon": 0.75, "mechanisms": []}})
     write_sums(new)
     told = notes(new, old)
     (line,) = (each for each in told.splitlines() if "calibration and monitoring" in each)

@@ -15,7 +15,7 @@ another one, never books and never publishes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -28,20 +28,15 @@ if TYPE_CHECKING:
     from dpprobe.heads.facts import DataFacts
     from dpprobe.heads.fitted import Heads
     from dpprobe.heads.options import MethodOptions
-    from dpprobe.privacy.entropy import Entropy
     from dpprobe.privacy.plan import Plan
-    from dpprobe.privacy.releases import Shared
     from dpprobe.privacy.running_sums import RunningSums
     from dpprobe.release.asked_release import AskedRelease
     from dpprobe.release.bundle import BundleFacts
     from dpprobe.release.ledger_file import Entry
-    from dpprobe.release.transport import Transport
+    from dpprobe.release.transport import Block, Draw, Transport
     from dpprobe.release.verification.checks import Checks
     from dpprobe.study.study_checks import WantedRelease
-    from dpprobe.training.job_features import JobFeatures
 
-Block = dict[str, Any]  # of a statement
-Blocks = dict[str, Block]  # by the name of their part
 Words = Callable[[str], str]  # turns words of images into words of rows, for heads of vectors
 
 
@@ -57,24 +52,6 @@ class ReleasePart:
 
     name: str
     faults: Callable[[WantedRelease], Iterable[str]] = lambda _: ()
-
-
-@dataclass(kw_only=True)
-class Draw:
-    """A head that was drawn, and what was measured of it.
-
-    Attributes:
-      heads: the one head.
-      blocks: of the statement, by part.
-      open_entropy: returns the source of one part's noise.
-      shared: adds up the counts of several sites; None for one site.
-    """
-
-    heads: Heads
-    features: JobFeatures
-    open_entropy: Callable[[], Entropy]
-    shared: Shared | None
-    blocks: dict[str, Block | None] = field(default_factory=dict)
 
 
 class PartSteps:

@@ -48,8 +48,9 @@ from dpprobe.release.counted_units import (
     weights_of_rows,
 )
 from dpprobe.release.parts.calibration import noisy_counts
-from dpprobe.release.parts.part import Block, Draw, PartSteps
+from dpprobe.release.parts.part import PartSteps
 from dpprobe.release.probabilities import TOP_EDGES
+from dpprobe.release.transport import Block, Draw
 from dpprobe.training.job_features import JobFeatures
 
 Floats = npt.NDArray[np.float64]

@@ -40,9 +40,10 @@ from dpprobe.privacy.running_sums import Cohort, Factorisation, RunningSums
 from dpprobe.release.bundle import read_bundle
 from dpprobe.release.ledger import Ledger
 from dpprobe.release.ledger_file import Entry
-from dpprobe.release.parts.part import Block, PartReader, PartSteps
+from dpprobe.release.parts.part import PartReader, PartSteps
 from dpprobe.release.release_statement import published_options
 from dpprobe.release.stated_values import Values, read_block, read_whole, require_same, require_true
+from dpprobe.release.transport import Block
 
 FORMAT = "dpprobe-cohort"
 FORMAT_VERSION = 1

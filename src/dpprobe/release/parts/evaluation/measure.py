@@ -72,8 +72,9 @@ from dpprobe.release.parts.evaluation.class_recalls import (
     fewest_units,
     recall_mechanisms,
 )
-from dpprobe.release.parts.part import Block, Draw, PartSteps
+from dpprobe.release.parts.part import PartSteps
 from dpprobe.release.probabilities import Calibration
+from dpprobe.release.transport import Block, Draw
 from dpprobe.release.usefulness import check_metric
 from dpprobe.results.bootstrap import CONFIDENCE
 from dpprobe.results.metrics import Link, right_predictions

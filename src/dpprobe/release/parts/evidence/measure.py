@@ -16,8 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from dpprobe.analyses.audit.audit_record import AuditRecord, at_least, power_in_words
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy.plan import Plan, plan_identity
-from dpprobe.release.parts.part import Block, PartReader, PartSteps
+from dpprobe.release.parts.part import PartReader, PartSteps
 from dpprobe.release.stated_values import Values, require_true
+from dpprobe.release.transport import Block
 
 logger = logging.getLogger("dpprobe")
 

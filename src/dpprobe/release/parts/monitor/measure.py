@@ -38,8 +38,9 @@ from dpprobe.release.counted_units import (
     weights_of_rows,
 )
 from dpprobe.release.parts.monitor import compare_images as monitor
-from dpprobe.release.parts.part import Block, Draw, PartSteps
+from dpprobe.release.parts.part import PartSteps
 from dpprobe.release.probabilities import Calibration
+from dpprobe.release.transport import Block, Draw
 from dpprobe.training.job_features import JobFeatures
 
 COUNTS = "monitor_counts"

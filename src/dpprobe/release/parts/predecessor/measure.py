@@ -11,8 +11,9 @@ from pathlib import Path
 
 from dpprobe.errors import DataError
 from dpprobe.release.bundle import SUMS_FILE, bundle_digest, read_bundle
-from dpprobe.release.parts.part import Block, PartReader, PartSteps, Stated
+from dpprobe.release.parts.part import PartReader, PartSteps, Stated
 from dpprobe.release.stated_values import Values, is_hash, read_block, require_true
+from dpprobe.release.transport import Block
 from dpprobe.release.verification.checks import Checks
 
 

@@ -16,10 +16,10 @@ from dpprobe.heads.joint_fits import sites_fault
 from dpprobe.privacy.entropy import SEEDED
 from dpprobe.privacy.plan import Plan
 from dpprobe.release.ledger_file import Entry
-from dpprobe.release.parts.part import Draw, PartSteps
+from dpprobe.release.parts.part import PartSteps
 from dpprobe.release.parts.sites.site_part import SitePart
 from dpprobe.release.release_statement import published_options
-from dpprobe.release.transport import Fit, Transport
+from dpprobe.release.transport import Draw, Fit, Transport
 from dpprobe.sites.agreement import Agreement, Offer
 from dpprobe.sites.exchange import ANOTHER_NAME, Exchange, keep_agreement
 from dpprobe.sites.shared_sums import SumsMissing

@@ -10,7 +10,7 @@ from dpprobe.privacy.plan import Plan
 from dpprobe.release.counted_units import compose_test_price
 from dpprobe.release.documents import UNITS, format_price, format_small
 from dpprobe.release.ledger_file import Entry
-from dpprobe.release.parts.part import Block, PartReader, PartSteps
+from dpprobe.release.parts.part import PartReader, PartSteps
 from dpprobe.release.stated_values import (
     Values,
     read_block,
@@ -19,6 +19,7 @@ from dpprobe.release.stated_values import (
     require_same,
     require_true,
 )
+from dpprobe.release.transport import Block
 from dpprobe.release.verification.tested_plans import list_tested
 
 
