@@ -27,8 +27,8 @@ VERSIONS = {
     "manifest": 3,  # until copies were counted, manifests used the number of "features"
     "text": 2,
     "overlap": 2,
-    "calibration": 5,
-    "training": 3,
+    "calibration": 6,
+    "training": 4,
     "statement": 5,  # statements and metrics: cells are written again, with unchanged heads
     "summary": 10,
     "figures": 11,

@@ -148,7 +148,10 @@ class ReleaseTask(AskedRelease):
             return True
         if entry.state == "open" and self.transport.resumes:
             return False
-        raise PrivacyError(self._explain_stuck(entry))
+        if entry.state == "closed":
+            raise PrivacyError(folders.explain_lost(entry))
+        stuck = self.ledger.explain_open(entry)
+        raise PrivacyError(f"release {self.name}: {stuck}, then run again")
 
     def _check_same(self, entry: Entry) -> None:
         options, data = entry.booking.identity.split()
@@ -173,16 +176,6 @@ class ReleaseTask(AskedRelease):
                 "final; for a head of the new data, make a release with another name",
                 self.name,
             )
-
-    def _explain_stuck(self, entry: Entry) -> str:
-        if entry.state == "closed":
-            return (
-                f"release {self.name}: made (entry {entry.number} of {self.ledger.path}), and its "
-                f"bundle is neither at {self.output} nor in {self.folders.staged(entry)}: restore "
-                f"a copy whose SHA256SUMS has the SHA-256 {entry.digest}, or make a new "
-                "release with another name, which spends its epsilon again"
-            )
-        return f"release {self.name}: {self.ledger.explain_open(entry)}, then run again"
 
     # a new one
 
@@ -247,20 +240,8 @@ class ReleaseTask(AskedRelease):
             cache=self.cache,
             facts=self.list_facts() if undecided else None,
         )
-        self._warn_of_copies()
+        _warn_of_copies(self)
         return blocks
-
-    def _warn_of_copies(self) -> None:
-        """Warns of pictures that belong to several units, without their number."""
-        copies = (self.stores[0].copies or {}).get(self.unit)
-        if copies and copies["rows"]:
-            logger.warning(
-                "release %s: training rows repeat the picture of another %s: the guarantee for "
-                "such a picture is the weaker guarantee for a group; for the full guarantee, "
-                "remove the copies listed in problems.csv beside the split tables, and make a "
-                "release with another name",
-                self.name, "row" if self.unit == "image" else "patient",
-            )  # fmt: skip
 
     def _read_features(self) -> JobFeatures:
         """Reads both splits, once the training examples were compared with all public files."""
@@ -339,8 +320,8 @@ class ReleaseTask(AskedRelease):
         for name, steps in self.steps.items():
             if (block := steps.state(entry)) is not None:
                 blocks[name] = block
-        facts, sign_key = self._describe_bundle(heads), self.options.sign_key
-        statement = self._state_promise(facts, blocks)
+        facts, sign_key = _describe_bundle(self, heads), self.options.sign_key
+        statement = _state_promise(self, facts, blocks)
         when_there_is_room(
             staged.parent,
             sum(each.nbytes for each in heads.released_arrays().values())
@@ -352,33 +333,48 @@ class ReleaseTask(AskedRelease):
             ),
         )  # fmt: skip
 
-    def _describe_bundle(self, heads: Heads) -> BundleFacts:
-        store, options = self.stores[0], self.options
-        return BundleFacts(
-            name=self.name,
-            study=self.study.study,
-            dataset=options.dataset,
-            dpprobe=code_version(),
-            class_names=store.class_names,
-            multi_label=store.multi_label,
-            dimension=store.dimension,
-            backbone=self.backbone,
-            head=describe_head(
-                self.method, heads, method=options.method, multi_label=store.multi_label
-            ),
-            card=CardFacts(**options.card.model_dump()),
-        )
 
-    def _state_promise(self, facts: BundleFacts, blocks: Blocks) -> dict[str, Any]:
-        return release_statement(
-            self.plan,
-            method=self.options.method,
-            options=self.method,
-            study=self.study.study,
-            public_data=facts.backbone.public_data,
-            file_hashes={path: sha256_file(Path(path)) for path in self.method.input_files()},
-            subsample=public_subsample(self.dataset),
-            chosen_from=describe_choice(self.method, self.facts),
-            parts=facts.hash_parts(),
-            blocks=blocks,
-        )
+def _warn_of_copies(task: AskedRelease) -> None:
+    """Warns of pictures that belong to several units, without their number."""
+    copies = (task.stores[0].copies or {}).get(task.unit)
+    if copies and copies["rows"]:
+        logger.warning(
+            "release %s: training rows repeat the picture of another %s: the guarantee for "
+            "such a picture is the weaker guarantee for a group; for the full guarantee, "
+            "remove the copies listed in problems.csv beside the split tables, and make a "
+            "release with another name",
+            task.name, "row" if task.unit == "image" else "patient",
+        )  # fmt: skip
+
+
+def _describe_bundle(task: AskedRelease, heads: Heads) -> BundleFacts:
+    store, options = task.stores[0], task.options
+    return BundleFacts(
+        name=task.name,
+        study=task.study.study,
+        dataset=options.dataset,
+        dpprobe=code_version(),
+        class_names=store.class_names,
+        multi_label=store.multi_label,
+        dimension=store.dimension,
+        backbone=task.backbone,
+        head=describe_head(
+            task.method, heads, method=options.method, multi_label=store.multi_label
+        ),
+        card=CardFacts(**options.card.model_dump()),
+    )
+
+
+def _state_promise(task: AskedRelease, facts: BundleFacts, blocks: Blocks) -> dict[str, Any]:
+    return release_statement(
+        task.plan,
+        method=task.options.method,
+        options=task.method,
+        study=task.study.study,
+        public_data=facts.backbone.public_data,
+        file_hashes={path: sha256_file(Path(path)) for path in task.method.input_files()},
+        subsample=public_subsample(task.dataset),
+        chosen_from=describe_choice(task.method, task.facts),
+        parts=facts.hash_parts(),
+        blocks=blocks,
+    )

@@ -64,6 +64,15 @@ class ReleaseFolders:
                     "elsewhere if it belongs to other data"
                 )
 
+    def explain_lost(self, entry: Entry) -> str:
+        """Says what a person may do if the bundle of a closed entry is gone."""
+        return (
+            f"release {self.name}: made (entry {entry.number} of {self.ledger}), and its "
+            f"bundle is neither at {self.output} nor in {self.staged(entry)}: restore "
+            f"a copy whose {SUMS_FILE} has the SHA-256 {entry.digest}, or make a new "
+            "release with another name, which spends its epsilon again"
+        )
+
     def touch_files(self) -> None:
         for path in self.output.iterdir():
             os.utime(path)
