@@ -47,6 +47,7 @@ from dpprobe.results.cell_record import (
     CellRecord,
     MetricSummary,
     SplitCounts,
+    find_disagreement,
     parse_cell,
 )
 from dpprobe.results.halves import half_values
@@ -150,6 +151,7 @@ class CellTask:
             record = whole_cell(folder, self.fingerprint)
             if (
                 record
+                and not self._disagrees(record)
                 and [seed["index"] for seed in record.seeds] == list(range(self.seeds))
                 and record.headline == self.headline
                 and record.metric_named == self.metric_named
@@ -164,6 +166,20 @@ class CellTask:
             if record := whole_cell(folder, self.fingerprint):
                 return read_contents(folder, record)
         return None
+
+    def _disagrees(self, record: CellRecord) -> bool:
+        """Judges a record as planning does, so that a planned job writes the cell again."""
+        return bool(
+            find_disagreement(
+                record.model_dump(mode="json"),
+                options=self.options.model_dump(mode="json"),
+                seeds=self.seeds,
+                study_seed=self.study_seed,
+                delta=self.plan.delta if self.plan.private else None,
+                accountant=self.plan.accountant if self.plan.private else None,
+                unit=self.plan.unit,
+            )
+        )
 
     def stage_cell(self, contents: CellContents, features: JobFeatures) -> None:
         """Writes a whole cell to its staging folder; DiskError if the disk is full for an hour."""
