@@ -95,7 +95,7 @@ class AskedRelease:
 
     def forget_agreed(self) -> None:
         """Drops values that depend on numbers of units that other sites may still change."""
-        for name in ("transport", "inputs", "facts", "method", "plan", "plans", "test_price"):
+        for name in ("inputs", "facts", "method", "plan", "plans", "test_price"):
             vars(self).pop(name, None)
 
     # the method and its data

@@ -151,6 +151,8 @@ class SeveralSites(Transport):
                     logger.info("waiting: %s", waiting)
                 last = str(waiting)
             time.sleep(_POLL_SECONDS)
+            for name in ("agreement", "exchange"):
+                vars(self).pop(name, None)
             self.task.forget_agreed()
             entry = self._read_entry()
             if booked is not None and (entry is None or entry.number != booked.number):
