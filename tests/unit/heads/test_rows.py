@@ -10,7 +10,7 @@ import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from dpprobe.errors import DataError
+from dpprobe.errors import DataError, PrivacyError
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.normalisation import CENTRE, Centred, GroupNorm, Normalisation, Normalize
 from dpprobe.heads.normalised_rows import normalise_rows
@@ -222,3 +222,12 @@ def test_scores_are_those_of_normalised_rows() -> None:
     np.testing.assert_allclose(heads.released_arrays()[CENTRE][:, 0], [0.1, 0.2])
     with pytest.raises(DataError, match="need dimension 6"):
         score_rows(heads, rows[:, :5])
+
+
+def test_a_release_too_many_is_refused() -> None:
+    value = Centred()
+    taken = releases(value, 4)
+    data = TrainingSet(features(), LABELS, 3)
+    normalise_rows(data, value, taken)
+    with pytest.raises(PrivacyError, match="2 noisy releases were made, but epsilon covers 1"):
+        normalise_rows(data, value, taken)

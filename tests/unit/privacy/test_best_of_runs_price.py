@@ -339,3 +339,33 @@ def test_a_convex_minorant() -> None:
 def test_selections_that_cannot_be_priced_are_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(PrivacyError, match="selection: "):
         Selection(**{"mean": 5.0, "repeated": ("g",), **bad})
+
+
+@pytest.mark.parametrize("mean", MEANS)
+@pytest.mark.parametrize(("mu", "near"), [(0.02, 0.96), (0.17, 0.98), (1.0, 0.985)])
+def test_some_order_of_gaussian_runs_costs_nearly_the_price(
+    mean: float, mu: float, near: float
+) -> None:
+    """First what is likelier on the other dataset, then what tells most, then all else.
+
+    With near 1 the price cannot be lowered; an order above the price would refute it.
+    """
+    price = accountants.compute_epsilon([gaussians(1 / mu)], DELTA, "pld", selection=best_of(mean))
+    edges = np.linspace(-8, 8 + mu, 2001)
+    one, two = np.diff(ndtr(edges)), np.diff(ndtr(edges - mu))
+    attained = 0.0
+    for first in np.linspace(-1, 3 + mu, 17):
+        for second in np.linspace(-4.5, -1.5, 13):
+            upper, lower = edges[:-1] >= first, edges[:-1] < second
+            best_first = np.concatenate(
+                [
+                    np.flatnonzero(upper)[::-1],
+                    np.flatnonzero(lower & ~upper),
+                    np.flatnonzero(~upper & ~lower)[::-1],
+                ]
+            )
+            order = best_first[::-1]
+            assert exact_delta(mean, one[order], two[order], price) <= DELTA
+            attained = max(attained, exact_delta(mean, one[order], two[order], near * price))
+    if mean < 100:
+        assert attained > DELTA

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Sequence
 from fractions import Fraction
@@ -123,6 +124,32 @@ def test_every_threshold_test_keeps_to_the_theorem(shares: Shares) -> None:
         assert (true <= allowed + 1e-12).all()
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ((0.5, 0.5), (0.5, 0.5)),
+        ((0.6, 0.6, 0.6), (0.7, 0.7, 0.7)),
+        # the diagonal and the rest of a symmetric matrix
+        ((1.0, 1.0), (1 / math.sqrt(2), 1 / math.sqrt(2))),
+        ((0.3,), (0.5, 1.0)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("steps", [(1, 1), (1, 2), (3, 1)])
+def test_two_coordinates_keep_to_the_theorem(
+    first: Shares, second: Shares, steps: tuple[int, int]
+) -> None:
+    pairs = [
+        shifted(cut(law_of_total(shares)), shift)
+        for shares, shift in zip((first, second), steps, strict=True)
+    ]
+    without, with_unit = (np.multiply.outer(*laws) for laws in zip(*pairs, strict=True))
+    mu = math.sqrt(steps[0] ** 2 / variance(first) + steps[1] ** 2 / variance(second))
+    for epsilon in np.linspace(0, 4 * mu, 13):
+        exact = profile(without, with_unit, epsilon)
+        assert exact <= bound(mu, [first, second], epsilon) * (1 + 1e-9) + 1e-12
+
+
 def cut(law: Floats, reach: int = 20) -> Floats:
     middle = len(law) // 2
     return law[middle - reach : middle + reach + 1]
@@ -151,6 +178,42 @@ def test_a_second_release_that_follows_the_first_keeps_to_the_theorem(
         for pair in ((without, with_unit), (with_unit, without)):
             exact = profile(*pair, epsilon)
             assert exact <= bound(mu, [shares, shares], epsilon) * (1 + 1e-9) + 1e-12
+
+
+@pytest.mark.parametrize("shares", [each for each in PROVEN if len(each) > 1], ids=str)
+def test_fractional_parts_are_nearly_uniform_given_the_real_sum(shares: Shares) -> None:
+    """The step of the proof that the theorem rests on, with densities in place of Fourier sums."""
+    tau = math.prod(map(theta, shares)) - 1
+    first, *others = np.square(shares)
+    total = first + sum(others)
+    wholes = np.array([*itertools.product(range(-12, 13), repeat=len(others))])
+    places = np.array([*itertools.product(np.linspace(0, 1, 9), repeat=len(others))])
+    law = stats.multivariate_normal(
+        cov=np.diag(others) - np.outer(others, others) / total, allow_singular=False
+    )
+    for real_sum in (0.0, 0.3, -1.7):
+        mean = np.array(others) / total * real_sum
+        points = places[:, None] + wholes[None] - mean
+        density = law.pdf(points).reshape(len(places), -1).sum(axis=1)
+        assert np.abs(density - 1).max() <= tau * (1 + 1e-9) + 1e-14
+
+
+@pytest.mark.parametrize(
+    ("shares", "at_least", "largest_epsilon"),
+    [((0.3, 0.3), 7.4, 12), ((0.5, 0.5), 3.4, 20), ((0.1, 2.0), 1.087, 5)],
+    ids=str,
+)
+def test_the_naive_price_fails_for_small_shares(
+    shares: Shares, at_least: float, largest_epsilon: float
+) -> None:
+    """The Gaussian of the same variance promises less than these totals reveal."""
+    without, with_unit = shifted(law_of_total(shares), 1)
+    mu = 1 / math.sqrt(variance(shares))
+    excess = max(
+        profile(without, with_unit, epsilon) / gaussian_delta(mu, epsilon)
+        for epsilon in np.linspace(0, largest_epsilon, 401)
+    )
+    assert excess >= at_least
 
 
 def test_a_small_share_beside_a_larger_one_is_priced_if_it_counts_as_nothing() -> None:

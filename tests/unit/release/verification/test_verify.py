@@ -830,3 +830,10 @@ def test_a_choice_outside_of_the_space_searched_fails() -> None:
     for change in ({"learning_rate": 0.09}, {"learning_rate": 1.1}, {"max_grad_norm": 0.7}):
         with pytest.raises(DataError, match="is not in the search space"):
             checking._check_chosen(options, {**inside, **change})
+
+
+@pytest.mark.parametrize("method", ["covariance", "search"])
+def test_what_make_release_makes_passes(tmp_path: Path, method: str) -> None:
+    release_study.write_features(tmp_path)
+    made = release_study.study(tmp_path, method=method, evaluate={"epsilon": 1})
+    assert failed(verify_bundle(release_study.release(tmp_path, made))) == []

@@ -443,3 +443,16 @@ def test_the_sampling_variance_of_an_area_is_that_of_hanley_and_mcneil() -> None
     expected = (area * (1 - area) + rest) / m**2
     found = evaluation._sampling_variance(area, np.full(3, m), np.full(3, m))
     np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_entropy_of_the_system_repeats_nothing(tmp_path: Path) -> None:
+    scores, labels, _ = two_classes(3000, np.random.default_rng(0))
+    plan = planned(tmp_path, "auc", 3000, 1.0)
+    values = {
+        evaluate_heads(
+            head(2), of_test_rows(scores, labels), plan, SystemEntropy(),
+            metric="auc", link="softmax", composition="",
+        )["value"]
+        for _ in range(5)
+    }  # fmt: skip
+    assert len(values) == 5
