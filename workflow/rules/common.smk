@@ -154,7 +154,7 @@ def later(paths, *arguments):
 
 
 def describe_rule(name, words):
-    """Sets what `snakemake --list` says of a rule that a loop makes: its docstring cannot be computed."""
+    """Sets the words of `snakemake --list` for a rule that a loop makes, as a docstring cannot be computed."""
     workflow.get_rule(name).docstring = words
 
 
