@@ -89,8 +89,8 @@ class Steps(PartSteps):
 def check_evidence(values: Values, plan: Plan) -> tuple[str, bool]:
     """Checks the form of a stated audit, and compares its bound with the guarantee.
 
-    A bound above epsilon is no fault: no test of the audit refuted the promise, or nothing had been
-    released, and the bound of a correct release is above epsilon with 1 - `confidence` chance.
+    A bound above epsilon is no fault. No test of the audit refuted the promise, or nothing had been
+    released. The bound of a correct release is above epsilon with 1 - `confidence` chance.
     """
     if values["evidence"] is None:
         return "no audit is stated", True
