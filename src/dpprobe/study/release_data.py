@@ -1,4 +1,4 @@
-"""States, books and refuses for releases, from a study's options alone; the delta of releases."""
+"""Tells what a release states of its dataset, and which splits and deltas it cannot have."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ class CellTask:
             record = whole_cell(folder, self.fingerprint)
             if (
                 record
-                and not self._disagrees(record)
+                and not disagrees_with(record, self)
                 and [seed["index"] for seed in record.seeds] == list(range(self.seeds))
                 and record.headline == self.headline
                 and record.metric_named == self.metric_named
@@ -166,20 +166,6 @@ class CellTask:
             if record := whole_cell(folder, self.fingerprint):
                 return read_contents(folder, record)
         return None
-
-    def _disagrees(self, record: CellRecord) -> bool:
-        """Judges a record as planning does, so that a planned job writes the cell again."""
-        return bool(
-            find_disagreement(
-                record.model_dump(mode="json"),
-                options=self.options.model_dump(mode="json"),
-                seeds=self.seeds,
-                study_seed=self.study_seed,
-                delta=self.plan.delta if self.plan.private else None,
-                accountant=self.plan.accountant if self.plan.private else None,
-                unit=self.plan.unit,
-            )
-        )
 
     def stage_cell(self, contents: CellContents, features: JobFeatures) -> None:
         """Writes a whole cell to its staging folder; DiskError if the disk is full for an hour."""
@@ -332,6 +318,21 @@ def _count_patients(train: FeatureStore, features: JobFeatures) -> SplitCounts |
     if trained is None or tested is None:
         return None
     return SplitCounts(train=trained, test=tested)
+
+
+def disagrees_with(record: CellRecord, task: CellTask) -> bool:
+    """Judges a record as planning does, so that a planned job writes the cell again."""
+    private = task.plan.private
+    difference = find_disagreement(
+        record.model_dump(mode="json"),
+        options=task.options.model_dump(mode="json"),
+        seeds=task.seeds,
+        study_seed=task.study_seed,
+        delta=task.plan.delta if private else None,
+        accountant=task.plan.accountant if private else None,
+        unit=task.plan.unit,
+    )
+    return difference is not None
 
 
 def whole_cell(folder: Path, expected: str) -> CellRecord | None:
