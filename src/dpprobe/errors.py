@@ -50,6 +50,12 @@ class WrongDownloadError(DownloadError):
     passes = False
 
 
+class WorkerError(DpprobeError):
+    """A process of this job was killed or hangs; often it had too little memory."""
+
+    passes = True
+
+
 class StoreError(DpprobeError):
     """A feature shard or its manifest is missing, damaged or replaced by another file."""
 

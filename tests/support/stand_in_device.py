@@ -8,7 +8,6 @@ early, or sends from elsewhere, gets what would be a race on a GPU each time and
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -33,13 +32,11 @@ class StandIn(Accelerator):
     _memory: dict[int, torch.Tensor] = field(default_factory=dict)
     _pending: list[tuple[torch.Tensor, torch.Tensor] | float] = field(default_factory=list)
     _done: int = 0
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def host_memory(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         memory = torch.empty(tuple(shape), dtype=dtype)
         memory.fill_(math.nan if dtype.is_floating_point else 77)
-        with self._lock:  # threads decode
-            self._memory[memory.data_ptr()] = memory
+        self._memory[memory.data_ptr()] = memory
         return memory
 
     def copy_to_device(self, values: torch.Tensor) -> torch.Tensor:

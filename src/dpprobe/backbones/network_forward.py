@@ -2,6 +2,11 @@
 
 Images arrive as uint8. They are scaled and normalised on the device, in float32, with torchvision's
 arithmetic. Moving uint8 takes a quarter of float32's bytes, and spares the decoding CPU a pass.
+
+Reduced precision is autocast: norms and sums stay in float32, and networks of unknown code run.
+Weights in float16 would be 1.16 times as fast for ViT-B/16 on an H200, with 1.4 times the rounding
+(autocast: 8,930 images/s). `torch.compile` gains 1.2 (ViT-B/16) and 1.5 (MobileNetV2) there, but
+takes 15 to 20 s: for 10,000 images the forward pass takes one second. Decoding limits all of them.
 """
 
 from __future__ import annotations

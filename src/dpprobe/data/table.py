@@ -17,6 +17,7 @@ import hashlib
 import itertools
 import json
 import logging
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, closing
@@ -711,22 +712,34 @@ class SplitTable:
 
     def read_images(self, start: int, stop: int) -> Iterator[EncodedImage]:
         """Yields rows start..stop in order; only one small batch is in memory."""
-        wanted, base = self._row_groups(start, stop)
+        return self.read_ranges([range(start, stop)])
+
+    def read_ranges(self, ranges: Sequence[range]) -> Iterator[EncodedImage]:
+        """Yields the rows of ascending ranges in order; reads only row groups with these rows."""
+        clipped = (range(one.start, min(one.stop, self.rows)) for one in ranges)
+        left = deque(one for one in clipped if one)
+        columns = ["image", "id", "image_sha256"]
         with self._explain_damage(), pq.ParquetFile(self.path, buffer_size=1 << 20) as file:
-            for batch in file.iter_batches(
-                READ_ROWS, row_groups=wanted, columns=["image", "id", "image_sha256"]
-            ):
-                low, high = max(start - base, 0), min(stop - base, batch.num_rows)
-                part = batch.slice(low, max(high - low, 0)).to_pylist()
-                for offset, row in enumerate(part):
-                    image = row["image"]
-                    yield EncodedImage(
-                        base + low + offset, image["bytes"], image["path"], row["id"],
-                        row["image_sha256"],
-                    )  # fmt: skip
-                base += batch.num_rows
-                if base >= stop:
-                    return
+            while left:
+                group = bisect.bisect_right(self._edges, left[0].start) - 1
+                first, end = self._edges[group : group + 2]
+                for batch in file.iter_batches(READ_ROWS, row_groups=[group], columns=columns):
+                    rows = range(first, first + batch.num_rows)
+                    while left and left[0].start < rows.stop:
+                        part = range(left[0].start, min(left[0].stop, rows.stop))
+                        values = batch.slice(part.start - first, len(part)).to_pylist()
+                        for row, value in zip(part, values, strict=True):
+                            image = value["image"]
+                            yield EncodedImage(
+                                row, image["bytes"], image["path"], value["id"],
+                                value["image_sha256"],
+                            )  # fmt: skip
+                        one = left.popleft()
+                        if part.stop < one.stop:
+                            left.appendleft(range(part.stop, one.stop))
+                    first = rows.stop
+                    if not left or left[0].start >= end:
+                        break
 
     def _read_column(self, name: str, start: int = 0, stop: int | None = None) -> pa.ChunkedArray:
         """Reads rows start..stop of a column; reads only the row groups with these rows."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Generator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -20,8 +20,9 @@ from dpprobe.backbones.feature_digest import probe_image, take_probe
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.row_mixing import find_mixed_row, make_public_rows
 from dpprobe.data.embeddings import vector_names
-from dpprobe.data.table import SplitTable, open_table, read_info
+from dpprobe.data.table import EncodedImage, SplitTable, open_table, read_info
 from dpprobe.errors import ConfigError, DataError
+from dpprobe.features.decoding_workers import Workers, make_order
 from dpprobe.features.extraction_pipeline import (
     Array,
     Clock,
@@ -35,13 +36,20 @@ from dpprobe.features.shard_header import ShardHeader, row_range
 from dpprobe.features.shard_writer import open_shard
 from dpprobe.features.stored_crops import with_crops
 from dpprobe.progress import Progress
+from dpprobe.versions import code_version
 
 logger = logging.getLogger("dpprobe")
 
 LIBRARIES = (
-    "dpprobe", "h5py", "kymatio", "numpy", "open_clip_torch", "pillow", "timm", "torch",
+    "h5py",
+    "kymatio",
+    "numpy",
+    "open_clip_torch",
+    "pillow",
+    "timm",
+    "torch",
     "torchvision",
-)  # fmt: skip
+)
 
 
 def extract_shard(
@@ -69,8 +77,8 @@ def extract_shard(
       output: the shard's path; the file is complete or absent.
       batch_size: images per forward pass on a GPU; a CPU takes fewer.
       dtype: number format on disk, "float16" or "float32".
-      threads: number of threads that decode and, on a CPU, compute, without changing a feature;
-        torch's number by default.
+      threads: number of threads that decode and compute, or, for a GPU, of processes that decode;
+        torch's number by default. The number changes no feature.
       changed: changes the loaded backbone before any thread runs it, for example by a cut inside
         its network.
 
@@ -85,52 +93,65 @@ def extract_shard(
     source = open_table(table, described)
     start, stop = row_range(source.rows, shard, shards)
     runtime = loading.resolve_runtime(Runtime(device=device, precision=precision))
-    loaded = loading.load_backbone(backbone, runtime=runtime)
-    loaded = with_crops(loaded, backbone.stored_crops)
-    is_network = loaded.graph is not None
-    if changed is not None:
-        loaded = changed(loaded, runtime)
     accelerator = devices.find_accelerator(runtime.device)
-    if is_network:
-        rows = rows_per_pass(batch_size, accelerator)
-        check_images_apart(loaded, rows, name=backbone_name, precision=runtime.precision)
-    header = ShardHeader(
-        split=split,
-        rows=source.rows,
-        dtype=dtype,
-        backbone=backbone_name,
-        backbone_options=backbone.extraction_params(),
-        shard=shard,
-        shards=shards,
-        versions={name: version(name) for name in LIBRARIES},
-        precision=runtime.precision,
-        class_names=described.class_names,
-        multi_label=described.multi_label,
-        dataset_fingerprint=described.fingerprint,
-        backbone_fingerprint=loaded.fingerprint,
-        weights_sha256=loaded.weights_sha256,
-        architecture=loaded.architecture,
-        pretrained_tag=loaded.pretrained_tag,
-        trained=loaded.trained,
-        preprocessing=loaded.preprocessing,
-    )
+    threads = threads or torch.get_num_threads()
     vectors = None
     if isinstance(backbone, external.Options):
         vectors = backbone.choose_vectors(backbone_name, vector_names(described.source))
-    clock = Clock()
-    parts = compute_rows(
-        source.read_images(start, stop),
-        stop - start,
-        Decoder(loaded, split, memory_of=accelerator, vectors=vectors),
-        loaded,
-        batch_size=batch_size,
-        threads=threads or torch.get_num_threads(),
-        accelerator=accelerator,
-        clock=clock,
-    )
-    _write_parts(
-        parts, output, header, source, probe=_probe_backbone(loaded, backbone_name), clock=clock
-    )
+
+    def read(ranges: Sequence[range]) -> Iterator[EncodedImage]:
+        return source.read_ranges([range(start + r.start, start + r.stop) for r in ranges])
+
+    with ExitStack() as stack:
+        workers = None
+        if accelerator is not None:  # forked before the network starts CUDA
+            workers = stack.enter_context(Workers(read, threads))
+        loaded = loading.load_backbone(backbone, runtime=runtime)
+        loaded = with_crops(loaded, backbone.stored_crops)
+        is_network = loaded.graph is not None
+        if changed is not None:
+            loaded = changed(loaded, runtime)
+        decoder = Decoder(loaded, split, vectors=vectors)
+        if workers is not None:
+            workers.send_order(make_order(decoder, stop - start, batch_size, threads))
+        if is_network:
+            rows = rows_per_pass(batch_size, accelerator)
+            check_images_apart(loaded, rows, name=backbone_name, precision=runtime.precision)
+        header = ShardHeader(
+            split=split,
+            rows=source.rows,
+            dtype=dtype,
+            backbone=backbone_name,
+            backbone_options=backbone.extraction_params(),
+            shard=shard,
+            shards=shards,
+            versions={name: version(name) for name in LIBRARIES} | {"dpprobe": code_version()},
+            precision=runtime.precision,
+            class_names=described.class_names,
+            multi_label=described.multi_label,
+            dataset_fingerprint=described.fingerprint,
+            backbone_fingerprint=loaded.fingerprint,
+            weights_sha256=loaded.weights_sha256,
+            architecture=loaded.architecture,
+            pretrained_tag=loaded.pretrained_tag,
+            trained=loaded.trained,
+            preprocessing=loaded.preprocessing,
+        )
+        clock = Clock()
+        parts = compute_rows(
+            read,
+            stop - start,
+            decoder,
+            loaded,
+            batch_size=batch_size,
+            threads=threads,
+            accelerator=accelerator,
+            clock=clock,
+            workers=workers,
+        )
+        _write_parts(
+            parts, output, header, source, probe=_probe_backbone(loaded, backbone_name), clock=clock
+        )
 
 
 def check_images_apart(backbone: Backbone, rows: int, *, name: str, precision: str) -> None:

@@ -1,9 +1,10 @@
 """Turns encoded images into features in the rows' order: reads, decodes and computes, each timed.
 
-Rows travel in pieces of at most `PIECE_ROWS`. On a CPU each of the job's threads decodes a piece
-and passes it through the model with one torch thread of its own: no thread waits for another, and
-several small passes are faster than one pass divided among threads. On a GPU the threads decode
-into pinned memory, and a batch's features are fetched while the GPU computes the next one.
+Rows travel in pieces. On a CPU each of the job's threads decodes a piece and passes it through the
+model with one torch thread of its own: no thread waits for another, and several small passes are
+faster than one pass divided among threads. For a GPU processes decode (`decoding_workers`). A batch
+is put together in pinned memory and sent by one copy. Its features are fetched while the GPU
+computes the next batch.
 
 The last bits of a library's matrix products may depend on the number of rows. So every pass has an
 equal number of rows; the last is filled up. A row's features then depend on no other row or shard.
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -26,13 +27,21 @@ import torch
 from PIL import Image
 
 from dpprobe.backbones.backbone import Backbone
+from dpprobe.backbones.feature_digest import probe_image
 from dpprobe.data.embedding_rows import read_vector
 from dpprobe.data.table import EncodedImage, decode_image
 from dpprobe.devices import Accelerator, Mark
 from dpprobe.errors import DataError
+from dpprobe.features.decoding_workers import (
+    Reader,
+    Workers,
+    make_order,
+    shape_memory,
+    tile_rows,
+)
 
-# Rows that are decoded, handed on and, on a CPU, computed together. A CPU is fastest at this number
-# of small photographs, and threads end at about the same time.
+# Rows that a CPU decodes and computes together. It is fastest at this number of small photographs,
+# and threads end at about the same time.
 PIECE_ROWS = 16
 # Pieces in progress per thread: a thread that is done finds the next piece ready.
 AHEAD = 2
@@ -47,10 +56,10 @@ B = TypeVar("B")
 
 @dataclass
 class Clock:
-    """Seconds of each part; for parallel work, the sum over threads.
+    """Seconds of each part; for parallel work, the sum over threads or processes.
 
     Attributes:
-      threads: number of threads that compute; 1 for a GPU.
+      threads: number of threads, or of processes that decode for a GPU.
       seconds: seconds per part: read, decode, transfer (to a GPU and back), forward, write.
       wall: elapsed seconds from the first row read to the last row written.
     """
@@ -104,16 +113,20 @@ class Fault:
 
 @dataclass(frozen=True)
 class Piece:
-    """Decoded images of consecutive rows; `faults` has the errors of rows that are left out."""
+    """Decoded images of consecutive rows; `faults` has the errors of rows that are left out.
+
+    `seconds` were spent decoding, and `read` reading where a worker read.
+    """
 
     rows: tuple[Row, ...]
     images: torch.Tensor | None
     seconds: float
     faults: tuple[Fault, ...] = ()
+    read: float = 0.0
 
 
 def compute_rows(
-    images: Iterator[EncodedImage],
+    read: Reader,
     count: int,
     decoder: Decoder,
     backbone: Backbone,
@@ -122,31 +135,39 @@ def compute_rows(
     threads: int,
     accelerator: Accelerator | None,
     clock: Clock,
+    workers: Workers | None = None,
 ) -> Generator[Features]:
-    """Yields features of `count` encoded images, in order; close the generator to end threads.
+    """Yields features of `count` encoded images, in order; close the generator to end its work.
 
     Args:
+      read: yields the images of ranges of rows from 0 to `count`.
       decoder: decides what happens to an image that cannot be used.
       backbone: loaded, on its device. On a CPU its forward pass runs in several threads at once.
       batch_size: images per forward pass on a GPU; a CPU takes at most `PIECE_ROWS`.
-      threads: number of threads that decode and, on a CPU, compute.
+      threads: number of threads that decode and compute; for a GPU, of processes that decode.
       accelerator: the backbone's device; None for a CPU.
+      workers: processes that have their order; by default they are forked here.
 
     Raises:
-      DataError: naming the row, if an image cannot be decoded or preprocessed and the decoder
-        tolerates no fault, or if an image's size differs from earlier images.
+      DataError: naming the row, if an image's size differs from earlier images. Also if an image
+        cannot be decoded or preprocessed, and the decoder tolerates no fault.
+      WorkerError: if a process that decodes is killed or hangs.
     """
-    pieces = _split_encoded(images, count, batch_size, clock)
     sizes = _Sizes(decoder.split)
     clock.started = time.perf_counter()
-    if accelerator is not None:
-        ahead = AHEAD * threads + 2 * -(-batch_size // PIECE_ROWS)
-        decoded = in_order(decoder.decode_piece, pieces, threads=threads, ahead=ahead)
-        yield from _on_accelerator(decoded, backbone, accelerator, batch_size, sizes, clock)
-    else:
-        clock.threads = threads
+    clock.threads = threads
+    if accelerator is None:
+        tiles = tile_rows(count, batch_size, PIECE_ROWS)
+        pieces = _read_pieces(read([range(count)]), tiles, clock)
         rows = rows_per_pass(batch_size, None)
         yield from _on_cpu(pieces, decoder, backbone, rows, threads, sizes, clock)
+        return
+    if workers is None:
+        order = make_order(decoder, count, batch_size, threads)
+        workers = Workers(read, max(1, min(threads, len(order.pieces))), order)
+    with workers:
+        decoded = workers.decode_pieces()
+        yield from _on_accelerator(decoded, backbone, accelerator, batch_size, sizes, clock)
 
 
 def rows_per_pass(batch_size: int, accelerator: Accelerator | None) -> int:
@@ -154,18 +175,13 @@ def rows_per_pass(batch_size: int, accelerator: Accelerator | None) -> int:
     return batch_size if accelerator is not None else min(batch_size, PIECE_ROWS)
 
 
-def _split_encoded(
-    images: Iterator[EncodedImage], count: int, batch_size: int, clock: Clock
+def _read_pieces(
+    images: Iterator[EncodedImage], pieces: Sequence[range], clock: Clock
 ) -> Iterator[list[EncodedImage]]:
-    """Yields pieces of encoded images, in order; no piece spans two batches."""
-    for first in range(0, count, batch_size):
-        left = min(batch_size, count - first)
-        while left:
-            rows = min(left, PIECE_ROWS)
-            with clock.time_part("read"):
-                piece = list(islice(images, rows))
-            yield piece
-            left -= rows
+    for piece in pieces:
+        with clock.time_part("read"):
+            encoded = list(islice(images, len(piece)))
+        yield encoded
 
 
 class Decoder:
@@ -176,13 +192,11 @@ class Decoder:
         backbone: Backbone,
         split: str,
         *,
-        memory_of: Accelerator | None = None,
         vectors: str | None = None,
     ) -> None:
-        """Decodes for a backbone.
+        """Decodes for a backbone, of which only the picklable transforms are kept.
 
         Args:
-          memory_of: the accelerator in whose host memory pieces are stacked.
           vectors: the name of a row's vectors, for a backbone that takes them in place of images.
         """
         self._vectors = vectors
@@ -190,7 +204,14 @@ class Decoder:
         self._transform = backbone.transform
         self._train_transform = backbone.train_transform if split == "train" else None
         self.split = split
-        self._memory_of = memory_of
+
+    def row_bytes(self) -> int | None:
+        """Returns the size of a decoded row; None if the image's size decides it."""
+        if self._dimension is None:
+            return None
+        if self._vectors is not None:
+            return 4 * self._dimension
+        return self._pass_image(probe_image(), EncodedImage(0, None, None, "", b"")).nbytes
 
     def decode_one(self, image: EncodedImage) -> torch.Tensor:
         if self._vectors is not None:
@@ -225,39 +246,43 @@ class Decoder:
                 f"the backbone's preprocessing ({line}); replace the image or leave it out"
             ) from error
 
-    def decode_piece(self, images: list[EncodedImage]) -> Piece:
+    def decode_piece(self, images: list[EncodedImage], memory: torch.Tensor | None = None) -> Piece:
+        """Decodes images, into the bytes of `memory` if it is given."""
         started = time.perf_counter()
         rows = tuple((image.row, image.id) for image in images)
         tensors = [self.decode_one(image) for image in images]
         sizes = _Sizes(self.split)
         for row, tensor in zip(rows, tensors, strict=True):
             sizes.check_size(row, tensor.shape)
-        return Piece(rows, self._stack_tensors(tensors), time.perf_counter() - started)
+        stacked = _stack_rows(tensors, memory, self.split, rows)
+        return Piece(rows, stacked, time.perf_counter() - started)
 
-    def _stack_tensors(self, tensors: list[torch.Tensor]) -> torch.Tensor:
-        if self._memory_of is None:
-            return torch.stack(tensors)
-        shape = (len(tensors), *tensors[0].shape)
-        return torch.stack(tensors, out=self._memory_of.host_memory(shape, tensors[0].dtype))
+
+def _stack_rows(
+    tensors: list[torch.Tensor], memory: torch.Tensor | None, split: str, rows: Sequence[Row]
+) -> torch.Tensor:
+    shape = (len(tensors), *tensors[0].shape)
+    out = None if memory is None else shape_memory(memory, shape, tensors[0].dtype)
+    if memory is not None and out is None:
+        raise DataError(
+            f"{split} row {rows[0][0]} (id {rows[0][1]}): the image takes "
+            f"{tensors[0].nbytes / 1e6:.0f} MB, but processes that decode have "
+            f"{len(memory) / 1e6:.0f} MB for a piece; set the backbone's size"
+        )
+    return torch.stack(tensors, out=out)
 
 
 class TolerantDecoder(Decoder):
     """Leaves out images that cannot be used, and records their faults."""
 
-    def __init__(
-        self,
-        backbone: Backbone,
-        opened: Callable[[EncodedImage], Image.Image],
-        *,
-        memory_of: Accelerator | None = None,
-    ) -> None:
-        super().__init__(backbone, "test", memory_of=memory_of)
+    def __init__(self, backbone: Backbone, opened: Callable[[EncodedImage], Image.Image]) -> None:
+        super().__init__(backbone, "test")
         self._opened = opened
 
     def decode_one(self, image: EncodedImage) -> torch.Tensor:
         return self._pass_image(self._opened(image), image)
 
-    def decode_piece(self, images: list[EncodedImage]) -> Piece:
+    def decode_piece(self, images: list[EncodedImage], memory: torch.Tensor | None = None) -> Piece:
         started = time.perf_counter()
         rows, tensors, faults = [], [], []
         for image in images:
@@ -267,7 +292,7 @@ class TolerantDecoder(Decoder):
                 rows.append(row)
             except DataError as error:
                 faults.append(Fault(row, str(error)))
-        stacked = self._stack_tensors(tensors) if tensors else None
+        stacked = _stack_rows(tensors, memory, self.split, rows) if tensors else None
         return Piece(tuple(rows), stacked, time.perf_counter() - started, tuple(faults))
 
 
@@ -361,21 +386,28 @@ def _make_features(
 
 
 @dataclass(frozen=True)
+class _Batch:
+    """Images of consecutive rows in a device's host memory; None if all were left out."""
+
+    rows: tuple[Row, ...]
+    images: torch.Tensor | None
+    faults: tuple[Fault, ...]
+
+
+@dataclass(frozen=True)
 class _Launched:
     """A batch on its way through an accelerator.
 
     `marks` are times: before the copy to the device, around the pass, after the copy to the host.
     """
 
-    rows: tuple[Row, ...]
-    features: torch.Tensor
-    layers: dict[str, torch.Tensor]
+    batch: _Batch
+    outputs: Outputs
     marks: list[Mark]
-    faults: tuple[Fault, ...]
 
 
 def _on_accelerator(
-    pieces: Generator[Piece],
+    pieces: Iterable[Piece],
     backbone: Backbone,
     accelerator: Accelerator,
     batch_size: int,
@@ -384,55 +416,62 @@ def _on_accelerator(
 ) -> Generator[Features]:
     """Launches each batch before it fetches the previous batch's results: keeps the device busy."""
     before: _Launched | None = None
-    with closing(pieces):
-        for batch in _make_batches(pieces, batch_size, sizes, clock):
-            launched = _launch(batch, backbone, accelerator, batch_size)
-            if before is not None:
-                yield _fetch(before, accelerator, clock)
-            before = launched
+    for batch in _make_batches(pieces, accelerator, batch_size, sizes, clock):
+        launched = _launch(batch, backbone, accelerator, batch_size)
         if before is not None:
             yield _fetch(before, accelerator, clock)
+        before = launched
+    if before is not None:
+        yield _fetch(before, accelerator, clock)
 
 
 def _make_batches(
-    pieces: Iterable[Piece], batch_size: int, sizes: _Sizes, clock: Clock
-) -> Iterator[list[Piece]]:
-    batch: list[Piece] = []
-    filled = 0
+    pieces: Iterable[Piece],
+    accelerator: Accelerator,
+    batch_size: int,
+    sizes: _Sizes,
+    clock: Clock,
+) -> Iterator[_Batch]:
+    """Copies whole pieces into one block of host memory per batch."""
+    rows: tuple[Row, ...] = ()
+    faults: tuple[Fault, ...] = ()
+    memory: torch.Tensor | None = None
+
+    def finish_batch() -> _Batch:
+        return _Batch(rows, None if memory is None else memory[: len(rows)], faults)
+
     for piece in pieces:
         _check_piece(piece, sizes)
+        clock.add_seconds("read", piece.read)
         clock.add_seconds("decode", piece.seconds)
-        if filled + len(piece.rows) > batch_size:  # earlier pieces left out rows
-            yield batch
-            batch, filled = [], 0
-        batch.append(piece)
-        filled += len(piece.rows)
-        if filled == batch_size:
-            yield batch
-            batch, filled = [], 0
-    if batch:
-        yield batch
+        if len(rows) + len(piece.rows) > batch_size:  # earlier pieces left out rows
+            yield finish_batch()
+            rows, faults, memory = (), (), None
+        if piece.images is not None:
+            if memory is None:
+                shape = (batch_size, *piece.images.shape[1:])
+                memory = accelerator.host_memory(shape, piece.images.dtype)
+            # NumPy copies in one thread; threads of torch would take cores from the processes.
+            place = memory.numpy()[len(rows) : len(rows) + len(piece.rows)]
+            np.copyto(place, piece.images.numpy())
+        rows, faults = rows + piece.rows, faults + piece.faults
+        if len(rows) == batch_size:
+            yield finish_batch()
+            rows, faults, memory = (), (), None
+    if rows or faults:
+        yield finish_batch()
 
 
-def _launch(
-    batch: list[Piece], backbone: Backbone, accelerator: Accelerator, rows: int
-) -> _Launched:
+def _launch(batch: _Batch, backbone: Backbone, accelerator: Accelerator, rows: int) -> _Launched:
     marks = [accelerator.set_mark()]
-    images = [accelerator.copy_to_device(one.images) for one in batch if one.images is not None]
-    together = torch.cat(images) if images else None
+    images = None if batch.images is None else accelerator.copy_to_device(batch.images)
     marks.append(accelerator.set_mark())
-    features, layers = NOTHING if together is None else _run_forward(backbone, together, rows)
+    features, layers = NOTHING if images is None else _run_forward(backbone, images, rows)
     marks.append(accelerator.set_mark())
     fetched = accelerator.copy_to_host(features)
     fetched_layers = {name: accelerator.copy_to_host(one) for name, one in layers.items()}
     marks.append(accelerator.set_mark())
-    return _Launched(
-        tuple(row for one in batch for row in one.rows),
-        fetched,
-        fetched_layers,
-        marks,
-        tuple(fault for one in batch for fault in one.faults),
-    )
+    return _Launched(batch, (fetched, fetched_layers), marks)
 
 
 def _fetch(launched: _Launched, accelerator: Accelerator, clock: Clock) -> Features:
@@ -441,6 +480,4 @@ def _fetch(launched: _Launched, accelerator: Accelerator, clock: Clock) -> Featu
     copies = accelerator.measure_seconds(begin, copied) + accelerator.measure_seconds(computed, end)
     clock.add_seconds("transfer", copies)
     clock.add_seconds("forward", accelerator.measure_seconds(copied, computed))
-    return _make_features(
-        launched.rows, (launched.features, launched.layers), clock, launched.faults
-    )
+    return _make_features(launched.batch.rows, launched.outputs, clock, launched.batch.faults)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -222,18 +223,19 @@ class Predictor:
         opened: Callable[[EncodedImage], Image.Image] = open_encoded,
         threads: int | None = None,
     ) -> Generator[Block]:
-        """Yields the predictions of images in order; close the generator to end its threads.
+        """Yields the predictions of images in order; close the generator to end its work.
 
         Args:
           images: encoded, numbered from 0.
           opened: decodes an image, or raises a DataError.
-          threads: that decode and, on a CPU, compute; by default as many as torch has.
+          threads: that decode and compute, or for a GPU processes that decode; by default as many
+            as torch has.
         """
         accelerator = devices.find_accelerator(self.device)
         parts = compute_rows(
-            iter(images),
+            partial(_pick_ranges, images),
             count,
-            TolerantDecoder(self.backbone, opened, memory_of=accelerator),
+            TolerantDecoder(self.backbone, opened),
             self.backbone,
             batch_size=BATCH_SIZE,
             threads=threads or torch.get_num_threads(),
@@ -378,6 +380,14 @@ def predict(
             progress.advance_by(len(block.rows) + len(block.faults))
     report = None if watch is None else watch.compare()
     return Summary(rows=count, unreadable=tuple(unreadable), output=output, report=report)
+
+
+def _pick_ranges(images: Iterable[EncodedImage], ranges: Sequence[range]) -> Iterator[EncodedImage]:
+    """Yields the images of ascending ranges of positions."""
+    left, position = iter(images), 0
+    for one in ranges:
+        yield from islice(left, one.start - position, one.stop - position)
+        position = one.stop
 
 
 def _in_order(

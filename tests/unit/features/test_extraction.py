@@ -24,9 +24,8 @@ from dpprobe.backbones.feature_digest import take_probe
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.data import dataset_preparation, table
 from dpprobe.data.registry import dataset_options
-from dpprobe.data.table import SplitTable, decode_image, read_info
+from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError
-from dpprobe.features import extraction_pipeline
 from dpprobe.features.extraction import extract_shard
 from dpprobe.features.extraction_pipeline import (
     AHEAD,
@@ -283,11 +282,11 @@ def test_a_slow_model_keeps_the_reader_back(
 ) -> None:
     rows, threads = 40 * PIECE_ROWS, 2
     read, computed, lead = 0, 0, []
-    real = SplitTable.read_images
+    real = SplitTable.read_ranges
 
-    def images(self: SplitTable, start: int, stop: int) -> Iterator[Any]:
+    def images(self: SplitTable, ranges: Sequence[range]) -> Iterator[Any]:
         nonlocal read
-        for image in real(self, start, stop):
+        for image in real(self, ranges):
             read += 1
             lead.append(read - computed)
             yield image
@@ -302,7 +301,7 @@ def test_a_slow_model_keeps_the_reader_back(
         return {"forward": forward}
 
     change_backbone(slow)
-    monkeypatch.setattr(SplitTable, "read_images", images)
+    monkeypatch.setattr(SplitTable, "read_ranges", images)
     dataset = write_dataset(tmp_path / "data", [png(row % 256) for row in range(rows)])
     extract(dataset, tmp_path / "out", batch_size=64, threads=threads)
     assert read == rows
@@ -408,7 +407,7 @@ def test_the_clock_adds_up(tmp_path: Path) -> None:
     slow = Backbone(**(vars(loaded) | {"transform": transform, "forward": forward}))
     clock = Clock()
     parts = compute_rows(
-        SplitTable(dataset / "train.parquet").read_images(0, rows),
+        SplitTable(dataset / "train.parquet").read_ranges,
         rows,
         Decoder(slow, "train"),
         slow,
@@ -573,52 +572,6 @@ def test_a_gpu_gives_the_features_of_a_cpu(tmp_path: Path, layers: list[int]) ->
         np.testing.assert_allclose(
             gpu.read(layer=layer), cpu.read(layer=layer), rtol=0.01, atol=0.01
         )
-
-
-@pytest.mark.parametrize("batch_size", [1, 16, 40, 48, 1000])
-def test_pieces_tile_batches(tmp_path: Path, batch_size: int) -> None:
-    dataset = write_dataset(tmp_path / "data", [png(row) for row in range(101)])
-    split = SplitTable(dataset / "train.parquet")
-    clock = Clock()
-    pieces = list(
-        extraction_pipeline._split_encoded(split.read_images(3, 101), 98, batch_size, clock)
-    )
-    assert [image.row for piece in pieces for image in piece] == list(range(3, 101))
-    assert max(map(len, pieces)) <= min(PIECE_ROWS, batch_size)
-    edges = np.cumsum([len(piece) for piece in pieces])
-    assert {*range(batch_size, 98, batch_size), 98} <= set(edges)
-    decoder = extraction_pipeline.Decoder(
-        loading.load_backbone(backbone_options(PIXELS), runtime=Runtime(device="cpu")), "train"
-    )
-    decoded = [decoder.decode_piece(piece) for piece in pieces]
-    batches = list(
-        extraction_pipeline._make_batches(
-            decoded, batch_size, extraction_pipeline._Sizes("train"), clock
-        )
-    )
-    sizes = [sum(len(piece.rows) for piece in batch) for batch in batches]
-    assert sizes == [batch_size] * (98 // batch_size) + [98 % batch_size] * (98 % batch_size > 0)
-
-
-@pytest.mark.parametrize("bad", [set(), {5}, set(range(32)), set(range(60, 101)), set(range(101))])
-def test_batches_hold_what_is_left_of_their_pieces(tmp_path: Path, bad: set[int]) -> None:
-    images = [b"none" if row in bad else png(row) for row in range(101)]
-    split = SplitTable(write_dataset(tmp_path / "data", images) / "train.parquet")
-    loaded = loading.load_backbone(backbone_options(PIXELS), runtime=Runtime(device="cpu"))
-    decoder = extraction_pipeline.TolerantDecoder(
-        loaded, lambda image: decode_image(image, split="train")
-    )
-    clock = Clock()
-    pieces = extraction_pipeline._split_encoded(split.read_images(0, 101), 101, 40, clock)
-    decoded = map(decoder.decode_piece, pieces)
-    batches = list(
-        extraction_pipeline._make_batches(decoded, 40, extraction_pipeline._Sizes("train"), clock)
-    )
-    assert all(sum(len(piece.rows) for piece in batch) <= 40 for batch in batches)
-    taken = [piece for batch in batches for piece in batch]
-    assert [row for piece in taken for row, _ in piece.rows] == sorted(set(range(101)) - bad)
-    assert [fault.row[0] for piece in taken for fault in piece.faults] == sorted(bad)
-    assert [row for piece in taken if piece.images is None for row in piece.rows] == []
 
 
 def force_feature(value: float) -> Change:

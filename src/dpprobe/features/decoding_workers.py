@@ -1,0 +1,196 @@
+"""Processes that read and decode images for a GPU: threads would wait for Python's lock.
+
+A process takes every n-th piece of rows and opens its files itself, so no encoded image passes
+through the job's process. PyTorch's `DataLoader` starts the processes, bounds the pieces ahead,
+returns them in order, and notices a process that ends or hangs.
+
+Decoded images lie in memory that the processes share from birth and use again: new memory for each
+piece costs more time than copying it. `/dev/shm`, which is small in containers, is not needed.
+
+The processes are forked and never use the GPU. Fork before CUDA starts where you can: the decoder
+may follow later, once the network is loaded.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import multiprocessing
+import re
+import time
+import warnings
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Self
+
+import pyarrow as pa
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from dpprobe.errors import DpprobeError, WorkerError
+
+if TYPE_CHECKING:
+    from dpprobe.data.table import EncodedImage
+    from dpprobe.features.extraction_pipeline import Decoder, Piece
+
+# Rows of a piece at most. A process reads all blocks of the table that have one of its rows, so
+# large pieces spare reading. With small pieces processes end at about the same time.
+MOST_ROWS = 64
+# Memory of a piece: `MOST_ROWS` rows of 224 px, or one of 2,300 px.
+PIECE_BYTES = 16 << 20
+# Pieces per process, so that no process has much more work than another.
+_ROUNDS = 8
+# Pieces that a process may be ahead. While one more is read, it holds one place more.
+_AHEAD = 2
+_PLACES = _AHEAD + 1
+# A piece takes seconds. Slow network drives take longer, but not this long.
+_HANG_SECONDS = 600
+_FAULT = re.compile(r"DataLoader (worker \(pid|timed out)")
+
+# Ascending ranges of rows -> the encoded images of these rows, in order.
+Reader = Callable[[Sequence[range]], "Iterator[EncodedImage]"]
+
+
+@dataclass(frozen=True)
+class Order:
+    """The decoder, and the pieces in which rows are decoded."""
+
+    decoder: Decoder
+    pieces: tuple[range, ...]
+
+
+def tile_rows(count: int, batch_size: int, rows: int) -> tuple[range, ...]:
+    """Divides rows into pieces of at most `rows`; no piece spans two batches."""
+    return tuple(
+        range(start, min(start + rows, first + batch_size, count))
+        for first in range(0, count, batch_size)
+        for start in range(first, min(first + batch_size, count), rows)
+    )
+
+
+def make_order(decoder: Decoder, count: int, batch_size: int, processes: int) -> Order:
+    """Divides rows into pieces for all processes; the memory of a piece bounds its rows."""
+    fitting = PIECE_BYTES // max(1, decoder.row_bytes() or PIECE_BYTES)
+    rows = max(1, min(MOST_ROWS, fitting, count // (_ROUNDS * processes)))
+    return Order(decoder, tile_rows(count, batch_size, rows))
+
+
+class Workers:
+    """Processes that read and decode, as a context that ends them."""
+
+    def __init__(self, read: Reader, count: int, order: Order | None = None) -> None:
+        """Forks the processes.
+
+        Args:
+          read: opens its files when it is called, in each process.
+          count: the number of processes, each with one thread.
+          order: what to decode; None if `send_order` will tell.
+        """
+        self.count = count
+        context = multiprocessing.get_context("fork")
+        self._orders = context.SimpleQueue()
+        self._waits = order is None
+        shared = mmap.mmap(-1, count * _PLACES * PIECE_BYTES)  # taken from the system when used
+        self._memory = torch.frombuffer(shared, dtype=torch.uint8).view(count, _PLACES, PIECE_BYTES)
+        take_order = self._orders.get if order is None else lambda: order
+        pieces = _Pieces(read, take_order, self._memory)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about fewer cores than the job was given
+            loader = DataLoader(
+                pieces,
+                batch_size=None,
+                num_workers=count,
+                prefetch_factor=_AHEAD,
+                timeout=_HANG_SECONDS,
+                worker_init_fn=_use_one_thread,
+                multiprocessing_context=context,
+                generator=torch.Generator(),  # leaves the process's random numbers as they are
+            )
+            self._iterator: Any = iter(loader)
+
+    def send_order(self, order: Order | None) -> None:
+        """Starts the decoding; None ends the processes."""
+        if self._waits:
+            self._waits = False
+            for _ in range(self.count):
+                self._orders.put(order)
+
+    def decode_pieces(self) -> Generator[Piece]:
+        """Yields all pieces in order; raises a row's error when its piece is due.
+
+        A piece's images are valid until the next piece is asked for.
+        """
+        for number, sent in enumerate(self._iterator):
+            if isinstance(sent, DpprobeError):
+                raise sent
+            piece, shape, dtype = sent
+            if shape is not None:
+                place = self._memory[number % self.count, number // self.count % _PLACES]
+                piece = replace(piece, images=shape_memory(place, shape, dtype))
+            yield piece
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """Ends the processes; raises WorkerError if one was killed or hangs."""
+        self.send_order(None)
+        # Deleting the iterator would do, but an error's traceback may still refer to it.
+        self._iterator._shutdown_workers()
+        if isinstance(error, RuntimeError) and _FAULT.match(str(error)):
+            words = " ".join(str(error).split()).removeprefix("DataLoader ").rstrip(". ")
+            raise WorkerError(
+                f"decoding: lost a process ({words}); run again with more memory or fewer threads, "
+                "and check that the images can be read"
+            ) from error
+
+
+def shape_memory(
+    memory: torch.Tensor, shape: Sequence[int], dtype: torch.dtype
+) -> torch.Tensor | None:
+    """Returns the first bytes of memory as a tensor; None if the memory is too small."""
+    size = math.prod(shape) * dtype.itemsize
+    return None if size > len(memory) else memory[:size].view(dtype).view(*shape)
+
+
+class _Pieces(IterableDataset[Any]):
+    """The pieces of this process: a piece without its images, their shape and dtype, or an error.
+
+    After an error each further piece is the error too: the order of pieces is fixed by their count.
+    """
+
+    def __init__(
+        self, read: Reader, take_order: Callable[[], Order | None], memory: torch.Tensor
+    ) -> None:
+        self._read, self._take_order, self._memory = read, take_order, memory
+
+    def __iter__(self) -> Iterator[Any]:
+        worker: Any = get_worker_info()
+        order = self._take_order()
+        if order is None:
+            return
+        pieces = order.pieces[worker.id :: worker.num_workers]
+        images = self._read(pieces)
+        fault: DpprobeError | None = None
+        for number, rows in enumerate(pieces):
+            if fault is None:
+                try:
+                    started = time.perf_counter()
+                    encoded = list(islice(images, len(rows)))
+                    taken = time.perf_counter() - started
+                    place = self._memory[worker.id, number % _PLACES]
+                    piece = order.decoder.decode_piece(encoded, place)
+                except DpprobeError as error:
+                    fault = error
+            if fault is not None:
+                yield fault  # as a value: DataLoader would add a traceback to the text
+            else:
+                stacked = piece.images
+                shape, dtype = (None, None) if stacked is None else (stacked.shape, stacked.dtype)
+                yield replace(piece, images=None, read=taken), shape, dtype
+
+
+def _use_one_thread(_number: int) -> None:
+    pa.set_cpu_count(1)  # torch's number is set by DataLoader
+    pa.set_io_thread_count(1)

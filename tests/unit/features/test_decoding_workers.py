@@ -1,0 +1,353 @@
+"""Processes that decode for a GPU, on a device that stands in for one: order, faults, ends."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from dpprobe import devices
+from dpprobe.backbones import loading
+from dpprobe.backbones.backbone import Backbone, Runtime
+from dpprobe.backbones.registry import backbone_options
+from dpprobe.data.table import EncodedImage, SplitTable, decode_image
+from dpprobe.errors import ConfigError, DataError, WorkerError
+from dpprobe.features import decoding_workers, extraction_pipeline
+from dpprobe.features.decoding_workers import MOST_ROWS, PIECE_BYTES, make_order, tile_rows
+from dpprobe.features.extraction_pipeline import (
+    Clock,
+    Decoder,
+    Features,
+    TolerantDecoder,
+    compute_rows,
+)
+from tests.support.gpu import needs_gpu
+from tests.support.stand_in_device import StandIn
+from tests.unit.features.test_extraction import extract, noise, png, write_dataset
+
+ROWS = 101
+VIT: dict[str, Any] = {"family": "timm", "model": "test_vit", "pretrained": False}
+
+
+def network(**changed: Any) -> Backbone:
+    runtime = Runtime(device="cpu", precision="float32")
+    return loading.load_backbone(backbone_options(VIT | changed), runtime=runtime)
+
+
+def pixels() -> Backbone:
+    return loading.load_backbone(
+        backbone_options({"family": "pixels"}), runtime=Runtime(device="cpu")
+    )
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> SplitTable:
+    directory = tmp_path_factory.mktemp("data")
+    write_dataset(directory, [noise(row) for row in range(ROWS)])
+    return SplitTable(directory / "train.parquet")
+
+
+def run(
+    table: SplitTable,
+    backbone: Backbone,
+    device: StandIn | None,
+    *,
+    decoder: Decoder | None = None,
+    clock: Clock | None = None,
+    batch_size: int = 40,
+    threads: int = 3,
+) -> list[Features]:
+    parts = compute_rows(
+        table.read_ranges, table.rows, decoder or Decoder(backbone, table.split), backbone,
+        batch_size=batch_size, threads=threads, accelerator=device, clock=clock or Clock(),
+    )  # fmt: skip
+    with closing(parts):  # what is read now must be there now
+        return [replace(part, values=part.values.copy()) for part in parts]
+
+
+def workers_left() -> int:
+    return len(multiprocessing.active_children())
+
+
+@given(st.integers(0, 300), st.integers(1, 90), st.integers(1, 70))
+def test_pieces_tile_batches(count: int, batch_size: int, rows: int) -> None:
+    pieces = tile_rows(count, batch_size, rows)
+    assert [row for piece in pieces for row in piece] == list(range(count))
+    assert all(len(piece) <= rows for piece in pieces)
+    assert all(piece[0] // batch_size == piece[-1] // batch_size for piece in pieces)
+
+
+@pytest.mark.parametrize("layers", [[], [0, 1]])
+@pytest.mark.parametrize(("batch_size", "threads"), [(16, 1), (40, 3), (256, 5)])
+def test_a_device_gives_the_features_of_the_processor(
+    table: SplitTable, layers: list[int], batch_size: int, threads: int
+) -> None:
+    """To the bit where both pass as many rows, as here on a processor with passes of 16."""
+    backbone, device = network(**({"layers": layers} if layers else {})), StandIn()
+    clock = Clock()
+    wanted = run(table, backbone, None, batch_size=16)
+    parts = run(table, backbone, device, batch_size=batch_size, threads=threads, clock=clock)
+    assert [row for part in parts for row, _ in part.rows] == list(range(ROWS))
+    bound = {} if batch_size == 16 else {"rtol": 1e-3, "atol": 1e-4}
+    compare: Callable[..., None] = (
+        np.testing.assert_allclose if bound else np.testing.assert_array_equal
+    )
+    for pick in (lambda part: part.values, *(lambda part, n=n: part.layers[n] for n in "01")):
+        if pick is None or (layers == [] and pick.__defaults__):
+            continue
+        compare(
+            np.concatenate([pick(part) for part in parts]),
+            np.concatenate([pick(part) for part in wanted]),
+            **bound,
+        )
+    batches = -(-ROWS // batch_size)
+    assert (device.sent, device.fetched) == (batches, batches * (1 + len(layers)))
+    assert clock.rows == ROWS
+    assert {"read", "decode", "transfer", "forward"} <= clock.seconds.keys()
+    assert workers_left() == 0
+
+
+def test_a_batch_is_launched_before_the_one_before_is_waited_for(
+    table: SplitTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, order = StandIn(), []
+
+    def noted(name: str) -> None:
+        original = getattr(extraction_pipeline, name)
+
+        def work(*given: Any) -> Any:
+            order.append(name.strip("_"))
+            return original(*given)
+
+        monkeypatch.setattr(extraction_pipeline, name, work)
+
+    noted("_launch")
+    noted("_fetch")
+    run(table, network(), device)
+    assert order == ["launch", "launch", "fetch", "launch", "fetch", "fetch"]
+    assert device.waited == 3
+
+
+@pytest.mark.parametrize(
+    "bad", [set(), {5}, set(range(32)), {0, *range(40, 80), 100}, set(range(ROWS))]
+)
+@pytest.mark.parametrize("batch_size", [7, 40, 200])
+def test_what_cannot_be_decoded_is_left_out_on_a_device_too(
+    table: SplitTable, bad: set[int], batch_size: int
+) -> None:
+    backbone, kept = pixels(), object()
+
+    def opened(image: EncodedImage) -> Image.Image:
+        assert kept is not None  # what cannot be sent to a process, a process has by birth
+        if image.row in bad:
+            raise DataError("no image")
+        return decode_image(image, split="train")
+
+    decoder = TolerantDecoder(backbone, opened)
+    seen = run(table, backbone, StandIn(), decoder=decoder, batch_size=batch_size)
+    assert [row for part in seen for row, _ in part.rows] == sorted(set(range(ROWS)) - bad)
+    assert [fault.row[0] for part in seen for fault in part.faults] == sorted(bad)
+    assert all(len(part.rows) <= batch_size for part in seen)
+    ends = [[row for row, _ in part.rows] + [one.row[0] for one in part.faults] for part in seen]
+    assert all(max(one) < min(other) for one, other in pairwise(ends))
+    assert all(np.isfinite(part.values).all() for part in seen)
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_a_row_s_error_comes_when_it_is_due_with_its_own_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    images = [noise(row) for row in range(90)]
+    images[50], images[55], images[88] = b"none", b"none", b"none"
+    dataset = write_dataset(tmp_path / "data", images)
+    with pytest.raises(DataError) as plain:
+        extract(dataset, tmp_path / "cpu", backbone=VIT, batch_size=10)
+    monkeypatch.setattr(devices, "find_accelerator", lambda _: StandIn())
+    with pytest.raises(DataError) as error:
+        extract(dataset, tmp_path / "out", backbone=VIT, batch_size=10, threads=threads)
+    assert str(error.value) == str(plain.value)
+    assert workers_left() == 0
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_images_of_another_size_are_named(tmp_path: Path) -> None:
+    images = [png(row, size=5 if row == 71 else 4) for row in range(90)]
+    table = SplitTable(write_dataset(tmp_path / "data", images) / "train.parquet")
+    with pytest.raises(DataError, match=r"^train row 71 .* shape \[1, 5, 5\], but earlier"):
+        run(table, pixels(), StandIn())
+    assert workers_left() == 0
+
+
+def test_extraction_and_its_shard_are_the_same_on_a_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows, columns and, for passes of as many rows, the bits of all features."""
+    dataset = write_dataset(tmp_path / "data", [noise(row) for row in range(50)])
+    given: dict[str, Any] = {"backbone": VIT, "batch_size": 16, "threads": 2, "shards": 2}
+    wanted = extract(dataset, tmp_path / "cpu", **given)
+    device = StandIn()
+    monkeypatch.setattr(devices, "find_accelerator", lambda _: device)
+    actual = extract(dataset, tmp_path / "device", **given)
+    assert device.sent > 0
+    assert actual.ids == wanted.ids
+    np.testing.assert_array_equal(actual.read(), wanted.read())
+
+
+def test_processes_are_forked_before_a_network_is_loaded_and_end_if_it_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = write_dataset(tmp_path / "data", [noise(row) for row in range(10)])
+    seen = []
+
+    def fail(*_: Any, **__: Any) -> Backbone:
+        seen.append(workers_left())
+        raise ConfigError("no such network")
+
+    monkeypatch.setattr(devices, "find_accelerator", lambda _: StandIn())
+    monkeypatch.setattr(loading, "load_backbone", fail)
+    started = time.monotonic()
+    with pytest.raises(ConfigError, match="no such network"):
+        extract(dataset, tmp_path / "out", backbone=VIT, threads=2)
+    assert seen == [2]
+    assert workers_left() == 0
+    assert time.monotonic() - started < 4, "the processes were waited for"
+
+
+def test_closing_ends_the_processes(table: SplitTable) -> None:
+    backbone = network()
+    parts = compute_rows(
+        table.read_ranges, ROWS, Decoder(backbone, "train"), backbone,
+        batch_size=8, threads=3, accelerator=StandIn(), clock=Clock(),
+    )  # fmt: skip
+    next(parts)
+    assert workers_left() == 3
+    parts.close()
+    assert workers_left() == 0
+
+
+def act_at(row: int, act: Callable[[], None]) -> Callable[[EncodedImage], Image.Image]:
+    def opened(image: EncodedImage) -> Image.Image:
+        if image.row == row:
+            act()
+        return decode_image(image, split="train")
+
+    return opened
+
+
+@pytest.mark.parametrize(
+    ("act", "words"),
+    [
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), r"worker \(pid.*\)"),
+        (lambda: os._exit(3), r"worker \(pid.*\)"),
+        (lambda: time.sleep(60), r"timed out after 2 seconds"),
+    ],
+)
+def test_a_process_that_is_killed_or_hangs_ends_the_work(
+    table: SplitTable, act: Callable[[], None], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decoding_workers, "_HANG_SECONDS", 2)
+    backbone = pixels()
+    decoder = TolerantDecoder(backbone, act_at(60, act))
+    with pytest.raises(
+        WorkerError, match=rf"^decoding: lost a process \({words}.*more memory"
+    ) as error:
+        run(table, backbone, StandIn(), decoder=decoder, threads=2)
+    assert "\n" not in str(error.value)
+    assert workers_left() == 0
+
+
+def test_an_error_that_is_no_fault_of_an_image_keeps_its_trace(table: SplitTable) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError("a programmer's error")
+
+    backbone = pixels()
+    with pytest.raises(ZeroDivisionError, match="in opened"):
+        run(table, backbone, StandIn(), decoder=TolerantDecoder(backbone, act_at(60, fail)))
+    assert workers_left() == 0
+
+
+def test_a_worker_has_one_thread(table: SplitTable) -> None:
+    def opened(_: EncodedImage) -> Image.Image:
+        numbers = {torch.get_num_threads(), pa.cpu_count(), pa.io_thread_count()}
+        raise DataError(f"threads {numbers}")
+
+    backbone, before = pixels(), torch.random.get_rng_state()
+    (part, *_) = run(table, backbone, StandIn(), decoder=TolerantDecoder(backbone, opened))
+    assert {fault.reason for fault in part.faults} == {"threads {1}"}
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("size", [32, 224, 800])
+def test_a_piece_fits_into_its_memory(size: int) -> None:
+    decoder = Decoder(network(preprocessing={"size": size}), "train")
+    order = make_order(decoder, 100_000, 256, 16)
+    most = max(map(len, order.pieces))
+    assert most == min(MOST_ROWS, PIECE_BYTES // (3 * size**2))
+    assert make_order(Decoder(pixels(), "train"), 900, 256, 1).pieces[0] == range(1)
+
+
+def test_an_image_that_fits_nowhere_is_named(
+    table: SplitTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decoding_workers, "PIECE_BYTES", 1 << 10)
+    with pytest.raises(DataError, match=r"^train row 0 \(id id0\): the image takes .* size$"):
+        run(table, network(), StandIn())
+
+
+def test_few_rows_are_shared_by_all_processes() -> None:
+    order = make_order(Decoder(network(), "train"), 320, 256, 4)
+    assert max(map(len, order.pieces)) == 10
+
+
+@given(st.lists(st.integers(0, 130), max_size=8))
+def test_a_table_reads_ranges(table: SplitTable, edges: Sequence[int]) -> None:
+    edges = sorted(edges)
+    ranges = [range(*pair) for pair in zip(edges[::2], edges[1::2], strict=False)]
+    wanted = [row for one in ranges for row in one if row < ROWS]
+    images = list(table.read_ranges(ranges))
+    assert [image.row for image in images] == wanted
+    assert [image.id for image in images] == [f"id{row}" for row in wanted]
+
+
+@needs_gpu
+def test_processes_feed_a_gpu(table: SplitTable) -> None:
+    runtime = Runtime(device="cuda", precision="float32")
+    wanted = np.concatenate([part.values for part in run(table, network(), None)])
+    backbone = loading.load_backbone(backbone_options(VIT), runtime=runtime)
+    device: Any = devices.find_accelerator("cuda")
+    for _ in range(2):  # the second time after CUDA has started
+        parts = run(table, backbone, device)
+        values = np.concatenate([part.values for part in parts])
+        np.testing.assert_allclose(values, wanted, rtol=0.01, atol=0.01)
+
+
+def test_a_source_tree_that_is_not_installed_names_its_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = importlib.metadata.version
+
+    def version(name: str) -> str:
+        assert name != "dpprobe", "not every source tree is installed"
+        return real(name)
+
+    monkeypatch.setattr("dpprobe.features.extraction.version", version)
+    monkeypatch.setattr("dpprobe.features.extraction.code_version", lambda: "1.2.3")
+    dataset = write_dataset(tmp_path / "data", [png(0), png(1)])
+    features = extract(dataset, tmp_path / "out")
+    assert features.read_header(features.shards[0]).versions["dpprobe"] == "1.2.3"
