@@ -1,0 +1,70 @@
+"""Where a head's fit computes: in compiled loops on the CPU, or on a GPU if its work repays that.
+
+Only the method's options and public facts decide, so the device tells nothing about examples. The
+number of seeds does not decide, because a further seed must not change earlier ones. Planning,
+training, audits and releases ask the same function, so that they agree.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dpprobe.heads import auto, tuned
+from dpprobe.heads.gradient_options import GradientOptions
+from dpprobe.heads.options import MethodOptions
+
+# The least work that a GPU does faster, in multiplications: of a step's scores with all examples,
+# of a step's scores with a Poisson sample, and of sums that a fit computes once.
+LEAST_FULL_STEP = 2**26
+LEAST_SAMPLED_STEP = 2**28
+LEAST_SUMS = 2**30
+
+
+class FitPlace(NamedTuple):
+    """The devices of a fit: "cpu", or the study's `device`.
+
+    Attributes:
+      rows: where the rows are, and where all else is computed; it changes a head's last digits.
+      exact_sums: where `engine: exact` computes whole numbers, which are equal on all devices.
+    """
+
+    rows: str
+    exact_sums: str
+
+
+def place_fit(
+    method: MethodOptions, device: str, *, n: int, dimension: int, classes: int
+) -> FitPlace:
+    """Returns where a fit computes in a study with this `device`.
+
+    Rows of `engine: exact` stay on the CPU, so all its numbers are equal on all machines.
+    """
+    if not pays_on_gpu(method, n=n, dimension=dimension, classes=classes):
+        return FitPlace("cpu", "cpu")
+    base = _trained(method)
+    exact = isinstance(base, GradientOptions) and base.engine == "exact"
+    return FitPlace(rows="cpu", exact_sums=device) if exact else FitPlace(device, "cpu")
+
+
+def pays_on_gpu(method: MethodOptions, *, n: int, dimension: int, classes: int) -> bool:
+    """Returns True if a fit on n units of privacy is faster on a GPU; networks always are.
+
+    If `auto` has not chosen a head, it counts as the head with the most work.
+    """
+    base = _trained(method)
+    if base.tunes_network:
+        return True
+    if isinstance(base, GradientOptions) and base.batch_size != "full" and base.batch_size < n:
+        return base.batch_size * dimension * classes >= LEAST_SAMPLED_STEP
+    scores = n * dimension * classes
+    if isinstance(base, GradientOptions) or not base.private:
+        return scores >= LEAST_FULL_STEP
+    moments = 0 if base.head == "prototypes" else n * dimension**2
+    return scores + moments >= LEAST_SUMS
+
+
+def _trained(method: MethodOptions) -> MethodOptions:
+    """Returns the head that a fit trains; `auto` itself, if it has not chosen."""
+    if isinstance(method, tuned.Options):
+        return method.base
+    return method if auto.is_undecided(method) else auto.trained_head(method)
