@@ -13,11 +13,10 @@ from dpprobe.heads import auto, tuned
 from dpprobe.heads.gradient_options import GradientOptions
 from dpprobe.heads.options import MethodOptions
 
-# The least work that a GPU does faster, in multiplications: of a step's scores with all examples,
-# of a step's scores with a Poisson sample, and of sums that a fit computes once.
-LEAST_FULL_STEP = 2**26
-LEAST_SAMPLED_STEP = 2**28
-LEAST_SUMS = 2**30
+# The least work that a GPU does faster, in multiplications.
+LEAST_FULL_STEP = 2**26  # for the scores of all examples, which many steps repeat
+LEAST_SAMPLED_STEP = 2**28  # for the scores of a step's Poisson sample
+LEAST_SUMS = 2**30  # for sums over all examples that a fit computes once
 
 
 class FitPlace(NamedTuple):
@@ -37,7 +36,7 @@ def place_fit(
 ) -> FitPlace:
     """Returns where a fit computes in a study with this `device`.
 
-    Rows of `engine: exact` stay on the CPU, so all its numbers are equal on all machines.
+    Rows of `engine: exact` stay on the CPU, so a GPU changes none of its numbers.
     """
     if not pays_on_gpu(method, n=n, dimension=dimension, classes=classes):
         return FitPlace("cpu", "cpu")
