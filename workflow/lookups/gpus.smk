@@ -2,7 +2,7 @@
 
 from dpprobe.devices import count_devices, lacks_gpu
 from dpprobe.errors import DpprobeError
-from dpprobe.heads.fit_device import pays_on_gpu
+from dpprobe.heads.fit_device import FitPlace, place_fit
 from dpprobe.study.slurm_partitions import ask_partitions
 
 
@@ -108,8 +108,11 @@ def fit_gpus(methods):
         except (OSError, ValueError, KeyError, TypeError):
             # not made yet, or damaged, which the job that reads it tells
             return device_gpus(wildcards)
-        pays = (pays_on_gpu(STUDY.methods[name], **sizes) for name in methods(wildcards))
-        if not any(pays):
+        places = {
+            place_fit(STUDY.methods[name], "cuda", **sizes)
+            for name in methods(wildcards)
+        }
+        if places <= {FitPlace()}:
             return 0
         return device_gpus(wildcards) or gpus_at_hand(rulename, wildcards, input, attempt)
 

@@ -27,43 +27,28 @@ class FitPlace(NamedTuple):
       exact_sums: where `engine: exact` computes whole numbers, which are equal on all devices.
     """
 
-    rows: str
-    exact_sums: str
+    rows: str = "cpu"
+    exact_sums: str = "cpu"
 
 
 def place_fit(
     method: MethodOptions, device: str, *, n: int, dimension: int, classes: int
 ) -> FitPlace:
-    """Returns where a fit computes in a study with this `device`.
+    """Returns where a fit on n units of privacy computes in a study with this `device`.
 
-    Rows of `engine: exact` stay on the CPU, so a GPU changes none of its numbers.
+    Rows of `engine: exact` stay on the CPU, so a GPU changes none of its numbers. Networks always
+    have the device. If `auto` has not chosen a head, it counts as the head with the most work.
     """
-    if not pays_on_gpu(method, n=n, dimension=dimension, classes=classes):
-        return FitPlace("cpu", "cpu")
-    base = _trained(method)
-    exact = isinstance(base, GradientOptions) and base.engine == "exact"
-    return FitPlace(rows="cpu", exact_sums=device) if exact else FitPlace(device, "cpu")
-
-
-def pays_on_gpu(method: MethodOptions, *, n: int, dimension: int, classes: int) -> bool:
-    """Returns True if a fit on n units of privacy is faster on a GPU; networks always are.
-
-    If `auto` has not chosen a head, it counts as the head with the most work.
-    """
-    base = _trained(method)
-    if base.tunes_network:
-        return True
-    if isinstance(base, GradientOptions) and base.batch_size != "full" and base.batch_size < n:
-        return base.batch_size * dimension * classes >= LEAST_SAMPLED_STEP
-    scores = n * dimension * classes
-    if isinstance(base, GradientOptions) or not base.private:
-        return scores >= LEAST_FULL_STEP
-    moments = 0 if base.head == "prototypes" else n * dimension**2
-    return scores + moments >= LEAST_SUMS
-
-
-def _trained(method: MethodOptions) -> MethodOptions:
-    """Returns the head that a fit trains; `auto` itself, if it has not chosen."""
-    if isinstance(method, tuned.Options):
-        return method.base
-    return method if auto.is_undecided(method) else auto.trained_head(method)
+    base = method.base if isinstance(method, tuned.Options) else method
+    base = base if auto.is_undecided(base) else auto.trained_head(base)
+    work, least, exact = n * dimension * classes, LEAST_FULL_STEP, False
+    if isinstance(base, GradientOptions):
+        exact = base.engine == "exact"
+        if base.batch_size != "full" and base.batch_size < n:
+            work, least = base.batch_size * dimension * classes, LEAST_SAMPLED_STEP
+    elif base.private:
+        least = LEAST_SUMS
+        work += 0 if base.head == "prototypes" else n * dimension**2
+    if work < least and not base.tunes_network:
+        return FitPlace()
+    return FitPlace(exact_sums=device) if exact else FitPlace(rows=device)

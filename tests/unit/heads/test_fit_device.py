@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from dpprobe.heads import fit_device
-from dpprobe.heads.fit_device import FitPlace, pays_on_gpu, place_fit
+from dpprobe.heads.fit_device import FitPlace, place_fit
 from dpprobe.heads.registry import method_options
 
 D, K = 2**10, 2**3
 CPU, GPU = FitPlace("cpu", "cpu"), FitPlace("cuda", "cpu")
+CIFAR = {"n": 50_000, "dimension": 768, "classes": 10}
+DIGITS = {"n": 1_400, "dimension": 64, "classes": 10}
 NETWORK = {"head": "fine_tune", "tune": {"blocks": 1}, "batch_size": 8, "learning_rate": 0.1}
 FULL = {"head": "momentum", "batch_size": "full"}
 
@@ -53,11 +55,11 @@ def test_a_step_s_sample_decides_and_not_the_number_of_examples(head: str) -> No
 def test_usual_small_batches_stay_and_networks_go() -> None:
     for batch in (32, 256, 4096):
         method = method_options({"head": "sgd", "batch_size": batch})
-        assert not pays_on_gpu(method, n=50_000, dimension=1280, classes=10)
+        assert place_fit(method, "cuda", **CIFAR) == CPU
     for head in ({**FULL}, {"head": "nonprivate"}, {"head": "least_squares"}):
         method = method_options(head)
-        assert pays_on_gpu(method, n=50_000, dimension=768, classes=10)
-        assert not pays_on_gpu(method, n=1_400, dimension=64, classes=10)
+        assert place_fit(method, "cuda", **CIFAR) == GPU
+        assert place_fit(method, "cuda", **DIGITS) == CPU
     assert place(NETWORK, 10) == GPU
 
 

@@ -98,9 +98,7 @@ def audit_job(
         rows = None
         if audit.membership:
             rows = inputs.read_rows(device=resolve_device(place), memory_mb=job.memory_mb)
-        for task in stale:
-            if task.device != place:
-                continue
+        for task in (each for each in stale if each.device == place):
             try:
                 task.audit_cell(rows)
             except DpprobeError as error:
