@@ -105,13 +105,13 @@ def fit_gpus(methods):
             return 0
         try:
             sizes = read_sizes(str(input.train), Path(input.train).stat().st_mtime_ns)
-        except (OSError, ValueError, KeyError, TypeError):
-            # not made yet, or damaged, which the job that reads it tells
+            places = {
+                place_fit(STUDY.methods[name], "cuda", **sizes)
+                for name in methods(wildcards)
+            }
+        except (OSError, ValueError, KeyError, TypeError, ConfigError):
+            # not made yet, damaged or too small, which the job that reads it tells
             return device_gpus(wildcards)
-        places = {
-            place_fit(STUDY.methods[name], "cuda", **sizes)
-            for name in methods(wildcards)
-        }
         if places <= {FitPlace()}:
             return 0
         return device_gpus(wildcards) or gpus_at_hand(rulename, wildcards, input, attempt)

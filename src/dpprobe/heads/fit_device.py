@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dpprobe.heads import auto, tuned
+from dpprobe.heads import auto, momentum, tuned
 from dpprobe.heads.gradient_options import GradientOptions
 from dpprobe.heads.options import MethodOptions
 
-# The least work that a GPU does faster, in multiplications.
-LEAST_FULL_STEP = 2**26  # for the scores of all examples, which many steps repeat
-LEAST_SAMPLED_STEP = 2**28  # for the scores of a step's Poisson sample
-LEAST_SUMS = 2**30  # for sums over all examples that a fit computes once
+# The least work for a GPU, in multiplications. A core (175 GFLOP/s, bench/results/heads.md) takes
+# 1.5 ms for such a step's two products, and a GPU 0.3 ms, because operations take time to start.
+# A core takes 0.2 s for such a fit of one seed; all fits of a job share the start of the GPU.
+LEAST_STEP = 2**26
+LEAST_FIT = 2**33
+# Passes over the examples until `nonprivate` has converged for all penalties, roughly.
+_PASSES = 100
 
 
 class FitPlace(NamedTuple):
@@ -37,18 +40,19 @@ def place_fit(
     """Returns where a fit on n units of privacy computes in a study with this `device`.
 
     Rows of `engine: exact` stay on the CPU, so a GPU changes none of its numbers. Networks always
-    have the device. If `auto` has not chosen a head, it counts as the head with the most work.
+    have the device.
     """
     base = method.base if isinstance(method, tuned.Options) else method
-    base = base if auto.is_undecided(base) else auto.trained_head(base)
-    work, least, exact = n * dimension * classes, LEAST_FULL_STEP, False
+    # the head that `auto` chooses by every rule, with its default number of steps
+    base = momentum.Options() if auto.is_undecided(base) else auto.trained_head(base)
+    exact, steps, step = False, 1, n * dimension * classes
     if isinstance(base, GradientOptions):
-        exact = base.engine == "exact"
-        if base.batch_size != "full" and base.batch_size < n:
-            work, least = base.batch_size * dimension * classes, LEAST_SAMPLED_STEP
-    elif base.private:
-        least = LEAST_SUMS
-        work += 0 if base.head == "prototypes" else n * dimension**2
-    if work < least and not base.tunes_network:
+        exact, steps = base.engine == "exact", base.step_count(n)
+        step = base.expected_batch_size(n) * dimension * classes
+    elif not base.private:
+        steps = _PASSES
+    elif base.head != "prototypes":
+        step += n * dimension**2
+    if not base.tunes_network and (step < LEAST_STEP or steps * step < LEAST_FIT):
         return FitPlace()
     return FitPlace(exact_sums=device) if exact else FitPlace(rows=device)

@@ -490,7 +490,9 @@ def places(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr("dpprobe.training.head_job.read_job_features", read)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr("dpprobe.heads.fit_device.LEAST_FULL_STEP", 1)
+    for name in ("LEAST_STEP", "LEAST_FIT"):
+        # of the full batch, not of the small one
+        monkeypatch.setattr(f"dpprobe.heads.fit_device.{name}", ROWS["train"] * DIMENSION * CLASSES)
     return found
 
 

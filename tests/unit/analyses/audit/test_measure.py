@@ -171,7 +171,9 @@ def test_attacks_on_real_rows_have_the_device_of_their_fit(
 
     monkeypatch.setattr(FitInputs, "read_rows", read_rows)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr("dpprobe.heads.fit_device.LEAST_FULL_STEP", 1)
+    for name in ("LEAST_STEP", "LEAST_FIT"):
+        # of the full batch, not of the small one
+        monkeypatch.setattr(f"dpprobe.heads.fit_device.{name}", ROWS["train"] * DIMENSION * CLASSES)
     options = AuditOptions(runs=20, membership=MEMBERSHIP_OPTIONS)
     for device in ("cpu", "cuda", "cuda"):
         audits.run(options, device=device)
