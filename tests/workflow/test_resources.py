@@ -205,6 +205,32 @@ def test_a_study_that_insists_on_a_gpu_has_one_for_each_job_on_its_device(
     assert {rule for rule, asked in gpus.items() if asked == {1}} == RUN_NETWORKS | USE_DEVICE
 
 
+def test_heads_ask_for_a_gpu_where_a_fit_pays_on_it(
+    workspace: Workspace, small: dict[str, Any], template: Template,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    small["methods"] = {"sgd": {"head": "sgd", "batch_size": 32, "steps": 10}}
+    template(workspace, small, *PREPARED)
+    (manifest,) = (workspace.directory / "results/features").rglob("train/manifest.json")
+    written, content = manifest.stat().st_mtime_ns, read_json(manifest)
+    full = {"full": {"head": "sgd", "batch_size": "full", "steps": 10}}
+    few, many = content["rows"], 10**7
+
+    def gpus(device: str, visible: str, rows: int, **methods: Any) -> set[int | None]:
+        manifest.write_text(json.dumps(content | {"rows": rows}))
+        os.utime(manifest, ns=(written, written))
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        study = small | {"device": device, "methods": small["methods"] | methods}
+        return count_gpus(read_requests(workspace.run(study, "-n", "heads").stdout))["train_heads"]
+
+    assert gpus("cuda", "", many) == {0}, "small batches"
+    assert gpus("cuda", "", few, **full) == {0}
+    assert gpus("cuda", "", many, **full) == {1}
+    assert gpus("auto", "0", many, **full) == {1}
+    assert gpus("auto", "", many, **full) == {0}
+    assert gpus("cpu", "0", many, **full) == {0}
+
+
 @pytest.mark.parametrize(
     ("device", "resources", "gpus", "questions"),
     [

@@ -2,6 +2,7 @@
 
 from dpprobe.devices import count_devices, lacks_gpu
 from dpprobe.errors import DpprobeError
+from dpprobe.heads.fit_device import FitPlace, place_fit
 from dpprobe.study.slurm_partitions import ask_partitions
 
 
@@ -78,6 +79,46 @@ def device_gpus(wildcards):
     return int(STUDY.device == "cuda")
 
 
+@cache
+def read_sizes(manifest, modified):
+    """The sizes of a fit on the rows of a manifest, which was modified at that time."""
+    body = read_json(Path(manifest))
+    return {
+        "n": body["rows"],
+        "dimension": body["dimension"],
+        "classes": len(body["class_names"]),
+    }
+
+
+def fit_gpus(methods):
+    """Makes a gpu function for fits of some methods: one GPU if a fit pays on one, and the job may have one.
+
+    Before features exist, their number is unknown: then only a study that insists asks. Snakemake asks again when the
+    job is ready. Rows are counted instead of patients, so a job may ask for a GPU that it leaves idle.
+
+    Args:
+      methods: returns the names of a job's methods.
+    """
+
+    def gpu(wildcards, input, attempt, rulename):
+        if STUDY.device == "cpu":
+            return 0
+        try:
+            sizes = read_sizes(str(input.train), Path(input.train).stat().st_mtime_ns)
+            places = {
+                place_fit(STUDY.methods[name], "cuda", **sizes)
+                for name in methods(wildcards)
+            }
+        except (OSError, ValueError, KeyError, TypeError, ConfigError):
+            # not made yet, damaged or too small, which the job that reads it tells
+            return device_gpus(wildcards)
+        if places <= {FitPlace()}:
+            return 0
+        return device_gpus(wildcards) or gpus_at_hand(rulename, wildcards, input, attempt)
+
+    return gpu
+
+
 def has_gpu(wildcards, input, attempt, rulename):
     """Returns True if a job asks for a GPU, whoever decided so."""
     return bool(asked_resource("gpu", rulename, wildcards, input, attempt))
@@ -89,7 +130,8 @@ def check_devices():
     jobs = [
         job
         for job in workflow.dag.needrun_jobs()
-        if "gpu" in job.rule.resources and (insists or runs_network(job))
+        if runs_network(job)
+        or (insists and has_gpu(job.wildcards, job.input, 1, job.rule.name))
     ]
     if not jobs or STUDY.device == "cpu":
         return
@@ -103,7 +145,7 @@ def check_devices():
 
 def runs_network(job):
     """Returns True if a job runs a network, and nobody has set its GPUs."""
-    asks = job.rule.resources["gpu"] == network_gpus
+    asks = job.rule.resources.get("gpu") == network_gpus
     return asks and STUDY.backbones[job.wildcards.backbone].network
 
 

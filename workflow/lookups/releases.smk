@@ -20,6 +20,14 @@ def released_audit(wildcards):
     return record if cell in AUDITED_CELLS else []
 
 
+def exact_method(wildcards):
+    """The method of a release, if a GPU may compute its exact sums: other heads are released from the CPU."""
+    name = STUDY.releases[wildcards.release].method
+    method = STUDY.methods[name]
+    engine = getattr(getattr(method, "base", method), "engine", None)
+    return [name] if engine == "exact" or is_undecided(method) else []
+
+
 def benchmark_cells(release):
     """The cell that has a release's method and epsilon, where the study has it."""
     options = STUDY.releases[release]

@@ -42,7 +42,11 @@ rule audit_cells:
         mem_mb=training_memory,
         runtime=audit_minutes,
         # heads are trained on the device for attacks on real rows alone
-        gpu=lambda wildcards: device_gpus(wildcards) if STUDY.audit.membership else 0,
+        gpu=(
+            fit_gpus(lambda wildcards: audited_methods(wildcards.epsilon))
+            if STUDY.audit and STUDY.audit.membership
+            else 0
+        ),
     params:
         methods=lambda wildcards: {
             name: asked_options(STUDY.methods[name])

@@ -43,6 +43,7 @@ rule make_release:
     resources:
         mem_mb=training_memory,
         runtime=minutes(240),
+        gpu=fit_gpus(exact_method),
     params:
         options=lambda wildcards: STUDY.releases[wildcards.release].model_dump(
             mode="json", exclude={"allow_useless"}

@@ -42,7 +42,7 @@ rule train_heads:
     resources:
         mem_mb=training_memory,
         runtime=training_minutes,
-        gpu=device_gpus,
+        gpu=fit_gpus(lambda wildcards: head_methods(STUDY, wildcards.epsilon)),
     params:
         methods=lambda wildcards: heads_params(wildcards.epsilon),
         seeds=STUDY.seeds,

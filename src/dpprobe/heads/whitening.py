@@ -77,7 +77,7 @@ def _map_rows(
 ) -> TrainingSet:
     """Returns the rows A x of a design's rows x, in memory where these are."""
     source, data = _MappedRows(design, matrix), design.rows.data
-    return TrainingSet(
+    mapped = TrainingSet(
         source if data.is_streamed else source.in_memory(),
         data.labels,
         data.num_classes,
@@ -86,6 +86,8 @@ def _map_rows(
         crops=crops,
         agreed_n=data.n,
     )
+    mapped.exact_device = data.exact_device
+    return mapped
 
 
 def compute_whitener(moment: Spectrum, exponent: float, *, noise: float, n: int) -> torch.Tensor:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpprobe.artifacts import require_room, sha256_file, when_there_is_room
+from dpprobe.devices import resolve_device
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.heads.auto import describe_choice, is_undecided
 from dpprobe.heads.fit import fit_heads
@@ -255,6 +256,8 @@ class ReleaseTask(AskedRelease):
             memory_mb=self.study.features.memory_mb,
             headline=self.options.test_metric or "accuracy",
         )
+        place = self.inputs.place_fit(self.method, self.study.device)
+        features.train.exact_device = resolve_device(place.exact_sums)
         return replace(features, agreed_test_n=self.transport.agreed_test_n)
 
     def _book(self) -> Entry:

@@ -135,8 +135,8 @@ class _Beginning(Options):
     seed: int = Field(0, ge=0, description="The number from which all seeds of the study derive.")
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto",
-        description="Device of features and heads; auto takes a GPU if there is one. Noise differs "
-        "between devices, so a job on another device trains its cells again.",
+        description="Device of networks and large fits; auto takes a GPU if there is one. Small "
+        "fits stay on the CPU. Noise differs between devices, so cells train again on another.",
     )
     features: FeatureOptions = FeatureOptions()
     fine_tuning: FineTuningOptions = FineTuningOptions()

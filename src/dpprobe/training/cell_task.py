@@ -32,6 +32,7 @@ from dpprobe.errors import DataError, DiskError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.auto import describe_choice
 from dpprobe.heads.facts import DataFacts
+from dpprobe.heads.fit_device import FitPlace
 from dpprobe.heads.fitted import CLASS_PRIORS
 from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.plan import Plan
@@ -65,6 +66,7 @@ class CellTask:
     """A cell of a job: the data, options and plan that the cell is made from, and its folders.
 
     Attributes:
+      place: the devices of the fit, "auto" as in the study.
       study_seed: the seed of the bootstrap over test examples.
       near_duplicates: the counts of the near-duplicate check against public data, or "not run".
       headline: the metric that represents the cell; metric_named: True if the study names it.
@@ -74,6 +76,7 @@ class CellTask:
 
     name: CellName
     options: MethodOptions
+    place: FitPlace
     plan: Plan
     seeds: int
     study_seed: int

@@ -20,6 +20,8 @@ from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.stored_crops import StoredCrop
 from dpprobe.heads.facts import DataFacts
+from dpprobe.heads.fit_device import FitPlace, place_fit
+from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.public_inputs import NOTHING_CHECKED, PublicInputs
 from dpprobe.heads.training_set import RowSource, TrainingSet
@@ -83,6 +85,11 @@ class FitInputs:
             classes=self.store.num_classes,
             multi_label=self.store.multi_label,
         )
+
+    def place_fit(self, method: MethodOptions, device: str) -> FitPlace:
+        """Returns the devices of a fit on these examples in a study with this `device`."""
+        dimension, classes = self.store.dimension, self.store.num_classes
+        return place_fit(method, device, n=self.n, dimension=dimension, classes=classes)
 
     def read_rows(self, *, device: str, memory_mb: int) -> TrainingSet:
         """Reads the rows into memory, or streams them if they take more than `memory_mb`."""

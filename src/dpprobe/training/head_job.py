@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dpprobe.devices import identity_device, resolve_device
+from dpprobe.devices import resolve_device
 from dpprobe.errors import DpprobeError, may_pass
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Observe
@@ -58,8 +58,7 @@ def train_job(
     opened = open_job(
         job, train=train, test=test, plans=plans, cells=cells, overlap=overlap, tables=tables
     )
-    kind = identity_device(device)
-    tasks = [opened.make_task(name, device=kind) for name in opened.planned_methods]
+    tasks = [opened.make_task(name, device=device) for name in opened.planned_methods]
     stale = [task for task in tasks if not task.is_current()]
     inputs = opened.compare_rows(stale)
     errors: dict[str, Exception] = {}
@@ -67,14 +66,17 @@ def train_job(
         logger.info(
             "processor %s; machine code %s", processor_name(), ", ".join(sorted(MachineCode.ready))
         )
-        features = read_job_features(
-            inputs,
-            opened.stores[1],
-            device=resolve_device(device),
-            memory_mb=job.memory_mb,
-            headline=stale[0].headline,
-        )
-        errors = _train_all(stale, features)
+        # cells on the CPU first, because they need no GPU that another job may have
+        for place in sorted({task.place.rows for task in stale}, key="cpu".__ne__):
+            features = read_job_features(
+                inputs,
+                opened.stores[1],
+                device=resolve_device(place),
+                memory_mb=job.memory_mb,
+                headline=stale[0].headline,
+            )
+            errors |= _train_all([task for task in stale if task.place.rows == place], features)
+            del features  # before the next are read
     if opened.failure_reasons or errors:
         raise _make_failure(opened.failure_reasons, errors)
     for task in tasks:
@@ -119,6 +121,7 @@ def _train_cell(task: CellTask, features: JobFeatures) -> None:
 
 def _fit_seeds(task: CellTask, features: JobFeatures, indices: Sequence[int]) -> CellContents:
     started = time.perf_counter()
+    features.train.exact_device = resolve_device(task.place.exact_sums)
     fitted = fit_heads(
         task.options,
         features.train,

@@ -15,7 +15,6 @@ from typing import Any
 
 from dpprobe.artifacts import first_difference
 from dpprobe.backbones.options import BackboneOptions
-from dpprobe.devices import identity_device
 from dpprobe.errors import DpprobeError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.fit import check_plan
@@ -105,7 +104,7 @@ def keep_network(job: Job, files: NetworkFiles, *, index: int, device: str) -> b
     Arguments and errors are as for `network_job.tune_network`.
     """
     opened = open_network_job(job, files)
-    task = network_task(opened, files, device=identity_device(device))
+    task = network_task(opened, files, device=device)
     folder = files.network(task.name.key, index)
     record = whole_network_record(folder)
     if record is None or not is_of(record, task, index, folder):

@@ -29,7 +29,7 @@ from dpprobe.artifacts import (
     when_there_is_room,
     write_json,
 )
-from dpprobe.devices import identity_device, resolve_device
+from dpprobe.devices import resolve_device
 from dpprobe.errors import DataError
 from dpprobe.finetune.checkpoint import Checkpoints
 from dpprobe.finetune.inputs import Inputs
@@ -96,8 +96,7 @@ def tune_network(job: Job, files: NetworkFiles, *, index: int, limits: Limits) -
     method, or if the number of steps differs from the plan's.
     """
     opened = open_network_job(job, files)
-    device = identity_device(limits.device)
-    task = network_task(opened, files, device=device)
+    task = network_task(opened, files, device=limits.device)
     folder = files.network(task.name.key, index)
     inputs = opened.compare_rows([task])
     checkpoints = Checkpoints(
@@ -119,7 +118,6 @@ def tune_network(job: Job, files: NetworkFiles, *, index: int, limits: Limits) -
         folder,
         task=task,
         index=index,
-        device=device,
         chosen=files.chosen,
         trained=trained,
         statistics=transform_state(network),
@@ -208,7 +206,6 @@ def _publish_network(
     *,
     task: CellTask,
     index: int,
-    device: str,
     chosen: Mapping[str, Any],
     trained: Trained,
     statistics: Mapping[str, torch.Tensor],
@@ -234,7 +231,7 @@ def _publish_network(
             cell=task.name,
             index=index,
             fingerprint=task.fingerprint,
-            device=device,
+            device=task.identity["device"],
             options=options,
             chosen=dict(chosen),
             trained=sum(value.numel() for value in tensors.values()),

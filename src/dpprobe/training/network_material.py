@@ -74,8 +74,10 @@ class Material:
 
     @cached_property
     def features(self) -> TrainingSet:
-        """The features of the training examples, for a probe."""
-        return self.inputs.read_rows(device=self.device, memory_mb=self.memory_mb)
+        """The features of the training examples, on the device where the probe is fitted."""
+        assert self.options.probe is not None
+        place = self.inputs.place_fit(self.options.probe.method, self.device)
+        return self.inputs.read_rows(device=place.rows, memory_mb=self.memory_mb)
 
     @cached_property
     def test(self) -> Inputs:

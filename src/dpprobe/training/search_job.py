@@ -24,7 +24,7 @@ import torch
 
 from dpprobe.artifacts import hash_value
 from dpprobe.data.train_test_split import choose_by_id
-from dpprobe.devices import identity_device, resolve_device
+from dpprobe.devices import resolve_device
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.finetune.checkpoint import Checkpoints
@@ -56,8 +56,7 @@ Rows = npt.NDArray[np.bool_]
 def search_job(job: Job, files: NetworkFiles, *, output: Path, limits: Limits) -> None:
     """Brings a search up to date; raises ConfigError, or DataError if no trial can be scored."""
     opened = open_network_job(job, files)
-    device = identity_device(limits.device)
-    task = network_task(opened, files, device=device)
+    task = network_task(opened, files, device=limits.device)
     options = task.options
     if not isinstance(options, Options) or options.search is None:
         raise ConfigError(
@@ -94,7 +93,7 @@ def search_job(job: Job, files: NetworkFiles, *, output: Path, limits: Limits) -
     SearchRecord(
         cell=task.name,
         fingerprint=wanted,
-        device=device,
+        device=task.identity["device"],
         metric=task.headline,
         seed=job.study_seed,
         held_out=HeldOut(

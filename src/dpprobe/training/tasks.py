@@ -10,6 +10,7 @@ from typing import Any
 
 from dpprobe.artifacts import first_difference, sha256_file
 from dpprobe.data.options import Headline, headline_metric
+from dpprobe.devices import identity_device
 from dpprobe.errors import DataError, PrivacyError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.overlap_record import read_near_duplicates
@@ -120,12 +121,13 @@ class OpenedJob:
         """Returns the task of one cell.
 
         Args:
-          device: the kind of device that draws the noise in training.
+          device: as in the study; small fits compute on the CPU instead.
           more: further values that decide the cell's contents; none for a linear head.
         """
         job, plan = self.job, self.calibrated.plans[method]
         train, test = self.stores
         options = locate_options(job, method)
+        place = self.inputs.place_fit(options, device)
         name = CellName(
             dataset=job.dataset, backbone=job.backbone, method=method, epsilon=job.epsilon
         )
@@ -139,13 +141,15 @@ class OpenedJob:
             "plan": plan_identity(plan.to_dict()),
             "study_seed": job.study_seed,
             "mode": job.mode,
-            "device": device,  # a GPU draws other noise and sums in another order
+            # a GPU draws other noise and sums in another order
+            "device": identity_device(place.rows),
             **(more or {}),
         }
         published = name.folder(self.cells)
         return CellTask(
             name=name,
             options=options,
+            place=place,
             plan=plan,
             seeds=job.seeds,
             study_seed=job.study_seed,

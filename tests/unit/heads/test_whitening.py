@@ -71,6 +71,15 @@ def second_moment(rows: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return releases.sums[SECOND_MOMENT][0]
 
 
+def test_whitened_rows_keep_the_device_of_exact_sums() -> None:
+    rows, labels = features()
+    data = TrainingSet(rows, labels, K)
+    data.exact_device = "cuda"
+    whitened = normalise_rows(data, SPEC, Watched(momentum.Options(normalize=SPEC), N))
+    assert whitened.data.exact_device == "cuda"
+    assert whitened.device == CPU
+
+
 def test_the_budget_is_split_as_the_shares_say() -> None:
     options = momentum.Options(normalize=SPEC)
     cost = {item.name: item.count / item.noise_multiplier**2 for item in options.list_mechanisms(N)}

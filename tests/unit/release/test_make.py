@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from dpprobe.artifacts import hash_value
-from dpprobe.errors import BudgetError, ConfigError, DataError, PrivacyError
+from dpprobe.errors import BudgetError, ConfigError, DataError, DeviceError, PrivacyError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads import auto, auto_rule
 from dpprobe.heads.facts import DataFacts
@@ -121,6 +121,27 @@ def test_a_macro_accuracy_is_released_with_the_recall_of_the_worst_class(folder:
     assert "**Macro accuracy " in card
     assert "worst-class recall" in card
     assert verify_bundle(output).passed
+
+
+def test_a_missing_gpu_is_told_before_a_booking(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only exact sums that pay ask for the study's GPU; the other heads are drawn on the CPU."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    exact, other = (
+        study(folder, method=name, name=name).model_copy(update={"device": "cuda"})
+        for name in ("steps", "covariance")
+    )
+    release(folder, exact, "steps")
+    for name in ("LEAST_STEP", "LEAST_FIT"):
+        monkeypatch.setattr(f"dpprobe.heads.fit_device.{name}", 1)
+    release(folder, other, "covariance")
+    again = study(folder, method="steps", name="again").model_copy(update={"device": "cuda"})
+    with pytest.raises(DeviceError):
+        release(folder, again, "again")
+    assert [entry.booking.release for entry in ledger(folder).read_entries()] == [
+        "steps", "covariance",
+    ]  # fmt: skip
 
 
 def test_a_useless_head_is_refused_before_it_is_booked(folder: Path) -> None:

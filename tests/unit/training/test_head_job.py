@@ -6,7 +6,6 @@ import errno
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from dpprobe.heads.registry import method_options
 from dpprobe.privacy import statement as statements
 from dpprobe.results.cell_record import CELL_FILES, PAYLOAD_FILES
 from dpprobe.training.cell_task import CellTask
-from dpprobe.training.job_features import read_job_features
+from dpprobe.training.job_features import JobFeatures, read_job_features
 from dpprobe.training.tasks import Job
 from tests.support.feature_stores import write_split
 from tests.support.training_jobs import make_job, plan_job, run_job
@@ -76,10 +75,11 @@ class Run:
     def contents(self, method: str) -> dict[str, bytes]:
         return {name: (self.cell(method) / name).read_bytes() for name in CELL_FILES}
 
-    def train(self, **changes: Any) -> None:
+    def train(self, device: str = "cpu", **changes: Any) -> None:
         job = replace(self.job, **changes)
         plans = self.folder / f"plans-{job.epsilon}.json"
-        run_job(self.folder, job, plan_job(job, ROWS["train"], plans, self.calibration))
+        planned = plan_job(job, ROWS["train"], plans, self.calibration)
+        run_job(self.folder, job, planned, device=device)
 
 
 @pytest.fixture
@@ -479,50 +479,95 @@ def test_a_start_of_other_classes_is_refused_before_training(
     assert not fits
 
 
-def train_on(run: Run, device: str) -> None:
-    run_job(run.folder, run.job, run.folder / f"plans-{run.job.epsilon}.json", device=device)
-
-
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in for a GPU, which computes on the CPU: what is computed is not looked at."""
-    read = partial(read_job_features, device="cpu")
-    monkeypatch.setattr(
-        "dpprobe.training.head_job.read_job_features",
-        lambda *args, device, **rest: read(*args, **rest),  # noqa: ARG005
-    )
+def places(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A stand-in GPU, on which each full batch pays; lists the devices whose rows jobs read."""
+    found: list[str] = []
+
+    def read(*args: Any, device: str, **rest: Any) -> JobFeatures:
+        found.append(device)
+        return read_job_features(*args, device="cpu", **rest)
+
+    monkeypatch.setattr("dpprobe.training.head_job.read_job_features", read)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    for name in ("LEAST_STEP", "LEAST_FIT"):
+        # of the full batch, not of the small one
+        monkeypatch.setattr(f"dpprobe.heads.fit_device.{name}", ROWS["train"] * DIMENSION * CLASSES)
+    return found
 
 
-@pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize("device", ["auto", "cuda"])
-def test_a_gpu_s_cell_is_another_with_noise_of_its_own(
-    run: Run, fits: list[tuple[str, int]], device: str
+def test_only_work_that_pays_has_the_gpu_s_cells_and_noise(
+    run: Run, fits: list[tuple[str, int]], places: list[str], device: str
 ) -> None:
     run.train()
-    on_cpu, seeds = run.record("small")["fingerprint"], seeds_of(run)
+    small, on_cpu, seeds = run.contents("small"), run.record("full"), seeds_of(run, "full")
     fits.clear()
-    train_on(run, device)
-    assert len(fits) == 2
-    assert run.record("small")["fingerprint"] != on_cpu
-    assert not set(seeds) & set(seeds_of(run))
-    train_on(run, device)
-    assert len(fits) == 2, "the GPU's cells are not kept"
-    train_on(run, "cpu")
-    assert run.record("small")["fingerprint"] == on_cpu
-    assert seeds_of(run) == seeds
+    run.train(device)
+    assert fits == [("full", 2)], "small batches keep their cell"
+    assert run.contents("small") == small
+    assert run.record("full")["fingerprint"] != on_cpu["fingerprint"]
+    assert not set(seeds) & set(seeds_of(run, "full"))
+    run.train(device)
+    assert len(fits) == 1, "the GPU's cells are kept"
+    run.train("cpu")
+    assert run.record("full")["fingerprint"] == on_cpu["fingerprint"]
+    assert seeds_of(run, "full") == seeds
+    assert places == ["cpu", "cuda", "cpu"]
 
 
-@pytest.mark.usefixtures("gpu")
-def test_a_gpu_s_finished_cells_are_kept_where_there_is_none(
-    run: Run, fits: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_trains_on_both_devices(run: Run, places: list[str]) -> None:
+    run.train("cuda")
+    assert places == ["cpu", "cuda"]
+    mixed = run.contents("small")
     run.train()
-    train_on(run, "cuda")
+    assert run.contents("small") == mixed
+    assert places == ["cpu", "cuda", "cpu"]
+
+
+def test_a_gpu_s_finished_cells_are_kept_where_there_is_none(
+    run: Run, fits: list[tuple[str, int]], places: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.train("cuda")
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     fits.clear()
-    train_on(run, "cuda")
+    run.train("cuda")
     assert fits == []
+    assert places == ["cpu", "cuda"]
+
+
+def test_a_job_of_small_work_never_asks_for_a_gpu(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("dpprobe.devices.keep_one_device", "torch.cuda.is_available"):
+        monkeypatch.setattr(name, lambda: pytest.fail("the job looks for a GPU"))
+    run.train("auto")
+    run.train("cuda")
+
+
+def test_an_exact_cell_is_equal_with_a_gpu(
+    run: Run, places: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The GPU is left to whole numbers: rows and all else stay on the CPU."""
+    found = []
+
+    def fit(options: Any, data: Any, *args: Any, **rest: Any) -> Any:
+        found.append(data.exact_device)
+        data.exact_device = "cpu"
+        return fit_heads(options, data, *args, **rest)
+
+    monkeypatch.setattr("dpprobe.training.head_job.fit_heads", fit)
+    method = METHODS["full"].model_copy(update={"engine": "exact"})
+    run = replace(run, job=replace(run.job, methods={"full": method}))
+    run.train()
+    fingerprint = run.record("full")["fingerprint"]
+    run.train("auto")
+    assert found == ["cpu"]
+    (run.cell("full") / "metrics.json").unlink()
+    run.train("auto")
+    assert found == ["cpu", "cuda"]
+    assert places == ["cpu", "cpu"]
+    assert run.record("full")["fingerprint"] == fingerprint
 
 
 @pytest.mark.parametrize(

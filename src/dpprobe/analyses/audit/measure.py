@@ -78,11 +78,10 @@ def audit_job(
                 plan=calibrated.plans[name],
                 train=store,
                 audits=audits,
-                device=device,
+                device=inputs.place_fit(job.methods[name], device).rows,
             )
         )
     stale = [task for task in tasks if not task.is_current()]
-    rows = None
     if stale and audit.membership:
         private = PrivateData(
             dataset=job.dataset,
@@ -94,14 +93,17 @@ def audit_job(
         )
         for task in stale:
             inputs = replace(inputs, public=inputs.public.join(private.check_public(task.options)))
-        rows = inputs.read_rows(device=resolve_device(device), memory_mb=job.memory_mb)
     errors: dict[str, DpprobeError] = {}
-    for task in stale:
-        try:
-            task.audit_cell(rows)
-        except DpprobeError as error:
-            logger.warning("%s failed; the reason follows at the end of the job", task.method)
-            errors[task.method] = error
+    for place in sorted({task.device for task in stale}, key="cpu".__ne__):
+        rows = None
+        if audit.membership:
+            rows = inputs.read_rows(device=resolve_device(place), memory_mb=job.memory_mb)
+        for task in (each for each in stale if each.device == place):
+            try:
+                task.audit_cell(rows)
+            except DpprobeError as error:
+                logger.warning("%s failed; the reason follows at the end of the job", task.method)
+                errors[task.method] = error
     reasons: dict[str, object] = {**calibrated.failures, **errors}
     if reasons:
         failure = DpprobeError("\n".join(f"{method}: {why}" for method, why in reasons.items()))

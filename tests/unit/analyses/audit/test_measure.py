@@ -28,6 +28,7 @@ from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import check_plan
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.training.fit_inputs import FitInputs
 from tests.support.audit_records import CONTROLS, MEMBERSHIP, WHITE_BOX
 from tests.support.training_jobs import make_job, plan_job
 from tests.unit.training.test_head_job import CLASSES, DIMENSION, ROWS, write_features
@@ -91,15 +92,16 @@ class _Audits:
     calibration: Path
 
     def run(
-        self, audit: AuditOptions, *, edit: Callable[[Path], None] = lambda _: None, **changes: Any
-    ) -> None:
+        self, audit: AuditOptions, *, edit: Callable[[Path], None] = lambda _: None,
+        device: str = "cpu", **changes: Any,
+    ) -> None:  # fmt: skip
         job = make_job(**{"methods": METHODS, "seeds": 1} | changes)
         plans = self.folder / f"plans-{job.epsilon}.json"
         plan_job(job, ROWS["train"], plans, self.calibration)
         edit(plans)
         audit_job(
             job, audit, train=self.folder / "train/manifest.json", plans=plans,
-            audits=self.folder / "audit", device="cpu",
+            audits=self.folder / "audit", device=device,
         )  # fmt: skip
 
     def path(self, method: str, suffix: str = RECORD_SUFFIX, *, epsilon: str = "4") -> Path:
@@ -156,6 +158,27 @@ def test_an_audit_without_real_rows_opens_no_shard(audits: _Audits, attacks: _At
     (audits.folder / "train/shard-00000-of-00001.h5").unlink()
     audits.run(AuditOptions(runs=20))
     assert attacks.members == []
+
+
+def test_attacks_on_real_rows_have_the_device_of_their_fit(
+    audits: _Audits, attacks: _Attacks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places, read = [], FitInputs.read_rows
+
+    def read_rows(self: FitInputs, *, device: str, memory_mb: int) -> TrainingSet:
+        places.append(device)
+        return read(self, device="cpu", memory_mb=memory_mb)
+
+    monkeypatch.setattr(FitInputs, "read_rows", read_rows)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    for name in ("LEAST_STEP", "LEAST_FIT"):
+        # of the full batch, not of the small one
+        monkeypatch.setattr(f"dpprobe.heads.fit_device.{name}", ROWS["train"] * DIMENSION * CLASSES)
+    options = AuditOptions(runs=20, membership=MEMBERSHIP_OPTIONS)
+    for device in ("cpu", "cuda", "cuda"):
+        audits.run(options, device=device)
+    assert places == ["cpu", "cuda"]
+    assert [call["method"].batch_size for call in attacks.members] == [30, "full", "full"]
 
 
 def test_current_audits_are_kept_and_others_made_anew(audits: _Audits, attacks: _Attacks) -> None:

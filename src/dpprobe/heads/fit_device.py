@@ -1,0 +1,58 @@
+"""Where a head's fit computes: in compiled loops on the CPU, or on a GPU if its work repays that.
+
+Only the method's options and public facts decide, so the device tells nothing about examples. The
+number of seeds does not decide, because a further seed must not change earlier ones. Planning,
+training, audits and releases ask the same function, so that they agree.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dpprobe.heads import auto, momentum, tuned
+from dpprobe.heads.gradient_options import GradientOptions
+from dpprobe.heads.options import MethodOptions
+
+# The least work for a GPU, in multiplications. A core (175 GFLOP/s, bench/results/heads.md) takes
+# 1.5 ms for such a step's two products, and a GPU 0.3 ms, because operations take time to start.
+# A core takes 0.2 s for such a fit of one seed; all fits of a job share the start of the GPU.
+LEAST_STEP = 2**26
+LEAST_FIT = 2**33
+# Passes over the examples until `nonprivate` has converged for all penalties, roughly.
+_PASSES = 100
+
+
+class FitPlace(NamedTuple):
+    """The devices of a fit: "cpu", or the study's `device`.
+
+    Attributes:
+      rows: where the rows are, and where all else is computed; it changes a head's last digits.
+      exact_sums: where `engine: exact` computes whole numbers, which are equal on all devices.
+    """
+
+    rows: str = "cpu"
+    exact_sums: str = "cpu"
+
+
+def place_fit(
+    method: MethodOptions, device: str, *, n: int, dimension: int, classes: int
+) -> FitPlace:
+    """Returns where a fit on n units of privacy computes in a study with this `device`.
+
+    Rows of `engine: exact` stay on the CPU, so a GPU changes none of its numbers. Networks always
+    have the device.
+    """
+    base = method.base if isinstance(method, tuned.Options) else method
+    # the head that `auto` chooses by every rule, with its default number of steps
+    base = momentum.Options() if auto.is_undecided(base) else auto.trained_head(base)
+    exact, steps, step = False, 1, n * dimension * classes
+    if isinstance(base, GradientOptions):
+        exact, steps = base.engine == "exact", base.step_count(n)
+        step = base.expected_batch_size(n) * dimension * classes
+    elif not base.private:
+        steps = _PASSES
+    elif base.head != "prototypes":
+        step += n * dimension**2
+    if not base.tunes_network and (step < LEAST_STEP or steps * step < LEAST_FIT):
+        return FitPlace()
+    return FitPlace(exact_sums=device) if exact else FitPlace(rows=device)
