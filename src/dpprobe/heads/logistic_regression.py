@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from scipy.optimize import minimize
 
+from dpprobe import devices
 from dpprobe.heads.rows import Block, Rows
 
 logger = logging.getLogger("dpprobe")
@@ -46,6 +48,14 @@ def _explain_status(status: int, max_iterations: int) -> str:
     return "no step lowered the loss beyond rounding; the result is usable"
 
 
+class _ConvergedError(Exception):
+    """Ends a search at parameters whose slopes are small enough."""
+
+    def __init__(self, parameters: Array) -> None:
+        super().__init__("converged")
+        self.parameters = parameters
+
+
 class Objective:
     """Mean cross-entropy + penalty / 2 |W|^2 over standardised features.
 
@@ -65,6 +75,8 @@ class Objective:
         self._classes = data.num_classes
         self.n, self._dimension = data.n, data.dimension
         self.device = data.device
+        # Rounding in float32 ends a search early where features are nearly collinear.
+        self._dtype = torch.float32 if devices.has_kernels(self.device) else torch.float64
         self.everyone = torch.ones(len(data), device=self.device)
         if data.weights is not None:
             self.everyone = data.weights
@@ -122,41 +134,79 @@ class Objective:
         Rows left out have weight 0. The fit has converged if no slope is above `tolerance`.
         """
         total = float(row_weights.sum())
+        metric = self._choose_metric(penalty)
+        evaluations = 0
 
-        def evaluate_flat(flat: Array) -> tuple[float, Array]:
-            parameters = flat.reshape(start.shape)
+        def evaluate(parameters: Array) -> tuple[float, Array]:
             loss, gradient = self._evaluate_loss(parameters, row_weights)
             loss, gradient = loss / total, gradient / total
             loss += penalty / 2 * float(np.square(parameters[:, :-1]).sum())
             gradient[:, :-1] += penalty * parameters[:, :-1]
-            return loss, gradient.ravel()
+            return loss, gradient
 
-        result = minimize(
-            evaluate_flat,
-            start.ravel(),
-            jac=True,
-            method="L-BFGS-B",
-            options={
-                "maxiter": max_iterations,
-                "maxfun": 2 * max_iterations,
-                "gtol": tolerance,
-                "ftol": 0.0,
-                "maxcor": 20,
-            },
-        )
-        slope = float(np.abs(result.jac).max())
+        def evaluate_flat(flat: Array) -> tuple[float, Array]:
+            nonlocal evaluations
+            evaluations += 1
+            parameters = metric.find_parameters(flat.reshape(start.shape))
+            loss, gradient = evaluate(parameters)
+            if np.abs(gradient).max() <= tolerance:
+                raise _ConvergedError(parameters)
+            return loss, metric.map_gradient(gradient).ravel()
+
+        failure, solution = None, start
+        try:
+            result = minimize(
+                evaluate_flat,
+                metric.find_variables(start).ravel(),
+                jac=True,
+                method="L-BFGS-B",
+                options={
+                    "maxiter": max_iterations,
+                    "maxfun": 2 * max_iterations,
+                    "gtol": 0.0,
+                    "ftol": 0.0,
+                    "maxcor": 20,
+                },
+            )
+            solution = metric.find_parameters(result.x.reshape(start.shape))
+            # Success with a larger slope: the loss stopped falling in float64, the minimum.
+            failure = None if result.success else result.status
+        except _ConvergedError as converged:
+            solution = converged.parameters
+        loss, gradient = evaluate(solution)
+        slope = float(np.abs(gradient).max())
         logger.info(
-            "nonprivate: penalty %g: loss %.6f after %d iterations, largest slope %.1e",
-            penalty, result.fun, result.nit, slope,
+            "nonprivate: penalty %g: loss %.6f after %d evaluations, largest slope %.1e",
+            penalty, loss, evaluations, slope,
         )  # fmt: skip
-        # Success with a larger slope: the loss stopped falling in float64, which is the minimum.
-        if slope > tolerance and not result.success:
+        if failure is not None:
             logger.warning(
                 "nonprivate: penalty %g ended early (largest slope %.1e, wanted %.1e): %s",
-                penalty, slope, tolerance, _explain_status(result.status, max_iterations),
+                penalty, slope, tolerance, _explain_status(failure, max_iterations),
             )  # fmt: skip
-        solution: Array = result.x.reshape(start.shape)
         return solution
+
+    def _choose_metric(self, penalty: float) -> Metric:
+        """Returns the variables of a fit: whitened on a GPU, for more rows than features.
+
+        Few rows of many features, as in few-shot learning, need few iterations.
+        """
+        if devices.has_kernels(self.device) or len(self._data) < self._dimension:
+            return Metric()
+        # The loss at equal logits: per class and unit of the second moment.
+        curvature = 0.25 if self._data.multi_label else 1 / self._classes
+        matrix = curvature * self._second_moment
+        matrix.diagonal().add_(penalty)
+        return WhiteMetric(matrix, curvature**-0.5)
+
+    @cached_property
+    def _second_moment(self) -> torch.Tensor:
+        """The mean of x x^T over standardised rows, float64 [d, d]."""
+        scale = torch.from_numpy(self._scale).to(self.device)
+        total = torch.zeros((self._dimension, self._dimension), dtype=scale.dtype).to(self.device)
+        for block, features in self._read_centred():
+            total += (features * self.everyone[block, None]).T @ features
+        return total.mul_(scale).mul_(scale[:, None]).div_(float(self.everyone.sum()))
 
     def mean_loss(self, parameters: Array, row_weights: torch.Tensor) -> float:
         """Returns the mean cross-entropy over the weighted rows, without the penalty."""
@@ -198,9 +248,66 @@ class Objective:
     def _on_device(self, parameters: Array) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns weights [classes, d] and bias [classes, 1] for centred features."""
         both = np.column_stack([parameters[:, :-1] * self._scale, parameters[:, -1]])
-        moved = torch.from_numpy(both).to(device=self.device, dtype=torch.float32)
+        moved = torch.from_numpy(both).to(device=self.device, dtype=self._dtype)
         return moved[:, :-1].contiguous(), moved[:, -1:]
 
     def _read_centred(self) -> Iterator[tuple[slice, torch.Tensor]]:
         for start, stop, features in self._data.read_blocks(8 * self._dimension):
-            yield slice(start, stop), features - self._centre
+            window = slice(start, stop)
+            yield window, self._centre_rows(features) if self._kept is None else self._kept[window]
+
+    def _centre_rows(self, features: torch.Tensor) -> torch.Tensor:
+        return features.to(self._dtype) - self._centre
+
+    @cached_property
+    def _kept(self) -> torch.Tensor | None:
+        """All centred rows on a GPU with memory for two copies; else None."""
+        size = 2 * self._dtype.itemsize * len(self._data) * self._dimension
+        if self._data.streamed or size > devices.spare_bytes(self.device):
+            return None
+        return torch.cat([self._centre_rows(block.features) for block in self._data.read_blocks()])
+
+
+class Metric:
+    """The variables in which L-BFGS searches: here the parameters [classes, d + 1] themselves."""
+
+    def find_parameters(self, variables: Array) -> Array:
+        return variables
+
+    def find_variables(self, parameters: Array) -> Array:
+        return parameters
+
+    def map_gradient(self, gradient: Array) -> Array:
+        """Returns the gradient in the variables, of the gradient in the parameters."""
+        return gradient
+
+
+class WhiteMetric(Metric):
+    """Variables V of weights W = V L^-1, with L L^T the loss's curvature at equal logits.
+
+    Features of a network are nearly collinear, so that the parameters' own metric needs hundreds of
+    iterations. In this one the curvature at the start is the identity: some twenty suffice.
+
+    Args:
+      curvature: float64 [d, d], positive definite; of each class's weights.
+      bias_scale: a bias is its variable times this number.
+    """
+
+    def __init__(self, curvature: torch.Tensor, bias_scale: float) -> None:
+        self._factor = torch.linalg.cholesky(curvature)
+        unit = torch.eye(len(curvature), dtype=curvature.dtype, device=curvature.device)
+        self._inverse = torch.linalg.solve_triangular(self._factor, unit, upper=False)
+        self._bias_scale = bias_scale
+
+    def find_parameters(self, variables: Array) -> Array:
+        return self._multiply(variables, self._inverse, self._bias_scale)
+
+    def find_variables(self, parameters: Array) -> Array:
+        return self._multiply(parameters, self._factor, 1 / self._bias_scale)
+
+    def map_gradient(self, gradient: Array) -> Array:
+        return self._multiply(gradient, self._inverse.T, self._bias_scale)
+
+    def _multiply(self, values: Array, matrix: torch.Tensor, scale: float) -> Array:
+        moved = torch.from_numpy(values).to(matrix.device)
+        return torch.cat([moved[:, :-1] @ matrix, moved[:, -1:] * scale], 1).cpu().numpy()

@@ -101,7 +101,7 @@ def test_logits_that_are_not_finite_have_no_residual(
 ) -> None:
     bounds = clip_bounds(torch.ones(1, dtype=torch.float64), clip)
     residual = clipped_residuals(
-        torch.tensor(logits).view(1, 4, 1), torch.tensor([[label]]), bounds, sigmoid=sigmoid
+        torch.tensor(logits).view(1, 1, 4), torch.tensor([label]), bounds, sigmoid=sigmoid
     )
     assert float(residual.double().norm()) <= clip
     if not np.isfinite(logits).all():
@@ -225,7 +225,6 @@ def test_batches_in_pieces_are_the_same(
     whole_sums = poisson_sums(rows, 1.0, weights, 0.4, sigmoid=False, native=native)
     wanted = [next(whole_sums) for _ in range(6)]
     monkeypatch.setattr(clipping, "_PIECE_BYTES", 300)
-    monkeypatch.setattr(clipping, "_GROUP_BYTES", 50 * 32)
     pieces = poisson_sums(rows, 1.0, weights, 0.4, sigmoid=False, native=native)
     for own_wanted in wanted:
         assert relative(next(pieces), own_wanted) < 1e-6
