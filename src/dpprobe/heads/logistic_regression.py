@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cached_property
 
 import numpy as np
@@ -46,14 +47,6 @@ def _explain_status(status: int, max_iterations: int) -> str:
             "write more iterations"
         )
     return "no step lowered the loss beyond rounding; the result is usable"
-
-
-class _ConvergedError(Exception):
-    """Ends a search at parameters whose slopes are small enough."""
-
-    def __init__(self, parameters: Array) -> None:
-        super().__init__("converged")
-        self.parameters = parameters
 
 
 class Objective:
@@ -135,7 +128,7 @@ class Objective:
         """
         total = float(row_weights.sum())
         metric = self._choose_metric(penalty)
-        evaluations = 0
+        solution, evaluations, failure = start, 0, None
 
         def evaluate(parameters: Array) -> tuple[float, Array]:
             loss, gradient = self._evaluate_loss(parameters, row_weights)
@@ -145,34 +138,24 @@ class Objective:
             return loss, gradient
 
         def evaluate_flat(flat: Array) -> tuple[float, Array]:
-            nonlocal evaluations
+            nonlocal evaluations, solution
             evaluations += 1
-            parameters = metric.find_parameters(flat.reshape(start.shape))
-            loss, gradient = evaluate(parameters)
+            solution = metric.find_parameters(flat.reshape(start.shape))
+            loss, gradient = evaluate(solution)
             if np.abs(gradient).max() <= tolerance:
-                raise _ConvergedError(parameters)
+                raise StopIteration
             return loss, metric.map_gradient(gradient).ravel()
 
-        failure, solution = None, start
-        try:
+        with suppress(StopIteration):
+            options = {"maxiter": max_iterations, "maxfun": 2 * max_iterations}
+            options |= {"gtol": 0.0, "ftol": 0.0, "maxcor": 20}
+            variables = metric.find_variables(start).ravel()
             result = minimize(
-                evaluate_flat,
-                metric.find_variables(start).ravel(),
-                jac=True,
-                method="L-BFGS-B",
-                options={
-                    "maxiter": max_iterations,
-                    "maxfun": 2 * max_iterations,
-                    "gtol": 0.0,
-                    "ftol": 0.0,
-                    "maxcor": 20,
-                },
+                evaluate_flat, variables, jac=True, method="L-BFGS-B", options=options
             )
             solution = metric.find_parameters(result.x.reshape(start.shape))
             # Success with a larger slope: the loss stopped falling in float64, the minimum.
             failure = None if result.success else result.status
-        except _ConvergedError as converged:
-            solution = converged.parameters
         loss, gradient = evaluate(solution)
         slope = float(np.abs(gradient).max())
         logger.info(
@@ -187,23 +170,20 @@ class Objective:
         return solution
 
     def _choose_metric(self, penalty: float) -> Metric:
-        """Returns the variables of a fit: whitened on a GPU, for more rows than features.
-
-        Few rows of many features, as in few-shot learning, need few iterations.
-        """
+        """Whitens on a GPU; but few rows of many features, as in few-shot fits, need few steps."""
         if devices.has_kernels(self.device) or len(self._data) < self._dimension:
             return Metric()
         # The loss at equal logits: per class and unit of the second moment.
         curvature = 0.25 if self._data.multi_label else 1 / self._classes
         matrix = curvature * self._second_moment
         matrix.diagonal().add_(penalty)
-        return WhiteMetric(matrix, curvature**-0.5)
+        return Metric(matrix, curvature**-0.5)
 
     @cached_property
     def _second_moment(self) -> torch.Tensor:
         """The mean of x x^T over standardised rows, float64 [d, d]."""
         scale = torch.from_numpy(self._scale).to(self.device)
-        total = torch.zeros((self._dimension, self._dimension), dtype=scale.dtype).to(self.device)
+        total = scale.new_zeros((self._dimension, self._dimension))
         for block, features in self._read_centred():
             total += (features * self.everyone[block, None]).T @ features
         return total.mul_(scale).mul_(scale[:, None]).div_(float(self.everyone.sum()))
@@ -253,51 +233,27 @@ class Objective:
 
     def _read_centred(self) -> Iterator[tuple[slice, torch.Tensor]]:
         for start, stop, features in self._data.read_blocks(8 * self._dimension):
-            window = slice(start, stop)
-            yield window, self._centre_rows(features) if self._kept is None else self._kept[window]
-
-    def _centre_rows(self, features: torch.Tensor) -> torch.Tensor:
-        return features.to(self._dtype) - self._centre
-
-    @cached_property
-    def _kept(self) -> torch.Tensor | None:
-        """All centred rows on a GPU with memory for two copies; else None."""
-        size = 2 * self._dtype.itemsize * len(self._data) * self._dimension
-        if self._data.streamed or size > devices.spare_bytes(self.device):
-            return None
-        return torch.cat([self._centre_rows(block.features) for block in self._data.read_blocks()])
+            yield slice(start, stop), features.to(self._dtype) - self._centre
 
 
 class Metric:
-    """The variables in which L-BFGS searches: here the parameters [classes, d + 1] themselves."""
+    """Variables V in which L-BFGS searches weights W = V L^-1, with L L^T a curvature.
 
-    def find_parameters(self, variables: Array) -> Array:
-        return variables
-
-    def find_variables(self, parameters: Array) -> Array:
-        return parameters
-
-    def map_gradient(self, gradient: Array) -> Array:
-        """Returns the gradient in the variables, of the gradient in the parameters."""
-        return gradient
-
-
-class WhiteMetric(Metric):
-    """Variables V of weights W = V L^-1, with L L^T the loss's curvature at equal logits.
-
-    Features of a network are nearly collinear, so that the parameters' own metric needs hundreds of
-    iterations. In this one the curvature at the start is the identity: some twenty suffice.
+    Features of a network are nearly collinear, so that the weights' own metric needs hundreds of
+    iterations. In a metric in which the curvature at equal logits is 1, some twenty suffice.
 
     Args:
-      curvature: float64 [d, d], positive definite; of each class's weights.
+      curvature: of each class's weights, float64 [d, d]; None for L = 1, also for biases.
       bias_scale: a bias is its variable times this number.
     """
 
-    def __init__(self, curvature: torch.Tensor, bias_scale: float) -> None:
-        self._factor = torch.linalg.cholesky(curvature)
-        unit = torch.eye(len(curvature), dtype=curvature.dtype, device=curvature.device)
-        self._inverse = torch.linalg.solve_triangular(self._factor, unit, upper=False)
+    def __init__(self, curvature: torch.Tensor | None = None, bias_scale: float = 1.0) -> None:
+        self._factor = self._inverse = curvature
         self._bias_scale = bias_scale
+        if curvature is not None:
+            self._factor = torch.linalg.cholesky(curvature)
+            unit = torch.eye(len(curvature), dtype=curvature.dtype, device=curvature.device)
+            self._inverse = torch.linalg.solve_triangular(self._factor, unit, upper=False)
 
     def find_parameters(self, variables: Array) -> Array:
         return self._multiply(variables, self._inverse, self._bias_scale)
@@ -306,8 +262,12 @@ class WhiteMetric(Metric):
         return self._multiply(parameters, self._factor, 1 / self._bias_scale)
 
     def map_gradient(self, gradient: Array) -> Array:
-        return self._multiply(gradient, self._inverse.T, self._bias_scale)
+        """Returns the gradient in the variables, of the gradient in the parameters."""
+        matrix = None if self._inverse is None else self._inverse.T
+        return self._multiply(gradient, matrix, self._bias_scale)
 
-    def _multiply(self, values: Array, matrix: torch.Tensor, scale: float) -> Array:
+    def _multiply(self, values: Array, matrix: torch.Tensor | None, scale: float) -> Array:
+        if matrix is None:
+            return values
         moved = torch.from_numpy(values).to(matrix.device)
         return torch.cat([moved[:, :-1] @ matrix, moved[:, -1:] * scale], 1).cpu().numpy()

@@ -55,13 +55,11 @@ def sklearn_probabilities(data: TrainingSet, penalty: float) -> np.ndarray:
     return np.asarray(model.fit(features, data.labels.numpy()).predict_proba(features))
 
 
-@pytest.fixture(params=["parameters", "whitened", "whitened, rows kept"])
+@pytest.fixture(params=["parameters", "whitened"])
 def _each_search(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Searches as on the CPU, and as on a GPU with little or much memory."""
+    """Searches as on the CPU, and as on a GPU."""
     if request.param != "parameters":
         monkeypatch.setattr(devices, "has_kernels", lambda _: False)
-    if request.param == "whitened, rows kept":
-        monkeypatch.setattr(devices, "spare_bytes", lambda _: 10**9)
 
 
 @pytest.mark.usefixtures("_each_search")
