@@ -19,12 +19,14 @@ from dpprobe.heads import clipping
 from dpprobe.heads.clipping import (
     ClippedGradients,
     NativeFullBatchSum,
+    TorchSum,
     clip_bounds,
     clipped_residuals,
 )
 from dpprobe.heads.rows import Block
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.randomness import open_stream
+from tests.support.gpu import DEVICES
 from tests.support.gradient_sums import (
     LOSSES,
     SEEDS,
@@ -35,6 +37,7 @@ from tests.support.gradient_sums import (
     unpadded,
 )
 from tests.support.linear_heads import (
+    features_of,
     oracle_residual,
     oracle_sum,
     relative,
@@ -277,3 +280,27 @@ def test_a_sum_over_many_rows_does_not_depend_on_threads() -> None:
     reference = random_weights(rows)
     wanted = full_sum(rows, 1.0, reference, sigmoid=False, native=False)
     assert relative(unpadded(alone, reference), wanted) < 1e-6
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind", ["none", "l2"])
+def test_repeated_steps_see_the_weights_of_their_time(device: str, kind: str) -> None:
+    """Also of crops that take turns; on a GPU the steps after the first are a recorded graph."""
+    data = [training_set(), training_set(60)]
+    crops = [
+        rows_of(TrainingSet(features_of(one).to(device), one.labels.to(device), 4), kind)
+        for one in data
+    ]
+    gradients = [ClippedGradients(rows, 0.9, sigmoid=False) for rows in crops]
+    weights = random_weights(crops[0]).to(device)
+    sums = TorchSum(gradients[0], weights)
+    for step in range(8):
+        turn = step // 2 % 2
+        sums.gradients = gradients[turn]
+        release = torch.ones_like(weights)
+        sums.add_to(release)
+        wanted = full_sum(
+            rows_of(data[turn], kind), 0.9, weights.cpu(), sigmoid=False, native=False
+        )
+        assert relative(release.cpu() - 1, wanted) < 1e-5
+        weights.mul_(-1.3)
