@@ -37,7 +37,8 @@ from peers.remote import ONE_THREAD, Remote
 from report import CASES, EXACT, FIVE, OURS, SECOND_ORDER, SETS, Key, Shape
 
 RESULTS = Path(__file__).resolve().parent / "results" / "heads.md"
-PARTS = ("batch32", "batch4096", "full", "second", "memory")
+# The first two not on a GPU, where no fit has small batches.
+PARTS = ("batch32", "memory", "batch4096", "full", "second")
 # The foundation-features recipe: 20 epochs in batches of 32.
 RECIPE_STEPS = 31_250
 NOISE_MULTIPLIER = 0.7524
@@ -140,13 +141,13 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--peer-python", help="interpreter of an environment that has more peers")
     parser.add_argument("--output", type=Path, help="file to write; default: of whole runs only")
     options = parser.parse_args()
-    options.parts = options.cases.split(",") if options.cases else list(PARTS)
+    parts = PARTS if options.device == "cpu" else PARTS[2:]
+    options.parts = options.cases.split(",") if options.cases else list(parts)
     if unknown := set(options.parts) - set(PARTS):
         parser.error(f"--cases: {', '.join(sorted(unknown))}: not among {', '.join(PARTS)}")
     options.sets = [options.only] if options.only else list(SETS)
-    options.seconds = 0.1 if options.quick else 0.5
-    if options.quick:
-        options.rounds = 1
+    options.seconds = (0.1 if options.device == "cpu" else 0.25) if options.quick else 0.5
+    options.rounds = 1 if options.quick else options.rounds
     whole = not (options.only or options.cases or options.quick) and options.device == "cpu"
     if whole and options.output is None:
         options.output = RESULTS
@@ -159,7 +160,6 @@ class Available:
     def __init__(self, stack: ExitStack, options: argparse.Namespace) -> None:
         self.versions: dict[str, str | None] = {}
         self._remotes: dict[str, Remote] = {}
-        self._device = options.device
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dpprobe-bench-"))
         self._folder = Path(folder)
         pythons = [sys.executable] + ([options.peer_python] if options.peer_python else [])

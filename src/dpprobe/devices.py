@@ -239,3 +239,10 @@ def use_precision(device: torch.device | str, precision: torch.dtype | None) -> 
 def has_kernels(device: torch.device) -> bool:
     """Returns True if compiled loops run on a device; on others torch computes the same sums."""
     return device.type == "cpu"
+
+
+def spare_bytes(device: torch.device) -> int:
+    """Returns how much of a GPU's memory copies may take that only save time; 0 on a CPU."""
+    import torch  # as above
+
+    return torch.cuda.mem_get_info(device)[0] // 2 if is_gpu(device.type) else 0

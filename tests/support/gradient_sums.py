@@ -11,10 +11,9 @@ import torch
 from dpprobe.heads.clipping import (
     ClippedGradients,
     ClippedGradientSum,
-    FullBatchSum,
     NativeFullBatchSum,
     NativePoissonSum,
-    PoissonBatchSum,
+    TorchSum,
 )
 from dpprobe.heads.exact_engine import ExactSums
 from dpprobe.heads.kernels import fused_step
@@ -49,7 +48,7 @@ def full_sum(
     gradients = ClippedGradients(rows, clip, sigmoid)
     if not native:
         release = torch.zeros_like(weights)
-        FullBatchSum(gradients, weights).add_to(release)
+        TorchSum(gradients, weights).add_to(release)
         return release
     release = fused_step.padded_zeros(*weights.shape)
     NativeFullBatchSum(gradients, padded(weights), None).add_to(release)
@@ -64,7 +63,7 @@ def poisson_sums(
     """Yields the sums over Poisson batches, three steps at a time."""
     gradients = ClippedGradients(rows, clip, sigmoid)
     samplers = [PoissonSampler(rows.n, rate, open_stream(seed, "sampling")) for seed in SEEDS]
-    sums: list[ClippedGradientSum] = [PoissonBatchSum(gradients, weights, samplers[: len(weights)])]
+    sums: list[ClippedGradientSum] = [TorchSum(gradients, weights, samplers[: len(weights)])]
     if native:
         sums = [
             NativePoissonSum(gradients, padded(weights[index : index + 1]), sampler, None)

@@ -9,23 +9,23 @@ If units of privacy have several rows (`units`), each clipped gradient is multip
 weight. A unit's weights sum to at most 1, so a unit adds at most norm C. Poisson samples are of
 units: all rows of a drawn unit join the batch.
 
-On the CPU `kernels.fused_step` computes the sums; else PyTorch, synchronising only between blocks.
+On the CPU `kernels.fused_step` computes the sums; else PyTorch, without waiting for the device.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from dpprobe import devices
 from dpprobe.heads.kernels import fused_step
 from dpprobe.heads.rows import Rows
 from dpprobe.privacy.sampling import Sampler
@@ -33,8 +33,9 @@ from dpprobe.privacy.sampling import Sampler
 # A clipped row's norm in exact arithmetic stays at most C: norms and clip factors are computed in
 # float64, their product with r rounds by at most 2^-24, or 2^-23 where the factor rounds first.
 _MARGIN = 4 * 2.0**-24
-_GROUP_BYTES = 2**20
 _PIECE_BYTES = 32 * 2**20
+# Working memory of PyTorch's sums per row and class.
+_ENTRY_BYTES = 32
 # A sum over many rows goes by slices, whose number depends on the rows and the head alone, so that
 # threads do not change the sum. The slices' sums take at most so much memory per seed.
 _SLICE_ROWS, _MOST_SLICES, _SLICE_BYTES = 512, 8, 8 * 2**20
@@ -115,7 +116,7 @@ class ClippedGradients:
     ) -> torch.Tensor:
         residuals = clipped_residuals(logits, labels, self.bounds[index], sigmoid=self.sigmoid)
         weights = self.rows.weights
-        return residuals if weights is None else residuals.mul_(weights[index])
+        return residuals if weights is None else residuals.mul_(weights[index][:, None, None])
 
 
 def drawn_rows(rows: Rows, sampler: Sampler, steps: int) -> tuple[Index, Index]:
@@ -279,150 +280,93 @@ class NativePoissonSum(ClippedGradientSum):
 def clipped_residuals(
     logits: torch.Tensor, labels: torch.Tensor, bounds: torch.Tensor, *, sigmoid: bool = False
 ) -> torch.Tensor:
-    """Returns r * min(1, bound / |r|) for the columns of logits [seeds, classes, m], like `logits`.
+    """Returns r * min(1, bound / |r|) for each row of logits [m, seeds, classes], like `logits`.
 
-    A row's column is exactly 0 if one of its logits is not finite.
+    A row is exactly 0 if one of its logits is not finite.
 
     Args:
-      labels: int64 [seeds or 1, m], or uint8 [seeds or 1, classes, m].
+      labels: int64 [m], or uint8 [m, classes].
       bounds: float64 [m], from `clip_bounds`.
     """
-    usable = logits.isfinite().all(-2, keepdim=True)
-    residuals = torch.sigmoid(logits) if sigmoid else torch.softmax(logits, -2)
+    usable = torch.linalg.vector_norm(logits, math.inf, dim=-1, keepdim=True).isfinite()
+    residuals = torch.sigmoid(logits) if sigmoid else torch.softmax(logits, -1)
     if labels.dtype == torch.uint8:
-        residuals -= labels
+        residuals -= labels.unsqueeze(1)
     else:
-        index = labels.unsqueeze(-2).expand(*logits.shape[:-2], 1, -1)
-        residuals.scatter_(-2, index, -1.0, reduce="add")
+        index = labels[:, None, None].expand(*logits.shape[:-1], 1)
+        residuals.scatter_(-1, index, -1.0, reduce="add")
     residuals.masked_fill_(~usable, 0.0)
-    norms = residuals.to(torch.float64).square_().sum(-2, keepdim=True).sqrt_()
-    return residuals.mul_(torch.div(bounds, norms).clamp_(max=1.0))
+    norms = torch.linalg.vector_norm(residuals, dim=-1, keepdim=True, dtype=torch.float64)
+    return residuals.mul_(torch.div(bounds[:, None, None], norms).clamp_(max=1.0))
 
 
-class FullBatchSum(ClippedGradientSum):
-    """Every row in every step: two products for all seeds, block by block."""
+class TorchSum(ClippedGradientSum):
+    """Sums by PyTorch: all rows in every step, or each seed's Poisson batches.
 
-    def __init__(self, gradients: ClippedGradients, weights: torch.Tensor) -> None:
-        self.gradients = gradients
-        self._weights = weights
-
-    def draw_batches(self, steps: int) -> None:
-        pass
-
-    def add_to(self, release: torch.Tensor) -> None:
-        seeds, classes, columns = self._weights.shape
-        rows, flat = self.gradients.rows, self._weights.view(seeds * classes, columns)
-        total = torch.zeros_like(flat)
-        for start, stop, block in rows.read_blocks(32 * seeds * classes):
-            logits = torch.addmm(flat[:, -1:], flat[:, :-1], block.T)
-            labels = rows.labels[start:stop]
-            residuals = self.gradients.clip_residuals(
-                logits.view(seeds, classes, -1),
-                (labels.T if rows.multi_label else labels).unsqueeze(0),
-                slice(start, stop),
-            ).view(seeds * classes, -1)
-            total[:, :-1].addmm_(residuals, block)
-            total[:, -1].add_(residuals.sum(1))
-        release.add_(total.view_as(release))
-
-
-class PoissonBatchSum(ClippedGradientSum):
-    """One Poisson batch per seed, all seeds together, by PyTorch.
-
-    Batches are laid end to end, step after step and seed after seed: one gather for several steps,
-    one elementwise pass for all seeds, two small products per seed, and no padding.
+    On a GPU a step over all rows is recorded once and then repeated as one CUDA graph, because its
+    launches would take longer than its products.
     """
 
     def __init__(
-        self, gradients: ClippedGradients, weights: torch.Tensor, samplers: Sequence[Sampler]
+        self, gradients: ClippedGradients, weights: torch.Tensor, samplers: Sequence[Sampler] = ()
     ) -> None:
         self.gradients = gradients
-        self._heads = weights.unbind()
+        self._weights = weights
+        self._total = torch.zeros_like(weights)
         self._samplers = samplers
-        row_bytes = 4 * (gradients.rows.dimension + 1)
-        self._group = max(1, _GROUP_BYTES // row_bytes)
-        self._longest = max(1, _PIECE_BYTES // row_bytes)
-        self._buffer = weights.new_empty((0, gradients.rows.dimension + 1))
-        self._pieces: Iterator[_Piece] = iter(())
-        self._counts: Iterator[int] = iter(())
+        self._batches: list[Iterator[torch.Tensor]] = []
+        self._graphs: dict[ClippedGradients, torch.cuda.CUDAGraph | None] = {}
 
     def draw_batches(self, steps: int) -> None:
-        drawn = [drawn_rows(self.gradients.rows, sampler, steps) for sampler in self._samplers]
-        step = np.concatenate([np.repeat(np.arange(steps), sizes) for _, sizes in drawn])
-        rows = np.concatenate([rows for rows, _ in drawn])[np.argsort(step, kind="stable")]
-        sizes = np.stack([sizes for _, sizes in drawn], axis=1).tolist()
-        cut = [self._cut_pieces(step_sizes) for step_sizes in sizes]
-        self._counts = iter([len(pieces) for pieces in cut])
-        chosen = torch.from_numpy(rows).to(self.gradients.rows.device, non_blocking=True)
-        self._pieces = self._gather_pieces(chosen, [piece for pieces in cut for piece in pieces])
-
-    def _cut_pieces(self, sizes: list[int]) -> list[list[int]]:
-        """Cuts a step's rows, given as one number per seed, into pieces that are not too long."""
-        if sum(sizes) <= self._longest:
-            return [sizes]
-        pieces = []
-        for seed, size in enumerate(sizes):
-            for start in range(0, size, self._longest):
-                piece = [0] * len(sizes)
-                piece[seed] = min(self._longest, size - start)
-                pieces.append(piece)
-        return pieces
-
-    def _gather_pieces(self, chosen: torch.Tensor, pieces: list[list[int]]) -> Iterator[_Piece]:
-        """Yields pieces with their features, gathered group by group into one buffer."""
-        rows, start = self.gradients.rows, 0
-        for group in group_pieces(pieces, self._group):
-            counts = [sum(piece) for piece in group]
-            stop = start + sum(counts)
-            if len(self._buffer) < stop - start:
-                self._buffer = self._buffer.new_ones((stop - start, self._buffer.shape[1]))
-            group_rows, block = chosen[start:stop], self._buffer[: stop - start]
-            block[:, :-1] = rows.copy_rows(group_rows)
-            labels = rows.labels[group_rows]
-            yield from map(
-                _Piece,
-                group,
-                block.split_with_sizes(counts),
-                (labels.T if rows.multi_label else labels).split_with_sizes(counts, -1),
-                group_rows.split_with_sizes(counts),
-            )
-            start = stop
+        self._batches = []
+        for sampler in self._samplers:
+            rows, sizes = drawn_rows(self.gradients.rows, sampler, steps)
+            chosen = torch.from_numpy(rows).to(self._weights.device)
+            self._batches.append(iter(chosen.split_with_sizes(sizes.tolist())))
 
     def add_to(self, release: torch.Tensor) -> None:
-        totals = release.unbind()
-        for piece in islice(self._pieces, next(self._counts)):
-            self._add_piece(totals, piece)
+        if self._samplers:
+            self._total.zero_()
+            for seed, batches in enumerate(self._batches):
+                self._add_batch(slice(seed, seed + 1), next(batches))
+        elif graph := self._graphs.get(self.gradients):
+            graph.replay()
+        elif self._can_repeat():
+            # The second step: the first one has loaded what a graph cannot record.
+            graph = self._graphs[self.gradients] = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                self._add_all()
+            graph.replay()
+        else:
+            self._add_all()
+        release.add_(self._total)
 
-    def _add_piece(self, totals: Sequence[torch.Tensor], piece: _Piece) -> None:
-        batches = piece.rows.split_with_sizes(piece.sizes)
-        logits = piece.rows.new_empty((1, self._heads[0].shape[0], len(piece.places)))
-        columns = logits[0].split_with_sizes(piece.sizes, 1)
-        for head, batch, out in zip(self._heads, batches, columns, strict=True):
-            torch.mm(head, batch.T, out=out)
-        residuals = self.gradients.clip_residuals(logits, piece.labels.unsqueeze(0), piece.places)
-        columns = residuals[0].split_with_sizes(piece.sizes, 1)
-        for total, batch, batch_residuals in zip(totals, batches, columns, strict=True):
-            total.addmm_(batch_residuals, batch)
+    def _can_repeat(self) -> bool:
+        """Returns True from the second step on, for rows that lie on a GPU."""
+        first = self.gradients not in self._graphs
+        self._graphs[self.gradients] = None
+        return (
+            not first and self.gradients.rows.are_views and devices.is_gpu(str(self._total.device))
+        )
 
+    def _add_all(self) -> None:
+        self._total.zero_()
+        seeds, classes, _ = self._weights.shape
+        for start, stop, block in self.gradients.rows.read_blocks(_ENTRY_BYTES * seeds * classes):
+            self._add_rows(slice(None), block, slice(start, stop))
 
-class _Piece(NamedTuple):
-    """Rows of one step, seed after seed: numbers of rows, rows [m, d + 1], labels, places."""
+    def _add_batch(self, seed: slice, batch: torch.Tensor) -> None:
+        row_bytes = 4 * self.gradients.rows.dimension + _ENTRY_BYTES * self._weights.shape[1]
+        for index in batch.split(max(1, _PIECE_BYTES // row_bytes)):
+            self._add_rows(seed, self.gradients.rows.copy_rows(index), index)
 
-    sizes: list[int]
-    rows: torch.Tensor
-    labels: torch.Tensor
-    places: torch.Tensor
-
-
-def group_pieces(pieces: Sequence[list[int]], most: int) -> Iterator[list[list[int]]]:
-    """Yields groups of consecutive pieces with a maximum total of rows, or of a single piece."""
-    group: list[list[int]] = []
-    total = 0
-    for piece in pieces:
-        if group and total + sum(piece) > most:
-            yield group
-            group, total = [], 0
-        group.append(piece)
-        total += sum(piece)
-    if group:
-        yield group
+    def _add_rows(self, chosen: slice, block: torch.Tensor, index: torch.Tensor | slice) -> None:
+        """Adds the clipped sum over a block, [m, d], to the chosen seeds' totals."""
+        weights, total = self._weights[chosen].flatten(0, 1), self._total[chosen].flatten(0, 1)
+        # Whole lines of weights: products with rows of d + 1 numbers are slower.
+        logits = torch.addmm(weights[:, -1].clone(), block, weights[:, :-1].contiguous().T)
+        logits = logits.view(len(block), *self._weights[chosen].shape[:2])
+        labels = self.gradients.rows.labels[index]
+        residuals = self.gradients.clip_residuals(logits, labels, index).flatten(1)
+        total[:, :-1].add_(residuals.T @ block)
+        total[:, -1].add_(residuals.sum(0))

@@ -19,10 +19,9 @@ from dpprobe.heads import exact_engine
 from dpprobe.heads.clipping import (
     ClippedGradients,
     ClippedGradientSum,
-    FullBatchSum,
     NativeFullBatchSum,
     NativePoissonSum,
-    PoissonBatchSum,
+    TorchSum,
 )
 from dpprobe.heads.fitted import Fitted, Record
 from dpprobe.heads.gradient_options import GRADIENTS, GradientOptions, finite_weights
@@ -185,7 +184,7 @@ class Training:
         if mechanism.sample_rate == 1:
             if self._native:
                 return NativeFullBatchSum(gradients, self._weights, pool)
-            return FullBatchSum(gradients, self._weights)
+            return TorchSum(gradients, self._weights)
         n, rate = gradients.rows.n, mechanism.sample_rate
         samplers = [
             self._releases.choose_sampler(
@@ -196,7 +195,7 @@ class Training:
         if self._native:
             (sampler,) = samplers
             return NativePoissonSum(gradients, self._weights, sampler, pool)
-        return PoissonBatchSum(gradients, self._weights, samplers)
+        return TorchSum(gradients, self._weights, samplers)
 
     @property
     def heads(self) -> torch.Tensor:

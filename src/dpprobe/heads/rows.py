@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 import torch
 
+from dpprobe import devices
 from dpprobe.errors import DataError
 from dpprobe.heads import normalisation as kinds
 from dpprobe.heads.normalisation import CENTRE, CHANNEL_DEVIATIONS, CHANNEL_MEANS, Normalisation
-from dpprobe.heads.training_set import BLOCK_BYTES, TrainingSet, row_lengths
+from dpprobe.heads.training_set import TrainingSet, row_lengths
 from dpprobe.options import resolve_path
 
 # A row this near to the centre, in its own length's units, is rounding alone.
@@ -182,19 +184,20 @@ class Rows:
         return out
 
     def read_blocks(self, bytes_per_row: int = 0, *, raw: bool = False) -> Iterator[Block]:
-        """Yields the rows in order, in blocks of about 4 MiB.
+        """Yields the rows in order, in blocks of about `training_set.block_bytes`.
 
         Args:
           bytes_per_row: working memory that the caller needs per row beside the features, which
             makes blocks shorter.
           raw: True for the features before normalisation.
         """
-        feature_bytes = 4 * self.dimension
-        size = BLOCK_BYTES * feature_bytes // max(feature_bytes, bytes_per_row)
-        for start, block in self.data.read_blocks(size):
+        for start, block in self.data.read_blocks(bytes_per_row):
             stop = start + len(block)
-            rows = block if raw else self._normalise_rows(block, slice(start, stop))
-            yield Block(start, stop, rows)
+            if not raw and self._normalised is not None:
+                block = self._normalised[start:stop]
+            elif not raw:
+                block = self._normalise_rows(block, slice(start, stop))
+            yield Block(start, stop, block)
 
     def copy_rows(self, index: torch.Tensor) -> torch.Tensor:
         """Returns copies of rows [m, d]; raises DataError if the features are streamed."""
@@ -204,12 +207,36 @@ class Rows:
                 "memory_mb, but this method samples rows and needs them in memory; write "
                 'batch_size: "full", or raise memory_mb'
             )
+        if self._normalised is not None:
+            return self._normalised[index]
         return self._normalise_rows(self.data.features[index], index)
+
+    @cached_property
+    def _normalised(self) -> torch.Tensor | None:
+        """All rows float32 [rows, d], kept on a GPU with memory for them; else None.
+
+        The rows have the bits of rows that are normalised block by block.
+        """
+        size = 4 * len(self) * self.dimension
+        plain = isinstance(self.transform.spec, kinds.NoNormalisation)
+        if plain or self.streamed or size > devices.spare_bytes(self.device):
+            return None
+        out = torch.empty((len(self), self.dimension), device=self.device)
+        for start, block in self.data.read_blocks():
+            window = slice(start, start + len(block))
+            out[window] = self._normalise_rows(block, window)
+        return out
+
+    @property
+    def are_views(self) -> bool:
+        """True if blocks are views of memory, for which nothing is computed."""
+        plain = isinstance(self.transform.spec, kinds.NoNormalisation)
+        return not self.streamed and (plain or self._normalised is not None)
 
     def _normalise_rows(self, rows: torch.Tensor, index: torch.Tensor | slice) -> torch.Tensor:
         rows = self.transform(rows)
         if self._left_out is not None:
-            rows[self._left_out[index]] = 0.0
+            rows.masked_fill_(self._left_out[index].unsqueeze(1), 0.0)
         return rows
 
     def make_targets(self, start: int, stop: int) -> torch.Tensor:

@@ -62,8 +62,10 @@ _LARGEST_LOGIT_NOISE = 0.6
 # Smallest ridge relative to the largest eigenvalue, about the rounding of the decomposition:
 # float32 under noise, float64 without.
 _ROUNDING = {True: 1e-7, False: 1e-12}
-# A block in float64 takes as much memory as `BLOCK_BYTES`.
+# A block in float64 takes as much memory as `training_set.block_bytes`.
 _BLOCK_BYTES_PER_ENTRY = 8
+# Numbers of a line of a block on a GPU are a multiple of this one.
+_LINE = 16
 _EIGENVALUES_AT_ONCE = 128
 
 
@@ -164,7 +166,7 @@ class Design:
             grid_rows.fill_rows(*(tensor.numpy() for tensor in inputs), self.private, out.numpy())
             return out
         out[:, -1] = constant
-        features = torch.mul(piece.features.double(), scale[:, None], out=out[:, :-1])
+        features = torch.mul(piece.features, scale[:, None], out=out[:, :-1])
         if piece.centre is not None:
             features.addcmul_(shift[:, None], centre, value=-1)
         return out.trunc_() if self.private else out
@@ -180,12 +182,19 @@ class Design:
 
     def read_blocks(self, bytes_per_row: int = 0) -> Iterator[tuple[Piece, torch.Tensor]]:
         """Yields pieces with their `fill_block`, which the next piece overwrites."""
-        buffer = torch.empty((0, self.columns), dtype=torch.float64, device=self.rows.device)
+        buffer = self.make_block(0)
         for piece in self.read_pieces(max(_BLOCK_BYTES_PER_ENTRY * self.columns, bytes_per_row)):
             size = piece.stop - piece.start
             if len(buffer) < size:
-                buffer = buffer.new_empty((size, self.columns))
+                buffer = self.make_block(size)
             yield piece, self.fill_block(piece, buffer[:size])
+
+    def make_block(self, size: int) -> torch.Tensor:
+        """Returns uninitialised float64 [size, d + 1], in lines that a GPU multiplies fast."""
+        kernels = devices.has_kernels(self.rows.device)
+        width = self.columns if kernels else -(-self.columns // _LINE) * _LINE
+        block = torch.empty((size, width), dtype=torch.float64, device=self.rows.device)
+        return block[:, : self.columns]
 
     def cache_key(self, name: str) -> tuple[object, ...]:
         """Returns the key of `Rows.make_once` for values that all fits with these rows share."""
@@ -568,8 +577,7 @@ def add_by_products(
 ) -> None:
     """Adds a piece's clipped gradients to total [K, d + 1], by PyTorch's products."""
     size, lengths = piece.stop - piece.start, design.row_lengths(piece)
-    out = torch.empty((size, design.columns), dtype=torch.float64, device=total.device)
-    block = design.fill_block(design.unit_rows(piece), out, steps.entry)
+    block = design.fill_block(design.unit_rows(piece), design.make_block(size), steps.entry)
     labels = design.rows.make_targets(piece.start, piece.stop)
     logits = design.compute_logits(block, factors, steps.unit * lengths)
     residuals = loss.clip_residuals(logits, labels, design.norms[piece.start : piece.stop])

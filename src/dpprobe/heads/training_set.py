@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from dpprobe import devices
 from dpprobe.errors import DataError
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.public_inputs import NOTHING_CHECKED, PublicInputs
@@ -23,7 +24,9 @@ logger = logging.getLogger("dpprobe")
 # shorter than the second, but not zero, would overflow when scaled to unit length.
 LONGEST_ROW, SHORTEST_ROW = 1e18, 1e-20
 _CHUNK_BYTES = 32 * 2**20
-BLOCK_BYTES = 4 * 2**20
+# A block of rows fits into a processor's cache; on a GPU it outlasts the launch of its loops. The
+# size depends on the kind of device alone, because sums by block may depend on the size.
+_CACHE_BLOCK, _GPU_BLOCK = 4 * 2**20, 2**28
 _PIECE_BYTES = 2**18
 
 T = TypeVar("T")
@@ -150,7 +153,7 @@ class TrainingSet:
     def lengths(self) -> torch.Tensor:
         """The L2 norm of each row, float64 [rows]; infinite for rows that must not contribute."""
         lengths = torch.empty(self.rows, dtype=torch.float64, device=self.device)
-        for start, block in self._raw_blocks(BLOCK_BYTES):
+        for start, block in self._raw_blocks(block_bytes(self.device)):
             lengths[start : start + len(block)] = row_lengths(block)
         unusable = ~(lengths <= LONGEST_ROW) | ((lengths > 0) & (lengths < SHORTEST_ROW))
         if unusable.any():
@@ -163,11 +166,16 @@ class TrainingSet:
                 self.features[unusable] = 0.0
         return lengths
 
-    def read_blocks(self, bytes_at_once: int = BLOCK_BYTES) -> Iterator[tuple[int, torch.Tensor]]:
+    def read_blocks(self, bytes_per_row: int = 0) -> Iterator[tuple[int, torch.Tensor]]:
         """Yields the rows in order, (first row, float32 [m, d]); unusable rows as zeros.
 
         Blocks are views of rows in memory, and copies of rows from a source.
+
+        Args:
+          bytes_per_row: working memory per row that makes blocks shorter, if more than the row's.
         """
+        row_bytes = 4 * self.dimension
+        bytes_at_once = block_bytes(self.device) * row_bytes // max(row_bytes, bytes_per_row)
         unusable = self.lengths.isinf()
         any_unusable = self.is_streamed and bool(unusable.any())
         for start, block in self._raw_blocks(bytes_at_once):
@@ -183,6 +191,11 @@ class TrainingSet:
         else:
             for start, block in self._source.read_blocks(size):
                 yield start, torch.from_numpy(block).to(self.device)
+
+
+def block_bytes(device: torch.device) -> int:
+    """Returns the working memory of one block of rows."""
+    return _CACHE_BLOCK if devices.has_kernels(device) else _GPU_BLOCK
 
 
 def _check_features(features: torch.Tensor) -> None:
@@ -209,10 +222,14 @@ def _check_labels(labels: torch.Tensor, rows: int, num_classes: int) -> None:
 
 
 def row_lengths(rows: torch.Tensor) -> torch.Tensor:
-    """Returns the L2 norm of each row of [m, d], float64, without a float64 copy of them all."""
+    """Returns the L2 norm of each row of a block [m, d], float64.
+
+    On the CPU no float64 copy of the block is made.
+    """
     size = max(1, _PIECE_BYTES // (4 * rows.shape[1]))
     # A graph that is exported takes any number of rows.
-    pieces = [rows] if torch.compiler.is_exporting() else rows.split(size)
+    whole = torch.compiler.is_exporting() or not devices.has_kernels(rows.device)
+    pieces = [rows] if whole else rows.split(size)
     norms = [torch.linalg.vector_norm(piece, dim=1, dtype=torch.float64) for piece in pieces]
     return torch.cat(norms)
 

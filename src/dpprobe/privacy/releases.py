@@ -34,6 +34,8 @@ from dpprobe.privacy.sampling import Sampler
 Integers = npt.NDArray[np.int64]
 # Above this float64 holds not every integer.
 LARGEST_SUM = 2.0**53
+# Rows of a symmetric matrix whose noise is drawn at a time.
+_PANEL = 160
 
 
 class ObservedSteps(NamedTuple):
@@ -374,12 +376,12 @@ class Releases:
     def _add_rounded_noise(
         self, name: str, sums: GridSum, add: Callable[[RoundedGaussian, torch.Tensor], None]
     ) -> torch.Tensor:
-        noisy = sums.units.to("cpu", copy=True).contiguous()
+        noisy = sums.units.clone(memory_format=torch.contiguous_format)
         self._require_whole(name, noisy)
         if self.observer is None:
             for seed, numbers in zip(self.seeds, noisy, strict=True):
                 add(self._make_rounded_gaussian(name, seed), numbers)
-            return noisy.to(self.device).mul_(sums.step)
+            return noisy.mul_(sums.step)
 
         def draw_noisy(index: int) -> torch.Tensor:
             add(self._make_rounded_gaussian(name, self.seeds[index]), noisy[index])
@@ -391,7 +393,7 @@ class Releases:
             )
             for index, seed in enumerate(self.seeds)
         ]
-        return torch.stack(outputs).to(self.device)
+        return torch.stack(outputs)
 
     def _deviation_in_steps(self, name: str, step: float, *, norm: float = 1.0) -> float:
         """Returns the deviation of a release's noise in steps of the sums' grid, rounded up.
@@ -442,13 +444,25 @@ def add_rounded_noise(
 
 
 def _add_to_all(sampler: RoundedGaussian, numbers: torch.Tensor, deviation: float) -> None:
-    sampler.add_to(numbers.numpy(), deviation)
+    """Adds noise that is drawn on the CPU to whole numbers on any device."""
+    if numbers.device.type == "cpu":
+        sampler.add_to(numbers.numpy(), deviation)
+    else:
+        drawn = torch.from_numpy(sampler.draw_numbers(numbers.numel(), deviation))
+        numbers.add_(drawn.view(numbers.shape).to(numbers.device))
 
 
 def _add_to_triangle(sampler: RoundedGaussian, matrix: torch.Tensor, deviation: float) -> None:
     """Adds isometric noise to a symmetric matrix, of which the upper triangle is read."""
     off_diagonal = math.nextafter(deviation * math.sqrt(0.5), math.inf)
-    matrix.diagonal().add_(torch.from_numpy(sampler.draw_numbers(len(matrix), deviation)))
-    for row in range(len(matrix) - 1):
-        sampler.add_to(matrix[row, row + 1 :].numpy(), off_diagonal)
+    diagonal = sampler.draw_numbers(len(matrix), deviation)
+    matrix.diagonal().add_(torch.from_numpy(diagonal).to(matrix.device))
+    for low in range(0, len(matrix), _PANEL):
+        panel = matrix[low : low + _PANEL, low:]
+        lengths = [panel.shape[1] - row - 1 for row in range(len(panel))]
+        drawn = np.split(sampler.draw_numbers(sum(lengths), off_diagonal), np.cumsum(lengths))
+        noise = np.zeros(panel.shape, dtype=np.int64)
+        for row, numbers in enumerate(drawn[:-1]):
+            noise[row, row + 1 :] = numbers
+        panel.add_(torch.from_numpy(noise).to(panel.device))
     mirror_upper(matrix)

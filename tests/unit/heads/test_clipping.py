@@ -19,12 +19,14 @@ from dpprobe.heads import clipping
 from dpprobe.heads.clipping import (
     ClippedGradients,
     NativeFullBatchSum,
+    TorchSum,
     clip_bounds,
     clipped_residuals,
 )
 from dpprobe.heads.rows import Block
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.randomness import open_stream
+from tests.support.gpu import DEVICES
 from tests.support.gradient_sums import (
     LOSSES,
     SEEDS,
@@ -35,6 +37,7 @@ from tests.support.gradient_sums import (
     unpadded,
 )
 from tests.support.linear_heads import (
+    features_of,
     oracle_residual,
     oracle_sum,
     relative,
@@ -101,7 +104,7 @@ def test_logits_that_are_not_finite_have_no_residual(
 ) -> None:
     bounds = clip_bounds(torch.ones(1, dtype=torch.float64), clip)
     residual = clipped_residuals(
-        torch.tensor(logits).view(1, 4, 1), torch.tensor([[label]]), bounds, sigmoid=sigmoid
+        torch.tensor(logits).view(1, 1, 4), torch.tensor([label]), bounds, sigmoid=sigmoid
     )
     assert float(residual.double().norm()) <= clip
     if not np.isfinite(logits).all():
@@ -225,7 +228,6 @@ def test_batches_in_pieces_are_the_same(
     whole_sums = poisson_sums(rows, 1.0, weights, 0.4, sigmoid=False, native=native)
     wanted = [next(whole_sums) for _ in range(6)]
     monkeypatch.setattr(clipping, "_PIECE_BYTES", 300)
-    monkeypatch.setattr(clipping, "_GROUP_BYTES", 50 * 32)
     pieces = poisson_sums(rows, 1.0, weights, 0.4, sigmoid=False, native=native)
     for own_wanted in wanted:
         assert relative(next(pieces), own_wanted) < 1e-6
@@ -278,3 +280,27 @@ def test_a_sum_over_many_rows_does_not_depend_on_threads() -> None:
     reference = random_weights(rows)
     wanted = full_sum(rows, 1.0, reference, sigmoid=False, native=False)
     assert relative(unpadded(alone, reference), wanted) < 1e-6
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind", ["none", "l2"])
+def test_repeated_steps_see_the_weights_of_their_time(device: str, kind: str) -> None:
+    """Also of crops that take turns; on a GPU the steps after the first are a recorded graph."""
+    data = [training_set(), training_set(60)]
+    crops = [
+        rows_of(TrainingSet(features_of(one).to(device), one.labels.to(device), 4), kind)
+        for one in data
+    ]
+    gradients = [ClippedGradients(rows, 0.9, sigmoid=False) for rows in crops]
+    weights = random_weights(crops[0]).to(device)
+    sums = TorchSum(gradients[0], weights)
+    for step in range(8):
+        turn = step // 2 % 2
+        sums.gradients = gradients[turn]
+        release = torch.ones_like(weights)
+        sums.add_to(release)
+        wanted = full_sum(
+            rows_of(data[turn], kind), 0.9, weights.cpu(), sigmoid=False, native=False
+        )
+        assert relative(release.cpu() - 1, wanted) < 1e-5
+        weights.mul_(-1.3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
+from dpprobe import devices
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.logistic_regression import Objective
@@ -22,6 +24,7 @@ from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
+from tests.support.gpu import DEVICES
 from tests.support.linear_heads import features_of
 
 
@@ -52,6 +55,14 @@ def sklearn_probabilities(data: TrainingSet, penalty: float) -> np.ndarray:
     return np.asarray(model.fit(features, data.labels.numpy()).predict_proba(features))
 
 
+@pytest.fixture(params=["parameters", "whitened"])
+def _each_search(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches as on the CPU, and as on a GPU."""
+    if request.param != "parameters":
+        monkeypatch.setattr(devices, "has_kernels", lambda _: False)
+
+
+@pytest.mark.usefixtures("_each_search")
 @pytest.mark.parametrize("penalty", [1e-3, 1e-1])
 def test_solution_is_scikit_learns(penalty: float) -> None:
     data = training_set()
@@ -59,6 +70,25 @@ def test_solution_is_scikit_learns(penalty: float) -> None:
     logits = torch.from_numpy(score_rows(actual, features_of(data))[0])
     wanted = sklearn_probabilities(data, penalty)
     np.testing.assert_allclose(torch.softmax(logits, 1).numpy(), wanted, atol=1e-3)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_collinear_features_need_few_iterations_where_they_are_whitened(
+    device: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Features of a network: the parameters' own metric needs hundreds."""
+    generator = torch.Generator().manual_seed(4)
+    few = torch.randn(400, 6, generator=generator)
+    features = 5 + few @ torch.randn(6, 40, generator=generator)
+    features += 0.01 * torch.randn(400, 40, generator=generator)
+    labels = (few[:, :3] + 2 * torch.randn(400, 3, generator=generator)).argmax(1)
+    data = TrainingSet(features.to(device), labels.to(device), 3)
+    monkeypatch.setattr(devices, "has_kernels", lambda _: False)
+    with caplog.at_level("INFO", "dpprobe"):
+        fit(data, penalties=(1e-5,), tolerance=1e-7)
+    assert not [each for each in caplog.records if each.levelname == "WARNING"]
+    (count,) = re.findall(r"after (\d+) evaluations", caplog.text)
+    assert int(count) < 40
 
 
 def test_rows_out_of_the_fold_have_no_say() -> None:
@@ -143,6 +173,7 @@ def test_a_loss_that_stopped_falling_is_no_warning(
     assert any(each.levelname == "WARNING" for each in caplog.records) == warned
 
 
+@pytest.mark.usefixtures("_each_search")
 def test_several_labels_are_scikit_learn_s_regressions_one_by_one() -> None:
     single = training_set()
     assert single.features is not None
@@ -172,6 +203,7 @@ def with_units(data: TrainingSet, names: list[str]) -> TrainingSet:
     return TrainingSet(data.features.clone(), data.labels, data.num_classes, units=units)
 
 
+@pytest.mark.usefixtures("_each_search")
 def test_each_patient_counts_once_as_in_scikit_learn() -> None:
     """Weighted means, deviations and losses, by scikit-learn's `sample_weight`."""
     data = with_units(training_set(), patients(300))

@@ -10,6 +10,7 @@ import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
 
+from dpprobe import devices
 from dpprobe.errors import DataError, PrivacyError
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.normalisation import CENTRE, Centred, GroupNorm, Normalisation, Normalize
@@ -143,6 +144,24 @@ def test_a_stream_gives_the_rows_of_memory(value: Any) -> None:
     torch.testing.assert_close(memory.copy_rows(index), whole(memory)[index])
     with pytest.raises(DataError, match='write batch_size: "full"'):
         stream.copy_rows(index)
+
+
+@pytest.mark.parametrize("value", [*FREE, "centred"])
+def test_rows_that_are_kept_have_the_bits_of_rows_normalised_each_time(
+    value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = features(60)
+    given[3] = math.nan
+    index = torch.tensor([5, 3, 59])
+    each_time, kept = (TrainingSet(given.clone(), LABELS.repeat(15), 3) for _ in range(2))
+    wanted = rows_of(each_time, value)
+    assert wanted.are_views == (value == "none")
+    monkeypatch.setattr(devices, "spare_bytes", lambda _: 4 * 60 * 6)
+    actual = rows_of(kept, value)
+    assert actual.are_views
+    assert torch.equal(whole(actual), whole(wanted))
+    assert torch.equal(actual.copy_rows(index), wanted.copy_rows(index))
+    assert torch.equal(actual.norms, wanted.norms)
 
 
 def test_targets_hold_a_one_at_each_label() -> None:

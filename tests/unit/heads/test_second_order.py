@@ -307,8 +307,7 @@ def test_sums_are_the_same_bits_in_any_order_block_and_thread(
     centre = torch.nn.functional.normalize(features[300:400]).nan_to_num().mean(0)
     expected = sums_of(features, labels, centre)
     order = torch.randperm(len(features), generator=torch.Generator().manual_seed(1))
-    monkeypatch.setattr("dpprobe.heads.rows.BLOCK_BYTES", 8_000)
-    monkeypatch.setattr("dpprobe.heads.training_set.BLOCK_BYTES", 8_000)
+    monkeypatch.setattr("dpprobe.heads.training_set._CACHE_BLOCK", 8_000)
     threads = torch.get_num_threads()
     torch.set_num_threads(3)
     try:

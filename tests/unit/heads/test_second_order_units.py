@@ -184,8 +184,7 @@ def test_sums_over_units_are_the_same_bits_in_any_order_and_block(
         return sums_of(Design(options, rows, private=True), head, clip=0.5)
 
     expected = sums(torch.arange(400))
-    monkeypatch.setattr("dpprobe.heads.rows.BLOCK_BYTES", 4_000)
-    monkeypatch.setattr("dpprobe.heads.training_set.BLOCK_BYTES", 4_000)
+    monkeypatch.setattr("dpprobe.heads.training_set._CACHE_BLOCK", 4_000)
     actual = sums(torch.randperm(400, generator=torch.Generator().manual_seed(1)))
     for one, other in zip(expected, actual, strict=True):
         assert torch.equal(one.units, other.units)

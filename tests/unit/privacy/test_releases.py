@@ -12,10 +12,13 @@ import pytest
 import torch
 
 from dpprobe.errors import PrivacyError
+from dpprobe.privacy.entropy import SEEDED
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import Mechanism
 from dpprobe.privacy.releases import Releases
+from dpprobe.privacy.rounded_gaussian import RoundedGaussian
 from dpprobe.privacy.running_sums import Factorisation, RunningSums
+from tests.support.gpu import DEVICES
 from tests.support.mechanisms import made_plan
 
 CPU = torch.device("cpu")
@@ -54,6 +57,29 @@ def test_noise_is_not_smaller_by_a_percent_than_priced() -> None:
     """The estimate's own error is 1 / sqrt(2 * 2^20), 0.07%."""
     drawn = releases(mechanism("a"), seeds=(1,)).release_gaussian("a", zero(1, 2**20))
     assert float(drawn.std()) == pytest.approx(1.0, rel=0.003)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("take", ["release_gaussian", "release_symmetric"])
+def test_a_release_has_its_bits_wherever_the_sums_lie(device: str, take: str) -> None:
+    units = torch.arange(2.0 * 170 * 170, dtype=torch.float64).view(2, 170, 170) * 10**6
+    taken = Releases(made_plan([mechanism("a")], 10), (1, 2), torch.device(device))
+    actual = getattr(taken, take)("a", GridSum(units.to(device), 2.0**-16))
+    assert actual.device.type == device
+    wanted = getattr(releases(mechanism("a")), take)("a", GridSum(units, 2.0**-16))
+    assert torch.equal(actual.cpu(), wanted)
+
+
+@pytest.mark.parametrize("size", [1, 2, 160, 333])
+def test_a_matrix_takes_its_noise_row_by_row_however_much_is_drawn_at_a_time(size: int) -> None:
+    released = releases(mechanism("a"), seeds=(1,)).release_symmetric("a", zero(1, size, size))
+    noise = (released[0] * 2.0**16).numpy()
+    drawn = RoundedGaussian(SEEDED.open_keystream(1, "noise of a"))
+    deviation = math.nextafter(2.0**16, math.inf)
+    assert (noise.diagonal() == drawn.draw_numbers(size, deviation)).all()
+    smaller = math.nextafter(deviation * math.sqrt(0.5), math.inf)
+    for row in range(size - 1):
+        assert (noise[row, row + 1 :] == drawn.draw_numbers(size - row - 1, smaller)).all()
 
 
 def test_symmetric_noise_is_isometric() -> None:

@@ -257,7 +257,7 @@ def test_heads_have_the_bits_of_float64_products(
     head: str, kind: str, used: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Small blocks, so that those with large entries are multiplied in float64 beside others."""
-    monkeypatch.setattr("dpprobe.heads.rows.BLOCK_BYTES", 150 * 8 * 60)
+    monkeypatch.setattr("dpprobe.heads.training_set._CACHE_BLOCK", 150 * 8 * 60)
     options = method_options(HEADS[head])
 
     def trained() -> npt.NDArray[np.float32]:
