@@ -59,6 +59,9 @@ class TrainingSet:
       agreed_n: units of all sites, if the rows are one site's; see `sites.shared_sums`.
       public: the public files that were compared with these rows.
 
+    Attributes:
+      exact_device: where `engine: exact` computes whole numbers; the rows stay on `device`.
+
     Raises:
       DataError: for other shapes, types or labels.
     """
@@ -101,6 +104,7 @@ class TrainingSet:
         self.multi_label = labels.ndim == 2
         self.num_classes = num_classes
         self.public = public
+        self.exact_device = "cpu"
         self._read_crops = crops
         self._cache: dict[Hashable, object] = {}
 
