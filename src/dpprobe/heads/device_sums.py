@@ -42,7 +42,7 @@ from dpprobe.privacy.grid import GridSum
 
 # Working memory of a block of rows, and how much of a device's free memory rows may keep.
 _WORK_BYTES = 2 * 2**30
-_KEPT_SHARE = 0.8
+_KEPT_SHARE = 0.6
 # Columns are a multiple of this number, for speed; columns and rows of the tested product.
 _COLUMNS, _TESTED = 16, 128
 
@@ -111,16 +111,22 @@ class DeviceSums(ExactSums):
         whole, out = np.empty_like(head), np.zeros((len(head), self._columns))
         unit = exact_step.to_integers(head, self._bits[0], whole)
         out[:, : head.shape[1]] = whole
-        return torch.from_numpy(out).to(self._device), unit * (
-            self._entry / (1 - exact_step.MARGIN)
-        )
+        unit *= self._entry / (1 - exact_step.MARGIN)
+        return torch.from_numpy(out).to(self._device), unit
 
     def _make_factors(self, logits: torch.Tensor, block: _Block) -> torch.Tensor:
         """Returns the factors [m, K] of `exact_step.to_factors`; the module has the proof."""
         labels, shares = self._labels[block.rows], self._shares[block.rows]
-        classes, several = logits.shape[1], self._rows.multi_label
+        classes = logits.shape[1]
         usable = (block.norms > 0) & logits.isfinite().all(1)
         eta = (classes + 32) * 2.0**-50
+
+        def add_at_labels(numbers: torch.Tensor, added: torch.Tensor) -> None:
+            if self._rows.multi_label:
+                numbers.addcmul_(labels.double(), added[:, None])
+            else:
+                numbers.scatter_add_(1, labels[:, None], added[:, None])
+
         if self._sigmoid:
             power = logits.abs().neg_().exp_()
             factors = torch.where(logits > 0, 1.0, power).div_(power.add_(1))
@@ -128,11 +134,7 @@ class DeviceSums(ExactSums):
             # PyTorch's softmax would promise no error of each probability
             factors = (logits - logits.amax(1, keepdim=True)).exp_()
             factors.div_(factors.sum(1, keepdim=True))
-        places = labels if several else labels[:, None]
-        if several:
-            factors.sub_(labels)
-        else:
-            factors.scatter_add_(1, places, factors.new_full(places.shape, -1.0))
+        add_at_labels(factors, -torch.ones_like(shares))
         length = torch.linalg.vector_norm(factors, dim=1)
         change = eta * (classes**0.5 if self._sigmoid else 1.0)
         part = change / length + eta
@@ -142,11 +144,7 @@ class DeviceSums(ExactSums):
         factors *= scale[:, None]
         size = factors.abs()
         slack = size * (torch.where(short, 0.0, 2 * part) + 4 * eta)[:, None]
-        more = (2 * eta * scale)[:, None]
-        if several:
-            slack.addcmul_(labels.double(), more)
-        else:
-            slack.scatter_add_(1, places, more)
+        add_at_labels(slack, 2 * eta * scale)
         highest = (size + slack).trunc_()
         doubtful = (highest != size.sub_(slack).trunc_()).any(1) | ~(short | (part < 1 / 8))
         factors.trunc_().masked_fill_(~usable[:, None], 0.0)
@@ -197,8 +195,8 @@ class DeviceSums(ExactSums):
             return _Block(rows, *(each[:filled].to(self._device) for each in (units, norms)))
 
         parts = ((each, np.arange(len(each.features))) for each in self._read_blocks())
-        for data, index_in_data in parts if index is None else self._gather_rows(index):
-            chosen = index_in_data
+        for data, rest in parts if index is None else self._gather_rows(index):
+            chosen = rest
             while len(chosen):
                 now, chosen = np.split(chosen, [self._size - filled])
                 window = slice(filled, filled + len(now))

@@ -15,14 +15,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpprobe import devices
 from dpprobe.errors import DeviceError
-from dpprobe.heads import device_sums, exact_engine
+from dpprobe.heads import device_sums, exact_engine, least_squares
 from dpprobe.heads.device_sums import DeviceSums
 from dpprobe.heads.exact_sums import ExactSums
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.normalisation import Centred
 from dpprobe.heads.patient_groups import Units
-from dpprobe.heads.rows import Rows, Transform
+from dpprobe.heads.rows import Affine, Rows, Transform
+from dpprobe.heads.second_order import Design, clipped_labels, cross_moment, second_moment
 from dpprobe.heads.sgd import Options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.grid import entry_bits, factor_bits
@@ -216,3 +218,35 @@ def test_a_device_with_other_products_is_refused(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch.Tensor, "double", torch.Tensor.float)
     with pytest.raises(DeviceError, match="products of whole numbers are not exact"):
         DeviceSums(rows, 1.0, sigmoid=False, pool=None, device=torch.device("cpu"))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind", ["none", "l2", "centred"])
+def test_second_moments_have_the_bits_of_the_kernels(
+    monkeypatch: pytest.MonkeyPatch, device: str, kind: str
+) -> None:
+    """Of rows whose lengths are known to the last bit: a device may round them otherwise."""
+    data = training_set(700, 33, 4)
+    lengths = data.lengths
+
+    def moments(there: str) -> list[torch.Tensor]:
+        moved = TrainingSet(features_of(data).to(there), data.labels, 4)
+        moved.__dict__["lengths"] = lengths.to(there)
+        rows = normalised(moved, kind)
+        rows.lengths = cpu_rows.lengths.to(there)
+        if cpu_rows.affine is not None:
+            rows.affine = Affine(*(part.to(there) for part in cpu_rows.affine))
+        design = Design(least_squares.Options(max_row_norm=0.7), rows, private=True)
+        longest = design.longest
+        return [
+            second_moment(design).units.cpu(),
+            cross_moment(
+                design, lambda piece: clipped_labels(rows, piece, longest), 4, longest
+            ).units.cpu(),
+        ]
+
+    cpu_rows = normalised(data, kind)
+    wanted = moments("cpu")
+    monkeypatch.setattr(devices, "has_kernels", lambda _: False)
+    for actual, expected in zip(moments(device), wanted, strict=True):
+        assert torch.equal(actual, expected)
