@@ -86,33 +86,42 @@ class DeviceSums(ExactSums):
             self._kept = _Block(slice(None), units, norms)
 
     def sum_all(self, weights: torch.Tensor) -> GridSum:
-        return self._sum_rows(weights, [None])
-
-    def sum_batches(self, weights: torch.Tensor, batches: Sequence[Index]) -> GridSum:
-        return self._sum_rows(weights, batches)
-
-    def _sum_rows(self, weights: torch.Tensor, batches: Sequence[Index | None]) -> GridSum:
-        """Returns each head's sum over its batch, or over all rows for one batch of None."""
-        heads = [self._move_head(head) for head in self._prepare(weights)[0]]
-        shape = len(heads), self._shape[0], self._columns
-        totals = torch.zeros(shape, dtype=torch.float64, device=self._device)
-        pairs = list(zip(heads, totals, strict=True))
-        groups = [pairs] if batches == [None] else [[pair] for pair in pairs]
-        for batch, group in zip(batches, groups, strict=True):
-            for block in self._read_blocks_on_device(batch):
-                rows = block.units.double()
-                for (head, unit), total in group:
-                    logits = (rows @ head.T).mul_((block.norms * unit)[:, None])
-                    total.addmm_(self._make_factors(logits, block).T, rows)
+        heads, totals = self._move_heads(weights)
+        self._add_rows_of(None, heads, totals)
         return self._make_sum(totals.cpu().numpy())
 
-    def _move_head(self, head: Numbers) -> tuple[torch.Tensor, float]:
-        """Returns a head in whole numbers, as `exact_step.add_sums` takes it, and their unit."""
-        whole, out = np.empty_like(head), np.zeros((len(head), self._columns))
-        unit = exact_step.to_integers(head, self._bits[0], whole)
-        out[:, : head.shape[1]] = whole
-        unit *= self._entry / (1 - exact_step.MARGIN)
-        return torch.from_numpy(out).to(self._device), unit
+    def sum_batches(self, weights: torch.Tensor, batches: Sequence[Index]) -> GridSum:
+        heads, totals = self._move_heads(weights)
+        for batch, head, total in zip(batches, heads, totals, strict=True):
+            self._add_rows_of(batch, [head], total[None])
+        return self._make_sum(totals.cpu().numpy())
+
+    def _add_rows_of(
+        self, index: Index | None, heads: Sequence[tuple[torch.Tensor, float]], totals: torch.Tensor
+    ) -> None:
+        """Adds each head's sum over all rows, or over the rows of an index, to its total."""
+        for block in self._read_blocks_on_device(index):
+            rows = block.units.double()
+            for (head, unit), total in zip(heads, totals, strict=True):
+                logits = (rows @ head.T).mul_((block.norms * unit)[:, None])
+                total.addmm_(self._make_factors(logits, block).T, rows)
+
+    def _move_heads(
+        self, weights: torch.Tensor
+    ) -> tuple[list[tuple[torch.Tensor, float]], torch.Tensor]:
+        """Returns heads in whole numbers, as `exact_step.add_sums` takes them, with their units.
+
+        Also returns zeros for their sums.
+        """
+        heads, moved = self._prepare(weights)[0], []
+        for head in heads:
+            whole, out = np.empty_like(head), np.zeros((len(head), self._columns))
+            unit = exact_step.to_integers(head, self._bits[0], whole)
+            unit *= self._entry / (1 - exact_step.MARGIN)
+            out[:, : head.shape[1]] = whole
+            moved.append((torch.from_numpy(out).to(self._device), unit))
+        shape = len(heads), self._shape[0], self._columns
+        return moved, torch.zeros(shape, dtype=torch.float64, device=self._device)
 
     def _make_factors(self, logits: torch.Tensor, block: _Block) -> torch.Tensor:
         """Returns the factors [m, K] of `exact_step.to_factors`; the module has the proof."""
