@@ -15,7 +15,7 @@ from dpprobe.heads.clipping import (
     NativePoissonSum,
     TorchSum,
 )
-from dpprobe.heads.exact_engine import ExactSums
+from dpprobe.heads.exact_sums import ExactSums
 from dpprobe.heads.kernels import fused_step
 from dpprobe.heads.rows import Rows
 from dpprobe.privacy.grid import GridSum

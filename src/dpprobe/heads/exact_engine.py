@@ -10,7 +10,8 @@ towards zero to whole numbers of two public steps (`privacy.grid`).
 a unit sum to at most 1. r depends on the head and on x alone: logits are products of u and of the
 head on a grid, which float64 adds exactly, and the rest is done row by row. The sum is of integers
 of at most n 2^(a + b) <= 2^52 in total, exact in any order. So a null row in a row's place changes
-the sum by exactly that row's part: by at most C, to the last bit.
+the sum by exactly that row's part: by at most C, to the last bit. `device_sums` proves that a GPU
+adds up equal sums.
 
 **Noise** is the rounding of a real Gaussian to the grid (`Releases.release_gaussian`): the release
 is the real-valued mechanism, rounded, at an unchanged price. A batch is a Poisson sample of units
@@ -21,42 +22,33 @@ Weights, rates, optimisers and averages are post-processing of the releases.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from itertools import repeat
-from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from dpprobe import devices
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.heads.clipping import drawn_rows
+from dpprobe.heads.device_sums import DeviceSums
+from dpprobe.heads.exact_sums import ExactSums
 from dpprobe.heads.fitted import Fitted, Record
 from dpprobe.heads.gradient_options import GRADIENTS, GradientOptions, finite_weights
 from dpprobe.heads.history import History, record_steps
 from dpprobe.heads.initial_weights import initial_weights
-from dpprobe.heads.kernels import exact_step
-from dpprobe.heads.kernels.integer_products import digit_bits, padded
 from dpprobe.heads.optimiser import Optimiser, Sgd
 from dpprobe.heads.rows import Rows, crop_at
 from dpprobe.heads.schedules import learning_rates, mixing_rates, rate_of
-from dpprobe.privacy.grid import GridSum, entry_bits, factor_bits, grid_step, product_bits
 from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.sampling import ExactPoissonSampler, Sampler
 from dpprobe.progress import Progress
 
-_NONE = torch.zeros(0)
-_PIECE_BYTES = 32 * 2**20
 # Steps of plain SGD at a time, at most, and bytes of their noise: more would leave the cache.
 _STEPS, _NOISE_BYTES = 8, 2**19
-# Rows of a thread's slice are at least so many.
-_SLICE_ROWS = 512
-
-Index = npt.NDArray[np.int64]
-Numbers = npt.NDArray[np.float64]
 
 
 def train(
@@ -71,13 +63,13 @@ def train(
 
     Raises:
       PrivacyError: if more steps were taken than were priced.
-      ConfigError: if training diverged, or on a GPU.
+      ConfigError: if training diverged, or if the rows are on a GPU.
       DataError: if batches are needed of rows that are not in memory.
     """
     if not devices.has_kernels(rows.device):
         raise ConfigError(
             f"head {options.head}: engine exact computes on the CPU, but the rows are on "
-            f"{rows.device.type}; train on the CPU, or write `engine: closed_form`"
+            f"{rows.device.type}; keep the rows on the CPU and set their `exact_device`"
         )
     mechanism = releases.plan.find_mechanism(GRADIENTS)
     rates = learning_rates(options, mechanism.count, rate_of(options, rows, releases))
@@ -95,8 +87,12 @@ def train(
         threads = torch.get_num_threads()
         pool = stack.enter_context(ThreadPoolExecutor(threads)) if threads > 1 else None
         clip, sigmoid = mechanism.sensitivity, options.loss == "sigmoid"
+        device = torch.device(rows.data.exact_device)
+        make_sums: Callable[..., ExactSums] = ExactSums
+        if not devices.has_kernels(device):
+            make_sums = partial(DeviceSums, device=device)
         crops = [
-            ExactSums(each, clip, sigmoid=sigmoid, pool=pool, constant=constant)
+            make_sums(each, clip, sigmoid=sigmoid, pool=pool, constant=constant)
             for each in rows.crops
         ]
         samplers: list[Sampler] = []
@@ -109,7 +105,11 @@ def train(
         )
         # Several small steps at a time: Python's calls between them would take longer.
         compiled = type(optimiser) is Sgd and constant == 1 and releases.observer is None
-        compiled = compiled and bool(samplers) and all(crop.whole for crop in crops)
+        compiled = (
+            compiled
+            and bool(samplers)
+            and all(type(crop) is ExactSums and crop.whole for crop in crops)
+        )
         most = max(1, min(_STEPS, _NOISE_BYTES // (8 * size))) if compiled else 1
         share = map if pool is None else pool.map
         history.add_record(0, average.float())
@@ -141,157 +141,3 @@ def train(
             history.add_record(taken, average.float())
     heads = finite_weights(average.float(), options)
     return Fitted(weights=heads, steps=taken, history=history.records)
-
-
-class _Data(NamedTuple):
-    """The first arguments of `exact_step.add_sums`."""
-
-    features: npt.NDArray[np.float32]
-    scale: npt.NDArray[np.float32]
-    shift: npt.NDArray[np.float32]
-    centre: npt.NDArray[np.float32]
-    labels: Index
-    multi_hot: npt.NDArray[np.uint8]
-    weights: npt.NDArray[np.float32]
-
-
-class ExactSums:
-    """The clipped sums of a set of rows, on their grid, for any weights.
-
-    Args:
-      clip: the largest norm of an example's gradient.
-      pool: threads that share the rows of a full batch, or the seeds' Poisson batches.
-      constant: b, appended to each row.
-    """
-
-    def __init__(
-        self,
-        rows: Rows,
-        clip: float,
-        *,
-        sigmoid: bool,
-        pool: Executor | None,
-        constant: float = 1.0,
-    ) -> None:
-        self._rows = rows
-        # The compiled sums append 1, so they see x / b, clip at C / b, and their result is times b,
-        # because
-        # [x / b, 1] has the direction of [x, b].
-        self._constant = constant
-        self._clip = clip / constant * (1 - exact_step.MARGIN)
-        self._pool = pool
-        bits = entry_bits(rows.n)
-        self._entry = grid_step(1 - exact_step.MARGIN, bits)
-        self._bits = product_bits(1) - bits - 1, digit_bits(bits)
-        self._shape = rows.num_classes, rows.dimension + 1
-        self._padded = padded(self._shape[0], 4), padded(self._shape[1], 32)
-        self._step = grid_step(self._clip, factor_bits(rows.n))
-        self.step = self._entry * self._step  # of the sums, before the constant
-        self._given = *self._bits, self._clip, self._entry, self._step, sigmoid
-        weights = torch.ones(len(rows)) if rows.weights is None else rows.weights
-        self._weights = torch.where(rows.lengths.isfinite(), weights, 0.0)
-        if not bool((self._weights <= 1).all()):  # the sensitivity, and the integers' bounds
-            raise PrivacyError("weights of examples must be at most 1; nothing is released")
-        self.whole = self._where_they_lie()
-
-    def sum_all(self, weights: torch.Tensor) -> GridSum:
-        """Returns the sums over all rows, one for each head of weights [seeds, K, d + 1]."""
-        heads, totals = self._prepare(weights)
-        for data in self._read_blocks():
-            index = np.arange(len(data.features))
-            count = max(1, min(torch.get_num_threads(), len(index) // _SLICE_ROWS))
-            if self._pool is None or count == 1:
-                self._add_rows(data, index, heads, totals)
-                continue
-            parts = [np.zeros_like(totals) for _ in range(count)]
-            slices = np.array_split(index, count)
-            list(self._pool.map(self._add_rows, repeat(data), slices, repeat(heads), parts))
-            for part in parts:
-                totals += part
-        return self._make_sum(totals)
-
-    def sum_batches(self, weights: torch.Tensor, batches: Sequence[Index]) -> GridSum:
-        """Returns each head's sum over its batch."""
-        heads, totals = self._prepare(weights)
-
-        def add_seed(seed: int) -> None:
-            window = slice(seed, seed + 1)
-            for data, index in self._gather_rows(batches[seed]):
-                self._add_rows(data, index, heads[window], totals[window])
-
-        seeds = range(len(batches))
-        list(map(add_seed, seeds) if self._pool is None else self._pool.map(add_seed, seeds))
-        return self._make_sum(totals)
-
-    def take_steps(self, batches: tuple[Index, Index], head: Numbers, *rest: Any) -> bool:
-        """Takes steps of plain SGD on one head, if rows lie whole; see `exact_step.take_steps`."""
-        assert self.whole is not None
-        return bool(exact_step.take_steps(*self.whole, *batches, head, *self._given, *rest))
-
-    def _prepare(self, weights: torch.Tensor) -> tuple[Numbers, Numbers]:
-        """Returns weights for the compiled sums' rows, and zeros for the sums."""
-        if self._constant != 1:
-            weights = torch.cat([weights[..., :-1] * self._constant, weights[..., -1:]], -1)
-        return weights.numpy(), np.zeros((len(weights), *self._padded))
-
-    def _make_sum(self, totals: Numbers) -> GridSum:
-        units = torch.from_numpy(totals[:, : self._shape[0], : self._shape[1]])
-        total = GridSum(units, self.step)
-        return total if self._constant == 1 else total.divide_by(1 / self._constant)
-
-    def _add_rows(self, data: _Data, index: Index, heads: Numbers, out: Numbers) -> None:
-        exact_step.add_sums(*data, index, len(index), heads, *self._given, out)
-
-    def _where_they_lie(self) -> _Data | None:
-        """Returns all rows without a copy; None if they are not in memory in this form."""
-        features, affine = self._rows.data.features, self._rows.affine
-        if affine is not None and features is not None:
-            return self._make_data(features, slice(None), *affine)
-        if self._rows.direct is not None:
-            features, scale = self._rows.direct
-            return self._make_data(features, slice(None), scale)
-        return None
-
-    def _make_data(
-        self,
-        features: torch.Tensor,
-        index: torch.Tensor | slice,
-        scale: torch.Tensor,
-        shift: torch.Tensor = _NONE,
-        centre: torch.Tensor = _NONE,
-    ) -> _Data:
-        labels, several = self._rows.labels[index].contiguous().numpy(), self._rows.multi_label
-        if self._constant != 1:
-            scale, shift = scale / self._constant, shift / self._constant
-        return _Data(
-            features.contiguous().numpy(),
-            scale.contiguous().numpy(),
-            shift.contiguous().numpy(),
-            centre.contiguous().numpy(),
-            np.zeros(0, dtype=np.int64) if several else labels,
-            labels if several else np.zeros((0, 0), dtype=np.uint8),
-            self._weights[index].contiguous().numpy(),
-        )
-
-    def _read_blocks(self) -> Iterator[_Data]:
-        if self.whole is not None:
-            yield self.whole
-            return
-        affine = self._rows.affine
-        for start, stop, features in self._rows.read_blocks(raw=affine is not None):
-            window = slice(start, stop)
-            if affine is None:
-                yield self._make_data(features, window, torch.ones(len(features)))
-            else:
-                scale, shift = affine.scale[window], affine.shift[window]
-                yield self._make_data(features, window, scale, shift, affine.centre)
-
-    def _gather_rows(self, index: Index) -> Iterator[tuple[_Data, Index]]:
-        if self.whole is not None:
-            yield self.whole, index
-            return
-        piece = max(1, _PIECE_BYTES // (4 * self._rows.dimension))
-        for start in range(0, len(index), piece):
-            chosen = torch.from_numpy(index[start : start + piece])
-            rows = self._rows.copy_rows(chosen)
-            yield self._make_data(rows, chosen, torch.ones(len(rows))), np.arange(len(rows))

@@ -159,7 +159,7 @@ class GradientOptions(BalanceOptions):
         "closed_form",
         description="Computation of the clipped sums and their noise. closed_form: in float32, "
         "for benchmarks. exact: on a public grid, so that rounding reveals nothing about an "
-        "example; on the CPU, slower.",
+        "example; slower, with the same bits on a CPU and a GPU.",
     )
 
     @model_validator(mode="before")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from dpprobe.errors import ConfigError, DataError, PrivacyError
 from dpprobe.heads import exact_engine
-from dpprobe.heads.exact_engine import ExactSums
+from dpprobe.heads.exact_sums import ExactSums
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.normalisation import Centred
 from dpprobe.heads.optimiser import Sgd

@@ -11,7 +11,7 @@ import torch
 from pydantic import ValidationError
 
 from dpprobe.heads import adam, gradient_steps, lamb, momentum, sgd
-from dpprobe.heads.exact_engine import ExactSums
+from dpprobe.heads.exact_sums import ExactSums
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.gradient_options import GRADIENTS, GradientOptions
 from dpprobe.heads.schedules import rate_of

@@ -13,7 +13,7 @@ import torch
 
 from dpprobe.heads import adam, feature_covariance, least_squares, newton, prototypes
 from dpprobe.heads.balance import weigh_classes
-from dpprobe.heads.exact_engine import ExactSums
+from dpprobe.heads.exact_sums import ExactSums
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.normalisation import KINDS
 from dpprobe.heads.normalised_rows import normalise_rows

@@ -118,7 +118,7 @@ def cut_entries(whole, i, count, out, rests):
 
 
 @jit("void(f8[:, ::1], f8[::1], f8[::1], i8[::1], u1[:, ::1], i8[::1], f8, f8, b1, f8[:, ::1])")
-def _to_factors(logits, norms, weights, labels, multi_hot, rows, clip, step, sigmoid, out):
+def to_factors(logits, norms, weights, labels, multi_hot, rows, clip, step, sigmoid, out):
     """Turns logits [m, K] into factors [K, m] in steps: |row| times the clipped, weighted residual.
 
     A row of norm 0, or with a logit that is not finite, gets 0.
@@ -157,6 +157,27 @@ def _to_factors(logits, norms, weights, labels, multi_hot, rows, clip, step, sig
         factor = weights[i] * norm * (clip / length if length > clip else 1.0) / step
         for k in range(classes):
             out[k, i] = np.trunc(row[k] * factor)
+
+
+@jit("void(f4[:, ::1], f4[::1], f4[::1], f4[::1], f4[::1], i8[::1], f8, f4[:, ::1], f8[::1])")
+def fill_units(features, scale, shift, centre, weights, rows, entry, out, norms):
+    """Fills the first d + 1 columns of out [m, ...] with `to_grid` of chosen rows, and their norms.
+
+    Rows of weight 0 are 0, as in `add_sums`. Float32 represents whole numbers of 17 bits exactly.
+    """
+    d = features.shape[1]
+    work, whole, lower = np.empty(d + 1), np.empty(d, np.int32), np.empty(d, np.int16)
+    for i in range(rows.shape[0]):
+        row = rows[i]
+        norms[i], constant = 0.0, 0.0
+        if weights[row] > 0:
+            moved = shift[row] if shift.shape[0] else 0.0
+            norms[i], constant, _ = to_grid(
+                features[row], scale[row], moved, centre, entry, work, whole, lower
+            )
+        for j in range(d):
+            out[i, j] = whole[j] if norms[i] > 0 else 0.0
+        out[i, d] = constant
 
 
 _DATA = "f4[:, ::1], f4[::1], f4[::1], f4[::1], i8[::1], u1[:, ::1], f4[::1]"
@@ -227,7 +248,7 @@ def add_sums(
                     exact = logits[i, k] + constants[i] * head[k, d]
                     logits[i, k] = exact * (units[seed] * norms[i])
             factors = np.empty((classes, m))
-            _to_factors(
+            to_factors(
                 logits[:m], norms, parts, labels, multi_hot, chosen, clip, step, sigmoid, factors
             )
             integer_products.add_products(factors, integers, total)

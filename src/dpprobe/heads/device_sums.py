@@ -1,0 +1,247 @@
+"""The sums of `engine: exact` on a GPU, with the bits of the CPU.
+
+**Products.** A unit row has norm at most 2^e, for entries of e bits. The whole numbers of a class
+in the head have norm at most 2^(51 - e) + sqrt(d) / 2. By Cauchy-Schwarz every partial sum of their
+product is below 2^52. Partial sums of factors times rows are at most 2^52 (`privacy.grid`). So
+float64 represents all of them, and products on a device have the bits of `exact_step.add_sums`.
+
+**Rows.** The CPU brings rows to their grid (`exact_step.fill_units`). Logits are exact, times one
+number per row, so they have the CPU's bits too. Only exponentials, and sums over classes, depend on
+the device. They decide a factor x = trunc(r F), for a residual r, with probability p and 0/1 label
+y, and F = w |row| min(1, clip / length) / step.
+
+**Certificate.** `slack` bounds |r F - r' F'|, the primed numbers being the CPU's. Where all numbers
+within `slack` of r F have the same trunc, the factor is the CPU's. `exact_step.to_factors` computes
+all other rows on the CPU. So a row's part depends on the row alone, not on its place, and the sums
+have the CPU's sensitivity. With eta = (K + 32) 2^-50, at least four times the rounding below:
+
+- Exponentials have a relative error of at most 2^-51 (libraries document 2^-52), or are below
+  2^-1000. K positive numbers are added, in any order, and divided. So |p - p'| <= eta p / 2, and
+  |r - r'| <= eta p <= eta (|r| + y).
+- |r| as a vector differs by at most eta |p| + eta |r|, and |p| <= 1, or sqrt(K) for sigmoids. So
+  lengths differ by a part rho = eta |p| / |r| + eta. If length plus this difference is at most
+  `clip`, both quotients are 1. Else they differ by a part of at most 2 rho, if rho < 1/8; the CPU
+  computes rows of larger rho.
+- Hence slack = |r F| (2 rho + 4 eta) + 2 eta F y, with rho = 0 where both quotients are 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from dpprobe.errors import DeviceError
+from dpprobe.heads.exact_sums import SLICE_ROWS, Data, ExactSums, Index, Numbers
+from dpprobe.heads.kernels import exact_step
+from dpprobe.heads.kernels.integer_products import padded
+from dpprobe.privacy.grid import GridSum
+
+# Working memory of a block of rows, and how much of a device's free memory rows may keep.
+_WORK_BYTES = 2 * 2**30
+_KEPT_SHARE = 0.6
+# Columns are a multiple of this number, for speed; columns and rows of the tested product.
+_COLUMNS, _TESTED = 16, 128
+
+
+class _Block(NamedTuple):
+    """Rows of a step on the device.
+
+    Attributes:
+      rows: slice or indices [m] of the rows.
+      units: float32 [m, columns], unit rows in whole steps, each with its constant.
+      norms: float64 [m].
+    """
+
+    rows: slice | torch.Tensor
+    units: torch.Tensor
+    norms: torch.Tensor
+
+
+class DeviceSums(ExactSums):
+    """`ExactSums` of rows in main memory, by products on a device.
+
+    The device keeps the rows for all steps if they fit; else each step copies them in blocks.
+
+    Raises:
+      DeviceError: if the device's products of whole numbers are not exact.
+    """
+
+    def __init__(self, *args: Any, device: torch.device, **options: Any) -> None:
+        super().__init__(*args, **options)
+        _require_exact_products(device)
+        self._device, (classes, columns) = device, self._shape
+        self._columns, rows = padded(columns, _COLUMNS), self._rows
+        self._size = max(1, min(len(rows), _WORK_BYTES // (8 * self._columns + 48 * classes)))
+        self._labels, self._shares = rows.labels.to(device), self._weights.double().to(device)
+        self._kept: _Block | None = None
+        if _free_bytes(device) * _KEPT_SHARE > 4 * self._columns * len(rows) + _WORK_BYTES:
+            units = torch.empty((len(rows), self._columns), device=device)
+            norms = torch.empty(len(rows), dtype=torch.float64, device=device)
+            for block in self._copy_blocks(None):
+                units[block.rows], norms[block.rows] = block.units, block.norms
+            self._kept = _Block(slice(None), units, norms)
+
+    def sum_all(self, weights: torch.Tensor) -> GridSum:
+        heads, totals = self._move_heads(weights)
+        self._add_rows_of(None, heads, totals)
+        return self._make_sum(totals.cpu().numpy())
+
+    def sum_batches(self, weights: torch.Tensor, batches: Sequence[Index]) -> GridSum:
+        heads, totals = self._move_heads(weights)
+        for batch, head, total in zip(batches, heads, totals, strict=True):
+            self._add_rows_of(batch, [head], total[None])
+        return self._make_sum(totals.cpu().numpy())
+
+    def _add_rows_of(
+        self, index: Index | None, heads: Sequence[tuple[torch.Tensor, float]], totals: torch.Tensor
+    ) -> None:
+        """Adds each head's sum over all rows, or over the rows of an index, to its total."""
+        for block in self._read_blocks_on_device(index):
+            rows = block.units.double()
+            for (head, unit), total in zip(heads, totals, strict=True):
+                logits = (rows @ head.T).mul_((block.norms * unit)[:, None])
+                total.addmm_(self._make_factors(logits, block).T, rows)
+
+    def _move_heads(
+        self, weights: torch.Tensor
+    ) -> tuple[list[tuple[torch.Tensor, float]], torch.Tensor]:
+        """Returns heads in whole numbers, as `exact_step.add_sums` takes them, with their units.
+
+        Also returns zeros for their sums.
+        """
+        heads, moved = self._prepare(weights)[0], []
+        for head in heads:
+            whole, out = np.empty_like(head), np.zeros((len(head), self._columns))
+            unit = exact_step.to_integers(head, self._bits[0], whole)
+            unit *= self._entry / (1 - exact_step.MARGIN)
+            out[:, : head.shape[1]] = whole
+            moved.append((torch.from_numpy(out).to(self._device), unit))
+        shape = len(heads), self._shape[0], self._columns
+        return moved, torch.zeros(shape, dtype=torch.float64, device=self._device)
+
+    def _make_factors(self, logits: torch.Tensor, block: _Block) -> torch.Tensor:
+        """Returns the factors [m, K] of `exact_step.to_factors`; the module has the proof."""
+        labels, shares = self._labels[block.rows], self._shares[block.rows]
+        classes = logits.shape[1]
+        usable = (block.norms > 0) & logits.isfinite().all(1)
+        eta = (classes + 32) * 2.0**-50
+
+        def add_at_labels(numbers: torch.Tensor, added: torch.Tensor) -> None:
+            if self._rows.multi_label:
+                numbers.addcmul_(labels.double(), added[:, None])
+            else:
+                numbers.scatter_add_(1, labels[:, None], added[:, None])
+
+        if self._sigmoid:
+            power = logits.abs().neg_().exp_()
+            factors = torch.where(logits > 0, 1.0, power).div_(power.add_(1))
+        else:
+            # PyTorch's softmax would promise no error of each probability
+            factors = (logits - logits.amax(1, keepdim=True)).exp_()
+            factors.div_(factors.sum(1, keepdim=True))
+        add_at_labels(factors, -torch.ones_like(shares))
+        length = torch.linalg.vector_norm(factors, dim=1)
+        change = eta * (classes**0.5 if self._sigmoid else 1.0)
+        part = change / length + eta
+        short = (length * (1 + eta) + change) * block.norms <= self._clip
+        scale = (self._clip / (length * block.norms)).clamp_(max=1)
+        scale *= shares * block.norms / self._step
+        factors *= scale[:, None]
+        size = factors.abs()
+        slack = size * (torch.where(short, 0.0, 2 * part) + 4 * eta)[:, None]
+        add_at_labels(slack, 2 * eta * scale)
+        highest = (size + slack).trunc_()
+        doubtful = (highest != size.sub_(slack).trunc_()).any(1) | ~(short | (part < 1 / 8))
+        factors.trunc_().masked_fill_(~usable[:, None], 0.0)
+        chosen = (doubtful & usable).nonzero()[:, 0]
+        if len(chosen):
+            factors[chosen] = self._compute_on_cpu(logits, block, chosen).to(self._device)
+        return factors
+
+    def _compute_on_cpu(
+        self, logits: torch.Tensor, block: _Block, chosen: torch.Tensor
+    ) -> torch.Tensor:
+        """Returns the factors of a block's chosen rows, [rows, K]."""
+        labels, shares = self._labels[block.rows][chosen], self._shares[block.rows][chosen]
+        given = (logits[chosen], block.norms[chosen], shares)
+        several, out = self._rows.multi_label, np.empty((logits.shape[1], len(chosen)))
+        exact_step.to_factors(
+            *(values.cpu().numpy() for values in given),
+            np.zeros(0, np.int64) if several else labels.cpu().numpy(),
+            labels.cpu().numpy() if several else np.zeros((0, 0), np.uint8),
+            np.arange(len(chosen)), self._clip, self._step, self._sigmoid, out,
+        )  # fmt: skip
+        return torch.from_numpy(out).T
+
+    def _read_blocks_on_device(self, index: Index | None) -> Iterator[_Block]:
+        """Yields all rows, or the rows of an index, in blocks."""
+        if self._kept is None:
+            yield from self._copy_blocks(index)
+            return
+        count = len(self._rows) if index is None else len(index)
+        for start in range(0, count, self._size):
+            rows = self._place_rows(index, start, start + self._size)
+            yield _Block(rows, self._kept.units[rows], self._kept.norms[rows])
+
+    def _place_rows(self, index: Index | None, start: int, stop: int) -> slice | torch.Tensor:
+        if index is None:
+            return slice(start, stop)
+        return torch.from_numpy(index[start:stop]).to(self._device)
+
+    def _copy_blocks(self, index: Index | None) -> Iterator[_Block]:
+        """Brings rows to their grid, and yields copies on the device."""
+        pinned = self._device.type == "cuda"
+        units = torch.zeros((self._size, self._columns), pin_memory=pinned)
+        norms = torch.empty(self._size, dtype=torch.float64, pin_memory=pinned)
+        start = filled = 0
+
+        def copy_block() -> _Block:
+            rows = self._place_rows(index, start, start + filled)
+            return _Block(rows, *(each[:filled].to(self._device) for each in (units, norms)))
+
+        parts = ((each, np.arange(len(each.features))) for each in self._read_blocks())
+        for data, rest in parts if index is None else self._gather_rows(index):
+            chosen = rest
+            while len(chosen):
+                now, chosen = np.split(chosen, [self._size - filled])
+                window = slice(filled, filled + len(now))
+                self._fill_units(data, now, units[window].numpy(), norms[window].numpy())
+                filled += len(now)
+                if filled == self._size:
+                    yield copy_block()
+                    start, filled = start + filled, 0
+        if filled:
+            yield copy_block()
+
+    def _fill_units(self, data: Data, index: Index, units: Any, norms: Numbers) -> None:
+        def fill_slice(window: slice) -> None:
+            exact_step.fill_units(
+                data.features, data.scale, data.shift, data.centre, data.weights, index[window],
+                self._entry, units[window], norms[window],
+            )  # fmt: skip
+
+        windows = [slice(at, at + SLICE_ROWS) for at in range(0, len(index), SLICE_ROWS)]
+        list((map if self._pool is None else self._pool.map)(fill_slice, windows))
+
+
+def _free_bytes(device: torch.device) -> float:
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else math.inf
+
+
+def _require_exact_products(device: torch.device) -> None:
+    """Raises DeviceError if products of whole numbers near 2^52 are not exact."""
+    generator = torch.Generator().manual_seed(0)
+    left, right = (
+        torch.randint(-(2**bits), 2**bits, (_TESTED, _TESTED), generator=generator)
+        for bits in (17, 28)
+    )
+    product = left.double().to(device) @ right.double().to(device)
+    if not torch.equal(product.cpu().long(), left @ right):
+        raise DeviceError(
+            f"{device}: float64 products of whole numbers are not exact on this device; write "
+            "`device: cpu`"
+        )
