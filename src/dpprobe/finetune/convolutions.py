@@ -10,6 +10,7 @@ from timm.layers.padding import pad_same
 from torch import nn
 from torch.nn import functional
 
+from dpprobe.devices import use_full_float32
 from dpprobe.finetune.layers import Call, Gradients, Rule, by_rows, channels_last
 
 # From so many positions on, one convolution per row is faster than one with all rows as groups.
@@ -165,7 +166,7 @@ def _weight_gradient(
 ) -> torch.Tensor:
     """Returns a convolution's gradient of its weight, summed over all inputs."""
     # In TF32 the sum would differ from the gradients whose norms were computed.
-    with torch.backends.cudnn.flags(allow_tf32=False):
+    with use_full_float32():
         gradient: torch.Tensor = torch.ops.aten.convolution_backward(
             outputs,
             inputs,
