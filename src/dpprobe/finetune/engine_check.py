@@ -30,8 +30,10 @@ from dpprobe.finetune.losses import row_losses
 
 ROWS = 3
 _SEED = 16
-# Tolerances for a parameter's gradient and for scores; rounding in deep networks stays well below.
-_TOLERANCES: dict[Precision, float] = {"float32": 2e-3, "bfloat16": 0.15}
+# Tolerances for a parameter's gradient. Both computations have the same activations and the same
+# gradients of outputs, so only a layer's product rounds differently. In bfloat16 torch rounds it by
+# 2^-9, and a GPU also its parts. Whole networks on a CPU differed by 6e-7 and by 3e-3.
+_TOLERANCES: dict[Precision, float] = {"float32": 2e-3, "bfloat16": 0.05}
 # A parameter's gradient below this share of the gradient of all parameters may be rounding alone.
 _SMALLEST: dict[Precision, float] = {"float32": 1e-4, "bfloat16": 0.05}
 _ABOVE = 0.05
