@@ -6,7 +6,7 @@ update. Writes Markdown:
 
     .venv/bin/python bench/fine_tune.py                 # both networks, a quarter of an hour
     .venv/bin/python bench/fine_tune.py --backbone vit --rounds 3 --no-write
-    .venv/bin/python bench/fine_tune.py --device cuda --precision bfloat16
+    .venv/bin/python bench/fine_tune.py --device cuda --precision bfloat16 --quick
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ class Case(NamedTuple):
 def main() -> None:
     arguments = _arguments()
     lines = [_heading(arguments)]
-    for title, (backbone, tune, rows) in CASES.items():
+    cases = list(CASES.items())[: 1 if arguments.quick else None]
+    for title, (backbone, tune, rows) in cases:
         if arguments.backbone in (None, backbone):
             lines += measured(title, backbone, tune, rows, arguments)
             print("\n".join(lines[-1:]), flush=True)
@@ -97,7 +98,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--no-write", dest="write", action="store_false")
-    return parser.parse_args()
+    parser.add_argument("--quick", action="store_true", help="one case, 3 rounds: printed only")
+    arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.rounds, arguments.write = 3, False
+    return arguments
 
 
 def _heading(arguments: argparse.Namespace) -> str:
@@ -127,10 +132,12 @@ def measured(
         case = Case(
             backbone, tune, rows, way, arguments.device, arguments.precision, arguments.threads
         )
+        workers[way] = Worker(case)
+    for way, worker in list(workers.items()):
         try:
-            workers[way] = Worker(case)
-            peaks[way] = workers[way].peak
+            peaks[way] = worker.answer()
         except RuntimeError as error:
+            del workers[way]
             print(f"{title}, {way}: {error}", flush=True)
     times: dict[str, list[float]] = {way: [] for way in workers}
     for _ in range(arguments.rounds):
@@ -176,9 +183,9 @@ class Worker:
         self._process = context.Process(target=_work, args=(other, case))
         self._process.start()
         other.close()
-        self.peak = self._answer()
 
-    def _answer(self) -> float:
+    def answer(self) -> float:
+        """Waits for the peak of memory, or for the seconds of a step."""
         try:
             answer = self._pipe.recv()
         except EOFError:
@@ -190,7 +197,7 @@ class Worker:
 
     def step(self) -> float:
         self._pipe.send(True)
-        return self._answer()
+        return self.answer()
 
     def close(self) -> None:
         self._pipe.close()

@@ -18,7 +18,8 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
@@ -234,6 +235,26 @@ def use_precision(device: torch.device | str, precision: torch.dtype | None) -> 
 
     kind = "cuda" if is_gpu(str(device)) else "cpu"
     return torch.autocast(kind, dtype=precision, enabled=precision is not None)
+
+
+@contextmanager
+def use_full_float32() -> Iterator[None]:
+    """Sets full float32 products and deterministic convolutions, and restores a caller's settings.
+
+    A GPU otherwise rounds factors of convolutions to 10 bits (TF32), which clipping's margins do
+    not cover. It also chooses an algorithm for each size of a batch.
+    """
+    import torch  # as above
+
+    backend, products = torch.backends.cudnn, torch.get_float32_matmul_precision()
+    before = backend.deterministic, backend.benchmark, backend.allow_tf32
+    torch.set_float32_matmul_precision("highest")
+    backend.deterministic, backend.benchmark, backend.allow_tf32 = True, False, False
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(products)
+        backend.deterministic, backend.benchmark, backend.allow_tf32 = before
 
 
 def has_kernels(device: torch.device) -> bool:

@@ -10,13 +10,18 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 
+from dpprobe.devices import use_full_float32
 from dpprobe.errors import ConfigError
 
-# Relative to the largest value, about two roundings of the precision. Batches of the same shape
-# round a row in the same way. Only a GPU's sums may change from run to run.
-TOLERANCES = {"float32": 1e-6, "float16": 2e-3, "bfloat16": 1e-2}
+# Relative to the largest value. Batches of the same shape round a row in the same way, on a GPU too
+# with deterministic algorithms. Operations without a deterministic algorithm get two roundings. A
+# batch of another size may get another algorithm, whose sums round differently. So only float64
+# compares sizes: there 100 layers of 10,000 terms round by at most 1e6 * 2^-53, or 1e-10.
+TOLERANCES = {"float64": 1e-9, "float32": 1e-6, "float16": 2e-3, "bfloat16": 1e-2}
 # Numbers of rows with which a network on the CPU is checked: the fewest, and more than a
 # small-batch branch takes.
 _SMALL_BATCHES = (2, 9)
@@ -40,6 +45,23 @@ class RefuseBranches(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+class ComputeInFloat64(TorchFunctionMode):
+    """Runs a network in float64, whatever parts of it ask for float32."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        args, kwargs = tree_map(_double_value, (args, kwargs or {}))
+        func = torch.Tensor.double if func is torch.Tensor.float else func
+        return tree_map(_double_value, func(*args, **kwargs))
+
+
+def _double_value(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.double() if value.dtype == torch.float32 else value
+    return torch.float64 if value is torch.float32 else value
+
+
 def make_public_rows(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """Returns a row to check and two companions, random and public, [3, *shape].
 
@@ -56,8 +78,14 @@ def make_public_rows(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
 
 
 @torch.no_grad()
+@use_full_float32()
 def find_mixed_row(
-    run: Run, rows: torch.Tensor, count: int, *, precision: str = "float32"
+    run: Run,
+    rows: torch.Tensor,
+    count: int,
+    *,
+    precision: str = "float32",
+    alone: torch.Tensor | None = None,
 ) -> tuple[int, list[torch.Tensor]] | None:
     """Passes a row among copies of one companion, then of the other, in batches of `count` rows.
 
@@ -66,6 +94,7 @@ def find_mixed_row(
     Args:
       run: inputs -> rows.
       rows: the row and the two companions.
+      alone: the row's result in a batch of its own, to compare with too; only in float64.
 
     Returns:
       Where the row's result changes with its companions, and both batches; None if it does not.
@@ -77,9 +106,10 @@ def find_mixed_row(
             index = torch.full((count,), other)
             index[places] = 0
             batches.append(rows[index.to(rows.device)])
-        first, second = (run(batch).float() for batch in batches)
+        first, second = (run(batch).double() for batch in batches)
         for place in places:
-            if _rows_differ(first[place], second[place], TOLERANCES[precision]):
+            others = [second[place], *(() if alone is None else (alone.double(),))]
+            if any(_rows_differ(first[place], one, TOLERANCES[precision]) for one in others):
                 return place, batches
     return None
 

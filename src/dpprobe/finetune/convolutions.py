@@ -10,13 +10,15 @@ from timm.layers.padding import pad_same
 from torch import nn
 from torch.nn import functional
 
+from dpprobe.devices import use_full_float32
 from dpprobe.finetune.layers import Call, Gradients, Rule, by_rows, channels_last
 
 # From so many positions on, one convolution per row is faster than one with all rows as groups.
 _POSITIONS_BY_ROW = 1024
 # Up to so many numbers in a row's patches, a product with them is faster than a convolution.
 _PATCH_NUMBERS = 2**15
-_PIECE_BYTES = 2**22
+# Bytes of patches in one product; a GPU needs large products.
+_PIECE_BYTES = {"cpu": 2**22, "cuda": 2**28}
 
 
 class Conv2dRule(Rule):
@@ -63,7 +65,8 @@ class Conv2dRule(Rule):
 
     def add_weight(self, total: torch.Tensor, call: Call, factors: torch.Tensor) -> None:
         module = _convolution(call)
-        if self._is_pointwise(module):
+        if self._is_pointwise(module) or total.device.type != "cpu":
+            # On a GPU the products are those whose norms were computed.
             super().add_weight(total, call, factors)
             return
         outputs = call.output_gradient
@@ -79,10 +82,11 @@ class Conv2dRule(Rule):
         positions = outputs[0, 0].numel() * count // call.rows
         dense = groups == 1 or positions >= _POSITIONS_BY_ROW
         shape = module.weight.shape
-        is_small = groups == 1 and positions * shape[1:].numel() <= _PATCH_NUMBERS
-        if is_small and outputs.device.type == "cpu":
+        on_cpu = outputs.device.type == "cpu"
+        is_small = not on_cpu or positions * shape[1:].numel() <= _PATCH_NUMBERS
+        if groups == 1 and is_small:
             return _patch_gradients(module, inputs, outputs, padding, call.rows)
-        if dense and outputs.device.type == "cpu":
+        if dense and on_cpu:
             pairs = zip(inputs.chunk(call.rows), outputs.chunk(call.rows), strict=True)
             return torch.stack(
                 [_weight_gradient(module, shape, a, g, padding, groups) for a, g in pairs]
@@ -141,7 +145,7 @@ def _patch_gradients(
     filters, channels, *kernel = module.weight.shape
     gradients = inputs.new_empty(rows, *module.weight.shape)
     views, numbers = len(inputs) // rows, outputs[0, 0].numel() * module.weight[0].numel()
-    piece = max(1, _PIECE_BYTES // (4 * views * numbers))
+    piece = max(1, _PIECE_BYTES[inputs.device.type] // (4 * views * numbers))
     pairs = zip(inputs.split(piece * views), outputs.split(piece * views), strict=True)
     for part, (maps, map_gradients) in zip(gradients.split(piece), pairs, strict=True):
         windows = functional.pad(maps, (padding[1], padding[1], padding[0], padding[0]))
@@ -165,7 +169,7 @@ def _weight_gradient(
 ) -> torch.Tensor:
     """Returns a convolution's gradient of its weight, summed over all inputs."""
     # In TF32 the sum would differ from the gradients whose norms were computed.
-    with torch.backends.cudnn.flags(allow_tf32=False):
+    with use_full_float32():
         gradient: torch.Tensor = torch.ops.aten.convolution_backward(
             outputs,
             inputs,

@@ -81,7 +81,8 @@ class Inputs:
     def read_batch(self, index: Index, *, step: int | None) -> torch.Tensor:  # noqa: ARG002
         """Returns rows [m, ...] in the order of `index`; augmented views if `step` is given."""
         if isinstance(self._source, torch.Tensor):
-            return self._source[torch.from_numpy(index).to(self._source.device)]
+            places = torch.from_numpy(index).to(self._source.device, non_blocking=True)
+            return self._source[places]
         return self._source.read_rows(index)
 
     def keep_rows(self, kept: npt.NDArray[np.bool_]) -> Self:

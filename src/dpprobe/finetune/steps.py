@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from dpprobe.backbones.network_forward import CPU_PIXELS
+from dpprobe.devices import use_full_float32
 from dpprobe.errors import StoreError
 from dpprobe.finetune.checkpoint import State
 from dpprobe.finetune.gradients import ClippedSums
@@ -136,13 +137,15 @@ class Training:
 
     def _add_batch(self, rows: RowIndices, batch: torch.Tensor) -> None:
         index = torch.from_numpy(rows)
-        weights = None if self._weights is None else self._weights[index].to(self._device)
+        weights = None
+        if self._weights is not None:
+            weights = self._weights[index].to(self._device, non_blocking=True)
         batch = batch.to(self._device, non_blocking=True)
         with torch.enable_grad():
             self._sums.add_rows(self._total, batch, self._batch_labels(index), weights)
 
     def _batch_labels(self, index: torch.Tensor) -> torch.Tensor:
-        labels = self._inputs.labels[index].to(self._device)
+        labels = self._inputs.labels[index].to(self._device, non_blocking=True)
         if not self._sigmoid:
             return labels
         if labels.ndim == 1:
@@ -245,6 +248,7 @@ def rows_at_once(network: TunedNetwork, physical_batch: int, views: int) -> int:
 
 
 @torch.no_grad()
+@use_full_float32()
 def network_scores(
     network: TunedNetwork, inputs: Inputs, index: RowIndices, *, physical_batch: int
 ) -> torch.Tensor:

@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from dpprobe.devices import use_full_float32
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.finetune.checkpoint import Checkpoints
 from dpprobe.finetune.inputs import Inputs
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.steps import Training
-from dpprobe.heads.fit import full_float32_products
 from dpprobe.heads.gradient_options import GRADIENTS
 from dpprobe.heads.history import record_steps
 from dpprobe.heads.public_inputs import NOTHING_CHECKED, PublicInputs
@@ -96,7 +95,7 @@ def train_network(
     mechanism = checked_mechanism(options, inputs, releases)
     if fault := options.class_fault(inputs.num_classes, multi_label=inputs.labels.ndim == 2):
         raise ConfigError(f"head {options.head}: {fault}")
-    with _make_reproducible():
+    with use_full_float32():
         training = Training(
             options, network, inputs, releases, mechanism, physical_batch=physical_batch
         )
@@ -220,16 +219,3 @@ def checked_mechanism(options: Options, inputs: Inputs, releases: Releases) -> M
                 f"{wanted!r} in the method; calibrate a plan for this method"
             )
     return planned
-
-
-@contextmanager
-def _make_reproducible() -> Iterator[None]:
-    """Sets full float32 precision and deterministic convolutions; restores them afterwards."""
-    backend = torch.backends.cudnn
-    flags = backend.deterministic, backend.benchmark, backend.allow_tf32
-    backend.deterministic, backend.benchmark, backend.allow_tf32 = True, False, False
-    try:
-        with full_float32_products():
-            yield
-    finally:
-        backend.deterministic, backend.benchmark, backend.allow_tf32 = flags

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 
+from dpprobe.devices import use_full_float32
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.heads.auto import trained_head
 from dpprobe.heads.balance import fit_balanced
@@ -78,7 +78,7 @@ def fit_heads(
             entropy=entropy, observer=observer, running=running, shared=shared,
         )  # fmt: skip
         releases.kept = kept
-        with full_float32_products():
+        with use_full_float32():
             rows = normalise_rows(data, method.normalize, releases)
             fit = fit_balanced(method, rows, releases, record=_make_recorder(record, rows))
             weights = rows.scored_weights(torch.from_numpy(fit.weights).to(data.device))
@@ -101,17 +101,6 @@ def fit_heads(
         if fits[0].priors is not None
         else None,
     )
-
-
-@contextmanager
-def full_float32_products() -> Iterator[None]:
-    """Sets full float32 products, whatever a caller has set: clipping's margins assume them."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def _make_recorder(record: Observe | None, rows: Rows) -> Record | None:

@@ -12,6 +12,7 @@ import timm
 import torch
 from torch import nn
 
+from dpprobe.devices import use_full_float32
 from dpprobe.finetune.gradients import ClippedSums
 from dpprobe.finetune.lora import ChannelAffine
 
@@ -125,7 +126,8 @@ def sums(network: Small, limit: float = math.inf, **options: Any) -> ClippedSums
 
 
 def added(clipped_sums: ClippedSums, *arguments: Any) -> torch.Tensor:
-    """Returns what a batch adds to zero."""
-    total = torch.zeros(clipped_sums.size)
-    clipped_sums.add_rows(total, *arguments)
-    return total
+    """Returns what a batch adds to zero, on the CPU."""
+    total = torch.zeros(clipped_sums.size, device=arguments[0].device)
+    with use_full_float32():
+        clipped_sums.add_rows(total, *arguments)
+    return total.cpu()

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from dpprobe.backbones.row_mixing import check_rows_apart, find_mixed_row, make_public_rows
+from dpprobe.backbones.row_mixing import (
+    ComputeInFloat64,
+    check_rows_apart,
+    find_mixed_row,
+    make_public_rows,
+)
+from dpprobe.devices import use_precision
 from dpprobe.errors import ConfigError
 from dpprobe.finetune import layer_rules, layers
 from dpprobe.finetune.engine_check import check_network
+from tests.support.gpu import DEVICES
 from tests.unit.finetune.small_networks import Small, of_timm
 
 
 def check(network: Small, classes: int = 3, **options: Any) -> None:
     defaults = {"sigmoid": False, "precision": "float32", "views": 1}
     dtype = options.pop("dtype", torch.float32)
-    example = torch.zeros(2, *network.shape, dtype=dtype)
+    device = next(iter(network.trained.values())).device
+    example = torch.zeros(2, *network.shape, dtype=dtype, device=device)
     check_network(network, example=example, classes=classes, **{**defaults, **options})
 
 
@@ -76,12 +85,36 @@ def test_images_pass() -> None:
     check(small(Bytes()), dtype=torch.uint8)
 
 
-@pytest.mark.parametrize("name", ["mobilenetv2_100", "resnet26", "test_convnext", "test_nfnet"])
+NETWORKS = ["mobilenetv2_100", "resnet26", "test_convnext", "test_nfnet", "test_vit"]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_whole_networks_pass(name: str, precision: str) -> None:
+def test_whole_networks_pass(name: str, precision: str, device: str) -> None:
     """As deep as they are; of a ResNet a quarter of the channels, which are most of the time."""
     narrow: dict[str, Any] = {"channels": (16, 32, 64, 128)} if name == "resnet26" else {}
-    check(of_timm(name, 32, **narrow), 5, precision=precision)
+    size = 160 if name == "test_vit" else 32
+    network = of_timm(name, size, **narrow)
+    network.module.to(device)
+    check(network, 5, precision=precision)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+def test_sound_networks_mix_no_images_of_a_pass(name: str, precision: str, device: str) -> None:
+    """Convolutions on a GPU choose an algorithm for each shape, in each precision."""
+    size = 160 if name == "test_vit" else 32
+    module = of_timm(name, size).module.to(device)
+    dtype = None if precision == "float32" else getattr(torch, precision)
+
+    def run(images: torch.Tensor) -> torch.Tensor:
+        with use_precision(device, dtype):
+            return module(images)
+
+    rows = make_public_rows((3, size, size), torch.float32).to(device)
+    assert find_mixed_row(run, rows, 17, precision=precision) is None
 
 
 def test_parameters_stay_as_they_were() -> None:
@@ -94,15 +127,65 @@ def test_parameters_stay_as_they_were() -> None:
     assert not network.trained["4.weight"].any()
 
 
-def test_networks_that_mix_rows_are_refused() -> None:
+class OfBatch(nn.Module):
+    """Applies a function of the whole batch."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
+
+
+# Behind layers that are trained wrong gradients would show; frozen ones only mix.
+MIXERS = {
+    "mean": Mixes(),
+    "batch norm in training": nn.BatchNorm2d(4, track_running_stats=False),
+    "softmax over the batch": OfBatch(lambda x: x.softmax(0)),
+    "number of rows": OfBatch(lambda x: x / len(x)),
+    "number of rows, a millionth": OfBatch(lambda x: x * (1 + 1e-6 / len(x))),
+    "above nine rows": Mixes(above=9, share=1e-3),
+    # A shift over the batch; the first row has none before it.
+    "row before": OfBatch(lambda x: torch.cat([x[:1], x[1:] + 0.1 * x[:-1]])),
+    "row after": OfBatch(lambda x: torch.cat([x[:-1] + 0.1 * x[1:], x[-1:]])),
+}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_mixed_rows_are_refused(mixer: str, precision: str, device: str) -> None:
+    network = small(MIXERS[mixer])
+    network.module.to(device)
     with pytest.raises(ConfigError, match="mixes the rows of a batch"):
-        check(small(Mixes()))
+        check(network, precision=precision, together=12)
 
 
-def test_batch_norm_in_training_is_refused() -> None:
-    network = small(nn.BatchNorm2d(4, track_running_stats=False))
-    with pytest.raises(ConfigError, match="mixes the rows"):
-        check(network)
+def test_settings_of_a_caller_are_restored() -> None:
+    backend = torch.backends.cudnn
+    with backend.flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=True):
+        with pytest.raises(ConfigError):
+            check(small(Mixes()))
+        assert (backend.benchmark, backend.deterministic, backend.allow_tf32) == (True, False, True)
+
+
+class Float32(nn.Module):
+    """Asks for float32 in three ways, and fills memory of its own."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = torch.zeros(x.shape, device=x.device)
+        out[:] = x.to(torch.float32)
+        return out.float().to(dtype=torch.float32) / 3
+
+
+def test_float64_passes_through_what_asks_for_float32() -> None:
+    rows = torch.randn(4, 5, dtype=torch.float64)
+    linear = nn.Linear(5, 2)
+    with torch.no_grad(), ComputeInFloat64():
+        result = nn.Sequential(Float32(), linear, Float32())(rows)
+    expected = ((rows / 3) @ linear.weight.double().T + linear.bias.double()) / 3
+    torch.testing.assert_close(result, expected, rtol=1e-14, atol=1e-14)
 
 
 @pytest.mark.parametrize(("name", "factor"), [("0.weight", 0.9), ("1.weight", 1.1)])
@@ -235,8 +318,9 @@ def test_mixing_in_large_batches_is_refused() -> None:
 @pytest.mark.parametrize(
     ("layer", "precision"),
     [
-        # a part below the rounding of scores in batches of another size
-        (Mixes(above=9, share=1e-3), "float32"),
+        # a part below the rounding of scores, in float32 or bfloat16
+        (Mixes(above=15, share=1e-7), "float32"),
+        (Mixes(above=15, share=1e-7), "bfloat16"),
         (Mixes(above=15), "bfloat16"),
         # a size that only the last physical batch of a step has
         (Mixes(above=15, most=31), "bfloat16"),
@@ -259,6 +343,17 @@ def test_a_branch_by_numbers_is_refused() -> None:
         check_rows_apart(nn.Sequential(layer), torch.randn(3, 4, 6, 6), name="net")
 
 
+def test_a_network_that_does_not_run_in_float64_is_refused() -> None:
+    weight = torch.ones(6)
+
+    def multiply(x: torch.Tensor) -> torch.Tensor:
+        with torch._C.DisableTorchFunction():
+            return x @ weight
+
+    with pytest.raises(ConfigError, match=r"does not run in float64 \(.*choose another"):
+        check(small(OfBatch(lambda x: x * multiply(2 * x)[..., None])))
+
+
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 @pytest.mark.parametrize(
     "read",
@@ -272,22 +367,8 @@ def test_what_a_network_takes_from_the_whole_batch_shows(read: Any, dtype: torch
         assert find_mixed_row(lambda x: x.float() * 1e3, rows, count) is None
 
 
-class TakesFromTheRowBefore(nn.Module):
-    """Adds a little of the row before, as a shift over the batch does; the first row has none."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.cat([x[:1], x[1:] + 0.1 * x[:-1]])
-
-
-def test_rows_that_depend_on_those_before_them_are_refused() -> None:
-    network = small(TakesFromTheRowBefore())
-    # Behind layers that are trained wrong gradients would show; frozen ones only mix.
-    with pytest.raises(ConfigError, match="mixes the rows of a batch"):
-        check(network)
-
-
 def test_a_backbone_whose_rows_depend_on_those_before_them_is_refused_by_layer() -> None:
-    model = nn.Sequential(nn.ReLU(), TakesFromTheRowBefore(), nn.Flatten())
+    model = nn.Sequential(nn.ReLU(), MIXERS["row before"], nn.Flatten())
     with pytest.raises(ConfigError, match="layer 1 of net mixes the rows"):
         check_rows_apart(model, torch.randn(3, 4, 6, 6), name="net")
     check_rows_apart(nn.Sequential(nn.ReLU(), nn.Flatten()), torch.randn(3, 4, 6, 6), name="net")

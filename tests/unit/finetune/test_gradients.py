@@ -17,6 +17,7 @@ from torch import nn
 from dpprobe.errors import ConfigError
 from dpprobe.finetune.gradients import STABILITY, Clipping, clip_factors
 from dpprobe.finetune.lora import ChannelAffine
+from tests.support.gpu import DEVICES
 from tests.unit.finetune.small_networks import Small, added, clipped, gradients, of_timm, sums
 
 MODELS: dict[str, tuple[int, dict[str, Any]]] = {
@@ -255,12 +256,14 @@ def test_no_row_moves_a_sum_by_more_than_the_clip(
 
 
 @warnings
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", ["mobilenetv2_100", "vit_tiny_patch16_224", "resnet26"])
-def test_the_clipped_norm_is_at_most_the_clip(name: str, precision: str) -> None:
+def test_the_clipped_norm_is_at_most_the_clip(name: str, precision: str, device: str) -> None:
     size, options = MODELS[name]
     network = of_timm(name, size, **options)
-    inputs, labels = batch(4, network, 5)
+    inputs, labels = (one.to(device) for one in batch(4, network, 5))
+    network.module.to(device)
     clipping = sums(network, 1.0, precision=precision)
 
     for row in range(4):

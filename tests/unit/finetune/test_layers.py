@@ -14,8 +14,9 @@ from torch import nn
 
 from dpprobe.finetune import convolutions, ghost
 from dpprobe.finetune.layer_rules import rule_of
-from dpprobe.finetune.layers import ModuleRule, row_norms, squared_norms
+from dpprobe.finetune.layers import ModuleRule, Rule, row_norms, squared_norms
 from dpprobe.finetune.lora import ChannelAffine
+from tests.support.gpu import DEVICES
 from tests.unit.finetune.small_networks import Small, added, clipped, gradients, sums, with_head
 
 ROWS = 5
@@ -154,15 +155,19 @@ def batch(
     return inputs, torch.arange(ROWS) % 4
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("views", [0, 1, 3])
 @pytest.mark.parametrize("name", LAYERS)
-def test_clipped_sums_of_a_layer_are_those_of_single_rows(name: str, views: int) -> None:
+def test_clipped_sums_of_a_layer_are_those_of_single_rows(
+    name: str, views: int, device: str
+) -> None:
     network = started(name)
     inputs, labels = batch(network, views=views)
     rows = gradients(network, inputs, labels)
     limit = float(rows.norm(dim=1).median())
+    network.module.to(device)
 
-    total = added(sums(network, limit), inputs, labels, None)
+    total = added(sums(network, limit), inputs.to(device), labels.to(device), None)
 
     expected = clipped(rows, limit)
     assert (total - expected).norm() < 1e-4 * expected.norm()
@@ -222,11 +227,26 @@ def test_patches_have_the_gradients_of_convolutions(
     results = []
     for numbers, piece in ((0, 1), (10**9, 1), (10**9, 10**9)):
         monkeypatch.setattr(convolutions, "_PATCH_NUMBERS", numbers)
-        monkeypatch.setattr(convolutions, "_PIECE_BYTES", piece)
+        monkeypatch.setattr(convolutions, "_PIECE_BYTES", {"cpu": piece})
         results.append(added(sums(network, 0.1), inputs, labels, None))
 
     assert (results[0] - results[1]).norm() < 1e-5 * results[0].norm()
     assert torch.allclose(results[1], results[2], rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", [name for name in LAYERS if name.startswith("conv ")])
+def test_a_gpu_s_products_of_patches_have_the_sums_of_convolutions(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = started(name)
+    inputs, labels = batch(network, views=2)
+    monkeypatch.setattr(ghost, "forms_gradients", lambda sizes: sizes[0] >= 10**6)
+    expected = added(sums(network, 0.1), inputs, labels, None)
+    monkeypatch.setattr(convolutions.Conv2dRule, "add_weight", Rule.add_weight)
+
+    total = added(sums(network, 0.1), inputs, labels, None)
+
+    assert (total - expected).norm() < 1e-5 * expected.norm()
 
 
 def test_a_network_in_channels_last_is_the_same() -> None:
