@@ -114,7 +114,9 @@ def fit_gpus(methods):
             return device_gpus(wildcards)
         if places <= {FitPlace()}:
             return 0
-        return device_gpus(wildcards) or gpus_at_hand(rulename, wildcards, input, attempt)
+        return device_gpus(wildcards) or gpus_at_hand(
+            rulename, wildcards, input, attempt
+        )
 
     return gpu
 
