@@ -147,8 +147,8 @@ class Objective:
             return loss, metric.map_gradient(gradient).ravel()
 
         with suppress(StopIteration):
-            options = {"maxiter": max_iterations, "maxfun": 2 * max_iterations}
-            options |= {"gtol": 0.0, "ftol": 0.0, "maxcor": 20}
+            options: dict[str, float] = {"gtol": 0.0, "ftol": 0.0, "maxcor": 20}
+            options |= {"maxiter": max_iterations, "maxfun": 2 * max_iterations}
             variables = metric.find_variables(start).ravel()
             result = minimize(
                 evaluate_flat, variables, jac=True, method="L-BFGS-B", options=options
