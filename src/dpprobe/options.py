@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -66,6 +66,9 @@ class AtMost:
         return f"{value:,.12g}: at most {self.limit:,} are allowed: {self.why}; write fewer"
 
 
+BlockT = TypeVar("BlockT", bound="Options")
+
+
 class Options(BaseModel):
     """A block of the configuration: immutable, and without keys that its class does not declare."""
 
@@ -79,6 +82,10 @@ class Options(BaseModel):
         """Returns this block's key with the same purpose as another block's key, if any."""
         words = cls.COUNTERPARTS.get(key)
         return words if words and words.partition(":")[0] in cls.model_fields else None
+
+    def block(self, kind: type[BlockT]) -> BlockT | None:
+        """Returns a block of an analysis or a release part, by the class of its options."""
+        return next((block for block in vars(self).values() if isinstance(block, kind)), None)
 
 
 # All registries, by the key whose value selects options, for errors that name options with a key.

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dpprobe.release.parts.evaluation.options import EvaluateOptions
 from dpprobe.study.study import Study
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
@@ -68,8 +69,9 @@ def test_the_page_makes_a_release_of_the_comment(folder: Path) -> None:
     (edit,) = (command for command in commands() if command.startswith("sed "))
     subprocess.run(edit, shell=True, check=True, cwd=folder)
     (release,) = read(folder / "lesions.yaml").releases.values()
-    assert release.evaluate is not None
-    assert (release.epsilon, release.evaluate.epsilon) == (2, 2)
+    evaluate = release.block(EvaluateOptions)
+    assert evaluate is not None
+    assert (release.epsilon, evaluate.epsilon) == (2, 2)
 
 
 def test_pictures_are_there_and_small() -> None:

@@ -134,11 +134,6 @@ class MethodOptions(Options, ABC):
         return None
 
     @property
-    def audit_fault(self) -> str | None:
-        """The reason why an audit does not see all releases of a fit; None if it does."""
-        return None
-
-    @property
     def engine_limits(self) -> str | None:
         """The limits of an engine that is not exact, for the privacy statement; None for others."""
         return None

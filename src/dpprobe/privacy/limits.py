@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from decimal import ROUND_CEILING, Context
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 INFINITE = "inf"
 # Noise can be calibrated, and the accountants were compared with each other, in this range.
 SMALLEST_EPSILON = 0.01
 LARGEST_EPSILON = 100.0
 SMALLEST_DELTA = 1e-10
+Budget = Annotated[float, Field(ge=SMALLEST_EPSILON, le=LARGEST_EPSILON, allow_inf_nan=False)]
 # Digits of noise and epsilons, which are rounded up. The last bits of Fourier transforms differ
 # between processors, and a plan is part of a cell's identity.
 DIGITS = 6

@@ -85,6 +85,10 @@ class AskedRelease:
         """The `PartSteps` of all parts, by name."""
         return {name: steps(self) for name, steps in load_steps().items()}
 
+    def is_needed(self, part: str) -> bool:
+        """Returns True if another part needs this part's block."""
+        return any(part in steps.needs() for steps in self.steps.values())
+
     @cached_property
     def transport(self) -> Transport:
         for steps in self.steps.values():

@@ -81,7 +81,7 @@ def make_release(
         study=study, name=name, train=train, test=test, output=output, cache=cache, audit=audit,
         benchmark=benchmark,
     )  # fmt: skip
-    task.run(wait_minutes=task.options.sites.wait_minutes if task.options.sites else 0)
+    task.run(wait_minutes=None)
 
 
 class ReleaseTask(AskedRelease):
@@ -91,7 +91,7 @@ class ReleaseTask(AskedRelease):
     def folders(self) -> ReleaseFolders:
         return ReleaseFolders(self.name, self.output, self.ledger.path)
 
-    def run(self, *, wait_minutes: float = 0) -> None:
+    def run(self, *, wait_minutes: float | None = 0) -> None:
         """Makes the release, or finishes it; waits so long for other sites' files."""
         self.transport.run(self._finish_or_make, wait_minutes)
 
@@ -155,12 +155,7 @@ class ReleaseTask(AskedRelease):
 
     def _check_same(self, entry: Entry) -> None:
         options, data = entry.booking.identity.split()
-        asked = self.options.evaluate
-        spelt = [self.options]
-        if asked and asked.published == "accuracy":  # the default, so it need not be written
-            both = (asked.model_copy(update={"metric": each}) for each in (None, "accuracy"))
-            spelt = [self.options.model_copy(update={"evaluate": each}) for each in both]
-        if options not in (hash_options(self, each) for each in spelt):
+        if options != hash_options(self, self.options):
             raise PrivacyError(
                 f"release {self.name}: entry {entry.number} of {self.ledger.path} was made with "
                 "other options; a release is final: give this one another name"
@@ -253,13 +248,12 @@ class ReleaseTask(AskedRelease):
             class_names=train.class_names,
             manifests=(self.train, self.test),
         )
-        evaluate = self.options.evaluate
         features = read_job_features(
             replace(self.inputs, public=private.check_public(self.method)),
             test,
             device="cpu",
             memory_mb=self.study.features.memory_mb,
-            headline=evaluate.published if evaluate else "accuracy",
+            headline=self.options.test_metric or "accuracy",
         )
         return replace(features, agreed_test_n=self.transport.agreed_test_n)
 

@@ -63,8 +63,8 @@ class Transport:
         """Returns a plan whose epsilon also pays for the way its noise is drawn."""
         return plan
 
-    def run(self, work: Callable[[], None], wait_minutes: float) -> None:  # noqa: ARG002
-        """Makes or finishes the release; waits so long for other sites' files."""
+    def run(self, work: Callable[[], None], wait_minutes: float | None) -> None:  # noqa: ARG002
+        """Makes or finishes the release; waits for other sites' files, by default as they ask."""
         work()
 
     def make_offer(self, prepare: Callable[[], None]) -> tuple[Any, Path]:  # noqa: ARG002

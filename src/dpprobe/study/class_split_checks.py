@@ -65,8 +65,7 @@ def _find_need(study: Study, name: str) -> tuple[str | None, bool]:
     dataset = study.datasets[name]
     if not dataset.multi_label():
         for each, release in study.releases.items():
-            evaluate = release.evaluate if release.dataset == name else None
-            if evaluate and evaluate.published != "accuracy":
+            if release.dataset == name and release.test_metric not in (None, "accuracy"):
                 return f"`evaluate` of release {each}", False
         if dataset.metric == "auc":
             return "`metric: auc`", False

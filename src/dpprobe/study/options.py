@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, create_model, field_validator, model_validator
 
 from dpprobe.data.options import Headline
 from dpprobe.errors import PrivacyError
 from dpprobe.options import AtMost, Name, Options
-from dpprobe.privacy.limits import (
-    LARGEST_EPSILON,
-    LONGEST_HORIZON,
-    SMALLEST_DELTA,
-    SMALLEST_EPSILON,
-    epsilon_token,
-)
+from dpprobe.privacy.limits import LONGEST_HORIZON, SMALLEST_DELTA, Budget, epsilon_token
 from dpprobe.privacy.risk import Risk
-
-Budget = Annotated[float, Field(ge=SMALLEST_EPSILON, le=LARGEST_EPSILON, allow_inf_nan=False)]
+from dpprobe.release_part_registry import load_parts
 
 
 def _class_name(value: Any) -> Any:
@@ -124,41 +117,6 @@ class PrivacyOptions(Options):
     )
 
 
-class EvaluateOptions(Options):
-    """A noisy test result in a release's bundle, which spends epsilon of the test units."""
-
-    epsilon: Budget = Field(
-        description="Epsilon of the test result, spent by test units (images or patients), not by "
-        "training units."
-    )
-    metric: Headline | None = Field(
-        None,
-        description="Metric that is measured and published; accuracy if absent, even if tables and "
-        "figures show another metric. Required if the dataset names another metric. macro_accuracy "
-        "publishes the mean recall of the classes and the worst-class recall.",
-    )
-
-    @property
-    def published(self) -> Headline:
-        return self.metric or "accuracy"
-
-
-class CalibrateOptions(Options):
-    """Noisy counts in a release's bundle that turn its scores into probabilities and sets."""
-
-    epsilon: Budget | None = Field(
-        None,
-        description="Epsilon of the calibration, spent by test units. Leave it out if `evaluate` "
-        "measures the AUC of two classes, whose counts serve for both.",
-    )
-
-
-class MonitorOptions(Options):
-    """Noisy counts of the test units in a release's bundle, to be compared with new images."""
-
-    epsilon: Budget = Field(description="Epsilon of the counts, spent by test units.")
-
-
 class CardOptions(Options):
     """Texts by a person for the model card of a release."""
 
@@ -178,68 +136,8 @@ class CardOptions(Options):
     )
 
 
-class SitesOptions(Options):
-    """Several sites train one head together: no image and no exact sum leaves a site."""
-
-    name: Name = Field(description="This site, one of `members`.")
-    members: dict[Name, str] = Field(
-        min_length=2,
-        description="The public Ed25519 key of each site, 64 hexadecimal digits, as `dpprobe site "
-        "keys` prints it. The same at all sites.",
-    )
-    key: str = Field(
-        min_length=1,
-        description="The file of this site's private Ed25519 key in PEM; `dpprobe site keys` "
-        "makes it.",
-    )
-    exchange: str = Field(
-        min_length=1,
-        description="A folder for the messages of all sites, such as a shared drive. Its files "
-        "may be copied in any other way too.",
-    )
-    colluders: int = Field(
-        1,
-        ge=1,
-        description="Sites that may pool all they know, noise included, without breaking the "
-        "guarantee of the others. Noise is larger by sqrt(m / (m - colluders)), with m sites.",
-    )
-    aggregator: Name | None = Field(
-        None,
-        exclude_if=lambda value: value is None,
-        description="A site that all others trust, since it adds all the noise. It could compute "
-        "the exact sum of the other sites' sums. Without it, nobody is trusted.",
-    )
-    wait_minutes: float = Field(
-        60,
-        ge=0,
-        le=10_000,
-        description="The time that a job of Snakemake waits for the other sites before it fails. "
-        "The next run resumes there.",
-    )
-
-    @model_validator(mode="after")
-    def _check_members(self) -> SitesOptions:
-        for key, site in (("name", self.name), ("aggregator", self.aggregator)):
-            if site is not None and site not in self.members:
-                raise ValueError(
-                    f"{key} {site}: not one of members ({', '.join(self.members)}); add it to "
-                    "members, or correct the name"
-                )
-        if self.colluders >= len(self.members):
-            raise ValueError(
-                f"colluders {self.colluders}: there are {len(self.members)} sites, and one must be "
-                f"honest; write at most {len(self.members) - 1}"
-            )
-        if self.aggregator is not None and self.colluders != 1:
-            raise ValueError(
-                f"colluders {self.colluders}: has no effect with an aggregator, which alone adds "
-                "noise; remove it"
-            )
-        return self
-
-
-class ReleaseOptions(Options):
-    """One head for publication, trained with noise that nobody can recompute."""
+class _ReleaseKeys(Options):
+    """The keys of a release before the blocks of its parts."""
 
     dataset: Name = Field(description="A private dataset of the study.")
     backbone: Name = Field(description="A backbone of the study.")
@@ -256,23 +154,6 @@ class ReleaseOptions(Options):
         ge=SMALLEST_DELTA,
         lt=1,
         description="Delta of the release; if absent, the dataset's delta.",
-    )
-    evaluate: EvaluateOptions | None = Field(
-        None,
-        description="Publish a test result; without it, the bundle does not state the "
-        "head's quality.",
-    )
-    calibrate: CalibrateOptions | None = Field(
-        None,
-        exclude_if=lambda value: value is None,
-        description="Publish probabilities that match frequencies, sets that contain the true "
-        "class at a stated rate, and cut-offs; needs one label per row.",
-    )
-    monitor: MonitorOptions | None = Field(
-        None,
-        exclude_if=lambda value: value is None,
-        description="Publish reference values of the test images, so that `dpprobe predict "
-        "--monitor` warns if new images differ from them.",
     )
     allow_useless: bool = Field(
         False,
@@ -305,14 +186,38 @@ class ReleaseOptions(Options):
         "this epsilon. The noise then grows less, but the exact sums of all cohorts are kept "
         "beside the ledger. The same in all releases of a chain.",
     )
-    sites: SitesOptions | None = Field(
-        None,
-        exclude_if=lambda value: value is None,
-        description="Train one head with other sites; the dataset has the rows of this site alone.",
-    )
     sign_key: str | None = Field(
         None, min_length=1, description="An Ed25519 private key in PEM, which signs the bundle."
     )
+
+
+def _with_parts(beginning: type[Options]) -> type[Options]:
+    """Adds the blocks that parts of releases declare, each absent by default."""
+    blocks: dict[str, Any] = {
+        part.key: (
+            part.options | None,
+            Field(None, exclude_if=lambda value: value is None, description=part.describe),
+        )
+        for part in load_parts()
+        if part.options is not None
+    }
+    return create_model("_WithParts", __base__=beginning, **blocks)
+
+
+if TYPE_CHECKING:
+    _WithParts = _ReleaseKeys
+else:
+    _WithParts = _with_parts(_ReleaseKeys)
+
+
+class ReleaseOptions(_WithParts):
+    """One head for publication, trained with noise that nobody can recompute."""
+
+    @property
+    def test_metric(self) -> Headline | None:
+        """The metric of the test units that a part publishes, if any."""
+        metrics = (part.test_metric(self) for part in load_parts())
+        return next((metric for metric in metrics if metric is not None), None)
 
     @property
     def token(self) -> str:

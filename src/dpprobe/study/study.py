@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, create_model, model_validator
 
@@ -43,8 +43,6 @@ from dpprobe.study.options import (
     TsneOptions,
 )
 from dpprobe.study.vector_checks import vector_faults
-
-BlockT = TypeVar("BlockT", bound=Options)
 
 
 def _complete_options(
@@ -346,10 +344,6 @@ class Study(_Analysed):
             for name, options in datasets.items()
             if options.subsample and tables[name] in whole
         }
-
-    def block(self, kind: type[BlockT]) -> BlockT | None:
-        """Returns an analysis's block, by the class of its options; None if the study lacks it."""
-        return next((block for block in vars(self).values() if isinstance(block, kind)), None)
 
     def dataset_delta(self, dataset: str) -> float:
         delta = self.datasets[dataset].delta

@@ -137,10 +137,9 @@ def _check_release(study: Study, name: str) -> list[str]:
     """Lists the faults of a release, and those that its dataset's size and limit tell of."""
     release = study.releases[name]
     dataset = study.datasets[release.dataset]
-    asks = release.evaluate is not None and release.evaluate.metric == "auc"
     faults = release_faults(
         study, name, multi_label=dataset.multi_label(),
-        classes=dataset.count_classes() if asks else None,
+        classes=dataset.count_classes() if release.test_metric == "auc" else None,
     )  # fmt: skip
     n = count_units(study, release.dataset, dataset.used_rows())
     if n is not None and (fault := release_delta_fault(study, name, n)):

@@ -7,6 +7,7 @@ import yaml
 
 from dpprobe.data.options import compute_imbalance
 from dpprobe.draft.seen_dataset import Seen
+from dpprobe.release.parts.evaluation.options import EvaluateOptions
 from dpprobe.study.options import ReleaseOptions
 from tests.unit.draft.conftest import Desk
 
@@ -124,7 +125,7 @@ def test_no_label_moves_what_a_release_publishes(desk: Desk, classes: int) -> No
         None, "auc" if classes == 2 else "macro_accuracy",
     ]  # fmt: skip
     assert written[24] == written[25]
-    evaluate = written[25].evaluate
+    evaluate = written[25].block(EvaluateOptions)
     assert evaluate is not None
     assert evaluate.metric == "macro_accuracy"
     text = (desk.folder / "25.yaml").read_text()
@@ -164,7 +165,7 @@ def test_the_release_that_is_commented_out_can_be_taken(desk: Desk) -> None:
     desk.images("x/a", "x/b", count=30)
     desk.init("x")
     assert "\n# releases:\n" in (desk.folder / "x.yaml").read_text()
-    assert released(desk, "x.yaml").evaluate is not None
+    assert released(desk, "x.yaml").block(EvaluateOptions)
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import torch
 
+    from dpprobe.data.options import Headline
     from dpprobe.heads.facts import DataFacts
     from dpprobe.heads.fitted import Heads
     from dpprobe.heads.options import MethodOptions
+    from dpprobe.options import Options
     from dpprobe.privacy.plan import Plan
     from dpprobe.privacy.running_sums import RunningSums
     from dpprobe.release.asked_release import AskedRelease
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from dpprobe.release.ledger_file import Entry
     from dpprobe.release.transport import Block, Draw, Transport
     from dpprobe.release.verification.checks import Checks
+    from dpprobe.study.options import ReleaseOptions
     from dpprobe.study.study_checks import WantedRelease
 
 Words = Callable[[str], str]  # turns words of images into words of rows, for heads of vectors
@@ -46,11 +49,18 @@ class ReleasePart:
 
     Attributes:
       name: of its block in the statement.
+      key, options: of its block in a release's options, and the block's class; None without one.
+      describe: what the block is for, as the schema says.
       faults: yields what keeps a release from being offered to other sites or booked, as far as the
         study tells.
+      test_metric: returns the metric of the test units that the part publishes; None without.
     """
 
     name: str
+    key: str = ""
+    options: type[Options] | None = None
+    describe: str = ""
+    test_metric: Callable[[ReleaseOptions], Headline | None] = lambda _: None
     faults: Callable[[WantedRelease], Iterable[str]] = lambda _: ()
 
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+from dpprobe.release.parts.calibration.options import CalibrateOptions
 from dpprobe.release.parts.part import ReleasePart
-from dpprobe.study.study_checks import WantedRelease
+
+if TYPE_CHECKING:
+    from dpprobe.study.study_checks import WantedRelease
 
 
 def list_faults(wanted: WantedRelease) -> Iterator[str]:
     """Yields why `calibrate` is impossible as written, with the remedy."""
-    asked, evaluate = wanted.release.calibrate, wanted.release.evaluate
+    asked = wanted.release.block(CalibrateOptions)
     if asked is None:
         return
-    of_auc = evaluate is not None and evaluate.metric == "auc"
+    of_auc = wanted.release.test_metric == "auc"
     if wanted.multi_label:
         yield "calibrate: needs one label per row, but these have several; remove it"
     elif of_auc and asked.epsilon is not None:
@@ -25,4 +29,11 @@ def list_faults(wanted: WantedRelease) -> Iterator[str]:
         yield "calibrate: has no epsilon; write `calibrate: {epsilon: 1}`"
 
 
-PART = ReleasePart(name="calibration", faults=list_faults)
+PART = ReleasePart(
+    name="calibration",
+    key="calibrate",
+    options=CalibrateOptions,
+    describe="Publish probabilities that match frequencies, sets that contain the true class at a "
+    "stated rate, and cut-offs; needs one label per row.",
+    faults=list_faults,
+)

@@ -48,6 +48,7 @@ from dpprobe.release.counted_units import (
     weights_of_rows,
 )
 from dpprobe.release.parts.calibration import noisy_counts
+from dpprobe.release.parts.calibration.options import CalibrateOptions
 from dpprobe.release.parts.part import PartSteps
 from dpprobe.release.probabilities import TOP_EDGES
 from dpprobe.release.transport import Block, Draw
@@ -257,7 +258,7 @@ class Steps(PartSteps):
     """Calibrates the head with counts of its own, or with those of an AUC."""
 
     def plan_test_units(self) -> Plan | None:
-        asked, store = self.task.options.calibrate, self.task.stores[1]
+        asked, store = self.task.options.block(CalibrateOptions), self.task.stores[1]
         if asked is None or asked.epsilon is None:
             return None
         mechanisms = calibration_mechanisms(
@@ -268,15 +269,16 @@ class Steps(PartSteps):
     def check(self) -> None:
         plans = self.task.plans
         plan = plans.get("calibration") or plans.get("evaluation")
-        if self.task.options.calibrate is not None and plan is not None:
+        if self.task.options.block(CalibrateOptions) is not None and plan is not None:
             check_calibration_size(plan)
 
     def needs(self) -> tuple[str, ...]:
-        return () if "calibration" in self.task.plans else ("evaluation",)
+        asked = self.task.options.block(CalibrateOptions) is not None
+        return ("evaluation",) if asked and "calibration" not in self.task.plans else ()
 
     def measure(self, draw: Draw) -> Block | None:
         plans, evaluation = self.task.plans, draw.blocks.get("evaluation")
-        if self.task.options.calibrate is None:
+        if self.task.options.block(CalibrateOptions) is None:
             return None
         if plan := plans.get("calibration"):
             together = self.task.compose_price("evaluation", "calibration") or plan

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from dpprobe.heads.auto import is_undecided
 from dpprobe.heads.joint_fits import cohort_fault
 from dpprobe.release.parts.part import ReleasePart
-from dpprobe.study.study_checks import WantedRelease
+
+if TYPE_CHECKING:
+    from dpprobe.study.study_checks import WantedRelease
 
 
 def list_faults(wanted: WantedRelease) -> Iterator[str]:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from dpprobe.data.options import headline_metric
 from dpprobe.errors import ConfigError
+from dpprobe.release.parts.evaluation.options import EvaluateOptions
 from dpprobe.release.parts.part import ReleasePart
-from dpprobe.study.study_checks import WantedRelease
+
+if TYPE_CHECKING:
+    from dpprobe.data.options import Headline
+    from dpprobe.study.options import ReleaseOptions
+    from dpprobe.study.study_checks import WantedRelease
 
 
 def list_faults(wanted: WantedRelease) -> Iterator[str]:
     """Yields what keeps a release from its test result."""
-    asked, name = wanted.release.evaluate, wanted.release.dataset
+    asked, name = wanted.release.block(EvaluateOptions), wanted.release.dataset
     if asked is None:
         return
     try:
@@ -28,4 +34,17 @@ def list_faults(wanted: WantedRelease) -> Iterator[str]:
         )
 
 
-PART = ReleasePart(name="evaluation", faults=list_faults)
+def find_test_metric(release: ReleaseOptions) -> Headline | None:
+    """Returns the metric that a release publishes, if it publishes a test result."""
+    asked = release.block(EvaluateOptions)
+    return None if asked is None else asked.published
+
+
+PART = ReleasePart(
+    name="evaluation",
+    key="evaluate",
+    options=EvaluateOptions,
+    describe="Publish a test result; without it, the bundle does not state the head's quality.",
+    test_metric=find_test_metric,
+    faults=list_faults,
+)

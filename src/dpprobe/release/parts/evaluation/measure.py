@@ -72,6 +72,7 @@ from dpprobe.release.parts.evaluation.class_recalls import (
     fewest_units,
     recall_mechanisms,
 )
+from dpprobe.release.parts.evaluation.options import EvaluateOptions
 from dpprobe.release.parts.part import PartSteps
 from dpprobe.release.probabilities import Calibration
 from dpprobe.release.transport import Block, Draw
@@ -547,7 +548,7 @@ class Steps(PartSteps):
     """Measures the head's accuracy or AUC."""
 
     def plan_test_units(self) -> Plan | None:
-        asked, store = self.task.options.evaluate, self.task.stores[1]
+        asked, store = self.task.options.block(EvaluateOptions), self.task.stores[1]
         if asked is None:
             return None
         mechanisms = evaluation_mechanisms(
@@ -556,7 +557,7 @@ class Steps(PartSteps):
         return self.task.plan_test(mechanisms, asked.epsilon)
 
     def check(self) -> None:
-        if (asked := self.task.options.evaluate) is None:
+        if (asked := self.task.options.block(EvaluateOptions)) is None:
             return
         name, store = self.task.name, self.task.stores[1]
         check_metric(name, asked.published, self.task.stores[0].labels)
@@ -575,7 +576,7 @@ class Steps(PartSteps):
         return ("calibration",) if "calibration" in self.task.plans else ()
 
     def measure(self, draw: Draw) -> Block | None:
-        if (asked := self.task.options.evaluate) is None:
+        if (asked := self.task.options.block(EvaluateOptions)) is None:
             return None
         plan, calibrated = self.task.plans["evaluation"], draw.blocks.get("calibration")
         return evaluate_heads(
@@ -589,6 +590,6 @@ class Steps(PartSteps):
                 self.task.plan, plan, split=self.task.dataset.public_split().rule
             ),
             calibration=Calibration.from_block(calibrated) if calibrated else None,
-            keep_counts=self.task.options.calibrate is not None,
+            keep_counts=self.task.is_needed("evaluation"),
             shared=draw.shared,
         )

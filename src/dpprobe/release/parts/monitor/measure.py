@@ -38,6 +38,7 @@ from dpprobe.release.counted_units import (
     weights_of_rows,
 )
 from dpprobe.release.parts.monitor import compare_images as monitor
+from dpprobe.release.parts.monitor.options import MonitorOptions
 from dpprobe.release.parts.part import PartSteps
 from dpprobe.release.probabilities import Calibration
 from dpprobe.release.transport import Block, Draw
@@ -185,7 +186,7 @@ class Steps(PartSteps):
     """Counts the test units in tables, along the head's typical directions."""
 
     def plan_test_units(self) -> Plan | None:
-        if (asked := self.task.options.monitor) is None:
+        if (asked := self.task.options.block(MonitorOptions)) is None:
             return None
         dimension = self.task.stores[0].dimension
         typical = count_typical(self.task.plan, self.task.method.normalize, dimension)
@@ -196,7 +197,7 @@ class Steps(PartSteps):
             check_monitor_size(plan)
 
     def reads_moments(self) -> bool:
-        return self.task.options.monitor is not None
+        return self.task.options.block(MonitorOptions) is not None
 
     def extend_head(self, heads: Heads, moments: Mapping[str, torch.Tensor]) -> Heads:
         """Adds the directions that the released moments show; they cost nothing more."""

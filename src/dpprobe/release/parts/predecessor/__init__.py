@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from dpprobe.options import resolve_path
 from dpprobe.release.bundle import SUMS_FILE
 from dpprobe.release.parts.part import ReleasePart
-from dpprobe.study.study_checks import WantedRelease
+
+if TYPE_CHECKING:
+    from dpprobe.study.study_checks import WantedRelease
 
 
 def list_faults(wanted: WantedRelease) -> Iterator[str]:

@@ -17,14 +17,15 @@ from dpprobe.privacy.entropy import SEEDED
 from dpprobe.privacy.plan import Plan
 from dpprobe.release.ledger_file import Entry
 from dpprobe.release.parts.part import PartSteps
+from dpprobe.release.parts.sites.options import SitesOptions
 from dpprobe.release.parts.sites.site_part import SitePart
 from dpprobe.release.release_statement import published_options
 from dpprobe.release.transport import Draw, Fit, Transport
+from dpprobe.release_part_registry import load_parts
 from dpprobe.sites.agreement import Agreement, Offer
 from dpprobe.sites.exchange import ANOTHER_NAME, Exchange, keep_agreement
 from dpprobe.sites.shared_sums import SumsMissing
 from dpprobe.sites.site_folder import lock_folder, site_folder
-from dpprobe.study.options import SitesOptions
 from dpprobe.study.release_data import public_subsample
 from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.job_features import JobFeatures
@@ -94,10 +95,11 @@ class SeveralSites(Transport):
         """Returns the terms that must be equal at all sites, named as an error names them."""
         task, store, method = self.task, self.task.stores[0], self.task.asked_method
         asked = task.options
-        evaluate, calibrate, monitor = (
-            each and each.model_dump(mode="json")
-            for each in (asked.evaluate, asked.calibrate, asked.monitor)
-        )
+        blocks = {
+            part.key: (block := asked.block(part.options)) and block.model_dump(mode="json")
+            for part in load_parts()
+            if part.options not in (None, SitesOptions)
+        }
         return {
             "members": dict(sites.members),
             "aggregator": sites.aggregator,
@@ -119,9 +121,7 @@ class SeveralSites(Transport):
             "cohort": asked.cohort,
             "horizon": asked.horizon,
             "images per patient": task.study.dataset_patients(asked.dataset),
-            "evaluate": evaluate,
-            "calibrate": calibrate,
-            "monitor": monitor,
+            **blocks,
         }
 
     def price_shares(self, plan: Plan) -> Plan:
@@ -134,7 +134,9 @@ class SeveralSites(Transport):
                 self.site.drop_agreement()
             return self.site.make_offer(n=self._own_n, test_n=self._own_test_n, entry=entry)
 
-    def run(self, work: Callable[[], None], wait_minutes: float) -> None:
+    def run(self, work: Callable[[], None], wait_minutes: float | None) -> None:
+        if wait_minutes is None:
+            wait_minutes = self.site.options.wait_minutes
         deadline, booked, last = time.monotonic() + 60 * wait_minutes, self._read_entry(), ""
         while True:
             try:
@@ -220,7 +222,7 @@ class Steps(PartSteps):
         return transport if isinstance(transport, SeveralSites) else None
 
     def open_transport(self) -> SeveralSites | None:
-        options = self.task.options.sites
+        options = self.task.options.block(SitesOptions)
         return None if options is None else SeveralSites(self.task, options)
 
     def check(self) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpprobe.errors import ConfigError, WaitingError
+from dpprobe.release.parts.sites.options import SitesOptions
 
 if TYPE_CHECKING:
     from dpprobe.release.make import ReleaseTask
@@ -55,7 +56,7 @@ def _run_keys(arguments: argparse.Namespace) -> int:
     from dpprobe.sites.agreement import name_public_key
 
     task = _open_task(arguments)
-    sites = task.options.sites
+    sites = task.options.block(SitesOptions)
     assert sites is not None
     public = name_public_key(make_site_key(resolve_path(sites.key)))
     if sites.members[sites.name] != public:
@@ -89,8 +90,8 @@ def _open_task(arguments: argparse.Namespace) -> ReleaseTask:
     from dpprobe.study.check_command import read_study
 
     study, name = read_study(arguments.configfile), arguments.release
-    if name not in study.releases or study.releases[name].sites is None:
-        known = [each for each, options in study.releases.items() if options.sites is not None]
+    if name not in study.releases or study.releases[name].block(SitesOptions) is None:
+        known = [each for each, options in study.releases.items() if options.block(SitesOptions)]
         raise ConfigError(
             f"release {name}: has no `sites`; these have: {', '.join(known) or 'none'}"
         )

@@ -24,6 +24,7 @@ from dpprobe.privacy.accountants import compute_epsilon
 from dpprobe.privacy.noise_shares import SMALLEST_SHARE, Penalty, split_noise
 from dpprobe.privacy.plan import Plan
 from dpprobe.release.ledger_file import Entry
+from dpprobe.release.parts.sites.options import SitesOptions
 from dpprobe.release.signing import read_private_key
 from dpprobe.sites.agreement import (
     Agreement,
@@ -46,7 +47,6 @@ from dpprobe.sites.exchange import (
 )
 from dpprobe.sites.shared_sums import SharedSums, Sum, SumsMissing
 from dpprobe.sites.site_folder import has_sent
-from dpprobe.study.options import SitesOptions
 
 logger = logging.getLogger("dpprobe")
 
