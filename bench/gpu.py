@@ -114,7 +114,11 @@ def read_jobs(_log: str, folder: Path, name: str) -> Iterator[Row]:
         with path.open(encoding="utf-8") as file:
             seconds = sum(float(row["s"]) for row in csv.DictReader(file, delimiter="\t"))
         parts, ended = path.relative_to(folder).parts, path.stat().st_mtime
-        rule = f"{parts[0]} {parts[2]}" if parts[0] == "extract_features" else parts[0]
+        rule = (
+            f"{parts[0]} {parts[2]}"
+            if parts[0] == "extract_features"
+            else parts[0].removesuffix(".tsv")
+        )
         jobs[rule].append((ended - seconds, ended))
     for rule, times in sorted(jobs.items(), key=lambda item: min(item[1])):
         span = max(end for _, end in times) - min(start for start, _ in times)
