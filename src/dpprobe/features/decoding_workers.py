@@ -22,7 +22,7 @@ import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import pyarrow as pa
 import torch
@@ -32,7 +32,6 @@ from dpprobe.errors import DpprobeError, WorkerError
 
 if TYPE_CHECKING:
     from dpprobe.data.table import EncodedImage
-    from dpprobe.features.extraction_pipeline import Decoder, Piece
 
 # Rows of a piece at most. A process reads all blocks of the table that have one of its rows, so
 # large pieces spare reading. With small pieces processes end at about the same time.
@@ -48,15 +47,46 @@ _PLACES = _AHEAD + 1
 _HANG_SECONDS = 600
 _FAULT = re.compile(r"DataLoader (worker \(pid|timed out)")
 
+Row = tuple[int, str]
 # Ascending ranges of rows -> the encoded images of these rows, in order.
 Reader = Callable[[Sequence[range]], "Iterator[EncodedImage]"]
+
+
+@dataclass(frozen=True)
+class Fault:
+    row: Row
+    reason: str
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Decoded images of consecutive rows; `faults` has the errors of rows that are left out.
+
+    `seconds` were spent decoding, and `read` reading where a worker read.
+    """
+
+    rows: tuple[Row, ...]
+    images: torch.Tensor | None
+    seconds: float
+    faults: tuple[Fault, ...] = ()
+    read: float = 0.0
+
+
+class PieceDecoder(Protocol):
+    """A decoder of pieces; picklable if it follows later."""
+
+    def row_bytes(self) -> int | None:
+        """Returns the size of a decoded row; None if the image's size decides it."""
+
+    def decode_piece(self, images: list[EncodedImage], memory: torch.Tensor | None = None) -> Piece:
+        """Decodes images, into the bytes of `memory` if it is given."""
 
 
 @dataclass(frozen=True)
 class Order:
     """The decoder, and the pieces in which rows are decoded."""
 
-    decoder: Decoder
+    decoder: PieceDecoder
     pieces: tuple[range, ...]
 
 
@@ -69,7 +99,7 @@ def tile_rows(count: int, batch_size: int, rows: int) -> tuple[range, ...]:
     )
 
 
-def make_order(decoder: Decoder, count: int, batch_size: int, processes: int) -> Order:
+def make_order(decoder: PieceDecoder, count: int, batch_size: int, processes: int) -> Order:
     """Divides rows into pieces for all processes; the memory of a piece bounds its rows."""
     fitting = PIECE_BYTES // max(1, decoder.row_bytes() or PIECE_BYTES)
     rows = max(1, min(MOST_ROWS, fitting, count // (_ROUNDS * processes)))

@@ -33,7 +33,10 @@ from dpprobe.data.table import EncodedImage, decode_image
 from dpprobe.devices import Accelerator, Mark
 from dpprobe.errors import DataError
 from dpprobe.features.decoding_workers import (
+    Fault,
+    Piece,
     Reader,
+    Row,
     Workers,
     make_order,
     shape_memory,
@@ -89,9 +92,6 @@ class Clock:
         return f"{parts} in {self.wall:.1f} s{times}; {rate:.1f} rows/s"
 
 
-Row = tuple[int, str]
-
-
 @dataclass(frozen=True)
 class Features:
     """Features [m, d] of consecutive `rows` (number in the split, id), and [m, w] of each layer.
@@ -103,26 +103,6 @@ class Features:
     values: Array
     layers: dict[str, Array]
     faults: tuple[Fault, ...] = ()
-
-
-@dataclass(frozen=True)
-class Fault:
-    row: Row
-    reason: str
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Decoded images of consecutive rows; `faults` has the errors of rows that are left out.
-
-    `seconds` were spent decoding, and `read` reading where a worker read.
-    """
-
-    rows: tuple[Row, ...]
-    images: torch.Tensor | None
-    seconds: float
-    faults: tuple[Fault, ...] = ()
-    read: float = 0.0
 
 
 def compute_rows(

@@ -32,12 +32,11 @@ from dpprobe.backbones.registry import backbone_options
 from dpprobe.data.table import EncodedImage
 from dpprobe.devices import resolve_device
 from dpprobe.errors import ConfigError, DataError
+from dpprobe.features.decoding_workers import Fault, Row
 from dpprobe.features.extraction import find_misfits
 from dpprobe.features.extraction_pipeline import (
     PIECE_ROWS,
     Clock,
-    Fault,
-    Row,
     TolerantDecoder,
     compute_rows,
 )

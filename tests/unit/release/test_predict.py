@@ -21,6 +21,7 @@ import timm
 import torch
 from PIL import Image
 
+from dpprobe import devices
 from dpprobe.backbones import loading
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.data import dataset_preparation
@@ -40,6 +41,7 @@ from dpprobe.release.predict import Predictor, predict
 from dpprobe.release.verification.verify import verify_bundle
 from tests.support.bundles import CLASSES, write_example
 from tests.support.network_bundles import CALIBRATED, write_release
+from tests.support.stand_in_device import StandIn
 
 PROBABILITIES = [f"probability_{name}" for name in CLASSES]
 
@@ -696,6 +698,32 @@ def test_a_reader_that_stops_ends_the_threads(predictor: Predictor, tmp_path: Pa
     with closing(predictor.predict_blocks(images.read_images(), images.count, threads=2)) as blocks:
         first = next(blocks)
     assert [row[0] for row in first.rows] == list(range(16))
+
+
+def test_a_gpu_s_processes_predict_what_threads_do(
+    predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From files, of which one cannot be read, and from images in memory."""
+    pictures = [picture(seed) for seed in range(40)]
+    for seed, image in enumerate(pictures):
+        image.save(tmp_path / f"{seed:02d}.png")
+    (tmp_path / "07.png").write_bytes(b"none")
+
+    def predict_all() -> tuple[Any, ...]:
+        found = find_images([tmp_path])
+        blocks = list(predictor.predict_blocks(found.read_images(), found.count, threads=3))
+        faults = [fault for block in blocks for fault in block.faults]
+        names = [row for block in blocks for row in block.rows]
+        values = np.concatenate([block.values for block in blocks])
+        return names, faults, values.tolist(), predictor.predict_images(pictures).tolist()
+
+    wanted = predict_all()
+    monkeypatch.setattr(devices, "find_accelerator", lambda _: StandIn())
+    actual = predict_all()
+    assert actual[:2] == wanted[:2]
+    for one, other in zip(actual[2:], wanted[2:], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    assert predictor.predict_images([]).shape == (0, len(CLASSES))
 
 
 # a stranger's bundle
