@@ -60,6 +60,8 @@ class Preprocessing(Views):
 class Options(NetworkOptions):
     """The image tower of an open_clip model; the features are its image embeddings."""
 
+    imports = ("open_clip.transform",)
+
     family: Literal["open_clip"] = "open_clip"
     model: str = Field(
         min_length=1,

@@ -35,6 +35,8 @@ class BackboneOptions(Options, ABC):
     network: ClassVar[bool] = False
     # True for a model outside dpprobe, which is known only by its vectors.
     takes_vectors: ClassVar[bool] = False
+    # Heavy modules of the preprocessing; processes that decode inherit them from their parent.
+    imports: ClassVar[tuple[str, ...]] = ("torchvision.transforms",)
 
     family: str
     catalog: str | None = Field(

@@ -54,6 +54,8 @@ class Preprocessing(Views):
 class Options(NetworkOptions):
     """A timm model; its features are the input of its classifier."""
 
+    imports = ("timm.data.transforms_factory",)
+
     family: Literal["timm"] = "timm"
     model: str = Field(min_length=1, description="timm's name, such as resnet50.a1_in1k.")
     pretrained: bool = Field(

@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -105,6 +106,8 @@ def extract_shard(
     with ExitStack() as stack:
         workers = None
         if accelerator is not None:  # forked before the network starts CUDA
+            for name in backbone.imports:
+                import_module(name)
             workers = stack.enter_context(Workers(read, threads))
         loaded = loading.load_backbone(backbone, runtime=runtime)
         loaded = with_crops(loaded, backbone.stored_crops)

@@ -170,8 +170,8 @@ class Objective:
         return solution
 
     def _choose_metric(self, penalty: float) -> Metric:
-        """Whitens on a GPU; but few rows of many features, as in few-shot fits, need few steps."""
-        if devices.has_kernels(self.device) or len(self._data) < self._dimension:
+        """Whitens; but few rows of many features, as in few-shot fits, need few steps."""
+        if len(self._data) < self._dimension:
             return Metric()
         # The loss at equal logits: per class and unit of the second moment.
         curvature = 0.25 if self._data.multi_label else 1 / self._classes

@@ -5,7 +5,10 @@ from __future__ import annotations
 import importlib.metadata
 import multiprocessing
 import os
+import pickle
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -45,9 +48,13 @@ ROWS = 101
 VIT: dict[str, Any] = {"family": "timm", "model": "test_vit", "pretrained": False}
 
 
-def network(**changed: Any) -> Backbone:
+def load(options: dict[str, Any]) -> Backbone:
     runtime = Runtime(device="cpu", precision="float32")
-    return loading.load_backbone(backbone_options(VIT | changed), runtime=runtime)
+    return loading.load_backbone(backbone_options(options), runtime=runtime)
+
+
+def network(**changed: Any) -> Backbone:
+    return load(VIT | changed)
 
 
 def pixels() -> Backbone:
@@ -351,3 +358,33 @@ def test_a_source_tree_that_is_not_installed_names_its_version(
     dataset = write_dataset(tmp_path / "data", [png(0), png(1)])
     features = extract(dataset, tmp_path / "out")
     assert features.read_header(features.shards[0]).versions["dpprobe"] == "1.2.3"
+
+
+IMPORTED = """
+import pickle, sys
+from importlib import import_module
+import dpprobe.features.extraction
+from dpprobe.backbones.feature_digest import probe_image
+from dpprobe.backbones.registry import FAMILIES
+from dpprobe.options import options_class
+for name in options_class(FAMILIES, sys.argv[1]).imports:
+    import_module(name)
+before = {*sys.modules}
+pickle.load(sys.stdin.buffer)._transform(probe_image())
+print({name.partition(".")[0] for name in {*sys.modules} - before} - {"PIL"})
+"""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [VIT, {"family": "open_clip", "model": "RN50", "pretrained": False}],
+    ids=lambda options: options["family"],
+)
+def test_processes_inherit_all_heavy_modules(options: dict[str, Any]) -> None:
+    """Each process would import them for itself, while the GPU waits."""
+    decoder = pickle.dumps(Decoder(load(options), "test"))
+    imported = subprocess.run(
+        [sys.executable, "-c", IMPORTED, options["family"]],
+        input=decoder, capture_output=True, check=True,
+    )  # fmt: skip
+    assert imported.stdout.strip() == b"set()", imported.stdout
