@@ -72,11 +72,11 @@ def list_steps(options: argparse.Namespace, folder: Path) -> dict[str, Step]:
     precision = ["--precision", "float32" if tiny else "bfloat16"]
     images = ["--images", str(options.images)]
     steps = {
-        "tests": (120, [*pytest, "tests/unit"], read_tests),
-        "study": (220, [*snakemake, str(folder / "study.yaml")], read_jobs),
-        "tune": (90, [*snakemake, str(folder / "tune.yaml")], read_jobs),
-        "extract": (100, ["bench/extract.py", *quick, *photos], read_tables),
-        "heads": (90, ["bench/heads.py", *quick, *heads], read_tables),
+        "tests": (100, [*pytest, "tests/unit"], read_tests),
+        "study": (200, [*snakemake, str(folder / "study.yaml")], read_jobs),
+        "tune": (130, [*snakemake, str(folder / "tune.yaml")], read_jobs),
+        "extract": (80, ["bench/extract.py", *quick, *photos], read_tables),
+        "heads": (50, ["bench/heads.py", *quick, *heads], read_tables),
         "fine_tune": (90, ["bench/fine_tune.py", *quick, *precision], read_tables),
         "exact": (60, [*measure, "--measure", "exact"], read_tables),
         "features": (200, [*measure, "--measure", "features", *images], read_tables),
