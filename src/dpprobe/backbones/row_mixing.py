@@ -5,7 +5,8 @@ A network may mix rows only in batches of some sizes, so each caller names the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -25,24 +26,46 @@ TOLERANCES = {"float64": 1e-9, "float32": 1e-6, "float16": 2e-3, "bfloat16": 1e-
 # Numbers of rows with which a network on the CPU is checked: the fewest, and more than a
 # small-batch branch takes.
 _SMALL_BATCHES = (2, 9)
-# Operations that return a number of a tensor to Python, whose code may then depend on it.
-_READS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default)
+# Operations that tell Python a tensor's numbers, also by the shape of a result.
+_READS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+_COPIES = (torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__)
 
 Run = Callable[[torch.Tensor], torch.Tensor]
 
 
-class RefuseBranches(TorchDispatchMode):
+@contextmanager
+def refuse_branches() -> Iterator[None]:
     """Refuses to read numbers of a batch, because no test finds all branches by them."""
+    with _RefuseReads(), _RefuseCopies():
+        yield
 
+
+class _RefuseReads(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if func in _READS and not isinstance(args[0], nn.Parameter):
-            raise ConfigError(
-                "tune: the network reads a number from its batch, for example to choose a branch. "
-                "So it may mix rows in other batches; choose another backbone"
-            )
+        reads = not _READS.isdisjoint(func.tags) and not isinstance(args[0], nn.Parameter)
+        if reads and func is torch.ops.aten.index.Tensor:  # only by a mask
+            reads = any(one is not None and one.dtype == torch.bool for one in args[1])
+        if reads:
+            raise _make_error()
         return func(*args, **(kwargs or {}))
+
+
+class _RefuseCopies(TorchFunctionMode):
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func in _COPIES and not isinstance(args[0], nn.Parameter):
+            raise _make_error()
+        return func(*args, **(kwargs or {}))
+
+
+def _make_error() -> ConfigError:
+    return ConfigError(
+        "tune: the network reads a number from its batch, for example to choose a branch. "
+        "So it may mix rows in other batches; choose another backbone"
+    )
 
 
 class ComputeInFloat64(TorchFunctionMode):
@@ -123,7 +146,7 @@ def check_rows_apart(model: nn.Module, example: torch.Tensor, *, name: str) -> N
       model: inputs -> rows, in evaluation mode.
       example: a row and two companions, see `make_public_rows`.
     """
-    with RefuseBranches():
+    with refuse_branches():
         model(example)
     for count in _SMALL_BATCHES:
         if mixed := find_mixed_row(model, example, count):

@@ -18,9 +18,9 @@ import torch
 from dpprobe.backbones.network_forward import one_line
 from dpprobe.backbones.row_mixing import (
     ComputeInFloat64,
-    RefuseBranches,
     find_mixed_row,
     make_public_rows,
+    refuse_branches,
 )
 from dpprobe.devices import use_full_float32, use_precision
 from dpprobe.errors import ConfigError
@@ -70,7 +70,7 @@ def check_network(
     labels = labels.to(example.device)
     with _move_parameters(network, generator):
         flat = inputs.flatten(0, 1) if inputs.ndim == len(network.shape) + 2 else inputs
-        with RefuseBranches():
+        with refuse_branches():
             _compute_scores(network, flat, precision)
         many = flat[torch.arange(max(together * views, len(flat))) % len(flat)]
         _check_rows_apart(network, many, precision)

@@ -233,11 +233,11 @@ def _free_bytes(device: torch.device) -> float:
 
 
 def _require_exact_products(device: torch.device) -> None:
-    """Raises DeviceError if products of whole numbers near 2^52 are not exact."""
+    """Raises DeviceError if products of whole numbers, from 2^50 to 2^52, are not exact."""
     generator = torch.Generator().manual_seed(0)
     left, right = (
-        torch.randint(-(2**bits), 2**bits, (_TESTED, _TESTED), generator=generator)
-        for bits in (17, 28)
+        torch.randint(2**bits, 2 * 2**bits, (_TESTED, _TESTED), generator=generator)
+        for bits in (16, 27)
     )
     product = left.double().to(device) @ right.double().to(device)
     if not torch.equal(product.cpu().long(), left @ right):

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -54,24 +55,15 @@ class Bytes(nn.Module):
 
 
 class Mixes(nn.Module):
-    """Mixes rows in batches of some sizes alone, or where a number is large."""
+    """Mixes rows in batches of some sizes alone."""
 
-    def __init__(
-        self,
-        *,
-        above: int = 0,
-        most: float = math.inf,
-        largest: float | None = None,
-        share: float = 0.05,
-    ) -> None:
+    def __init__(self, *, above: int = 0, most: float = math.inf, share: float = 0.05) -> None:
         super().__init__()
-        self.above, self.most, self.largest, self.share = above, most, largest, share
+        self.above, self.most, self.share = above, most, share
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        few = not self.above < len(x) <= self.most
-        if few or (self.largest is not None and x.max() < self.largest):
-            return x
-        return x - self.share * x.mean(0, keepdim=True)
+        mixed = x - self.share * x.mean(0, keepdim=True)
+        return mixed if self.above < len(x) <= self.most else x
 
 
 @pytest.mark.parametrize("views", [1, 2])
@@ -332,15 +324,31 @@ def test_mixing_at_the_physical_batch_size_is_refused(layer: nn.Module, precisio
         check(small(layer), together=64, precision=precision)
 
 
-def test_a_branch_by_numbers_is_refused() -> None:
-    layer = Mixes(largest=1e6)
-    with pytest.raises(
-        ConfigError,
-        match="reads a number from its batch, for example to choose a branch. So it may mix",
+@pytest.mark.parametrize(
+    "branches",
+    [
+        lambda x: x.max() > 1e6,
+        lambda x: x.amax((1, 2, 3)).tolist()[0] > 1e6,
+        lambda x: x.detach().numpy().max() > 1e6,
+        lambda x: np.asarray(x.detach()).max() > 1e6,
+        lambda x: len(x[x > 1e6]),
+        lambda x: len((x > 1e6).nonzero()),
+        lambda x: len(torch.unique(x > 1e6)) > 1,
+    ],
+)
+def test_a_branch_by_numbers_is_refused(branches: Callable[[torch.Tensor], Any]) -> None:
+    layer = OfBatch(lambda x: x - x.mean(0) if branches(x) else x)
+    for run in (
+        lambda: check(small(layer)),
+        lambda: check_rows_apart(nn.Sequential(layer), torch.randn(3, 4, 6, 6), name="net"),
     ):
-        check(small(layer))
-    with pytest.raises(ConfigError, match="reads a number from its batch"):
-        check_rows_apart(nn.Sequential(layer), torch.randn(3, 4, 6, 6), name="net")
+        with pytest.raises(ConfigError, match="reads a number from its batch"):
+            run()
+
+
+def test_indices_are_no_branch() -> None:
+    order = torch.tensor([2, 0, 1, 3])
+    check(small(OfBatch(lambda x: x[:, order])))
 
 
 def test_a_network_that_does_not_run_in_float64_is_refused() -> None:

@@ -163,6 +163,48 @@ def test_rows_that_are_nearly_right_have_the_kernels_bits(
         assert torch.equal(products, kernels)
 
 
+@pytest.mark.parametrize("direction", [-1.0, None, 1.0])
+def test_gradients_near_the_clipping_norm_have_the_kernels_factors(
+    monkeypatch: pytest.MonkeyPatch, direction: float | None
+) -> None:
+    """Their residuals are small, so a device may clip a gradient that the CPU does not clip."""
+    count = 20_000
+    generator = torch.Generator().manual_seed(5)
+    data = TrainingSet(torch.zeros(count, 1), torch.zeros(count).long(), 3)
+    sums = DeviceSums(rows_of(data), 1.0, sigmoid=False, pool=None, device=torch.device("cpu"))
+    gaps = 17 + 3 * torch.rand(count, 2, generator=generator, dtype=torch.float64)
+    logits = torch.cat([torch.zeros(count, 1), -gaps], 1)
+    others = gaps.neg().exp()
+    others /= 1 + others.sum(1, keepdim=True)
+    lengths = (others.square().sum(1) + others.sum(1).square()).sqrt()
+    nearly = 1 + 1e-6 * (2 * torch.rand(count, generator=generator, dtype=torch.float64) - 1)
+    block = device_sums._Block(slice(None), torch.zeros(0), nearly / lengths)
+    wanted = sums._compute_on_cpu(logits.clone(), block, torch.arange(count))
+    disturb(monkeypatch, 3, direction)
+    assert torch.equal(sums._make_factors(logits, block), wanted)
+
+
+def test_a_row_whose_length_is_rounding_alone_has_the_kernels_bits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A row of small weight: the device sees all classes but one nearly right, the CPU right."""
+    classes = 3000
+    labels = torch.ones(1, classes, dtype=torch.uint8)
+    labels[:, 0] = 0
+    weights = torch.zeros(1, classes, 2, dtype=torch.float64)
+    weights[..., 1] = 60.0
+    weights[:, 0, 1] = math.log(0.3 * (classes + 32) * 2.0**-50)
+    rows = rows_of(TrainingSet(torch.full((1, 1), 1e3), labels, classes, agreed_n=2**30))
+    disturb(monkeypatch, classes, -1.0)
+    whole = 0
+    for part in np.arange(400, 2000, 50):  # of a clipped factor in whole numbers
+        rows.weights = torch.full((1,), 1 / part)
+        kernels, products = both_sums(rows, weights, 2.0**-34, sigmoid=True)
+        assert torch.equal(products, kernels)
+        whole += bool(kernels.any())
+    assert whole
+
+
 @pytest.mark.parametrize("bits", [0, 14, 30])
 def test_products_at_their_bound_are_exact(bits: int) -> None:
     """Equal rows, with a head along them, whose products and sums grow as large as they can."""
@@ -213,9 +255,22 @@ def test_heads_have_the_bits_of_a_fit_on_the_cpu(
     np.testing.assert_array_equal(fit_heads(options, data, plan, SEEDS).weights, wanted)
 
 
-def test_a_device_with_other_products_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("bits", [24, 48, 51])
+def test_a_device_with_other_products_is_refused(
+    monkeypatch: pytest.MonkeyPatch, bits: int
+) -> None:
+    """One that keeps fewer bits of a product than float64 has."""
+    multiply = torch.Tensor.__matmul__
+
+    def multiply_roughly(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        found = multiply(one, other)
+        if found.dtype != torch.float64:
+            return found
+        mantissa, exponent = torch.frexp(found)
+        return torch.ldexp((mantissa * 2.0**bits).round(), exponent - bits)
+
     rows = rows_of(training_set(9, 4, 3))
-    monkeypatch.setattr(torch.Tensor, "double", torch.Tensor.float)
+    monkeypatch.setattr(torch.Tensor, "__matmul__", multiply_roughly)
     with pytest.raises(DeviceError, match="products of whole numbers are not exact"):
         DeviceSums(rows, 1.0, sigmoid=False, pool=None, device=torch.device("cpu"))
 
