@@ -263,7 +263,13 @@ def has_kernels(device: torch.device) -> bool:
 
 
 def spare_bytes(device: torch.device) -> int:
-    """Returns how much of a GPU's memory copies may take that only save time; 0 on a CPU."""
+    """Returns how much of a GPU's memory copies may take that only save time; 0 on a CPU.
+
+    PyTorch reserves the memory of earlier copies for later ones, so this memory counts as free.
+    """
     import torch  # as above
 
-    return torch.cuda.mem_get_info(device)[0] // 2 if is_gpu(device.type) else 0
+    if not is_gpu(device.type):
+        return 0
+    reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return (torch.cuda.mem_get_info(device)[0] + reserved) // 2

@@ -78,3 +78,12 @@ def test_heads_give_the_same_sums_on_a_gpu(head: str, tmp_path: Path) -> None:
     data = training_set("cuda")
     plain, noisy = (fitted(head, data, epsilon, tmp_path) for epsilon in (float("inf"), 1.0))
     check_heads(plain, wanted, noisy)
+
+
+def test_spare_memory_includes_what_torch_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (
+        ("mem_get_info", (300, 1000)), ("memory_reserved", 500), ("memory_allocated", 200)
+    ):  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, lambda _, value=value: value)
+    assert devices.spare_bytes(torch.device("cuda")) == 300
+    assert devices.spare_bytes(torch.device("cpu")) == 0

@@ -27,22 +27,21 @@ have the CPU's sensitivity. With eta = (K + 32) 2^-50, at least four times the r
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from dpprobe import devices
 from dpprobe.errors import DeviceError
 from dpprobe.heads.exact_sums import SLICE_ROWS, Data, ExactSums, Index, Numbers
 from dpprobe.heads.kernels import exact_step
 from dpprobe.heads.kernels.integer_products import padded
 from dpprobe.privacy.grid import GridSum
 
-# Working memory of a block of rows, and how much of a device's free memory rows may keep.
+# Working memory of a block of rows.
 _WORK_BYTES = 2 * 2**30
-_KEPT_SHARE = 0.6
 # Columns are a multiple of this number, for speed; columns and rows of the tested product.
 _COLUMNS, _TESTED = 16, 128
 
@@ -78,7 +77,7 @@ class DeviceSums(ExactSums):
         self._size = max(1, min(len(rows), _WORK_BYTES // (8 * self._columns + 48 * classes)))
         self._labels, self._shares = rows.labels.to(device), self._weights.double().to(device)
         self._kept: _Block | None = None
-        if _free_bytes(device) * _KEPT_SHARE > 4 * self._columns * len(rows) + _WORK_BYTES:
+        if devices.spare_bytes(device) > 4 * self._columns * len(rows) + _WORK_BYTES:
             units = torch.empty((len(rows), self._columns), device=device)
             norms = torch.empty(len(rows), dtype=torch.float64, device=device)
             for block in self._copy_blocks(None):
@@ -226,10 +225,6 @@ class DeviceSums(ExactSums):
 
         windows = [slice(at, at + SLICE_ROWS) for at in range(0, len(index), SLICE_ROWS)]
         list((map if self._pool is None else self._pool.map)(fill_slice, windows))
-
-
-def _free_bytes(device: torch.device) -> float:
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else math.inf
 
 
 def _require_exact_products(device: torch.device) -> None:

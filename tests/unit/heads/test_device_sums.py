@@ -99,12 +99,13 @@ floats = st.floats(allow_nan=True, allow_infinity=True, width=32)
     kind=st.sampled_from(KINDS),
     units=st.booleans(),
     agreed=st.sampled_from([None, 2**12, 2**30]),
+    spare=st.sampled_from([0.0, math.inf]),
 )
 @settings(max_examples=120, deadline=None)
 def test_sums_have_the_bits_of_the_kernels(
     device: str, disturbed: bool, seed: int, shape: tuple[int, int, int], bad: list[float],
     spread: float, scale: float, clip: float, constant: float, loss: tuple[str, bool], kind: str,
-    units: bool, agreed: int | None,
+    units: bool, agreed: int | None, spare: float,
 ) -> None:  # fmt: skip
     generator, (n, d, classes) = torch.Generator().manual_seed(seed), shape
     lengths = 10 ** (spread * torch.randn(n, 1, generator=generator))
@@ -119,6 +120,7 @@ def test_sums_have_the_bits_of_the_kernels(
     weights = torch.randn(2, classes, d + 1, generator=generator, dtype=torch.float64) * scale
     weights[0] = 0.0
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(devices, "spare_bytes", lambda _: spare)
         if disturbed and device == "cpu":
             disturb(patch, classes)
         kernels, products = both_sums(
@@ -227,8 +229,8 @@ def test_blocks_and_places_change_no_bit(monkeypatch: pytest.MonkeyPatch, kind: 
     wanted, _ = both_sums(rows, weights, 0.7, sigmoid=False)
     for work in (1, 9_000, 2**30):
         monkeypatch.setattr(device_sums, "_WORK_BYTES", work)
-        for free in (0.0, math.inf):
-            monkeypatch.setattr(device_sums, "_free_bytes", lambda _, free=free: free)
+        for spare in (0.0, math.inf):
+            monkeypatch.setattr(devices, "spare_bytes", lambda _, spare=spare: spare)
             assert torch.equal(both_sums(rows, weights, 0.7, sigmoid=False)[1], wanted)
             if kind == "none":  # other streams have rows of other bits
                 source = Source(features_of(data).numpy().copy(), 7)
