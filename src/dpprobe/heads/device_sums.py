@@ -71,7 +71,7 @@ class DeviceSums(ExactSums):
 
     def __init__(self, *args: Any, device: torch.device, **options: Any) -> None:
         super().__init__(*args, **options)
-        _require_exact_products(device)
+        require_exact_products(device)
         self._device, (classes, columns) = device, self._shape
         self._columns, rows = padded(columns, _COLUMNS), self._rows
         self._size = max(1, min(len(rows), _WORK_BYTES // (8 * self._columns + 48 * classes)))
@@ -227,7 +227,7 @@ class DeviceSums(ExactSums):
         list((map if self._pool is None else self._pool.map)(fill_slice, windows))
 
 
-def _require_exact_products(device: torch.device) -> None:
+def require_exact_products(device: torch.device | str) -> None:
     """Raises DeviceError if products of whole numbers, from 2^50 to 2^52, are not exact."""
     generator = torch.Generator().manual_seed(0)
     left, right = (

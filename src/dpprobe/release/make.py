@@ -29,6 +29,7 @@ from dpprobe.artifacts import require_room, sha256_file, when_there_is_room
 from dpprobe.devices import resolve_device
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.heads.auto import describe_choice, is_undecided
+from dpprobe.heads.device_sums import require_exact_products
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Heads
 from dpprobe.options import resolve_path
@@ -258,6 +259,7 @@ class ReleaseTask(AskedRelease):
         )
         place = self.inputs.place_fit(self.method, self.study.device)
         features.train.exact_device = resolve_device(place.exact_sums)
+        require_exact_products(features.train.exact_device)
         return replace(features, agreed_test_n=self.transport.agreed_test_n)
 
     def _book(self) -> Entry:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from dpprobe.artifacts import hash_value
 from dpprobe.errors import BudgetError, ConfigError, DataError, DeviceError, PrivacyError
@@ -142,6 +143,16 @@ def test_a_missing_gpu_is_told_before_a_booking(
     assert [entry.booking.release for entry in ledger(folder).read_entries()] == [
         "steps", "covariance",
     ]  # fmt: skip
+
+
+def test_a_device_with_other_products_is_told_before_a_booking(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = study(folder, method="steps", name="steps")
+    monkeypatch.setattr("torch.Tensor.double", torch.Tensor.float)
+    with pytest.raises(DeviceError, match="products of whole numbers are not exact"):
+        release(folder, one, "steps")
+    assert not ledger(folder).read_entries()
 
 
 def test_a_useless_head_is_refused_before_it_is_booked(folder: Path) -> None:
