@@ -91,12 +91,13 @@ def preparation_minutes(wildcards, attempt):
     return int((20 + sum(table_rows(wildcards)) / 40 / 60) * attempt)
 
 
-def extraction_memory(wildcards, input, attempt):
-    """MB for extraction: weights are in memory twice while they load; 4 GB hold a ViT-L's.
+def extraction_memory(wildcards, input, attempt, threads):
+    """MB for extraction: weights are in memory twice while they load; 4 GB hold a ViT-L's. A process that decodes
+    takes 200 MB.
 
     Files of weights are counted; a backbone given by name alone has none.
     """
-    return int((4000 + 3 * size_mb(input.weights)) * attempt)
+    return int((4000 + 3 * size_mb(input.weights) + 200 * threads) * attempt)
 
 
 def extraction_minutes(wildcards, input, attempt, rulename):

@@ -16,11 +16,13 @@ from __future__ import annotations
 import math
 import mmap
 import multiprocessing
+import os
 import re
 import time
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -31,6 +33,8 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from dpprobe.errors import DpprobeError, WorkerError
 
 if TYPE_CHECKING:
+    from multiprocessing.queues import SimpleQueue
+
     from dpprobe.data.table import EncodedImage
 
 # Rows of a piece at most. A process reads all blocks of the table that have one of its rows, so
@@ -123,7 +127,8 @@ class Workers:
         self._waits = order is None
         shared = mmap.mmap(-1, count * _PLACES * PIECE_BYTES)  # taken from the system when used
         self._memory = torch.frombuffer(shared, dtype=torch.uint8).view(count, _PLACES, PIECE_BYTES)
-        take_order = self._orders.get if order is None else lambda: order
+        wait = partial(_wait_for_order, self._orders, os.getpid())
+        take_order = wait if order is None else lambda: order
         pieces = _Pieces(read, take_order, self._memory)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about fewer cores than the job was given
@@ -219,6 +224,15 @@ class _Pieces(IterableDataset[Any]):
                 stacked = piece.images
                 shape, dtype = (None, None) if stacked is None else (stacked.shape, stacked.dtype)
                 yield replace(piece, images=None, read=taken), shape, dtype
+
+
+def _wait_for_order(orders: SimpleQueue[Order | None], parent: int) -> Order | None:
+    """Returns the order; None if the parent was killed, which `get` would not notice."""
+    while orders.empty():
+        if os.getppid() != parent:
+            return None
+        time.sleep(0.05)
+    return orders.get()
 
 
 def _use_one_thread(_number: int) -> None:

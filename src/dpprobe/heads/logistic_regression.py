@@ -176,8 +176,13 @@ class Objective:
         # The loss at equal logits: per class and unit of the second moment.
         curvature = 0.25 if self._data.multi_label else 1 / self._classes
         matrix = curvature * self._second_moment
-        matrix.diagonal().add_(penalty)
-        return Metric(matrix, curvature**-0.5)
+        slack = penalty
+        matrix.diagonal().add_(slack)
+        # Rounding may outweigh a small penalty. Any metric has the same minimum.
+        while (factored := torch.linalg.cholesky_ex(matrix)).info and slack < self._dimension:
+            slack *= 10
+            matrix.diagonal().add_(slack)
+        return Metric(factored.L, curvature**-0.5)
 
     @cached_property
     def _second_moment(self) -> torch.Tensor:
@@ -243,16 +248,15 @@ class Metric:
     iterations. In a metric in which the curvature at equal logits is 1, some twenty suffice.
 
     Args:
-      curvature: of each class's weights, float64 [d, d]; None for L = 1, also for biases.
+      factor: L of each class's weights, float64 [d, d]; None for L = 1, also for biases.
       bias_scale: a bias is its variable times this number.
     """
 
-    def __init__(self, curvature: torch.Tensor | None = None, bias_scale: float = 1.0) -> None:
-        self._factor = self._inverse = curvature
+    def __init__(self, factor: torch.Tensor | None = None, bias_scale: float = 1.0) -> None:
+        self._factor = self._inverse = factor
         self._bias_scale = bias_scale
-        if curvature is not None:
-            self._factor = torch.linalg.cholesky(curvature)
-            unit = torch.eye(len(curvature), dtype=curvature.dtype, device=curvature.device)
+        if factor is not None:
+            unit = torch.eye(len(factor), dtype=factor.dtype, device=factor.device)
             self._inverse = torch.linalg.solve_triangular(self._factor, unit, upper=False)
 
     def find_parameters(self, variables: Array) -> Array:

@@ -279,6 +279,35 @@ def test_a_process_that_is_killed_or_hangs_ends_the_work(
     assert workers_left() == 0
 
 
+KILLED = """
+import multiprocessing, os, signal
+from dpprobe.features.decoding_workers import Workers
+workers = Workers(lambda ranges: iter(()), 2)
+print(*[child.pid for child in multiprocessing.active_children()], flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_processes_that_wait_for_an_order_end_with_their_parent(tmp_path: Path) -> None:
+    written = tmp_path / "pids"
+    with written.open("w") as stream:
+        subprocess.run([sys.executable, "-c", KILLED], stdout=stream, stderr=stream, check=False)
+    pids = written.read_text().split()
+    assert len(pids) == 2
+    deadline = time.monotonic() + 20
+    while any(is_running(pid) for pid in pids):
+        assert time.monotonic() < deadline, "processes are left"
+        time.sleep(0.1)
+
+
+def is_running(pid: str) -> bool:
+    """Returns False for a zombie too: a container may have nobody to wait for it."""
+    try:
+        return ") Z " not in Path("/proc", pid, "stat").read_text()
+    except OSError:
+        return False
+
+
 def test_an_error_that_is_no_fault_of_an_image_keeps_its_trace(table: SplitTable) -> None:
     def fail() -> None:
         raise ZeroDivisionError("a programmer's error")

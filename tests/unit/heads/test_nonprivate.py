@@ -72,6 +72,22 @@ def test_solution_is_scikit_learns(penalty: float) -> None:
     np.testing.assert_allclose(torch.softmax(logits, 1).numpy(), wanted, atol=1e-3)
 
 
+@pytest.mark.parametrize(("largest", "penalty"), [(1e6, 1e-5), (1.0, 1e-9)])
+def test_rounding_may_outweigh_a_penalty(largest: float, penalty: float) -> None:
+    """An outlier, or features that are exact combinations of others."""
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(520, 4, generator=generator) @ torch.randn(4, 512, generator=generator)
+    if largest > 1:
+        features = torch.randn(520, 512, generator=generator)
+        features[0] *= largest
+    data = TrainingSet(features, torch.arange(520) % 3, 3)
+    objective = objective_of(data)
+    found = find_minimum(
+        objective, objective.everyone, penalty, objective.zero_parameters(), Options()
+    )
+    assert objective.mean_loss(found, objective.everyone) < math.log(3)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_collinear_features_need_few_iterations(
     device: str, caplog: pytest.LogCaptureFixture
