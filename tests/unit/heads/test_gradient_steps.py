@@ -508,14 +508,3 @@ def test_under_noise_the_bound_of_the_mean_gradient_says_nothing(batch_size: Any
     plan = plan_for(options, data.rows)
     free, bound = (fit_heads(each, data, plan, SEEDS).weights for each in (options, bounded))
     np.testing.assert_array_equal(free, bound)
-
-
-@pytest.mark.parametrize("batch_size", [2, "full"])
-def test_pooled_noise_is_right_to_half_a_per_cent(batch_size: Any) -> None:
-    data = dead_rows(4, 1999, 250)
-    options = Options(batch_size=batch_size, steps=3, init="zero", learning_rate=0.3)
-    actual = fit_heads(options, data, plan_for(options, 4, noise=1.7), [*SEEDS, 4, 5]).weights
-    expected = 4 if batch_size == "full" else 2
-    variance = 3 * (0.3 / expected * 1.7 * 1.2) ** 2
-    # 2.5 million numbers: 5.6 standard errors.
-    assert np.mean(np.square(actual, dtype=np.float64)) == pytest.approx(variance, rel=0.005)

@@ -26,6 +26,7 @@ from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.randomness import cell_seed
 from dpprobe.privacy.releases import Observer, Releases
 from dpprobe.privacy.sampling import Sampler
+from tests.support.gradient_sums import square
 from tests.support.linear_heads import (
     Source,
     features_of,
@@ -160,11 +161,6 @@ def test_a_step_sums_one_clipped_gradient_of_each_drawn_example_from_its_crop(
     assert used == {0, 1, 2}
 
 
-def square(sums: torch.Tensor, step: float) -> Fraction:
-    whole_units = [Fraction(unit) for unit in sums.flatten().tolist()]
-    return sum((unit**2 for unit in whole_units), Fraction(0)) * Fraction(step) ** 2
-
-
 @pytest.mark.parametrize("class_weights", [None, (1.0, 0.5, 0.25, 1.0)])
 @pytest.mark.parametrize("kind", ["none", "l2", "layer_norm"])
 def test_a_null_patient_changes_the_sum_of_any_crop_by_at_most_the_sensitivity(
@@ -190,7 +186,7 @@ def test_a_null_patient_changes_the_sum_of_any_crop_by_at_most_the_sensitivity(
     for unit in range(PATIENTS.count):
         rows = PATIENTS.members[PATIENTS.starts[unit] : PATIENTS.starts[unit + 1]]
         for before, after in zip(everything, totals(rows), strict=True):
-            moved = square(before.units - after.units, before.step)
+            moved = square(GridSum(before.units - after.units, before.step))
             assert moved <= Fraction(0.9) ** 2
             largest = max(largest, moved)
     assert largest > Fraction(0.2) ** 2
