@@ -157,9 +157,18 @@ def line(
     return f"{job}|{state}|{int(time.time())}|{name}|{reason}|dpprobe:w:v:tmp.x:{TOKEN}"
 
 
-@pytest.mark.parametrize("state", ["PENDING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED"])
-def test_a_job_in_the_queue_runs(slurm: Slurm, state: str) -> None:
-    slurm.says("squeue", line(state))
+WAITS = ("Priority", "Resources", "QOSMaxJobsPerUserLimit", "AssocGrpCpuLimit", "BeginTime")
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        *((state, "None") for state in ("RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED")),
+        *(("PENDING", reason) for reason in ("None", *WAITS)),
+    ],
+)
+def test_a_job_in_the_queue_runs(slurm: Slurm, state: str, reason: str) -> None:
+    slurm.says("squeue", line(state, reason=reason))
     assert slurm.status() == ("running\n", "")
     # and from that answer again, without asking
     asked = len(slurm.calls("squeue"))
@@ -236,14 +245,6 @@ def test_a_job_that_somebody_holds_is_waited_for_and_named_once(slurm: Slurm) ->
     assert slurm.status() == ("running\n", "")
 
 
-@pytest.mark.parametrize(
-    "reason", ["Priority", "Resources", "QOSMaxJobsPerUserLimit", "AssocGrpCpuLimit", "BeginTime"]
-)
-def test_a_job_that_waits_for_its_turn_is_waited_for(slurm: Slurm, reason: str) -> None:
-    slurm.says("squeue", line("PENDING", reason=reason))
-    assert slurm.status() == ("running\n", "")
-
-
 def test_a_failed_job_on_a_node_that_hangs_has_failed(slurm: Slurm) -> None:
     slurm.says("squeue", line("COMPLETING"))
     slurm.exits(1)
@@ -255,8 +256,13 @@ def test_a_failed_job_on_a_node_that_hangs_has_failed(slurm: Slurm) -> None:
 def test_a_full_disk_is_no_end(slurm: Slurm) -> None:
     """Root may write anywhere: a folder in the place of each file refuses in the same way."""
     slurm.says("squeue", line())
-    for name in ("queue", "error.noted", "outage", "outage.noted"):
+    for name in ("queue", "outage", "outage.noted"):
         (slurm.state / name).mkdir()
+    result = slurm.run("status.py", "17")
+    assert (result.returncode, result.stdout) == (0, "running\n")
+    assert "the state of job 17 is unknown" in result.stderr
+    (slurm.state / "error.noted").unlink(missing_ok=True)
+    (slurm.state / "error.noted").mkdir()
     result = slurm.run("status.py", "17")
     assert (result.returncode, result.stdout) == (0, "running\n")
     slurm.refuses("squeue", "Unable to contact slurm controller")
@@ -273,7 +279,11 @@ def test_a_file_servers_clock_does_not_matter(slurm: Slurm) -> None:
     assert slurm.run("status.py", "17").stdout == "failed\n"
 
 
-def test_a_job_that_nobody_knows_is_lost_after_a_minute_and_cancelled(slurm: Slurm) -> None:
+@pytest.mark.parametrize("state", ["", "RUNNING", "PENDING"])
+def test_a_job_that_squeue_lost_is_cancelled_after_a_minute(slurm: Slurm, state: str) -> None:
+    """A database that takes a lost job for running is not believed."""
+    if state:
+        slurm.says("sacct", state)
     slurm.refuses("scancel", "scancel: error: Kill job error on job id 17: Invalid job id")
     assert slurm.status()[0] == "running\n"
     slurm.missed()
@@ -281,16 +291,6 @@ def test_a_job_that_nobody_knows_is_lost_after_a_minute_and_cancelled(slurm: Slu
     assert answer == "failed\n"
     assert "LOST" in note
     assert slurm.calls("scancel") == ["scancel 17"]
-
-
-@pytest.mark.parametrize("state", ["RUNNING", "PENDING"])
-def test_a_database_that_takes_a_lost_job_for_running_is_not_believed(
-    slurm: Slurm, state: str
-) -> None:
-    slurm.says("sacct", state)
-    assert slurm.status()[0] == "running\n"
-    slurm.missed()
-    assert slurm.status()[0] == "failed\n"
 
 
 @pytest.mark.parametrize(
@@ -312,14 +312,9 @@ def test_jobs_run_while_slurmctld_is_away(slurm: Slurm) -> None:
     assert slurm.status()[0] == "running\n"
     slurm.refuses("squeue", "slurm_load_jobs error: Invalid user id")
     assert slurm.status()[0] == "running\n", "counted from its first refusal after the outage"
-
-
-def test_an_error_that_does_not_pass_ends_the_wait(slurm: Slurm) -> None:
-    slurm.refuses("squeue", "slurm_load_jobs error: Invalid user id")
-    assert slurm.status()[0] == "running\n"
     os.utime(slurm.state / "refused", (0, 0))
     answer, note = slurm.status()
-    assert answer == "failed\n"
+    assert answer == "failed\n", "an error that does not pass ends the wait"
     assert "Invalid user id" in note
 
 
@@ -344,13 +339,6 @@ def test_a_query_outlives_the_end_of_a_session(slurm: Slurm) -> None:
     slurm.says("squeue", line())
     result = slurm.start("status.py", "17")
     assert (result.returncode, result.stdout, result.stderr) == (0, "running\n", "")
-
-
-def test_an_error_of_its_own_is_noted_and_the_run_goes_on(slurm: Slurm) -> None:
-    (slurm.state / "queue").mkdir()
-    result = slurm.run("status.py", "17")
-    assert (result.returncode, result.stdout) == (0, "running\n")
-    assert "the state of job 17 is unknown" in result.stderr
 
 
 def test_the_users_own_wishes_for_squeue_change_nothing(slurm: Slurm) -> None:
@@ -395,18 +383,27 @@ def submitted(
     return (run or slurm.run)("submit.py", str(path))
 
 
-def left_behind(slurm: Slurm, *, comment: str | None = None) -> str:
+def left_behind(slurm: Slurm, *, shown: str | None = None, **changes: Any) -> str:
     """Submits job 18, which its run leaves behind; the comment that it was given.
 
     Args:
-      comment: what squeue shows instead.
+      slurm: takes the job.
+      shown: the comment that squeue shows instead.
+      changes: what Snakemake's script says of the job.
     """
     slurm.says("sbatch", "18")
-    submitted(slurm, script(slurm, folder="tmp.old"))
-    given = comment_of(slurm.calls("sbatch")[0])
-    shown = given if comment is None else comment
-    slurm.says("squeue", f"18|RUNNING|{int(time.time()) + 5}|dpprobe.train.a|None|{shown}")
-    return given
+    submitted(slurm, script(slurm, folder="tmp.old", **changes))
+    call = slurm.calls("sbatch")[0]
+    (name,) = re.findall(r"--job-name=(\S+)", call)
+    comment = shown or comment_of(call)
+    slurm.says("squeue", f"18|RUNNING|{int(time.time()) + 5}|{name}|None|{comment}")
+    slurm.says("sbatch", "19")
+    return comment_of(call)
+
+
+def let_scancel_work(slurm: Slurm) -> None:
+    """Empties the queue with the first job that is cancelled."""
+    (slurm.bin / "scancel").write_text(FAKE + f': >"{slurm.bin}/squeue.out"\n')
 
 
 def comment_of(call: str) -> str:
@@ -437,34 +434,24 @@ def test_a_job_is_submitted_with_what_it_asks_for(slurm: Slurm) -> None:
         ({"gpu": 1, "gres": "lscratch:50,gpu:a100:1"}, ["--gres=lscratch:50,gpu:a100:1"]),
         ({"gpu": 1, "gpu_model": "a100"}, ["--gres=gpu:a100:1"]),
         ({"gpu": 0, "gpu_model": "a100"}, []),
+        ({"slurm_partition": "main"}, ["--partition=main"]),
+        (
+            {"gpu": 1, "slurm_partition": "main", "gpu_partition": "cards"},
+            ["--gres=gpu:1", "--partition=cards"],
+        ),
+        ({"gpu": 1, "gpu_partition": "cards"}, ["--gres=gpu:1", "--partition=cards"]),
+        ({"gpu": 0, "slurm_partition": "main", "gpu_partition": "cards"}, ["--partition=main"]),
+        ({"gpu": 0, "gpu_partition": "cards"}, []),
     ],
 )
-def test_devices_are_one_option(slurm: Slurm, resources: dict[str, Any], asked: list[str]) -> None:
+def test_devices_and_partitions_are_one_option_each(
+    slurm: Slurm, resources: dict[str, Any], asked: list[str]
+) -> None:
     """Of two sbatch takes the last: a job with scratch from `default-resources` had no GPU."""
     slurm.says("sbatch", "18")
     submitted(slurm, script(slurm, resources=resources))
     (call,) = slurm.calls("sbatch")
-    assert [word for word in call.split() if word.startswith("--gres")] == asked
-
-
-@pytest.mark.parametrize(
-    ("resources", "partition"),
-    [
-        ({"gpu": 1, "slurm_partition": "main"}, "main"),
-        ({"gpu": 1, "slurm_partition": "main", "gpu_partition": "cards"}, "cards"),
-        ({"gpu": 1, "gpu_partition": "cards"}, "cards"),
-        ({"gpu": 0, "slurm_partition": "main", "gpu_partition": "cards"}, "main"),
-        ({"gpu": 0, "gpu_partition": "cards"}, None),
-    ],
-)
-def test_jobs_with_a_gpu_have_a_partition_of_their_own(
-    slurm: Slurm, resources: dict[str, Any], partition: str | None
-) -> None:
-    slurm.says("sbatch", "18")
-    submitted(slurm, script(slurm, resources=resources))
-    (call,) = slurm.calls("sbatch")
-    asked = [word for word in call.split() if word.startswith("--partition")]
-    assert asked == ([] if partition is None else [f"--partition={partition}"])
+    assert sorted(w for w in call.split() if w.startswith(("--gres", "--partition"))) == asked
 
 
 @pytest.mark.parametrize(("gpu", "limit"), [(0, "--cores 2 "), (1, "--cores 2 --resources gpu=1 ")])
@@ -521,7 +508,7 @@ def test_what_an_earlier_run_left_is_taken_over_only_if_it_is_the_same(slurm: Sl
 @pytest.mark.parametrize("what", ["params", "code"])
 def test_a_job_of_other_parameters_or_older_code_is_cancelled(slurm: Slurm, what: str) -> None:
     left_behind(slurm)
-    (slurm.bin / "scancel").write_text(f'#!/bin/sh\n: >"{slurm.bin}/squeue.out"\n')
+    let_scancel_work(slurm)
     if what == "code":
         (slurm.folder / "Snakefile").write_text("rule all: # mended\n")
     changes: dict[str, Any] = {"params": {"x": 1}} if what == "params" else {}
@@ -544,20 +531,14 @@ def test_a_group_left_behind_is_cancelled_where_its_jobs_are_grouped_anew(
 ) -> None:
     """Snakemake's groups, and so their names, are others in the next run."""
 
-    def asked(files: set[str], folder: str) -> Path:
+    def asked(files: set[str]) -> dict[str, Any]:
         name = "-".join(sorted(path[-1] for path in files))
         kind = {"type": "group", "groupid": "small", "jobid": name} if len(files) > 1 else {}
-        changes = {"output": sorted(files), "wildcards": {"name": name}, **kind}
-        return script(slurm, folder=folder, **changes)
+        return {"output": sorted(files), "wildcards": {"name": name}, **kind}
 
-    slurm.says("sbatch", "18")
-    submitted(slurm, asked(left, "tmp.old"))
-    call = slurm.calls("sbatch")[0]
-    (name,) = re.findall(r"--job-name=(\S+)", call)
-    slurm.says("squeue", f"18|RUNNING|{int(time.time())}|{name}|None|{comment_of(call)}")
-    (slurm.bin / "scancel").write_text(FAKE + f': >"{slurm.bin}/squeue.out"\n')
-    slurm.says("sbatch", "19")
-    assert submitted(slurm, asked(wanted, "tmp.new")).stdout == "19\n"
+    left_behind(slurm, **asked(left))
+    let_scancel_work(slurm)
+    assert submitted(slurm, script(slurm, **asked(wanted))).stdout == "19\n"
     assert slurm.calls("scancel") == (["scancel 18"] if cancelled else [])
     assert (slurm.state / "18.json").exists() is not cancelled
 
@@ -567,37 +548,24 @@ def test_a_group_of_too_many_outputs_to_list_is_known_by_its_rules(
     slurm: Slurm, outputs: tuple[list[str] | None, list[str] | None]
 ) -> None:
     """Snakemake lists none of more than a hundred; the next run may group fewer jobs."""
-    slurm.says("sbatch", "18")
     group: dict[str, Any] = {"type": "group", "groupid": "small"}
     old, new = (
         {**group, "jobid": f"{name}0000000", "output": each}
         for name, each in zip("ab", outputs, strict=True)
     )
-    submitted(slurm, script(slurm, folder="tmp.old", **old))
-    comment = comment_of(slurm.calls("sbatch")[0])
-    slurm.says("squeue", f"18|RUNNING|{int(time.time())}|dpprobe.small.a0000000|None|{comment}")
-    (slurm.bin / "scancel").write_text(FAKE + f': >"{slurm.bin}/squeue.out"\n')
-    slurm.says("sbatch", "19")
+    left_behind(slurm, **old)
+    let_scancel_work(slurm)
     assert submitted(slurm, script(slurm, **new)).stdout == "19\n"
     assert slurm.calls("scancel") == ["scancel 18"]
 
 
-def test_groups_of_two_studies_in_one_folder_are_left_alone(slurm: Slurm) -> None:
-    group = {"type": "group", "groupid": "small", "jobid": "fab0e4d6-754e"}
-    slurm.says("sbatch", "18")
-    submitted(slurm, script(slurm, folder="tmp.old", **group))
-    comment = comment_of(slurm.calls("sbatch")[0])
-    slurm.says("squeue", f"18|RUNNING|{int(time.time())}|dpprobe.small.fab0e4d6|None|{comment}")
+@pytest.mark.parametrize(
+    "kind", [{}, {"type": "group", "groupid": "small", "jobid": "fab0e4d6-754e"}]
+)
+def test_another_study_in_the_same_folder_is_left_alone(slurm: Slurm, kind: dict[str, Any]) -> None:
+    left_behind(slurm, **kind)
     slurm.says("sbatch", "19")
-    other = script(slurm, output=["other/a"], **group)
-    assert submitted(slurm, other).stdout == "19\n"
-    assert not slurm.calls("scancel")
-
-
-def test_another_study_in_the_same_folder_is_left_alone(slurm: Slurm) -> None:
-    left_behind(slurm)
-    slurm.says("sbatch", "19")
-    other = script(slurm, log=["other/logs/a.log"], output=["other/a"], params={"x": 1})
+    other = script(slurm, log=["other/logs/a.log"], output=["other/a"], params={"x": 1}, **kind)
     assert submitted(slurm, other).stdout == "19\n"
     assert not slurm.calls("scancel")
 
@@ -615,7 +583,7 @@ def test_a_job_of_a_snakemake_that_still_runs_is_not_cancelled(slurm: Slurm) -> 
         assert "another Snakemake" in result.stderr
         assert not slurm.calls("scancel")
         # a process that got its number later
-        (slurm.bin / "scancel").write_text(FAKE + f': >"{slurm.bin}/squeue.out"\n')
+        let_scancel_work(slurm)
         watched.write_text(f"{process.pid} 1 {boot}")
         submitted(slurm, script(slurm, params={"x": 1}))
         process.kill()
@@ -655,7 +623,7 @@ def test_what_may_stand_for_a_new_job(
     comment = comment_of(slurm.calls("sbatch")[0])
     if state != "forgotten":
         slurm.says("squeue", f"18|{state}|{int(time.time())}|dpprobe.train.a|None|{comment}")
-    (slurm.bin / "scancel").write_text(FAKE + f': >"{slurm.bin}/squeue.out"\n')
+    let_scancel_work(slurm)
     if code is not None:
         slurm.exits(code, comment.split(":")[-1], "18")
     if what.startswith("younger"):
@@ -695,7 +663,7 @@ def test_a_job_whose_files_another_has_made_since_stands_for_nothing(
 
 def test_options_that_do_not_change_a_result_do_not_matter(slurm: Slurm) -> None:
     left_behind(slurm)
-    (slurm.bin / "scancel").write_text(f'#!/bin/sh\n: >"{slurm.bin}/squeue.out"\n')
+    let_scancel_work(slurm)
     again = script(slurm)
     text = again.read_text().replace("--attempt 1", "--attempt 2 --latency-wait 5 -p --verbose")
     again.write_text(text)
@@ -720,7 +688,7 @@ def test_a_study_counts_by_its_parameters_and_its_file_only_if_a_person_wrote_it
     submitted(slurm, job)
     shown = comment_of(slurm.calls("sbatch")[0])
     slurm.says("squeue", f"18|RUNNING|{int(time.time()) + 5}|dpprobe.train.a|None|{shown}")
-    (slurm.bin / "scancel").write_text(f'#!/bin/sh\n: >"{slurm.bin}/squeue.out"\n')
+    let_scancel_work(slurm)
     again = script(slurm)
     again.write_text(f"{text.rstrip()} --configfiles /a/{place.format('second')}\n")
     assert ("is taken over" in submitted(slurm, again).stderr) == taken
@@ -728,7 +696,7 @@ def test_a_study_counts_by_its_parameters_and_its_file_only_if_a_person_wrote_it
 
 def test_a_site_that_drops_comments_is_no_hindrance(slurm: Slurm) -> None:
     """Notes in .snakemake/slurm stand for them."""
-    left_behind(slurm, comment="(null)")
+    left_behind(slurm, shown="(null)")
     result = submitted(slurm, script(slurm))
     assert "is taken over" in result.stderr
 
@@ -897,7 +865,7 @@ def test_the_watcher_cancels_what_is_left_unless_snakemake_was_killed(
 ) -> None:
     mine = line().replace("tmp.x", "tmp.run")
     slurm.says("squeue", mine, line(job="18"))
-    (slurm.bin / "scancel").write_text(FAKE + f': >"{slurm.bin}/squeue.out"\n')
+    let_scancel_work(slurm)
     folder = slurm.folder / ".snakemake/tmp.run"
     folder.mkdir()
     for name, age in {"5.json": 1e7, "5.exit": 1e7, ".6.json.99": 1e7, "7.exit": -1e4}.items():
