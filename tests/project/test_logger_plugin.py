@@ -59,7 +59,7 @@ def make_record(event: LogEvent | None, text: str = "", **fields: Any) -> loggin
 
 def job_record(number: int, message: str, **changes: Any) -> logging.LogRecord:
     """What Snakemake tells of a job that starts."""
-    fields = {
+    fields: dict[str, Any] = {
         "jobid": number, "rule_name": "train", "rule_msg": message, "reason": "", "output": ["a"],
         "threads": 1, "resources": {}, "local": False,
     }  # fmt: skip

@@ -83,14 +83,13 @@ class Slurm:
 
     def start(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """Runs a command as Snakemake does, by its first line."""
+        return self.call(PROFILE / words[0], *words[1:], **variables)
+
+    def call(self, *words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [PROFILE / words[0], *words[1:]],
-            cwd=self.folder,
-            env=self.environment(**variables),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+            words, cwd=self.folder, env=self.environment(**variables), capture_output=True,
+            text=True, check=False,
+        )  # fmt: skip
 
     def status(self, job: str = "17", **variables: str) -> tuple[str, str]:
         """Returns what status.py prints and notes, asked anew, not from an answer a moment old."""
@@ -358,8 +357,8 @@ cd /somewhere && python -m snakemake --snakefile {snakefile} --target-jobs train
 """
 
 
-def script(slurm: Slurm, *, folder: str = "tmp.new", **changes: Any) -> Path:
-    """A jobscript as Snakemake writes it."""
+def script(slurm: Slurm, *, folder: str = "tmp.new", more: str = "", **changes: Any) -> Path:
+    """A jobscript as Snakemake writes it, with more words for its Snakemake."""
     properties = {
         "type": "single", "rule": "train", "wildcards": {"name": "a"}, "threads": 2,
         "input": [], "output": ["out/a"], "params": {}, "log": ["logs/a.log"],
@@ -370,7 +369,8 @@ def script(slurm: Slurm, *, folder: str = "tmp.new", **changes: Any) -> Path:
     snakefile = slurm.folder / "Snakefile"
     if not snakefile.exists():
         snakefile.write_text("rule all:\n")
-    path.write_text(SCRIPT.format(properties=json.dumps(properties), snakefile=snakefile))
+    text = SCRIPT.format(properties=json.dumps(properties), snakefile=snakefile)
+    path.write_text(f"{text.rstrip()} {more}\n")
     return path
 
 
@@ -475,16 +475,13 @@ def test_a_job_needs_nothing_in_the_folder_of_its_snakemake(slurm: Slurm, many: 
     """An error that ends Snakemake removes the folder while jobs wait in the queue."""
     slurm.says("sbatch", "18")
     path = script(slurm)
-    folder = str(path.parent)
-    names = ["in/a", "in/b c"]
+    folder, names = str(path.parent), ["in/a", "in/b c"]
+    waits = "--wait-for-files " + " ".join(map(repr, [folder, *names]))
     if many:
         listed = path.with_name(f"{path.name}.waitforfilesfile.txt")
         listed.write_text("\n".join([folder, *names, ""]))
-        path.write_text(path.read_text().strip() + f" --wait-for-files-file '{listed}' --force\n")
-    else:
-        waits = " ".join(repr(name) for name in [folder, *names])
-        path.write_text(path.read_text().strip() + f" --wait-for-files {waits} --force\n")
-    submitted(slurm, path)
+        waits = f"--wait-for-files-file '{listed}'"
+    submitted(slurm, script(slurm, more=f"{waits} --force"))
     sent = (slurm.bin / "script").read_text()
     assert folder not in sent
     if many:
@@ -681,16 +678,9 @@ def test_a_study_counts_by_its_parameters_and_its_file_only_if_a_person_wrote_it
     slurm: Slurm, place: str, taken: bool
 ) -> None:
     """A study with an epsilon more has another snapshot, and the same job for all others."""
-    job = script(slurm, folder="tmp.old")
-    slurm.says("sbatch", "18")
-    text = job.read_text()
-    job.write_text(f"{text.rstrip()} --configfiles /a/{place.format('first')}\n")
-    submitted(slurm, job)
-    shown = comment_of(slurm.calls("sbatch")[0])
-    slurm.says("squeue", f"18|RUNNING|{int(time.time()) + 5}|dpprobe.train.a|None|{shown}")
+    left_behind(slurm, more=f"--configfiles /a/{place.format('first')}")
     let_scancel_work(slurm)
-    again = script(slurm)
-    again.write_text(f"{text.rstrip()} --configfiles /a/{place.format('second')}\n")
+    again = script(slurm, more=f"--configfiles /a/{place.format('second')}")
     assert ("is taken over" in submitted(slurm, again).stderr) == taken
 
 
@@ -702,12 +692,6 @@ def test_a_site_that_drops_comments_is_no_hindrance(slurm: Slurm) -> None:
 
 
 SHORT_PAUSES = "import submit; submit.PAUSE = 1; submit.main()"
-
-
-def submitting(slurm: Slurm) -> dict[str, str]:
-    """Returns the environment of a submission that imports `submit.py`."""
-    path = f"{slurm.bin}:{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "PYTHONPATH": str(PROFILE)}
 
 
 @pytest.mark.parametrize(
@@ -727,7 +711,8 @@ def test_a_submission_waits_for_what_passes(
     (path.parent / "watched").touch()
     with subprocess.Popen(
         [sys.executable, "-c", SHORT_PAUSES, path],
-        cwd=slurm.folder, env=submitting(slurm), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        cwd=slurm.folder, env=slurm.environment(PYTHONPATH=str(PROFILE)),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
         assert process.stderr
         note = process.stderr.readline()
@@ -759,14 +744,7 @@ def test_a_full_queue_is_waited_for_longer_than_an_outage(
     slurm.refuses("sbatch", f"sbatch: error: {error}")
     path = script(slurm)
     (path.parent / "watched").touch()
-    result = subprocess.run(
-        [sys.executable, "-c", SHORT_OUTAGE, path],
-        cwd=slurm.folder,
-        env=submitting(slurm),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    result = slurm.call(sys.executable, "-c", SHORT_OUTAGE, path, PYTHONPATH=str(PROFILE))
     assert result.stdout.strip() == output, result.stderr
     assert len(slurm.calls("sbatch")) == tries
     assert ("was not submitted" in result.stderr) == (not output)
@@ -793,14 +771,8 @@ def test_nothing_is_submitted_that_cannot_be_noted_down(
     path = script(slurm)
     (path.parent / "watched").touch()
     full = f"mount -t tmpfs -o {disk} none {slurm.state}; head -c 9999 /dev/zero >{slurm.state}/x"
-    result = subprocess.run(
-        [*space, "sh", "-c", f'{full}; exec "$@"', "sh", PROFILE / "submit.py", path],
-        cwd=slurm.folder,
-        env={**os.environ, "PATH": f"{slurm.bin}{os.pathsep}{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    submit = PROFILE / "submit.py"
+    result = slurm.call(*space, "sh", "-c", f'{full}; exec "$@"', "sh", submit, path)
     assert result.returncode == 1
     assert "Traceback" not in result.stderr
     line = result.stderr.splitlines()[-1]
@@ -871,7 +843,6 @@ def test_the_watcher_cancels_what_is_left_unless_snakemake_was_killed(
     for name, age in {"5.json": 1e7, "5.exit": 1e7, ".6.json.99": 1e7, "7.exit": -1e4}.items():
         (slurm.state / name).touch()
         os.utime(slurm.state / name, (time.time() - age,) * 2)
-    environment = {**os.environ, "PATH": f"{slurm.bin}:{os.environ['PATH']}"}
     with subprocess.Popen(["sleep", "100"]) as snakemake:
         words = [sys.executable, str(PROFILE / "watch.py"), str(snakemake.pid), "tmp.run"]
         # as submit.py starts it: signals wait until the watcher has said what they do
@@ -880,7 +851,7 @@ def test_the_watcher_cancels_what_is_left_unless_snakemake_was_killed(
         watcher = subprocess.Popen(
             words,
             cwd=slurm.folder,
-            env=environment,
+            env=slurm.environment(),
             # as in a terminal, also where the tests run in a script's background, which ignores it
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
@@ -930,12 +901,6 @@ def test_what_the_profile_has_in_comments_works_without_the_signs(
     root = PROFILE.parents[1]
     words = ["--profile", str(changed), "--snakefile", str(root / "Snakefile")]
     words += ["--configfile", str(root / "config.yaml"), "--quiet", "host", "--dry-run"]
-    result = subprocess.run(
-        [sys.executable, "-m", "snakemake", *words],
-        cwd=slurm.folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    result = slurm.call(sys.executable, "-m", "snakemake", *words)
     assert result.returncode == 0, result.stdout + result.stderr
     assert set(re.findall(r"Group job (\w+)", result.stdout)) == groups
