@@ -142,17 +142,6 @@ def test_a_schedule_and_an_average_reach_every_step() -> None:
             assert actual == pytest.approx(ema / (1 - 0.8**30) * 1e-3 / 2**0.5, rel=1e-4)
 
 
-def test_a_sum_is_divided_by_the_expected_batch_size() -> None:
-    data = training_set()
-    options = Options(batch_size=10, steps=1, learning_rate=0.5, init="zero")
-    (batch,) = poisson_batches(data.rows, 10 / data.rows, 1, open_stream(SEEDS[0], "sampling"))
-    assert len(batch) != 10
-    start = np.zeros((data.num_classes, data.dimension + 1))
-    total = oracle_sum(rows_of(data), start, batch, math.inf)
-    actual = fit_heads(options, data, no_privacy(options, data.rows), SEEDS[:1])
-    assert relative(actual.weights[0], -0.5 * total / 10) < 1e-6
-
-
 def test_the_single_step_of_mehta_et_al() -> None:
     """One full-batch step of LAMB, zero weights, biases -10, sigmoid, C = 1 (2022, section 5.1)."""
     data = training_set(classes=5)
