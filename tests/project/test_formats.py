@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -173,28 +173,33 @@ def test_features_of_version_2() -> None:
     assert (features[store.labels == 0, 0].mean() - features[store.labels == 1, 0].mean()) > 1
 
 
-def newer(source: Path, target: Path, version: int) -> Path:
-    values = read_json(source)
-    target.write_text(json.dumps({**values, "format_version": version}))
-    return target
+@pytest.mark.parametrize(
+    ("stored", "read"),
+    [
+        ("cell-4/metrics.json", read_cell),
+        ("dataset-1/dataset.json", read_info),
+        ("features-2/manifest.json", read_manifest),
+        ("cell-4/metrics.json", lambda path: whole_cell(path.parent, "any")),
+    ],
+)
+def test_a_file_of_a_newer_dpprobe_is_refused_and_not_to_be_deleted(
+    tmp_path: Path, stored: str, read: Callable[[Path], Any]
+) -> None:
+    path = tmp_path / Path(stored).name
+    values = read_json(STORED / stored)
+    version = values["format_version"] + 1
+    path.write_text(json.dumps({**values, "format_version": version}))
+    with pytest.raises(DataError, match=f"of version {version}, newer") as error:
+        read(path)
+    assert "delete" not in str(error.value)
 
 
-def test_a_file_of_a_newer_dpprobe_is_refused_and_not_to_be_deleted(tmp_path: Path) -> None:
-    cell = newer(STORED / "cell-4/metrics.json", tmp_path / "metrics.json", 5)
-    dataset = newer(STORED / "dataset-1/dataset.json", tmp_path / "dataset.json", 2)
-    manifest = newer(STORED / "features-2/manifest.json", tmp_path / "manifest.json", 3)
-    said = []
-    for read, path in ((read_cell, cell), (read_info, dataset), (read_manifest, manifest)):
-        with pytest.raises(DataError, match="use the newer dpprobe that wrote it") as error:
-            read(path)
-        said.append(str(error.value))
-    with pytest.raises(DataError, match="cell of version 5, newer than this dpprobe's 4"):
-        whole_cell(tmp_path, "any")
-    with pytest.raises(DataError, match="use the newer dpprobe"):
-        read_record(cell, kind="dpprobe-cell", version=4)
-    with pytest.raises(DataError, match="delete it and run again"):
-        read_record(cell, kind="dpprobe-cell", version=6)
-    assert not [line for line in said if "delete" in line]
+@pytest.mark.parametrize(("version", "remedy"), [(4, "newer dpprobe"), (6, "delete it")])
+def test_a_record_is_deleted_only_if_it_is_older(tmp_path: Path, version: int, remedy: str) -> None:
+    path = tmp_path / "metrics.json"
+    path.write_text('{"format": "dpprobe-cell", "format_version": 5}')
+    with pytest.raises(DataError, match=remedy):
+        read_record(path, kind="dpprobe-cell", version=version)
 
 
 def test_a_shard_of_a_newer_dpprobe_is_not_to_be_deleted(tmp_path: Path) -> None:
@@ -208,19 +213,25 @@ def test_a_shard_of_a_newer_dpprobe_is_not_to_be_deleted(tmp_path: Path) -> None
         read_header(shard)
 
 
-def test_records_of_a_newer_dpprobe_are_not_to_be_deleted(tmp_path: Path) -> None:
-    plans = tmp_path / "eps-1.json"
-    plans.write_text('{"format": "dpprobe-plans", "format_version": 4}')
-    with pytest.raises(DataError, match="dpprobe-plans of version 4, newer than this dpprobe's 3"):
-        read_plans(plans)
-    (tmp_path / "receipt.json").write_text('{"format": "dpprobe-download", "format_version": 2}')
-    with pytest.raises(DataError, match="dpprobe-download of version 2, newer"):
-        read_receipt(tmp_path)
-    embedding = tmp_path / "tsne.parquet"
-    described = b'{"format": "dpprobe-embedding", "format_version": 2}'
-    write_table(embedding, pa.table({"x": [0.0]}).replace_schema_metadata({"dpprobe": described}))
-    with pytest.raises(DataError, match="dpprobe-embedding of version 2, newer"):
-        read_embedding(embedding)
+def write_embedding(path: Path, described: str) -> None:
+    table = pa.table({"x": [0.0]}).replace_schema_metadata({"dpprobe": described.encode()})
+    write_table(path, table)
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "name", "write", "read"),
+    [
+        ("plans", 4, "eps-1.json", Path.write_text, read_plans),
+        ("download", 2, "receipt.json", Path.write_text, lambda path: read_receipt(path.parent)),
+        ("embedding", 2, "tsne.parquet", write_embedding, read_embedding),
+    ],
+)
+def test_records_of_a_newer_dpprobe_are_not_to_be_deleted(
+    tmp_path: Path, kind: str, version: int, name: str, write: Any, read: Any
+) -> None:
+    write(tmp_path / name, f'{{"format": "dpprobe-{kind}", "format_version": {version}}}')
+    with pytest.raises(DataError, match=f"dpprobe-{kind} of version {version}, newer"):
+        read(tmp_path / name)
 
 
 def test_shards_name_their_format() -> None:

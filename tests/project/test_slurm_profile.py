@@ -83,14 +83,13 @@ class Slurm:
 
     def start(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """Runs a command as Snakemake does, by its first line."""
+        return self.call(PROFILE / words[0], *words[1:], **variables)
+
+    def call(self, *words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [PROFILE / words[0], *words[1:]],
-            cwd=self.folder,
-            env=self.environment(**variables),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+            words, cwd=self.folder, env=self.environment(**variables), capture_output=True,
+            text=True, check=False,
+        )  # fmt: skip
 
     def status(self, job: str = "17", **variables: str) -> tuple[str, str]:
         """Returns what status.py prints and notes, asked anew, not from an answer a moment old."""
@@ -157,9 +156,18 @@ def line(
     return f"{job}|{state}|{int(time.time())}|{name}|{reason}|dpprobe:w:v:tmp.x:{TOKEN}"
 
 
-@pytest.mark.parametrize("state", ["PENDING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED"])
-def test_a_job_in_the_queue_runs(slurm: Slurm, state: str) -> None:
-    slurm.says("squeue", line(state))
+WAITS = ("Priority", "Resources", "QOSMaxJobsPerUserLimit", "AssocGrpCpuLimit", "BeginTime")
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        *((state, "None") for state in ("RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED")),
+        *(("PENDING", reason) for reason in ("None", *WAITS)),
+    ],
+)
+def test_a_job_in_the_queue_runs(slurm: Slurm, state: str, reason: str) -> None:
+    slurm.says("squeue", line(state, reason=reason))
     assert slurm.status() == ("running\n", "")
     # and from that answer again, without asking
     asked = len(slurm.calls("squeue"))
@@ -236,14 +244,6 @@ def test_a_job_that_somebody_holds_is_waited_for_and_named_once(slurm: Slurm) ->
     assert slurm.status() == ("running\n", "")
 
 
-@pytest.mark.parametrize(
-    "reason", ["Priority", "Resources", "QOSMaxJobsPerUserLimit", "AssocGrpCpuLimit", "BeginTime"]
-)
-def test_a_job_that_waits_for_its_turn_is_waited_for(slurm: Slurm, reason: str) -> None:
-    slurm.says("squeue", line("PENDING", reason=reason))
-    assert slurm.status() == ("running\n", "")
-
-
 def test_a_failed_job_on_a_node_that_hangs_has_failed(slurm: Slurm) -> None:
     slurm.says("squeue", line("COMPLETING"))
     slurm.exits(1)
@@ -255,8 +255,13 @@ def test_a_failed_job_on_a_node_that_hangs_has_failed(slurm: Slurm) -> None:
 def test_a_full_disk_is_no_end(slurm: Slurm) -> None:
     """Root may write anywhere: a folder in the place of each file refuses in the same way."""
     slurm.says("squeue", line())
-    for name in ("queue", "error.noted", "outage", "outage.noted"):
+    for name in ("queue", "outage", "outage.noted"):
         (slurm.state / name).mkdir()
+    result = slurm.run("status.py", "17")
+    assert (result.returncode, result.stdout) == (0, "running\n")
+    assert "the state of job 17 is unknown" in result.stderr
+    (slurm.state / "error.noted").unlink(missing_ok=True)
+    (slurm.state / "error.noted").mkdir()
     result = slurm.run("status.py", "17")
     assert (result.returncode, result.stdout) == (0, "running\n")
     slurm.refuses("squeue", "Unable to contact slurm controller")
@@ -273,7 +278,11 @@ def test_a_file_servers_clock_does_not_matter(slurm: Slurm) -> None:
     assert slurm.run("status.py", "17").stdout == "failed\n"
 
 
-def test_a_job_that_nobody_knows_is_lost_after_a_minute_and_cancelled(slurm: Slurm) -> None:
+@pytest.mark.parametrize("state", ["", "RUNNING", "PENDING"])
+def test_a_job_that_squeue_lost_is_cancelled_after_a_minute(slurm: Slurm, state: str) -> None:
+    """A database that takes a lost job for running is not believed."""
+    if state:
+        slurm.says("sacct", state)
     slurm.refuses("scancel", "scancel: error: Kill job error on job id 17: Invalid job id")
     assert slurm.status()[0] == "running\n"
     slurm.missed()
@@ -281,16 +290,6 @@ def test_a_job_that_nobody_knows_is_lost_after_a_minute_and_cancelled(slurm: Slu
     assert answer == "failed\n"
     assert "LOST" in note
     assert slurm.calls("scancel") == ["scancel 17"]
-
-
-@pytest.mark.parametrize("state", ["RUNNING", "PENDING"])
-def test_a_database_that_takes_a_lost_job_for_running_is_not_believed(
-    slurm: Slurm, state: str
-) -> None:
-    slurm.says("sacct", state)
-    assert slurm.status()[0] == "running\n"
-    slurm.missed()
-    assert slurm.status()[0] == "failed\n"
 
 
 @pytest.mark.parametrize(
@@ -312,14 +311,9 @@ def test_jobs_run_while_slurmctld_is_away(slurm: Slurm) -> None:
     assert slurm.status()[0] == "running\n"
     slurm.refuses("squeue", "slurm_load_jobs error: Invalid user id")
     assert slurm.status()[0] == "running\n", "counted from its first refusal after the outage"
-
-
-def test_an_error_that_does_not_pass_ends_the_wait(slurm: Slurm) -> None:
-    slurm.refuses("squeue", "slurm_load_jobs error: Invalid user id")
-    assert slurm.status()[0] == "running\n"
     os.utime(slurm.state / "refused", (0, 0))
     answer, note = slurm.status()
-    assert answer == "failed\n"
+    assert answer == "failed\n", "an error that does not pass ends the wait"
     assert "Invalid user id" in note
 
 
@@ -346,13 +340,6 @@ def test_a_query_outlives_the_end_of_a_session(slurm: Slurm) -> None:
     assert (result.returncode, result.stdout, result.stderr) == (0, "running\n", "")
 
 
-def test_an_error_of_its_own_is_noted_and_the_run_goes_on(slurm: Slurm) -> None:
-    (slurm.state / "queue").mkdir()
-    result = slurm.run("status.py", "17")
-    assert (result.returncode, result.stdout) == (0, "running\n")
-    assert "the state of job 17 is unknown" in result.stderr
-
-
 def test_the_users_own_wishes_for_squeue_change_nothing(slurm: Slurm) -> None:
     (slurm.bin / "squeue").write_text('#!/bin/sh\nenv >"$(dirname "$0")/environment"\n')
     slurm.status(SQUEUE_PARTITION="gpu", SACCT_FORMAT="x", LOGNAME="somebody")
@@ -370,8 +357,8 @@ cd /somewhere && python -m snakemake --snakefile {snakefile} --target-jobs train
 """
 
 
-def script(slurm: Slurm, *, folder: str = "tmp.new", **changes: Any) -> Path:
-    """A jobscript as Snakemake writes it."""
+def script(slurm: Slurm, *, folder: str = "tmp.new", more: str = "", **changes: Any) -> Path:
+    """A jobscript as Snakemake writes it, with more words for its Snakemake."""
     properties = {
         "type": "single", "rule": "train", "wildcards": {"name": "a"}, "threads": 2,
         "input": [], "output": ["out/a"], "params": {}, "log": ["logs/a.log"],
@@ -382,7 +369,8 @@ def script(slurm: Slurm, *, folder: str = "tmp.new", **changes: Any) -> Path:
     snakefile = slurm.folder / "Snakefile"
     if not snakefile.exists():
         snakefile.write_text("rule all:\n")
-    path.write_text(SCRIPT.format(properties=json.dumps(properties), snakefile=snakefile))
+    text = SCRIPT.format(properties=json.dumps(properties), snakefile=snakefile)
+    path.write_text(f"{text.rstrip()} {more}\n")
     return path
 
 
@@ -395,18 +383,27 @@ def submitted(
     return (run or slurm.run)("submit.py", str(path))
 
 
-def left_behind(slurm: Slurm, *, comment: str | None = None) -> str:
+def left_behind(slurm: Slurm, *, shown: str | None = None, **changes: Any) -> str:
     """Submits job 18, which its run leaves behind; the comment that it was given.
 
     Args:
-      comment: what squeue shows instead.
+      slurm: takes the job.
+      shown: the comment that squeue shows instead.
+      changes: what Snakemake's script says of the job.
     """
     slurm.says("sbatch", "18")
-    submitted(slurm, script(slurm, folder="tmp.old"))
-    given = comment_of(slurm.calls("sbatch")[0])
-    shown = given if comment is None else comment
-    slurm.says("squeue", f"18|RUNNING|{int(time.time()) + 5}|dpprobe.train.a|None|{shown}")
-    return given
+    submitted(slurm, script(slurm, folder="tmp.old", **changes))
+    call = slurm.calls("sbatch")[0]
+    (name,) = re.findall(r"--job-name=(\S+)", call)
+    comment = shown or comment_of(call)
+    slurm.says("squeue", f"18|RUNNING|{int(time.time()) + 5}|{name}|None|{comment}")
+    slurm.says("sbatch", "19")
+    return comment_of(call)
+
+
+def let_scancel_work(slurm: Slurm) -> None:
+    """Empties the queue with the first job that is cancelled."""
+    (slurm.bin / "scancel").write_text(FAKE + f': >"{slurm.bin}/squeue.out"\n')
 
 
 def comment_of(call: str) -> str:
@@ -437,34 +434,24 @@ def test_a_job_is_submitted_with_what_it_asks_for(slurm: Slurm) -> None:
         ({"gpu": 1, "gres": "lscratch:50,gpu:a100:1"}, ["--gres=lscratch:50,gpu:a100:1"]),
         ({"gpu": 1, "gpu_model": "a100"}, ["--gres=gpu:a100:1"]),
         ({"gpu": 0, "gpu_model": "a100"}, []),
+        ({"slurm_partition": "main"}, ["--partition=main"]),
+        (
+            {"gpu": 1, "slurm_partition": "main", "gpu_partition": "cards"},
+            ["--gres=gpu:1", "--partition=cards"],
+        ),
+        ({"gpu": 1, "gpu_partition": "cards"}, ["--gres=gpu:1", "--partition=cards"]),
+        ({"gpu": 0, "slurm_partition": "main", "gpu_partition": "cards"}, ["--partition=main"]),
+        ({"gpu": 0, "gpu_partition": "cards"}, []),
     ],
 )
-def test_devices_are_one_option(slurm: Slurm, resources: dict[str, Any], asked: list[str]) -> None:
+def test_devices_and_partitions_are_one_option_each(
+    slurm: Slurm, resources: dict[str, Any], asked: list[str]
+) -> None:
     """Of two sbatch takes the last: a job with scratch from `default-resources` had no GPU."""
     slurm.says("sbatch", "18")
     submitted(slurm, script(slurm, resources=resources))
     (call,) = slurm.calls("sbatch")
-    assert [word for word in call.split() if word.startswith("--gres")] == asked
-
-
-@pytest.mark.parametrize(
-    ("resources", "partition"),
-    [
-        ({"gpu": 1, "slurm_partition": "main"}, "main"),
-        ({"gpu": 1, "slurm_partition": "main", "gpu_partition": "cards"}, "cards"),
-        ({"gpu": 1, "gpu_partition": "cards"}, "cards"),
-        ({"gpu": 0, "slurm_partition": "main", "gpu_partition": "cards"}, "main"),
-        ({"gpu": 0, "gpu_partition": "cards"}, None),
-    ],
-)
-def test_jobs_with_a_gpu_have_a_partition_of_their_own(
-    slurm: Slurm, resources: dict[str, Any], partition: str | None
-) -> None:
-    slurm.says("sbatch", "18")
-    submitted(slurm, script(slurm, resources=resources))
-    (call,) = slurm.calls("sbatch")
-    asked = [word for word in call.split() if word.startswith("--partition")]
-    assert asked == ([] if partition is None else [f"--partition={partition}"])
+    assert sorted(w for w in call.split() if w.startswith(("--gres", "--partition"))) == asked
 
 
 @pytest.mark.parametrize(("gpu", "limit"), [(0, "--cores 2 "), (1, "--cores 2 --resources gpu=1 ")])
@@ -488,16 +475,13 @@ def test_a_job_needs_nothing_in_the_folder_of_its_snakemake(slurm: Slurm, many: 
     """An error that ends Snakemake removes the folder while jobs wait in the queue."""
     slurm.says("sbatch", "18")
     path = script(slurm)
-    folder = str(path.parent)
-    names = ["in/a", "in/b c"]
+    folder, names = str(path.parent), ["in/a", "in/b c"]
+    waits = "--wait-for-files " + " ".join(map(repr, [folder, *names]))
     if many:
         listed = path.with_name(f"{path.name}.waitforfilesfile.txt")
         listed.write_text("\n".join([folder, *names, ""]))
-        path.write_text(path.read_text().strip() + f" --wait-for-files-file '{listed}' --force\n")
-    else:
-        waits = " ".join(repr(name) for name in [folder, *names])
-        path.write_text(path.read_text().strip() + f" --wait-for-files {waits} --force\n")
-    submitted(slurm, path)
+        waits = f"--wait-for-files-file '{listed}'"
+    submitted(slurm, script(slurm, more=f"{waits} --force"))
     sent = (slurm.bin / "script").read_text()
     assert folder not in sent
     if many:
@@ -521,7 +505,7 @@ def test_what_an_earlier_run_left_is_taken_over_only_if_it_is_the_same(slurm: Sl
 @pytest.mark.parametrize("what", ["params", "code"])
 def test_a_job_of_other_parameters_or_older_code_is_cancelled(slurm: Slurm, what: str) -> None:
     left_behind(slurm)
-    (slurm.bin / "scancel").write_text(f'#!/bin/sh\n: >"{slurm.bin}/squeue.out"\n')
+    let_scancel_work(slurm)
     if what == "code":
         (slurm.folder / "Snakefile").write_text("rule all: # mended\n")
     changes: dict[str, Any] = {"params": {"x": 1}} if what == "params" else {}
@@ -544,20 +528,14 @@ def test_a_group_left_behind_is_cancelled_where_its_jobs_are_grouped_anew(
 ) -> None:
     """Snakemake's groups, and so their names, are others in the next run."""
 
-    def asked(files: set[str], folder: str) -> Path:
+    def asked(files: set[str]) -> dict[str, Any]:
         name = "-".join(sorted(path[-1] for path in files))
         kind = {"type": "group", "groupid": "small", "jobid": name} if len(files) > 1 else {}
-        changes = {"output": sorted(files), "wildcards": {"name": name}, **kind}
-        return script(slurm, folder=folder, **changes)
+        return {"output": sorted(files), "wildcards": {"name": name}, **kind}
 
-    slurm.says("sbatch", "18")
-    submitted(slurm, asked(left, "tmp.old"))
-    call = slurm.calls("sbatch")[0]
-    (name,) = re.findall(r"--job-name=(\S+)", call)
-    slurm.says("squeue", f"18|RUNNING|{int(time.time())}|{name}|None|{comment_of(call)}")
-    (slurm.bin / "scancel").write_text(FAKE + f': >"{slurm.bin}/squeue.out"\n')
-    slurm.says("sbatch", "19")
-    assert submitted(slurm, asked(wanted, "tmp.new")).stdout == "19\n"
+    left_behind(slurm, **asked(left))
+    let_scancel_work(slurm)
+    assert submitted(slurm, script(slurm, **asked(wanted))).stdout == "19\n"
     assert slurm.calls("scancel") == (["scancel 18"] if cancelled else [])
     assert (slurm.state / "18.json").exists() is not cancelled
 
@@ -567,37 +545,24 @@ def test_a_group_of_too_many_outputs_to_list_is_known_by_its_rules(
     slurm: Slurm, outputs: tuple[list[str] | None, list[str] | None]
 ) -> None:
     """Snakemake lists none of more than a hundred; the next run may group fewer jobs."""
-    slurm.says("sbatch", "18")
     group: dict[str, Any] = {"type": "group", "groupid": "small"}
     old, new = (
         {**group, "jobid": f"{name}0000000", "output": each}
         for name, each in zip("ab", outputs, strict=True)
     )
-    submitted(slurm, script(slurm, folder="tmp.old", **old))
-    comment = comment_of(slurm.calls("sbatch")[0])
-    slurm.says("squeue", f"18|RUNNING|{int(time.time())}|dpprobe.small.a0000000|None|{comment}")
-    (slurm.bin / "scancel").write_text(FAKE + f': >"{slurm.bin}/squeue.out"\n')
-    slurm.says("sbatch", "19")
+    left_behind(slurm, **old)
+    let_scancel_work(slurm)
     assert submitted(slurm, script(slurm, **new)).stdout == "19\n"
     assert slurm.calls("scancel") == ["scancel 18"]
 
 
-def test_groups_of_two_studies_in_one_folder_are_left_alone(slurm: Slurm) -> None:
-    group = {"type": "group", "groupid": "small", "jobid": "fab0e4d6-754e"}
-    slurm.says("sbatch", "18")
-    submitted(slurm, script(slurm, folder="tmp.old", **group))
-    comment = comment_of(slurm.calls("sbatch")[0])
-    slurm.says("squeue", f"18|RUNNING|{int(time.time())}|dpprobe.small.fab0e4d6|None|{comment}")
+@pytest.mark.parametrize(
+    "kind", [{}, {"type": "group", "groupid": "small", "jobid": "fab0e4d6-754e"}]
+)
+def test_another_study_in_the_same_folder_is_left_alone(slurm: Slurm, kind: dict[str, Any]) -> None:
+    left_behind(slurm, **kind)
     slurm.says("sbatch", "19")
-    other = script(slurm, output=["other/a"], **group)
-    assert submitted(slurm, other).stdout == "19\n"
-    assert not slurm.calls("scancel")
-
-
-def test_another_study_in_the_same_folder_is_left_alone(slurm: Slurm) -> None:
-    left_behind(slurm)
-    slurm.says("sbatch", "19")
-    other = script(slurm, log=["other/logs/a.log"], output=["other/a"], params={"x": 1})
+    other = script(slurm, log=["other/logs/a.log"], output=["other/a"], params={"x": 1}, **kind)
     assert submitted(slurm, other).stdout == "19\n"
     assert not slurm.calls("scancel")
 
@@ -615,7 +580,7 @@ def test_a_job_of_a_snakemake_that_still_runs_is_not_cancelled(slurm: Slurm) -> 
         assert "another Snakemake" in result.stderr
         assert not slurm.calls("scancel")
         # a process that got its number later
-        (slurm.bin / "scancel").write_text(FAKE + f': >"{slurm.bin}/squeue.out"\n')
+        let_scancel_work(slurm)
         watched.write_text(f"{process.pid} 1 {boot}")
         submitted(slurm, script(slurm, params={"x": 1}))
         process.kill()
@@ -655,7 +620,7 @@ def test_what_may_stand_for_a_new_job(
     comment = comment_of(slurm.calls("sbatch")[0])
     if state != "forgotten":
         slurm.says("squeue", f"18|{state}|{int(time.time())}|dpprobe.train.a|None|{comment}")
-    (slurm.bin / "scancel").write_text(FAKE + f': >"{slurm.bin}/squeue.out"\n')
+    let_scancel_work(slurm)
     if code is not None:
         slurm.exits(code, comment.split(":")[-1], "18")
     if what.startswith("younger"):
@@ -695,7 +660,7 @@ def test_a_job_whose_files_another_has_made_since_stands_for_nothing(
 
 def test_options_that_do_not_change_a_result_do_not_matter(slurm: Slurm) -> None:
     left_behind(slurm)
-    (slurm.bin / "scancel").write_text(f'#!/bin/sh\n: >"{slurm.bin}/squeue.out"\n')
+    let_scancel_work(slurm)
     again = script(slurm)
     text = again.read_text().replace("--attempt 1", "--attempt 2 --latency-wait 5 -p --verbose")
     again.write_text(text)
@@ -713,33 +678,20 @@ def test_a_study_counts_by_its_parameters_and_its_file_only_if_a_person_wrote_it
     slurm: Slurm, place: str, taken: bool
 ) -> None:
     """A study with an epsilon more has another snapshot, and the same job for all others."""
-    job = script(slurm, folder="tmp.old")
-    slurm.says("sbatch", "18")
-    text = job.read_text()
-    job.write_text(f"{text.rstrip()} --configfiles /a/{place.format('first')}\n")
-    submitted(slurm, job)
-    shown = comment_of(slurm.calls("sbatch")[0])
-    slurm.says("squeue", f"18|RUNNING|{int(time.time()) + 5}|dpprobe.train.a|None|{shown}")
-    (slurm.bin / "scancel").write_text(f'#!/bin/sh\n: >"{slurm.bin}/squeue.out"\n')
-    again = script(slurm)
-    again.write_text(f"{text.rstrip()} --configfiles /a/{place.format('second')}\n")
+    left_behind(slurm, more=f"--configfiles /a/{place.format('first')}")
+    let_scancel_work(slurm)
+    again = script(slurm, more=f"--configfiles /a/{place.format('second')}")
     assert ("is taken over" in submitted(slurm, again).stderr) == taken
 
 
 def test_a_site_that_drops_comments_is_no_hindrance(slurm: Slurm) -> None:
     """Notes in .snakemake/slurm stand for them."""
-    left_behind(slurm, comment="(null)")
+    left_behind(slurm, shown="(null)")
     result = submitted(slurm, script(slurm))
     assert "is taken over" in result.stderr
 
 
 SHORT_PAUSES = "import submit; submit.PAUSE = 1; submit.main()"
-
-
-def submitting(slurm: Slurm) -> dict[str, str]:
-    """Returns the environment of a submission that imports `submit.py`."""
-    path = f"{slurm.bin}:{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "PYTHONPATH": str(PROFILE)}
 
 
 @pytest.mark.parametrize(
@@ -759,7 +711,8 @@ def test_a_submission_waits_for_what_passes(
     (path.parent / "watched").touch()
     with subprocess.Popen(
         [sys.executable, "-c", SHORT_PAUSES, path],
-        cwd=slurm.folder, env=submitting(slurm), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        cwd=slurm.folder, env=slurm.environment(PYTHONPATH=str(PROFILE)),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
         assert process.stderr
         note = process.stderr.readline()
@@ -791,14 +744,7 @@ def test_a_full_queue_is_waited_for_longer_than_an_outage(
     slurm.refuses("sbatch", f"sbatch: error: {error}")
     path = script(slurm)
     (path.parent / "watched").touch()
-    result = subprocess.run(
-        [sys.executable, "-c", SHORT_OUTAGE, path],
-        cwd=slurm.folder,
-        env=submitting(slurm),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    result = slurm.call(sys.executable, "-c", SHORT_OUTAGE, path, PYTHONPATH=str(PROFILE))
     assert result.stdout.strip() == output, result.stderr
     assert len(slurm.calls("sbatch")) == tries
     assert ("was not submitted" in result.stderr) == (not output)
@@ -825,14 +771,8 @@ def test_nothing_is_submitted_that_cannot_be_noted_down(
     path = script(slurm)
     (path.parent / "watched").touch()
     full = f"mount -t tmpfs -o {disk} none {slurm.state}; head -c 9999 /dev/zero >{slurm.state}/x"
-    result = subprocess.run(
-        [*space, "sh", "-c", f'{full}; exec "$@"', "sh", PROFILE / "submit.py", path],
-        cwd=slurm.folder,
-        env={**os.environ, "PATH": f"{slurm.bin}{os.pathsep}{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    submit = PROFILE / "submit.py"
+    result = slurm.call(*space, "sh", "-c", f'{full}; exec "$@"', "sh", submit, path)
     assert result.returncode == 1
     assert "Traceback" not in result.stderr
     line = result.stderr.splitlines()[-1]
@@ -897,13 +837,12 @@ def test_the_watcher_cancels_what_is_left_unless_snakemake_was_killed(
 ) -> None:
     mine = line().replace("tmp.x", "tmp.run")
     slurm.says("squeue", mine, line(job="18"))
-    (slurm.bin / "scancel").write_text(FAKE + f': >"{slurm.bin}/squeue.out"\n')
+    let_scancel_work(slurm)
     folder = slurm.folder / ".snakemake/tmp.run"
     folder.mkdir()
     for name, age in {"5.json": 1e7, "5.exit": 1e7, ".6.json.99": 1e7, "7.exit": -1e4}.items():
         (slurm.state / name).touch()
         os.utime(slurm.state / name, (time.time() - age,) * 2)
-    environment = {**os.environ, "PATH": f"{slurm.bin}:{os.environ['PATH']}"}
     with subprocess.Popen(["sleep", "100"]) as snakemake:
         words = [sys.executable, str(PROFILE / "watch.py"), str(snakemake.pid), "tmp.run"]
         # as submit.py starts it: signals wait until the watcher has said what they do
@@ -912,7 +851,7 @@ def test_the_watcher_cancels_what_is_left_unless_snakemake_was_killed(
         watcher = subprocess.Popen(
             words,
             cwd=slurm.folder,
-            env=environment,
+            env=slurm.environment(),
             # as in a terminal, also where the tests run in a script's background, which ignores it
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
@@ -962,12 +901,6 @@ def test_what_the_profile_has_in_comments_works_without_the_signs(
     root = PROFILE.parents[1]
     words = ["--profile", str(changed), "--snakefile", str(root / "Snakefile")]
     words += ["--configfile", str(root / "config.yaml"), "--quiet", "host", "--dry-run"]
-    result = subprocess.run(
-        [sys.executable, "-m", "snakemake", *words],
-        cwd=slurm.folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    result = slurm.call(sys.executable, "-m", "snakemake", *words)
     assert result.returncode == 0, result.stdout + result.stderr
     assert set(re.findall(r"Group job (\w+)", result.stdout)) == groups

@@ -13,15 +13,9 @@ import gzip
 import hashlib
 import io
 import json
-import pickle
-import struct
-import tarfile
-import threading
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +25,10 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from dpprobe.data import torchvision_datasets
 from dpprobe.study.catalog import DatasetEntry
 from tests.support.hub_server import TOKEN, Hub, Repository, ask_only
-from tests.support.torchvision_files import fetch_from
+from tests.support.misbehaving_server import Server
+from tests.support.torchvision_files import fetch_from, serve_dataset
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,34 +43,12 @@ class Small:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a builder works: a folder for itself, the web's folder and address, the Hub."""
+    """Where a builder works: a folder for itself, a server on the web, the Hub."""
 
     folder: Path
-    web: Path
-    url: str
+    web: Server
     hub: Hub
     patch: pytest.MonkeyPatch
-
-
-class _Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_: Any) -> None:
-        """Says nothing."""
-
-
-@contextmanager
-def serve_folder(folder: Path) -> Iterator[str]:
-    """Serves a folder's files; gives the address."""
-    handler = functools.partial(_Quiet, directory=str(folder))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 class _Pictures:
@@ -85,27 +57,11 @@ class _Pictures:
     def __init__(self) -> None:
         self._random = np.random.default_rng(4)
 
-    def pixels(self, *shape: int) -> np.ndarray:
-        return self._random.integers(0, 256, shape, dtype=np.uint8)
-
-    def file(self, *, kind: str = "JPEG", grey: bool = False) -> bytes:
-        stream = io.BytesIO()
-        Image.fromarray(self.pixels(*(8, 8) if grey else (8, 8, 3))).save(stream, format=kind)
+    def file(self, *, grey: bool = False) -> bytes:
+        stream, shape = io.BytesIO(), (8, 8) if grey else (8, 8, 3)
+        pixels = self._random.integers(0, 256, shape, dtype=np.uint8)
+        Image.fromarray(pixels).save(stream, format="JPEG")
         return stream.getvalue()
-
-
-def _md5(data: bytes) -> str:
-    return hashlib.md5(data).hexdigest()
-
-
-def _tar(files: Mapping[str, bytes], *, mode: str = "w") -> bytes:
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode=mode) as packed:  # type: ignore[call-overload]
-        for name, data in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            packed.addfile(info, io.BytesIO(data))
-    return stream.getvalue()
 
 
 def _zip(files: Mapping[str, bytes]) -> bytes:
@@ -116,135 +72,18 @@ def _zip(files: Mapping[str, bytes]) -> bytes:
     return stream.getvalue()
 
 
-def _publish(place: Place, name: str, data: bytes) -> str:
-    """Puts a file on the web; its MD5."""
-    (place.web / name).write_bytes(data)
-    return _md5(data)
-
-
-def _idx(kind: str, entry: DatasetEntry, place: Place) -> Small:
-    """MNIST's format: big-endian headers, then the bytes, packed with gzip."""
-    import torchvision.datasets
-
-    pictures, classes = _Pictures(), entry.sizes.classes
-    resources = []
-    for part, each in (("train", 3), ("t10k", 2)):
-        labels = np.tile(np.arange(classes, dtype=np.uint8), each)
-        images = pictures.pixels(len(labels), 28, 28)
-        contents = {
-            f"{part}-images-idx3-ubyte.gz": struct.pack(">IIII", 2051, len(labels), 28, 28)
-            + images.tobytes(),
-            f"{part}-labels-idx1-ubyte.gz": struct.pack(">II", 2049, len(labels))
-            + labels.tobytes(),
-        }
-        for name, data in contents.items():
-            resources.append((name, _publish(place, name, gzip.compress(data))))
-    place.patch.setattr(getattr(torchvision.datasets, kind), "resources", resources)
-    fetch_from(place.url, place.patch)
-    return Small(values={}, train=3 * classes, test=2 * classes, classes=classes)
-
-
-def _cifar(
-    kind: str, entry: DatasetEntry, place: Place, *, files: Mapping[str, int], label: str, meta: str
-) -> Small:
-    """CIFAR's format: pickles of rows of 3,072 bytes, packed with tar and gzip."""
-    import torchvision.datasets
-
-    cls = getattr(torchvision.datasets, kind)
-    assert entry.class_names is not None
-    pictures, classes = _Pictures(), entry.sizes.classes
-    contents: dict[str, Any] = {
-        name: {
-            "data": pictures.pixels(each * classes, 3072),
-            label: np.tile(np.arange(classes), each).tolist(),
-        }
-        for name, each in files.items()
-    }
-    contents[meta] = {cls.meta["key"]: list(entry.class_names)}
-    packed = {name: pickle.dumps(value, protocol=2) for name, value in contents.items()}
-    folder = cls.base_folder
-    archive = _tar({f"{folder}/{name}": data for name, data in packed.items()}, mode="w:gz")
-    place.patch.setattr(cls, "tgz_md5", _publish(place, cls.filename, archive))
-    for attribute in ("train_list", "test_list"):
-        listed = [[name, _md5(packed[name])] for name, _ in getattr(cls, attribute)]
-        place.patch.setattr(cls, attribute, listed)
-    place.patch.setattr(cls, "meta", {**cls.meta, "md5": _md5(packed[meta])})
-    test = files[cls.test_list[0][0]]
-    train = sum(files.values()) - test
-    fetch_from(place.url, place.patch)
-    return Small(values={}, train=train * classes, test=test * classes, classes=classes)
-
-
-def mnist(entry: DatasetEntry, place: Place) -> Small:
-    return _idx("MNIST", entry, place)
-
-
-def fashion_mnist(entry: DatasetEntry, place: Place) -> Small:
-    return _idx("FashionMNIST", entry, place)
-
-
-def cifar10(entry: DatasetEntry, place: Place) -> Small:
-    files = {f"data_batch_{number}": 1 for number in range(1, 6)} | {"test_batch": 2}
-    return _cifar("CIFAR10", entry, place, files=files, label="labels", meta="batches.meta")
-
-
-def cifar100(entry: DatasetEntry, place: Place) -> Small:
-    files = {"train": 2, "test": 1}
-    return _cifar("CIFAR100", entry, place, files=files, label="fine_labels", meta="meta")
-
-
-def eurosat(entry: DatasetEntry, place: Place) -> Small:
-    """A zip of JPEG files in the folder 2750, one folder a class."""
-    pictures = _Pictures()
-    assert entry.class_names is not None
-    files = {
-        f"2750/{name}/{name}_{number}.jpg": pictures.file()
-        for name in entry.class_names
-        for number in range(1, 6)
-    }
-    md5 = _publish(place, "EuroSAT.zip", _zip(files))
-    place.patch.setattr(torchvision_datasets, "EUROSAT_MD5", md5)
-    fetch_from(place.url, place.patch)
-    return Small(values={}, train=40, test=10, classes=10)
-
-
-def places365(entry: DatasetEntry, place: Place) -> Small:
-    """The development kit's lists and two archives of images."""
-    from torchvision.datasets import Places365
-
-    pictures = _Pictures()
-    names = entry.class_names
-    assert names is not None
-    train = {f"{name}/00000001.jpg": label for label, name in enumerate(names)}
-    test = {f"Places365_val_{row:08d}.jpg": row - 1 for row in range(1, len(names) + 1)}
-    lists = {
-        "categories_places365.txt": "".join(f"{name} {k}\n" for k, name in enumerate(names)),
-        "places365_train_standard.txt": "".join(f"{path} {k}\n" for path, k in train.items()),
-        "places365_val.txt": "".join(f"{path} {k}\n" for path, k in test.items()),
-    }
-    texts = {name: text.encode() for name, text in lists.items()}
-    archives = {
-        "filelist_places365-standard.tar": _tar(texts),
-        "train_256_places365standard.tar": _tar(
-            {f"data_256{path}": pictures.file() for path in train}
-        ),
-        "val_256.tar": _tar({f"val_256/{path}": pictures.file() for path in test}),
-    }
-    md5 = {name: _publish(place, name, data) for name, data in archives.items()}
-    md5 |= {name: _md5(data) for name, data in texts.items()}
-
-    def renewed(pair: tuple[str, str]) -> tuple[str, str]:
-        return pair[0], md5.get(pair[0], pair[1])
-
-    for attribute in ("_DEVKIT_META", "_FILE_LIST_META", "_IMAGES_META"):
-        table = getattr(Places365, attribute)
-        place.patch.setattr(
-            Places365, attribute, {key: renewed(pair) for key, pair in table.items()}
-        )
-    place.patch.setattr(Places365, "_CATEGORIES_META", renewed(Places365._CATEGORIES_META))
-    rows = len(names)
-    fetch_from(place.url, place.patch)
-    return Small(values={}, train=rows, test=rows, classes=rows)
+def serve_torchvision(kind: str, entry: DatasetEntry, place: Place) -> Small:
+    """The files of one of torchvision's datasets, with the entry's classes."""
+    per_class = 5 if kind == "EuroSAT" else 2
+    train, test, classes = serve_dataset(
+        kind, place.folder, place.patch, per_class=per_class, class_names=entry.class_names
+    )
+    for path in place.folder.iterdir():
+        place.web.put(f"/{path.name}", path.read_bytes())
+    fetch_from(place.web.url("/"), place.patch)
+    if kind == "EuroSAT":  # has no test rows of its own
+        train, test = 40, 10
+    return Small(values={}, train=train, test=test, classes=classes)
 
 
 def _archive(entry: DatasetEntry, place: Place, files: Mapping[str, bytes]) -> dict[str, Any]:
@@ -252,8 +91,7 @@ def _archive(entry: DatasetEntry, place: Place, files: Mapping[str, bytes]) -> d
     (written,) = entry.options["files"]
     data = _zip(files)
     # The original's address ends in no name, either.
-    _publish(place, "file_downloaded", data)
-    url = f"{place.url}/file_downloaded"
+    url = place.web.put("/file_downloaded", data)
     return {"files": [{**written, "url": url, "sha256": hashlib.sha256(data).hexdigest()}]}
 
 
@@ -320,8 +158,7 @@ def imagenet(entry: DatasetEntry, place: Place) -> Small:
     )
     place.patch.setenv("HF_TOKEN", TOKEN)
     real = json.dumps([[number % 3] if number != 2 else [] for number in range(1, 7)]).encode()
-    _publish(place, "real.json", real)
-    labels = {"url": f"{place.url}/real.json", "sha256": hashlib.sha256(real).hexdigest()}
+    labels = {"url": place.web.put("/real.json", real), "sha256": hashlib.sha256(real).hexdigest()}
     ask_only(place.hub.url, place.patch)
     return Small(values={"accepted_labels": labels}, train=6, test=6, classes=3)
 
@@ -412,10 +249,15 @@ def mimic_cxr(entry: DatasetEntry, place: Place) -> Small:  # noqa: ARG001
     return Small(values={"root": str(root)}, train=8, test=4, classes=5)
 
 
-BUILDERS: dict[str, Callable[[DatasetEntry, Place], Small]] = {
-    builder.__name__: builder
-    for builder in (
-        chest_xray, chexpert, cifar10, cifar100, eurosat, fashion_mnist, imagenet, mimic_cxr,
-        mnist, places365, plantdisease,
-    )
+TORCHVISION = {
+    "cifar10": "CIFAR10", "cifar100": "CIFAR100", "eurosat": "EuroSAT",
+    "fashion_mnist": "FashionMNIST", "mnist": "MNIST", "places365": "Places365",
 }  # fmt: skip
+OTHERS = {
+    "chest_xray": chest_xray, "chexpert": chexpert, "imagenet": imagenet, "mimic_cxr": mimic_cxr,
+    "plantdisease": plantdisease,
+}  # fmt: skip
+BUILDERS: dict[str, Callable[[DatasetEntry, Place], Small]] = {
+    **OTHERS,
+    **{name: functools.partial(serve_torchvision, kind) for name, kind in TORCHVISION.items()},
+}

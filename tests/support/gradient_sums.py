@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
@@ -86,3 +87,10 @@ def poisson_sums(
 def sum_over(sums: ExactSums, index: npt.NDArray[np.int64], weights: torch.Tensor) -> GridSum:
     """Each head's exact sum over the rows of an index."""
     return sums.sum_batches(weights, [index] * len(weights))
+
+
+def square(sums: GridSum) -> Fraction:
+    """The squared norm of the sums, exactly."""
+    whole = [Fraction(unit) for unit in sums.units.flatten().tolist()]
+    assert all(unit.denominator == 1 for unit in whole)
+    return sum((unit**2 for unit in whole), Fraction(0)) * Fraction(sums.step) ** 2

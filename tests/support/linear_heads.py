@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dpprobe.heads.normalisation import KINDS
+from dpprobe.heads.normalisation import KINDS, Centred
 from dpprobe.heads.normalised_rows import normalise_rows
 from dpprobe.heads.options import MethodOptions
-from dpprobe.heads.rows import Rows
+from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
@@ -73,6 +73,13 @@ def rows_of(data: TrainingSet, kind: str = "none") -> Rows:
     plan = Plan(mechanisms=(), n=data.rows, epsilon=math.inf, delta=1e-5, accountant="pld")
     make: Any = KINDS[kind]
     return normalise_rows(data, make(), Releases(plan, [1], data.device))
+
+
+def normalised(data: TrainingSet, kind: str) -> Rows:
+    """The rows after a normalisation; centred ones around a fixed centre."""
+    if kind != "centred":
+        return rows_of(data, kind)
+    return Rows(data, Transform(Centred(), {"centre": torch.linspace(-0.2, 0.1, data.dimension)}))
 
 
 def whole(rows: Rows) -> torch.Tensor:

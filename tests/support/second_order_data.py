@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
+from sklearn.linear_model import LogisticRegression
 
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Heads
@@ -23,18 +22,6 @@ from dpprobe.privacy.plan import Plan
 from tests.support.mechanisms import made_plan
 
 SEEDS = (11, 12)
-
-
-class Stream:
-    """Rows that are read in blocks."""
-
-    def __init__(self, features: torch.Tensor) -> None:
-        self._features = features.numpy()
-        self.rows, self.dimension = self._features.shape
-
-    def read_blocks(self, rows: int) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
-        for start in range(0, self.rows, min(rows, 37)):
-            yield start, self._features[start : start + min(rows, 37)].copy()
 
 
 def classes_of(
@@ -101,3 +88,18 @@ def with_unusable(
 def accuracy(fitted: Heads, features: torch.Tensor, labels: torch.Tensor) -> float:
     scores = torch.from_numpy(score_rows(fitted, features))
     return float((scores.argmax(2) == labels).float().mean())
+
+
+def check_logistic_regression(fitted: Heads, features: torch.Tensor, labels: torch.Tensor) -> None:
+    """Fails unless a head is scikit-learn's without penalty; with several labels, one each."""
+    rows = features.double().numpy()
+    regression = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000)
+    if labels.ndim == 1:
+        scores = torch.from_numpy(score_rows(fitted, features)[0].astype(np.float64))
+        wanted = regression.fit(rows, labels.numpy()).predict_proba(rows)
+        np.testing.assert_allclose(torch.softmax(scores, 1).numpy(), wanted, atol=2e-4)
+        return
+    for head, column in zip(fitted.weights[0], labels.numpy().T, strict=True):
+        regression.fit(rows, column)
+        np.testing.assert_allclose(head[:-1], regression.coef_[0], atol=2e-3)
+        np.testing.assert_allclose(head[-1], regression.intercept_[0], atol=6e-3)

@@ -42,7 +42,9 @@ def main(folder: Path) -> None:
     # What a run imports and finds is there in each process that is forked from this one.
     move(sites[0], ready, folder / "first").task().run()
     gc.freeze()
-    steps = record_run(move(sites[0], ready, folder / "whole"))
+    names = folder / "whole.steps"
+    assert run(move(sites[0], ready, folder / "whole"), steps=names) == 0
+    steps = names.read_text().splitlines()
     # `kill_walk` has the steps that write the bundle
     documents = next(place for place, name in enumerate(steps) if "entry-1.partial" in name)
     kept = [*enumerate(steps[:documents]), (len(steps) - 1, steps[-1])]
@@ -50,7 +52,7 @@ def main(folder: Path) -> None:
     print(json.dumps({"step": None, "steps": steps, **describe(folder / "whole")}))
     for name, place in sorted(chosen.items(), key=lambda item: item[1]):
         site = move(sites[0], ready, folder / f"killed-{place}")
-        status = kill_run(site, place)
+        status = run(site, kill_at=place)
         killed = describe(site.folder.parent)
         again = in_child(site.task().run)
         print(
@@ -68,37 +70,27 @@ def move(site: Site, ready: Path, folder: Path) -> Site:
     return Site(site.name, folder / site.name, site.members, folder / "exchange", site.options)
 
 
-def record_run(site: Site) -> list[str]:
-    """Runs a site's part to its end in another process; returns the names of its steps."""
-    names = site.folder.parent.with_suffix(".steps")
+def run(site: Site, *, kill_at: int | None = None, steps: Path | None = None) -> int:
+    """Runs a site's part in a process that dies before step `kill_at`, counted from 0.
+
+    Writes the name of each step to `steps`.
+    """
 
     def work() -> None:
-        inside = False
+        count, inside = 0, False
 
         def reached(name: str) -> None:
-            nonlocal inside
-            if not inside:
-                inside = True
-                with names.open("a") as stream:
-                    stream.write(f"{name}\n")
-                inside = False
-
-        watch(site.folder.parent, reached)
-        site.task().run()
-
-    assert in_child(work) == 0
-    return names.read_text().splitlines()
-
-
-def kill_run(site: Site, kill_at: int) -> int:
-    def work() -> None:
-        count = 0
-
-        def reached(_: str) -> None:
-            nonlocal count
+            nonlocal count, inside
+            if inside:
+                return
             if count == kill_at:
                 os.kill(os.getpid(), signal.SIGKILL)
             count += 1
+            if steps is not None:
+                inside = True
+                with steps.open("a") as stream:
+                    stream.write(f"{name}\n")
+                inside = False
 
         watch(site.folder.parent, reached)
         site.task().run()

@@ -12,6 +12,7 @@ import io
 import pickle
 import tarfile
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,12 @@ NAMES = ("MNIST", "FashionMNIST", "CIFAR10", "CIFAR100", "EuroSAT", "Places365")
 
 
 def serve_dataset(
-    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *, per_class: int = 2
+    name: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    per_class: int = 2,
+    class_names: Sequence[str] | None = None,
 ) -> tuple[int, int, int]:
     """Writes the files that `name` is downloaded as, and makes torchvision expect them.
 
@@ -39,16 +45,20 @@ def serve_dataset(
       folder: where the files go, under their own names.
       monkeypatch: takes the checksums back.
       per_class: training rows of each class; of EuroSAT all rows of each class. One test row each.
+      class_names: those of CIFAR and of Places365, if not made up.
 
     Returns:
       Training rows, test rows (EuroSAT: all rows, 0) and classes.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    makers = {
-        "MNIST": _idx, "FashionMNIST": _idx, "CIFAR10": _cifar, "CIFAR100": _cifar,
-        "EuroSAT": _eurosat, "Places365": _places,
-    }  # fmt: skip
-    return makers[name](name, folder, monkeypatch, per_class)
+    if name.endswith("MNIST"):
+        return _idx(name, folder, monkeypatch, per_class)
+    if name == "EuroSAT":
+        return _eurosat(folder, monkeypatch, per_class)
+    if name == "Places365":
+        return _places(folder, monkeypatch, per_class, class_names or PLACES)
+    names = class_names or [f"class {label:02d}" for label in range(100)][: int(name[5:])]
+    return _cifar(name, folder, monkeypatch, per_class, names)
 
 
 def fetch_from(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,10 +112,9 @@ def _idx(
 
 
 def _cifar(
-    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, per_class: int
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, per_class: int, names: Sequence[str]
 ) -> tuple[int, int, int]:
-    cls = _class(name)
-    classes = 10 if name == "CIFAR10" else 100
+    cls, classes = _class(name), len(names)
     key = "labels" if name == "CIFAR10" else "fine_labels"
     files: dict[str, bytes] = {}
     images, labels = _rows(classes, per_class, 3, 32, 32)
@@ -117,7 +126,7 @@ def _cifar(
     images, labels = _rows(classes, 1, 3, 32, 32, first=1000)
     test = cls.test_list[0][0]
     files[test] = pickle.dumps({"data": images.reshape(-1, 3072), key: labels})
-    meta = {cls.meta["key"]: [f"class {label:02d}" for label in range(classes)]}
+    meta = {cls.meta["key"]: list(names)}
     files[cls.meta["filename"]] = pickle.dumps(meta)
     packed = _tar({f"{cls.base_folder}/{file}": content for file, content in files.items()}, "w:gz")
     (folder / cls.filename).write_bytes(packed)
@@ -145,12 +154,7 @@ def _jpeg(label: int, number: int) -> bytes:
     return stream.getvalue()
 
 
-def _eurosat(
-    name: str,  # noqa: ARG001
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    per_class: int,
-) -> tuple[int, int, int]:
+def _eurosat(folder: Path, monkeypatch: pytest.MonkeyPatch, per_class: int) -> tuple[int, int, int]:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as packed:
         for label, each in enumerate(EUROSAT_CLASSES):
@@ -162,17 +166,17 @@ def _eurosat(
 
 
 def _places(
-    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, per_class: int
+    folder: Path, monkeypatch: pytest.MonkeyPatch, per_class: int, places: Sequence[str]
 ) -> tuple[int, int, int]:
-    cls = _class(name)
+    cls = _class("Places365")
     train = {
         f"{place}/{number:08d}.jpg": label
-        for label, place in enumerate(PLACES)
+        for label, place in enumerate(places)
         for number in range(1, per_class + 1)
     }
-    val = {f"Places365_val_{label + 1:08d}.jpg": label for label in range(len(PLACES))}
+    val = {f"Places365_val_{label + 1:08d}.jpg": label for label in range(len(places))}
     lists = {
-        "categories_places365.txt": {place: label for label, place in enumerate(PLACES)},
+        "categories_places365.txt": {place: label for label, place in enumerate(places)},
         "places365_train_standard.txt": train,
         "places365_val.txt": val,
     }
@@ -199,4 +203,4 @@ def _places(
     digests = [(file, _md5(content)) for file, content in texts.items()]
     monkeypatch.setattr(cls, "_CATEGORIES_META", digests[0])
     monkeypatch.setattr(cls, "_FILE_LIST_META", {"train-standard": digests[1], "val": digests[2]})
-    return len(train), len(val), len(PLACES)
+    return len(train), len(val), len(places)

@@ -25,9 +25,10 @@ from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy import accountants
 from dpprobe.privacy.calibration import calibrate
-from dpprobe.privacy.releases import Observer, Releases
+from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.target import Target
 from tests.support.mechanisms import made_plan
+from tests.support.observers import Watching
 from tests.support.second_order_data import classes_of, plan_of, rows_of
 
 HEADS: dict[str, dict[str, Any]] = {
@@ -49,34 +50,14 @@ def options(name: str, **values: Any) -> BalanceOptions:
     return method
 
 
-class Watching(Observer):
-    """Keeps the class counts before and after their noise."""
-
-    def __init__(self) -> None:
-        self.sums: list[torch.Tensor] = []
-        self.outputs: list[torch.Tensor] = []
-
-    def observe_release(
-        self, name: str, _seed: int, sums: torch.Tensor, draw: Any, _step: Any = None
-    ) -> torch.Tensor:
-        output: torch.Tensor = draw()
-        if name == CLASS_COUNTS:
-            self.sums.append(sums.clone())
-            self.outputs.append(output)
-        return output
-
-    def replace_sampler(self, _seed: int, sampler: Any) -> Any:
-        return sampler
-
-
 def counted(
     method: MethodOptions, features: torch.Tensor, units: Units | None = None
 ) -> torch.Tensor:
     """The sums that a fit releases as class counts, before their noise."""
     data = TrainingSet(features.clone(), LABELS, CLASSES, units=units)
-    watching = Watching()
+    watching = Watching(through=True)
     fit_heads(method, data, plan_of(method, data.n, 1.0), [1], observer=watching)
-    (sums,) = watching.sums
+    (sums,) = watching.sums[CLASS_COUNTS]
     return sums
 
 
@@ -123,12 +104,13 @@ def test_the_noise_on_counts_is_the_plan_s(noise: float) -> None:
     features, _ = classes_of(ROWS)
     method = options("newton", normalize="l2")
     plan = plan_of(method, ROWS, noise)
-    watching = Watching()
+    watching = Watching(through=True)
     seeds = range(600)
     releases = Releases(plan, seeds, torch.device("cpu"), observer=watching)
     priors = count_classes(rows_of(features, LABELS, CLASSES), releases)
     assert priors.shape == (600, CLASSES)
-    noises = torch.stack(watching.outputs) - torch.stack(watching.sums)
+    outputs, sums = watching.outputs[CLASS_COUNTS], watching.sums[CLASS_COUNTS]
+    noises = torch.stack(outputs) - torch.stack(sums)
     deviation = plan.find_mechanism(CLASS_COUNTS).noise_multiplier
     # 2,400 draws: the standard deviation's own is 1.4 %, the mean's 2 % of it
     assert float(noises.std()) == pytest.approx(deviation, rel=0.07)

@@ -47,13 +47,7 @@ from tests.support.linear_heads import (
 )
 from tests.support.poisson_batches import poisson_batches
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 floats = st.floats(allow_nan=True, allow_infinity=True, width=32)

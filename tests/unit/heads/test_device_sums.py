@@ -21,9 +21,8 @@ from dpprobe.heads import device_sums, exact_engine, least_squares
 from dpprobe.heads.device_sums import DeviceSums
 from dpprobe.heads.exact_sums import ExactSums
 from dpprobe.heads.fit import fit_heads
-from dpprobe.heads.normalisation import Centred
 from dpprobe.heads.patient_groups import Units
-from dpprobe.heads.rows import Affine, Rows, Transform
+from dpprobe.heads.rows import Affine, Rows
 from dpprobe.heads.second_order import Design, clipped_labels, cross_moment, second_moment
 from dpprobe.heads.sgd import Options
 from dpprobe.heads.training_set import TrainingSet
@@ -31,19 +30,20 @@ from dpprobe.privacy.grid import entry_bits, factor_bits
 from dpprobe.privacy.randomness import cell_seed
 from tests.support.gpu import DEVICES, GPU
 from tests.support.gradient_sums import LOSSES
-from tests.support.linear_heads import Source, features_of, plan_for, rows_of, training_set
+from tests.support.linear_heads import (
+    Source,
+    features_of,
+    normalised,
+    plan_for,
+    rows_of,
+    training_set,
+)
 from tests.support.plain_heads import Adam, Momentum
 
 SEEDS = [cell_seed("test", index) for index in range(3)]
 KINDS = ["none", "l2", "layer_norm", "centred"]
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def normalised(data: TrainingSet, kind: str) -> Rows:
-    if kind != "centred":
-        return rows_of(data, kind)
-    return Rows(data, Transform(Centred(), {"centre": torch.linspace(-0.2, 0.1, data.dimension)}))
 
 
 def both_sums(

@@ -18,10 +18,9 @@ from dpprobe.errors import ConfigError, DataError, PrivacyError
 from dpprobe.heads import exact_engine
 from dpprobe.heads.exact_sums import ExactSums
 from dpprobe.heads.fit import fit_heads
-from dpprobe.heads.normalisation import Centred
 from dpprobe.heads.optimiser import Sgd
 from dpprobe.heads.patient_groups import Units
-from dpprobe.heads.rows import Rows, Transform
+from dpprobe.heads.rows import Rows
 from dpprobe.heads.sgd import Options
 from dpprobe.heads.training_set import TrainingSet, row_lengths
 from dpprobe.privacy.grid import GridSum
@@ -29,11 +28,12 @@ from dpprobe.privacy.keystream import Keystream
 from dpprobe.privacy.randomness import cell_seed
 from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.sampling import ExactPoissonSampler
-from tests.support.gradient_sums import LOSSES, full_sum, random_weights, sum_over
+from tests.support.gradient_sums import LOSSES, full_sum, random_weights, square, sum_over
 from tests.support.linear_heads import (
     Source,
     features_of,
     no_privacy,
+    normalised,
     oracle_sum,
     plan_for,
     relative,
@@ -50,12 +50,6 @@ KINDS = ["none", "l2", "layer_norm", "centred"]
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def normalised(data: TrainingSet, kind: str) -> Rows:
-    if kind != "centred":
-        return rows_of(data, kind)
-    return Rows(data, Transform(Centred(), {"centre": torch.linspace(-0.2, 0.1, data.dimension)}))
-
-
 def exact(rows: Rows, clip: float, *, sigmoid: bool = False) -> ExactSums:
     return ExactSums(rows, clip, sigmoid=sigmoid, pool=None)
 
@@ -68,13 +62,6 @@ def test_weights_above_one_are_refused(weight: float) -> None:
     rows.weights[3] = weight
     with pytest.raises(PrivacyError, match="weights of examples must be at most 1"):
         exact(rows, 1.0)
-
-
-def square(sums: GridSum) -> Fraction:
-    """The squared norm of the sums, exactly."""
-    whole = [Fraction(unit) for unit in sums.units.flatten().tolist()]
-    assert all(unit.denominator == 1 for unit in whole)
-    return sum((unit**2 for unit in whole), Fraction(0)) * Fraction(sums.step) ** 2
 
 
 # --- the sums -----------------------------------------------------------------------------------
@@ -325,7 +312,9 @@ def test_noise_has_the_planned_variance(batch_size: Any) -> None:
     assert np.abs(correlation).max() < 5 / actual[0].size ** 0.5
 
 
-def test_steps_taken_are_the_steps_priced(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("head", [Options, Momentum])
+def test_steps_taken_are_the_steps_priced(head: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several at a time, as sgd takes them, or one by one."""
     released: list[str] = []
     gaussian = Releases.release_gaussian
 
@@ -334,17 +323,16 @@ def test_steps_taken_are_the_steps_priced(monkeypatch: pytest.MonkeyPatch) -> No
         return gaussian(self, name, sums)
 
     monkeypatch.setattr(Releases, "release_gaussian", counted)
-    data = training_set()
-    options = Momentum(batch_size=12, steps=50, engine="exact")
+    data, options = training_set(), head(batch_size=12, steps=50, engine="exact")
     plan = plan_for(options, 120)
     assert fit_heads(options, data, plan, SEEDS).steps == 50
-    assert released == ["gradients"] * 50
-    monkeypatch.setattr(exact_engine, "record_steps", lambda _: [25, 49])
-    with pytest.raises(PrivacyError, match="49 noisy releases were made, but epsilon covers 50"):
-        fit_heads(options, data, plan, SEEDS)
-    monkeypatch.setattr(exact_engine, "record_steps", lambda _: [51])
-    with pytest.raises((PrivacyError, IndexError)):
-        fit_heads(options, data, plan, SEEDS)
+    assert released == ["gradients"] * (50 if head is Momentum else 0)
+    for ends in ([25, 49], [51]):
+        monkeypatch.setattr(exact_engine, "record_steps", lambda _, ends=ends: ends)
+        with pytest.raises((PrivacyError, IndexError)) as error:
+            fit_heads(options, data, plan, SEEDS)
+        if error.type is PrivacyError:
+            assert f"{ends[-1]} noisy releases" in str(error.value)
 
 
 class StepByStep(Sgd):
@@ -386,18 +374,6 @@ def test_steps_at_a_time_are_single_steps(
     wanted = trained(StepByStep())
     assert len(set(wanted)) == len(ends) + 1
     assert trained(Sgd()) == trained(Sgd(), threads=2) == wanted
-
-
-def test_steps_at_a_time_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    data, options = training_set(), Options(batch_size=12, steps=50, engine="exact")
-    plan = plan_for(options, 120)
-    for ends, error in (
-        ([25, 49], "49 noisy releases were made, but epsilon covers 50"),
-        ([51], "51 noisy releases were made"),
-    ):
-        monkeypatch.setattr(exact_engine, "record_steps", lambda _, ends=ends: ends)
-        with pytest.raises(PrivacyError, match=error):
-            fit_heads(options, data, plan, SEEDS)
 
 
 def test_sums_off_their_grid_are_not_released(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from safetensors.numpy import save_file
-from sklearn.linear_model import LogisticRegression
 
 from dpprobe.errors import ConfigError, DataError, StoreError
 from dpprobe.heads.clipped_row_options import GRADIENTS
@@ -17,40 +17,21 @@ from dpprobe.heads.feature_covariance import COVARIANCE, Options
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import HEADS
-from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.options import options_class
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.target import Target
-from tests.support.second_order_data import (
-    Stream,
-    accuracy,
-    classes_of,
-    fit,
-)
+from tests.support.linear_heads import Source
+from tests.support.second_order_data import accuracy, check_logistic_regression, classes_of, fit
 
 
-def test_without_noise_many_steps_are_scikit_learns_logistic_regression() -> None:
-    features, labels = classes_of(300, 5, 3, noise=2.5)
-    options = Options(normalize="none", ridge=0, steps=300, average="last")
-    fitted = fit(options, features, labels, 3, seeds=(1,))
-    model = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000)
-    expected = model.fit(features.double().numpy(), labels.numpy())
-    scores = score_rows(fitted, features)[0].astype(np.float64)
-    actual = torch.softmax(torch.from_numpy(scores), 1).numpy()
-    np.testing.assert_allclose(actual, expected.predict_proba(features.double()), atol=2e-4)
-
-
-def test_without_noise_many_sigmoid_steps_solve_each_class() -> None:
-    features, labels = classes_of(300, 4, 3, noise=2.5, several=True)
-    options = Options(normalize="none", loss="sigmoid", ridge=0, steps=300, average="last")
-    fitted = fit(options, features, labels, 3, seeds=(1,))
-    for label in range(3):
-        model = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000)
-        model.fit(features.double().numpy(), labels[:, label].numpy())
-        head = fitted.weights[0, label]
-        np.testing.assert_allclose(head[:-1], model.coef_[0], atol=2e-3)
-        np.testing.assert_allclose(head[-1], model.intercept_[0], atol=6e-3)
+@pytest.mark.parametrize(("loss", "several"), [("softmax", False), ("sigmoid", True)])
+def test_without_noise_many_steps_are_scikit_learns_logistic_regression(
+    loss: Any, several: bool
+) -> None:
+    features, labels = classes_of(300, 4, 3, noise=2.5, several=several)
+    options = Options(normalize="none", loss=loss, ridge=0, steps=300, average="last")
+    check_logistic_regression(fit(options, features, labels, 3, seeds=(1,)), features, labels)
 
 
 def test_one_step_from_zero_is_least_squares() -> None:
@@ -137,28 +118,22 @@ def test_a_diverged_head_is_refused() -> None:
         fit(options, features, labels, 4, noise=1.0)
 
 
-class PublicStore(Stream):
-    """Stands for a stored public dataset."""
-
-
 def test_public_covariance_is_the_private_one_of_other_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As many rows as the private ones count for: here rows of twice their length, twice."""
     features, labels = classes_of()
     public = 2 * torch.cat([features, features])
-    monkeypatch.setattr(
-        "dpprobe.features.feature_store.FeatureStore", lambda _path: PublicStore(public)
-    )
+    rows = public.numpy()
+    monkeypatch.setattr("dpprobe.features.feature_store.FeatureStore", lambda _: Source(rows))
     options = Options(normalize="l2", ridge=3.0, public_covariance="somewhere/manifest.json")
     fitted = fit(options, features, labels, 4, noise=1e-7)
     private = fit(Options(normalize="l2", ridge=3.0), features, labels, 4, noise=1e-7)
     np.testing.assert_allclose(fitted.weights, private.weights, rtol=1e-3, atol=1e-3)
     assert options.paths == ("init_file", "public_covariance")
     assert options.input_files() == ("somewhere/manifest.json",)
-    monkeypatch.setattr(
-        "dpprobe.features.feature_store.FeatureStore", lambda _path: PublicStore(public[:, :3])
-    )
+    narrow = rows[:, :3]
+    monkeypatch.setattr("dpprobe.features.feature_store.FeatureStore", lambda _: Source(narrow))
     with pytest.raises(DataError, match="dimension 3"):
         fit(options, features, labels, 4, noise=0.05)
 

@@ -142,17 +142,6 @@ def test_a_schedule_and_an_average_reach_every_step() -> None:
             assert actual == pytest.approx(ema / (1 - 0.8**30) * 1e-3 / 2**0.5, rel=1e-4)
 
 
-def test_a_sum_is_divided_by_the_expected_batch_size() -> None:
-    data = training_set()
-    options = Options(batch_size=10, steps=1, learning_rate=0.5, init="zero")
-    (batch,) = poisson_batches(data.rows, 10 / data.rows, 1, open_stream(SEEDS[0], "sampling"))
-    assert len(batch) != 10
-    start = np.zeros((data.num_classes, data.dimension + 1))
-    total = oracle_sum(rows_of(data), start, batch, math.inf)
-    actual = fit_heads(options, data, no_privacy(options, data.rows), SEEDS[:1])
-    assert relative(actual.weights[0], -0.5 * total / 10) < 1e-6
-
-
 def test_the_single_step_of_mehta_et_al() -> None:
     """One full-batch step of LAMB, zero weights, biases -10, sigmoid, C = 1 (2022, section 5.1)."""
     data = training_set(classes=5)
@@ -508,14 +497,3 @@ def test_under_noise_the_bound_of_the_mean_gradient_says_nothing(batch_size: Any
     plan = plan_for(options, data.rows)
     free, bound = (fit_heads(each, data, plan, SEEDS).weights for each in (options, bounded))
     np.testing.assert_array_equal(free, bound)
-
-
-@pytest.mark.parametrize("batch_size", [2, "full"])
-def test_pooled_noise_is_right_to_half_a_per_cent(batch_size: Any) -> None:
-    data = dead_rows(4, 1999, 250)
-    options = Options(batch_size=batch_size, steps=3, init="zero", learning_rate=0.3)
-    actual = fit_heads(options, data, plan_for(options, 4, noise=1.7), [*SEEDS, 4, 5]).weights
-    expected = 4 if batch_size == "full" else 2
-    variance = 3 * (0.3 / expected * 1.7 * 1.2) ** 2
-    # 2.5 million numbers: 5.6 standard errors.
-    assert np.mean(np.square(actual, dtype=np.float64)) == pytest.approx(variance, rel=0.005)

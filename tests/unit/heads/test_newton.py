@@ -10,13 +10,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.linear_model import LogisticRegression
 
 from dpprobe.heads import second_order
 from dpprobe.heads.clipped_row_options import GRADIENTS
 from dpprobe.heads.newton import HESSIANS, Options
 from dpprobe.heads.preconditioned_descent import Descent
-from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.second_order import (
     Design,
     Spectrum,
@@ -25,7 +23,13 @@ from dpprobe.heads.second_order import (
     sum_gradients,
 )
 from dpprobe.privacy.releases import Releases
-from tests.support.second_order_data import classes_of, fit, plan_of, rows_of
+from tests.support.second_order_data import (
+    check_logistic_regression,
+    classes_of,
+    fit,
+    plan_of,
+    rows_of,
+)
 
 ROW = st.lists(
     st.sampled_from([0.0, 1.0, -2.0, 0.3, 1e6, math.nan, math.inf]), min_size=3, max_size=3
@@ -166,29 +170,20 @@ def test_mechanisms_cost_what_they_should() -> None:
     assert costs[0] / sum(costs) == pytest.approx(0.4)
 
 
-@pytest.mark.parametrize("hessian", ["shared", "per_class"])
-def test_without_noise_it_solves_sigmoids(hessian: Any) -> None:
-    features, labels = classes_of(300, 4, 3, noise=2.5, several=True)
-    options = Options(
-        normalize="none", loss="sigmoid", hessian=hessian, ridge=0, steps=60, average="last",
-        step=0.9,
-    )  # fmt: skip
-    fitted = fit(options, features, labels, 3, seeds=(1,))
-    for label in range(3):
-        model = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000)
-        model.fit(features.double().numpy(), labels[:, label].numpy())
-        np.testing.assert_allclose(fitted.weights[0, label, :-1], model.coef_[0], atol=2e-3)
-
-
-def test_without_noise_it_solves_a_softmax() -> None:
-    features, labels = classes_of(300, 5, 3, noise=2.5)
-    options = Options(normalize="none", ridge=0, steps=80, average="last")
-    fitted = fit(options, features, labels, 3, seeds=(1,))
-    model = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000)
-    expected = model.fit(features.double().numpy(), labels.numpy())
-    scores = score_rows(fitted, features)[0].astype(np.float64)
-    actual = torch.softmax(torch.from_numpy(scores), 1).numpy()
-    np.testing.assert_allclose(actual, expected.predict_proba(features.double()), atol=2e-4)
+@pytest.mark.parametrize(
+    ("several", "values"),
+    [
+        (False, {"steps": 80}),
+        (True, {"loss": "sigmoid", "hessian": "shared", "steps": 60, "step": 0.9}),
+        (True, {"loss": "sigmoid", "hessian": "per_class", "steps": 60, "step": 0.9}),
+    ],
+)
+def test_without_noise_it_is_scikit_learns_logistic_regression(
+    several: bool, values: dict[str, Any]
+) -> None:
+    features, labels = classes_of(300, 4, 3, noise=2.5, several=several)
+    options = Options(normalize="none", ridge=0, average="last", **values)
+    check_logistic_regression(fit(options, features, labels, 3, seeds=(1,)), features, labels)
 
 
 def test_per_class_noise_is_that_of_the_stack(monkeypatch: pytest.MonkeyPatch) -> None:

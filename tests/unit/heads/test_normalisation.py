@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import given, settings
@@ -32,6 +30,7 @@ from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import Mechanism, Plan
 from dpprobe.privacy.releases import Releases
+from tests.support.linear_heads import Source
 from tests.support.mechanisms import made_plan
 
 CPU = torch.device("cpu")
@@ -158,15 +157,8 @@ def test_wrong_constants_are_refused(wrong: dict[str, float]) -> None:
 
 
 def test_a_stream_gives_the_channels_of_memory() -> None:
-    class Source:
-        rows, dimension = 50, C * P
-
-        def read_blocks(self, rows: int) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:  # noqa: ARG002
-            for start in range(0, 50, 7):
-                yield start, features(50).numpy()[start : start + 7].copy()
-
     actual = []
-    for source in (features(50), Source()):
+    for source in (features(50), Source(features(50).numpy())):
         streamed = TrainingSet(source, torch.arange(50) % 2, 2)
         priced = plan(SPEC.list_releases(50), 50, noise=2.0)
         actual.append(normalise_rows(streamed, SPEC, Releases(priced, [1], CPU)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -24,8 +24,8 @@ from dpprobe.heads.sgd import Options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.randomness import cell_seed
-from dpprobe.privacy.releases import Observer, Releases
-from dpprobe.privacy.sampling import Sampler
+from dpprobe.privacy.releases import Releases
+from tests.support.gradient_sums import square
 from tests.support.linear_heads import (
     Source,
     features_of,
@@ -36,6 +36,7 @@ from tests.support.linear_heads import (
     training_set,
     whole,
 )
+from tests.support.observers import Watching
 from tests.support.plain_heads import Adam, Lamb, Momentum
 
 SEEDS = [cell_seed("crops", index) for index in range(2)]
@@ -96,38 +97,6 @@ def test_crops_that_are_the_rows_train_the_same_head(
     assert not np.array_equal(fit(method, with_crops(*versions())), alone)
 
 
-class Watching(Observer):
-    """Keeps each step's sum and batch, and lets nothing through: the head stays at its start."""
-
-    def __init__(self) -> None:
-        self.sums: list[torch.Tensor] = []
-        self.batches: list[np.ndarray] = []
-
-    def observe_release(
-        self,
-        name: str,
-        seed: int,
-        sums: torch.Tensor,
-        draw: Callable[[], torch.Tensor],
-        step: float | None = None,
-    ) -> torch.Tensor:
-        del name, seed, draw, step
-        self.sums.append(sums.clone())
-        return torch.zeros_like(sums)
-
-    def replace_sampler(self, seed: int, sampler: Sampler) -> Sampler:
-        del seed
-        watched = self
-
-        class Kept:
-            def draw_block(self, steps: int) -> tuple[np.ndarray, np.ndarray]:
-                drawn, sizes = sampler.draw_block(steps)
-                watched.batches += np.split(drawn, np.cumsum(sizes)[:-1])
-                return drawn, sizes
-
-        return Kept()
-
-
 @pytest.mark.parametrize("units", [None, PATIENTS])
 @pytest.mark.parametrize("engine", ["closed_form", "exact"])
 @pytest.mark.parametrize(("batch_size", "streamed"), [(5, False), ("full", False), ("full", True)])
@@ -138,7 +107,8 @@ def test_a_step_sums_one_clipped_gradient_of_each_drawn_example_from_its_crop(
     data, watching = with_crops(*versions(), units=units, streamed=streamed), Watching()
     method = Options(engine=engine, batch_size=batch_size, steps=80, init="zero", max_grad_norm=0.9)
     fit_heads(method, data, plan_for(method, data.n), SEEDS[:1], observer=watching)
-    assert len(watching.sums) == 80
+    (releases,) = watching.sums.values()
+    assert len(releases) == 80
     zero, rate = np.zeros((4, 8)), 1.0 if batch_size == "full" else 5 / data.n
     parts = []  # of each row of each crop
     for features in versions():
@@ -146,7 +116,7 @@ def test_a_step_sums_one_clipped_gradient_of_each_drawn_example_from_its_crop(
         parts.append([oracle_sum(rows, zero, np.array([row]), 0.9) for row in range(120)])
     assert all(np.linalg.norm(part) <= 0.9 + 1e-9 for crop in parts for part in crop)
     used = set()
-    for step, actual in enumerate(watching.sums):
+    for step, actual in enumerate(releases):
         crop, _ = crop_at(step, rate, 3)
         batch = watching.batches[step] if watching.batches else np.arange(data.n)
         weights = np.ones(120, np.float32) if units is None else units.weights
@@ -158,11 +128,6 @@ def test_a_step_sums_one_clipped_gradient_of_each_drawn_example_from_its_crop(
         )  # of the grid; crops differ by more than 0.1
         used.add(crop)
     assert used == {0, 1, 2}
-
-
-def square(sums: torch.Tensor, step: float) -> Fraction:
-    whole_units = [Fraction(unit) for unit in sums.flatten().tolist()]
-    return sum((unit**2 for unit in whole_units), Fraction(0)) * Fraction(step) ** 2
 
 
 @pytest.mark.parametrize("class_weights", [None, (1.0, 0.5, 0.25, 1.0)])
@@ -190,7 +155,7 @@ def test_a_null_patient_changes_the_sum_of_any_crop_by_at_most_the_sensitivity(
     for unit in range(PATIENTS.count):
         rows = PATIENTS.members[PATIENTS.starts[unit] : PATIENTS.starts[unit + 1]]
         for before, after in zip(everything, totals(rows), strict=True):
-            moved = square(before.units - after.units, before.step)
+            moved = square(GridSum(before.units - after.units, before.step))
             assert moved <= Fraction(0.9) ** 2
             largest = max(largest, moved)
     assert largest > Fraction(0.2) ** 2

@@ -26,7 +26,8 @@ from dpprobe.heads.second_order import (
 )
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.releases import Releases
-from tests.support.second_order_data import Stream, classes_of, plan_of, rows_of
+from tests.support.linear_heads import Source
+from tests.support.second_order_data import classes_of, plan_of, rows_of
 
 CLASSES = 4
 HEAD_VALUES: dict[str, dict[str, Any]] = {
@@ -195,7 +196,9 @@ def test_a_public_covariance_counts_as_the_units(monkeypatch: pytest.MonkeyPatch
     """Its rows are units of their own; what they sum to is scaled to n."""
     features, labels = classes_of(200, 9, CLASSES)
     public = classes_of(150, 9, CLASSES, seed=1)[0] / 20
-    monkeypatch.setattr("dpprobe.features.feature_store.FeatureStore", lambda _path: Stream(public))
+    monkeypatch.setattr(
+        "dpprobe.features.feature_store.FeatureStore", lambda _: Source(public.numpy(), 37)
+    )
     units = Units.number_units([f"{index % 37}" for index in range(200)])
     options = Options(normalize="none", intercept=0.0)
     design = Design(options, rows_of(features, labels, CLASSES, units=units), private=True)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 from pydantic import ValidationError
@@ -25,6 +23,7 @@ from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
+from tests.support.linear_heads import Source
 from tests.support.mechanisms import made_plan
 
 CPU = torch.device("cpu")
@@ -182,25 +181,13 @@ def test_a_row_is_mapped_by_itself_wherever_it_stands() -> None:
     assert torch.equal(first[order], second)
 
 
-class Stored:
-    """Rows as a store reads them."""
-
-    def __init__(self, rows: npt.NDArray[np.float32]) -> None:
-        self._rows = rows
-        self.rows, self.dimension = rows.shape
-
-    def read_blocks(self, rows: int) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
-        for start in range(0, self.rows, min(rows, 97)):
-            yield start, self._rows[start : start + min(rows, 97)].copy()
-
-
 @pytest.mark.parametrize("noise", [0.0, 1.0])
 def test_a_stream_gives_the_heads_of_memory(noise: float) -> None:
     rows, labels = features()
     rows[3] = math.nan
     options = momentum.Options(normalize=SPEC, steps=3)
     priced = plan(options, N, noise=noise)
-    stored = TrainingSet(Stored(rows.numpy().copy()), labels, K)
+    stored = TrainingSet(Source(rows.numpy().copy(), 97), labels, K)
     memory = fit_heads(options, TrainingSet(rows, labels, K), priced, [1])
     stream = fit_heads(options, stored, priced, [1])
     np.testing.assert_allclose(memory.weights, stream.weights, rtol=1e-4, atol=1e-5)

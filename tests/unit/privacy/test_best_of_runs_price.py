@@ -16,7 +16,6 @@ from dpprobe.errors import PrivacyError
 from dpprobe.privacy import accountants, best_of_runs_price
 from dpprobe.privacy.best_of_runs_price import Bound, Profile, Table, best_bound
 from dpprobe.privacy.plan import Selection
-from dpprobe.privacy.random_run_count import draw_runs
 from tests.support.mechanisms import best_of, gaussians
 from tests.support.number_of_runs import MEANS, generating
 
@@ -66,15 +65,6 @@ def test_the_price_bounds_every_order_of_a_finite_set(
         places = list(order)
         assert exact_delta(mean, run[places], other[places], price) <= delta * (1 + 1e-6)
         assert exact_delta(mean, other[places], run[places], price) <= delta * (1 + 1e-6)
-
-
-def test_the_price_of_a_finite_set_is_not_far_above_the_worst_order() -> None:
-    """An output that is best and tells most is the worst case: the bound comes near it."""
-    run, other = np.array([0.9, 0.09, 0.01]), np.array([0.95, 0.049, 0.001])
-    mean, delta = 10, 1e-5
-    profile = finite_profile(run, other)
-    price = best_bound(mean, profile, delta).bound_epsilon(delta)
-    assert exact_delta(mean, run, other, 0.7 * price) > delta
 
 
 @pytest.mark.parametrize("mean", MEANS)
@@ -211,33 +201,6 @@ def test_the_hinges_are_above_the_largest_line_where_all_lines_reach_one(
         line = (heights - math.exp(offset) * others).max()
         hinges = np.maximum(1 - np.exp(np.minimum(offset - bound.offsets, 0.0)), 0.0)
         assert bound.weights @ hinges >= line * (1 - 1e-7) - 1e-7 * mean
-
-
-@pytest.mark.parametrize("mean", MEANS)
-@pytest.mark.parametrize("mu", [0.02, 0.17, 1.0, 4.0])
-@pytest.mark.parametrize("delta", [1e-5, 1e-9])
-def test_the_price_is_not_above_that_of_one_point(mean: float, mu: float, delta: float) -> None:
-    """E[K] delta_Q(e - c), by the worst ratio of weights, was the price before."""
-    z = np.concatenate([np.geomspace(1e-12, 1e-3, 2000), np.linspace(1e-3, 1, 20_001)])
-    worst = ndtr(ndtri(z) + mu)
-    ratios = (1 + (mean - 1) * worst) / (1 + (mean - 1) * z)
-    offset = 2 * math.log(float(ratios.max()))
-    before = offset + accountants.gaussian_epsilon(mu, delta / mean)
-    price = best_bound(mean, gaussian_profile(mu), delta).bound_epsilon(delta)
-    assert price <= before * (1 + 2e-3)
-    if mu < 1:
-        assert price < 0.985 * before
-
-
-def test_the_best_run_has_the_probabilities_that_are_priced() -> None:
-    """The attack's order by simulation: how often each kind of output wins."""
-    mean, generator = 5, np.random.Generator(np.random.SFC64(3))
-    probabilities = np.array([0.5, 0.1, 0.4])  # worst first
-    wins = np.zeros(3)
-    for _ in range(20_000):
-        wins[generator.choice(3, draw_runs(mean, generator), p=probabilities).max()] += 1
-    expected = np.diff(generating(mean, np.concatenate([[0.0], np.cumsum(probabilities)])))
-    assert wins / wins.sum() == pytest.approx(expected, abs=0.015)
 
 
 def gaussian_profile(mu: float) -> Profile:

@@ -24,7 +24,8 @@ from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.study import catalog
 from dpprobe.study.study_file import load_study
-from tests.support.catalog_fixtures import BUILDERS, Place, serve_folder
+from tests.support import misbehaving_server
+from tests.support.catalog_fixtures import BUILDERS, Place
 from tests.support.hub_server import serve
 from tests.support.misbehaving_server import make_quick
 
@@ -33,12 +34,11 @@ NAMES = catalog.dataset_names()
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    folder, web = tmp_path / "own", tmp_path / "web"
+    folder = tmp_path / "own"
     folder.mkdir()
-    web.mkdir()
     make_quick(monkeypatch, attempts=2)
-    with serve({}) as hub, serve_folder(web) as url:
-        yield Place(folder=folder, web=web, url=url, hub=hub, patch=monkeypatch)
+    with serve({}) as hub, misbehaving_server.serve() as web:
+        yield Place(folder=folder, web=web, hub=hub, patch=monkeypatch)
 
 
 def options_of(name: str, **values: Any) -> DatasetOptions:

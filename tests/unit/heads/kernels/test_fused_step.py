@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -29,29 +30,26 @@ from tests.support.poisson_batches import poisson_batches
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.mark.parametrize("dimension", [1, 3, 15, 16, 17, 63, 64, 65, 128, 200])
-@pytest.mark.parametrize("classes", [2, 5, 6, 11])
-def test_every_shape_has_its_tiles(dimension: int, classes: int) -> None:
-    """Rows, classes and columns that do not fill the last tile, and rows that end the memory."""
-    for count in (1, 2, 3, 4, 5, 127, 128, 129, 131):
-        rows = rows_of(training_set(count, dimension, classes), "l2")
-        weights = random_weights(rows, 2)
-        native = full_sum(rows, 0.7, weights, sigmoid=False, native=True)
-        wanted = full_sum(rows, 0.7, weights, sigmoid=False, native=False)
-        assert relative(native, wanted) < 2e-6
+SMALL = itertools.product((1, 3, 15, 16, 17, 63, 64, 65, 128, 200), (2, 5, 6, 11))
+# long rows and many classes, which go by blocks
+LARGE = [(64, 16), (65, 21), (200, 1000), (1024, 16), (1025, 21), (2100, 3), (2100, 40)]
 
 
 @pytest.mark.parametrize(
-    ("dimension", "classes"),
-    [(64, 16), (65, 21), (200, 1000), (1024, 16), (1025, 21), (2100, 3), (2100, 40)],
+    ("dimension", "classes", "counts"),
+    [
+        *((*shape, (1, 2, 3, 4, 5, 127, 128, 129, 131)) for shape in SMALL),
+        *((*shape, (1, 31, 127, 150)) for shape in LARGE),
+    ],
 )
-def test_long_rows_and_many_classes_go_by_blocks(dimension: int, classes: int) -> None:
-    for count in (1, 31, 127, 150):
+def test_every_shape_has_its_tiles(dimension: int, classes: int, counts: tuple[int, ...]) -> None:
+    """Rows, classes and columns that do not fill the last tile, and rows that end the memory."""
+    for count in counts:
         rows = rows_of(training_set(count, dimension, classes), "l2")
         weights = random_weights(rows, 2)
         native = full_sum(rows, 0.7, weights, sigmoid=False, native=True)
         wanted = full_sum(rows, 0.7, weights, sigmoid=False, native=False)
-        assert relative(native, wanted) < 5e-6
+        assert relative(native, wanted) < (2e-6 if dimension <= 200 and classes <= 11 else 5e-6)
 
 
 def test_sums_on_narrower_vectors_are_right(tmp_path: Path) -> None:
