@@ -93,7 +93,8 @@ def extract_shard(
     described = read_info(info)
     source = open_table(table, described)
     start, stop = row_range(source.rows, shard, shards)
-    runtime = loading.resolve_runtime(Runtime(device=device, precision=precision))
+    place = device if backbone.network else "cpu"  # others have no GPU in the workflow either
+    runtime = loading.resolve_runtime(Runtime(device=place, precision=precision))
     accelerator = devices.find_accelerator(runtime.device)
     threads = threads or torch.get_num_threads()
     vectors = None
