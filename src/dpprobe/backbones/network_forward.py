@@ -118,7 +118,7 @@ def forward_pass(
 class Graph(torch.nn.Module):
     """uint8 [batch, channels, height, width] -> features, with operations that other runtimes have.
 
-    The operations equal the forward pass in float32. `learned` names the parameters that the
+    The graph computes the forward pass in float32. `learned` names the parameters that the
     library trains; fixed position embeddings of sines, for example, are not among them.
     """
 

@@ -17,7 +17,7 @@ from dpprobe.privacy.limits import SMALLEST_DELTA
 
 
 class Expected(Options):
-    """Sizes of a dataset, known beforehand."""
+    """Expected sizes of a dataset, known before its tables are made."""
 
     train: int | None = Field(None, ge=1, description="Number of training images.")
     test: int | None = Field(None, ge=1, description="Number of test images.")

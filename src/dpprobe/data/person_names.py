@@ -27,7 +27,7 @@ def person_name(value: Any) -> str:
 
 
 def list_spellings(name: str) -> set[str]:
-    """Lists the name and one spelling that it shares with equal numbers and names alike."""
+    """Lists the name and its standard spelling, which equal numbers and similar names share."""
     text = fold_name(name)
     if _WHOLE.fullmatch(text):
         text = str(int(text))

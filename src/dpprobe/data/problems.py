@@ -58,8 +58,8 @@ class ImageError(DataError):
 class Problems:
     """Counts problems, keeps the first of each kind, and writes all of them to a file.
 
-    A context manager. It keeps `problems.csv` if `make_error` was called, or `keep_notes` with
-    notes. Otherwise another error cut the report short, and the file is removed.
+    The context manager keeps `problems.csv` if `make_error` was called, or `keep_notes` with notes.
+    Otherwise another error cut the report short, and the file is removed.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -47,7 +47,7 @@ _DIGEST_BITS = 256
 
 
 def count_test(rows: int, fraction: float) -> int:
-    """Counts the test rows of a class: the fraction of its rows, rounded to the nearest number.
+    """Counts the test rows of a class: `fraction` of its rows, rounded to the nearest integer.
 
     At least one row, at most all but one; a class's only row trains. One more row adds at most one.
     """

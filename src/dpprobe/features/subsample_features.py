@@ -21,7 +21,7 @@ def select_shard(
 ) -> None:
     """Writes one shard of a part's features, bit for bit equal to an extraction from its images.
 
-    A row of the part is found in the whole dataset by id, and must have its image and label there.
+    Each row of the part must be in the whole dataset, with equal id, image and label.
 
     Args:
       whole: the whole split's parquet file, beside its dataset.json.

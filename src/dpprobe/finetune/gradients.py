@@ -2,7 +2,7 @@
 
 Each example's gradient of all trained parameters together is clipped to L2 norm C, then multiplied
 with the row's weight. A row whose gradient is not finite, or too long for float32, adds nothing. In
-exact arithmetic a row adds at most norm C (times its weight): norms are computed from the tensors
+exact arithmetic a row adds at most norm C times its weight. Norms are computed from the tensors
 that are summed, with a margin for their rounding.
 """
 

@@ -90,7 +90,7 @@ def forms_gradients(sizes: tuple[int, int, int]) -> bool:
 
 
 def row_norms(rows: torch.Tensor) -> torch.Tensor:
-    """Returns the L2 norms of rows [m, n], float64, as exact as a few roundings in float32.
+    """Returns the L2 norms of rows [m, n] in float64, with an error of a few float32 roundings.
 
     Adds squares in parts, because PyTorch adds all squares of a row into a few float32 numbers. On
     a CPU a sum of ten million squares would be up to 1% too small.

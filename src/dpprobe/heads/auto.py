@@ -1,9 +1,9 @@
 """`head: auto`: a head and its options, chosen by `auto_rule` from public facts of the data.
 
-The head releases what the chosen head releases, at that price; with `balanced` also class counts.
-The choice is a function of public facts (n, dimension, classes, labels per example, epsilon, delta,
-unit of privacy), so choosing costs nothing. The rule was fixed on public features; every record and
-statement names its version.
+`auto` makes the releases of the chosen head, at the chosen head's price. With `balanced`, class
+counts are also released. The choice is a function of public facts (n, dimension, classes, labels
+per example, epsilon, delta, unit of privacy), so choosing costs nothing. The rule was fixed on
+public features; every record and statement names its version.
 
 The dimension is known with the features, so jobs that read features resolve the options before
 anything else sees them. Resolving sets `rule` and `chosen`; the rest asks the chosen head.

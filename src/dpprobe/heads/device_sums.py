@@ -13,7 +13,7 @@ y, and F = w |row| min(1, clip / length) / step.
 **Certificate.** `slack` bounds |r F - r' F'|, the primed numbers being the CPU's. Where all numbers
 within `slack` of r F have the same trunc, the factor is the CPU's. `exact_step.to_factors` computes
 all other rows on the CPU. So a row's part depends on the row alone, not on its place, and the sums
-have the CPU's sensitivity. With eta = (K + 32) 2^-50, at least four times the rounding below:
+have the CPU's sensitivity. Let eta = (K + 32) 2^-50, at least four times the rounding errors:
 
 - Exponentials have a relative error of at most 2^-51 (libraries document 2^-52), or are below
   2^-1000. K positive numbers are added, in any order, and divided. So |p - p'| <= eta p / 2, and

@@ -124,7 +124,8 @@ class Objective:
     ) -> Array:
         """Returns the minimiser over the weighted rows, by L-BFGS from `start`.
 
-        Rows left out have weight 0. The fit has converged if no slope is above `tolerance`.
+        Rows left out have weight 0. The fit has converged if no entry of the gradient exceeds
+        `tolerance` in absolute value.
         """
         total = float(row_weights.sum())
         metric = self._choose_metric(penalty)

@@ -139,7 +139,7 @@ class Descent:
     def compute_curvatures(self, block: torch.Tensor, factors: Factors) -> torch.Tensor:
         """Returns the curvatures at a block's rows relative to h, at most 1: [m, K].
 
-        For a softmax [m, 1]: the mean over classes.
+        For a softmax, returns the mean of the curvatures over classes: [m, 1].
         """
         p = self.loss.compute_probabilities(self.design.compute_logits(block, factors))
         if self.loss.sigmoid:

@@ -215,7 +215,7 @@ class Rows:
     def _normalised(self) -> torch.Tensor | None:
         """All rows float32 [rows, d], kept on a GPU with memory for them; else None.
 
-        The rows have the bits of rows that are normalised block by block.
+        The cached rows are bit for bit equal to rows that are normalised one block at a time.
         """
         size = 4 * len(self) * self.dimension
         plain = isinstance(self.transform.spec, kinds.NoNormalisation)

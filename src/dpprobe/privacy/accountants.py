@@ -16,7 +16,7 @@ which understates the privacy loss. The classical Gaussian calibration sqrt(2 ln
 epsilon is not offered either, because it is not valid above epsilon = 1. Tests show both errors.
 
 `pld` and `prv` compose by Fourier transforms in float64, whose round-off reaches deltas of 1e-12.
-At smaller deltas `pld` is no upper bound: hence `dpprobe.privacy.limits.SMALLEST_DELTA`.
+At deltas near 1e-12 `pld` is no upper bound, so `dpprobe.privacy.limits.SMALLEST_DELTA` is larger.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """Draws the rounding of a real Gaussian: integers of exact probabilities, for sums on a grid.
 
-**What is released.** A sum S of whole multiples of a public grid g, of L2 sensitivity C, leaves as
-S + g K, where the K are independent and K = round(s Z): Z a real standard normal, s = sigma C / g
-the deviation in units of the grid, any positive float64 (rounded up where it is computed, as less
-noise than was priced would cost more). S / g is an integer, so S / g + round(s Z) = round(S / g + s
-Z). The released value is the real-valued Gaussian mechanism, rounded to the grid: post-processing.
-Every accountant's price of the real-valued mechanism holds unchanged, and the bits of the released
-value reveal nothing more. Addition in int64 (modulo 2^64) or in float64 (exact below 2^53,
-correctly rounded above) are functions of S / g + K as well.
+**What is released.** The sum S has L2 sensitivity C, and its entries are whole multiples of a
+public grid g. The release is S + g K, with independent K = round(s Z) for a real standard normal Z.
+Before rounding, the noise has standard deviation s = sigma C / g in units of the grid. s may be any
+positive float64, and is rounded up when computed, because less noise than was priced would cost
+more. S / g is an integer, so S / g + round(s Z) = round(S / g + s Z). The released value is the
+real-valued Gaussian mechanism, rounded to the grid: post-processing. Every accountant's price of
+the real-valued mechanism holds unchanged, and the bits of the released value reveal nothing more.
+Addition in int64 (modulo 2^64) or in float64 (exact below 2^53, correctly rounded above) are
+functions of S / g + K as well.
 
 **Why the probabilities are exact.** Let f(x) = A exp(-x^2 / 2), A an integer near 2^57.7. Cells
 of width 1/64 divide [0, 8). With cell j, from x_j to x_(j+1), go integers

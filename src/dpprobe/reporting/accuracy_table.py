@@ -64,8 +64,8 @@ def accuracy_table(grid: Grid) -> Table:
     """Makes the table for people: one row per (dataset, epsilon), one column per backbone + method.
 
     A column `metric` names the metrics unless all are accuracy. Cells not run are blank. Rows at
-    epsilon inf have ceilings. A row's best private entry, and entries that print its mean, are
-    bold.
+    epsilon inf show the non-private baselines. A row's best private entry, and entries that print
+    its mean, are bold.
     """
     named = _names_metrics(grid)
     titles = ["<dataset", "<metric"] if named else ["<dataset"]

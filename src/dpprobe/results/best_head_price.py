@@ -6,8 +6,8 @@ and heads are functions of the heads of all M cells and of the test examples. Wi
 training examples, choosing is therefore post-processing. So publishing the best cell costs no more
 than publishing all heads of all M cells: the composition of all their mechanisms, each once per
 seed. The composition's epsilon is exact if no mechanism samples or is repeated, else an upper
-bound; for the choice itself always an upper bound. This epsilon does not cover the test examples,
-whose noiseless results decide.
+bound. For the choice itself, the composition's epsilon is always an upper bound. This epsilon does
+not cover the test examples, whose noiseless results decide.
 """
 
 from __future__ import annotations

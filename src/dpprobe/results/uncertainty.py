@@ -217,7 +217,7 @@ def make_drawable(
     units: np.ndarray,
     weights: np.ndarray,
 ) -> Drawable | None:
-    """Makes a metric of resampled units; None for metrics without a bootstrap.
+    """Returns metric `name` for resampled units; None if the metric has no bootstrap.
 
     Args:
       units: int64 [n], numbered from 0 without gaps. weights: of the rows.

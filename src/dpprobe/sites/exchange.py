@@ -19,8 +19,8 @@ folder's lock.
 **A restored folder** has forgotten messages, and other sites may replace theirs. So noise and masks
 are bound to a transcript, the hash of the agreement and of all totals so far. Noise is also bound
 to the exact sums. Other totals or sums get other noise; equal totals and sums give equal bytes.
-Every message states its transcript, and a site refuses messages of other transcripts. A site whose
-private folder lacks one of its messages in the exchange sends nothing more.
+Every message states its transcript, and a site refuses messages of other transcripts. A site stops
+sending if the exchange has a message of the site that the site's private folder lacks.
 
 **One agreement per secret.** A secret serves one agreement, whose digest is in every message and in
 the ledger's entry.

@@ -172,7 +172,7 @@ class WantedRelease(NamedTuple):
 
 
 def release_faults(study: Study, name: str, *, multi_label: bool, classes: int | None) -> list[str]:
-    """Lists the options that keep a release from being offered to other sites or booked.
+    """Lists faults of a release; with one it is neither offered to sites nor entered in the ledger.
 
     Args:
       classes: of the dataset; None if unknown or not asked for.

@@ -15,10 +15,10 @@ Clopper and Pearson at half the error each, give a lower bound on epsilon by bot
 
 **Thresholds** must not be chosen by the counted scores. Thresholds are the j-th largest scores of
 the out runs, for j = 1, 2, 4, ..., which only the number of out runs decides. The rate f above the
-j-th largest of n is distributed as Beta(j, n - j + 1), or is smaller if scores are tied. So its
-upper bound is the bound of Clopper and Pearson for j - 1 of n. Given the out runs, the threshold is
-a constant for the in runs, which are then counted. The error is divided among all j (Bonferroni)
-and the two rates. The only assumption is that runs are independent (as Nasr et al. 2021, "Adversary
+j-th largest of n is distributed as Beta(j, n - j + 1), or is smaller if scores are tied. So the
+upper bound on f is Clopper and Pearson's for j - 1 of n. Given the out runs, the threshold is a
+constant for the in runs, which are then counted. The error is divided among all j (Bonferroni) and
+the two rates. The only assumption is that runs are independent (as Nasr et al. 2021, "Adversary
 instantiation: lower bounds for differentially private machine learning").
 """
 

@@ -1,7 +1,7 @@
 """Mechanisms broken on purpose: an audit that does not detect them is useless.
 
-Each control trains heads as a bug would. The tests of an audit are run on them, and at least one
-test must refute the claim of the correct plan.
+Each control trains heads as a bug would. An audit runs its tests on the heads of each control, and
+at least one test must refute the claim of the correct plan.
 """
 
 from __future__ import annotations
@@ -299,7 +299,7 @@ def _replace_features(data: TrainingSet, features: torch.Tensor) -> TrainingSet:
 
 
 def number_classes(data: TrainingSet) -> TrainingSet:
-    """Numbers the classes by the labels that occur."""
+    """Renumbers the classes from 0, one number for each label that occurs in the data."""
     assert data.units is not None
     return data.replace_labels(data.labels.unique(return_inverse=True)[1], data.units)
 

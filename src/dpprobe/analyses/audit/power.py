@@ -111,9 +111,10 @@ class PlanFamily:
     def factor_of(self, total_variation: float) -> float:
         """Computes an upper bound on the largest factor where the plan allows a total variation.
 
-        Exact to nine digits, or to 0.1% if a mechanism samples. For a sampled plan the result is at
-        least the factor at an epsilon of about a hundred, even if that allows less. Infinite for a
-        total variation of 0 or less; NaN for a selection and for a plan without noise.
+        The bound is exact to nine digits, or to 0.1% if a mechanism samples. For a sampled plan the
+        bound is at least the factor at an epsilon of about a hundred, even if the plan allows less.
+        Infinite for a total variation of 0 or less; NaN for a selection and for a plan without
+        noise.
         """
         if not self.has_price:
             return math.nan

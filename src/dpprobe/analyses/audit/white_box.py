@@ -199,7 +199,7 @@ class _Cell:
 
     @cached_property
     def _piloted_attack(self) -> tuple[Attack, float]:
-        """The attack and its strength, from a few runs with each canary norm; 0 for a search."""
+        """The attack with the best canary norm in a few runs, and its strength (0 for a search)."""
         attacks = [
             Attack(
                 method=self.method,

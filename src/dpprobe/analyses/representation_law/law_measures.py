@@ -39,7 +39,7 @@ CONSTANT_ROWS = "the same for all rows, so there is nothing to predict"
 
 @dataclass(frozen=True, kw_only=True)
 class Scatter:
-    """Both orders of D; a value is None if it is 0/0 or rounding.
+    """Separability and fuzziness; a value is None if it is 0/0 or rounding.
 
     Attributes:
       fault: the reason why a value is None.
@@ -73,7 +73,7 @@ class Residuals:
 
 
 def measure_scatter(features: npt.ArrayLike, labels: npt.ArrayLike) -> Scatter:
-    """Measures both orders of D.
+    """Computes the separability and the fuzziness of features.
 
     Args:
       features: [n, d]; converted to float64.

@@ -147,7 +147,7 @@ class Code:
         return self.pick_lanes(folded, folded, range(0, LANES, LANES // 4)[:count])
 
     def _fold_lanes(self, left: Any, right: Any, size: int) -> Any:
-        """Adds the halves of each group of `size` lanes: first those of `left`."""
+        """Adds the halves of each group of `size` lanes; sums of `left` precede sums of `right`."""
         starts = range(0, 2 * LANES, size)
         low = [start + lane for start in starts for lane in range(size // 2)]
         halves = [

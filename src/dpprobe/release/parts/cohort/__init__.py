@@ -1,4 +1,4 @@
-"""The part `cohort`: a chain of releases, each of new units, whose sums add up."""
+"""The part `cohort`: a chain of releases, each on new units, with running totals of the sums."""
 
 from __future__ import annotations
 
