@@ -34,7 +34,7 @@ ANALYSES: dict[str, Registered] = {
     "tsne": Registered("dpprobe.analyses.tsne", 1, "embeddings"),
     "sites": Registered("dpprobe.analyses.sites", 1, "sites"),
     "zero_shot": Registered("dpprobe.analyses.zero_shot", 4, "zero_shot"),
-    "few_shot": Registered("dpprobe.analyses.few_shot", 5, "few_shot"),
+    "few_shot": Registered("dpprobe.analyses.few_shot", 4, "few_shot"),
 }
 VERSIONS = {name: registered.version for name, registered in ANALYSES.items()}
 FOLDERS = frozenset(registered.folder for registered in ANALYSES.values())
