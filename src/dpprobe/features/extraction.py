@@ -42,15 +42,8 @@ from dpprobe.versions import code_version
 logger = logging.getLogger("dpprobe")
 
 LIBRARIES = (
-    "h5py",
-    "kymatio",
-    "numpy",
-    "open_clip_torch",
-    "pillow",
-    "timm",
-    "torch",
-    "torchvision",
-)
+    "h5py", "kymatio", "numpy", "open_clip_torch", "pillow", "timm", "torch", "torchvision",
+)  # fmt: skip
 
 
 def extract_shard(

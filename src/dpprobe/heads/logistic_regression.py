@@ -70,6 +70,7 @@ class Objective:
         self.device = data.device
         # Rounding in float32 ends a search early where features are nearly collinear.
         self._dtype = torch.float32 if devices.has_kernels(self.device) else torch.float64
+        self._metric: tuple[float, Metric] | None = None
         self.everyone = torch.ones(len(data), device=self.device)
         if data.weights is not None:
             self.everyone = data.weights
@@ -128,7 +129,9 @@ class Objective:
         `tolerance` in absolute value.
         """
         total = float(row_weights.sum())
-        metric = self._choose_metric(penalty)
+        if self._metric is None or self._metric[0] != penalty:  # all folds of a penalty share it
+            self._metric = penalty, self._choose_metric(penalty)
+        metric = self._metric[1]
         solution, evaluations, failure = start, 0, None
 
         def evaluate(parameters: Array) -> tuple[float, Array]:

@@ -16,8 +16,8 @@ The gap is phi = max over (g, h) of v_g - v_h. With estimates v', and resamples'
 The interval from low to high covers phi with at least the stated confidence. The coverage equals
 the confidence for two groups, or if all groups are equal. For the difference of two cells' gaps,
 phi_a - phi_b, both on the same resamples: low is the largest of (v'_g - v'_h) - phi'_b - c s, with
-the deviations e_g - e_h - (those of b between its best and its worst group), and c at half of the
-remaining 5%; high is minus the same bound with the cells exchanged.
+the deviations e_g - e_h - (the deviations between the best and the worst group of b), and c at half
+of the remaining 5%; high is minus this bound with the cells exchanged.
 
 If a cell has several heads, each bound on the mean of their gaps is the mean of the heads' bounds.
 
