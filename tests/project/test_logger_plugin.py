@@ -289,6 +289,11 @@ def test_an_interrupt_has_no_traceback(capsys: pytest.CaptureFixture[str]) -> No
             ("--configfile lesion.yaml", "as in lesions"),
         ),
         ("OSError: [Errno 28] No space left: '/some/notes'", ("/some",)),
+        (
+            "PermissionError: [Errno 13] Permission denied: '.snakemake'",
+            (".snakemake", "permissions"),
+        ),
+        ("OSError: [Errno 30] Read-only file system: '/some/x'", ("/some/x", "mount the disk")),
     ],
 )
 def test_a_file_that_is_not_there_or_not_written_is_told_in_one_line(
@@ -366,6 +371,17 @@ def test_how_a_process_ended_is_read_from_its_error(text: str, status: int | Non
         ),
         ("StudyError:\nconfig: a: wrong", "StudyError", "dpprobe: config: a: wrong"),
         ("WorkflowError:\nanother", "WorkflowError", "WorkflowError:\nanother"),
+        (
+            'MissingRuleException in file "/a/Snakefile", line 4:\nNo rule to produce x/y.csv (if you',
+            "MissingRuleException",
+            "dpprobe: x/y.csv: no such target; list all with `snakemake --list`",
+        ),
+        (
+            "LockException:\nError: Directory cannot be locked in the following directory:\n/a b\nIf",
+            "LockException",
+            "dpprobe: /a b: another run uses this folder; wait until it ends, or add --unlock if it "
+            "was killed",
+        ),
         (
             "Traceback (most recent call last):\n  File\nFileNotFoundError: [Errno 2] No such file "
             "or directory: 'x'\n",
