@@ -3,8 +3,8 @@
     python bench/damages.py --folder /tmp/damages            # all kinds; a table in Markdown
     python bench/damages.py --folder /tmp/damages summary    # kinds whose name contains a word
 
-Each kind gets a copy of one finished study. The table tells, for each kind, if a plain rerun
-repaired it, and if a rerun after `doctor --fix` succeeded and every result has its first bytes.
+Each kind gets a copy of one finished study. The table tells if a plain rerun repaired it. It also
+tells if a rerun after `doctor --fix` succeeded, with the first bytes in every result.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class Damage(NamedTuple):
 
 def list_damages() -> list[Damage]:
     """Lists all kinds of damage."""
-    listed = [
+    listed: list[tuple[Any, ...]] = [
         ("split table: cut", cut, DATA / "train.parquet"),
         ("split table: one bit", flip, DATA / "train.parquet"),
         ("split table: one bit, old time", keep_time(flip), DATA / "test.parquet"),

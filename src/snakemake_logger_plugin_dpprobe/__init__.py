@@ -399,8 +399,8 @@ def shorten_error(text: str, exception: str | None) -> str:
         return f"dpprobe: {faults[1]}"
     if exception == "LockException" and (folder := _LOCKED.search(text)):
         return (
-            f"dpprobe: {folder[1]}: another run uses this folder; wait until it ends, or add --unlock "
-            "if it was killed"
+            f"dpprobe: {folder[1]}: another run uses this folder; wait until it ends, or add "
+            "--unlock if it was killed"
         )
     if exception == "MissingRuleException" and (target := _NO_RULE.search(text)):
         known = [rule.name for rule in RUN.workflow.rules] if RUN.workflow else []

@@ -372,12 +372,12 @@ def test_how_a_process_ended_is_read_from_its_error(text: str, status: int | Non
         ("StudyError:\nconfig: a: wrong", "StudyError", "dpprobe: config: a: wrong"),
         ("WorkflowError:\nanother", "WorkflowError", "WorkflowError:\nanother"),
         (
-            'MissingRuleException in file "/a/Snakefile", line 4:\nNo rule to produce x/y.csv (if you',
+            'MissingRuleException in file "/a", line 4:\nNo rule to produce x/y.csv (if you',
             "MissingRuleException",
             "dpprobe: x/y.csv: no such target; list all with `snakemake --list`",
         ),
         (
-            "LockException:\nError: Directory cannot be locked in the following directory:\n/a b\nIf",
+            "LockException:\nError: Directory locked in the following directory:\n/a b\nIf",
             "LockException",
             "dpprobe: /a b: another run uses this folder; wait until it ends, or add --unlock if it "
             "was killed",
