@@ -219,14 +219,6 @@ def test_nothing_behind_a_link_is_removed(tmp_path: Path, repository: Path, inne
     assert (place / inner).is_symlink()
 
 
-def test_a_link_to_a_folder_elsewhere_is_not_followed(tmp_path: Path, repository: Path) -> None:
-    (tmp_path / "elsewhere/cells").mkdir(parents=True)
-    (tmp_path / "results").mkdir()
-    (tmp_path / "results/cells").symlink_to(tmp_path / "elsewhere/cells")
-    clean(tmp_path, repository)
-    assert (tmp_path / "elsewhere/cells").is_dir()
-
-
 def test_all_that_rules_write_is_known(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(repository / "envs")
     clean = importlib.import_module("clean")
