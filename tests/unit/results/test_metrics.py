@@ -315,3 +315,9 @@ def test_a_probability_on_an_edge_is_in_the_bin_below_it() -> None:
         # In one bin, the two gaps cancel in part.
         error = calibration_error(np.array([edge, middle]), np.array([True, False]))
         assert error == pytest.approx(abs(edge - 1 + middle) / 2)
+
+
+def test_equal_scores_rank_in_class_order() -> None:
+    result = evaluate_scores(np.zeros((4, 11)), np.array([0, 4, 5, 10]))
+    assert result["accuracy"] == 0.25
+    assert result["top5_accuracy"] == 0.5
