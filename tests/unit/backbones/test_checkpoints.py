@@ -66,13 +66,6 @@ def test_a_classifier_of_any_number_of_classes_is_ignored(
     assert told["dimension"] == expected.shape[1]
 
 
-def test_a_checkpoint_without_a_classifier_is_taken(tmp_path: Path) -> None:
-    path, headless = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
-    state = saved(path)
-    save_file({name: one for name, one in state.items() if not name.startswith("head.")}, headless)
-    torch.testing.assert_close(features(headless), features(path), rtol=0, atol=0)
-
-
 def test_what_stands_before_the_classifier_is_loaded_strictly(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     state = saved(path)
@@ -141,17 +134,6 @@ def test_a_file_without_named_tensors_is_refused(tmp_path: Path) -> None:
     torch.save({"epoch": 3}, path)
     with pytest.raises(ConfigError, match="it should contain named tensors"):
         checkpoints.read_state(path)
-
-
-@pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
-def test_shapes_are_read_without_values(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"a{suffix}"
-    state = saved(path)
-    shapes = checkpoints.read_state(path, shapes=True)
-    assert {one.device.type for one in shapes.values()} == {"meta"}
-    assert {name: one.shape for name, one in shapes.items()} == {
-        name: one.shape for name, one in state.items()
-    }
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.finetune.gradients import ClippedSums
 from dpprobe.finetune.inputs import CutInputs, Inputs
 from dpprobe.finetune.options import Options
-from dpprobe.finetune.steps import rows_at_once
 from dpprobe.finetune.train import Trained, train_network
 from dpprobe.finetune.tuned_network import TunedNetwork
 from dpprobe.heads.adam import Adam
@@ -201,14 +200,6 @@ def test_mean_gradients_are_clipped_without_privacy_alone() -> None:
     np.testing.assert_array_equal(flat(train(wide, noise=0.0).state) - start, step)
     private, same = (flat(train(one).state) for one in (options, clipped))
     np.testing.assert_array_equal(private, same)
-
-
-def test_the_network_is_left_with_the_result() -> None:
-    options, network = network_options(average="mean", class_priors=(0.5, 0.3, 0.2)), mlp_network()
-    inputs = mlp_inputs()
-    trained = train_network(options, network, inputs, releases_of(options, inputs.n, 1.0))
-    assert flat(network.trained).tolist() == flat(trained.state).tolist()
-    assert trained.steps == 6
 
 
 # -- noise, batches, and the count of releases
@@ -479,21 +470,3 @@ def test_lamb_scales_adam_s_direction_to_each_tensor() -> None:
         torch.testing.assert_close(
             start.detach() - trained.state[name], 0.01 * step.float(), rtol=1e-2, atol=1e-5
         )
-
-
-@pytest.mark.parametrize(
-    ("size", "from_images", "physical_batch", "views", "rows"),
-    [
-        (128, True, 64, 1, 16),
-        (128, True, 8, 1, 8),
-        (128, True, 64, 4, 4),
-        (512, True, 64, 1, 1),
-        (32, True, 64, 1, 64),
-        (512, False, 64, 1, 64),
-    ],
-)
-def test_few_images_pass_a_processor_together(
-    size: int, from_images: bool, physical_batch: int, views: int, rows: int
-) -> None:
-    network = replace(mlp_network(), shape=(3, size, size), from_images=from_images)
-    assert rows_at_once(network, physical_batch, views) == rows
