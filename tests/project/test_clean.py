@@ -230,3 +230,11 @@ def test_the_records_that_tell_a_study_are_those_that_are_written(
         CELL_FORMAT, MANIFEST_FORMAT, plan_file.FORMAT, calibration.FORMAT,
     }  # fmt: skip
     assert (table.FORMAT, download_receipt.FORMAT) == ("dpprobe-dataset", "dpprobe-download")
+
+
+def test_a_link_to_a_folder_elsewhere_is_not_followed(tmp_path: Path, repository: Path) -> None:
+    (tmp_path / "elsewhere/cells").mkdir(parents=True)
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results/cells").symlink_to(tmp_path / "elsewhere/cells")
+    clean(tmp_path, repository)
+    assert (tmp_path / "elsewhere/cells").is_dir()

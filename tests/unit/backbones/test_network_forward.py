@@ -21,6 +21,7 @@ from timm.data.transforms_factory import create_transform
 from dpprobe import devices
 from dpprobe.backbones import image_preprocessing, loading, timm_models
 from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
+from dpprobe.backbones.network_forward import forward_pass
 from dpprobe.backbones.options import BACKBONE_NOTES, BackboneOptions
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError, DataError, PrivacyError
@@ -166,6 +167,33 @@ def test_timm_gives_what_enters_the_classifier() -> None:
         expected = model.forward_head(model.forward_features(pixels), pre_logits=True)  # type: ignore[operator]
     assert backbone.dimension == expected.shape[1] == 64
     torch.testing.assert_close(backbone.forward(batch), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("precision", "tf32"), [("float32", False), ("bfloat16", True)])
+def test_float32_means_full_float32_on_a_gpu_too(precision: Any, tf32: bool) -> None:
+    # cuDNN's default rounds factors of convolutions to 10 bits: features were 1% off the CPU's
+    seen = []
+
+    class Network(torch.nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            seen.append(torch.backends.cudnn.allow_tf32)
+            return images.flatten(1)
+
+    runtime = Runtime(device="cpu", precision=precision)
+    grey = [0.5] * 3
+    forward = forward_pass(Network(), runtime, name="network", mean=grey, std=grey)
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=True):
+        forward(torch.zeros(2, 3, 4, 4, dtype=torch.uint8))
+        assert torch.backends.cudnn.allow_tf32
+    assert seen == [tf32]
+
+
+def test_model_of_one_channel() -> None:
+    arguments = {"in_chans": 1, "img_size": 64}
+    with pytest.raises(ConfigError, match=r"preprocessing.mean: 3 values for 1 channels"):
+        load(**TINY, model_args=arguments)
+    backbone = load(**TINY, model_args=arguments, preprocessing={"mean": 0.5, "std": 0.5})
+    assert backbone.transform(noise((160, 160))).shape == (1, 64, 64)
 
 
 def test_overrides_reach_the_transform() -> None:

@@ -18,11 +18,13 @@ from dpprobe.finetune.options import Options
 from dpprobe.finetune.train import Trained, train_network
 from dpprobe.finetune.tuned_network import TunedNetwork
 from dpprobe.heads.adam import Adam
+from dpprobe.heads.patient_groups import Units
 from dpprobe.privacy.gradient_noise import GaussianNoise
 from dpprobe.privacy.randomness import open_stream
 from dpprobe.privacy.releases import Releases
 from tests.support.poisson_batches import poisson_batches
 from tests.support.tiny_networks import (
+    CLASSES,
     CPU,
     DIMENSION,
     SEED,
@@ -470,3 +472,19 @@ def test_lamb_scales_adam_s_direction_to_each_tensor() -> None:
         torch.testing.assert_close(
             start.detach() - trained.state[name], 0.01 * step.float(), rtol=1e-2, atol=1e-5
         )
+
+
+
+def test_one_label_a_row_with_sigmoid_losses_is_its_one_hot() -> None:
+    options = network_options(loss="sigmoid", batch_size=8)
+    inputs = mlp_inputs()
+    several = mlp_inputs()
+    several.labels = nn.functional.one_hot(inputs.labels, CLASSES).to(torch.uint8)
+    assert_close(train(options, inputs).state, train(options, several).state)
+
+
+def test_units_of_one_row_are_rows() -> None:
+    options = network_options(batch_size=8)
+    alone, units = mlp_inputs(), mlp_inputs()
+    units.units = Units.number_units([f"{row:03d}" for row in range(units.rows)])
+    assert flat(train(options, alone).state).tolist() == flat(train(options, units).state).tolist()

@@ -459,3 +459,10 @@ def test_images_that_are_no_bytes_are_refused() -> None:
     floats = replace(backbone, transform=lambda picture: backbone.transform(picture).float())
     with pytest.raises(ConfigError, match="does not take images as bytes"):
         build(floats, tune="all")
+
+
+def test_a_row_of_zeros_has_a_finite_gradient() -> None:
+    rows = torch.zeros(2, 4, requires_grad=True)
+    Transform(L2())(rows).sum().backward()
+    assert rows.grad is not None
+    assert torch.equal(rows.grad, torch.ones(2, 4))

@@ -10,9 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpprobe.errors import PrivacyError
+from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.least_squares import GRAM, TARGETS, Options, regression_targets
 from dpprobe.heads.second_order import Design, cross_moment
+from dpprobe.heads.training_set import TrainingSet
 from tests.support.second_order_data import (
+    SEEDS,
     classes_of,
     fit,
     plan_of,
@@ -85,3 +89,14 @@ def test_noise_of_the_priced_size_reaches_the_weights() -> None:
     deviation = plan_of(options, 30, noise).find_mechanism(TARGETS).noise_multiplier
     spread = private.weights[..., :-1].std(axis=0).mean()
     assert spread * 1e7 == pytest.approx(deviation * math.sqrt(3 / 4), rel=0.03)
+
+
+def test_releases_are_counted() -> None:
+    features, labels = classes_of()
+    fitted = fit(Options(), features, labels, 4, noise=1.0)
+    assert fitted.steps == 1
+    assert fitted.weights.shape == (2, 4, 13)
+    assert not np.allclose(fitted.weights[0], fitted.weights[1])
+    plan = plan_of(Options(gram_share=0.9), len(features), 1.0)
+    with pytest.raises(PrivacyError, match="plan"):
+        fit_heads(Options(), TrainingSet(features, labels, 4), plan, SEEDS)

@@ -21,6 +21,7 @@ from dpprobe.heads.second_order import (
     Loss,
     Piece,
     Spectrum,
+    average_descent,
     clipped_labels,
     cross_moment,
     estimate_spectrum,
@@ -438,3 +439,26 @@ def test_clipped_residuals_stay_below_the_clip_and_their_bound_is_reached(sigmoi
     wrong = torch.where(labels == 1, -50.0, 50.0) if sigmoid else 50 * labels.roll(1, 1)
     longest = Loss(sigmoid=sigmoid, clip=math.inf).clip_residuals(wrong, labels, norms)
     assert float(longest.norm(dim=1).max()) == pytest.approx(loss.longest_residual(6))
+
+
+def test_row_weights_enter_the_second_moment() -> None:
+    features, labels = classes_of(60, 5, 3)
+    design = design_of(features, labels)
+    rows, weights = tilted(design), torch.linspace(0, 1, 60)
+    actual = second_moment(design, lambda piece, _: weights[piece.start : piece.stop])
+    expected = rows.T @ (rows * weights[:, None].double())
+    torch.testing.assert_close(actual.values, expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("average", "expected"), [("last", 3.0), ("mean", 2.0), ("linear", (1 + 4 + 9) / 6)]
+)
+def test_descend_averages_as_it_says(average: str, expected: float) -> None:
+    snapshots: list[torch.Tensor] = []
+    result = average_descent(
+        torch.zeros(1, 1, dtype=torch.float64), 3, lambda _s, w: (-torch.ones_like(w), 1.0),
+        average, snapshots,
+    )  # fmt: skip
+    assert float(result) == pytest.approx(expected)
+    assert len(snapshots) == 3
+    assert float(snapshots[-1]) == pytest.approx(expected)

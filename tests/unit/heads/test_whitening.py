@@ -234,3 +234,28 @@ def test_too_many_features_are_refused_at_planning_and_in_a_fit() -> None:
     data = TrainingSet(rows, torch.tensor([0, 1, 2]), K)
     with pytest.raises(ConfigError, match="8193 features"):
         fit_heads(options, data, plan(options, 3, noise=1.0), [1])
+
+
+def test_seeds_have_releases_to_themselves() -> None:
+    rows, labels = features()
+    options = momentum.Options(normalize=SPEC, steps=3)
+    priced = plan(options, N, noise=1.0)
+    both = fit_heads(options, TrainingSet(rows.clone(), labels, K), priced, [1, 2])
+    one = fit_heads(options, TrainingSet(rows.clone(), labels, K), priced, [2])
+    np.testing.assert_array_equal(both.weights[1], one.weights[0])
+    assert not np.array_equal(both.weights[0], both.weights[1])
+
+
+def test_the_history_is_of_the_heads_that_are_returned() -> None:
+    rows, labels = features()
+    options = momentum.Options(normalize=SPEC, steps=3)
+    seen: list[torch.Tensor] = []
+
+    def record(step: int, weights: torch.Tensor, transform: Any) -> None:  # noqa: ARG001
+        assert transform.spec.kind == "whitened"
+        seen.append(weights.clone())
+
+    fitted = fit_heads(
+        options, TrainingSet(rows, labels, K), plan(options, N, noise=1.0), [1], record=record
+    )
+    np.testing.assert_array_equal(seen[-1].numpy(), fitted.weights)

@@ -183,3 +183,25 @@ def test_a_plan_for_other_units_is_refused(
     run.plan(**planned)
     with pytest.raises(DataError, match=f"the plan's {place} is"):
         run.train(**wanted)
+
+
+def test_of_any_number_of_images_nothing_is_promised_to_a_patient(run: Run) -> None:
+    image = {"unit": "image", "patients": {"images": None}, "methods": {"full": METHODS["full"]}}
+    run.plan(**image)
+    run.train(**image)
+    statement = run.read("full", "privacy")
+    assert statement["patients"] == {"images": None, "epsilon": None}
+    assert "to a patient they cost more, which is not computed" in statement["promise"]
+
+
+def test_without_privacy_there_is_no_price_for_patients(run: Run) -> None:
+    silent = {
+        "unit": "image", "patients": {"images": 20}, "epsilon": "inf",
+        "methods": {"full": METHODS["full"], "ceiling": method_options({"head": "nonprivate"})},
+    }  # fmt: skip
+    run.plan(**silent)
+    run.train(**silent)
+    for method in ("full", "ceiling"):
+        statement = run.read(method, "privacy", "inf")
+        assert statement["promise"].startswith("No privacy is promised")
+        assert statement["patients"] == {"images": 20, "epsilon": None}

@@ -249,3 +249,15 @@ def test_images_of_another_table_are_refused(tmp_path: Path) -> None:
     table.fingerprint = "another"
     with pytest.raises(DataError, match="from the images"):
         network_material._check_table(table, store)
+
+
+def test_seeds_and_options_have_networks_of_their_own(run: Run) -> None:
+    run.tune(0)
+    run.tune(1)
+    assert run.files(0)["network.safetensors"] != run.files(1)["network.safetensors"]
+    assert run.record(0).fingerprint == run.record(1).fingerprint
+    before = run.record(0)
+    of(run, HEAD | {"learning_rate": 0.25}).tune(0)
+    assert run.record(0).fingerprint != before.fingerprint
+    assert run.record(0).steps == 3
+    assert run.record(0).trained == CLASSES * (DIMENSION + 1)

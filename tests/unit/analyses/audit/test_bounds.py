@@ -178,3 +178,19 @@ def test_a_bound_is_a_value_that_was_rejected() -> None:
     bound = bounds._largest_rejected(lambda value: value < 0.3)
     assert 0.3 - 1e-5 < bound < 0.3
     assert bounds._largest_rejected(lambda _: False) == 0.0
+
+
+def test_perfect_separation_gives_a_large_finite_bound() -> None:
+    for inside, outside in (
+        (np.full(1000, math.inf), np.full(1000, -math.inf)),
+        (np.ones(1000), np.zeros(1000)),
+        (np.arange(1000) + 1e300, np.arange(1000) - 1e300),
+    ):
+        assert 4 < epsilon_lower_bound(inside, outside, DELTA) < 100
+        assert epsilon_lower_bound(outside, inside, DELTA) == 0
+
+
+def test_unequal_numbers_alone_say_nothing() -> None:
+    generator = np.random.default_rng(1)
+    scores = generator.normal(size=1800), generator.normal(size=200)
+    assert epsilon_lower_bound(*scores, DELTA, 0.99) < 0.05

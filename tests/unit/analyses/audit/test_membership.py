@@ -256,3 +256,23 @@ def test_data_without_an_attack_is_refused_before_training(tmp_path: Path) -> No
     method = method_options(SGD)
     with pytest.raises(PrivacyError, match="calibrate for this dataset"):
         attack_membership(method, priced(method, 99, 8.0, tmp_path), random_rows(98), seed=1)
+
+
+def test_other_rows_are_in_every_head(tmp_path: Path) -> None:
+    data = random_rows(100)
+    chosen = shadows.draw_units(data, rows=30, mislabelled=0.0, seed=1)
+    weights = shadows.leave_units_out(data, chosen, np.zeros(30, dtype=bool)).weights
+    assert weights is not None
+    assert weights.sum() == 70
+    assert attacked(SGD, data, 8.0, tmp_path, rows=30).record["units"] == 30
+
+
+def test_duplicates_and_rows_of_nan_are_attacked_like_others(tmp_path: Path) -> None:
+    once = random_rows(40, 5).features
+    assert once is not None
+    features = once.repeat(2, 1)
+    features[3] = math.nan
+    data = TrainingSet(features, torch.arange(80) % 4, 4)
+    for values, epsilon in ((SGD, 8.0), (NONPRIVATE, math.inf)):
+        result = attacked(values, data, epsilon, tmp_path, shadows=8)
+        assert np.isfinite(result.scores["score"]).all()
