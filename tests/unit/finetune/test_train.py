@@ -474,7 +474,6 @@ def test_lamb_scales_adam_s_direction_to_each_tensor() -> None:
         )
 
 
-
 def test_one_label_a_row_with_sigmoid_losses_is_its_one_hot() -> None:
     options = network_options(loss="sigmoid", batch_size=8)
     inputs = mlp_inputs()
