@@ -66,6 +66,13 @@ def test_a_classifier_of_any_number_of_classes_is_ignored(
     assert told["dimension"] == expected.shape[1]
 
 
+def test_a_checkpoint_without_a_classifier_is_taken(tmp_path: Path) -> None:
+    path, headless = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    state = saved(path)
+    save_file({name: one for name, one in state.items() if not name.startswith("head.")}, headless)
+    torch.testing.assert_close(features(headless), features(path), rtol=0, atol=0)
+
+
 def test_what_stands_before_the_classifier_is_loaded_strictly(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     state = saved(path)

@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
+from pydantic import ValidationError
 
 from dpprobe.backbones.backbone import Backbone, Runtime
+from dpprobe.backbones.external import Options
+from dpprobe.backbones.feature_digest import NO_PROBE, take_probe
 from dpprobe.backbones.loading import load_backbone
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError, DataError
@@ -28,6 +31,10 @@ def test_vectors_pass_as_they_are() -> None:
     assert backbone.dimension is None
     assert load(dimension=96).dimension == 96
     assert dict(backbone.preprocessing) == {}
+
+
+def test_it_has_no_probe_because_it_computes_nothing() -> None:
+    assert take_probe(load()) == NO_PROBE
 
 
 def test_an_image_is_refused_with_the_remedy() -> None:
@@ -63,3 +70,8 @@ def test_the_statement_knows_whether_it_was_trained(trained: bool) -> None:
 def test_what_is_not_declared_well_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         backbone_options({**DECLARED, **changes})
+
+
+def test_the_declaration_has_no_default() -> None:
+    with pytest.raises(ValidationError, match="each_by_itself"):
+        Options(model="speech-96")  # type: ignore[call-arg]

@@ -249,6 +249,16 @@ def test_a_gpu_s_products_of_patches_have_the_sums_of_convolutions(
     assert (total - expected).norm() < 1e-5 * expected.norm()
 
 
+def test_a_network_in_channels_last_is_the_same() -> None:
+    network = started("depthwise")
+    inputs, labels = batch(network)
+    before = added(sums(network, 0.1), inputs, labels, None)
+    network.module.to(memory_format=torch.channels_last)
+    other = inputs.contiguous(memory_format=torch.channels_last)
+
+    assert (added(sums(network, 0.1), other, labels, None) - before).norm() < 1e-6
+
+
 def test_supported_layers_have_rules_of_their_own() -> None:
     slow = {name for name, (make, _) in LAYERS.items() if isinstance(rule_of(make()), ModuleRule)}
 

@@ -204,6 +204,14 @@ def test_mean_gradients_are_clipped_without_privacy_alone() -> None:
     np.testing.assert_array_equal(private, same)
 
 
+def test_the_network_is_left_with_the_result() -> None:
+    options, network = network_options(average="mean", class_priors=(0.5, 0.3, 0.2)), mlp_network()
+    inputs = mlp_inputs()
+    trained = train_network(options, network, inputs, releases_of(options, inputs.n, 1.0))
+    assert flat(network.trained).tolist() == flat(trained.state).tolist()
+    assert trained.steps == 6
+
+
 # -- noise, batches, and the count of releases
 
 

@@ -344,6 +344,27 @@ def test_symmetric_noise_is_isometric() -> None:
     )
 
 
+def test_spectrum_estimates_the_matrix_better_than_clamping() -> None:
+    d = 200
+    basis = torch.linalg.qr(
+        torch.randn(d, d, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    )[0]
+    truth = (basis * (3000 / torch.arange(1, d + 1) ** 1.2)) @ basis.T
+    released = release(truth, 10.0, (5,))[0]
+    actual = estimate_spectrum(released, 10.0)
+    actual = Spectrum(actual.values, actual.vectors.double())
+    assert (actual.values >= 0).all()
+    clamped = estimate_spectrum(released, 0.0)
+    errors = [
+        float(torch.linalg.norm((estimate.vectors * estimate.values) @ estimate.vectors.T - truth))
+        for estimate in (actual, clamped)
+    ]
+    best = (clamped.vectors.T @ truth @ clamped.vectors).diagonal()
+    oracle = float(torch.linalg.norm((clamped.vectors * best) @ clamped.vectors.T - truth))
+    assert errors[0] < 0.75 * errors[1]
+    assert errors[0] < 1.15 * oracle
+
+
 def test_spectrum_of_noise_alone_is_next_to_nothing() -> None:
     actual = estimate_spectrum(release(torch.zeros(300, 300), 1.0, (4,))[0], 1.0)
     radius = math.sqrt(2 * 300)

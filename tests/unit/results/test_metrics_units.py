@@ -236,6 +236,26 @@ def test_where_all_is_right_the_number_of_patients_says_how_much_is_open() -> No
         assert summary[name]["rows_low"] == pytest.approx(wilson_interval(1.0, counted)[0])
 
 
+def test_one_error_leaves_no_less_open_than_none() -> None:
+    units = np.repeat(np.arange(100), 30)
+    scores = np.tile([1.0, 0.0], (3000, 1))
+    scores[7] = [0.0, 1.0]
+    entry = _summary(scores, np.zeros(3000, dtype=np.int64), units)["accuracy"]
+    assert (entry["mean"], entry["rows_interval"]) == (pytest.approx(1 - 1 / 3000), UNIT_PROPORTION)
+    assert entry["rows_low"] < wilson_interval(1.0, 100)[0] + 0.01 < 0.98
+
+
+@pytest.mark.parametrize("right", [0.0, 0.5, 1.0])
+def test_one_patient_says_next_to_nothing_of_others(right: float) -> None:
+    labels = np.zeros(40, dtype=np.int64)
+    scores = np.eye(2)[(np.arange(40) >= 40 * right).astype(int)]
+    summary = _summary(scores, labels, labels)
+    for name in ("accuracy", "macro_accuracy"):
+        low, high = wilson_interval(right, 1)
+        assert (summary[name]["rows_low"], summary[name]["rows_high"]) == pytest.approx((low, high))
+        assert high - low > 0.75
+
+
 def test_a_class_of_one_patient_widens_what_rests_on_it() -> None:
     units = np.repeat(np.arange(101), 5)
     labels = (units == 100).astype(np.int64)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dpprobe.artifacts import read_json, sha256_file, write_json, write_text
 from dpprobe.errors import DataError
@@ -212,6 +214,11 @@ def test_a_privacy_loss_is_never_shown_smaller() -> None:
     assert rounded_up(0.12344999) == 0.1235
     assert rounded_up(0.5) == 0.5
     assert rounded_up(9.99999) == 10.0
+
+
+@given(st.floats(1e-6, 1e6))
+def test_a_rounded_privacy_loss_is_near(loss: float) -> None:
+    assert loss <= rounded_up(loss) <= 1.0011 * loss
 
 
 def test_private_cells_say_what_choosing_the_best_of_them_costs(tmp_path: Path) -> None:

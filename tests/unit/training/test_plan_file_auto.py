@@ -116,6 +116,18 @@ def test_what_a_rule_chooses_otherwise_is_another_cell(
     assert run.record("auto")["options"]["chosen"]["head"] == "least_squares"
 
 
+def test_without_privacy_auto_chooses_too(run: Run) -> None:
+    run.train(epsilon="inf", methods={"auto": AUTO})
+    cell = run.folder / "cells/toy/none/auto/eps-inf"
+    values = json.loads((cell / "metrics.json").read_text())
+    facts = replace(FACTS, epsilon=float("inf"))
+    assert values["options"]["chosen"]["head"] == auto_rule.choose_head(facts)["head"]
+    said = json.loads((cell / "privacy.json").read_text())
+    assert said["private"] is False
+    assert said["chosen_from"]["epsilon"] == "inf"
+    assert values["summary"]["accuracy"]["mean"] > 0.7
+
+
 def test_the_facts_of_a_record_are_those_that_decided(run: Run) -> None:
     run.train()
     assert recorded_facts(run.record("auto"), epsilon=4.0, delta=1e-4) == FACTS
@@ -134,6 +146,15 @@ def test_a_choice_that_cannot_be_trained_does_not_keep_the_others(
     assert run.staged("sgd").exists()
     run.train()
     assert run.cell("sgd").exists()
+
+
+def test_methods_that_all_fail_are_no_failure_of_auto(tmp_path: Path) -> None:
+    few = method_options({"head": "sgd", "batch_size": 1000, "steps": 3})
+    path = tmp_path / "plans.json"
+    write_plans({"auto": AUTO, "sgd": few}, TARGET, output=path, cache=tmp_path, seeds=2)
+    assert set(read_plans(path).failures) == {"sgd"}
+    with pytest.raises(DpprobeError, match="batch_size 1000"):
+        write_plans({"sgd": few}, TARGET, output=path, cache=tmp_path, seeds=2)
 
 
 def test_deciding_prices_all_seeds_together_as_for_any_method(tmp_path: Path) -> None:

@@ -90,6 +90,14 @@ def test_simulated_likelihood_ratios_are_allowed_and_nearly_as_right(sampled: Pl
     assert accuracy_lower_bound(right, runs, 0.999) <= allowed
 
 
+def test_more_than_sampling_allows_gives_the_least_factor() -> None:
+    """A canary that is in no sample with probability 0.24 is not told by any noise."""
+    few = family(gaussians(1.0, 0.3, 4))
+    factor = few.factor_of(0.9)
+    assert 0 < factor < 0.5
+    assert 30 < few.epsilon_of_accuracy(0.95) < math.inf
+
+
 @pytest.mark.parametrize("strength", [1.0, 0.7])
 @pytest.mark.parametrize("mu", [0.27, 1.67])
 def test_noise_too_small_by_the_caught_factor_is_caught(mu: float, strength: float) -> None:
@@ -119,6 +127,15 @@ def test_where_no_noise_shows_enough_nothing_is_claimed(
     assert math.isnan(caught) or caught > 1
     if steps == 1:
         assert math.isnan(caught)
+
+
+def test_a_sampled_plan_has_a_caught_factor(sampled: PlanFamily) -> None:
+    caught = caught_factor(sampled, 2000)
+    assert 1.2 < caught < 2
+    accuracy = (1 + sampled.total_variation(1 / caught)) / 2
+    allowed = (1 + sampled.total_variation()) / 2
+    needed = next(k for k in range(2001) if accuracy_lower_bound(k, 2000, 0.95) > allowed)
+    assert binom.sf(needed - 1, 2000, accuracy) == pytest.approx(0.95, abs=0.003)
 
 
 @pytest.mark.parametrize("accuracy", [0.5, 0.6, 0.9, 0.99999])

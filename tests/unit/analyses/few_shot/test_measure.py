@@ -94,6 +94,16 @@ def test_the_whole_split_is_the_ceiling(digits: tuple[dict[str, Any], Any]) -> N
     )
 
 
+def test_equal_runs_give_equal_files_and_another_seed_other_draws(tmp_path: Path) -> None:
+    stores = _stores(tmp_path, slice(0, 200), slice(200, 300))
+    first = _run(tmp_path, stores, shots=(1,))[1]["accuracy"].to_pylist()
+    text = (tmp_path / "probes.json").read_bytes()
+    assert _run(tmp_path, stores, shots=(1,))[1]["accuracy"].to_pylist() == first
+    assert (tmp_path / "probes.json").read_bytes() == text
+    assert len(set(first)) > 1, "the draws of one run differ"
+    assert _run(tmp_path, stores, shots=(1,), seed=1)[1]["accuracy"].to_pylist() != first
+
+
 def test_several_labels_a_row(tmp_path: Path) -> None:
     target = np.column_stack([DIGITS.target % 2 == 0, DIGITS.target < 5, DIGITS.target == 3])
     stores = tuple(
@@ -119,6 +129,15 @@ def test_a_draw_has_so_many_of_each_class_and_holds_smaller_ones(
     found, present = (np.bincount(part, minlength=5) for part in (labels[drawn], labels))
     assert (found == np.minimum(count, present)).all()
     assert set(draw_shots(labels, max(1, count - 1), seed)) <= set(drawn)
+
+
+@given(rows=st.integers(1, 60), count=st.integers(1, 8), seed=st.integers(0, 2**32))
+def test_of_several_labels_rows_without_any_are_drawn_too(rows: int, count: int, seed: int) -> None:
+    labels = (np.random.default_rng(seed).random((rows, 3)) < 0.2).astype(np.uint8)
+    drawn = labels[draw_shots(labels, count, seed)]
+    assert (drawn.sum(axis=0) >= np.minimum(count, labels.sum(axis=0))).all()
+    without = int((labels.sum(axis=1) == 0).sum())
+    assert int((drawn.sum(axis=1) == 0).sum()) == min(count, without)
 
 
 def test_of_two_images_the_probe_is_the_nearest(tmp_path: Path) -> None:

@@ -137,6 +137,33 @@ def test_the_class_token_before_the_first_block_has_no_d() -> None:
     assert left.fault
 
 
+def test_rounding_is_no_scatter() -> None:
+    labels = np.repeat(np.arange(3), 10)
+    x = np.eye(3, 8)[labels] + 1e-9 * np.random.default_rng(0).standard_normal((30, 8))
+    measured = measure_scatter(x, labels)
+    assert measured.separability is None
+    assert measured.fuzziness is None
+    assert "within" in str(measured.fault)
+
+
+def test_more_dimensions_than_rows_have_no_residual_in_the_fitted_rows() -> None:
+    x, labels = _classes(classes=3, rows=10, distance=1.0, noise=1.0, dimension=60, seed=0)
+    measured = measure_residuals(x, labels, held_out=x + 0.1, held_out_labels=labels)
+    assert measured.integer is None
+    assert measured.one_hot is None
+    assert measured.integer_held_out is not None
+    assert measured.null == 0
+    assert "rank 29" in str(measured.fault)
+
+
+def test_a_class_without_other_rows_is_left_out_of_the_mean() -> None:
+    x, labels = _classes(classes=3, rows=10, distance=4.0, noise=1.0, dimension=4, seed=0)
+    some = labels != 2
+    measured = measure_residuals(x, labels, held_out=x[some], held_out_labels=labels[some])
+    assert measured.one_hot_held_out is not None
+    assert np.isfinite(measured.one_hot_held_out)
+
+
 @pytest.mark.parametrize("rho", [0.5, 0.9, 1.1])
 def test_a_law_is_recovered(rho: float) -> None:
     law, fault = fit_law(range(1, 13), [3.0 * rho**layer for layer in range(1, 13)])

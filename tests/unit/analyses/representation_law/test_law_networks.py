@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from dpprobe.analyses.representation_law.law_networks import (
     TunedFiles,
     measure_laws,
+    trained_options,
 )
 from dpprobe.analyses.representation_law.law_record import LawRecord, law_path
 from dpprobe.analyses.representation_law.options import RepresentationLawOptions
@@ -129,6 +130,12 @@ def test_a_network_of_another_backbone_is_refused(tmp_path: Path, tables: dict[s
     files = _write_network(tmp_path / "net", CONVOLUTIONAL, "one")
     with pytest.raises(ConfigError, match="train the network again"):
         _measure(tmp_path, tables, VIT, [files])
+
+
+def test_what_a_search_chose_are_the_options() -> None:
+    options = trained_options(METHODS["one"], {"learning_rate": 0.25})
+    assert options.learning_rate == 0.25
+    assert trained_options(METHODS["one"], {}) == METHODS["one"]
 
 
 def test_laws_are_kept_while_nothing_changes(

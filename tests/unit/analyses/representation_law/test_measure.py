@@ -207,6 +207,19 @@ def test_maps_are_pooled_and_tokens_may_be() -> None:
     np.testing.assert_allclose(pooled[0], rows.images.mean((2, 3)).numpy(), rtol=1e-6)
 
 
+def test_a_network_that_sees_mirror_images_gives_the_mean_of_both() -> None:
+    class Mirrored(Maps):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return super().forward(images) + super().forward(3 * images)
+
+    maps = Mirrored()
+    images = torch.rand(5, WIDTH, 2, 2)
+    features = block_features(
+        tap_blocks(maps, maps, "made up", token="pooled"), images, device="cpu"
+    )
+    np.testing.assert_allclose(features[0], 2 * images.mean((2, 3)).numpy(), rtol=1e-6)
+
+
 def test_a_rank_deficient_fit_is_named() -> None:
     labels: dict[Split, npt.NDArray[np.int64]] = {
         "train": np.repeat([0, 1], 5), "test": np.repeat([0, 1], 5),
