@@ -316,13 +316,15 @@ def test_folder_of_classes_is_split(tmp_path: Path) -> None:
 def test_every_folder_that_is_searched_is_watched(tmp_path: Path) -> None:
     files = dict.fromkeys(("train/a/x/y/1.png", "train/b/1.png", "test/a/1.png", "val/a/1.png"), 0)
     root = make_folder(tmp_path / "images", files | {"train/b/.cache/1.png": 0})
-    watched = options_of(source="imagefolder", path=root).input_files()
-    names = [Path(folder).relative_to(root).as_posix() for folder in watched]
-    assert names == ["test", "test/a", "train", "train/a", "train/a/x", "train/a/x/y", "train/b"]
     flat = make_folder(tmp_path / "flat", {"a/deep/1.png": 0, "b/1.png": 0})
-    assert options_of(source="imagefolder", path=flat).input_files() == (
-        flat, f"{flat}/a", f"{flat}/a/deep", f"{flat}/b",
-    )  # fmt: skip
+    split = ["test", "test/a", "train", "train/a", "train/a/x", "train/a/x/y", "train/b"]
+    for path, folders in ((root, split), (flat, [".", "a", "a/deep", "b"])):
+        for excluded in ("", "a", "b"):
+            options = options_of(
+                source="imagefolder", path=path, exclude=[excluded] * bool(excluded)
+            )
+            names = [Path(each).relative_to(path).as_posix() for each in options.input_files()]
+            assert names == [each for each in folders if excluded not in each.split("/")]
 
 
 def test_an_image_replaced_in_place_changes_the_source_state(tmp_path: Path) -> None:

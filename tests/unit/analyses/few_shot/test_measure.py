@@ -217,9 +217,9 @@ def test_probes_of_patients_count_each_once(tmp_path: Path) -> None:
     assert one["units"] is None
     assert other["units"] == {"train": 300, "test": 200}
     assert other["rows"] == {"train": 400, "test": 300}
-    assert [result["train_units"] for result in other["results"]] == [[40] * 3, [300]]
-    assert table["train_units"].to_pylist() == [40] * 3 + [300]
-    assert table["train_rows"].to_pylist() == [40] * 3 + [400]
+    for name, rows in (("train_units", 300), ("train_rows", 400)):
+        assert [result[name] for result in other["results"]] == [[40] * 3, [rows]]
+        assert table[name].to_pylist() == [40] * 3 + [rows]
     plain, full = (record["results"][-1]["summary"]["accuracy"] for record in (one, other))
     assert full["mean"] == pytest.approx(plain["mean"], abs=0.011)
     assert full["interval"] == "bootstrap over test patients"
