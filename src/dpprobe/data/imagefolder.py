@@ -9,7 +9,6 @@ With `split_by: id`, moving an image to another folder may change its side, but 
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 from collections import Counter
@@ -50,26 +49,14 @@ class Options(SplitOptions):
         self.source_state()
 
     def input_files(self) -> tuple[str, ...]:
-        """Returns every folder that is searched; `source_state` covers the images in them."""
+        """Returns every folder that is searched; `list_source_files` the images in them."""
         return tuple(sorted(str(folder) for folder, _ in self._walk_folders()))
 
-    def source_state(self) -> str:
-        """Hashes the images' names, sizes and times: replacing one in place changes the hash."""
+    def list_source_files(self) -> Iterator[tuple[str, os.DirEntry[str]]]:
         root = resolve_path(self.path)
-        states = []
         for folder, entries in self._walk_folders():
             place = folder.relative_to(root)
-            for entry in entries:
-                try:
-                    status = entry.stat()
-                except OSError as error:
-                    raise ConfigError(
-                        f"path: {entry.path}: {error.strerror}; restore or remove this file"
-                    ) from error
-                states.append(
-                    f"{(place / entry.name).as_posix()}\0{status.st_size}\0{status.st_mtime_ns}"
-                )
-        return hashlib.sha256(os.fsencode("\n".join(sorted(states)))).hexdigest()
+            yield from (((place / entry.name).as_posix(), entry) for entry in entries)
 
     def has_test(self) -> bool:
         root = resolve_path(self.path)

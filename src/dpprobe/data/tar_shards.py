@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from dpprobe.artifacts import require_plain_file
+from dpprobe.data.image_files import EXTENSIONS, is_image_start
 from dpprobe.errors import DataError
 
 SUFFIX = ".tar"
@@ -55,7 +56,7 @@ class Sample(NamedTuple):
 
 
 def list_tars(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if is_tar(path) and path.is_file())
+    return sorted(path for path in folder.iterdir() if is_tar(path) and not path.is_dir())
 
 
 def is_tar(path: Path) -> bool:
@@ -110,8 +111,11 @@ def check_first(shard: Path) -> None:
     next(_list_members(shard), None)
 
 
-def read_samples(shard: Path) -> Iterator[Sample]:
+def read_samples(shard: Path, unnamed: list[Member]) -> Iterator[Sample]:
     """Yields the samples of a tar in the order of their first members; only headers are read.
+
+    Args:
+      unnamed: receives the members whose names give no key.
 
     Raises:
       DataError: naming the shard and the last whole member, if the tar is damaged, cut short or
@@ -121,6 +125,7 @@ def read_samples(shard: Path) -> Iterator[Sample]:
     for member in _list_members(shard):
         named = _NAME.fullmatch(member.name)
         if named is None:
+            unnamed.append(member)
             continue
         key, extension = named[1], named[2].lower()
         sample = samples.setdefault(key, Sample(key, {}, []))
@@ -129,6 +134,14 @@ def read_samples(shard: Path) -> Iterator[Sample]:
         else:
             sample.members[extension] = member
     yield from samples.values()
+
+
+def holds_image(shard: Path, member: Member) -> bool:
+    """Returns True for a member with the extension, or the first bytes, of an image."""
+    name = member.name.rpartition("/")[2].lower()
+    if not name.startswith(".") and any(f".{part}" in EXTENSIONS for part in name.split(".")[1:]):
+        return True  # names that begin with a dot are those of macOS, whatever their extensions
+    return is_image_start(read_at(shard, member.offset, min(member.size, _BLOCK)))
 
 
 def _list_members(shard: Path) -> Iterator[Member]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
 from dpprobe.artifacts import parse_json
+from dpprobe.counted_nouns import count_noun
 from dpprobe.data import patient_sides, table, tar_shards
 from dpprobe.data.alike_names import fold_name, text_of
 from dpprobe.data.group_columns import list_groups
@@ -22,6 +24,8 @@ from dpprobe.errors import DataError
 if TYPE_CHECKING:
     from dpprobe.data.train_test_split import SplitName
     from dpprobe.data.webdataset_options import ShardOptions
+
+logger = logging.getLogger("dpprobe")
 
 Fault = tuple[str, str]
 
@@ -41,35 +45,76 @@ class Row(NamedTuple):
     faults: tuple[Fault, ...]
 
 
+class PassedOver:
+    """Counts the members of shards that become no part of a row; `images` are those with images."""
+
+    def __init__(self) -> None:
+        self.members, self.images, self.first, self.first_image = 0, 0, "", ""
+
+    def add_members(self, shard: Path, members: Iterable[Member]) -> None:
+        for member in members:
+            place = f"{member.name} in {shard}"
+            self.members += 1
+            self.first = self.first or place
+            if tar_shards.holds_image(shard, member):
+                self.images += 1
+                self.first_image = self.first_image or place
+
+
 def read_shards(options: ShardOptions) -> dict[SplitName, list[Row]]:
     """Reads headers and labels of all shards, in order.
 
     Raises:
-      DataError: naming every shard that is damaged.
+      DataError: naming every shard that is damaged, or if an image belongs to no sample.
     """
-    broken: list[str] = []
-    parts = {name: list(_read_rows(options, name, broken)) for name in options.list_splits()}
+    broken, passed = list[str](), PassedOver()
+    parts = {
+        name: list(_read_rows(options, name, broken, passed)) for name in options.list_splits()
+    }
     if broken:
         more = [f"and {len(broken) - SHOWN} more"] if len(broken) > SHOWN else []
         raise DataError("\n".join(broken[:SHOWN] + more))
+    if passed.images:
+        raise DataError(
+            f"{count_noun(passed.images, 'image')} would be in no row, such as "
+            f"{passed.first_image}: a key ends at the first dot of a file's name; replace further "
+            "dots (a.v2.png to a_v2.png) and pack the shards again, or leave the images out"
+        )
+    if passed.members:
+        logger.warning(
+            "%s of shards not used, such as %s", count_noun(passed.members, "file"), passed.first
+        )
     return parts
 
 
-def _read_rows(options: ShardOptions, name: SplitName, broken: list[str]) -> Iterator[Row]:
+def _read_rows(
+    options: ShardOptions, name: SplitName, broken: list[str], passed: PassedOver
+) -> Iterator[Row]:
     """Yields the rows of a split's shards; adds the errors of damaged shards to `broken`."""
     for number, shard in enumerate(options.list_shards(name)):
+        unnamed: list[Member] = []
         try:
-            for sample in tar_shards.read_samples(shard):
-                if row := _make_row(options, number, shard, sample):
+            for sample in tar_shards.read_samples(shard, unnamed):
+                row = _make_row(options, number, shard, sample)
+                used = row and {"cls", "json", *_list_images(sample)}
+                passed.add_members(
+                    shard, (one for kind, one in sample.members.items() if kind not in (used or ()))
+                )
+                if row:
                     yield row
+            passed.add_members(shard, unnamed)
         except DataError as error:
             broken.append(str(error))
+
+
+def _list_images(sample: Sample) -> list[str]:
+    return [name for name in sample.members if f".{name}" in EXTENSIONS]
 
 
 def _make_row(options: ShardOptions, number: int, shard: Path, sample: Sample) -> Row | None:
     """Returns a sample as a row; None for a sample with neither an image nor a label."""
     fields, faults = _read_fields(options, shard, sample)
-    images = [name for name in sample.members if f".{name}" in EXTENSIONS]
+    images = _list_images(sample)
     if not images and "cls" not in sample.members and "json" not in sample.members:
         return None
     image = sample.members[images[0]] if images else None

@@ -325,26 +325,63 @@ def test_every_folder_that_is_searched_is_watched(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-def test_an_image_replaced_in_place_changes_the_source_state(tmp_path: Path) -> None:
-    root = make_folder(tmp_path / "images", {"a/deep/1.png": 0, "a/2.png": 1, "b/1.png": 2})
-    options = options_of(source="imagefolder", path=root)
-    path = Path(root) / "a/deep/1.png"
-    states = [options.source_state()]
-    assert options.source_state() == states[0]
-    status = path.stat()
-    path.write_bytes(path.read_bytes()[::-1])
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
-    states.append(options.source_state())
-    path.write_bytes(b"longer" + path.read_bytes())
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
-    states.append(options.source_state())
-    path.rename(path.with_name("3.png"))
-    states.append(options.source_state())
-    assert len(set(states)) == 4
-    path.with_name("dangling.png").symlink_to("nowhere")
-    for call in (options.source_state, options.check_files):
-        with pytest.raises(ConfigError, match=r"dangling\.png"):
-            call()
+# Options of a source, and the files and folders that decide its tables.
+LOCAL_SOURCES: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "imagefolder": ({"path": "x"}, ["x/train/a/deep/1.png", "x/test/b/2.png"]),
+    "csv": (
+        {
+            "root": "x", "train": "a.csv", "test": "b.tsv", "label_column": "y",
+            "class_names": ["p", "q"],
+            "joins": [{"file": "sub/j.csv", "by": "y", "columns": ["z"]}],
+        },
+        ["x/a.csv", "x/b.tsv", "x/sub/j.csv"],
+    ),
+    "parquet": (
+        {"train": "x/[0-9].parquet", "test": "x/t.parquet", "accepted_labels": {"file": "r.json"}},
+        ["x/0.parquet", "x/1.parquet", "x/t.parquet", "r.json"],
+    ),
+    "webdataset": (
+        {"train": "x", "test": ["t/a.tar", "t/b*.tar"], "class_names": ["p", "q"]},
+        ["x/0.tar", "x/1.tar", "t/a.tar", "t/b0.tar"],
+    ),
+    "embeddings": (
+        {"train": "v.npy", "table": "y.csv", "label_column": "y", "class_names": ["p", "q"]},
+        ["v.npy", "y.csv"],
+    ),
+    "torchvision": ({"name": "EuroSAT", "path": "x"}, ["x/eurosat/2750/River/River_1.jpg"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("source", LOCAL_SOURCES)
+def test_each_file_of_a_source_that_is_replaced_changes_its_state(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Backups, `cp -p` and archives restore older times: any other time or size counts."""
+    monkeypatch.chdir(tmp_path)
+    values, files = LOCAL_SOURCES[source]
+    for file in files:
+        make_folder(tmp_path, {file: 1})
+        os.utime(file, ns=(0, 10**18))
+    options = options_of(source=source, **values)
+    first = options.source_state()
+    assert first == options_of(source=source, **values).source_state()
+    states = {first}
+    for file in files:
+        data = Path(file).read_bytes()
+        for content, time in ((data, 10**18 - 1), (data, 10**18 + 1), (data + b" ", 10**18)):
+            Path(file).write_bytes(content)
+            os.utime(file, ns=(0, time))
+            states.add(options.source_state())
+        Path(file).unlink()
+        Path(file).symlink_to("nowhere")
+        with pytest.raises(ConfigError, match=Path(file).name):
+            options.source_state()
+            options.check_files()
+        Path(file).unlink()
+        Path(file).write_bytes(data)
+        os.utime(file, ns=(0, 10**18))
+        assert options.source_state() == first
+    assert len(states) == 1 + 3 * len(files)
 
 
 def test_the_source_state_looks_at_each_file_once(
@@ -354,12 +391,7 @@ def test_the_source_state_looks_at_each_file_once(
     options = options_of(source="imagefolder", path=root)
     scanned: list[str] = []
     real = os.scandir
-
-    def scandir(path: Any) -> Any:
-        scanned.append(str(path))
-        return real(path)
-
-    monkeypatch.setattr(os, "scandir", scandir)
+    monkeypatch.setattr(os, "scandir", lambda path: scanned.append(str(path)) or real(path))
     options.source_state()
     assert sorted(scanned) == [root, f"{root}/a", f"{root}/b"]
 
