@@ -200,6 +200,10 @@ class DatasetOptions(Options, ABC):
     def check_files(self) -> None:
         """Raises ConfigError if a file that the options name is missing. Reads no image."""
 
+    def list_warnings(self) -> list[str]:
+        """Returns warnings, one line each. Cheap."""
+        return []
+
     def download_params(self) -> dict[str, Any] | None:
         """Returns the options that determine the download, JSON-compatible; None without one."""
         return None

@@ -392,7 +392,66 @@ def test_the_source_state_looks_at_each_file_once(
     real = os.scandir
     monkeypatch.setattr(os, "scandir", lambda path: scanned.append(str(path)) or real(path))
     options.source_state()
-    assert sorted(scanned) == [root, f"{root}/a", f"{root}/b"]
+    assert sorted(set(scanned)) == [root, f"{root}/a", f"{root}/b"]
+    assert len(scanned) == 4  # and once more which folders are parts
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "other"),
+    [
+        ("train", "test", "val"),
+        ("Training", "Testing", None),
+        ("train", "Test", "Valid"),
+        ("TRAIN", "TEST", "dev"),
+        ("train_images", "test_images", "validation_images"),
+        ("Train Set", "Test Set", "Eval Set"),
+        ("TrainingSet", "TestSet", None),
+        ("01_train", "02_test", None),
+        ("seg_train", "seg_test", "seg_pred"),
+        ("asl_alphabet_train", "asl_alphabet_test", "asl_alphabet_val"),
+        ("mnist-training", "mnist-testing", "notes"),
+        ("images.train", "images.val", None),
+        ("train2017", "val2017", None),
+        ("trainval", "hold-out", None),
+        ("seg_train/seg_train", "seg_test/seg_test", None),
+        ("train/train/train", "Test", None),
+    ],
+)
+def test_folders_with_usual_names_of_parts_are_the_split(
+    train: str, test: str, other: str | None, tmp_path: Path
+) -> None:
+    parts = {train: 6, test: 4} | ({other: 2} if other else {})
+    names = [
+        f"{part}/{k}/{n}.png" for part, rows in parts.items() for k in "ab" for n in range(rows)
+    ]
+    root = make_folder(tmp_path / "images", {name: number for number, name in enumerate(names)})
+    options = options_of(source="imagefolder", path=root)
+    options.check_files()
+    assert options.has_test()
+    assert (options.count_rows(), options.count_classes()) == ((12, 8), 2)
+    said = "\n".join(options.list_warnings())
+    assert ("is read as" in said) == ((train, test) != ("train", "test"))
+    assert not other or f"not used: {other}" in said
+    trained, tested = prepare(tmp_path / "out", source="imagefolder", path=root)
+    assert trained.read_ids() == names[:12]
+    assert tested.read_ids() == names[12:20]
+
+
+def test_a_class_may_have_the_name_of_a_part_if_both_parts_have_this_class(tmp_path: Path) -> None:
+    names = [f"{part}/{k}/0.png" for part in ("Train", "test") for k in ("bus", "train")]
+    root = make_folder(tmp_path / "images", {name: number for number, name in enumerate(names)})
+    assert options_of(source="imagefolder", path=root).count_class_units().test["train"] == 1
+    # words in names of classes
+    for classes in (("train_station", "train_interior"), ("valid", "invalid"), ("Trains", "tests")):
+        names = [f"{k}/0.png" for k in classes]
+        root = make_folder(tmp_path / classes[0], {name: n for n, name in enumerate(names)})
+        assert options_of(source="imagefolder", path=root).count_classes() == 2
+    flat = make_folder(
+        tmp_path / "flat", dict.fromkeys(("bus/0.png", "car/0.png", "test/0.png"), 0)
+    )
+    options = options_of(source="imagefolder", path=flat, exclude=["test"])
+    options.check_files()
+    assert options.count_classes() == 2
 
 
 @pytest.mark.parametrize(
@@ -400,6 +459,31 @@ def test_the_source_state_looks_at_each_file_once(
     [
         ("no folder", []),
         ("no test/", ["train/a/1.png", "train/b/1.png"]),
+        ("Testing/ but no train/", ["Testing/a/1.png"]),
+        ("2 files are not images in a class folder: test/1.png", ["train/1.png", "test/1.png"]),
+        ("train/ has the name of a part", ["bus/1.png", "car/1.png", "train/1.png"]),
+        ("test/ has the name of a part", ["cats/1.png", "dogs/1.png", "test/1.png"]),
+        ("Validation/ has the name of a part", ["cats/1.png", "Validation/1.png"]),
+        ("'Train' and 'test' and 'train'", ["train/a/1.png", "Train/b/1.png", "test/a/1.png"]),
+        ("'train1' and 'train2'", ["train1/a/1.png", "train2/a/1.png", "test/a/1.png"]),
+        ("'dev' and 'train' and 'val'", ["train/a/1.png", "val/a/1.png", "dev/a/1.png"]),
+        ("'trainB'", [f"{part}{k}/1.png" for part in ("train", "test") for k in "AB"]),
+        (
+            "train/train has the name",
+            [f"{p}/{k}/1.png" for p in ("train", "test") for k in "ab"] + ["train/train/1.png"],
+        ),
+        ("train/Training has the name", ["train/Training/a/1.png", "test/Testing/a/1.png"]),
+        (
+            "cats contains 'Test' and 'Train'",
+            [f"{k}/{p}/1.png" for k in ("cats", "dogs") for p in ("Train", "Test")],
+        ),
+        ("cats contains 'val' and 'x'", ["cats/val/1.png", "cats/x/1.png", "dogs/1.png"]),
+        ("all folders .* contain", [f"{site}/{k}/1.png" for site in ("A", "B") for k in "mn"]),
+        ("all folders .* contain", [f"{p}/{k}/1.png" for p in ("treino", "teste") for k in "mn"]),
+        (
+            "train .*all folders|all folders in .*/train ",
+            [f"{p}/{s}/{k}/1.png" for p in ("train", "test") for s in ("s1", "s2") for k in "mn"],
+        ),
         ("test/ .*: c;", ["train/a/1.png", "train/b/1.png", "test/c/1.png"]),
         ("two class folders", ["a/1.png"]),
         ("b/notes.txt", ["a/1.png", "b/notes.txt"]),

@@ -32,12 +32,15 @@ def test_a_folder_of_classes_becomes_a_study(desk: Desk) -> None:
 
 
 def test_a_split_of_ones_own_is_kept(desk: Desk) -> None:
-    desk.images("x/train/a", "x/train/b", "x/test/a", "x/test/b", "x/val/a", "x/val/b")
+    desk.images("x/Training/a", "x/Training/b", "x/test/a", "x/test/b", "x/val/a", "x/val/b")
     printed = desk.init("x")
     assert "48 images, 2 classes" in printed
-    assert "ignored (neither train nor test): val" in printed
+    assert "x: Training/ is read as train/\n" in printed
+    assert "x: not used: val\n" in printed
     assert desk.study("x.yaml").datasets["x"].count_rows() == (24, 24)
-    assert "test_fraction" not in (desk.folder / "x.yaml").read_text()
+    text = (desk.folder / "x.yaml").read_text()
+    assert "test_fraction" not in text
+    assert "Training/<class>/ and test/<class>/" in text
 
 
 def test_unequal_classes_change_the_metric_and_leave_no_count_in_the_file(desk: Desk) -> None:
