@@ -20,7 +20,7 @@ from typing import ClassVar, Literal, NamedTuple
 from pydantic import Field
 
 from dpprobe.data import class_units, folder_parts
-from dpprobe.data.alike_names import find_alike, in_words
+from dpprobe.data.alike_names import find_alike, in_words, is_text
 from dpprobe.data.image_files import EXTENSIONS, is_image_file
 from dpprobe.data.options import ClassUnits, DatasetOptions, Embed
 from dpprobe.data.train_test_split import SplitName, SplitOptions, SplitSeed, TestFraction
@@ -318,7 +318,7 @@ def _scan_folder(folder: Path) -> list[os.DirEntry[str]]:
     """Lists a folder by name, without what operating systems put beside images.
 
     Raises:
-      ConfigError: for a folder that cannot be listed.
+      ConfigError: for a folder that cannot be listed, or a name that is not UTF-8.
     """
     try:
         with os.scandir(folder) as entries:
@@ -328,6 +328,11 @@ def _scan_folder(folder: Path) -> list[os.DirEntry[str]]:
             f"path: {folder} cannot be listed ({error.strerror}); correct its permissions, "
             "or remove the link to it"
         ) from error
+    if other := next((entry.name for entry in kept if not is_text(entry.name)), None):
+        raise ConfigError(
+            f"path: {folder}: the name {os.fsencode(other)!r} is not UTF-8; rename it, such as by "
+            f"`convmv -r -f latin1 -t utf8 --notest {folder}`"
+        )
     return sorted(
         (entry for entry in kept if entry.name.lower() not in BYSTANDERS),
         key=lambda entry: entry.name,

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from dpprobe.artifacts import require_plain_file
+from dpprobe.data.alike_names import is_text
 from dpprobe.data.image_files import EXTENSIONS, is_image_start
 from dpprobe.errors import DataError
 
@@ -179,7 +180,9 @@ def _list_members(shard: Path) -> Iterator[Member]:
 
 
 def _check_name(shard: Path, info: tarfile.TarInfo, stream: BinaryIO) -> None:
-    """Refuses a name with a NUL: tarfile cuts the name there and the sample would be lost."""
+    """Refuses a name that is not UTF-8, or with a NUL: tarfile cuts such a name there."""
+    if not is_text(info.name):
+        raise DataError(f"{shard}: a file name is not UTF-8, {info.name!r}; pack it again")
     size = min(info.offset_data - info.offset, _LONGEST_END)
     blocks = os.pread(stream.fileno(), size, info.offset)
     names = [info.name, blocks[-_BLOCK:][:_NAME_BYTES].rstrip(b"\0")]

@@ -18,6 +18,7 @@ import pytest
 from PIL import Image
 
 from dpprobe.data import dataset_preparation
+from dpprobe.data.option_paths import match_files
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, decode_image, read_info
@@ -345,8 +346,8 @@ LOCAL_SOURCES: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["x/0.tar", "x/1.tar", "t/a.tar", "t/b0.tar"],
     ),
     "embeddings": (
-        {"train": "v.npy", "table": "y.csv", "label_column": "y", "class_names": ["p", "q"]},
-        ["v.npy", "y.csv"],
+        {"train": "v*.parquet", "test": "t", "label_column": "y", "class_names": ["p", "q"]},
+        ["v0.parquet", "v1.parquet", "t"],
     ),
     "torchvision": ({"name": "EuroSAT", "path": "x"}, ["x/eurosat/2750/River/River_1.jpg"]),
 }  # fmt: skip
@@ -394,6 +395,31 @@ def test_the_source_state_looks_at_each_file_once(
     options.source_state()
     assert sorted(set(scanned)) == [root, f"{root}/a", f"{root}/b"]
     assert len(scanned) == 4  # and once more which folders are parts
+
+
+@pytest.mark.parametrize("folder", ["{x}", "<x>", "a[1]", "a*b", "what?", "[!a]", "[open"])
+def test_patterns_in_names_of_folders_are_names(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = [f"{folder}/{name}" for name in ("0.npy", "1.npy", "[1].npy")]
+    make_folder(tmp_path, dict.fromkeys(files, 0))
+    for place in (Path(folder), tmp_path / folder):
+        every = [place / Path(file).name for file in files]
+        assert match_files(place / "*.npy") == every
+        assert match_files(place / "[01].npy") == every[:2]
+        assert match_files(place / "[1].npy") == every[2:]
+        assert match_files(place.with_name("none") / "*.npy") == []
+    assert [str(file) for file in match_files(Path("*/0.npy"))] == files[:1]
+
+
+def test_a_name_that_is_no_utf8_is_a_line(tmp_path: Path) -> None:
+    for name in (b"a/caf\xe9.png", b"caf\xe9/1.png", b"a/deep\xe9/1.png"):
+        root = make_folder(tmp_path / name.hex(), {os.fsdecode(name): 0, "b/2.png": 1})
+        with pytest.raises(
+            ConfigError, match=r"path: .* the name b'.*\\xe9.*' is not UTF-8; rename"
+        ):
+            options_of(source="imagefolder", path=root).count_rows()
 
 
 @pytest.mark.parametrize(

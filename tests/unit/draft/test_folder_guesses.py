@@ -175,6 +175,7 @@ def test_the_release_that_is_commented_out_can_be_taken(desk: Desk) -> None:
     ("paths", "message"),
     [
         ([], "x: no such folder or file; correct the path"),
+        (["x/a/0.jpg", "x/b/caf\udce9.jpg"], "x/b: the name b'caf\\xe9.jpg' is not UTF-8"),
         (["x/a/notes.txt", "x/b/notes.txt"], "x: no image"),
         (["x/0.jpg", "x/1.jpg"], "x: 2 images but no class folder; put each image into a folder"),
         (
