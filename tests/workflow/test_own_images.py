@@ -112,7 +112,7 @@ def test_a_csv_of_images(workspace: Workspace, repository: Path) -> None:
     assert not sides[0] & sides[1]
     assert "Nothing to be done" in workspace.run(study).stdout
     os.utime(root / "lesions.csv", (1e9, 1e9))
-    assert workspace.planned(study, "data") == {"prepare_data": 1}, "a backup was restored"
+    assert workspace.planned(study, "data")["prepare_data"] == 1, "a backup was restored"
 
     statement = results / "cells/lesions/scattering/auto/eps-8/privacy.json"
     of_patients = json.loads(statement.read_text())

@@ -142,8 +142,7 @@ def list_images(options: Options) -> Listing:
     }
     faults = [
         *_others_fault(options, others),
-        *_class_faults(options, files),
-        *_level_faults(options, places, files),
+        *_class_faults(options, places, files),
     ]
     if faults:
         raise ConfigError("\n".join(faults))
@@ -152,25 +151,18 @@ def list_images(options: Options) -> Listing:
             raise ConfigError(
                 f"exclude: {options.path} has no class folder {name}; remove {name} from `exclude`"
             )
-    if parts:
-        unknown = sorted(files["test"].keys() - files["train"].keys())
-        if unknown:
-            raise ConfigError(
-                f"path: {options.path}: classes in {parts['test'].name}/ but not in "
-                f"{parts['train'].name}/: "
-                f"{', '.join(unknown)}; add training images of these classes or remove their "
-                "test images"
-            )
+    if unknown := sorted(files.get("test", {}).keys() - files["train"].keys()):
+        raise ConfigError(
+            f"path: {options.path}: classes in {parts['test'].name}/ but not in "
+            f"{parts['train'].name}/: {', '.join(unknown)}; add training images of these classes "
+            "or remove their test images"
+        )
     if len(files["train"]) < 2:
         only = "".join(files["train"])
-        hint = (
-            f", or write `path: {options.path}/{only}` if it contains the class folders"
-            if only
-            else ""
-        )
+        deeper = f", or write `path: {options.path}/{only}` if it contains the class folders"
         raise ConfigError(
             f"path: {options.path} has fewer than two class folders ({only or 'none'}); add the "
-            f"other class folders{hint}"
+            f"other class folders{deeper if only else ''}"
         )
     return Listing(files, tuple(sorted(files["train"])))
 
@@ -202,49 +194,6 @@ def _check_names(options: Options, names: Sequence[str]) -> None:
     raise ConfigError(f"path: {fault}")
 
 
-def _level_faults(
-    options: Options, places: Mapping[SplitName, Path], files: dict[str, dict[str, list[str]]]
-) -> Iterator[str]:
-    """Yields faults of folders that are read as classes, but are parts of a dataset or sites."""
-    for split, place in places.items():
-        where = f"{options.path}/{place.name}" if len(places) > 1 else options.path
-        depth = len(place.relative_to(resolve_path(options.path)).parts) + 1
-        inner = {folder: _inner_folders(images, depth) for folder, images in files[split].items()}
-        for folder in folder_parts.find_parts(files[split]):
-            elsewhere = all(folder in classes for classes in files.values())
-            if not elsewhere or len(files[split]) == 1:
-                yield (
-                    f"path: {where}/{folder} has the name of a part inside {place.name}/; move the "
-                    "class folders up, or rename it if it is a class"
-                )
-        parted = [
-            folder
-            for folder, names in inner.items()
-            if names & folder_parts.find_parts(names).keys()
-        ]
-        alike = set(inner.values())
-        shared = sorted(inner[parted[0]] if parted else min(alike, default=()))
-        if parted:
-            yield (
-                f"path: {where}/{parted[0]} contains {in_words(shared)}; put the class folders "
-                "into folders of these names, not these into the class folders"
-            )
-        elif len(inner) > 1 and len(alike) == 1 and len(shared) > 1:
-            yield (
-                f"path: all folders in {where} ({in_words(list(inner)[:SHOWN])}) contain the "
-                f"folders {in_words(shared[:SHOWN])}, so these seem to be the classes. If the "
-                "upper folders are parts, name them train and test; if they are the classes, put "
-                "the images directly into them"
-            )
-
-
-def _inner_folders(images: Sequence[str], depth: int) -> frozenset[str]:
-    """Returns the folders in a class folder; none if images lie beside them."""
-    if any(image.count("/") == depth for image in images):
-        return frozenset()
-    return frozenset(image.split("/")[depth] for image in images)
-
-
 def _others_fault(options: Options, others: Sequence[str]) -> Iterator[str]:
     if others:
         more = f" and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
@@ -257,16 +206,45 @@ def _others_fault(options: Options, others: Sequence[str]) -> Iterator[str]:
         )
 
 
-def _class_faults(options: Options, files: dict[str, dict[str, list[str]]]) -> Iterator[str]:
-    """Yields faults of classes without images, and of folder names that look alike."""
-    for name, classes in files.items():
-        place = f"{options.path}/{name}" if len(files) > 1 else options.path
-        for folder, images in classes.items():
+def _class_faults(
+    options: Options, places: Mapping[SplitName, Path], files: dict[str, dict[str, list[str]]]
+) -> Iterator[str]:
+    """Yields faults of classes without images, and of folders that seem to be no classes."""
+    root = resolve_path(options.path)
+    for split, place in places.items():
+        inside = place.relative_to(root)
+        where, depth = Path(options.path) / inside, len(inside.parts) + 1
+        parts = folder_parts.find_parts(files[split])
+        folders: dict[str, set[str]] = {}  # of each class; none if images lie beside them
+        for name, images in files[split].items():
             if not images:
                 yield (
-                    f"path: {place}/{folder} contains no image; add images, remove the folder, or "
+                    f"path: {where / name} contains no image; add images, remove the folder, or "
                     "name it in `exclude`"
                 )
+            if name in parts and not (
+                len(files[split]) > 1 and all(name in f for f in files.values())
+            ):
+                yield (
+                    f"path: {where / name} has the name of a part inside {place.name}; move the "
+                    "class folders up, or rename it if it is a class"
+                )
+            direct = any(image.count("/") == depth for image in images)
+            folders[name] = set() if direct else {image.split("/")[depth] for image in images}
+            if folder_parts.find_parts(folders[name]):
+                yield (
+                    f"path: {where / name} contains {in_words(sorted(folders[name]))}; put the "
+                    "class folders into folders of these names, not these into the class folders"
+                )
+                return
+        first = next(iter(folders.values()), set())
+        if len(folders) > 1 and len(first) > 1 and all(first == each for each in folders.values()):
+            yield (
+                f"path: all folders in {where} ({in_words([*folders][:SHOWN])}) contain the "
+                f"folders {in_words(sorted(first)[:SHOWN])}, so these seem to be the classes. If "
+                "the upper folders are parts, name them train and test; if they are the classes, "
+                "put the images directly into them"
+            )
     for names in find_alike(sorted({folder for classes in files.values() for folder in classes})):
         yield (
             f"path: {options.path}: the class folders {in_words(names)} differ only in case or "
@@ -282,22 +260,18 @@ def _list_classes(
     for entry in _scan_folder(folder):
         if entry.name in exclude:
             continue
-        if entry.is_dir():
-            classes[entry.name] = _list_files(root, folder / entry.name, others)
-        else:
+        if not entry.is_dir():
             place = (folder / entry.name).relative_to(root).as_posix()
             others.append(f"{place} (beside the class folders)")
+            continue
+        images: list[str] = []
+        for current, entries in _walk_folder(folder / entry.name):
+            place = current.relative_to(root).as_posix()
+            for file in entries:
+                listed = images if is_image_file(file.path) else others
+                listed.append(f"{place}/{file.name}")
+        classes[entry.name] = sorted(images)
     return classes
-
-
-def _list_files(root: Path, folder: Path, others: list[str]) -> list[str]:
-    files: list[str] = []
-    for current, entries in _walk_folder(folder):
-        place = current.relative_to(root).as_posix()
-        for entry in entries:
-            listed = files if is_image_file(entry.path) else others
-            listed.append(f"{place}/{entry.name}")
-    return sorted(files)
 
 
 def _walk_folder(folder: Path) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
@@ -305,13 +279,9 @@ def _walk_folder(folder: Path) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
     pending = [folder]
     while pending:
         current = pending.pop()
-        files = []
-        for entry in _scan_folder(current):
-            if entry.is_dir():
-                pending.append(current / entry.name)
-            else:
-                files.append(entry)
-        yield current, files
+        entries = _scan_folder(current)
+        pending += [current / entry.name for entry in entries if entry.is_dir()]
+        yield current, [entry for entry in entries if not entry.is_dir()]
 
 
 def _scan_folder(folder: Path) -> list[os.DirEntry[str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -45,66 +45,49 @@ class Row(NamedTuple):
     faults: tuple[Fault, ...]
 
 
-class PassedOver:
-    """Counts the members of shards that become no part of a row; `images` are those with images."""
-
-    def __init__(self) -> None:
-        self.members, self.images, self.first, self.first_image = 0, 0, "", ""
-
-    def add_members(self, shard: Path, members: Iterable[Member]) -> None:
-        for member in members:
-            place = f"{member.name} in {shard}"
-            self.members += 1
-            self.first = self.first or place
-            if tar_shards.holds_image(shard, member):
-                self.images += 1
-                self.first_image = self.first_image or place
-
-
 def read_shards(options: ShardOptions) -> dict[SplitName, list[Row]]:
     """Reads headers and labels of all shards, in order.
 
     Raises:
       DataError: naming every shard that is damaged, or if an image belongs to no sample.
     """
-    broken, passed = list[str](), PassedOver()
+    broken, passed = list[str](), list[tuple[Path, Member]]()
     parts = {
         name: list(_read_rows(options, name, broken, passed)) for name in options.list_splits()
     }
     if broken:
         more = [f"and {len(broken) - SHOWN} more"] if len(broken) > SHOWN else []
         raise DataError("\n".join(broken[:SHOWN] + more))
-    if passed.images:
+    if images := [where for where in passed if tar_shards.holds_image(*where)]:
         raise DataError(
-            f"{count_noun(passed.images, 'image')} would be in no row, such as "
-            f"{passed.first_image}: a key ends at the first dot of a file's name; replace further "
+            f"{count_noun(len(images), 'image')} would be in no row, such as {images[0][1].name} "
+            f"in {images[0][0]}: a key ends at the first dot of a file's name; replace further "
             "dots (a.v2.png to a_v2.png) and pack the shards again, or leave the images out"
         )
-    if passed.members:
+    if passed:
         logger.warning(
-            "%s of shards not used, such as %s", count_noun(passed.members, "file"), passed.first
-        )
+            "%s of shards not used, such as %s in %s",
+            count_noun(len(passed), "file"), passed[0][1].name, passed[0][0],
+        )  # fmt: skip
     return parts
 
 
 def _read_rows(
-    options: ShardOptions, name: SplitName, broken: list[str], passed: PassedOver
+    options: ShardOptions, name: SplitName, broken: list[str], passed: list[tuple[Path, Member]]
 ) -> Iterator[Row]:
-    """Yields the rows of a split's shards; adds the errors of damaged shards to `broken`."""
+    """Yields the rows of a split's shards; adds errors of damaged shards, and unused members."""
     for number, shard in enumerate(options.list_shards(name)):
-        unnamed: list[Member] = []
+        unused: list[Member] = []
         try:
-            for sample in tar_shards.read_samples(shard, unnamed):
-                row = _make_row(options, number, shard, sample)
-                used = row and {"cls", "json", *_list_images(sample)}
-                passed.add_members(
-                    shard, (one for kind, one in sample.members.items() if kind not in (used or ()))
-                )
-                if row:
+            for sample in tar_shards.read_samples(shard, unused):
+                used = set[str]()
+                if row := _make_row(options, number, shard, sample):
+                    used = {"cls", "json", *_list_images(sample)}
                     yield row
-            passed.add_members(shard, unnamed)
+                unused += [one for kind, one in sample.members.items() if kind not in used]
         except DataError as error:
             broken.append(str(error))
+        passed += [(shard, member) for member in unused]
 
 
 def _list_images(sample: Sample) -> list[str]:
