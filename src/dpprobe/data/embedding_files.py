@@ -100,7 +100,7 @@ class EmbeddingFile(ABC):
             if not is_number:
                 raise ConfigError(
                     f"{self.path}: vectors {name!r} are of type {kind}; save them as float32 "
-                    "numbers"
+                    "numbers, row by row"
                 )
             if 0 in shape:
                 raise ConfigError(
@@ -202,12 +202,9 @@ class NumpyFile(EmbeddingFile):
                     f"{self.path}: cannot be read ({stored} bytes of numbers, but {named} by its "
                     "header); create the file again"
                 )
-            if fortran and len(shape) == 2 and min(shape) > 1:
-                raise ConfigError(
-                    f"{self.path}: vectors {name!r}: the array is stored column by column; save "
-                    "numpy.ascontiguousarray(array) instead"
-                )
             headers[name] = _numpy_header(shape, kind)
+            if fortran and len(shape) == 2 and min(shape) > 1:
+                headers[name] = Header(shape, f"{kind} in columns", is_number=False)
         return headers
 
     def read_columns(self, names: Collection[str]) -> dict[str, list[str]]:

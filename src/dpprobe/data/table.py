@@ -174,7 +174,10 @@ def make_batch(
         "id": pa.array(ids, pa.string()),
     }
     for name, values in (groups or {}).items():
-        columns[name] = _text_column(values)
+        try:
+            columns[name] = _text_column(values)
+        except pa.ArrowException as error:
+            raise DataError(f"{name}: cannot be read as text ({error}); store texts") from error
     if accepted is not None:
         columns["accepted"] = pa.array(accepted, pa.list_(pa.int64()))
     if faults is not None:

@@ -421,7 +421,10 @@ AGES = {"group_columns": ["age"]}
         (in_npy(PAIRS, shape="(-10, -2)"), "its header has the shape (-10, -2)"),
         (in_npy(PAIRS, shape="(True, 2)"), "its header has the shape (True, 2)"),
         (in_npy(PAIRS, shape="(10, 9999999999999)"), "80 bytes of numbers, but 3999"),
-        (in_npy(np.asfortranarray(PAIRS)), "stored column by column; save"),
+        (
+            in_npy(np.asfortranarray(PAIRS)),
+            "of type float32 in columns; save them as float32 numbers, row by row",
+        ),
         # AnnData
         (in_h5ad(obs=COMPOUND, **{"obs/kind": None}), "`obs` is one array, as AnnData"),
         (in_h5ad(obs=PAIRS, **{"obs/kind": None}), "`obs` is one array, as AnnData"),
