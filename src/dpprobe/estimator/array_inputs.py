@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 import warnings
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +14,8 @@ import numpy.typing as npt
 import torch
 
 from dpprobe.data.person_names import describe_alike, person_name
-from dpprobe.errors import DataError, PrivacyError
+from dpprobe.errors import PrivacyError
+from dpprobe.estimator.given_values import ArrayError, check_kind
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.training_set import LONGEST_ROW, RowSource
 
@@ -20,8 +23,12 @@ STREAMED_BYTES = 2**30  # larger sources, as float32, are read in blocks, again 
 SCORED_BYTES = 64 * 2**20  # size of a block that is scored, or read from a source
 
 
-class ArrayError(DataError, ValueError):
-    """Rows or labels cannot be used; it is also a ValueError, which scikit-learn expects."""
+def warn_caller(message: str) -> None:
+    """Warns at the line that called dpprobe, so that each of these lines has its own warning."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back and re.match(r"dpprobe\.|functools$", frame.f_globals.get("__name__", "")):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)
 
 
 class MappedRows:
@@ -97,10 +104,9 @@ def clear_unusable(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         usable = np.linalg.norm(rows.astype(np.float64), axis=1) <= LONGEST_ROW
     if usable.all():
         return rows
-    warnings.warn(
+    warn_caller(
         f"X: {int(np.sum(~usable))} rows contain NaN, infinity or huge values; they are scored as "
-        "rows of zeros",
-        stacklevel=4,
+        "rows of zeros"
     )
     return np.where(usable[:, None], rows, np.float32(0))
 
@@ -124,15 +130,15 @@ def read_shape(values: Any) -> tuple[int, int]:
     return rows, dimension
 
 
-def check_classes(classes: Sequence[Hashable]) -> None:
-    """Raises ArrayError for fewer than two classes, or a class that is listed twice."""
-    if len(set(classes)) < len(classes):
-        raise ArrayError(f"classes {list(classes)}: a class is listed twice; remove the copy")
-    if len(classes) < 2:
-        raise ArrayError(
-            f"The number of classes has to be greater than one; got {len(classes)} class: "
-            f"{list(classes)}; pass rows of two or more classes"
-        )
+def check_labels(labels: Any, classes: Sequence[Hashable] | None) -> None:
+    """Raises ArrayError for missing labels, labels of several kinds, and kinds of no class."""
+    values = np.asarray(labels)
+    if values.ndim != 1 or values.dtype.kind not in "OUiu":
+        return  # scikit-learn explains these
+    kind = check_kind("y", values if values.dtype.kind == "O" else values[:1])
+    of_classes = kind if classes is None else check_kind("classes", classes)
+    if "texts" in (kind, of_classes) and kind not in (None, of_classes):
+        raise ArrayError(f"y: labels are {kind}, but classes are {of_classes}; pass the same kind")
 
 
 def number_labels(labels: npt.NDArray[Any], classes: Sequence[Hashable]) -> npt.NDArray[np.int64]:
@@ -167,5 +173,5 @@ def number_groups(groups: Any, rows: int) -> Units:
             "group, or leave the row out"
         )
     if alike := describe_alike(dict.fromkeys(names)):
-        warnings.warn(alike, stacklevel=5)
+        warn_caller(alike)
     return Units.number_units(names)

@@ -56,6 +56,8 @@ BUNDLE_FILES = (*LISTED_FILES, SUMS_FILE)
 LARGEST_TEXT, LARGEST_HEAD = 16 * 2**20, 8 * 2**30
 
 WEIGHTS = "weights"
+# In place of a study's name, for heads of `PrivateClassifier`.
+ESTIMATOR = "estimator"
 
 
 class Facts(BaseModel):
@@ -161,6 +163,11 @@ class BundleFacts(Facts):
     backbone: BackboneFacts
     head: HeadFacts
     card: CardFacts = CardFacts()
+
+    @property
+    def is_of_estimator(self) -> bool:
+        """True if no study made the head; a study of that name knows versions of its libraries."""
+        return self.study == ESTIMATOR and not self.backbone.versions
 
     def hash_parts(self) -> dict[str, str]:
         """Returns hashes that bind facts outside the guarantee to the statement."""

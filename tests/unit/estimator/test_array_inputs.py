@@ -14,11 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpprobe.errors import DataError, PrivacyError
-from dpprobe.estimator import array_inputs, private_classifier
+from dpprobe.estimator import array_inputs, fit_and_score
 from dpprobe.estimator.array_inputs import (
-    ArrayError,
     MappedRows,
-    check_classes,
+    check_labels,
     clear_unusable,
     find_source,
     join_blocks,
@@ -27,6 +26,7 @@ from dpprobe.estimator.array_inputs import (
     read_shape,
     read_source,
 )
+from dpprobe.estimator.given_values import ArrayError, list_classes
 from tests.support.classifiers import make_benchmark, make_rows
 
 
@@ -87,7 +87,7 @@ def test_rows_on_a_disk_are_never_read_whole(monkeypatch: pytest.MonkeyPatch) ->
     rows, y = make_rows(rows=2 * BLOCK + 100)
     X = np.pad(rows, ((0, 0), (0, BLOCK - rows.shape[1])))
     stored = Stored(X)
-    for module in (array_inputs, private_classifier):
+    for module in (array_inputs, fit_and_score):
         monkeypatch.setattr(module, "STREAMED_BYTES", 2**20)
         monkeypatch.setattr(module, "SCORED_BYTES", BLOCK * 4 * BLOCK)
     found = make_benchmark().fit(stored, y)
@@ -164,12 +164,45 @@ def test_labels_may_be_of_any_type_that_equals(dtype: Any) -> None:
     np.testing.assert_array_equal(codes, [0, 1, 1])
 
 
+MIXED = [True, 1, 2.5, "a", b"a", None, np.nan, pd.NA, pd.NaT, np.datetime64("NaT"), (0, 1)]
+
+
 def test_labels_and_classes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ArrayError, match="y: .*classes"):
         number_labels(np.array(["a", "d"]), ["a", "b"])
-    for classes in ([0, 1, 1], [0], []):
+    classes = ([0, 1, 1], [0], [], "ab", b"ab", 2, {0: "a", 1: "b"}, (each for each in "ab"), None)
+    for bad in (*classes, [[0], [1]], np.array(1), np.zeros((2, 2))):
         with pytest.raises(ArrayError, match="class"):
-            check_classes(classes)
+            list_classes(bad)
+    for good in ({"b", "a"}, ("a", "b"), np.array(["b", "a"]), pd.Index(["a", "b"]), ["b", "a"]):
+        assert list_classes(good) == ["a", "b"]
+
+
+@pytest.mark.parametrize("label", MIXED, ids=repr)
+@pytest.mark.parametrize("other", [True, 1, "a"])
+@pytest.mark.parametrize("as_type", [np.array, pd.Series])
+def test_labels_are_of_one_kind(label: Any, other: Any, as_type: Any) -> None:
+    """Mixed labels of NumPy become texts in silence, and no text equals a number."""
+    numbers = {type(label), type(other)} <= {int, float}
+    fits = (numbers or type(label) is type(other)) and label == label
+    labels = as_type([other] * 3 + [label], dtype=object)
+    if fits:
+        check_labels(labels, None)
+        return
+    with pytest.raises(ArrayError, match="y: .*label"):
+        check_labels(labels, None)
+    with pytest.raises(ArrayError, match="classes: .*label"):
+        list_classes([other, label])
+
+
+@pytest.mark.parametrize("labels", [[0, 1], np.array([0, 1]), pd.array([0, 1], dtype="Int64")])
+def test_texts_are_no_classes_of_numbers(labels: Any) -> None:
+    check_labels(labels, [0, 1])
+    check_labels(labels, [False, True])
+    with pytest.raises(ArrayError, match="y: .*numbers.*texts"):
+        check_labels(labels, ["0", "1"])
+    with pytest.raises(ArrayError, match="y: .*texts.*numbers"):
+        check_labels(np.asarray(labels).astype(str), [0, 1])
 
 
 def test_groups_are_told_apart_by_their_names() -> None:
