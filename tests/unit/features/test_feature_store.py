@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import errno
 import itertools
 import os
 import shutil
@@ -140,16 +138,6 @@ def test_round_trip(tmp_path: Path, dtype: str) -> None:
     ]  # fmt: skip
 
 
-def test_multi_label_round_trip(tmp_path: Path) -> None:
-    labels = np.stack([LABELS, 1 - LABELS], axis=1).astype(np.int8)
-    header = make_header(multi_label=True, shards=1)
-    path = write(tmp_path, header, labels=labels)
-    write_manifest([path], tmp_path / "m.json", rows=ROWS, dataset_fingerprint=DATASET)
-    read = FeatureStore(tmp_path / "m.json").labels
-    assert read.dtype == np.int8
-    np.testing.assert_array_equal(read, labels)
-
-
 @given(block=st.integers(1, 40))
 def test_rows_may_arrive_in_blocks_of_any_size(
     block: int, tmp_path_factory: pytest.TempPathFactory
@@ -161,24 +149,6 @@ def test_rows_may_arrive_in_blocks_of_any_size(
             writer.append_block(FEATURES[start : start + block])
     with h5py.File(directory / "s.h5") as file:
         np.testing.assert_array_equal(file["features"][...], FEATURES)
-
-
-def test_a_shard_waits_for_room_before_it_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = []
-
-    def full_twice(folder: Path, needed: int) -> None:
-        asked.append((folder, needed))
-        if len(asked) <= 2:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(shard_writer, "require_room", full_twice)
-    monkeypatch.setattr("dpprobe.artifacts.PAUSE", 0)
-    header = make_header(shards=1)
-    write_shard(tmp_path / "s.h5", header, RowColumns(LABELS, IDS), FEATURES)
-    assert asked == [(tmp_path, FEATURES.nbytes)] * 3
-    assert [path.name for path in tmp_path.iterdir()] == ["s.h5"]
 
 
 @pytest.mark.parametrize("chunk", [1, 4, 1024])
@@ -408,11 +378,6 @@ def test_damaged_manifest_is_refused(
         FeatureStore(manifest)
 
 
-def test_missing_manifest_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"manifest.json: the manifest is missing"):
-        FeatureStore(tmp_path / "manifest.json")
-
-
 # the manifest
 
 
@@ -513,12 +478,6 @@ def test_content_hash_depends_on_rows_alone(cuts: list[int], row: int) -> None:
     assert digests([0, *sorted(cuts), ROWS], IDS) == whole
     changed = [*IDS[:row], IDS[row] + "\n", *IDS[row + 1 :]]
     assert digests([0, ROWS], changed)["rows_sha256"] != whole["rows_sha256"]
-
-
-def test_header_survives_the_file(tmp_path: Path) -> None:
-    header = make_header(1, weights_sha256="w" * 64, multi_label=False, pretrained_tag="in1k")
-    path = write(tmp_path, header)
-    assert dataclasses.asdict(read_header(path)) == dataclasses.asdict(header)
 
 
 # layers, accepted labels, probes
