@@ -241,6 +241,52 @@ def test_wrong_parquet_options(
         options_of(source="parquet", **values).check_files()
 
 
+@pytest.mark.parametrize("second", [False, True])
+@pytest.mark.parametrize(
+    ("key", "changed"),
+    [
+        ("labels are double", {"label": [0.0, 1.0]}),
+        ("labels are timestamp", {"label": pa.array([0, 1], pa.timestamp("s"))}),
+        ("labels are dictionary", {"label": pa.array(["cat", "dog"]).dictionary_encode()}),
+        ("column 'image' is struct", {"image": [{"bytes": "x", "path": None}] * 2}),
+        ("column 'image' is struct", {"image": [{"bytes": 1, "path": None}] * 2}),
+        ("column 'image' is struct", {"image": [{"bytes": b"x", "path": 3}] * 2}),
+        ("column 'image' is struct", {"image": [{"bytes": b"x", "path": b"x"}] * 2}),
+        ("column 'image' is struct", {"image": [{"bytes": [1], "path": None}] * 2}),
+        ("column 'image' is binary", {"image": [b"x"] * 2}),
+        ("column 'sex' is list", {"sex": [["f"], ["m"]]}),
+        ("no column 'sex'", {"sex": None}),
+        ("two columns are named 'label'", {"Label": [0, 1]}),
+    ],
+)
+def test_each_parquet_file_has_the_columns(
+    tmp_path: Path, key: str, changed: dict[str, Any], second: bool
+) -> None:
+    """Also where the first of several files has them."""
+    images = pa.array([{"bytes": png(row), "path": None} for row in (1, 2)])
+    good = {"image": images, "label": [0, 1], "sex": ["f", "m"]}
+    for number, columns in enumerate((good, good | changed)[second ^ 1 :]):
+        columns = {name: part for name, part in columns.items() if part is not None}
+        table = pa.table(columns).rename_columns([name.lower() for name in columns])
+        pq.write_table(table, tmp_path / f"x-{number}.parquet")
+    options = options_of(
+        source="parquet", train=str(tmp_path / "x-*.parquet"), class_names=["cat", "dog"],
+        group_columns=["sex"],
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match=f"x-{int(second)}.parquet: {key}"):
+        options.check_files()
+
+
+@pytest.mark.parametrize(
+    "values", [[b"\xff"] * 2, pa.array([0, 1], pa.timestamp("s", "Nowhere/Town"))]
+)
+def test_groups_that_are_no_texts(tmp_path: Path, write_parquet: WriteParquet, values: Any) -> None:
+    path = write_parquet("train.parquet", [0, 1], who=values)
+    options = options_of(source="parquet", train=path, group_columns=["who"])
+    with pytest.raises(DataError, match="group_who: cannot be read as text"):
+        dataset_preparation.prepare_dataset(options, tmp_path / "out")
+
+
 @pytest.mark.parametrize("option", ["id_column", "unit_column", "group_columns"])
 def test_a_column_of_lists_names_nobody(write_parquet: WriteParquet, option: str) -> None:
     path = write_parquet("train.parquet", [0, 1], who=[["p1", "p2"], ["p1"]])
