@@ -11,7 +11,7 @@ from matplotlib.patches import StepPatch
 from dpprobe.analyses.audit.audit_record import AuditRecord
 from dpprobe.analyses.audit.show import audit_figure, make_section
 from dpprobe.artifacts import write_text
-from dpprobe.errors import DataError
+from dpprobe.errors import NothingToShow
 from tests.support.audit_records import CONTROLS, MEMBERSHIP, WHITE_BOX, write_audit
 from tests.support.report_page import PNG, Made, section_page
 
@@ -78,7 +78,7 @@ def test_without_a_white_box_audit_there_is_nothing_to_draw(tmp_path: Path) -> N
     record = AuditRecord.read(
         write_audit(tmp_path, epsilon="inf", white_box=None, membership=MEMBERSHIP)
     )
-    with pytest.raises(DataError, match="digits"):
+    with pytest.raises(NothingToShow, match="digits"):
         audit_figure([record], dataset="digits")
 
 
