@@ -96,11 +96,9 @@ def _list_expected(draft: Draft) -> Iterator[str]:
             f"{format_span(accuracy)} if a non-private head reaches {100 * ceiling:.0f}%"
             + (f": {beaten}" if beaten else "")
         )
-    yield (
-        f"Expected accuracy at epsilon {EPSILON:g}, predicted from public images of other kinds "
-        "(no comparison of backbones: a better one raises the non-private accuracy):"
-    )
+    yield f"Expected accuracy at epsilon {EPSILON:g}, predicted from public images of other kinds:"
     yield from (f"  {words}" for words in accuracies)
+    yield "  This compares no backbones: a better backbone has a higher non-private accuracy."
     if seen.is_imbalanced and len(seen.counts) == 2:
         yield "  The study reports AUC instead, whose values differ from accuracy."
     elif seen.is_imbalanced:

@@ -116,8 +116,8 @@ def predict(setting: Setting, *, noise: float = 1.0, start: Start | None = None)
 
     Args:
       noise: a factor on the standard deviation of the head's noise.
-      start: a measured head on the same dataset. Its place in the range is kept, and a setting
-        with more units or a larger budget is expected to keep no less than the measured share.
+      start: a measured head on the same dataset, whose place in the range is kept. With more
+        units or a larger budget, the range begins at the measured share.
     """
     law = read_curves().law
     signal = _find_signal(setting, law) - law.mu * math.log(noise)
