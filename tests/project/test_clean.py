@@ -219,14 +219,6 @@ def test_nothing_behind_a_link_is_removed(tmp_path: Path, repository: Path, inne
     assert (place / inner).is_symlink()
 
 
-def test_a_link_to_a_folder_elsewhere_is_not_followed(tmp_path: Path, repository: Path) -> None:
-    (tmp_path / "elsewhere/cells").mkdir(parents=True)
-    (tmp_path / "results").mkdir()
-    (tmp_path / "results/cells").symlink_to(tmp_path / "elsewhere/cells")
-    clean(tmp_path, repository)
-    assert (tmp_path / "elsewhere/cells").is_dir()
-
-
 def test_all_that_rules_write_is_known(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(repository / "envs")
     clean = importlib.import_module("clean")
@@ -251,3 +243,11 @@ def test_the_records_that_tell_a_study_are_those_that_are_written(
         CELL_FORMAT, MANIFEST_FORMAT, plan_file.FORMAT, calibration.FORMAT,
     }  # fmt: skip
     assert (table.FORMAT, download_receipt.FORMAT) == ("dpprobe-dataset", "dpprobe-download")
+
+
+def test_a_link_to_a_folder_elsewhere_is_not_followed(tmp_path: Path, repository: Path) -> None:
+    (tmp_path / "elsewhere/cells").mkdir(parents=True)
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results/cells").symlink_to(tmp_path / "elsewhere/cells")
+    clean(tmp_path, repository)
+    assert (tmp_path / "elsewhere/cells").is_dir()

@@ -6,7 +6,6 @@ import importlib
 import inspect
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ import pytest
 from dpprobe.analyses.analysis import Analysis, Cost, JobSize
 from dpprobe.analysis_registry import ANALYSES, load_analyses
 from dpprobe.exhibits.make import find_function
-from dpprobe.options import Options
 from dpprobe.results.study_files import StudyFiles
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
@@ -70,16 +68,6 @@ def test_a_declaration_stands_under_its_name(analysis: Analysis) -> None:
     assert package.__doc__
 
 
-@EVERY
-def test_a_block_is_a_key_of_the_study(analysis: Analysis) -> None:
-    if analysis.options is None:
-        return
-    assert issubclass(analysis.options, Options)
-    field = Study.model_fields[analysis.name]
-    assert field.default is None
-    assert field.description == analysis.describe
-
-
 @MEASURED
 def test_a_job_can_be_called_with_what_its_rule_gives(analysis: Analysis) -> None:
     declared = analysis.measurement
@@ -92,15 +80,6 @@ def test_a_job_can_be_called_with_what_its_rule_gives(analysis: Analysis) -> Non
     assert read <= set(asked), "the job takes every file that it reads"
     required = {name for name, each in asked.items() if each.default is inspect.Parameter.empty}
     assert required <= read | offered
-
-
-@MEASURED
-def test_outputs_stand_below_the_registered_folder(analysis: Analysis) -> None:
-    declared = analysis.measurement
-    assert declared is not None
-    for path in declared.outputs.values():
-        assert path.startswith(f"{analysis.folder}/{{dataset}}/")
-        assert "{backbone}" in path
 
 
 @MEASURED
@@ -127,15 +106,6 @@ def test_a_study_that_asks_gets_inputs_params_and_a_cost(analysis: Analysis, stu
     made = analysis.list_files(study, "results", "digits")
     assert len(made) == len(declared.outputs) * len(backbones)
     assert analysis.list_files(study, "results", "elsewhere") == []
-
-
-@EVERY
-def test_a_section_has_its_template_and_function(analysis: Analysis) -> None:
-    if analysis.section is None:
-        return
-    folder = Path(inspect.getfile(importlib.import_module(ANALYSES[analysis.name].package))).parent
-    assert (folder / analysis.section.template).is_file()
-    assert callable(find_function(analysis.section.make))
 
 
 @EVERY

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import yaml
 
 from dpprobe.data.options import compute_imbalance
 from dpprobe.draft.seen_dataset import Seen
@@ -84,16 +83,6 @@ def test_each_draft_has_results_of_its_own_and_one_ledger(desk: Desk) -> None:
     assert {name for study in studies for name in study.datasets} == {"x"}
 
 
-def test_without_a_place_it_says_what_to_name(desk: Desk) -> None:
-    assert "name a folder of class folders, a CSV" in desk.init()
-
-
-def test_what_is_expected_is_said_to_be_accuracy(desk: Desk) -> None:
-    desk.images("x/a", "x/b", count=400)
-    desk.images("x/c", count=40)
-    assert "The study reports macro accuracy instead" in desk.init("x")
-
-
 def test_three_unequal_classes_are_judged_by_the_mean_over_classes(desk: Desk) -> None:
     desk.images("x/a", "x/b", count=40)
     desk.images("x/c", count=12)
@@ -137,28 +126,6 @@ def test_an_empty_class_counts_as_tables_count_it() -> None:
     seen = Seen(place="x", keys={}, counts=counts, images=45)
     assert seen.imbalance == compute_imbalance(tuple(counts.values())) == 2
     assert not seen.is_imbalanced
-
-
-def test_names_that_yaml_reads_otherwise_are_quoted(desk: Desk) -> None:
-    desk.images("1e5/no", "1e5/yes")
-    desk.init("1e5")
-    values = yaml.safe_load((desk.folder / "1e5.yaml").read_text())
-    assert values["datasets"]["1e5"]["path"] == "1e5"
-    assert desk.study("1e5.yaml").study == "1e5"
-
-
-def test_a_rare_class_is_told_of(desk: Desk) -> None:
-    desk.images("x/a", "x/b", count=40)
-    desk.images("x/c", count=3)
-    assert "classes of fewer than 10 images: c. Names are published" in desk.init("x")
-
-
-def test_the_same_folder_gives_the_same_study(desk: Desk) -> None:
-    desk.images("x/a", "x/b")
-    printed = desk.init("x")
-    first = (desk.folder / "x.yaml").read_text()
-    assert desk.init("x", "--force") == printed
-    assert (desk.folder / "x.yaml").read_text() == first
 
 
 def test_the_release_that_is_commented_out_can_be_taken(desk: Desk) -> None:

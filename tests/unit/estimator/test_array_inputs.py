@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pandas as pd
 import pytest
@@ -35,12 +34,6 @@ def mapped(tmp_path: Path) -> np.memmap:
     np.save(tmp_path / "rows.npy", np.arange(24, dtype=np.float64).reshape(8, 3))
     rows: np.memmap = np.load(tmp_path / "rows.npy", mmap_mode="r")
     return rows
-
-
-def test_a_small_memory_map_is_an_array(mapped: np.memmap) -> None:
-    assert find_source(mapped) is None
-    assert find_source(np.zeros((2, 2))) is None
-    assert find_source(pd.DataFrame({"rows": [1], "dimension": [2]})) is None
 
 
 def test_a_large_memory_map_is_a_source(mapped: np.memmap, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,15 +90,6 @@ def test_rows_on_a_disk_are_never_read_whole(monkeypatch: pytest.MonkeyPatch) ->
     assert stored.slices >= 6
 
 
-def test_a_small_dataset_of_h5py_is_an_array(tmp_path: Path) -> None:
-    X, y = make_rows()
-    with h5py.File(tmp_path / "rows.h5", "w") as file:
-        file["X"] = X
-        assert find_source(file["X"]) is None
-        found = make_benchmark().fit(file["X"], y)
-    np.testing.assert_array_equal(found.coef_, make_benchmark().fit(X, y).coef_)
-
-
 @pytest.mark.parametrize(
     "rows",
     [np.ones((4, 2)), [[1.0, 2.0]] * 4, torch.ones(4, 2), pd.DataFrame(np.ones((4, 2)))],
@@ -158,12 +142,6 @@ def test_labels_are_numbered_by_their_place_in_the_list(labels: list[str]) -> No
     assert [classes[code] for code in codes] == labels
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.float64, bool, object])
-def test_labels_may_be_of_any_type_that_equals(dtype: Any) -> None:
-    codes = number_labels(np.array([0, 1, 1], dtype=dtype), [0, 1])
-    np.testing.assert_array_equal(codes, [0, 1, 1])
-
-
 MIXED = [True, 1, 2.5, "a", b"a", None, np.nan, pd.NA, pd.NaT, np.datetime64("NaT"), (0, 1)]
 
 
@@ -203,14 +181,6 @@ def test_texts_are_no_classes_of_numbers(labels: Any) -> None:
         check_labels(labels, ["0", "1"])
     with pytest.raises(ArrayError, match="y: .*texts.*numbers"):
         check_labels(np.asarray(labels).astype(str), [0, 1])
-
-
-def test_groups_are_told_apart_by_their_names() -> None:
-    units = number_groups([1, "1", "two", 1.5, "two"], 5)
-    assert units.count == 3
-    np.testing.assert_allclose(units.weights, [0.5, 0.5, 0.5, 1, 0.5])
-    assert number_groups(pd.Series(["a", "b", "a"]), 3).count == 2
-    assert number_groups(np.array([7, 8, 7]), 3).count == 2
 
 
 def test_each_row_has_a_group() -> None:

@@ -19,8 +19,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from sklearn.datasets import make_classification
-from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import get_scorer
 
@@ -55,30 +53,6 @@ def test_a_seed_repeats_a_benchmark_and_no_seed_does_not() -> None:
     drawn = np.random.RandomState(3)
     both = [make_benchmark(random_state=drawn).fit(*rows).coef_ for _ in range(2)]
     assert not np.array_equal(both[0], both[1])
-
-
-def test_a_benchmark_says_that_it_protects_nothing() -> None:
-    fitted = make_benchmark().fit(*make_rows())
-    statement = fitted.privacy_
-    assert statement["release"].startswith("benchmark=True protects nothing")
-    assert statement["seeds"] == [f"{7:032x}"]
-    assert statement["mode"] == "benchmark"
-
-
-def test_a_head_without_noise_learns(tmp_path: Any) -> None:  # noqa: ARG001
-    X, y = make_rows()
-    fitted = make_benchmark(epsilon=math.inf, head="nonprivate").fit(X, y)
-    assert fitted.score(X, y) > 0.95
-    assert not fitted.plan_.private
-
-
-def test_a_benchmark_finds_its_classes_and_its_delta() -> None:
-    X, y = make_rows()
-    names = np.array(["naevus", "melanoma", "keratosis"])[y]
-    fitted = make_benchmark(delta=None).fit(X, names)
-    assert fitted.classes_.tolist() == ["keratosis", "melanoma", "naevus"]
-    assert fitted.plan_.delta == 1e-5
-    assert set(fitted.predict(X)) <= set(names)
 
 
 @pytest.mark.parametrize(
@@ -250,15 +224,6 @@ def test_no_error_quotes_a_private_value(where: str) -> None:
     assert "271828" not in str(error.value)
 
 
-def test_delta_is_the_budget_s_unless_it_is_given() -> None:
-    rows = make_rows()
-    assert make_private().fit(*rows).plan_.delta == DELTA
-    smaller = make_private(delta=1e-6, epsilon=0.5).fit(*rows)
-    assert smaller.plan_.delta == 1e-6
-    assert smaller.fit_.spent is not None
-    assert smaller.fit_.spent.epsilon <= 0.5
-
-
 def test_a_budget_that_is_spent_is_told_before_any_row_is_read() -> None:
     """Rows that nobody can read stand in for rows that take an hour to read."""
 
@@ -325,15 +290,6 @@ def test_a_group_s_rows_together_have_the_weight_of_one() -> None:
 # answers
 
 
-def test_scores_and_answers_agree() -> None:
-    X, y = make_rows()
-    fitted = make_benchmark(epsilon=8.0).fit(X, y)
-    chances, scores = fitted.predict_proba(X), fitted.decision_function(X)
-    np.testing.assert_allclose(chances.sum(1), 1)
-    for values in (chances, scores):
-        np.testing.assert_array_equal(fitted.classes_[values.argmax(1)], fitted.predict(X))
-
-
 def test_scorers_find_the_column_of_each_class() -> None:
     """Tools take the k-th column for the k-th class in order, in whatever order it was written."""
     X, y = make_rows()
@@ -345,31 +301,6 @@ def test_scorers_find_the_column_of_each_class() -> None:
         ours = get_scorer(scorer)(fitted, X, names)
         theirs = get_scorer(scorer)(LogisticRegression().fit(X, names), X, names)
         assert ours > theirs - 0.7
-
-
-def test_heads_without_logits_have_no_probabilities() -> None:
-    X, y = make_rows()
-    fitted = make_benchmark(head="prototypes").fit(X, y)
-    assert not hasattr(fitted, "predict_proba")
-    assert not hasattr(make_benchmark(head="prototypes"), "predict_proba")
-    assert hasattr(make_benchmark(head="auto"), "predict_proba")
-    assert fitted.score(X, y) > 0.5
-
-
-def test_two_classes_have_one_score() -> None:
-    X, y = make_classification(300, random_state=0)
-    fitted = make_benchmark(epsilon=8.0).fit(X, y)
-    scores = fitted.decision_function(X)
-    assert scores.shape == (300,)
-    np.testing.assert_array_equal(fitted.predict(X), (scores > 0).astype(int))
-
-
-def test_nothing_is_answered_before_a_fit() -> None:
-    for ask in ("predict", "predict_proba", "decision_function"):
-        with pytest.raises(NotFittedError):
-            getattr(make_benchmark(), ask)(make_rows().X)
-    with pytest.raises(NotFittedError):
-        _ = make_benchmark().privacy_
 
 
 # risk

@@ -175,12 +175,6 @@ def test_private_heads_train_on_a_stream(head: str, unit: str, mapped: np.memmap
     assert fitted.score(mapped, y) > 0.6
 
 
-def test_a_large_source_is_read_whole_by_methods_that_sample(mapped: np.memmap) -> None:
-    y, head = make_rows(0).y, METHODS["small"]
-    wanted, got = (make_benchmark(head=head).fit(X, y) for X in (np.array(mapped), mapped))
-    assert got.fit_.heads.weights.tobytes() == wanted.fit_.heads.weights.tobytes()
-
-
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30, 1e300, 1e-30])
 @pytest.mark.parametrize("method", METHODS)
 def test_a_row_that_cannot_be_used_counts_as_zeros(method: str, value: float) -> None:

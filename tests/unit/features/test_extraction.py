@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +29,6 @@ from dpprobe.features.extraction import extract_shard
 from dpprobe.features.extraction_pipeline import (
     AHEAD,
     PIECE_ROWS,
-    Clock,
-    Decoder,
-    compute_rows,
-    in_order,
 )
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.shard_manifest import write_manifest
@@ -188,16 +183,6 @@ def test_an_exception_of_a_transform_names_the_row(
     dataset = write_dataset(tmp_path / "data", [png(row) for row in range(5)])
     with pytest.raises(DataError, match=r"^train row 3 \(id id3\): .*\(of nothing\)"):
         extract(dataset, tmp_path / "out")
-
-
-def test_a_shard_says_which_model_made_it_but_not_where_its_weights_lay(tmp_path: Path) -> None:
-    dataset = write_dataset(tmp_path / "data", [png(0), png(1)])
-    model: dict[str, Any] = {"family": "timm", "model": "test_vit"}
-    checkpoint = tmp_path / "weights.pth"
-    torch.save(timm.create_model("test_vit").state_dict(), checkpoint)
-    features = extract(dataset, tmp_path / "a", backbone=model | {"checkpoint": str(checkpoint)})
-    assert (features.architecture, features.pretrained_tag) == ("test_vit", None)
-    assert str(tmp_path) not in (tmp_path / "a" / "manifest.json").read_text()
 
 
 Change = Callable[[Backbone], dict[str, Any]]
@@ -356,94 +341,6 @@ def test_a_forward_pass_that_fails_ends_the_threads(
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_threads_of_torch_are_given_back() -> None:
-    before = torch.get_num_threads()
-    inside = list(in_order(lambda _: torch.get_num_threads(), range(9), threads=3, ahead=4))
-    assert inside == [1] * 9
-    in_thread: list[int] = []
-    thread = threading.Thread(target=lambda: in_thread.append(torch.get_num_threads()))
-    thread.start()
-    thread.join()
-    assert [torch.get_num_threads(), *in_thread] == [before, before]
-
-
-def test_results_come_in_order_however_long_each_takes() -> None:
-    def work(item: int) -> int:
-        time.sleep(0.01 * (item % 3))
-        return item
-
-    taken = 0
-
-    def items() -> Iterator[int]:
-        nonlocal taken
-        for item in range(40):
-            taken += 1
-            yield item
-
-    with closing(in_order(work, items(), threads=4, ahead=6)) as results:
-        for number, result in enumerate(results):
-            assert result == number
-            assert taken - number <= 6
-            if number == 20:
-                break
-    assert taken <= 26
-    assert pool_threads() == []
-
-
-def test_the_clock_adds_up(tmp_path: Path) -> None:
-    rows, threads = 8 * PIECE_ROWS, 2
-    dataset = write_dataset(tmp_path / "data", [png(row) for row in range(rows)])
-    options = backbone_options(PIXELS)
-    loaded = loading.load_backbone(options, runtime=Runtime(device="cpu"))
-
-    def transform(image: Image.Image) -> torch.Tensor:
-        time.sleep(0.001)
-        return loaded.transform(image)
-
-    def forward(batch: torch.Tensor) -> torch.Tensor:
-        time.sleep(0.03)
-        return loaded.forward(batch)
-
-    slow = Backbone(**(vars(loaded) | {"transform": transform, "forward": forward}))
-    clock = Clock()
-    parts = compute_rows(
-        SplitTable(dataset / "train.parquet").read_ranges,
-        rows,
-        Decoder(slow, "train"),
-        slow,
-        batch_size=64,
-        threads=threads,
-        accelerator=None,
-        clock=clock,
-    )
-    assert sum(len(part.rows) for part in parts) == clock.rows == rows
-    seconds = clock.seconds
-    assert seconds["decode"] >= 0.001 * rows
-    assert seconds["forward"] >= 0.03 * 8
-    assert 0 < seconds["read"] < clock.wall
-    busy = seconds["decode"] + seconds["forward"]
-    assert busy <= threads * clock.wall
-    assert str(clock).endswith(f"(threads: 2); {rows / clock.wall:.1f} rows/s")
-
-
-def test_layers_are_written_beside_the_features(
-    tmp_path: Path, change_backbone: Callable[[Change], None]
-) -> None:
-    def layered(loaded: Backbone) -> dict[str, Any]:
-        def forward_layers(batch: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-            row = loaded.forward(batch)
-            return row, {"3": row[:, :2] * 2, "last": row * 3}
-
-        return {"layers": {"3": 2, "last": 16}, "forward_layers": forward_layers}
-
-    change_backbone(layered)
-    dataset = write_dataset(tmp_path / "data", [png(row) for row in range(50)])
-    features = extract(dataset, tmp_path / "out", shards=2, threads=3)
-    assert features.layers == {"3": 2, "last": 16}
-    np.testing.assert_array_equal(features.read(layer="3"), features.read()[:, :2] * 2)
-    np.testing.assert_array_equal(features.read(layer="last"), features.read() * 3)
-
-
 MIXES = """
 import torch
 
@@ -514,22 +411,6 @@ def test_a_row_s_crops_depend_on_its_image_alone(tmp_path: Path) -> None:
         backbone=vit(crop="inception", crops=2, crop_seed=1),
     )  # fmt: skip
     assert np.abs(other.read(layer="crop_01") - stored.read(layer="crop_01")).max() > 0.1
-
-
-def test_a_layer_that_is_not_finite_is_named(
-    tmp_path: Path, change_backbone: Callable[[Change], None]
-) -> None:
-    def broken(loaded: Backbone) -> dict[str, Any]:
-        def forward_layers(batch: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-            row = loaded.forward(batch)
-            return row, {"0": torch.where(row == 1, math.nan, row)}
-
-        return {"layers": {"0": 16}, "forward_layers": forward_layers}
-
-    change_backbone(broken)
-    dataset = write_dataset(tmp_path / "data", [png(0), png(255)])
-    with pytest.raises(DataError, match=r"^train row 1 \(id id1\).*not finite"):
-        extract(dataset, tmp_path / "out")
 
 
 def test_accepted_labels_follow_their_rows(tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 
 import numpy as np
 import numpy.typing as npt
@@ -112,41 +110,9 @@ def test_only_the_order_of_scores_counts(seed: int, mu: float) -> None:
     assert epsilon_lower_bound(inside[::-1], outside[::-1], DELTA) == bound
 
 
-@settings(deadline=None, max_examples=30)
-@given(seed=st.integers(0, 10**6), gain=st.floats(0, 3))
-def test_better_separated_scores_never_lower_a_bound(seed: int, gain: float) -> None:
-    inside, outside = coin_flips(0.5, 80, seed)
-    before = epsilon_lower_bound(inside, outside, DELTA)
-    after = epsilon_lower_bound(inside + gain, outside, DELTA)
-    assert after >= before * (1 - 1e-6)
-
-
-def test_more_confidence_never_raises_a_bound() -> None:
-    scores = coin_flips(1.0, 500, 3)
-    at = [epsilon_lower_bound(*scores, DELTA, level) for level in (0.5, 0.9, 0.99, 0.9999)]
-    assert at == sorted(at, reverse=True)
-    assert at[0] > at[-1]
-
-
-def test_perfect_separation_gives_a_large_finite_bound() -> None:
-    for inside, outside in (
-        (np.full(1000, math.inf), np.full(1000, -math.inf)),
-        (np.ones(1000), np.zeros(1000)),
-        (np.arange(1000) + 1e300, np.arange(1000) - 1e300),
-    ):
-        assert 4 < epsilon_lower_bound(inside, outside, DELTA) < 100
-        assert epsilon_lower_bound(outside, inside, DELTA) == 0
-
-
 @pytest.mark.parametrize(("inside", "outside"), [(900, 100), (100, 900), (1, 1), (1, 500)])
 def test_constant_scores_say_nothing(inside: int, outside: int) -> None:
     assert epsilon_lower_bound(np.ones(inside), np.ones(outside), DELTA) == 0
-
-
-def test_unequal_numbers_alone_say_nothing() -> None:
-    generator = np.random.default_rng(1)
-    scores = generator.normal(size=1800), generator.normal(size=200)
-    assert epsilon_lower_bound(*scores, DELTA, 0.99) < 0.05
 
 
 @pytest.mark.parametrize(
@@ -192,16 +158,6 @@ def test_an_accuracy_is_bounded_exactly(runs: int, share: float, confidence: flo
         assert binom.sf(correct - 1, runs, bound) == pytest.approx(1 - confidence, rel=1e-6)
 
 
-def test_importing_the_audit_is_cheap() -> None:
-    program = (
-        "import sys, dpprobe.analyses.audit; print({'numpy', 'scipy', 'torch'} & set(sys.modules))"
-    )
-    finished = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert finished.stdout == "set()\n"
-
-
 def test_a_group_s_bound_is_one_on_each_canary() -> None:
     """Of 400 audits of a group of five, no more exceed one canary's epsilon than is stated."""
     group, mu, delta = 5, 0.3, 1e-5
@@ -242,3 +198,19 @@ def test_a_bound_is_a_value_that_was_rejected() -> None:
     bound = bounds._largest_rejected(lambda value: value < 0.3)
     assert 0.3 - 1e-5 < bound < 0.3
     assert bounds._largest_rejected(lambda _: False) == 0.0
+
+
+def test_perfect_separation_gives_a_large_finite_bound() -> None:
+    for inside, outside in (
+        (np.full(1000, math.inf), np.full(1000, -math.inf)),
+        (np.ones(1000), np.zeros(1000)),
+        (np.arange(1000) + 1e300, np.arange(1000) - 1e300),
+    ):
+        assert 4 < epsilon_lower_bound(inside, outside, DELTA) < 100
+        assert epsilon_lower_bound(outside, inside, DELTA) == 0
+
+
+def test_unequal_numbers_alone_say_nothing() -> None:
+    generator = np.random.default_rng(1)
+    scores = generator.normal(size=1800), generator.normal(size=200)
+    assert epsilon_lower_bound(*scores, DELTA, 0.99) < 0.05

@@ -16,12 +16,9 @@ from sklearn.datasets import load_digits
 
 from dpprobe.analyses.baseline_record import read_few_shot
 from dpprobe.analyses.few_shot.measure import (
-    FEW_PENALTY,
-    METRIC_COLUMNS,
     draw_shots,
     probe_few_shot,
 )
-from dpprobe.results.cell_record import SCALAR_METRICS
 from tests.unit.analyses.tsne.test_measure import write_store
 
 if TYPE_CHECKING:
@@ -81,15 +78,6 @@ def test_intervals_are_over_draws_and_over_rows_where_there_is_one(
         assert entry["low"] < entry["mean"] < entry["high"]
 
 
-def test_the_table_has_a_row_a_probe(digits: tuple[dict[str, Any], Any]) -> None:
-    record, table = digits
-    assert table["shots"].to_pylist() == [1] * 3 + [4] * 3 + [None]
-    assert table["train_rows"].to_pylist() == [10] * 3 + [40] * 3 + [300]
-    assert table["penalty"].to_pylist()[:3] == [FEW_PENALTY] * 3
-    mean = np.mean(table["accuracy"].to_pylist()[:3])
-    assert mean == pytest.approx(record["results"][0]["summary"]["accuracy"]["mean"])
-
-
 def test_the_whole_split_is_the_ceiling(digits: tuple[dict[str, Any], Any]) -> None:
     """The same fit as the non-private head, whose penalty is chosen alike."""
     from sklearn.linear_model import LogisticRegression
@@ -104,17 +92,6 @@ def test_the_whole_split_is_the_ceiling(digits: tuple[dict[str, Any], Any]) -> N
     assert record["results"][-1]["summary"]["accuracy"]["mean"] == pytest.approx(
         reference, abs=5e-3
     )
-
-
-def test_streaming_changes_nothing(tmp_path: Path) -> None:
-    stores = _stores(tmp_path, slice(0, 120), slice(120, 220))
-    shots = {"shots": (2, "full"), "seeds": 1}
-    found = [_run(tmp_path, stores, memory_mb=mb, **shots)[0]["results"] for mb in (100, 0)]
-    for one, other in zip(*found, strict=True):
-        assert one["summary"]["accuracy"]["mean"] == pytest.approx(
-            other["summary"]["accuracy"]["mean"], abs=0.011
-        )
-        assert one["train_rows"] == other["train_rows"]
 
 
 def test_equal_runs_give_equal_files_and_another_seed_other_draws(tmp_path: Path) -> None:
@@ -193,10 +170,6 @@ def test_of_two_images_the_probe_is_the_nearest(tmp_path: Path) -> None:
     assert nearest > 0.8
     found = record["results"][0]["summary"]["accuracy"]["mean"]
     assert found == pytest.approx(nearest, abs=0.011)
-
-
-def test_the_rows_have_a_column_for_every_scalar_metric() -> None:
-    assert sorted(METRIC_COLUMNS) == sorted(SCALAR_METRICS)
 
 
 @given(

@@ -132,19 +132,6 @@ def test_untrained_networks_have_the_laws_of_the_frozen_one(
         assert _values(record, place) == _values(record, 0)
 
 
-def test_adapters_are_measured(tmp_path: Path, tables: dict[str, Path]) -> None:
-    files = _write_network(tmp_path / "net", VIT, "lora", scale=0.1)
-    record = _measure(tmp_path, tables, VIT, [files])
-    assert record.networks[1].tuned == "lora 2"
-    assert _values(record, 1)[1] != _values(record, 0)[1]
-
-
-def test_the_same_rows_are_drawn_again(tmp_path: Path, tables: dict[str, Path]) -> None:
-    one = _measure(tmp_path / "a", tables, CONVOLUTIONAL, [])
-    two = _measure(tmp_path / "b", tables, CONVOLUTIONAL, [])
-    assert one.networks == two.networks
-
-
 def test_a_network_of_another_backbone_is_refused(tmp_path: Path, tables: dict[str, Path]) -> None:
     files = _write_network(tmp_path / "net", CONVOLUTIONAL, "one")
     with pytest.raises(ConfigError, match="train the network again"):

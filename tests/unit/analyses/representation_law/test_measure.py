@@ -14,8 +14,6 @@ from dpprobe.analyses.representation_law.law_record import (
     MEASURES,
     LawRecord,
     Split,
-    law_path,
-    read_laws,
 )
 from dpprobe.analyses.representation_law.measure import (
     SPLITS,
@@ -161,13 +159,6 @@ def test_shuffled_labels_stand_beside(tmp_path: Path) -> None:
     assert left.noise[1] == pytest.approx((299 - WIDTH) / 299)
     assert left.shuffled[1] == pytest.approx(left.noise[1], abs=0.03)
     assert frozen.find_series("residual", "test").noise is None
-
-
-def test_the_file_is_the_record(tmp_path: Path) -> None:
-    record = _job(tmp_path)
-    (read,) = read_laws([law_path(tmp_path, "made_up", "tokens")])
-    assert read == record
-    assert not read.private
 
 
 def test_equal_features_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
