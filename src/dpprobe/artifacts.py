@@ -381,8 +381,12 @@ def when_there_is_room(folder: Path, needed: int, write: Callable[[], None]) -> 
 
 
 def require_room(folder: Path, needed: int) -> None:
-    """Raises the system's error for a full disk (ENOSPC) if fewer than `needed` bytes are free."""
-    usage = shutil.disk_usage(folder)
+    """Raises the system's error for a full disk (ENOSPC) if fewer than `needed` bytes are free.
+
+    The folder need not exist yet.
+    """
+    above = (folder, *folder.absolute().parents)
+    usage = shutil.disk_usage(next(each for each in above if each.exists()))
     if usage.total and usage.free < needed:  # some network file systems report 0 for both
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
