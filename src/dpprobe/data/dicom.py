@@ -43,16 +43,6 @@ _OPTIONAL = (
     "DoubleFloatPixelPaddingValue", "RescaleSlope", "RescaleIntercept", "WindowCenter",
     "WindowWidth", "VOILUTFunction",
 )  # fmt: skip
-# Transfer syntaxes of values that are not compressed: little endian (implicit, explicit), deflated,
-# big endian.
-_UNPACKED_SYNTAXES = (
-    "1.2.840.10008.1.2", "1.2.840.10008.1.2.1", "1.2.840.10008.1.2.1.99", "1.2.840.10008.1.2.2",
-)  # fmt: skip
-# Those of JPEG (baseline, extended) and JPEG 2000 (without loss, with loss).
-_CODED_SYNTAXES = (
-    "1.2.840.10008.1.2.4.50", "1.2.840.10008.1.2.4.51", "1.2.840.10008.1.2.4.90",
-    "1.2.840.10008.1.2.4.91",
-)  # fmt: skip
 _PIXELS = ("PixelData", "FloatPixelData", "DoubleFloatPixelData")
 _GREY = ("MONOCHROME1", "MONOCHROME2")
 # Beyond any pixel value: a window maps -_FAR to its dark end and _FAR to its bright end.
@@ -136,6 +126,12 @@ def _check_dicom(dataset: Dataset) -> None:
         )
 
 
+def _read_syntax(dataset: Dataset) -> UID:
+    from pydicom.uid import UID
+
+    return UID(str(getattr(dataset.file_meta, "TransferSyntaxUID", "")))
+
+
 def _widen_native_bits(dataset: Dataset) -> tuple[int, int] | None:
     """Returns the lowest bit of a value, and the number of its bits; None if pydicom masks them.
 
@@ -144,8 +140,8 @@ def _widen_native_bits(dataset: Dataset) -> tuple[int, int] | None:
     """
     allocated, stored = (_read_number(dataset.get(f"Bits{n}"), 0) for n in ("Allocated", "Stored"))
     low = _read_number(dataset.get("HighBit"), stored - 1) + 1 - stored
-    syntax = getattr(dataset.file_meta, "TransferSyntaxUID", None)
-    native = syntax in _UNPACKED_SYNTAXES and "PixelData" in dataset
+    syntax = _read_syntax(dataset)
+    native = syntax.is_transfer_syntax and not syntax.is_encapsulated and "PixelData" in dataset
     if not native or allocated % 8 or not 0 < stored < allocated or low + stored > allocated:
         return None
     dataset.BitsStored, dataset.HighBit = allocated, allocated - 1
@@ -156,9 +152,8 @@ def _decode_pixels(dataset: Dataset) -> np.ndarray:
     """Decodes the stored values: [rows, columns], or uint8 [rows, columns, 3] of RGB."""
     from pydicom.pixels.decoders.base import get_decoder
     from pydicom.pixels.utils import pixel_array
-    from pydicom.uid import UID
 
-    syntax = UID(str(getattr(dataset.file_meta, "TransferSyntaxUID", "")))
+    syntax = _read_syntax(dataset)
     try:
         decodable = get_decoder(syntax).is_available
     except NotImplementedError:
@@ -181,9 +176,10 @@ def _decode_pixels(dataset: Dataset) -> np.ndarray:
 def _check_coded_frame(dataset: Dataset, syntax: UID) -> None:
     """Raises ImageError if a picture in JPEG or JPEG 2000 shows signs of damage."""
     from PIL import Image
+    from pydicom import uid
     from pydicom.encaps import generate_frames
 
-    if syntax in _CODED_SYNTAXES:
+    if syntax in (uid.JPEGBaseline8Bit, uid.JPEGExtended12Bit, *uid.JPEG2000TransferSyntaxes):
         for frame in generate_frames(dataset.PixelData, number_of_frames=1):
             check_whole(frame, Image.open(io.BytesIO(frame)))
 

@@ -66,7 +66,7 @@ def test_holes_and_cuts_are_noticed(name: str, damage: str) -> None:
     assert open_image(data).size == (224, 168)
     if ("zeros" in damage and name in ZEROS_PASS) or (name[0], damage[:3]) == ("p", "one"):
         return
-    with pytest.raises(ImageError, match="cannot be decoded"):
+    with pytest.raises(ImageError):
         open_image(DAMAGES[damage](data))
 
 
