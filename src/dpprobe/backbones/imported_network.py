@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 
+from dpprobe import artifacts
 from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.options import NetworkOptions, Views
 from dpprobe.errors import ConfigError
@@ -98,7 +99,6 @@ class Options(NetworkOptions):
 
 def load(options: Options, runtime: Runtime) -> Backbone:
     """Builds the network with the checkpoint's weights; raises ConfigError if they do not fit."""
-    from dpprobe import artifacts
     from dpprobe.backbones.network_forward import state_sha256  # heavy: torch
 
     square = _make_network(options)

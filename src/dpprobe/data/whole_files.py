@@ -79,12 +79,12 @@ def _check_jpeg(data: bytes, picture: Image.Image) -> None:
 def _walk_jpeg(data: bytes) -> Iterator[tuple[int, int, int]]:
     """Yields marker, start and end of each segment; a scan ends with its pixels."""
     place = 2
-    while found := _JPEG_MARKER.search(data, place):
-        marker, start = data[found.start() + 1], found.end()
+    while marked := _JPEG_MARKER.search(data, place):
+        marker, start = data[marked.start() + 1], marked.end()
         if marker == _END_OF_IMAGE:
             return
         if marker not in _JPEG_SEGMENTS:
-            raise _damaged(f"byte {found.start()} is no part of a JPEG file")
+            raise _damaged(f"byte {marked.start()} is no part of a JPEG file")
         place = start + int.from_bytes(data[start : start + 2])
         if marker == _START_OF_SCAN:
             after = _JPEG_MARKER.search(data, place)
