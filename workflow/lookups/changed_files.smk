@@ -13,7 +13,9 @@ def changed_outputs(jobs):
         if job.output and job.rule.name not in KEPT_RULES and job not in WHOLE_JOBS:
             check = CHECKS.get(job.rule.name, lambda job: True)
             WHOLE_JOBS[job] = check(job) and files_stay(job)
-    return {file for job in jobs if not WHOLE_JOBS.get(job, True) for file in job.output}
+    return {
+        file for job in jobs if not WHOLE_JOBS.get(job, True) for file in job.output
+    }
 
 
 def tell_first(problem, first):
@@ -50,7 +52,9 @@ def cells_stay(job):
     )
     methods = [getattr(job.wildcards, "method", None)]
     return all(
-        cell_stays(Cell(dataset, backbone, method, epsilon), os.path.exists(job.output.done))
+        cell_stays(
+            Cell(dataset, backbone, method, epsilon), os.path.exists(job.output.done)
+        )
         for method in (methods if methods[0] else head_methods(STUDY, epsilon))
     )
 
