@@ -10,7 +10,8 @@ KEPT_RULES = {"make_release", "download_data"}
 def changed_outputs(jobs):
     """The outputs of jobs whose files changed, or disagree with the study."""
     for job in jobs:
-        if job.output and job.rule.name not in KEPT_RULES and job not in WHOLE_JOBS:
+        known = job.output and job.log and job.rule.name not in KEPT_RULES
+        if known and job not in WHOLE_JOBS:
             check = CHECKS.get(job.rule.name, lambda job: True)
             WHOLE_JOBS[job] = check(job) and files_stay(job)
     return {
