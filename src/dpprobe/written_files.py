@@ -50,7 +50,7 @@ def read_written(record: Path) -> dict[str, dict[str, Any]]:
 
 
 def list_changed(record: Path, results: Path, *, refresh: bool = False) -> list[Path]:
-    """Lists the existing files of a record that have changed; the record itself if it is damaged.
+    """Lists the files of a record that have changed; the record itself if it is damaged.
 
     A file whose time alone differs, as after copying, is compared by its hash. With `refresh` the
     record then gets the new time.
@@ -68,7 +68,8 @@ def list_changed(record: Path, results: Path, *, refresh: bool = False) -> list[
                 continue
             same = now[BYTES] == written[BYTES] and sha256_file(path) == written[SHA256]
         except FileNotFoundError:
-            if path.is_symlink():
+            # Snakemake looks for missing outputs itself
+            if path.is_symlink() or OUTPUT in written:
                 changed.append(path)
             continue
         except (OSError, KeyError, TypeError):

@@ -125,6 +125,9 @@ def test_files_without_a_rule_are_recorded_with_an_output() -> None:
         "cells/heads": "cells/metrics.json",
         "mlartifacts/copy": "cells/metrics.json",
     }
+    for name in ("results/mlartifacts/copy", "results/cells/heads"):
+        Path(name).unlink()
+    assert len(list_changed(RESULTS / FOLDER / "train.json", RESULTS)) == 2
 
 
 # A small workflow: each job reads the outputs of the jobs before it, and refuses damaged ones.
