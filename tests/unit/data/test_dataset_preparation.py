@@ -314,18 +314,6 @@ def test_folder_of_classes_is_split(tmp_path: Path) -> None:
     assert linked[0].fingerprint == train.fingerprint
 
 
-def test_every_folder_that_is_searched_is_watched(tmp_path: Path) -> None:
-    files = dict.fromkeys(("train/a/x/y/1.png", "train/b/1.png", "test/a/1.png", "val/a/1.png"), 0)
-    root = make_folder(tmp_path / "images", files | {"train/b/.cache/1.png": 0})
-    watched = options_of(source="imagefolder", path=root).input_files()
-    names = [Path(folder).relative_to(root).as_posix() for folder in watched]
-    assert names == ["test", "test/a", "train", "train/a", "train/a/x", "train/a/x/y", "train/b"]
-    flat = make_folder(tmp_path / "flat", {"a/deep/1.png": 0, "b/1.png": 0})
-    assert options_of(source="imagefolder", path=flat).input_files() == (
-        flat, f"{flat}/a", f"{flat}/a/deep", f"{flat}/b",
-    )  # fmt: skip
-
-
 # Options of a source, and the files and folders that decide its tables.
 LOCAL_SOURCES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "imagefolder": ({"path": "x"}, ["x/train/a/deep/1.png", "x/test/b/2.png"]),
@@ -382,19 +370,6 @@ def test_each_file_of_a_source_that_is_replaced_changes_its_state(
         os.utime(file, ns=(0, 10**18))
         assert options.source_state() == first
     assert len(states) == 1 + 3 * len(files)
-
-
-def test_the_source_state_looks_at_each_file_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = make_folder(tmp_path / "images", {f"{k}/{n}.png": n for k in "ab" for n in range(4)})
-    options = options_of(source="imagefolder", path=root)
-    scanned: list[str] = []
-    real = os.scandir
-    monkeypatch.setattr(os, "scandir", lambda path: scanned.append(str(path)) or real(path))
-    options.source_state()
-    assert sorted(set(scanned)) == [root, f"{root}/a", f"{root}/b"]
-    assert len(scanned) == 4  # and once more which folders are parts
 
 
 @pytest.mark.parametrize("folder", ["{x}", "<x>", "a[1]", "a*b", "what?", "[!a]", "[open"])
