@@ -241,6 +241,52 @@ def test_wrong_parquet_options(
         options_of(source="parquet", **values).check_files()
 
 
+@pytest.mark.parametrize("second", [False, True])
+@pytest.mark.parametrize(
+    ("key", "changed"),
+    [
+        ("labels are double", {"label": [0.0, 1.0]}),
+        ("labels are timestamp", {"label": pa.array([0, 1], pa.timestamp("s"))}),
+        ("labels are dictionary", {"label": pa.array(["cat", "dog"]).dictionary_encode()}),
+        ("column 'image' is struct", {"image": [{"bytes": "x", "path": None}] * 2}),
+        ("column 'image' is struct", {"image": [{"bytes": 1, "path": None}] * 2}),
+        ("column 'image' is struct", {"image": [{"bytes": b"x", "path": 3}] * 2}),
+        ("column 'image' is struct", {"image": [{"bytes": b"x", "path": b"x"}] * 2}),
+        ("column 'image' is struct", {"image": [{"bytes": [1], "path": None}] * 2}),
+        ("column 'image' is binary", {"image": [b"x"] * 2}),
+        ("column 'sex' is list", {"sex": [["f"], ["m"]]}),
+        ("no column 'sex'", {"sex": None}),
+        ("two columns are named 'label'", {"Label": [0, 1]}),
+    ],
+)
+def test_each_parquet_file_has_the_columns(
+    tmp_path: Path, key: str, changed: dict[str, Any], second: bool
+) -> None:
+    """Also where the first of several files has them."""
+    images = pa.array([{"bytes": png(row), "path": None} for row in (1, 2)])
+    good = {"image": images, "label": [0, 1], "sex": ["f", "m"]}
+    for number, columns in enumerate((good, good | changed)[second ^ 1 :]):
+        columns = {name: part for name, part in columns.items() if part is not None}
+        table = pa.table(columns).rename_columns([name.lower() for name in columns])
+        pq.write_table(table, tmp_path / f"x-{number}.parquet")
+    options = options_of(
+        source="parquet", train=str(tmp_path / "x-*.parquet"), class_names=["cat", "dog"],
+        group_columns=["sex"],
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match=f"x-{int(second)}.parquet: {key}"):
+        options.check_files()
+
+
+@pytest.mark.parametrize(
+    "values", [[b"\xff"] * 2, pa.array([0, 1], pa.timestamp("s", "Nowhere/Town"))]
+)
+def test_groups_that_are_no_texts(tmp_path: Path, write_parquet: WriteParquet, values: Any) -> None:
+    path = write_parquet("train.parquet", [0, 1], who=values)
+    options = options_of(source="parquet", train=path, group_columns=["who"])
+    with pytest.raises(DataError, match="group_who: cannot be read as text"):
+        dataset_preparation.prepare_dataset(options, tmp_path / "out")
+
+
 @pytest.mark.parametrize("option", ["id_column", "unit_column", "group_columns"])
 def test_a_column_of_lists_names_nobody(write_parquet: WriteParquet, option: str) -> None:
     path = write_parquet("train.parquet", [0, 1], who=[["p1", "p2"], ["p1"]])
@@ -312,6 +358,20 @@ def test_folder_of_classes_is_split(tmp_path: Path) -> None:
         assert image.data == png(files[image.id])
     linked = prepare(tmp_path / "linked", source="imagefolder", path=root, test_fraction=0.3)
     assert linked[0].fingerprint == train.fingerprint
+
+
+def test_every_folder_that_is_searched_is_watched(tmp_path: Path) -> None:
+    files = dict.fromkeys(("train/a/x/y/1.png", "train/b/1.png", "test/a/1.png", "val/a/1.png"), 0)
+    root = make_folder(tmp_path / "images", files | {"train/b/.cache/1.png": 0})
+    flat = make_folder(tmp_path / "flat", {"a/deep/1.png": 0, "b/1.png": 0})
+    split = ["test", "test/a", "train", "train/a", "train/a/x", "train/a/x/y", "train/b"]
+    for path, folders in ((root, split), (flat, [".", "a", "a/deep", "b"])):
+        for excluded in ("", "a", "b"):
+            options = options_of(
+                source="imagefolder", path=path, exclude=[excluded] * bool(excluded)
+            )
+            names = [Path(each).relative_to(path).as_posix() for each in options.input_files()]
+            assert names == [each for each in folders if excluded not in each.split("/")]
 
 
 # Options of a source, and the files and folders that decide its tables.

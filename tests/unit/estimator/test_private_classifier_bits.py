@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from dpprobe.estimator import array_inputs, private_classifier
+from dpprobe.estimator import array_inputs, fit_and_score
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.registry import method_options
@@ -144,7 +144,7 @@ def test_every_kind_of_rows_gives_the_same_head(kind: str, method: str, tmp_path
 @pytest.fixture
 def mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> np.memmap:
     """Rows on a disk that are too large for memory; one of them cannot be used."""
-    for module in (array_inputs, private_classifier):
+    for module in (array_inputs, fit_and_score):
         monkeypatch.setattr(module, "STREAMED_BYTES", 0)
     X, _ = make_rows(0)
     X[5] = np.nan

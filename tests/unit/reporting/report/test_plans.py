@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
+import pytest
 
 from dpprobe.data.table import read_info
 from dpprobe.planner.learning_curves import read_curves
@@ -51,6 +54,26 @@ def test_a_part_has_the_best_private_head_and_the_ceiling(made: Made) -> None:
     assert first["rows"][1]["measured"] == best
     assert first["ceiling"] == grid.get(("digits", float("inf")), ("pixels", "nonprivate")).mean  # type: ignore[union-attr]
     assert first["setting"].classes == 4
+
+
+@pytest.mark.parametrize(
+    ("ceilings", "drawn"),
+    [((60, 50), 0), ((50, 60), 1), ((None, 60), 1), ((60, None), 0), ((None, None), 0)],
+)
+def test_the_figure_is_of_the_backbone_with_the_highest_measured_ceiling(
+    ceilings: tuple[float | None, float | None], drawn: int, made: Made
+) -> None:
+    """A ceiling that is only guessed, from public data, is higher here."""
+    grid = read_grid(made.sources.summaries)
+    for backbone, ceiling in zip(("pixels", "scattering"), ceilings, strict=True):
+        for place in [key for key in grid.entries if key[1] == math.inf and key[2] == backbone]:
+            entry = grid.entries.pop(place)
+            if ceiling is not None and not entry.private:
+                grid.entries[place] = replace(entry, mean=float(ceiling))
+    summary = read_summaries(made.sources.summaries).to_pandas()
+    infos = {name: read_info(path) for name, path in made.sources.datasets.items()}
+    parts = plan_parts(grid, summary, infos, has_room=lambda _: True)
+    assert [part["figure"] is not None for part in parts] == [drawn == 0, drawn == 1]
 
 
 def test_the_majority_class_baseline_is_that_of_the_cells(made: Made) -> None:
