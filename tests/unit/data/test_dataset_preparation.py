@@ -542,9 +542,11 @@ def test_a_class_may_have_the_name_of_a_part_if_both_parts_have_this_class(tmp_p
         ("all folders .* contain", [f"{site}/{k}/1.png" for site in ("A", "B") for k in "mn"]),
         ("all folders .* contain", [f"{p}/{k}/1.png" for p in ("treino", "teste") for k in "mn"]),
         (
-            "train .*all folders|all folders in .*/train ",
-            [f"{p}/{s}/{k}/1.png" for p in ("train", "test") for s in ("s1", "s2") for k in "mn"],
+            "all folders .* contain",
+            ["A/m/1.png", "A/n/1.png", "B/n/1.png", "B/m/1.png", "C/n/1.png"],
         ),
+        ("write `path: .*/images/train`", ["train/train/a/1.png", "train/test/a/1.png"]),
+        ("write `path: .*/images/x`", ["x/train/a/1.png", "x/test/a/1.png"]),
         ("test/ .*: c;", ["train/a/1.png", "train/b/1.png", "test/c/1.png"]),
         ("two class folders", ["a/1.png"]),
         ("b/notes.txt", ["a/1.png", "b/notes.txt"]),
