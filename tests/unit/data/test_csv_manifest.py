@@ -660,7 +660,6 @@ def test_the_files_are_watched_and_the_images_are_not(tmp_path: Path) -> None:
         joins=[{"file": "j.csv", "by": "sex", "columns": ["age"]}], **ANIMALS,
     )  # fmt: skip
     assert options.input_files() == (str(tmp_path / "a.csv"), str(tmp_path / "j.csv"))
-    assert options.source_state() is None
     assert options.download_params() is None
 
 
