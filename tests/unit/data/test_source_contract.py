@@ -389,6 +389,7 @@ def test_tables_have_the_rows_of_their_source(
 ) -> None:
     assert max(table.BATCH_ROWS, parquet.BATCH_ROWS, embedding_files.BLOCK_ROWS) < ROWS
     monkeypatch.setattr(table, "GROUP_ROWS", 300)  # several row groups
+    monkeypatch.setattr(embedding_files, "BLOCK_ROWS", 300)
     setting = SETTINGS.get(name) or Setting(name)
     (tmp_path / "in").mkdir()
     written, ids = SOURCES[source](tmp_path / "in", setting)
@@ -403,6 +404,7 @@ def test_tables_have_the_rows_of_their_source(
     info = read_info(tmp_path / "out/dataset.json")
     assert info.class_names == tuple(CLASSES)
     assert options.count_rows() in (None, tuple(len(rows) for rows in wanted.values()))
+    counts = options.count_class_units()
     for split, rows in wanted.items():
         read = SplitTable(tmp_path / "out" / f"{split}.parquet")
         named, wanted_rows = zip(*rows, strict=True)
@@ -412,6 +414,21 @@ def test_tables_have_the_rows_of_their_source(
         has = np.array(labels) if setting.several else np.eye(3, dtype=int)[labels]
         assert info.splits[split].per_class == tuple(has.sum(axis=0))
         patients = [row.patient for row in wanted_rows] if setting.patients else None
+        units = {
+            name: {unit for unit, row in zip(patients or named, has, strict=True) if row[k]}
+            for k, name in enumerate(CLASSES)
+        }
+        sizes = Counter(patients or named)
+        shares = {
+            name: sum(
+                row[k] / sizes[unit] for unit, row in zip(patients or named, has, strict=True)
+            )
+            for k, name in enumerate(CLASSES)
+        }
+        if counts is not None:
+            assert getattr(counts, split) == {name: len({*each}) for name, each in units.items()}
+            if split == "test":
+                assert (counts.test_shares or counts.test) == pytest.approx(shares)
         assert read.read_units() == patients
         if patients is not None:
             assert info.units is not None
