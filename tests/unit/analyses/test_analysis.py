@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import subprocess
 import sys
 import time
@@ -16,8 +15,6 @@ import pytest
 from dpprobe.analyses.analysis import Analysis, JobSize
 from dpprobe.analyses.measuring import measure_analysis
 from dpprobe.analysis_registry import ANALYSES, load_analyses
-from dpprobe.exhibits.make import find_function
-from dpprobe.options import Options
 from dpprobe.results.study_files import StudyFiles
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
@@ -74,25 +71,6 @@ def test_a_declaration_stands_under_its_name(analysis: Analysis) -> None:
     assert analysis.describe.endswith(".")
     assert analysis.reads is None or (len(analysis.reads) == 2 and analysis.reads[1].endswith("."))
     assert package.__doc__
-
-
-@EVERY
-def test_a_block_is_a_key_of_the_study(analysis: Analysis) -> None:
-    if analysis.options is None:
-        return
-    assert issubclass(analysis.options, Options)
-    field = Study.model_fields[analysis.name]
-    assert field.default is None
-    assert field.description == analysis.describe
-
-
-@MEASURED
-def test_outputs_stand_below_the_registered_folder(analysis: Analysis) -> None:
-    declared = analysis.measurement
-    assert declared is not None
-    for path in declared.outputs.values():
-        assert path.startswith(f"{analysis.folder}/{{dataset}}/")
-        assert "{backbone}" in path
 
 
 @MEASURED
@@ -154,15 +132,6 @@ def _write_inputs(files: StudyFiles, backbone: str) -> None:
     for cell in files.list_study_cells("digits"):
         if cell.backbone == backbone:
             write_cell(Path(files.results), **cell._asdict(), class_names=names)
-
-
-@EVERY
-def test_a_section_has_its_template_and_function(analysis: Analysis) -> None:
-    if analysis.section is None:
-        return
-    folder = Path(inspect.getfile(importlib.import_module(ANALYSES[analysis.name].package))).parent
-    assert (folder / analysis.section.template).is_file()
-    assert callable(find_function(analysis.section.make))
 
 
 @EVERY

@@ -15,7 +15,6 @@ from huggingface_hub import constants
 
 from dpprobe.backbones import loading, open_clip_models, timm_models
 from dpprobe.backbones.backbone import Runtime
-from dpprobe.backbones.describe import describe_backbone
 from dpprobe.backbones.hub_files import HubFile, describe_missing, require_files
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError
@@ -182,7 +181,7 @@ def test_a_tokenizer_is_looked_for_where_it_can_be_run(
         HubFile("tokenizer", "nobody/nothing", names)
     ]
     with pytest.raises(ConfigError, match=r"nobody/nothing \(tokenizer: .* cannot be reached"):
-        open_clip_models.load_text(options, CPU)
+        open_clip_models.make_tokenizer(options)
 
 
 @pytest.mark.parametrize(
@@ -239,8 +238,3 @@ def test_what_open_clip_fetches(
     monkeypatch.setattr(open_clip_models, "find_spec", lambda _: "there")
     options: Any = backbone_options({"family": "open_clip", "model": model})
     assert open_clip_models.list_hub_files(options) == files
-
-
-def test_a_description_lists_them() -> None:
-    told = describe_backbone(backbone_options(RESNET))
-    assert told == {"dimension": 512, "blocks": 8, "hub_files": [WEIGHTS]}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dpprobe.analyses.baseline_record import read_zero_shot
+from dpprobe.backbones.registry import backbone_options
 from dpprobe.data.addresses import public_addresses
 from dpprobe.data.table import DatasetInfo
 from dpprobe.privacy.risk import budget_words, explain_risks, row_words
@@ -194,7 +195,7 @@ def what_was_run(
     backbones = [
         {
             "name": name,
-            "options": one_line(options),
+            "options": "; ".join([one_line(options), *backbone_options(options).list_warnings()]),
             "dimension": ", ".join(str(int(d)) for d in dimensions.get(name, ())),
         }
         for name, options in study["backbones"].items()

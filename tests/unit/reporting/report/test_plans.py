@@ -73,7 +73,12 @@ def test_predictions_start_from_what_was_measured_or_are_not_made(made: Made, po
         if entry.private:
             moved = min(max(entry.mean + points, 0.0), 100.0)
             grid.entries[key] = replace(entry, mean=moved)
-    for part in plan_parts(grid, summary, infos, has_room=lambda _: True):
+    parts = plan_parts(grid, summary, infos, has_room=lambda _: True)
+    fitting = [part for part in parts if not part["misfit"]]
+    drawn = [part for part in parts if part["figure"] is not None]
+    assert len(drawn) == bool(fitting)
+    assert all(part["ceiling"] <= drawn[0]["ceiling"] for part in fitting)
+    for part in parts:
         assert bool(part["misfit"]) == (not part["rows"])
         for row in part["rows"]:
             low, high = map(int, re.findall(r"(-?\d+) to (\d+)", row["here"])[0])
