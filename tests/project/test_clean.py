@@ -191,19 +191,6 @@ def test_a_run_that_made_no_record_is_known_by_its_snapshot(
     assert not files_in(tmp_path)
 
 
-def test_what_stayed_is_counted(tmp_path: Path, repository: Path) -> None:
-    fill(tmp_path, OF_THE_DEFAULT_STUDY | KEPT)
-    (tmp_path / "data/linked").symlink_to(tmp_path / "images")
-    said = clean(tmp_path, repository, "--all").splitlines()[-1]
-    assert re.fullmatch(
-        r"stayed: \d+ files of releases and ledgers, or beside them, "
-        r"\d+ files that are not certainly dpprobe's, 1 links, which are not followed",
-        said,
-    )
-    counted = sum(map(int, re.findall(r"\d+", said)))
-    assert counted == 1 + sum(not name.startswith(("images/", "weights/")) for name in KEPT)
-
-
 @pytest.mark.parametrize("inner", ["data", "data/linked", "results", "results/linked"])
 def test_nothing_behind_a_link_is_removed(tmp_path: Path, repository: Path, inner: str) -> None:
     elsewhere = tmp_path / "elsewhere"

@@ -20,7 +20,6 @@ from snakemake_logger_plugin_dpprobe import (
     LogHandler,
     is_quiet_typed,
     shorten_error,
-    shorten_interrupt,
 )
 
 
@@ -146,14 +145,6 @@ def test_a_long_wait_says_for_which_jobs(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().err == "", "nothing runs"
 
 
-def test_a_run_without_progress_names_no_jobs(capsys: pytest.CaptureFixture[str]) -> None:
-    """`--quiet` alone: Snakemake does not tell which jobs finished, so none is said to run."""
-    handler = make_handler("rules", "host", "progress")
-    start_job(handler, Path("no.log"))
-    handler._report_wait(handler._said + 1000)
-    assert capsys.readouterr().err == ""
-
-
 def start_job(handler: LogHandler, log: Path) -> float:
     """Tells a handler of a job that starts; returns when the handler last wrote."""
     handler.handle(job_record(1, "heads", log=[str(log)], wildcards={"dataset": "digits"}))
@@ -210,15 +201,6 @@ def test_a_full_disk_is_told_while_jobs_wait(
     assert told.startswith(f"  {tmp_path}: the disk is full (12288 bytes free on ")
     assert told.endswith("free space; free some, or have the quota raised")
     handler.close()
-
-
-def test_an_interrupt_has_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    shorten_interrupt(KeyboardInterrupt, KeyboardInterrupt(), None)
-    stopped = "dpprobe: stopped; run the same command again to resume"
-    assert capsys.readouterr().err == f"{stopped}\n"
-    assert shorten_error("Traceback (most recent call last):\nKeyboardInterrupt", None) == stopped
-    shorten_interrupt(ValueError, ValueError("one"), None)
-    assert "ValueError: one" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

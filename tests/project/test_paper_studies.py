@@ -168,3 +168,10 @@ def test_tramer_and_boneh_s_noise_comes_out_at_epsilon_3(
     assert others == pytest.approx([8.0] * len(others), rel=1e-3)
     (pld,) = (price for name, price in plan.checks.items() if name.startswith("pld"))
     assert pld == pytest.approx(2.37, abs=0.02)
+
+
+def test_deltas_of_patients_are_one_over_those_that_train(repository: Path) -> None:
+    study = study_of(repository, "medical_fairness")
+    # 64,540 training patients of CheXpert less a tenth; 65,379 of MIMIC-CXR less 500 and 293
+    for dataset, patients in (("chexpert", 58_086), ("mimic_cxr", 64_586)):
+        assert 0.96 / patients < study.dataset_delta(dataset) < 1 / patients

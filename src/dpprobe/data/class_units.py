@@ -6,7 +6,6 @@ are shown on the owner's screen, but never written to a file.
 
 from __future__ import annotations
 
-import os
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -57,9 +56,7 @@ class CountedRows(UnitOptions):
 
     def _count_split(self) -> SplitCounts:
         """Counts the split once, until options or files change: planning asks often."""
-        states = [os.stat(path) for path in self.input_files() if os.path.exists(path)]  # noqa: PTH110, PTH116
-        files = ((state.st_ino, state.st_size, state.st_mtime_ns) for state in states)
-        key = (type(self), self.model_dump_json(), *files)
+        key = (type(self), self.model_dump_json(), self.source_state())
         if key not in _counted:
             _counted[key] = count_split(self, self.read_index())
         return _counted[key]

@@ -101,6 +101,7 @@ def _list_expected(draft: Draft) -> Iterator[str]:
         )
     yield f"Expected accuracy at epsilon {EPSILON:g}, predicted from public images of other kinds:"
     yield from (f"  {words}" for words in accuracies)
+    yield "  This compares no backbones: a better backbone has a higher non-private accuracy."
     if seen.is_imbalanced and len(seen.counts) == 2:
         yield "  The study reports AUC instead, whose values differ from accuracy."
     elif seen.is_imbalanced:

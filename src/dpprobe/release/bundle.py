@@ -271,6 +271,15 @@ def damaged_files(folder: Path) -> list[str]:
     ]
 
 
+def check_outside(output: Path) -> None:
+    """Raises ConfigError for a file in a bundle's folder, because the bundle would not verify."""
+    for folder in output.resolve().parents:
+        if all((folder / name).is_file() for name in (FACTS_FILE, SUMS_FILE)):
+            raise ConfigError(
+                f"{output}: {folder} is a bundle, which must not change; name another folder"
+            )
+
+
 def check_files(folder: Path) -> int:
     """Counts the files of a bundle; raises DataError unless all are plain and none is unknown."""
     if not (folder / SUMS_FILE).is_file():

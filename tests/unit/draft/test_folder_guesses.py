@@ -31,12 +31,15 @@ def test_a_folder_of_classes_becomes_a_study(desk: Desk) -> None:
 
 
 def test_a_split_of_ones_own_is_kept(desk: Desk) -> None:
-    desk.images("x/train/a", "x/train/b", "x/test/a", "x/test/b", "x/val/a", "x/val/b")
+    desk.images("x/Training/a", "x/Training/b", "x/test/a", "x/test/b", "x/val/a", "x/val/b")
     printed = desk.init("x")
     assert "48 images, 2 classes" in printed
-    assert "ignored (neither train nor test): val" in printed
+    assert "x: Training/ is read as train/\n" in printed
+    assert "x: not used: val\n" in printed
     assert desk.study("x.yaml").datasets["x"].count_rows() == (24, 24)
-    assert "test_fraction" not in (desk.folder / "x.yaml").read_text()
+    text = (desk.folder / "x.yaml").read_text()
+    assert "test_fraction" not in text
+    assert "Training/<class>/ and test/<class>/" in text
 
 
 def test_unequal_classes_change_the_metric_and_leave_no_count_in_the_file(desk: Desk) -> None:
@@ -139,6 +142,7 @@ def test_the_release_that_is_commented_out_can_be_taken(desk: Desk) -> None:
     ("paths", "message"),
     [
         ([], "x: no such folder or file; correct the path"),
+        (["x/a/0.jpg", "x/b/caf\udce9.jpg"], "x/b: the name b'caf\\xe9.jpg' is not UTF-8"),
         (["x/a/notes.txt", "x/b/notes.txt"], "x: no image"),
         (["x/0.jpg", "x/1.jpg"], "x: 2 images but no class folder; put each image into a folder"),
         (

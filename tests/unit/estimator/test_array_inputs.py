@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpprobe.errors import DataError, PrivacyError
+from dpprobe.errors import DataError, DpprobeError, PrivacyError
 from dpprobe.estimator import array_inputs, fit_and_score
 from dpprobe.estimator.array_inputs import (
     MappedRows,
@@ -26,7 +26,7 @@ from dpprobe.estimator.array_inputs import (
     read_source,
 )
 from dpprobe.estimator.given_values import ArrayError, list_classes
-from tests.support.classifiers import make_benchmark, make_rows
+from tests.support.classifiers import make_benchmark, make_private, make_rows
 
 
 @pytest.fixture
@@ -188,3 +188,101 @@ def test_each_row_has_a_group() -> None:
         number_groups(["a", "b"], 3)
     with pytest.raises(PrivacyError, match=r"groups: has shape \(3, 1\)"):
         number_groups([["a"], ["b"], ["c"]], 3)
+
+
+ROWS, LABELS = make_rows(rows=60)
+WIDE = np.ones((60, ROWS.shape[1] + 1), np.float32)
+
+
+class Source:
+    """Says that it has all rows, whatever its blocks are."""
+
+    def __init__(self, *blocks: Any, **said: Any) -> None:
+        self.rows, self.dimension = ROWS.shape
+        self.blocks: Any = blocks
+        self.__dict__ |= said
+
+    def read_blocks(self, _: int) -> Any:
+        return iter(self.blocks)
+
+
+FIRST, LAST = (0, ROWS[:40]), (40, ROWS[40:])
+LYING = [
+    Source(), Source(FIRST), Source(LAST, FIRST), Source(FIRST, LAST, (60, ROWS[:5])),
+    Source((0, ROWS[:50]), LAST), Source((0, ROWS[:30]), LAST), Source((0, WIDE)),
+    Source((0, ROWS[:, :1])), Source(FIRST, (40, WIDE[40:])), Source((0, ROWS[0])),
+    Source((0, ROWS[:, :, None])), Source((None, ROWS)), Source(ROWS), Source(tuple(ROWS)),
+    Source((0, ROWS), rows=-60), Source((0, ROWS), rows=0), Source((0, ROWS), rows=60.0),
+    Source((0, ROWS), rows="60"), Source((0, ROWS), dimension=None),
+    Source((0, ROWS.astype("M8[s]"))), Source((0, np.ma.masked_array(ROWS))),
+    Source((0, np.full(ROWS.shape, "one"))), Source(blocks=iter([FIRST, LAST])),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("place", range(len(LYING)))
+def test_a_source_is_held_to_what_it_says(
+    place: int, streamed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is booked for a source with other rows, or which can be read only once."""
+    for module in (array_inputs, fit_and_score) if streamed else ():
+        monkeypatch.setattr(module, "STREAMED_BYTES", 1)
+    private = make_private()
+    with pytest.raises(DpprobeError, match="^X: ") as caught:
+        private.fit(LYING[place], LABELS)
+    assert "\n" not in str(caught.value)
+    assert private.budget.compute_spent().entries == 0
+    fitted = make_benchmark().fit(ROWS, LABELS)
+    with pytest.raises(DpprobeError):
+        fitted.predict(LYING[place])
+
+
+@pytest.mark.parametrize(
+    "kind", [np.float32, np.float64, np.float16, torch.tensor, np.asfortranarray]
+)
+def test_a_source_may_have_numbers_of_any_type(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = ROWS.astype(np.float16).astype(np.float32)
+    source = Source(*((first, kind(block)) for first, block in ((0, rows[:40]), (40, rows[40:]))))
+    whole = make_benchmark().fit(rows, LABELS)
+    np.testing.assert_array_equal(make_benchmark().fit(source, LABELS).coef_, whole.coef_)
+    for module in (array_inputs, fit_and_score):
+        monkeypatch.setattr(module, "STREAMED_BYTES", 1)
+    streamed = make_benchmark().fit(source, LABELS)
+    np.testing.assert_allclose(streamed.coef_, whole.coef_, rtol=1e-4, atol=1e-6)
+    assert streamed.predict(source).tolist() == whole.predict(rows).tolist()
+
+
+MOMENTS = (1000 * ROWS).astype("M8[s]")
+MASKED = np.ma.masked_array(ROWS)
+
+
+@pytest.mark.parametrize(
+    "X",
+    [
+        MOMENTS, (1000 * ROWS).astype("m8[s]"), MOMENTS.astype(object), MOMENTS.tolist(),
+        pd.DataFrame(MOMENTS.astype("M8[ns]")), pd.DataFrame({"a": ROWS[:, 0], "b": MOMENTS[:, 0]}),
+        pd.DataFrame({"a": pd.period_range("2020", periods=60), "b": ROWS[:, 0]}),
+        [MOMENTS[:40], MOMENTS[40:]], MASKED, list(MASKED), [MASKED], ROWS.astype(complex),
+        [ROWS.astype(complex)], np.zeros(60, [("a", "f4"), ("b", "f4")]),
+        torch.from_numpy(ROWS.astype(complex)), torch.from_numpy(ROWS).to_sparse(),
+        torch.from_numpy(ROWS).bfloat16(), ROWS.astype(complex).tolist(),
+    ],
+)  # fmt: skip
+def test_values_that_are_no_numbers_are_refused(X: Any) -> None:
+    """A mask is refused whatever it hides, because an error must not depend on private rows."""
+    as_blocks = isinstance(X, list) and isinstance(X[0], np.ndarray) and X[0].ndim == 2
+    for classifier in (make_private(), make_benchmark()):
+        with pytest.raises(ArrayError, match="^X: ") as caught:
+            classifier.fit(iter(X) if as_blocks else X, LABELS)
+        assert "\n" not in str(caught.value)
+        assert str(ROWS[0, 0])[:6] not in str(caught.value)
+
+
+@pytest.mark.parametrize("mask", [False, True])
+def test_masks_of_labels_and_groups_are_refused(mask: bool) -> None:
+    masked = np.ma.masked_array(LABELS, np.full(60, mask))
+    groups = list(masked) if mask else masked
+    for changed in ({"y": masked}, {"y": list(masked) if mask else masked}, {"groups": groups}):
+        values = {"X": ROWS, "y": LABELS, "groups": np.arange(60)} | changed
+        with pytest.raises(ArrayError, match=f"{next(iter(changed))}: masked"):
+            make_benchmark(unit="group").fit(**values)

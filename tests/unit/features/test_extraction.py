@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from dpprobe.backbones.registry import backbone_options
 from dpprobe.data import dataset_preparation, table
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, read_info
-from dpprobe.errors import ConfigError, DataError
+from dpprobe.errors import ConfigError, DataError, StoreError
 from dpprobe.features.extraction import extract_shard
 from dpprobe.features.extraction_pipeline import (
     AHEAD,
@@ -374,6 +376,57 @@ def noise_png(seed: int, size: int = 48) -> bytes:
 def vit(**preprocessing: Any) -> dict[str, Any]:
     size = {"size": 32, **preprocessing}
     return {"family": "timm", "model": "test_vit", "pretrained": False, "preprocessing": size}
+
+
+ALWAYS: list[Callable[[torch.Tensor], Any]] = [
+    lambda v: torch.cat([v, v[:2]]), lambda v: v[1:], lambda v: v[:1], lambda v: v[:, 0],
+    lambda v: v[:, :, None], lambda v: v[:, :0], lambda v: v.T, lambda v: v.long(),
+    lambda v: v > 0, lambda v: v.to(torch.complex64), lambda v: v.bfloat16(), lambda v: v.tolist(),
+    lambda v: v.numpy(), lambda v: (v,), lambda _: None,
+]  # fmt: skip
+LATER: list[Callable[[torch.Tensor], Any]] = [
+    lambda v: v[:, :5], lambda v: v[:, :1], lambda v: torch.cat([v, v], 1), lambda v: v[1:],
+    lambda v: torch.cat([v, v]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("as_layer", [False, True])
+@pytest.mark.parametrize(
+    ("start", "change"), [*((0, each) for each in ALWAYS), *((2, each) for each in LATER)]
+)
+def test_a_backbone_gives_one_row_of_one_width_per_image(
+    tmp_path: Path, change: Callable[[Any], Any], start: int, as_layer: bool
+) -> None:
+    """Otherwise a row could have the features of another, or one number in all places."""
+    dataset = write_dataset(tmp_path / "data", [png(3 * row) for row in range(20)])
+
+    passes = itertools.count()
+
+    def changed(backbone: Backbone, _: Runtime) -> Backbone:
+        def both(images: torch.Tensor) -> Any:
+            features = backbone.forward(images)
+            other = change(features) if next(passes) >= start else features
+            return (features, {"a": other}) if as_layer else (other, {})
+
+        return replace(backbone, forward_layers=both)
+
+    with pytest.raises((DataError, StoreError), match="backbone") as caught:
+        one_shard(dataset, tmp_path / "out", shard=0, shards=1, changed=changed, threads=1)
+    assert "\n" not in str(caught.value)
+    assert not list((tmp_path / "out").glob("*.h5"))
+
+
+@pytest.mark.parametrize("kept", [slice(0), slice(17), slice(3, None)])
+def test_a_table_that_ends_early_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: slice
+) -> None:
+    dataset = write_dataset(tmp_path / "data", [png(3 * row) for row in range(20)])
+    original = table.SplitTable.read_ranges
+    monkeypatch.setattr(
+        table.SplitTable, "read_ranges", lambda *args: iter(list(original(*args))[kept])
+    )
+    with pytest.raises(DataError, match="their table ends early"):
+        one_shard(dataset, tmp_path / "out", shard=0, shards=1)
 
 
 def test_crops_are_stored_beside_the_features_of_the_central_part(tmp_path: Path) -> None:

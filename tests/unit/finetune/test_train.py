@@ -15,7 +15,6 @@ from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.finetune.gradients import ClippedSums
 from dpprobe.finetune.inputs import CutInputs, Inputs
 from dpprobe.finetune.options import Options
-from dpprobe.finetune.steps import rows_at_once
 from dpprobe.finetune.train import Trained, train_network
 from dpprobe.finetune.tuned_network import TunedNetwork
 from dpprobe.heads.adam import Adam
@@ -481,24 +480,6 @@ def test_lamb_scales_adam_s_direction_to_each_tensor() -> None:
         torch.testing.assert_close(
             start.detach() - trained.state[name], 0.01 * step.float(), rtol=1e-2, atol=1e-5
         )
-
-
-@pytest.mark.parametrize(
-    ("size", "from_images", "physical_batch", "views", "rows"),
-    [
-        (128, True, 64, 1, 16),
-        (128, True, 8, 1, 8),
-        (128, True, 64, 4, 4),
-        (512, True, 64, 1, 1),
-        (32, True, 64, 1, 64),
-        (512, False, 64, 1, 64),
-    ],
-)
-def test_few_images_pass_a_processor_together(
-    size: int, from_images: bool, physical_batch: int, views: int, rows: int
-) -> None:
-    network = replace(mlp_network(), shape=(3, size, size), from_images=from_images)
-    assert rows_at_once(network, physical_batch, views) == rows
 
 
 def test_one_label_a_row_with_sigmoid_losses_is_its_one_hot() -> None:

@@ -18,7 +18,6 @@ from dpprobe.heads.gradient_options import GradientOptions
 from dpprobe.heads.history import record_steps
 from dpprobe.heads.initial_weights import initial_weights
 from dpprobe.heads.optimiser import Sgd
-from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.sgd import Options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.gradient_noise import GaussianNoise
@@ -33,7 +32,6 @@ from tests.support.linear_heads import (
     relative,
     rows_of,
     training_set,
-    whole,
 )
 from tests.support.plain_heads import Adam, Lamb, Momentum
 from tests.support.poisson_batches import poisson_batches
@@ -311,22 +309,6 @@ def test_working_memory_is_bounded(batch_size: Any, normalize: str) -> None:
 
 
 # --- the rest ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("normalize", ["l2", "layer_norm"])
-@pytest.mark.parametrize("batch_size", [12, "full"])
-def test_normalisation_reaches_training_and_scores(normalize: Any, batch_size: Any) -> None:
-    data = training_set()
-    plain = Options(batch_size=batch_size, steps=30)
-    options = Options(batch_size=batch_size, steps=30, normalize=normalize)
-    actual = fit_heads(options, data, plan_for(options, data.rows), SEEDS)
-    features = whole(rows_of(data, normalize))
-    same = TrainingSet(features, data.labels, data.num_classes)
-    wanted = fit_heads(plain, same, plan_for(plain, data.rows), SEEDS)
-    np.testing.assert_allclose(actual.weights, wanted.weights, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(
-        score_rows(actual, features_of(data)), score_rows(wanted, features), atol=1e-5
-    )
 
 
 @pytest.mark.parametrize("head", HEADS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,6 @@ from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
-from tests.support.gpu import DEVICES
 from tests.support.linear_heads import features_of
 
 
@@ -85,24 +83,6 @@ def test_rounding_may_outweigh_a_penalty(largest: float, penalty: float) -> None
         objective, objective.everyone, penalty, objective.zero_parameters(), Options()
     )
     assert objective.mean_loss(found, objective.everyone) < math.log(3)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_collinear_features_need_few_iterations(
-    device: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Features of a network: without whitening, the search needs hundreds."""
-    generator = torch.Generator().manual_seed(4)
-    few = torch.randn(400, 6, generator=generator)
-    features = 5 + few @ torch.randn(6, 40, generator=generator)
-    features += 0.01 * torch.randn(400, 40, generator=generator)
-    labels = (few[:, :3] + 2 * torch.randn(400, 3, generator=generator)).argmax(1)
-    data = TrainingSet(features.to(device), labels.to(device), 3)
-    with caplog.at_level("INFO", "dpprobe"):
-        fit(data, penalties=(1e-5,))
-    assert not [each for each in caplog.records if each.levelname == "WARNING"]
-    (count,) = re.findall(r"after (\d+) evaluations", caplog.text)
-    assert int(count) < 40
 
 
 def test_rows_out_of_the_fold_have_no_say() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,8 @@ from dpprobe.__main__ import main
 from dpprobe.errors import ConfigError
 from dpprobe.resources import clone_root, project_root
 from dpprobe.study.run_command import (
-    command_line,
     make_environment,
     profile_words,
-    run_command,
     run_words,
     snakemake_words,
     start_snakemake,
@@ -159,41 +156,6 @@ def test_options_of_snakemake_reach_it(
     assert program == sys.executable
     assert command == [program, "-m", "snakemake", *words(here, *typed)]
     assert variables["DPPROBE_ROOT"] == str(REPOSITORY)
-
-
-def test_the_line_to_copy_is_snakemake_s_in_a_clone_alone(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = ["--cores", "all", "--configfile", "a b.yaml"]
-    clone = here / "clone"
-    for name in ("Snakefile", "src/dpprobe/resources.py"):
-        (clone / name).parent.mkdir(parents=True, exist_ok=True)
-        (clone / name).touch()
-    for folder, program in (
-        (here, "dpprobe run"),
-        (clone, "snakemake"),
-        (clone / "src", "dpprobe run"),
-    ):
-        monkeypatch.chdir(folder)
-        assert run_command("--configfile", "a b.yaml") == f"{program} {shlex.join(words)}"
-
-
-def test_a_program_has_its_path_where_its_environment_is_not_activated(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for place in ("env/bin", "other/bin"):
-        (here / place).mkdir(parents=True)
-        (here / place / "dpprobe").touch(mode=0o755)
-    monkeypatch.setattr(sys, "executable", str(here / "env/bin/python"))
-    lines = []
-    for path in ("/nowhere", str(here / "other/bin"), str(here / "env/bin")):
-        monkeypatch.setenv("PATH", path)
-        lines.append(command_line("dpprobe", "plan", "a b"))
-    assert lines == ["env/bin/dpprobe plan 'a b'"] * 2 + ["dpprobe plan 'a b'"]
-    monkeypatch.chdir(here / "other")
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert command_line("dpprobe") == str(here / "env/bin/dpprobe")
-    assert command_line("mlflow") == "mlflow", "not of this environment: no path to name"
 
 
 @pytest.mark.parametrize(

@@ -179,19 +179,6 @@ def test_half_of_a_private_dataset_is_too_much(study: Study, tmp_path: Path) -> 
     )
 
 
-def test_rows_through_another_backbone_are_not_compared(study: Study, tmp_path: Path) -> None:
-    rows = images(8, 150)
-    store_split(study.results / "features/second/other/train", rows, dataset="d2", split="train")
-    manifest = store_split(tmp_path / "public", rows[::-1].copy(), dataset="x", split="train")
-    study.train(some=lent(manifest))
-
-
-def test_damaged_features_of_another_dataset_stop_nothing(study: Study, tmp_path: Path) -> None:
-    (study.features("second") / "manifest.json").write_text("{}")
-    manifest = store_split(tmp_path / "public", images(6, 300), dataset="x", split="train")
-    study.train(some=lent(manifest))
-
-
 def test_one_picture_in_common_is_no_private_data(study: Study, tmp_path: Path) -> None:
     zeros = np.zeros((5, DIMENSION), np.float32)
     rows = np.concatenate([images(0, 1), zeros, images(6, 300)])

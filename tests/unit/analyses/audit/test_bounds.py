@@ -7,7 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import beta, binom
 
@@ -19,9 +19,6 @@ from dpprobe.privacy.accountants import gaussian_epsilon
 Scores = npt.NDArray[np.float64]
 
 DELTA = 1e-5
-# Epsilon of these mu at DELTA, near 1, 2, 4.4 and 10; bounds at 2,000 scores of the same table that
-# the design was made from: mean over some draws, and how far from it ours may be.
-MEASURED = {0.25: 0.07, 0.5: 0.31, 1.0: 1.39, 2.0: 2.94}
 
 
 def coin_flips(mu: float, runs: int, seed: int) -> tuple[Scores, Scores]:
@@ -91,23 +88,6 @@ def test_pure_randomised_response_is_not_exceeded() -> None:
         answer = np.where(generator.random(400) < truthful, member, ~member).astype(float)
         above += epsilon_lower_bound(answer[member], answer[~member], 0, 0.8) > epsilon
     assert above <= binom.ppf(0.999, 200, 0.2)
-
-
-@pytest.mark.parametrize("mu", MEASURED)
-def test_two_thousand_scores_give_the_measured_bounds(mu: float) -> None:
-    """Means over draws, at least those measured of peers less noise, and below the truth."""
-    draws = [coin_flips(mu, 2000, seed) for seed in range(8)]
-    mean = np.mean([epsilon_lower_bound(*draw, DELTA) for draw in draws])
-    assert 0.85 * MEASURED[mu] - 0.15 <= mean < gaussian_epsilon(mu, DELTA)
-
-
-@settings(deadline=None, max_examples=30)
-@given(seed=st.integers(0, 10**6), mu=st.floats(0, 3))
-def test_only_the_order_of_scores_counts(seed: int, mu: float) -> None:
-    inside, outside = coin_flips(mu, 60, seed)
-    bound = epsilon_lower_bound(inside, outside, DELTA)
-    assert epsilon_lower_bound(np.exp(inside), np.exp(outside), DELTA) == bound
-    assert epsilon_lower_bound(inside[::-1], outside[::-1], DELTA) == bound
 
 
 @pytest.mark.parametrize(("inside", "outside"), [(900, 100), (100, 900), (1, 1), (1, 500)])

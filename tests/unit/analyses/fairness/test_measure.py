@@ -98,6 +98,32 @@ def test_the_table_has_each_group_by_metric_and_label(tmp_path: Path) -> None:
         assert all(row["low"] <= row["value"] <= row["high"] for row in of_cell.values())
 
 
+@pytest.mark.parametrize("kind", ["several labels", "one of three", "one of two"])
+def test_the_table_counts_the_units_behind_each_number(kind: str, tmp_path: Path) -> None:
+    generator, several = np.random.default_rng(2), kind == "several labels"
+    names = NAMES[: 2 if kind == "one of two" else 3]
+    has = np.eye(len(names), dtype=bool)[generator.integers(len(names), size=ROWS)]
+    has |= several & (generator.random(has.shape) < 0.3)
+    site, units = generator.choice(["far", "near"], ROWS), generator.integers(400, size=ROWS)
+    cells = _write(
+        tmp_path, labels=has.astype(np.int64) if several else has.argmax(axis=1), units=units,
+        scores=generator.normal(size=(2, *has.shape)), class_names=names, groups={"site": site},
+    )  # fmt: skip
+    _run(tmp_path, cells, groups=["site", "class"])
+    for row in pq.read_table(tmp_path / "groups.parquet").to_pylist():
+        by_class, of = row["attribute"] == "class", row["label"]
+        if by_class:
+            of, members = of or (row["group"] * several), np.full(ROWS, fill_value=True)
+            members = members if several else has[:, names.index(row["group"])]
+        else:
+            members = site == row["group"]
+            of = of or (names[1] if kind == "one of two" else "")
+            of = of if row["metric"] in ("auc", "recall") else ""
+        positives = len(set(units[members & has[:, names.index(of)]])) if of else None
+        counts = members.sum(), len(set(units[members])), positives
+        assert (row["rows"], row["units"], row["positives"]) == counts, row
+
+
 def test_rows_of_patients_count_as_one(tmp_path: Path) -> None:
     once = _run(tmp_path / "once", _write(tmp_path / "once"), groups=["class"])
     generator = np.random.default_rng(0)

@@ -11,7 +11,6 @@ import pytest
 from dpprobe.analyses.long_tail.long_tail_record import LongTailRecord
 from dpprobe.analyses.long_tail.long_tail_tables import (
     Gap,
-    describe_correlations,
     gap_table,
     private_gaps,
     sub_class_table,
@@ -91,15 +90,6 @@ def test_memorised_rows_stand_beside_gaps() -> None:
     assert [row["gap at ε 1"] for row in rows] == ["7.0", "1.5", ""]
     assert rows[0]["by chance %"] == "0.04"
     assert rows[2]["memorised %"] == rows[2]["rows scored"] == ""
-
-
-def test_memorised_rows_are_correlated_with_gaps_over_backbones_and_datasets() -> None:
-    values = {"a": (0.01, 1.0), "b": (0.02, 2.0), "c": (0.03, 3.0), "d": (0.05, 9.0)}
-    records, gaps = _points(values)
-    gaps.append(Gap("elsewhere", "a", "1", 50.0))
-    assert "gap: 1.00 at ε 1 (4 points)" in gap_table(records, gaps).notes[0]
-    turned = [Gap("digits", gap.backbone, "1", -gap.points) for gap in gaps[:4]]
-    assert "-1.00 at ε 1" in describe_correlations(records, turned)
 
 
 def test_sub_classes_and_scores_stand_beside_their_references() -> None:

@@ -115,12 +115,6 @@ def test_a_vit_is_measured_on_its_class_token(tmp_path: Path, tables: dict[str, 
     assert record.networks[1].blocks == 2
 
 
-def test_pooled_tokens_have_a_first_layer(tmp_path: Path, tables: dict[str, Path]) -> None:
-    record = _measure(tmp_path, tables, VIT, [], token="pooled")
-    assert record.token == "pooled"
-    assert _values(record, 0)[0] is not None
-
-
 def test_untrained_networks_have_the_laws_of_the_frozen_one(
     tmp_path: Path, tables: dict[str, Path]
 ) -> None:
