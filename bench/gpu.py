@@ -74,7 +74,7 @@ def list_steps(options: argparse.Namespace, folder: Path) -> dict[str, Step]:
     steps = {
         "tests": (100, [*pytest, "tests/unit"], read_tests),
         "study": (200, [*snakemake, str(folder / "study.yaml")], read_jobs),
-        "tune": (130, [*snakemake, str(folder / "tune.yaml")], read_jobs),
+        "tune": (240, [*snakemake, str(folder / "tune.yaml")], read_jobs),
         "extract": (80, ["bench/extract.py", *quick, *photos], read_tables),
         "heads": (50, ["bench/heads.py", *quick, *heads], read_tables),
         "fine_tune": (90, ["bench/fine_tune.py", *quick, *precision], read_tables),

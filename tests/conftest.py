@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,23 @@ def pytest_collection_finish() -> None:
     """Looks for garbage again, among what tests make."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Fails a test that hangs, such as at a pipe that nobody writes to."""
+    seconds = 0.9 * float(item.config.getini("faulthandler_timeout"))
+
+    def fail(*_: object) -> None:
+        pytest.fail(f"{item.nodeid} hangs: not done after {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        return (yield)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture(scope="session")

@@ -51,4 +51,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_PLACES})
+    dunder = (name for name in globals() if name.startswith("__"))
+    return sorted({*dunder, *__all__, "__version__"})

@@ -62,18 +62,6 @@ def test_the_base_is_pinned_by_its_digest_and_has_the_python_of_the_conda_file(
     assert set(re.findall(r"^FROM (\S+)", text, re.MULTILINE)) == {"${BASE}"}
 
 
-def test_no_index_no_machine_s_path_and_no_root(
-    text: str, instructions: list[tuple[str, str]]
-) -> None:
-    assert "://" not in text
-    assert not re.search(r"/(home|root|work|Users)\b", text)
-    users = [rest for word, rest in instructions if word == "USER"]
-    assert users == ["1000:1000"]
-    assert ("ENV", "HOME=/tmp") in instructions
-    assert any(rest.startswith("useradd --uid 1000 ") for word, rest in instructions)
-    assert [word for word, _ in instructions][-3:] == ["USER", "WORKDIR", "CMD"]
-
-
 def test_what_is_left_out_is_not_tracked(repository: Path) -> None:
     """The version would call a checkout without a tracked file changed; runs read such alone."""
     if not (repository / ".git").exists():
@@ -86,20 +74,6 @@ def test_what_is_left_out_is_not_tracked(repository: Path) -> None:
     ignored = (repository / ".gitignore").read_text(encoding="utf-8").splitlines()
     made = {line for line in ignored if line in ("/data/", "/images/", "/results/", "/weights/")}
     assert {line.strip("/") for line in made} <= set(patterns)
-
-
-def test_what_the_image_has_no_use_for_is_no_file_of_runs(
-    instructions: list[tuple[str, str]], repository: Path
-) -> None:
-    (removed,) = [rest for word, rest in instructions if word == "RUN" and "rm -rf" in rest]
-    names = removed.removeprefix("rm -rf ").split()
-    kept = {
-        "Snakefile", "config", "config.yaml", "envs", "profiles", "pyproject.toml", "requirements",
-        "resources", "scripts", "slurm", "src", "workflow", "LICENSE", "README.md",
-    }  # fmt: skip
-    assert kept.isdisjoint(names)
-    assert ".git" in names
-    assert all((repository / name).exists() for name in kept | set(names))
 
 
 def test_a_copy_without_a_history_is_refused_before_anything_is_fetched(

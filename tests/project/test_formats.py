@@ -232,8 +232,3 @@ def test_records_of_a_newer_dpprobe_are_not_to_be_deleted(
     write(tmp_path / name, f'{{"format": "dpprobe-{kind}", "format_version": {version}}}')
     with pytest.raises(DataError, match=f"dpprobe-{kind} of version {version}, newer"):
         read(tmp_path / name)
-
-
-def test_shards_name_their_format() -> None:
-    with h5py.File(STORED / "features-2/shard-00000-of-00002.h5") as file:
-        assert (file.attrs["format"], file.attrs["format_version"]) == ("dpprobe-features", 2)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 import shutil
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,16 +13,14 @@ from typing import Any
 import pytest
 from snakemake_interface_logger_plugins.common import LogEvent
 from snakemake_interface_logger_plugins.settings import LogHandlerSettingsBase
-from snakemake_interface_logger_plugins.tests import MockOutputSettings, TestLogHandlerBase
+from snakemake_interface_logger_plugins.tests import MockOutputSettings
 
 from snakemake_logger_plugin_dpprobe import (
     RUN,
     LogHandler,
     is_quiet_typed,
     shorten_error,
-    shorten_interrupt,
 )
-from snakemake_logger_plugin_dpprobe.failures import describe_clock, read_status
 
 
 @pytest.fixture(autouse=True)
@@ -39,16 +36,6 @@ def _no_thread_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     for handler in made:
         handler._ended.set()
-
-
-class TestHandler(TestLogHandlerBase):
-    __test__ = True
-
-    def get_log_handler_cls(self) -> type[LogHandler]:
-        return LogHandler
-
-    def get_log_handler_settings(self) -> LogHandlerSettingsBase:
-        return LogHandlerSettingsBase()
 
 
 def make_record(event: LogEvent | None, text: str = "", **fields: Any) -> logging.LogRecord:
@@ -85,23 +72,6 @@ def test_progress_is_thinned_in_a_quiet_run(
     told = capsys.readouterr().err.splitlines()
     assert told[0] == "0 of 5 jobs (0%) done"
     assert len(told) == lines
-
-
-def test_progress_counts_the_jobs_of_the_plan(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A dry run leaves out targets, which make nothing."""
-    outputs = {"train": ["head.h5"], "all": []}
-    rules = SimpleNamespace(get_rule=lambda name: SimpleNamespace(output=outputs[name]))
-    monkeypatch.setattr(RUN, "workflow", rules)
-    handler = make_handler("host")
-    stats = {"train": 2, "all": 1, "total": 3}
-    handler.handle(make_record(LogEvent.RUN_INFO, "Job stats:", stats=stats))
-    capsys.readouterr()
-    for done in (1, 2, 3):
-        handler.handle(make_record(LogEvent.PROGRESS, done=done, total=3))
-    told = capsys.readouterr().err.splitlines()
-    assert told == ["1 of 2 jobs (50%) done", *["2 of 2 jobs (100%) done"] * 2]
 
 
 def plan_jobs(handler: LogHandler, rules: int) -> None:
@@ -175,14 +145,6 @@ def test_a_long_wait_says_for_which_jobs(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().err == "", "nothing runs"
 
 
-def test_a_run_without_progress_names_no_jobs(capsys: pytest.CaptureFixture[str]) -> None:
-    """`--quiet` alone: Snakemake does not tell which jobs finished, so none is said to run."""
-    handler = make_handler("rules", "host", "progress")
-    start_job(handler, Path("no.log"))
-    handler._report_wait(handler._said + 1000)
-    assert capsys.readouterr().err == ""
-
-
 def start_job(handler: LogHandler, log: Path) -> float:
     """Tells a handler of a job that starts; returns when the handler last wrote."""
     handler.handle(job_record(1, "heads", log=[str(log)], wildcards={"dataset": "digits"}))
@@ -241,46 +203,6 @@ def test_a_full_disk_is_told_while_jobs_wait(
     handler.close()
 
 
-CLOCK = (
-    'WorkflowError in rule train_heads in file "training.smk", line 8:\n'
-    "Output cells/metrics.json has older modification time ({made}) than input manifest.json "
-    "({read}). This could indicate a clock skew problem in your network and would trigger a rerun "
-    "of this job in the next execution and should therefore be fixed on system level. "
-    "System time: 2026-11-25 06:52:35.028176"
-)
-
-
-def test_an_error_of_the_clock_has_its_remedy() -> None:
-    ahead = CLOCK.format(made="2026-11-25 06:52:35.023513", read="2026-11-25 08:51:38.499620")
-    told = describe_clock(ahead)
-    assert told is not None
-    assert told.startswith("manifest.json is dated 2026-11-25 08:51:38, but the clock says 2026-11")
-    assert "`touch manifest.json`" in told
-    back = CLOCK.format(made="2026-11-25 06:50:00.0", read="2026-11-25 06:51:00.0")
-    assert describe_clock(back) == (
-        "cells/metrics.json is dated 2026-11-25 06:50:00, before its input manifest.json "
-        "(2026-11-25 06:51:00): a clock was set back, or the clocks of two machines differ; "
-        "correct the clocks, and run again"
-    )
-    assert describe_clock("WorkflowError: another") is None
-
-
-@pytest.mark.parametrize("text", ["Assuming unrestricted shared filesystem usage.",
-                                  "Singularity containers: ignored"])  # fmt: skip
-def test_banners_are_not_shown(capsys: pytest.CaptureFixture[str], text: str) -> None:
-    make_handler("rules", "host").handle(make_record(None, text))
-    assert capsys.readouterr().err == ""
-
-
-def test_an_interrupt_has_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    shorten_interrupt(KeyboardInterrupt, KeyboardInterrupt(), None)
-    stopped = "dpprobe: stopped; run the same command again to resume"
-    assert capsys.readouterr().err == f"{stopped}\n"
-    assert shorten_error("Traceback (most recent call last):\nKeyboardInterrupt", None) == stopped
-    shorten_interrupt(ValueError, ValueError("one"), None)
-    assert "ValueError: one" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("last", "parts"),
     [
@@ -337,44 +259,3 @@ def test_a_terminal_that_is_gone_ends_the_messages_and_not_the_run(
         handler.handle(make_record(None, "a line"))
     handler.close()
     assert gone.written == 1
-
-
-@pytest.mark.parametrize(
-    ("text", "status"),
-    [
-        ("Command 'x' died with <Signals.SIGKILL: 9>.", -signal.SIGKILL),
-        ("Command 'x' died with unknown signal 64.", -64),
-        (
-            "Command 'returned non-zero exit status 1' returned non-zero exit status 137.\n  File",
-            137,
-        ),
-        ("WorkflowError: another", None),
-    ],
-)
-def test_how_a_process_ended_is_read_from_its_error(text: str, status: int | None) -> None:
-    assert read_status(text) == status
-
-
-@pytest.mark.parametrize(
-    ("text", "exception", "short"),
-    [
-        (
-            'StudyError in file "/a b/common.smk", line 90:\nconfig: a: wrong\nconfig: b: wrong\n'
-            '  File "/a b/common.smk", line 90, in <module>\n  File "/x.py", line 3, in f',
-            "StudyError",
-            "dpprobe: config: a: wrong\nconfig: b: wrong",
-        ),
-        ("StudyError:\nconfig: a: wrong", "StudyError", "dpprobe: config: a: wrong"),
-        ("WorkflowError:\nanother", "WorkflowError", "WorkflowError:\nanother"),
-        (
-            "Traceback (most recent call last):\n  File\nFileNotFoundError: [Errno 2] No such file "
-            "or directory: 'x'\n",
-            "FileNotFoundError",
-            None,
-        ),
-    ],
-)
-def test_a_wrong_study_is_told_without_its_traceback(
-    text: str, exception: str, short: str | None
-) -> None:
-    assert shorten_error(text, exception) == (text if short is None else short)

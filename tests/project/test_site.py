@@ -8,7 +8,6 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-import yaml
 
 from tests.conftest import REPOSITORY
 from tests.support.script_modules import load_script
@@ -52,19 +51,6 @@ def test_files_that_pages_link_are_of_the_site(site: ModuleType, tmp_path: Path)
         "CHANGELOG.md", "CONTRIBUTING.md", "README.md", "SECURITY.md", "bench/e.csv",
         "bench/results.md", "config/c.yaml", "docs/a.md", "docs/images/d.png",
     ]  # fmt: skip
-
-
-def test_a_list_after_a_sentence_is_a_list(site: ModuleType) -> None:
-    text = "It is for\n- one\n  more of it\n- two\n\n```\nx\n- y\n```\n    z\n    - code"
-    assert site.on_page_markdown(text) == (
-        "It is for\n\n- one\n  more of it\n- two\n\n```\nx\n- y\n```\n    z\n    - code"
-    )
-
-
-def test_the_citation_is_whole() -> None:
-    citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())
-    assert {"cff-version", "message", "title", "authors", "license"} <= citation.keys()
-    assert citation["license"] == "Apache-2.0"
 
 
 def test_the_lock_has_hashes_and_no_address() -> None:

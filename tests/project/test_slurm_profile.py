@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from dpprobe.devices import USER_PATH, put_python_on_path
 from dpprobe.logs import last_error
 
 PROFILE = Path(__file__).resolve().parents[2] / "profiles/slurm"
@@ -750,15 +749,6 @@ def test_a_full_queue_is_waited_for_longer_than_an_outage(
     assert ("was not submitted" in result.stderr) == (not output)
 
 
-def test_a_submission_waits_for_squeue_as_long_as_a_status_query(slurm: Slurm) -> None:
-    slurm.refuses("squeue", "slurm_load_jobs error: Invalid user id")
-    (slurm.state / "refused").touch()
-    os.utime(slurm.state / "refused", (0, 0))
-    result = submitted(slurm, script(slurm))
-    assert result.returncode == 1
-    assert "was not submitted: slurm_load_jobs error: Invalid user id" in result.stderr
-
-
 @pytest.mark.parametrize(
     ("disk", "cause"), [("size=4k", "No space left on device"), ("ro", "Read-only file system")]
 )
@@ -865,15 +855,6 @@ def test_the_watcher_cancels_what_is_left_unless_snakemake_was_killed(
     assert watcher.wait(timeout=60) == 0
     assert slurm.calls("scancel") == ([] if ending == "killed" else ["scancel 17"])
     assert {path.name for path in slurm.state.iterdir()} == {"7.exit", "17.json"}, "old notes go"
-
-
-def test_the_profiles_commands_find_a_python_in_any_shell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setenv(USER_PATH, "/somewhere")  # is put back after the test
-    put_python_on_path()
-    python = shutil.which("python3")
-    assert python is not None
-    assert Path(python).parent == Path(sys.executable).parent
 
 
 # A setting in the profile's comments, or an entry of one.

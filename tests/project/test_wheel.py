@@ -161,17 +161,6 @@ def test_an_empty_folder_is_enough_to_plan(scripts: Path, tmp_path: Path) -> Non
     assert "audit" in said
 
 
-def test_the_code_of_a_slurm_job_is_the_installed_one(scripts: Path, tmp_path: Path) -> None:
-    """A job of an earlier run is taken over only if it runs the same code."""
-    code = (
-        "import sys; from dpprobe import resources; root = resources.project_root();"
-        "sys.path.insert(0, str(root / 'profiles/slurm')); import submit;"
-        "print(*(name for name, _ in submit.code([['snakefile', str(root / 'Snakefile')]])))"
-    )
-    names = call(scripts / "python", "-c", code, here=tmp_path).split()
-    assert {"Snakefile", "training.smk", "train_heads.py", "accountants.py"} <= set(names)
-
-
 def test_an_environment_of_snakemake_gets_the_installed_package(
     wheel: Path, scripts: Path, tmp_path: Path
 ) -> None:

@@ -31,9 +31,8 @@ import yaml
 from tests.support.warm_python import asking
 
 from ..workflow.conftest import count_rules
-from ..workflow.test_fine_tuning import VIT
 from .cluster import Cluster
-from .conftest import SNAKEFILE, TIMEOUT, Run, Workspace, checkout, until
+from .conftest import TIMEOUT, Run, Workspace, checkout, until
 
 pytestmark = pytest.mark.slow
 WITH_DATABASE = pytest.mark.parametrize("cluster", ["database"], indirect=True)
@@ -96,15 +95,6 @@ def test_jobs_that_fail_in_every_way_and_one_that_does_not(workspace: Workspace)
     before = len(workspace.jobs())
     workspace.run()
     assert [name for name, _ in workspace.jobs()[before:]] == ["dpprobe.make.wrong"]
-
-
-def test_an_impossible_request_is_refused_at_once(workspace: Workspace) -> None:
-    workspace.study(one="true")
-    gpus = "configuration" if workspace.cluster.gpus else "gres"
-    for wish, answer in {"gpu=3": gpus, "slurm_partition='nowhere'": "partition"}.items():
-        output = workspace.run("--retries", "0", "--set-resources", f"make:{wish}", succeeds=False)
-        assert re.search(rf"dpprobe.make.one was not submitted: .*{answer}", output, re.I), output
-    workspace.run("--set-resources", "make:gpu=0")
 
 
 @WITHOUT_DATABASE
@@ -224,29 +214,6 @@ def test_sigterm_to_every_process(workspace: Workspace) -> None:
     assert not half_written(workspace)
 
 
-@WITH_DATABASE
-def test_two_studies_in_one_folder(workspace: Workspace) -> None:
-    """Their files are different ones, so Snakemake lets them run side by side."""
-    study = '{{"commands": {{"one": "echo {0} >>ran; {1}"}}, "results": "{0}"}}'
-    snakefile = SNAKEFILE.replace('"study.json"', '"left.json"')
-    snakefile = snakefile.replace('"out/', 'config["results"] + "/').replace(
-        '"logs/make/', 'config["results"] + "/logs/'
-    )
-    (workspace.directory / "Snakefile").write_text(snakefile)
-    for name in ("left", "right"):
-        (workspace.directory / f"{name}.json").write_text(study.format(name, GATE))
-    runs = []
-    for name in ("left", "right"):
-        runs.append(workspace.start("--configfile", f"{name}.json", "--retries", "0"))
-        ran = workspace.directory / "ran"
-        until(lambda: ran.exists() and name in ran.read_text(), f"{name} to run", runs[-1])  # noqa: B023
-    (workspace.directory / "go").touch()
-    for run in runs:
-        assert run.finish() == 0, run.output[-4000:]
-        assert "cancelling" not in run.output
-    assert [state for _, state in workspace.jobs()] == ["COMPLETED"] * 2
-
-
 @WITHOUT_DATABASE
 def test_interrupted_and_started_again(workspace: Workspace) -> None:
     waiting = dict.fromkeys(("second", "third", "fourth", "fifth", "sixth"), "sleep 100")
@@ -304,44 +271,6 @@ def test_killed_outright_and_started_again(workspace: Workspace) -> None:
     assert workspace.path("first").stat().st_mtime_ns == written
     assert not half_written(workspace)
     assert "Nothing to be done" in workspace.run()
-
-
-@WITH_DATABASE
-def test_a_limit_of_two_submitted_jobs(workspace: Workspace) -> None:
-    """Submissions wait for the limit, each job runs once, and the next run finds all done."""
-
-    def limit(jobs: int) -> None:
-        words = ("modify", "user", "root", "set", f"MaxSubmitJobs={jobs}")
-        workspace.cluster.command("sacctmgr", "-i", *words)
-
-    workspace.study(**{f"job{index}": GATE for index in range(5)})
-    limit(2)
-    try:
-        run = workspace.start()
-        until(lambda: "MaxSubmitJobLimit" in run.output, "the limit", run)
-        assert "waiting: the queue takes no more jobs: " in run.output
-        assert len(workspace.queued()) == 2
-        (workspace.directory / "go").touch()
-        assert run.finish() == 0, run.output[-4000:]
-    finally:
-        limit(-1)
-    assert [state for _, state in workspace.jobs()] == ["COMPLETED"] * 5
-    assert len(list(workspace.directory.glob("out/job?"))) == 5
-    assert not half_written(workspace)
-    assert "Nothing to be done" in workspace.run()
-
-
-@WITHOUT_DATABASE
-def test_two_controllers_at_once(workspace: Workspace) -> None:
-    workspace.study(one=GATE, two=GATE)
-    run = workspace.start()
-    until(lambda: len(workspace.queued()) == 2, "two jobs", run)
-    output = workspace.run(succeeds=False)
-    assert "cannot be locked" in output or "locked" in output
-    assert "Traceback" not in output
-    (workspace.directory / "go").touch()
-    assert run.finish() == 0, run.output[-4000:]
-    assert len(workspace.jobs()) == 2
 
 
 @WITH_DATABASE
@@ -404,19 +333,6 @@ SMALL: dict[str, Any] = {
     "features": {"shards": 1},
     "tsne": {"points": 100},
 }
-
-
-# The folders of results whose files are made from each other; logs and MLflow's store are not.
-MADE = (
-    "features",
-    "calibration",
-    "cells",
-    "embeddings",
-    "summary",
-    "tables",
-    "figures",
-    "tracking",
-)
 
 
 def states(workspace: Workspace, *folders: str) -> dict[str, tuple[int, str]]:
@@ -484,94 +400,6 @@ def test_the_default_study(clone: Workspace) -> None:
     assert "Nothing to be done" in clone.run()
 
 
-@WITHOUT_DATABASE
-def test_one_of_two_datasets_again(clone: Workspace) -> None:
-    (clone.directory / "config.yaml").write_text(yaml.safe_dump(SMALL))
-    clone.run("track_left", "track_right")
-    earlier = len(clone.jobs())
-    before = states(clone, "data", "results")
-    for path in before:
-        if "left" in path and path.split("/")[1] in MADE:
-            (clone.directory / path).unlink()
-    clone.run("track_left")
-    after = states(clone, "data", "results")
-    ran = Counter(name.split(".")[1] for name, _ in clone.jobs()[earlier:])
-    assert ran == {
-        "extract_features": 2, "write_manifest": 2, "calibrate": 1, "train_heads": 1,
-        "embed_tsne": 1, "plot_tsne": 1,
-        "summarise": 1, "plot_accuracy": 1, "write_dataset_table": 1,
-        "track": 1,
-    }  # fmt: skip
-    assert not [name for name, _ in clone.jobs()[earlier:] if "right" in name]
-    assert {path for path in before if path.split("/")[1] in MADE} <= after.keys()
-    touched = {path for path in after if after[path] != before.get(path)}
-    shared = {path for path in touched if "left" not in path}
-    store = ("results/mlflow.db", "results/mlflow.lock", "results/mlartifacts/")
-    assert not [path for path in shared if not path.startswith(store)]
-    assert not [path for path in touched if path.startswith("data/")]
-    whole(clone)
-
-
-def asked_of_slurm(clone: Workspace, known: set[str]) -> dict[str, str]:
-    """What Slurm says of the new jobs that extracted features, by backbone and split.
-
-    Args:
-      known: ids of jobs, to which these are added.
-    """
-    found = {}
-    for path in (clone.directory / "logs/slurm/extract_features").rglob("*.log"):
-        if path.stem not in known:
-            known.add(path.stem)
-            _, backbone, split, *_ = path.parent.name.split(".")
-            shown = clone.cluster.command("scontrol", "show", "job", path.stem)
-            found[f"{backbone} {split}"] = shown
-    return found
-
-
-def test_networks_have_a_gpu_where_their_partition_has_one(clone: Workspace) -> None:
-    """Runs one study three times: as it is, with a partition for GPUs, and on CPUs only."""
-    cluster = clone.cluster
-    digits = SMALL["datasets"]["left"] | {"subsample": {"per_class": 30}}
-    study = SMALL | {"datasets": {"left": digits}}
-    study["backbones"] = {"pixels": {"family": "pixels"}, "vit": VIT}
-    partition = ("PartitionName=cards", f"Nodes={cluster.host}", "State=UP", "MaxTime=INFINITE")
-    lack = "dpprobe: no GPU in partition main (gpu_partition in the profile names another)"
-    shard = "{}/features/left/{}/train/shard-00000-of-00001.h5"
-    known: set[str] = set()
-
-    def run(results: str, *arguments: str, **changes: Any) -> tuple[str, dict[str, str]]:
-        changed = study | changes | {"results_dir": results}
-        (clone.directory / "config.yaml").write_text(yaml.safe_dump(changed))
-        output = clone.run(*(shard.format(results, name) for name in ("pixels", "vit")), *arguments)
-        return output, asked_of_slurm(clone, known)
-
-    output, alone = run("alone")
-    assert set(alone) == {"pixels train", "vit train"}
-    for job, shown in alone.items():
-        asks = bool(cluster.gpus) and job.startswith("vit")
-        assert ("TresPerNode=gres:gpu:1\n" in shown) == asks, shown
-        assert "Partition=main " in shown
-    assert (lack in output) == (not cluster.gpus)
-    cluster.command("scontrol", "create", *partition)
-    try:
-        resources = ("mem_mb=2000", "runtime=60", "gpu_partition=cards")
-        output, apart = run("apart", "--default-resources", *resources)
-    finally:
-        cluster.command("scontrol", "delete", "PartitionName=cards")
-    for job, shown in apart.items():
-        cards = bool(cluster.gpus) and job.startswith("vit")
-        assert ("Partition=cards " in shown) == cards, shown
-    _, without = run("without", device="cpu")
-    assert len(alone) == len(apart) == len(without) == 2
-    assert not any("gres" in shown for shown in without.values())
-    if not cluster.gpus:
-        (clone.directory / "config.yaml").write_text(yaml.safe_dump(study | {"device": "cuda"}))
-        before = len(clone.jobs())
-        output = clone.run("features", succeeds=False)
-        assert "dpprobe: device: cuda: no GPU in partition main" in output
-        assert len(clone.jobs()) == before, "before any work"
-
-
 def grouped(workspace: Workspace, rule: str) -> None:
     """Gives a workspace a profile in which the block for short shards is no comment any more."""
     shipped = workspace.directory / workspace.profile
@@ -609,20 +437,6 @@ def test_short_shards_as_one_job(clone: Workspace) -> None:
     turns = re.findall(r"^(Job|Finished jobid):? \d", log.read_text(), re.MULTILINE)
     assert turns == ["Job", "Finished jobid"] * 4, log.read_text()
     whole(clone)
-
-
-@WITHOUT_DATABASE
-def test_a_shard_that_fails_among_others_in_one_job(workspace: Workspace) -> None:
-    """The third does, so two are done again and one was not begun."""
-    third = "echo >> tries-{0}; test $(cat tries-* | wc -l) != 3"
-    names = [f"shard{index}" for index in range(4)]
-    workspace.study(**{name: third.format(name) for name in names})
-    grouped(workspace, "make")
-    replace(workspace, profile=str(workspace.directory / "grouped")).run("--retries", "1")
-    assert [state for _, state in workspace.jobs()] == ["FAILED", "COMPLETED"]
-    assert not half_written(workspace)
-    tries = [len((workspace.directory / f"tries-{name}").read_text()) for name in names]
-    assert sorted(tries) == [1, 2, 2, 2]
 
 
 @WITHOUT_DATABASE
@@ -916,39 +730,3 @@ def test_a_user_who_is_not_root_in_a_folder_with_spaces(
         assert {path.stat().st_uid for path in (clone.directory / "results").rglob("*")} == {NOBODY}
         assert {state for _, state in clone.jobs()} == {"COMPLETED"}
         assert "Nothing to be done" in run()
-
-
-RELEASED = {
-    "study": "released",
-    "datasets": {"digits": {"source": "sklearn", "name": "digits", "split_by": "id"}},
-    "backbones": {"pixels": {"family": "pixels"}},
-    "methods": {"covariance": {"head": "feature_covariance", "normalize": "l2"}},
-    "epsilons": [1],
-    "seeds": 1,
-    "releases": {
-        "first": {
-            "dataset": "digits",
-            "backbone": "pixels",
-            "method": "covariance",
-            "epsilon": 4,
-            "evaluate": {"epsilon": 1},
-        }
-    },
-}
-
-
-@WITHOUT_DATABASE
-def test_a_release_is_made_once(clone: Workspace) -> None:
-    (clone.directory / "config.yaml").write_text(yaml.safe_dump(RELEASED))
-    clone.run("releases")
-    assert clone.counts()["make_release"] == 1
-    bundle = clone.directory / "results/releases/first"
-    before = {path.name: path.read_bytes() for path in bundle.iterdir()}
-    assert "README.md" in before
-    (clone.directory / "results/releases/.first.done").unlink()
-    clone.run("releases")
-    assert clone.counts()["make_release"] == 2, "a job that found it made"
-    assert {path.name: path.read_bytes() for path in bundle.iterdir()} == before
-    lines = (clone.directory / "data/digits/ledger.jsonl").read_text().splitlines()
-    assert [json.loads(line)["event"] for line in lines] == ["book", "close"]
-    assert "Nothing to be done" in clone.run("releases")

@@ -56,9 +56,11 @@ def describe_job(job: Any) -> Job:
         "wildcards": dict(job.wildcards_dict),
         "input": describe_files(job.input),
         "output": describe_files(job.output),
-        # `call` names the Snakefile by its place
+        # `call` names the Snakefile by its place; `state` has the times of files
         "params": {
-            name: repr(value) for name, value in sorted(job.params.items()) if name != "call"
+            name: repr("files" if name == "state" and value else value)
+            for name, value in sorted(job.params.items())
+            if name != "call"
         },
         "log": [str(path) for path in job.log],
         "benchmark": str(job.benchmark),

@@ -12,7 +12,6 @@ import pytest
 
 from dpprobe import devices
 from dpprobe.devices import (
-    count_devices,
     lacks_gpu,
     slot_names,
     take_device,
@@ -45,14 +44,6 @@ def test_what_a_process_sees(
     environment: dict[str, str], nodes: list[str], wanted: tuple[str, ...]
 ) -> None:
     assert visible_devices(environment, nodes) == wanted
-
-
-def test_devices_are_counted_without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "_device_nodes", lambda: FOUR)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert count_devices() == 4
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert count_devices() == 1
 
 
 @pytest.mark.parametrize(
@@ -129,8 +120,3 @@ def test_a_device_is_chosen_before_torch_is_asked(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("torch.cuda.is_available", available)
     assert devices.resolve_device("auto") == "cuda"
     assert seen == ["5"]
-
-
-def test_a_job_on_the_processor_takes_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "take_device", lambda: pytest.fail("it took one"))
-    assert devices.resolve_device("cpu") == "cpu"

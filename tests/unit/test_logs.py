@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import errno
-import gc
 import logging
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -64,18 +62,6 @@ def test_a_full_disk_is_told_in_one_line(
     assert capsys.readouterr().err.endswith(f"ERROR {line}\n")
 
 
-def test_a_job_imports_with_few_passes_over_what_stays(
-    tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    request.addfinalizer(partial(gc.set_threshold, *gc.get_threshold()))
-    gc.set_threshold(700, 10, 10)
-    with job_log(tmp_path / "job.log"):
-        before = gc.get_stats()[0]["collections"]
-        kept: list[list[int]] = [[] for _ in range(50_000)]
-        assert gc.get_stats()[0]["collections"] == before
-    assert len(kept) == 50_000
-
-
 def test_a_log_without_room_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
     with job_log("/dev/full"):
         logging.getLogger("dpprobe").info("first")
@@ -114,15 +100,6 @@ def test_a_brief_run_shows_warnings_and_how_far_long_work_is(
         "WARNING seed 1 failed",
     ]
     assert len((tmp_path / "job.log").read_text().splitlines()) == 4
-
-
-def test_an_error_whose_log_has_no_room_is_told_at_once(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(BRIEF, "1")
-    with pytest.raises(SystemExit), job_log("/dev/full"):
-        raise DataError("a.png: damaged")
-    assert "ERROR a.png: damaged" in capsys.readouterr().err
 
 
 def caused(error: Exception, cause: Exception) -> Exception:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import tarfile
 import tomllib
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-import dpprobe
 from dpprobe import versions as module
 from dpprobe.versions import UNKNOWN, clone_commit, code_version
 from tests.conftest import REPOSITORY
@@ -65,19 +62,6 @@ def test_of_clones_with_and_without_tags(clone: Path) -> None:
     assert clone_commit() == git(clone, "rev-parse", "HEAD")
 
 
-def test_of_a_shallow_clone_without_a_warning(
-    clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
-) -> None:
-    git(clone, "tag", "v1.2.0")
-    for name in "ab":
-        git(clone, "commit", "-q", "--allow-empty", "-m", name)
-    git(tmp_path, "clone", "-q", "--depth", "1", clone.as_uri(), "shallow")
-    monkeypatch.setattr(module, "clone_root", lambda: tmp_path / "shallow")
-    commit = git(clone, "rev-parse", "HEAD")
-    assert running() == built(tmp_path / "shallow") == f"{UNKNOWN[:-1]}1+g{commit[:9]}"
-    assert not recwarn.list
-
-
 @pytest.mark.parametrize("tag", ["paper-2026", "v1.2.0"])
 def test_a_copy_is_not_what_another_copy_was_installed_as(
     clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tag: str
@@ -92,18 +76,6 @@ def test_a_copy_is_not_what_another_copy_was_installed_as(
     assert running() == built(tmp_path / "copy") == {"v1.2.0": "1.2.0"}.get(tag, UNKNOWN)
     monkeypatch.setitem(sys.modules, "setuptools_scm", None)
     assert running() == UNKNOWN
-
-
-def test_what_is_installed_is_known_by_its_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "a folder"
-    told = json.dumps({"url": folder.as_uri(), "dir_info": {"editable": True}})
-    for origin, installed in ((told, True), (None, False), ("damaged", False), ("{}", False)):
-        distribution = SimpleNamespace(read_text={"direct_url.json": origin}.get)
-        monkeypatch.setattr("importlib.metadata.distribution", {"dpprobe": distribution}.get)
-        assert module._is_installed(folder) is installed
-        assert not module._is_installed(tmp_path)
 
 
 def test_without_a_history_it_is_what_was_installed(
@@ -126,12 +98,6 @@ def test_no_fault_of_a_clone_ends_a_job(clone: Path, monkeypatch: pytest.MonkeyP
     assert running() in ("5.0", UNKNOWN)
     monkeypatch.setitem(sys.modules, "setuptools_scm", None)
     assert running() == "5.0"
-
-
-def test_it_is_the_package_s_version() -> None:
-    assert dpprobe.__version__ == code_version()
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        dpprobe.nothing  # noqa: B018
 
 
 def test_the_build_has_the_same_number_where_there_is_no_tag() -> None:

@@ -40,15 +40,3 @@ def test_audits_are_made_kept_and_shown(workspace: Workspace, analysed: dict[str
     assert planned["train_heads"] == 0
     workspace.run(analysed, "audit_digits")
     assert path.stat().st_ino == before
-
-
-def test_a_changed_option_of_an_audit_makes_audits_and_no_heads(
-    workspace: Workspace, analysed: dict[str, Any]
-) -> None:
-    analysed["audit"]["runs"] = 50
-    planned = workspace.planned(analysed, "audit_digits")
-    assert planned["audit_cells"] == planned["audit_cells_without_privacy"] == 1
-    assert planned["train_heads"] == planned["extract_features"] == planned["calibrate"] == 0
-    analysed["audit"] = {"methods": ["least_squares", "sgd"], "runs": 50}
-    planned = workspace.planned(analysed, "audit_digits")
-    assert (planned["audit_cells"], planned["audit_cells_without_privacy"]) == (1, 0)

@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -47,16 +46,6 @@ def metrics(workspace: Workspace, backbone: str, method: str, epsilon: str) -> d
     path = workspace.cell(method, epsilon, backbone) / "metrics.json"
     values: dict[str, Any] = json.loads(path.read_text())
     return values
-
-
-def test_one_job_trains_all_methods_of_an_epsilon(
-    finished: tuple[Workspace, Counter[str]],
-) -> None:
-    _, jobs = finished
-    assert jobs["train_heads"] == 2 * 2
-    assert jobs["train_heads_without_privacy"] == 2
-    assert jobs["extract_features"] == 2 * 2 * 2
-    assert jobs["calibrate"] == 3
 
 
 def test_what_the_demo_prints_at_its_end(
@@ -107,24 +96,6 @@ def test_every_private_cell_states_what_was_promised(
             assert statement["mode"] == "benchmark"
         else:
             assert record["cell"]["epsilon"] == "inf"
-
-
-def test_the_summary_has_one_row_a_cell_and_seed(
-    finished: tuple[Workspace, Counter[str]],
-) -> None:
-    workspace, _ = finished
-    table = pq.read_table(workspace.directory / "results/summary/digits.parquet")
-    assert table.num_rows == 2 * (4 * 2 + 1) * 2
-
-
-def test_pictures_and_tables_are_there(finished: tuple[Workspace, Counter[str]]) -> None:
-    workspace, _ = finished
-    results = workspace.directory / "results"
-    for name in ("accuracy", "tsne_pixels", "tsne_scattering"):
-        assert (results / f"figures/digits/{name}.png").stat().st_size > 10_000
-        assert "<svg" in (results / f"figures/digits/{name}.svg").read_text()[:1000]
-    assert "digits" in (results / "tables/accuracy.md").read_text()
-    assert (results / "tables/accuracy.csv").read_text().count("\n") >= 4
 
 
 def test_mlflow_has_one_finished_run_a_cell(finished: tuple[Workspace, Counter[str]]) -> None:
@@ -251,12 +222,8 @@ STUDY_WIDE = {
 @pytest.mark.parametrize(
     "names",
     [
-        ["results/cells/digits", "results/features/digits"],
         ["data/digits", "results/calibration/digits"],
-        ["results/embeddings/digits"],
-        ["results/summary/digits.parquet", "results/tables/digits_accuracy.md"],
-        ["results/figures/digits"],
-        ["results/features/digits/pixels/test/manifest.json"],
+        ["results/embeddings/digits", "results/figures/digits", "results/cells/digits"],
     ],
     ids=lambda names: names[0],
 )

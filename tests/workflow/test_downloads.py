@@ -95,18 +95,6 @@ def test_what_only_the_download_tells_is_checked_after_it(
     assert not (workspace.directory / "results/cells/scans/pixels/sgd").exists()
 
 
-def test_a_wrong_checksum_leaves_no_dataset(
-    workspace: Workspace, small: dict[str, Any], server: Server
-) -> None:
-    content = archive(0)
-    study = study_of(small, server.put("/scans.zip", content), archive(1))
-    result = workspace.run(study, "data", check=False)
-    assert result.returncode != 0
-    assert "if the corrected checksum matches, .scans.zip.partial is reused" in result.stdout
-    assert not (workspace.directory / "data/downloads/scans/receipt.json").exists()
-    assert not (workspace.directory / "data/scans").exists()
-
-
 def test_a_download_of_other_options_is_not_taken_for_this_one(
     workspace: Workspace, small: dict[str, Any], server: Server
 ) -> None:

@@ -28,51 +28,6 @@ def test_a_wrong_study_stops_at_once_with_one_line(
     assert not (workspace.directory / "data").exists()
 
 
-def test_an_object_store_is_refused_with_what_to_do_instead(
-    workspace: Workspace, small: dict[str, Any]
-) -> None:
-    result = workspace.run(small, "--default-storage-prefix", "s3://bucket/folder", check=False)
-    assert result.returncode != 0
-    lines = [line for line in result.stdout.splitlines() if not line.startswith("Using")]
-    assert [line.partition(";")[0] for line in lines] == [
-        "dpprobe: --default-storage-provider: data and results must be on a file system"
-    ]
-    assert not (workspace.directory / "data").exists()
-
-
-def test_what_no_network_and_no_head_can_do_stops_before_any_job(
-    workspace: Workspace, small: dict[str, Any]
-) -> None:
-    """A photograph in the place of weights, and a head on twice the features that it takes."""
-    (workspace.directory / "photo.safetensors").write_bytes(b"\xff\xd8\xff\xe0" + bytes(100))
-    small["backbones"]["colour"] = {"family": "scattering", "color": "rgb"}
-    small["backbones"]["net"] = {
-        "family": "timm",
-        "model": "test_vit",
-        "checkpoint": "photo.safetensors",
-    }
-    small["methods"]["dpfc"] = {"head": "feature_covariance"}
-    result = workspace.run(small, check=False)
-    assert result.returncode != 0
-    assert (
-        "backbones.net: checkpoint: photo.safetensors: this is a JPEG image, not" in result.stdout
-    )
-    assert "methods.dpfc on backbones.colour: head feature_covariance: 15552" in result.stdout
-    assert "Traceback" not in result.stdout
-    assert not (workspace.directory / "data").exists()
-
-
-def test_delta_above_one_over_n_stops_before_any_job(
-    workspace: Workspace, small: dict[str, Any]
-) -> None:
-    small["delta"] = 0.01
-    result = workspace.run(small, check=False)
-    assert result.returncode != 0
-    assert "above 1/n" in result.stdout
-    assert "allow_delta_above_one_over_n: true" in result.stdout
-    assert not (workspace.directory / "data").exists()
-
-
 def test_a_delta_above_one_over_n_is_trained_at_where_it_is_allowed_and_stated(
     workspace: Workspace, small: dict[str, Any]
 ) -> None:
@@ -126,26 +81,6 @@ def test_a_failed_job_over_finished_cells_does_not_pass_for_done(
     log = (workspace.directory / "results/logs/train_heads/digits/pixels/eps-2.log").read_text()
     assert "training seeds" not in log, "what the failed job had finished is used"
     assert "Nothing to be done" in workspace.run(small, "heads").stdout
-
-
-def test_a_failure_ends_with_its_cause(
-    workspace: Workspace, small: dict[str, Any], template: Template
-) -> None:
-    small["methods"]["sgd"] |= {"learning_rate": 1e38, "max_grad_norm": 1e6}
-    template(workspace, small, *PREPARED)
-    result = workspace.run(small, "heads", check=False)
-    assert result.returncode != 0
-    cause = "sgd: head sgd: training diverged at learning_rate 1e+38; write a smaller learning_rate"
-    log = "results/logs/train_heads/digits/pixels/eps-2.log"
-    lines = result.stdout.splitlines()
-    assert lines[-2:] == [
-        f"dpprobe: heads of digits, pixels, epsilon 2: {cause}",
-        f"  log: {log}",
-    ]
-    assert sum(line.endswith(f"ERROR {cause}") for line in lines) == 1, "the log is not repeated"
-    error = lines[lines.index("Error in rule train_heads:") :]
-    assert not [line for line in error if line.strip().startswith(("input:", "output:"))]
-    assert (workspace.directory / log).is_file()
 
 
 # Submits by running the job at once, and remembers how it ended.
@@ -239,24 +174,6 @@ def test_a_training_job_killed_by_the_system_is_done_again(
     workspace.run(small, "heads")
     after = json.loads((workspace.cell("sgd", "2") / "metrics.json").read_text())
     assert after["fingerprint"] != before["fingerprint"]
-
-
-def test_a_cell_outside_the_study_is_no_target(workspace: Workspace, small: dict[str, Any]) -> None:
-    target = "results/cells/digits/pixels/sgd/eps-3/metrics.json"
-    result = workspace.run(small, target, check=False)
-    assert result.returncode != 0
-    assert "No rule to produce" in result.stdout
-    assert not (workspace.directory / "data").exists()
-
-
-def test_a_repeated_key_is_refused(workspace: Workspace, small: dict[str, Any]) -> None:
-    path = workspace.write(small)
-    path.write_text(path.read_text() + "epsilons: [1]\n")
-    words = WarmPython.asked(workspace.command("--configfile", str(path)))
-    result = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert result.returncode != 0
-    assert "epsilons" in result.stdout + result.stderr
-    assert not (workspace.directory / "data").exists()
 
 
 def test_a_killed_run_resumes_and_leaves_nothing_half_written(

@@ -131,14 +131,6 @@ def test_a_clock_that_jumped_is_told_with_the_file_and_the_remedy(
     ), told
 
 
-def test_a_silent_end_is_told_with_its_status(tmp_path: Path, repository: Path) -> None:
-    lines = say(tmp_path, repository, {"a": "import sys; sys.exit(3)"}, *QUIET)
-    assert lines[-2:] == [
-        "dpprobe: making a: failed without an error in its log, its process ended with status 3",
-        "  log: a.log",
-    ]
-
-
 def test_a_job_that_is_tried_again_says_so_with_its_cause(tmp_path: Path, repository: Path) -> None:
     """Its log is written anew, and nothing is told at the end where the next attempt passes."""
     second = f"""
@@ -152,14 +144,6 @@ else:
     lines = say(tmp_path, repository, {"a": second}, *QUIET, "--retries", "1", code=0)
     assert "making a: failed (no room for a), tried again; log: a.log" in lines
     assert not any("the reason follows at the end of" in line for line in lines)
-
-
-def test_a_job_without_attempts_left_is_told_at_the_end(tmp_path: Path, repository: Path) -> None:
-    scripts = {"a": FAILS.format(error="DownloadError")}
-    lines = say(tmp_path, repository, scripts, *QUIET, "--retries", "1")
-    assert sum("making a: failed (no room for a), tried again" in line for line in lines) == 1
-    assert sum("making a: failed; the reason follows" in line for line in lines) == 1
-    assert lines[-2:] == ["dpprobe: making a: no room for a", "  log: a.log"]
 
 
 @pytest.mark.parametrize("written", ["", "10:00:00 ERROR shard.h5: damaged"])

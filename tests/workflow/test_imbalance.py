@@ -57,13 +57,6 @@ def test_rare_classes_are_compared_and_shown(
     assert planned["compare_rare_classes"] == 1
 
 
-def test_each_image_passes_the_backbone_once(workspace: Workspace, small: dict[str, Any]) -> None:
-    imbalance = {"datasets": ["digits"], "classes": [3], "fractions": [0.1]}
-    planned = workspace.planned(small | {"imbalance": imbalance}, "imbalance")
-    assert planned["extract_features"] == 2, "the splits of the whole dataset alone"
-    assert planned["select_features"] == 2
-
-
 def _predictions(path: Path) -> tuple[np.ndarray, list[np.ndarray]]:
     """The labels of the test rows, and each seed's scores."""
     table = pq.read_table(path).to_pandas()

@@ -25,12 +25,3 @@ def test_long_tails_are_made_kept_and_shown(workspace: Workspace, analysed: dict
     planned = workspace.planned(analysed, "long_tail")
     assert planned["measure_long_tail"] == 1
     assert planned["train_heads"] == planned["extract_features"] == 0
-
-
-def test_one_dataset_needs_no_heads(workspace: Workspace, small: dict[str, Any]) -> None:
-    small["long_tail"] = {"clusters": [4], "memorisation": {"heads": 50, "rows": 300}}
-    planned = workspace.planned(small, "long_tail_digits")
-    assert planned["measure_long_tail"] == planned["plot_long_tail"] == 1
-    assert planned["train_heads"] == planned["calibrate"] == 0
-    small["backbones"]["small"] = {"family": "pixels", "size": 4}
-    assert workspace.planned(small, "long_tail")["measure_long_tail"] == 2

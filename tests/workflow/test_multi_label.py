@@ -136,16 +136,6 @@ def test_tables_and_the_figure_show_the_auc(workspace: Workspace) -> None:
     assert "<!-- test mean AUC over labels (%) -->" in svg
 
 
-def test_mlflow_shows_the_auc(workspace: Workspace) -> None:
-    run = _runs(workspace, "attributes")["attributes/attributes/pixels/sgd/eps-8"]
-    auc = _record(workspace, "attributes", "8")["summary"]["auc"]["mean"]
-    assert run.data.metrics["test/auc"] == pytest.approx(auc, rel=1e-3)
-    assert run.data.metrics["curve/test_auc"] == pytest.approx(auc, rel=1e-3)
-    assert {f"per_label_auc/{name}" for name in LABELS} <= set(run.data.metrics)
-    summary = _runs(workspace, "attributes/summary")["attributes/attributes/pixels/sgd"]
-    assert summary.data.metrics["auc/eps_8"] == run.data.metrics["test/auc"]
-
-
 def test_two_classes_are_shown_by_their_auc_where_the_dataset_asks(workspace: Workspace) -> None:
     record = _record(workspace, "hole", "8")
     assert (record["headline"], record["multi_label"]) == ("auc", False)
@@ -170,12 +160,3 @@ def test_another_metric_retrains_nothing(workspace: Workspace) -> None:
     run = _runs(workspace, "hole/summary")["attributes/hole/pixels/sgd"]
     assert "accuracy/eps_8" in run.data.metrics
     assert "auc/eps_8" not in run.data.metrics
-
-
-def test_a_metric_that_the_labels_do_not_have_is_refused_at_once(workspace: Workspace) -> None:
-    digits = {"source": "sklearn", "name": "digits", "metric": "auc"}
-    study = STUDY | {"datasets": {"digits": digits}, "results_dir": "other"}
-    refused = workspace.run(study, check=False)
-    assert refused.returncode
-    assert "datasets.digits: metric: auc with 10 classes" in refused.stdout
-    assert not (workspace.directory / "other").exists()

@@ -46,10 +46,3 @@ def test_what_is_found_stands_in_the_statement(
     statement = json.loads((workspace.cell("sgd", "2") / "privacy.json").read_text())
     assert statement["public_data"]["near_duplicate_check"]["threshold"] == 0.95
     assert "Nothing to be done" in workspace.run(small, "heads", "overlaps").stdout
-
-
-def test_an_unknown_public_dataset_is_named(workspace: Workspace, small: dict[str, Any]) -> None:
-    small["overlap"] = {"public": ["nowhere"]}
-    result = workspace.run(small, "heads", check=False)
-    assert result.returncode != 0
-    assert "overlap.public: 'nowhere' is not under public_datasets" in result.stdout

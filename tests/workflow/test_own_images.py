@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,9 @@ def write_images(folder: Path, rows: int) -> None:
 
 def test_a_folder_of_images(workspace: Workspace, repository: Path) -> None:
     study: dict[str, Any] = yaml.safe_load((repository / "config/own_images.yaml").read_text())
-    write_images(workspace.directory / "images/lesions", rows=60)
+    path = "images/{lesions} <of> 20[26]*"  # a name, no pattern
+    study["datasets"]["lesions"]["path"] = path
+    write_images(workspace.directory / path, rows=60)
     study |= {"epsilons": [8], "seeds": 2}
     workspace.run(study, "summaries")
     results = workspace.directory / study["results_dir"]
@@ -41,10 +44,10 @@ def test_a_folder_of_images(workspace: Workspace, repository: Path) -> None:
     assert table[table["method"] == "nonprivate"]["accuracy"].min() > 0.9
     assert "Nothing to be done" in workspace.run(study, "summaries").stdout
     for name in (".DS_Store", "Thumbs.db", "desktop.ini"):  # as file managers leave them
-        (workspace.directory / "images/lesions/along" / name).write_bytes(b"\0")
+        (workspace.directory / path / "along" / name).write_bytes(b"\0")
     assert "Nothing to be done" in workspace.run(study, "summaries").stdout
 
-    deep = workspace.directory / "images/lesions/along/deeper/001.png"
+    deep = workspace.directory / path / "along/deeper/001.png"
     Image.open(deep).transpose(Image.Transpose.ROTATE_90).save(deep)
     planned = workspace.planned(study, "summaries")
     assert planned["prepare_data"] == 1, "an image replaced in place is noticed"
@@ -108,6 +111,8 @@ def test_a_csv_of_images(workspace: Workspace, repository: Path) -> None:
     ]
     assert not sides[0] & sides[1]
     assert "Nothing to be done" in workspace.run(study).stdout
+    os.utime(root / "lesions.csv", (1e9, 1e9))
+    assert workspace.planned(study, "data")["prepare_data"] == 1, "a backup was restored"
 
     statement = results / "cells/lesions/scattering/auto/eps-8/privacy.json"
     of_patients = json.loads(statement.read_text())

@@ -55,23 +55,6 @@ def finished(module_workspace: Any) -> Workspace:
     return workspace
 
 
-def test_zero_shot_is_made_for_backbones_that_read_text(finished: Workspace) -> None:
-    folder = finished.directory / "results/zero_shot/pets"
-    assert [path.name for path in folder.iterdir()] == ["clip"]
-    record = json.loads((folder / "clip/metrics.json").read_text())
-    assert record["private"] is False
-    assert 0 <= record["summary"]["accuracy"]["low"] <= record["summary"]["accuracy"]["high"] <= 1
-    assert (folder / "clip/predictions.parquet").is_file()
-
-
-def test_few_shot_is_made_for_each_n(finished: Workspace) -> None:
-    path = finished.directory / "results/few_shot/pets/clip.json"
-    results = json.loads(path.read_text())["results"]
-    found = [(result["shots"], result["seeds"]) for result in results]
-    assert found == [(1, 2), (4, 2), (None, 1)]
-    assert results[-1]["train_rows"] == [40]
-
-
 def test_baselines_are_runs_of_mlflow_beside_the_cells(finished: Workspace) -> None:
     receipt = json.loads((finished.directory / "results/tracking/pets.json").read_text())
     baselines = {key for key in receipt["runs"] if "_shot" in key}

@@ -54,16 +54,6 @@ def test_a_public_dataset_lends_its_covariance(
     assert (workspace.cell("started", "2") / "heads.safetensors").read_bytes() != before
 
 
-def test_a_missing_public_file_is_named_before_any_job(
-    workspace: Workspace, small: dict[str, Any]
-) -> None:
-    small["methods"] = {"sgd": {"head": "sgd", "init": "file", "init_file": "nowhere.safetensors"}}
-    result = workspace.run(small, "heads", check=False)
-    assert result.returncode != 0
-    assert "nowhere.safetensors" in result.stdout
-    assert not (workspace.directory / "data").exists()
-
-
 @pytest.mark.parametrize(
     "path",
     [
@@ -114,14 +104,3 @@ def test_private_data_that_was_copied_is_refused_by_the_job(
         {"head": "feature_covariance", "public_covariance": lent},
         f"some: public_covariance {lent}: rows of the private dataset digits: ",
     )
-
-
-def test_the_private_source_is_no_public_dataset(
-    workspace: Workspace, small: dict[str, Any]
-) -> None:
-    small["public_datasets"] = {"lender": small["datasets"]["digits"] | {"split_seed": 7}}
-    result = workspace.run(small, "heads", check=False)
-    assert result.returncode != 0
-    line = ": public_datasets.lender: it has the images of the private dataset digits, "
-    assert sum(line in text for text in result.stdout.splitlines()) == 1
-    assert not (workspace.directory / "data").exists()

@@ -88,12 +88,6 @@ def _embedded(text: str, name: str) -> Any:
     return json.loads(found[1])
 
 
-def test_a_changed_study_writes_the_report_again(finished: Workspace) -> None:
-    finished.run(SMALL, "html_report")
-    assert not finished.planned(SMALL, "html_report")
-    assert finished.planned({**SMALL, "seeds": 3}, "html_report")["write_report"] == 1
-
-
 def test_what_the_command_line_changed_is_part_of_the_command(finished: Workspace) -> None:
     finished.run(SMALL, "html_report", "--config", "epsilons=[1]", "seeds=1")
     page = (finished.directory / "results/report.html").read_text(encoding="utf-8")

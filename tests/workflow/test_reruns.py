@@ -85,31 +85,6 @@ def test_adding_an_epsilon_starts_no_other_job(trained: Workspace, small: dict[s
     assert record(trained.cell("sgd", "4"))["realised_epsilon"] <= 4
 
 
-def test_changing_a_hyperparameter_retrains_that_cell(
-    trained: Workspace, small: dict[str, Any]
-) -> None:
-    trained.run(small, "heads")
-    before = record(trained.cell("sgd", "2"))
-    small["methods"]["sgd"]["learning_rate"] = 0.5
-    trained.run(small, "heads")
-    after = record(trained.cell("sgd", "2"))
-    assert after["fingerprint"] != before["fingerprint"]
-    assert after["options"]["learning_rate"] == 0.5
-
-
-def test_a_damaged_cell_is_trained_again(trained: Workspace, small: dict[str, Any]) -> None:
-    trained.run(small, "heads")
-    cell = trained.cell("sgd", "2")
-    before = contents(cell)
-    damaged = bytearray((cell / "heads.safetensors").read_bytes())
-    damaged[-1] ^= 1
-    (cell / "heads.safetensors").write_bytes(bytes(damaged))
-    (trained.directory / "results/features/digits/pixels/train/manifest.json").unlink()
-    trained.run(small, "heads", "results/features/digits/pixels/train/manifest.json")
-    after = contents(cell)
-    assert after["heads.safetensors"] == before["heads.safetensors"]
-
-
 def test_lost_files_of_a_cell_are_made_again(trained: Workspace, small: dict[str, Any]) -> None:
     """Snakemake knows of two files of a cell, and asks for none of them once others are made."""
     trained.run(small, "heads")

@@ -65,18 +65,6 @@ def test_extraction_asks_for_time_by_the_rows(workspace: Workspace, small: dict[
     assert max(many) > 6 * 60
 
 
-def test_a_damaged_record_of_tables_is_told_by_the_job_that_reads_it(
-    workspace: Workspace, small: dict[str, Any]
-) -> None:
-    workspace.run(small, "data")
-    info = workspace.directory / "data/digits/dataset.json"
-    info.write_text(info.read_text()[:60])
-    failed = workspace.run(small, "features", check=False)
-    assert failed.returncode
-    assert "data/digits/dataset.json: " in failed.stdout
-    assert "JSONDecodeError" not in failed.stdout
-
-
 def test_training_asks_by_features_and_heads(
     workspace: Workspace, small: dict[str, Any], template: Template
 ) -> None:

@@ -106,14 +106,6 @@ def test_what_is_added_while_jobs_wait_does_not_break_the_run(
     assert cluster.planned(added, "summaries")["train_heads"] == 3
 
 
-def test_a_dry_run_leaves_no_snapshot(cluster: Workspace, study: dict[str, Any]) -> None:
-    folder = cluster.directory / ".snakemake/dpprobe"
-    before = sorted(folder.glob("*"))
-    study["seeds"] = 4
-    cluster.planned(study, "heads")
-    assert sorted(folder.glob("*")) == before
-
-
 @pytest.mark.parametrize("remote", [False, True], ids=["local", "cluster"])
 def test_a_job_of_edited_code_refuses(
     cluster: Workspace, study: dict[str, Any], repository: Path, tmp_path: Path,

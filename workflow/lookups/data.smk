@@ -2,7 +2,7 @@
 
 
 def source_state(wildcards):
-    """The outward state of a dataset's source, in which an image replaced in place shows."""
+    """A hash of the names, sizes and times of a source's files: a replaced file may have an older time."""
     if wildcards.dataset in WHOLE:
         return None
     return DATASETS[wildcards.dataset].source_state()
@@ -23,8 +23,11 @@ def whole_tables(wildcards):
 
 
 def source_files(wildcards):
-    """A source's files; folders by name alone, for looking into one may change its time."""
+    """A source's files; folders by name alone, for looking into one may change its time.
+
+    `source_state` covers files whose names Snakemake would read as patterns.
+    """
     if wildcards.dataset in WHOLE:
         return []
     files = DATASETS[wildcards.dataset].input_files()
-    return [ancient(file) if Path(file).is_dir() else file for file in files]
+    return [ancient(file) if Path(file).is_dir() else file for file in files if not is_wildcard(file)]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dpprobe import artifacts
 from dpprobe.backbones.options import BACKBONE_NOTES, BackboneOptions
+from dpprobe.errors import DataError
 from dpprobe.versions import VERSIONS
 
 if TYPE_CHECKING:
@@ -59,6 +60,32 @@ class Backbone:
     ) = None
     graph: torch.nn.Module | None = None
     takes_vectors: bool = False
+
+    def compute_features(
+        self, images: torch.Tensor
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Runs `forward`, or `forward_layers` if there are layers; returns features, and layers.
+
+        Raises DataError if they are no floats [batch, width], with a row for each image.
+        """
+        features, layers = (
+            (self.forward(images), {})
+            if self.forward_layers is None
+            else self.forward_layers(images)
+        )
+        for name, values in {"features": features, **layers}.items():
+            shape = tuple(getattr(values, "shape", ()))
+            kind = str(getattr(values, "dtype", ""))
+            is_float = kind in ("torch.float16", "torch.float32", "torch.float64")
+            width = self.dimension if name == "features" else self.layers.get(name)
+            wanted = (len(images), width or (shape[-1:] and max(shape[-1], 1)))
+            if not is_float or shape != wanted:
+                given = f"{kind} {shape}" if kind else type(values).__name__
+                raise DataError(
+                    f"backbone: {name} of {len(images)} images are {given}, not floats "
+                    f"[{len(images)}, {width or 'width'}]; correct its forward pass"
+                )
+        return features, layers
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ def take_probe(backbone: Backbone) -> dict[str, Any]:
     import torch
 
     images = backbone.transform(probe_image())[None]
-    row = backbone.forward(images)[0].to("cpu", torch.float32).numpy()
+    row = backbone.compute_features(images)[0][0].to("cpu", torch.float32).numpy()
     return {
         "sha256": hashlib.sha256(np.ascontiguousarray(row).tobytes()).hexdigest(),
         "norm": float(np.linalg.norm(row.astype(np.float64))),

@@ -15,13 +15,14 @@ import hashlib
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from dpprobe.backbones.backbone import Runtime
-from dpprobe.devices import is_gpu, use_precision
+from dpprobe.devices import is_gpu, use_full_float32, use_precision
 from dpprobe.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -168,7 +169,8 @@ class _Pass:
         pieces = 1
         if not self._on_gpu:
             pieces = math.ceil(len(batch) / max(1, CPU_PIXELS // batch[0, 0].numel()))
-        with use_precision(self.runtime.device, self._dtype):
+        in_full = use_full_float32() if self._dtype is None else nullcontext()
+        with in_full, use_precision(self.runtime.device, self._dtype):
             parts = [
                 self._average_views(self._normalise_images(part))
                 for part in batch.tensor_split(pieces)

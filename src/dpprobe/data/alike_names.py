@@ -57,3 +57,8 @@ def joined_labels(labels: Iterable[str], names: Iterable[str] | None = None) -> 
 def in_words(names: Iterable[str]) -> str:
     """Quotes and joins names that look alike, so that a space at an end is visible."""
     return " and ".join(repr(name) for name in names)
+
+
+def is_text(name: str) -> bool:
+    """Returns False for a file's name with bytes that are not UTF-8, as old systems wrote."""
+    return name.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in name)

@@ -6,11 +6,10 @@ are shown on the owner's screen, but never written to a file.
 
 from __future__ import annotations
 
-import os
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TypeVar
 
@@ -57,9 +56,7 @@ class CountedRows(UnitOptions):
 
     def _count_split(self) -> SplitCounts:
         """Counts the split once, until options or files change: planning asks often."""
-        states = [os.stat(path) for path in self.input_files() if os.path.exists(path)]  # noqa: PTH110, PTH116
-        files = ((state.st_ino, state.st_size, state.st_mtime_ns) for state in states)
-        key = (type(self), self.model_dump_json(), *files)
+        key = (type(self), self.model_dump_json(), self.source_state())
         if key not in _counted:
             _counted[key] = count_split(self, self.read_index())
         return _counted[key]
@@ -79,6 +76,10 @@ def count_split(options: CountedRows, index: RowIndex) -> SplitCounts:
             return count_pairs(pairs, sides, whose)
 
         classes = count_classes(options, names, count_at)
+        shares = share_units(pairs, split, whose)
+        parts = {each: shares["test", number] for number, each in enumerate(names)}
+        if any(abs(parts[each] - classes.test[each]) > 1e-6 for each in names):
+            classes = replace(classes, test_shares=parts)
     trained = (unit for unit, side in zip(whose or (), split, strict=False) if side == "train")
     return SplitCounts(
         rows=(rows["train"], rows["test"]),
@@ -139,3 +140,16 @@ def count_pairs(
         return Counter((sides[row], label) for row, label in pairs)
     each_once = {(sides[row], label, units[row]) for row, label in pairs}
     return Counter((side, label) for side, label, _ in each_once)
+
+
+def share_units(
+    pairs: Iterable[tuple[int, int]],
+    sides: Sequence[str | None],
+    units: Sequence[str] | None,
+) -> Counter[tuple[str | None, int]]:
+    """Adds up the rows' weights by side and class, 1 / m each in a unit of m rows on its side."""
+    whose = range(len(sides)) if units is None else units
+    sizes, shares = Counter(zip(sides, whose, strict=True)), Counter[tuple[str | None, int]]()
+    for row, label in pairs:
+        shares[sides[row], label] += 1 / sizes[sides[row], whose[row]]  # type: ignore[assignment]
+    return shares

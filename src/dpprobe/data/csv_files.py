@@ -29,6 +29,7 @@ DELIMITERS = (";", ",", "\t", "|")
 # First bytes of a file that Excel saved as Unicode text, and of a workbook.
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 WORKBOOK = b"PK\x03\x04"
+MOST_CHARACTERS = 1 << 27  # of a cell; a missing quotation mark joins the rest of a file
 _EXCEL = "save it as `CSV UTF-8`, as Excel calls it"
 _AS_UTF_8 = "save it as UTF-8 (`CSV UTF-8` in Excel, or `iconv -f {} -t UTF-8 old.csv > new.csv`)"
 
@@ -137,7 +138,11 @@ def open_rows(options: TableOptions, file: str) -> Iterator[Reader]:
     try:
         with _open_file(path) as raw:
             _check_kind(file, raw.read(4))
-        with _open_file(path) as raw, io.TextIOWrapper(raw, "utf-8-sig", newline="") as stream:
+        with (
+            long_cells(),
+            _open_file(path) as raw,
+            io.TextIOWrapper(raw, "utf-8-sig", newline="") as stream,
+        ):
             reader = csv.reader(
                 stream, delimiter=options.delimiter or ("\t" if tabs else ","), strict=True
             )
@@ -146,7 +151,18 @@ def open_rows(options: TableOptions, file: str) -> Iterator[Reader]:
         raise _not_utf_8(file, path) from error
     except (OSError, EOFError, zlib.error, csv.Error) as error:
         line = reader.line_num + 1 if reader else 1
-        raise ConfigError(f"{file} line {line}: cannot be read ({error}); replace it") from error
+        remedy = "close a quotation mark" if "field limit" in str(error) else "replace it"
+        raise ConfigError(f"{file} line {line}: cannot be read ({error}); {remedy}") from error
+
+
+@contextmanager
+def long_cells() -> Iterator[None]:
+    """Lets csv read cells that are longer than its usual limit of 131,072 characters."""
+    before = csv.field_size_limit(MOST_CHARACTERS)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
 
 
 def _open_file(path: Path) -> IO[bytes]:

@@ -220,7 +220,12 @@ def _read_split(
 def _read_file(options: TableOptions, file: str, columns: set[str]) -> pd.DataFrame:
     """Reads columns of a file as text, and the line of each row; ignores empty lines."""
     if (other := options.open_columns(file)) is not None:
-        frame = pd.DataFrame(other.read_columns(columns), dtype=object)
+        read = other.read_columns(columns)
+        lengths = {name: len(texts) for name, texts in read.items()}
+        if len(set(lengths.values())) > 1:
+            told = ", ".join(f"{name} {length}" for name, length in sorted(lengths.items()))
+            raise ConfigError(f"{file}: columns differ in length ({told}); write one value per row")
+        frame = pd.DataFrame(read, dtype=object)
         return frame.assign(**{LINE: np.arange(len(frame))})
     header = read_header(options, file, file)
     places = [(header.index(name), name) for name in sorted(columns)]

@@ -6,10 +6,13 @@ A file may also have labels, patients and groups: arrays of one dimension, colum
 
 from __future__ import annotations
 
+import math
+import re
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +21,12 @@ import numpy.typing as npt
 
 from dpprobe.data.alike_names import text_of
 from dpprobe.data.option_paths import match_files
+from dpprobe.data.parquet_columns import (
+    NUMBER_LISTS,
+    check_same_kinds,
+    describe_kind,
+    read_schema,
+)
 from dpprobe.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -28,7 +37,6 @@ BLOCK_ROWS = 1024
 NUMBERS = "fiu"  # NumPy's codes of floats and integers: neither booleans nor complex numbers
 # The vectors that are read if a file has several and the study names none.
 USUAL = ("X", "embedding", "embeddings")
-_FORTRAN = "is stored column by column; save numpy.ascontiguousarray(array) instead"
 
 Array = npt.NDArray[Any]
 Blocks = Iterator[Sequence[Array]]
@@ -45,28 +53,61 @@ class Shape(NamedTuple):
     dimension: int | None
 
 
+class Header(NamedTuple):
+    """The shape of an array, None for unknown lengths, and the name of its type of numbers."""
+
+    shape: tuple[int | None, ...]
+    kind: str
+    is_number: bool
+
+
 class EmbeddingFile(ABC):
     """A file, or several parquet files, with one or more named vectors per row."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    @property
     @abstractmethod
-    def columns(self) -> tuple[str, ...]:
-        """The columns with one value per row."""
+    def read_headers(self) -> Mapping[str, Header]:
+        """Reads the headers of all arrays: columns have one dimension, and vectors have two."""
 
     @abstractmethod
     def read_columns(self, names: Collection[str]) -> dict[str, list[str]]:
         """Reads columns as text; blank for a missing value."""
 
     @abstractmethod
-    def list_vectors(self) -> dict[str, Shape]:
-        """Lists the arrays of vectors, by their names in the file."""
-
-    @abstractmethod
     def stream_blocks(self, names: Sequence[str]) -> Blocks:
         """Yields blocks of rows, for each name one array [rows, dimension], in the file's order."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns with one value per row."""
+        with explain_damage(self.path):
+            headers = self.read_headers().items()
+        return tuple(name for name, header in headers if len(header.shape) == 1)
+
+    def list_vectors(self) -> dict[str, Shape]:
+        """Lists the arrays of vectors, by their names in the file.
+
+        Raises ConfigError for vectors that are empty or no numbers.
+        """
+        with explain_damage(self.path):
+            headers = self.read_headers().items()
+        vectors = {}
+        for name, (shape, kind, is_number) in headers:
+            if len(shape) != 2:
+                continue
+            if not is_number:
+                raise ConfigError(
+                    f"{self.path}: vectors {name!r} are of type {kind}; save them as float32 "
+                    "numbers, row by row"
+                )
+            if 0 in shape:
+                raise ConfigError(
+                    f"{self.path}: vectors {name!r} are empty, of shape {shape}; save them again"
+                )
+            vectors[name] = Shape(shape[0] or 0, shape[1])
+        return vectors
 
     def find_vectors(self, name: str | None) -> str:
         """Finds the vectors that a study names; without a name, the only vectors or a usual name.
@@ -111,12 +152,8 @@ def explain_damage(path: Path) -> Iterator[None]:
         raise ConfigError(f"{path}: cannot be read ({line}); create the file again") from error
 
 
-def check_numbers(path: Path, name: str, kind: object) -> None:
-    """Raises ConfigError if vectors are not numbers."""
-    if np.dtype(kind).kind not in NUMBERS:  # type: ignore[call-overload]
-        raise ConfigError(
-            f"{path}: vectors {name!r} are of type {kind}; save them as float32 numbers"
-        )
+def _numpy_header(shape: tuple[int, ...], kind: np.dtype[Any]) -> Header:
+    return Header(shape, str(kind), kind.kind in NUMBERS)
 
 
 def _write_texts(values: Array) -> list[str]:
@@ -124,20 +161,6 @@ def _write_texts(values: Array) -> list[str]:
         each.decode() if isinstance(each, bytes) else text_of(each).strip()
         for each in values.tolist()
     ]
-
-
-class NumpyHeader(NamedTuple):
-    shape: tuple[int, ...]
-    fortran: bool
-    dtype: np.dtype[Any]
-
-
-def _read_numpy_header(stream: IO[bytes]) -> NumpyHeader:
-    major, _ = np.lib.format.read_magic(stream)
-    read = (
-        np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
-    )
-    return NumpyHeader(*read(stream))
 
 
 class NumpyFile(EmbeddingFile):
@@ -152,21 +175,37 @@ class NumpyFile(EmbeddingFile):
         with zipfile.ZipFile(self.path) as archive, archive.open(f"{name}.npy") as member:
             yield member
 
-    def _read_headers(self) -> dict[str, NumpyHeader]:
-        names = [""]
-        with explain_damage(self.path):
-            if self.path.suffix.lower() == ".npz":
-                with zipfile.ZipFile(self.path) as archive:
-                    names = [each.removesuffix(".npy") for each in archive.namelist()]
-            headers = {}
-            for name in names:
-                with self._open_array(name) as stream:
-                    headers[name] = _read_numpy_header(stream)
-        return headers
+    def _list_sizes(self) -> dict[str, int]:
+        """Lists the sizes of all arrays with their headers, in bytes."""
+        if self.path.suffix.lower() == ".npy":
+            return {"": self.path.stat().st_size}
+        sizes: dict[str, int] = {}
+        with zipfile.ZipFile(self.path) as archive:
+            for member in archive.infolist():
+                name = member.filename.removesuffix(".npy")
+                if name in sizes:
+                    raise ConfigError(
+                        f"{self.path}: two arrays are named {name!r}; save each under its own name"
+                    )
+                if name != member.filename:
+                    sizes[name] = member.file_size
+        return sizes
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return tuple(name for name, one in self._read_headers().items() if len(one.shape) == 1)
+    def read_headers(self) -> dict[str, Header]:
+        headers = {}
+        for name, size in self._list_sizes().items():
+            with self._open_array(name) as stream:
+                shape, fortran, kind = _read_numpy_header(stream)
+                named, stored = math.prod(shape) * kind.itemsize, size - stream.tell()
+            if named != stored and not kind.hasobject:  # pickled objects have any size
+                raise ConfigError(
+                    f"{self.path}: cannot be read ({stored} bytes of numbers, but {named} by its "
+                    "header); create the file again"
+                )
+            headers[name] = _numpy_header(shape, kind)
+            if fortran and len(shape) == 2 and min(shape) > 1:
+                headers[name] = Header(shape, f"{kind} in columns", is_number=False)
+        return headers
 
     def read_columns(self, names: Collection[str]) -> dict[str, list[str]]:
         texts = {}
@@ -176,75 +215,60 @@ class NumpyFile(EmbeddingFile):
                     texts[name] = _write_texts(np.lib.format.read_array(stream, allow_pickle=False))
         return texts
 
-    def list_vectors(self) -> dict[str, Shape]:
-        vectors = {}
-        for name, header in self._read_headers().items():
-            if len(header.shape) == 2:
-                check_numbers(self.path, name, header.dtype)
-                if header.fortran and min(header.shape) > 1:
-                    raise ConfigError(f"{self.path}: vectors {name!r}: the array {_FORTRAN}")
-                vectors[name] = Shape(*header.shape)
-        return vectors
-
     def stream_blocks(self, names: Sequence[str]) -> Blocks:
         with ExitStack() as stack:
             streams = [stack.enter_context(self._open_array(name)) for name in names]
             headers = [_read_numpy_header(stream) for stream in streams]
-            rows = headers[0].shape[0]
+            rows = headers[0][0][0]
             for start in range(0, rows, BLOCK_ROWS):
                 count = min(BLOCK_ROWS, rows - start)
                 yield [
-                    _read_numbers(stream, header, count)
-                    for stream, header in zip(streams, headers, strict=True)
+                    np.frombuffer(stream.read(count * shape[1] * kind.itemsize), kind).reshape(
+                        count, shape[1]
+                    )
+                    for stream, (shape, _, kind) in zip(streams, headers, strict=True)
                 ]
 
 
-def _read_numbers(stream: IO[bytes], header: NumpyHeader, rows: int) -> Array:
-    wanted = rows * header.shape[1] * header.dtype.itemsize
-    data = stream.read(wanted)
-    if len(data) != wanted:
-        raise OSError("it ends before its last row")
-    return np.frombuffer(data, header.dtype).reshape(rows, -1)
+def _read_numpy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Reads the shape of an array, whether it is stored column by column, and its type."""
+    major, _ = np.lib.format.read_magic(stream)
+    read = (
+        np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
+    )
+    shape, fortran, kind = read(stream)
+    if any(type(length) is not int or length < 0 for length in shape):
+        raise OSError(f"its header has the shape {shape}")
+    return shape, fortran, kind
 
 
 class SafetensorsFile(EmbeddingFile):
     """A .safetensors file with tensors by name."""
 
-    def _read_header(self) -> dict[str, tuple[list[int], str]]:
+    @contextmanager
+    def _open_file(self) -> Iterator[Any]:
         from safetensors import safe_open
 
         with explain_damage(self.path), safe_open(self.path, framework="np") as tensors:
-            parts = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
-            return {name: (part.get_shape(), part.get_dtype()) for name, part in parts.items()}
+            yield tensors
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return tuple(name for name, (shape, _) in self._read_header().items() if len(shape) == 1)
+    def read_headers(self) -> dict[str, Header]:
+        headers = {}
+        with self._open_file() as tensors:
+            for name in tensors.keys():  # noqa: SIM118
+                part = tensors.get_slice(name)
+                kind = part.get_dtype()
+                # Neither bfloat16, nor booleans, nor 8-bit floats.
+                is_number = re.fullmatch("F(16|32|64)|[IU](8|16|32|64)", kind) is not None
+                headers[name] = Header(tuple(part.get_shape()), kind, is_number)
+        return headers
 
     def read_columns(self, names: Collection[str]) -> dict[str, list[str]]:
-        from safetensors import safe_open
-
-        with explain_damage(self.path), safe_open(self.path, framework="np") as tensors:
+        with self._open_file() as tensors:
             return {name: _write_texts(tensors.get_tensor(name)) for name in names}
 
-    def list_vectors(self) -> dict[str, Shape]:
-        vectors = {}
-        for name, (shape, kind) in self._read_header().items():
-            if len(shape) == 2:
-                if kind[0] not in "FIU" or kind.startswith(
-                    "F8"
-                ):  # bfloat16, booleans, 8-bit floats
-                    raise ConfigError(
-                        f"{self.path}: vectors {name!r} are of type {kind}; save them as float32 "
-                        "numbers"
-                    )
-                vectors[name] = Shape(shape[0], shape[1])
-        return vectors
-
     def stream_blocks(self, names: Sequence[str]) -> Blocks:
-        from safetensors import safe_open
-
-        with safe_open(self.path, framework="np") as tensors:
+        with self._open_file() as tensors:
             parts = [tensors.get_slice(name) for name in names]
             yield from _slice_blocks(parts, parts[0].get_shape()[0])
 
@@ -261,21 +285,32 @@ class ParquetFiles(EmbeddingFile):
         super().__init__(path)
         self.paths = match_files(path)
 
-    def _read_schema(self) -> pa.Schema:
-        import pyarrow.parquet as pq
+    @cached_property
+    def _schemas(self) -> dict[Path, tuple[pa.Schema, int]]:
+        return {path: read_schema(path) for path in self.paths}
 
-        with explain_damage(self.paths[0]):
-            return pq.read_schema(self.paths[0])
-
-    @property
-    def columns(self) -> tuple[str, ...]:
+    def read_headers(self) -> dict[str, Header]:
         import pyarrow as pa
 
-        return tuple(each.name for each in self._read_schema() if not pa.types.is_nested(each.type))
+        rows = sum(count for _, count in self._schemas.values())
+        headers = {}
+        for each in self._schemas[self.paths[0]][0]:
+            if describe_kind(each.type) == NUMBER_LISTS:
+                size = getattr(each.type, "list_size", None)
+                headers[each.name] = Header((rows, size), str(each.type), is_number=True)
+            elif not pa.types.is_nested(each.type):
+                headers[each.name] = Header((rows,), str(each.type), is_number=False)
+        return headers
+
+    def find_vectors(self, name: str | None) -> str:
+        name = super().find_vectors(name)
+        check_same_kinds(self._schemas, [name])
+        return name
 
     def read_columns(self, names: Collection[str]) -> dict[str, list[str]]:
         import pyarrow.parquet as pq
 
+        check_same_kinds(self._schemas, names)
         texts: dict[str, list[str]] = {name: [] for name in names}
         for path in self.paths:
             with explain_damage(path):
@@ -285,27 +320,12 @@ class ParquetFiles(EmbeddingFile):
                     texts[name] += [text_of(value).strip() for value in values]
         return texts
 
-    def list_vectors(self) -> dict[str, Shape]:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        with explain_damage(self.path):
-            rows = sum(pq.read_metadata(path).num_rows for path in self.paths)
-        vectors = {}
-        for each in self._read_schema():
-            fixed = pa.types.is_fixed_size_list(each.type)
-            if fixed or pa.types.is_list(each.type) or pa.types.is_large_list(each.type):
-                kind = each.type.value_type
-                if pa.types.is_floating(kind) or pa.types.is_integer(kind):
-                    vectors[each.name] = Shape(rows, each.type.list_size if fixed else None)
-        return vectors
-
     def stream_blocks(self, names: Sequence[str]) -> Blocks:
         import pyarrow.parquet as pq
 
         start = 0
         for path in self.paths:
-            with pq.ParquetFile(path) as file:
+            with explain_damage(path), pq.ParquetFile(path) as file:
                 for batch in file.iter_batches(BLOCK_ROWS, columns=list(names)):
                     yield [
                         _stack_lists(batch.column(name), f"{path}: column {name!r}", start)
@@ -340,26 +360,32 @@ class AnnDataFile(EmbeddingFile):
         import h5py
 
         with explain_damage(self.path), h5py.File(self.path, "r") as file:
+            for name in ("obs", "obsm"):
+                if name in file and not isinstance(file[name], h5py.Group):
+                    raise ConfigError(
+                        f"{self.path}: `{name}` is one array, as AnnData before version 0.7 wrote "
+                        "it; open the file with anndata and write it again"
+                    )
             yield file
 
     @property
     def columns(self) -> tuple[str, ...]:
         with self._open_file() as file:
-            return tuple(file["obs"])
+            return tuple(name for name, column in file["obs"].items() if _is_column(column))
 
     def read_columns(self, names: Collection[str]) -> dict[str, list[str]]:
         with self._open_file() as file:
             return {name: _read_obs(file["obs"][name]) for name in names}
 
-    def list_vectors(self) -> dict[str, Shape]:
+    def read_headers(self) -> dict[str, Header]:
         with self._open_file() as file:
-            vectors = {}
-            for name in ("X", *(f"obsm/{name}" for name in file.get("obsm", ()))):
-                part = file.get(name)
-                if getattr(part, "ndim", 0) == 2:
-                    check_numbers(self.path, name, part.dtype)
-                    vectors[name] = Shape(*part.shape)
-            return vectors
+            names = ("X", *(f"obsm/{name}" for name in file.get("obsm", ())))
+            parts = {name: file.get(name) for name in names}
+            return {
+                name: _numpy_header(part.shape, part.dtype)
+                for name, part in parts.items()
+                if getattr(part, "ndim", 0) == 2
+            }
 
     def find_vectors(self, name: str | None) -> str:
         written = name or "X"
@@ -378,13 +404,22 @@ class AnnDataFile(EmbeddingFile):
             yield from _slice_blocks(parts, parts[0].shape[0])
 
 
+def _is_column(column: Any) -> bool:
+    """Returns True for an array with one value per row, or the parts of such a column."""
+    if hasattr(column, "dtype"):
+        return column.ndim == 1 and column.dtype.names is None
+    return {"codes", "categories"} <= {*column} or {"values", "mask"} <= {*column}
+
+
 def _read_obs(column: Any) -> list[str]:
     """Reads a column of `obs`: a plain or categorical array, or an array with a mask of blanks."""
     if hasattr(column, "dtype"):
         return _write_texts(column[:])
     if "codes" in column:
-        names = _write_texts(column["categories"][:])
-        return [names[code] if code >= 0 else "" for code in column["codes"][:].tolist()]
+        names, codes = _write_texts(column["categories"][:]), column["codes"][:]
+        if not np.isin(codes, np.arange(-1, len(names))).all():
+            raise OSError(f"{column.name}: a code has no category")
+        return [(*names, "")[code] for code in codes.tolist()]
     both = zip(_write_texts(column["values"][:]), column["mask"][:].tolist(), strict=True)
     return ["" if missing else text for text, missing in both]
 

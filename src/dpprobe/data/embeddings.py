@@ -8,7 +8,7 @@ Row i of the table belongs to row i of the vectors. Files are read in blocks: me
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -152,11 +152,10 @@ class Options(TableOptions, CountedRows):
                 )
 
     def input_files(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((*self.image_files(), *super().input_files())))
+        return tuple(dict.fromkeys((*self.image_files(), *_match(super().input_files()))))
 
     def image_files(self) -> tuple[str, ...]:
-        paths = [self._vector_path(split) for split in self.list_splits()]
-        return tuple(str(file) for path in paths for file in match_files(path) or [path])
+        return _match(str(self._vector_path(split)) for split in self.list_splits())
 
     def side_options(self, *, own_test: bool) -> set[str]:
         tables = {"table", "test_table"} if own_test else set()
@@ -164,6 +163,11 @@ class Options(TableOptions, CountedRows):
 
     def id_options(self) -> set[str]:
         return {"train", "test", "table", "test_table"}
+
+
+def _match(paths: Iterable[str]) -> tuple[str, ...]:
+    """Lists the files of paths and glob patterns; a missing path stays as it is."""
+    return tuple(str(file) for path in paths for file in match_files(Path(path)) or [path])
 
 
 def prepare(options: Options, directory: Path) -> None:

@@ -32,6 +32,8 @@ _STRIP = 256
 # The kinds of an ISO base media file that hold a still picture coded by HEVC.
 _HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 _SIXTEEN_BITS = 65535
+# First bytes of the formats of EXTENSIONS whose files can be told from any other file.
+_STARTS = (b"\x89PNG\r\n", b"\xff\xd8\xff", b"GIF8", b"II*\0", b"MM\0*")
 # Keys of `Image.info`: the number of bits of white, if the file states it. True if 0 is white in
 # grey of 16 bits, which Pillow does not invert. True if colours had 16 bits.
 GREY_BITS, WHITE_IS_ZERO = "dpprobe_grey_bits", "dpprobe_white_is_zero"
@@ -52,6 +54,12 @@ def is_image_file(path: Path | str) -> bool:
             return is_dicom(stream.read(PREAMBLE + len(MAGIC)))
     except (OSError, ValueError):
         return False
+
+
+def is_image_start(data: bytes) -> bool:
+    """Returns True for the first bytes of an image, whatever the name of its file."""
+    is_heif = data[4:8] == b"ftyp" and data[8:12] in _HEIF_BRANDS
+    return data.startswith(_STARTS) or data[8:12] == b"WEBP" or is_heif or is_dicom(data)
 
 
 def encode_png(image: Image.Image) -> bytes:

@@ -66,5 +66,5 @@ def _list_additions(folder: Path, name: str, *, deeper: bool) -> Iterator[tuple[
     if not deeper or not folder.is_dir():
         return
     for inner in sorted(entry.name for entry in folder.iterdir() if entry.is_dir()):
-        if not inner.startswith(".") and not set("{}") & set(inner):
+        if not inner.startswith("."):
             yield from ((f"{inner}/", suffix) for suffix in suffixes)

@@ -1,7 +1,8 @@
 """Images in folders, one folder per class.
 
 The layout is `train/<class>/...` and `test/<class>/...`, or only `<class>/...`, which dpprobe
-splits. Class names are the sorted names of the folders; they are published with the weights.
+splits. Other usual names of these parts are read too (`folder_parts`), and never as classes. Class
+names are the sorted names of the folders; they are published with the weights.
 
 A row's id is its path under the folder. The path contains the class, but depends on the row alone.
 With `split_by: id`, moving an image to another folder may change its side, but no other image's.
@@ -9,28 +10,27 @@ With `split_by: id`, moving an image to another folder may change its side, but 
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
-from dpprobe.data import class_units
-from dpprobe.data.alike_names import find_alike, in_words
+from dpprobe.data import class_units, folder_parts
+from dpprobe.data.alike_names import find_alike, in_words, is_text
 from dpprobe.data.image_files import EXTENSIONS, is_image_file
 from dpprobe.data.options import ClassUnits, DatasetOptions, Embed
-from dpprobe.data.train_test_split import SplitOptions, SplitSeed, TestFraction
+from dpprobe.data.train_test_split import SplitName, SplitOptions, SplitSeed, TestFraction
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
 
 logger = logging.getLogger("dpprobe")
 
 SHOWN = 20
-BYSTANDERS = frozenset({"thumbs.db", "desktop.ini"})
+BYSTANDERS = frozenset({"thumbs.db", "desktop.ini", "__macosx"})
 
 
 class Options(SplitOptions):
@@ -50,30 +50,39 @@ class Options(SplitOptions):
         self.source_state()
 
     def input_files(self) -> tuple[str, ...]:
-        """Returns every folder that is searched; `source_state` covers the images in them."""
+        """Returns every folder that is searched; `list_source_files` the images in them."""
         return tuple(sorted(str(folder) for folder, _ in self._walk_folders()))
 
-    def source_state(self) -> str:
-        """Hashes the images' names, sizes and times: replacing one in place changes the hash."""
+    def list_source_files(self) -> Iterator[tuple[str, os.DirEntry[str]]]:
         root = resolve_path(self.path)
-        states = []
         for folder, entries in self._walk_folders():
             place = folder.relative_to(root)
-            for entry in entries:
-                try:
-                    status = entry.stat()
-                except OSError as error:
-                    raise ConfigError(
-                        f"path: {entry.path}: {error.strerror}; restore or remove this file"
-                    ) from error
-                states.append(
-                    f"{(place / entry.name).as_posix()}\0{status.st_size}\0{status.st_mtime_ns}"
-                )
-        return hashlib.sha256(os.fsencode("\n".join(sorted(states)))).hexdigest()
+            yield from (((place / entry.name).as_posix(), entry) for entry in entries)
 
     def has_test(self) -> bool:
+        return bool(self.locate_parts())
+
+    def locate_parts(self) -> dict[SplitName, Path]:
+        """Returns the folders of the training and the test part; empty if there are only classes.
+
+        `test/test/` is the test folder if `test/` contains nothing else.
+        """
         root = resolve_path(self.path)
-        return (root / "train").is_dir() and (root / "test").is_dir()
+        chosen = folder_parts.choose_parts(folder_parts.find_parts(list_folders(root)))
+        return {split: _enter_folder(root / name) for split, name in chosen.items()}
+
+    def list_warnings(self) -> list[str]:
+        """Says which folders are read as which part, and what is not used."""
+        root, parts = resolve_path(self.path), self.locate_parts()
+        places = {split: part.relative_to(root) for split, part in parts.items()}
+        read = [f"{at}/ is read as {split}/" for split, at in places.items() if str(at) != split]
+        used = {place.parts[0] for place in places.values()}
+        unused = [entry.name for entry in _scan_folder(root) if parts and entry.name not in used]
+        lines = [", ".join(read)] if read else []
+        if unused:
+            more = f" and {len(unused) - SHOWN} more" if len(unused) > SHOWN else ""
+            lines.append(f"not used: {', '.join(unused[:SHOWN])}{more}")
+        return [f"{self.path}: {line}" for line in lines]
 
     def image_folders(self) -> tuple[str, ...]:
         return (self.path,)
@@ -95,9 +104,7 @@ class Options(SplitOptions):
         return class_units.count_classes(self, listing.class_names, count_at)
 
     def _walk_folders(self) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
-        root = resolve_path(self.path)
-        parts = [root / name for name in ("train", "test") if (root / name).is_dir()]
-        for part in parts or [root]:
+        for part in self.locate_parts().values() or [resolve_path(self.path)]:
             left_out = {part / name for name in self.exclude}
             for folder, entries in _walk_folder(part):
                 if left_out.isdisjoint((folder, *folder.parents)):
@@ -125,19 +132,18 @@ def list_images(options: Options) -> Listing:
         raise ConfigError(
             f"path: no folder {options.path}; correct the path or put the images there"
         )
-    parts = {name for name in ("train", "test") if (root / name).is_dir()}
-    if len(parts) == 1:
-        missing = ({"train", "test"} - parts).pop()
-        raise ConfigError(
-            f"path: {options.path} has {parts.pop()}/ but no {missing}/; add {missing}/, or put "
-            f"the class folders directly under {options.path}"
-        )
-    places = {name: root / name for name in ("train", "test")} if parts else {"train": root}
+    parts = options.locate_parts()
+    if not parts:
+        _check_names(options, list_folders(root))
+    places = parts or {"train": root}
     others: list[str] = []
     files = {
         name: _list_classes(root, place, options.exclude, others) for name, place in places.items()
     }
-    faults = [*_others_fault(options, others), *_class_faults(options, files)]
+    faults = [
+        *_others_fault(options, others),
+        *_class_faults(options, places, files),
+    ]
     if faults:
         raise ConfigError("\n".join(faults))
     for name in options.exclude:
@@ -145,26 +151,47 @@ def list_images(options: Options) -> Listing:
             raise ConfigError(
                 f"exclude: {options.path} has no class folder {name}; remove {name} from `exclude`"
             )
-    if parts:
-        unknown = sorted(files["test"].keys() - files["train"].keys())
-        if unknown:
-            raise ConfigError(
-                f"path: {options.path}: classes in test/ but not in train/: "
-                f"{', '.join(unknown)}; add training images of these classes or remove their "
-                "test images"
-            )
+    if unknown := sorted(files.get("test", {}).keys() - files["train"].keys()):
+        raise ConfigError(
+            f"path: {options.path}: classes in {parts['test'].name}/ but not in "
+            f"{parts['train'].name}/: {', '.join(unknown)}; add training images of these classes "
+            "or remove their test images"
+        )
     if len(files["train"]) < 2:
         only = "".join(files["train"])
-        hint = (
-            f", or write `path: {options.path}/{only}` if it contains the class folders"
-            if only
-            else ""
-        )
+        deeper = f", or write `path: {options.path}/{only}` if it contains the class folders"
         raise ConfigError(
             f"path: {options.path} has fewer than two class folders ({only or 'none'}); add the "
-            f"other class folders{hint}"
+            f"other class folders{deeper if only else ''}"
         )
     return Listing(files, tuple(sorted(files["train"])))
+
+
+def _check_names(options: Options, names: Sequence[str]) -> None:
+    """Raises ConfigError if folders that are read as classes have the name of a part."""
+    parts = folder_parts.find_parts(name for name in names if name not in options.exclude)
+    if not parts:
+        return
+    first, *further = parts
+    classes = [name for name in names if name not in parts and name not in options.exclude]
+    missing = "test" if parts[first] == "train" else "train"
+    if further:
+        fault = (
+            f"{options.path}: the folders {in_words(parts)} have names of parts; keep one for "
+            "training and one for testing"
+        )
+    elif classes:
+        fault = (
+            f"{options.path}: {first}/ has the name of a part, but is beside {classes[0]}/. If it "
+            f"is a class, rename the folder, such as to {first}_class; otherwise put the classes "
+            f"into {first}/ and {missing}/, or name {first} in `exclude`"
+        )
+    else:
+        fault = (
+            f"{options.path} has {first}/ but no {missing}/; add {missing}/, or put the class "
+            f"folders directly under {options.path}"
+        )
+    raise ConfigError(f"path: {fault}")
 
 
 def _others_fault(options: Options, others: Sequence[str]) -> Iterator[str]:
@@ -173,22 +200,51 @@ def _others_fault(options: Options, others: Sequence[str]) -> Iterator[str]:
         one = len(others) == 1
         yield (
             f"path: {options.path}: {len(others)} "
-            f"{'file is not an image' if one else 'files are not images'}: "
+            f"{'file is not an image' if one else 'files are not images'} in a class folder: "
             f"{', '.join(sorted(others)[:SHOWN])}{more}; move {'it' if one else 'them'} elsewhere "
             f"(images end in {', '.join(sorted(EXTENSIONS))}, or are DICOM under any name)"
         )
 
 
-def _class_faults(options: Options, files: dict[str, dict[str, list[str]]]) -> Iterator[str]:
-    """Yields faults of classes without images, and of folder names that look alike."""
-    for name, classes in files.items():
-        place = f"{options.path}/{name}" if len(files) > 1 else options.path
-        for folder, images in classes.items():
+def _class_faults(
+    options: Options, places: Mapping[SplitName, Path], files: dict[str, dict[str, list[str]]]
+) -> Iterator[str]:
+    """Yields faults of classes without images, and of folders that seem to be no classes."""
+    root = resolve_path(options.path)
+    for split, place in places.items():
+        inside = place.relative_to(root)
+        where, depth = Path(options.path) / inside, len(inside.parts) + 1
+        parts = folder_parts.find_parts(files[split])
+        folders: dict[str, set[str]] = {}  # of each class; none if images lie beside them
+        for name, images in files[split].items():
             if not images:
                 yield (
-                    f"path: {place}/{folder} contains no image; add images, remove the folder, or "
+                    f"path: {where / name} contains no image; add images, remove the folder, or "
                     "name it in `exclude`"
                 )
+            if name in parts and not (
+                len(files[split]) > 1 and all(name in f for f in files.values())
+            ):
+                yield (
+                    f"path: {where / name} has the name of a part inside {place.name}; move the "
+                    "class folders up, or rename it if it is a class"
+                )
+            direct = any(image.count("/") == depth for image in images)
+            folders[name] = set() if direct else {image.split("/")[depth] for image in images}
+            if folder_parts.find_parts(folders[name]):
+                yield (
+                    f"path: {where / name} contains {in_words(sorted(folders[name]))}; put the "
+                    "class folders into folders of these names, not these into the class folders"
+                )
+                return
+        first = next(iter(folders.values()), set())
+        if len(folders) > 1 and len(first) > 1 and all(first == each for each in folders.values()):
+            yield (
+                f"path: all folders in {where} ({in_words([*folders][:SHOWN])}) contain the "
+                f"folders {in_words(sorted(first)[:SHOWN])}, so these seem to be the classes. If "
+                "the upper folders are parts, name them train and test; if they are the classes, "
+                "put the images directly into them"
+            )
     for names in find_alike(sorted({folder for classes in files.values() for folder in classes})):
         yield (
             f"path: {options.path}: the class folders {in_words(names)} differ only in case or "
@@ -201,54 +257,71 @@ def _list_classes(
 ) -> dict[str, list[str]]:
     """Lists the files of each class; adds files that are no images to `others`."""
     classes: dict[str, list[str]] = {}
-    for entry in sorted(path.name for path in folder.iterdir()):
-        if entry.startswith(".") or entry in exclude or entry.lower() in BYSTANDERS:
+    for entry in _scan_folder(folder):
+        if entry.name in exclude:
             continue
-        if (folder / entry).is_dir():
-            classes[entry] = _list_files(root, folder / entry, others)
-        else:
-            place = (folder / entry).relative_to(root).as_posix()
+        if not entry.is_dir():
+            place = (folder / entry.name).relative_to(root).as_posix()
             others.append(f"{place} (beside the class folders)")
+            continue
+        images: list[str] = []
+        for current, entries in _walk_folder(folder / entry.name):
+            place = current.relative_to(root).as_posix()
+            for file in entries:
+                listed = images if is_image_file(file.path) else others
+                listed.append(f"{place}/{file.name}")
+        classes[entry.name] = sorted(images)
     return classes
 
 
-def _list_files(root: Path, folder: Path, others: list[str]) -> list[str]:
-    files: list[str] = []
-    for current, entries in _walk_folder(folder):
-        place = current.relative_to(root).as_posix()
-        for entry in entries:
-            listed = files if is_image_file(entry.path) else others
-            listed.append(f"{place}/{entry.name}")
-    return sorted(files)
-
-
 def _walk_folder(folder: Path) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
-    """Yields a folder and all below it, each with its files.
-
-    Ignores names that begin with a dot, and the files that Windows puts beside images.
-
-    Raises:
-      ConfigError: for a folder that cannot be listed.
-    """
+    """Yields a folder and all below it, each with its files."""
     pending = [folder]
     while pending:
         current = pending.pop()
-        files = []
-        try:
-            with os.scandir(current) as entries:
-                for entry in entries:
-                    if entry.name.startswith(".") or entry.name.lower() in BYSTANDERS:
-                        continue
-                    if entry.is_dir():
-                        pending.append(current / entry.name)
-                    else:
-                        files.append(entry)
-        except OSError as error:
-            raise ConfigError(
-                f"path: {current} cannot be listed ({error.strerror}); correct its permissions, "
-                "or remove the link to it"
-            ) from error
-        yield current, files
+        entries = _scan_folder(current)
+        pending += [current / entry.name for entry in entries if entry.is_dir()]
+        yield current, [entry for entry in entries if not entry.is_dir()]
+
+
+def _scan_folder(folder: Path) -> list[os.DirEntry[str]]:
+    """Lists a folder by name, without what operating systems put beside images.
+
+    Raises:
+      ConfigError: for a folder that cannot be listed, or a name that is not UTF-8.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            kept = [entry for entry in entries if not entry.name.startswith(".")]
+    except OSError as error:
+        raise ConfigError(
+            f"path: {folder} cannot be listed ({error.strerror}); correct its permissions, "
+            "or remove the link to it"
+        ) from error
+    if other := next((entry.name for entry in kept if not is_text(entry.name)), None):
+        raise ConfigError(
+            f"path: {folder}: the name {os.fsencode(other)!r} is not UTF-8; rename it, such as by "
+            f"`convmv -r -f latin1 -t utf8 --notest {folder}`"
+        )
+    return sorted(
+        (entry for entry in kept if entry.name.lower() not in BYSTANDERS),
+        key=lambda entry: entry.name,
+    )
+
+
+def list_folders(folder: Path) -> list[str]:
+    """Lists the folders directly in a folder; none if it does not exist."""
+    if not folder.is_dir():
+        return []
+    return [entry.name for entry in _scan_folder(folder) if entry.is_dir()]
+
+
+def _enter_folder(folder: Path) -> Path:
+    """Goes down while a folder contains only one folder of its own name, as some archives do."""
+    entries = _scan_folder(folder)
+    if len(entries) == 1 and entries[0].name == folder.name and entries[0].is_dir():
+        return _enter_folder(folder / folder.name)
+    return folder
 
 
 def _split_rows(options: Options, listing: Listing) -> dict[str, list[tuple[str, int]]]:
@@ -284,10 +357,8 @@ def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | Non
     listing = list_images(options)
     root = resolve_path(options.path)
     rows = _split_rows(options, listing)
-    if "test" in listing.files:
-        unused = sorted({path.name for path in root.iterdir()} - {"train", "test"})
-        if unused:
-            logger.warning("%s: not used: %s", options.path, ", ".join(unused))
+    for line in options.list_warnings():
+        logger.warning("%s", line)
     table.write_dataset(
         directory,
         table.batch_files({name: (root, part) for name, part in rows.items()}),

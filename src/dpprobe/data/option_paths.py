@@ -41,8 +41,17 @@ def _change_paths(value: Any, inner: list[str], key: str, change: Change) -> Any
 
 
 def match_files(path: Path) -> list[Path]:
-    """Lists the files of a path or a glob pattern, by name."""
-    return [path] if path.is_file() else sorted(map(Path, glob.glob(str(path))))  # noqa: PTH207
+    """Lists the files of a path or a glob pattern, by name; folders that exist are no patterns."""
+    if path.is_file():
+        return [path]
+    folder = next((each for each in path.parents if each.is_dir()), Path())
+    names = glob.glob(str(path.relative_to(folder)), root_dir=folder)  # noqa: PTH207
+    return [folder / name for name in sorted(names)]
+
+
+def is_wildcard(path: str) -> bool:
+    """Returns True for a path in which Snakemake would replace a part, such as `{x}` or `<x>`."""
+    return "{" in path or "<" in path
 
 
 def each_once(key: str, files: list[Path]) -> list[Path]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -40,12 +42,15 @@ class ClassUnits:
     Private: for the owner's screen, never for a file.
 
     Attributes:
+      test_shares: what a test result counts: a patient with test images of several classes counts
+        in parts, each image as 1 / m of m; empty if these numbers equal those in `test`.
       test_at: the numbers in `test` for larger values of `test_fraction`; empty if each class has
         five test units, or if the source has its own test split.
     """
 
     train: Mapping[str, int]
     test: Mapping[str, int]
+    test_shares: Mapping[str, float] = field(default_factory=dict)
     test_at: Mapping[float, Mapping[str, int]] = field(default_factory=dict)
 
 
@@ -198,6 +203,10 @@ class DatasetOptions(Options, ABC):
     def check_files(self) -> None:
         """Raises ConfigError if a file that the options name is missing. Reads no image."""
 
+    def list_warnings(self) -> list[str]:
+        """Returns warnings, one line each. Cheap."""
+        return []
+
     def download_params(self) -> dict[str, Any] | None:
         """Returns the options that determine the download, JSON-compatible; None without one."""
         return None
@@ -211,11 +220,30 @@ class DatasetOptions(Options, ABC):
         return ()
 
     def source_state(self) -> str | None:
-        """Returns a hash of the files that `input_files` does not list; None if it lists all.
+        """Hashes the names, sizes and times of all input files; None without local files.
 
-        Cheap: computed at each start of Snakemake, reads no image.
+        A replaced file changes the hash even if it is older. Computed at each start of Snakemake.
+
+        Raises:
+          ConfigError: for a file that is missing.
         """
-        return None
+        states = []
+        for name, path in self.list_source_files():
+            try:
+                status = os.stat(path)  # noqa: PTH116  # also of the entry of a folder
+            except OSError as error:
+                place = os.fspath(path)
+                raise ConfigError(
+                    f"{place}: {error.strerror}; restore the file, or remove it from the dataset"
+                ) from error
+            states.append(f"{name}\0{status.st_size}\0{status.st_mtime_ns}")
+        if not states:
+            return None
+        return hashlib.sha256(os.fsencode("\n".join(sorted(states)))).hexdigest()
+
+    def list_source_files(self) -> Iterator[tuple[str, str | os.PathLike[str]]]:
+        """Yields the name and the path of every file that decides the split tables."""
+        yield from ((file, file) for file in self.input_files())
 
     def preparation_params(self) -> dict[str, Any]:
         """Returns the options that decide the split tables, JSON-compatible."""

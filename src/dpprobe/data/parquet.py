@@ -24,6 +24,7 @@ from dpprobe.data.class_units import CountedRows
 from dpprobe.data.group_columns import Group, GroupColumns, list_groups
 from dpprobe.data.option_paths import each_once, match_files
 from dpprobe.data.options import DatasetOptions, Limit
+from dpprobe.data.parquet_columns import read_schema
 from dpprobe.data.patient_sides import RowIndex, UnitOptions
 from dpprobe.data.person_names import person_name
 from dpprobe.data.train_test_split import SplitName, SplitSeed, TestFraction
@@ -39,6 +40,8 @@ BATCH_ROWS = 128
 Paths = str | tuple[str, ...]
 
 
+# The types of an image's parts; null if a file has none of them.
+_STORED = {"bytes": ("binary", "null"), "path": ("string", "null")}
 # File names of ImageNet's validation images (ILSVRC 2012) contain their numbers, from 1.
 _IMAGENET_VALIDATION = re.compile(r"ILSVRC2012_val_(\d{8})")
 
@@ -225,12 +228,8 @@ class Header(NamedTuple):
 
 def _read_header(options: Options, path: Path) -> Header:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    fault = f"{path}: not a readable parquet file"
-    with artifacts.explain_parquet(path, ConfigError, fault), pq.ParquetFile(path) as file:
-        schema = file.schema_arrow
-        rows = file.metadata.num_rows
+    schema, rows = read_schema(path)
     groups = [group.column for group in options.list_groups().values()]
     wanted = [options.image_column, options.label_column, *groups]
     wanted += [column for column in (options.id_column, options.unit_column) if column]
@@ -246,7 +245,11 @@ def _read_header(options: Options, path: Path) -> Header:
                 "row"
             )
     image = schema.field(options.image_column).type
-    if not pa.types.is_struct(image) or {field.name for field in image} != {"bytes", "path"}:
+    stored = {each.name: str(each.type) for each in image} if pa.types.is_struct(image) else {}
+    if stored.keys() != _STORED.keys() or any(
+        stored[name].removeprefix("large_").removesuffix("_view") not in kinds
+        for name, kinds in _STORED.items()
+    ):
         raise ConfigError(
             f"{path}: column {options.image_column!r} is {image}, not a struct of bytes and path; "
             "name the image column"

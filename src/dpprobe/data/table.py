@@ -69,6 +69,8 @@ READ_ROWS = 64
 READ_THREADS = 8
 
 _IMAGE_TYPE = pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.string())])
+# Columns that rows of any source may have.
+_EXPECTED = {"image", "label", "id", "pixels_sha256", "faults", "origin"}
 _FAULTS = pa.list_(pa.list_(pa.string()))
 
 
@@ -179,7 +181,10 @@ def make_batch(
         "id": pa.array(ids, pa.string()),
     }
     for name, values in (groups or {}).items():
-        columns[name] = _text_column(values)
+        try:
+            columns[name] = _text_column(values)
+        except pa.ArrowException as error:
+            raise DataError(f"{name}: cannot be read as text ({error}); store texts") from error
     if accepted is not None:
         columns["accepted"] = pa.array(accepted, pa.list_(pa.int64()))
     if faults is not None:
@@ -255,7 +260,7 @@ def write_dataset(
         `expect`, `duplicates`, `missing_classes` and `verify` decide the checks.
       accepted: True if the batches say which labels count as right; not for multi-label.
       units: True if the batches name the patient of each row.
-      rows: the number of rows of all batches, to show the progress.
+      rows: the number of rows of all batches, before rows of a patient with too many are left out.
       embed: copy images that the batches give as paths into the tables.
       revision: the resolved version of the source.
       chosen_test: True if the source has its own test split. A class that is missing in the test
@@ -293,11 +298,17 @@ def write_dataset(
             writers[name] = stack.enter_context(closing(writer))
         progress = stack.enter_context(Progress(rows, label=f"data {directory.name}"))
         for name, batch in batches:
+            shape.check_batch(name, batch, source=options.source)
             images = writers[name].write_batch(batch)
             looked_at = [*shape.groups, *(["unit"] if units else [])]
             columns = {n: batch.column(n).to_pylist() for n in looked_at}
             checks.look_at(name, images, batch.column("label").to_pylist(), columns)
             progress.advance_by(batch.num_rows)
+        given = sum(writer.rows for writer in writers.values())
+        if given > rows or (given < rows and options.images_per_patient() is None):
+            raise DataError(
+                f"source {options.source}: says it has {rows} rows, but gives {given}; correct it"
+            )
         checks.finish_checks(
             {name: (writer.rows, writer.per_class) for name, writer in writers.items()}
         )
@@ -419,6 +430,20 @@ class _Shape(NamedTuple):
     units: bool
     vectors: bool
 
+    def check_batch(self, split: str, batch: pa.Table, *, source: str) -> None:
+        """Raises DataError for rows of another split or with other columns than the source says."""
+        kind = batch.schema.field("label").type
+        one = getattr(kind, "value_type", None) if self.multi_label else kind
+        whole = str(one).removeprefix("u").startswith(("int", "bool")) or pa.types.is_null(kind)
+        named = {*self.groups, *(["unit"] if self.units else [])}
+        unused = {*batch.schema.names} - named - _EXPECTED
+        unused -= {"accepted"} if self.accepted else set()
+        if split not in SPLITS or not whole or unused or not named <= {*batch.schema.names}:
+            raise DataError(
+                f"source {source}: rows of split {split!r} with labels of type {kind} and the "
+                f"columns {', '.join(batch.schema.names)} are not what it says; correct its batches"
+            )
+
     def make_schema(self) -> pa.Schema:
         text = {"dtype": "string", "_type": "Value"}
         binary = {"dtype": "binary", "_type": "Value"}
@@ -502,13 +527,18 @@ class _SplitWriter:
         given = _optional_column(batch, "faults")
         accepted = _optional_column(batch, "accepted")
         labels = batch.column("label").to_pylist()
-        for image, label, of_source, right in zip(images, labels, given, accepted, strict=True):
+        units = _optional_column(batch, "unit")
+        for image, label, of_source, right, unit in zip(
+            images, labels, given, accepted, units, strict=True
+        ):
             faults = [(kind, detail) for kind, detail in of_source or ()]
             known = {kind for kind, _ in faults}  # the source explains these faults better
             checks = [image.fault, self._id_fault(image.id, label), self._label_fault(label)]
             if checks[-1] is None:
                 self.per_class[label if not self._shape.multi_label else np.array(label) == 1] += 1
                 checks.append(self._accepted_fault(right))
+            if self._shape.units and not unit:
+                checks.append(("patient", "no patient"))
             faults += [fault for fault in checks if fault is not None and fault[0] not in known]
             for kind, detail in faults:
                 add_problem(self._problems, kind, detail, split=self.name, image=image)

@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from dpprobe.artifacts import require_plain_file
+from dpprobe.data.alike_names import is_text
+from dpprobe.data.image_files import EXTENSIONS, is_image_start
 from dpprobe.errors import DataError
 
 SUFFIX = ".tar"
@@ -55,7 +57,7 @@ class Sample(NamedTuple):
 
 
 def list_tars(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if is_tar(path) and path.is_file())
+    return sorted(path for path in folder.iterdir() if is_tar(path) and not path.is_dir())
 
 
 def is_tar(path: Path) -> bool:
@@ -110,8 +112,11 @@ def check_first(shard: Path) -> None:
     next(_list_members(shard), None)
 
 
-def read_samples(shard: Path) -> Iterator[Sample]:
+def read_samples(shard: Path, unnamed: list[Member]) -> Iterator[Sample]:
     """Yields the samples of a tar in the order of their first members; only headers are read.
+
+    Args:
+      unnamed: receives the members whose names give no key.
 
     Raises:
       DataError: naming the shard and the last whole member, if the tar is damaged, cut short or
@@ -121,6 +126,7 @@ def read_samples(shard: Path) -> Iterator[Sample]:
     for member in _list_members(shard):
         named = _NAME.fullmatch(member.name)
         if named is None:
+            unnamed.append(member)
             continue
         key, extension = named[1], named[2].lower()
         sample = samples.setdefault(key, Sample(key, {}, []))
@@ -129,6 +135,14 @@ def read_samples(shard: Path) -> Iterator[Sample]:
         else:
             sample.members[extension] = member
     yield from samples.values()
+
+
+def holds_image(shard: Path, member: Member) -> bool:
+    """Returns True for a member with the extension, or the first bytes, of an image."""
+    name = member.name.rpartition("/")[2].lower()
+    if not name.startswith(".") and any(f".{part}" in EXTENSIONS for part in name.split(".")[1:]):
+        return True  # names that begin with a dot are those of macOS, whatever their extensions
+    return is_image_start(read_at(shard, member.offset, min(member.size, _BLOCK)))
 
 
 def _list_members(shard: Path) -> Iterator[Member]:
@@ -166,7 +180,9 @@ def _list_members(shard: Path) -> Iterator[Member]:
 
 
 def _check_name(shard: Path, info: tarfile.TarInfo, stream: BinaryIO) -> None:
-    """Refuses a name with a NUL: tarfile cuts the name there and the sample would be lost."""
+    """Refuses a name that is not UTF-8, or with a NUL: tarfile cuts such a name there."""
+    if not is_text(info.name):
+        raise DataError(f"{shard}: a file name is not UTF-8, {info.name!r}; pack it again")
     size = min(info.offset_data - info.offset, _LONGEST_END)
     blocks = os.pread(stream.fileno(), size, info.offset)
     names = [info.name, blocks[-_BLOCK:][:_NAME_BYTES].rstrip(b"\0")]

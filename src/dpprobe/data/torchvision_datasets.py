@@ -89,6 +89,13 @@ class Options(SplitOptions):
     def input_files(self) -> tuple[str, ...]:
         return tuple(str(folder) for folder in self._list_folders())
 
+    def list_source_files(self) -> Iterator[tuple[str, Path]]:
+        for folder in self._list_folders():
+            yield from ((str(file), file) for file in folder.rglob("*") if not file.is_dir())
+        if self.path is not None and self.name == "Places365":
+            root = resolve_path(self.path)
+            yield from ((file.name, file) for file in root.glob("*places365*.txt"))
+
     def has_test(self) -> bool:
         return self.name != "EuroSAT"
 

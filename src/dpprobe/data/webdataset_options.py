@@ -142,6 +142,11 @@ class ShardOptions(UnitOptions):
                 raise ConfigError(
                     f"{name}: no .tar file {place}; correct the path or put the shards there"
                 )
+            if folder and (inner := [sub for sub in path.glob("*/*") if tar_shards.is_tar(sub)]):
+                raise ConfigError(
+                    f"{name}: {pattern} also has shards in a folder, such as {inner[0]}; name both "
+                    f"({pattern}/*.tar, {inner[0].parent}/*.tar), or move the others elsewhere"
+                )
             if others := [path.name for path in matches if path.suffix != tar_shards.SUFFIX]:
                 raise ConfigError(
                     f"{name}: {pattern}: {others[0]} is not a plain .tar file; unpack it if "

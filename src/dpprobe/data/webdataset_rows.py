@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from dpprobe.artifacts import parse_json
+from dpprobe.counted_nouns import count_noun
 from dpprobe.data import patient_sides, table, tar_shards
 from dpprobe.data.alike_names import fold_name, text_of
 from dpprobe.data.group_columns import list_groups
@@ -22,6 +24,8 @@ from dpprobe.errors import DataError
 if TYPE_CHECKING:
     from dpprobe.data.train_test_split import SplitName
     from dpprobe.data.webdataset_options import ShardOptions
+
+logger = logging.getLogger("dpprobe")
 
 Fault = tuple[str, str]
 
@@ -45,31 +49,55 @@ def read_shards(options: ShardOptions) -> dict[SplitName, list[Row]]:
     """Reads headers and labels of all shards, in order.
 
     Raises:
-      DataError: naming every shard that is damaged.
+      DataError: naming every shard that is damaged, or if an image belongs to no sample.
     """
-    broken: list[str] = []
-    parts = {name: list(_read_rows(options, name, broken)) for name in options.list_splits()}
+    broken, passed = list[str](), list[tuple[Path, Member]]()
+    parts = {
+        name: list(_read_rows(options, name, broken, passed)) for name in options.list_splits()
+    }
     if broken:
         more = [f"and {len(broken) - SHOWN} more"] if len(broken) > SHOWN else []
         raise DataError("\n".join(broken[:SHOWN] + more))
+    if images := [where for where in passed if tar_shards.holds_image(*where)]:
+        raise DataError(
+            f"{count_noun(len(images), 'image')} would be in no row, such as {images[0][1].name} "
+            f"in {images[0][0]}: a key ends at the first dot of a file's name; replace further "
+            "dots (a.v2.png to a_v2.png) and pack the shards again, or leave the images out"
+        )
+    if passed:
+        logger.warning(
+            "%s of shards not used, such as %s in %s",
+            count_noun(len(passed), "file"), passed[0][1].name, passed[0][0],
+        )  # fmt: skip
     return parts
 
 
-def _read_rows(options: ShardOptions, name: SplitName, broken: list[str]) -> Iterator[Row]:
-    """Yields the rows of a split's shards; adds the errors of damaged shards to `broken`."""
+def _read_rows(
+    options: ShardOptions, name: SplitName, broken: list[str], passed: list[tuple[Path, Member]]
+) -> Iterator[Row]:
+    """Yields the rows of a split's shards; adds errors of damaged shards, and unused members."""
     for number, shard in enumerate(options.list_shards(name)):
+        unused: list[Member] = []
         try:
-            for sample in tar_shards.read_samples(shard):
+            for sample in tar_shards.read_samples(shard, unused):
+                used = set[str]()
                 if row := _make_row(options, number, shard, sample):
+                    used = {"cls", "json", *_list_images(sample)}
                     yield row
+                unused += [one for kind, one in sample.members.items() if kind not in used]
         except DataError as error:
             broken.append(str(error))
+        passed += [(shard, member) for member in unused]
+
+
+def _list_images(sample: Sample) -> list[str]:
+    return [name for name in sample.members if f".{name}" in EXTENSIONS]
 
 
 def _make_row(options: ShardOptions, number: int, shard: Path, sample: Sample) -> Row | None:
     """Returns a sample as a row; None for a sample with neither an image nor a label."""
     fields, faults = _read_fields(options, shard, sample)
-    images = [name for name in sample.members if f".{name}" in EXTENSIONS]
+    images = _list_images(sample)
     if not images and "cls" not in sample.members and "json" not in sample.members:
         return None
     image = sample.members[images[0]] if images else None

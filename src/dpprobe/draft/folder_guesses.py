@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from dpprobe.data import csv_files, imagefolder, parquet, tar_shards
+from dpprobe.data.folder_parts import find_parts
 from dpprobe.data.image_files import EXTENSIONS, is_image_file
 from dpprobe.draft.seen_dataset import Line, Seen, check_counts, rare_notes
 from dpprobe.errors import ConfigError
 
 TABLES = (*csv_files.SUFFIXES, *parquet.SUFFIXES)
-PARTS = ("train", "test")
 WRITE_SHARDS = (
     "init reads no tar files: for shards write the study by hand with `source: webdataset` "
     "(docs/your-own-data.md), or unpack the tar files"
@@ -37,10 +37,10 @@ def look_at_folder(place: str) -> Seen:
     for classes in listing.files.values():
         counts.update({name: len(files) for name, files in classes.items()})
     check_counts(counts, place)
-    parts = "train/<class>/ and test/<class>/" if "test" in listing.files else "<class>/"
+    parts = [f"{part.relative_to(root)}/<class>/" for part in options.locate_parts().values()]
     comment = (
-        f"The images are in {parts}. Every head publishes the class names, so each name must be "
-        "public."
+        f"The images are in {' and '.join(parts) or '<class>/'}. Every head publishes the class "
+        "names, so each name must be public."
     )
     keys = {
         "source": Line(value="imagefolder"),
@@ -51,7 +51,11 @@ def look_at_folder(place: str) -> Seen:
         keys=keys,
         counts=dict(counts),
         images=counts.total(),
-        notes=tuple(_list_notes(root, listing) + rare_notes(counts)),
+        notes=(
+            "a folder names no patients, so the unit of privacy is one image; if people have "
+            "several images, list them in a CSV with a column of patients and run init on that CSV",
+            *rare_notes(counts),
+        ),
     )
 
 
@@ -83,37 +87,16 @@ def _check_layout(root: Path, place: str) -> None:
         raise ConfigError(
             f"{place}: no image ({kinds}); name a folder that has one folder per class"
         )
-    if len(folders) == 1 and folders[0].name not in PARTS:
-        inner = _list_folders(folders[0])
+    if len(folders) == 1 and not find_parts([folders[0].name]):
+        inner = imagefolder.list_folders(folders[0])
         if len(inner) > 1:
             deeper = Path(place) / folders[0].name
             raise ConfigError(
                 f"{place}: one folder, {folders[0].name}, which contains {len(inner)} more; if "
-                f"these are the classes, run `dpprobe init {deeper}`"
+                f"these are the classes or their split, run `dpprobe init {deeper}`"
             )
-
-
-def _list_folders(folder: Path) -> list[str]:
-    return sorted(
-        entry.name
-        for entry in folder.iterdir()
-        if entry.is_dir() and not entry.name.startswith(".")
-    )
 
 
 def _find_files(folder: Path, kind: Callable[[Path], bool]) -> Iterator[Path]:
     for place, _, names in os.walk(folder):
         yield from (path for name in sorted(names) if kind(path := Path(place, name)))
-
-
-def _list_notes(root: Path, listing: imagefolder.Listing) -> list[str]:
-    notes = [
-        "a folder names no patients, so the unit of privacy is one image; if people have several "
-        "images, list them in a CSV with a column of patients and run init on that CSV"
-    ]
-    unused = sorted({entry.name for entry in root.iterdir()} - set(PARTS))
-    unused = [name for name in unused if not name.startswith(".")]
-    if "test" in listing.files and unused:
-        more = f" and {len(unused) - 5} more" if len(unused) > 5 else ""
-        notes.append(f"ignored (neither train nor test): {', '.join(unused[:5])}{more}")
-    return notes

@@ -50,7 +50,8 @@ def find_images(columns: Columns, *, table: Path, root: Path | None, column: str
         first = _first_value(columns, name)
         if paths := search_images([first] if first else [], roots):
             added = paths.before or paths.after
-            template = f"{paths.before}{{{name}}}{paths.after}" if added else None
+            before = paths.before.replace("{", "{{").replace("}", "}}")
+            template = f"{before}{{{name}}}{paths.after}" if added else None
             return Place(root=paths.root, column=name, template=template)
     first = _first_value(columns, candidates[0])
     raise ConfigError(

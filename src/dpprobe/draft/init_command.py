@@ -92,6 +92,7 @@ def look_at_place(arguments: argparse.Namespace) -> Seen:
     """Inspects the folder or table; raises ConfigError if it does not exist."""
     # as in `_run_init`
     from dpprobe.data import csv_files, parquet, tar_shards
+    from dpprobe.data.alike_names import is_text
     from dpprobe.draft.csv_guesses import Wishes, look_at_csv
     from dpprobe.draft.folder_guesses import WRITE_SHARDS, look_at_folder
     from dpprobe.draft.parquet_guesses import look_at_parquet
@@ -102,6 +103,8 @@ def look_at_place(arguments: argparse.Namespace) -> Seen:
             "file: dpprobe init images/lesions"
         )
     place = arguments.place.rstrip("/") or "/"
+    if not is_text(place):
+        raise ConfigError(f"{os.fsencode(place)!r} is not UTF-8; rename it, such as by convmv")
     path = Path(place).expanduser()
     wishes = Wishes(
         label=arguments.label,

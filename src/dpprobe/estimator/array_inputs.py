@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 import warnings
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,16 +14,28 @@ import numpy.typing as npt
 import torch
 
 from dpprobe.data.person_names import describe_alike, person_name
-from dpprobe.errors import DataError, PrivacyError
+from dpprobe.errors import PrivacyError
+from dpprobe.estimator.given_values import ArrayError, check_kind, read_count
+from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.training_set import LONGEST_ROW, RowSource
 
 STREAMED_BYTES = 2**30  # larger sources, as float32, are read in blocks, again in each pass
+# Types whose values NumPy would turn into floats, such as dates into seconds.
+_NO_NUMBERS = ("date", "time", "duration", "period", "complex", "[(")
 SCORED_BYTES = 64 * 2**20  # size of a block that is scored, or read from a source
 
 
-class ArrayError(DataError, ValueError):
-    """Rows or labels cannot be used; it is also a ValueError, which scikit-learn expects."""
+class TypeOfArrayError(ArrayError, TypeError):
+    """Rows have values of another type; it is also a TypeError, which scikit-learn expects."""
+
+
+def warn_caller(message: str) -> None:
+    """Warns at the line that called dpprobe, so that each of these lines has its own warning."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back and re.match(r"dpprobe\.|functools$", frame.f_globals.get("__name__", "")):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)
 
 
 class MappedRows:
@@ -41,6 +55,37 @@ class MappedRows:
         return np.array(self._rows[rows], dtype=np.float32)
 
 
+class CheckedRows:
+    """Rows of a user's source, each block held against what the source says."""
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+        self.rows = read_count("X: rows of its source:", source.rows)
+        self.dimension = read_count("X: dimension of its source:", source.dimension)
+        if min(self.rows, self.dimension) < 1:
+            raise ArrayError(
+                f"X: its source says it has shape ({self.rows}, {self.dimension}); pass some rows"
+            )
+
+    def read_blocks(self, rows: int) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+        """Yields the source's blocks; raises ArrayError for rows other than the source says."""
+        due = 0
+        for pair in self._source.read_blocks(rows) or ():
+            first, block = pair if isinstance(pair, tuple) and len(pair) == 2 else (None, pair)
+            block = _read_block(block)
+            good = block.ndim == 2 and block.shape[1] == self.dimension
+            if first != due or not good or due + len(block) > self.rows:
+                raise ArrayError(
+                    f"X: its source gives a block of shape {block.shape} for row {first}, but says "
+                    f"it has shape ({self.rows}, {self.dimension}), and row {due} is next; yield "
+                    "(first row, block [m, dimension]) in order"
+                )
+            yield due, block
+            due += len(block)
+        if due != self.rows:
+            raise ArrayError(f"X: its source says it has {self.rows} rows, but gives {due}")
+
+
 def find_source(values: Any) -> RowSource | None:
     """Returns the reader of a feature store or a large array on disk; None for other rows."""
     # Arrays of h5py and zarr have `chunks`; their rows stay on disk until they are sliced.
@@ -48,8 +93,7 @@ def find_source(values: Any) -> RowSource | None:
         large = values.ndim == 2 and 4 * values.size > STREAMED_BYTES
         return MappedRows(values) if large else None
     if all(hasattr(values, name) for name in ("rows", "dimension", "read_blocks")):
-        source: RowSource = values
-        return source
+        return values if isinstance(values, FeatureStore | MappedRows) else CheckedRows(values)
     return None
 
 
@@ -63,23 +107,54 @@ def read_source(source: RowSource) -> npt.NDArray[np.float32]:
 
 @contextmanager
 def hide_values() -> Iterator[None]:
-    """Replaces NumPy's error that quotes a text among the numbers, because values are private."""
+    """Explains values that are no numbers, without the values, because they are private."""
     try:
         yield
     except ValueError as error:
-        if "could not convert" not in str(error):
+        if not re.match("could not convert|Complex data", str(error)):
             raise
-        raise ArrayError("X: a value is a text, not a number; pass numbers") from None
+        raise ArrayError("X: a value is a text or complex, not a number; pass numbers") from None
+    except TypeError as error:
+        raise TypeOfArrayError(f"X: {error}; pass numbers") from None
+
+
+def refuse_masks(name: str, values: Any) -> None:
+    """Raises ArrayError for a masked array, or a list with masked values, whatever is masked."""
+    parts = values if isinstance(values, list | tuple) else ()
+    if any(isinstance(each, np.ma.MaskedArray) for each in (values, *parts)):
+        raise ArrayError(f"{name}: masked; fill the masked values, or leave their rows out")
+
+
+def _check_type(values: Any) -> None:
+    """Raises ArrayError for values whose type is not that of plain numbers or texts."""
+    refuse_masks("X", values)
+    for kind in getattr(values, "dtypes", [getattr(values, "dtype", None)]):
+        if str(kind).lower().startswith(_NO_NUMBERS):
+            raise ArrayError(
+                f"X: of type {kind}. Complex data not supported, nor dates or records; pass numbers"
+            )
+
+
+def _read_block(block: Any) -> npt.NDArray[np.float32]:
+    _check_type(block)
+    with hide_values():
+        return np.array(block, dtype=np.float32, order="C")
 
 
 def join_blocks(values: Any) -> Any:
-    """Returns an iterator's blocks [m, d], or a tensor, as one array; other values unchanged."""
+    """Returns an iterator's blocks [m, d], or a tensor, as one array; other values unchanged.
+
+    Raises ArrayError for types of X that would be read as something else.
+    """
     if isinstance(values, torch.Tensor):
-        return values.detach().cpu().numpy()
+        try:
+            values = values.detach().cpu().numpy()
+        except (TypeError, RuntimeError) as error:
+            raise ArrayError(f"X: {error}; pass a dense tensor of float32 numbers") from error
     if not isinstance(values, Iterator):
+        _check_type(values)
         return values
-    with hide_values():
-        blocks = [np.asarray(block, dtype=np.float32) for block in values]
+    blocks = [_read_block(block) for block in values]
     if not blocks:
         raise ArrayError("X: this iterator has no blocks, or was already read; pass a new iterator")
     shapes = {block.shape[1:] for block in blocks}
@@ -97,10 +172,9 @@ def clear_unusable(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         usable = np.linalg.norm(rows.astype(np.float64), axis=1) <= LONGEST_ROW
     if usable.all():
         return rows
-    warnings.warn(
+    warn_caller(
         f"X: {int(np.sum(~usable))} rows contain NaN, infinity or huge values; they are scored as "
-        "rows of zeros",
-        stacklevel=4,
+        "rows of zeros"
     )
     return np.where(usable[:, None], rows, np.float32(0))
 
@@ -124,15 +198,16 @@ def read_shape(values: Any) -> tuple[int, int]:
     return rows, dimension
 
 
-def check_classes(classes: Sequence[Hashable]) -> None:
-    """Raises ArrayError for fewer than two classes, or a class that is listed twice."""
-    if len(set(classes)) < len(classes):
-        raise ArrayError(f"classes {list(classes)}: a class is listed twice; remove the copy")
-    if len(classes) < 2:
-        raise ArrayError(
-            f"The number of classes has to be greater than one; got {len(classes)} class: "
-            f"{list(classes)}; pass rows of two or more classes"
-        )
+def check_labels(labels: Any, classes: Sequence[Hashable] | None) -> None:
+    """Raises ArrayError for missing labels, labels of several kinds, and kinds of no class."""
+    refuse_masks("y", labels)
+    values = np.asarray(labels)
+    if values.ndim != 1 or values.dtype.kind not in "OUiu":
+        return  # scikit-learn explains these
+    kind = check_kind("y", values if values.dtype.kind == "O" else values[:1])
+    of_classes = kind if classes is None else check_kind("classes", classes)
+    if "texts" in (kind, of_classes) and kind not in (None, of_classes):
+        raise ArrayError(f"y: labels are {kind}, but classes are {of_classes}; pass the same kind")
 
 
 def number_labels(labels: npt.NDArray[Any], classes: Sequence[Hashable]) -> npt.NDArray[np.int64]:
@@ -155,6 +230,7 @@ def number_groups(groups: Any, rows: int) -> Units:
 
     Raises PrivacyError for a missing name, and for two names that are one number.
     """
+    refuse_masks("groups", groups)
     values = np.asarray(groups, dtype=object)
     if values.shape != (rows,):
         raise PrivacyError(
@@ -167,5 +243,5 @@ def number_groups(groups: Any, rows: int) -> Units:
             "group, or leave the row out"
         )
     if alike := describe_alike(dict.fromkeys(names)):
-        warnings.warn(alike, stacklevel=5)
+        warn_caller(alike)
     return Units.number_units(names)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from dpprobe.errors import PrivacyError
-from dpprobe.privacy.risk import Risk
+from dpprobe.estimator.given_values import read_number, read_risk
 from dpprobe.release.ledger import Ledger
 from dpprobe.release.ledger_file import Booking, check_delta
 from dpprobe.release.ledger_prices import (
@@ -52,6 +52,7 @@ class Budget:
 
     Raises:
       PrivacyError: unless there is exactly one limit, positive and finite, and delta is in range.
+      ConfigError: for a limit or a delta that is no number.
     """
 
     def __init__(
@@ -68,12 +69,12 @@ class Budget:
                 "budget: a budget needs exactly one limit; write max_epsilon=1, or "
                 "max_risk={'advantage': 0.1}"
             )
-        if max_epsilon is not None and not 0 < max_epsilon < math.inf:
+        self.max_epsilon = None if max_epsilon is None else read_number("max_epsilon", max_epsilon)
+        if self.max_epsilon is not None and not 0 < self.max_epsilon < math.inf:
             raise PrivacyError(f"max_epsilon {max_epsilon!r}: write a positive number")
-        check_delta(delta)
-        self.max_epsilon = None if max_epsilon is None else float(max_epsilon)
-        self.max_risk = None if max_risk is None else Risk.from_dict(max_risk)
-        self.delta = float(delta)
+        self.max_risk = None if max_risk is None else read_risk("max_risk", max_risk)
+        self.delta = read_number("delta", delta)
+        check_delta(self.delta)
         self.column = column
         self.folder = None if folder is None else Path(folder).absolute()
         self._bookings: list[Booking] = []
@@ -100,7 +101,7 @@ class Budget:
         Raises:
           DataError: for a damaged ledger.
         """
-        delta = self.delta if delta is None else delta
+        delta = self.delta if delta is None else read_number("delta", delta)
         if self._ledger is not None:
             return self._ledger.compute_spent(delta)
         with self._lock:

@@ -15,37 +15,36 @@ from dpprobe.backbones.external import Options as External
 from dpprobe.backbones.feature_digest import NO_PROBE
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.estimator.fitted_head import Fit, hash_heads
-from dpprobe.estimator.planned_fit import PROTECTS_NOTHING
+from dpprobe.estimator.parameters import PROTECTS_NOTHING
 from dpprobe.heads.auto import describe_choice
 from dpprobe.options import NAME_PATTERN
 from dpprobe.privacy.statement import make_statement
-from dpprobe.release.bundle import BackboneFacts, BundleFacts, CardFacts
+from dpprobe.release.bundle import ESTIMATOR, BackboneFacts, BundleFacts, CardFacts
 from dpprobe.release.leak_check import check_published
 from dpprobe.release.packing import describe_head, pack_head
-from dpprobe.release.parts.choice.measure import choice_words
+from dpprobe.release.parts.choice.measure import fits_block
 from dpprobe.release.release_statement import release_statement
 from dpprobe.release.signing import read_private_key
 from dpprobe.versions import code_version
 from dpprobe.wrong_keys_and_values import explain_first, read_options
 
-STUDY = "estimator"
 # The backbone in a statement, until the user names the model that computed the rows.
 _UNNAMED = {"backbone": "vectors", "trained": True, "weights_sha256": None}
 
 
 def state_release(fit: Fit, facts: BundleFacts | None = None) -> dict[str, Any]:
     """Returns the privacy statement of a private fit; `facts` are None until there is a bundle."""
-    assert fit.spent is not None
+    spent = fit.count_spent()
     return release_statement(
         fit.plan,
         method=fit.method.head,
         options=fit.method,
-        study=STUDY,
+        study=ESTIMATOR,
         public_data=facts.backbone.public_data if facts else _UNNAMED,
         file_hashes=fit.file_hashes,
         blocks={
-            "choice": {"cells": 0, "epsilon": None, "words": choice_words(0, None)},
-            "ledger": fit.spent.to_block(entry=fit.entry, unit=fit.plan.unit, delta=fit.plan.delta),
+            "choice": fits_block(spent.entries),
+            "ledger": spent.to_block(entry=fit.entry, unit=fit.plan.unit, delta=fit.plan.delta),
         },
         chosen_from=describe_choice(fit.method, fit.facts),
         parts=facts.hash_parts() if facts else None,
@@ -105,7 +104,7 @@ def write_release(
         raise ConfigError(f"card: {explain_first(error)}; its keys are {known}") from None
     facts = BundleFacts(
         name=folder.name,
-        study=STUDY,
+        study=ESTIMATOR,
         dataset=dataset,
         dpprobe=code_version(),
         class_names=fit.classes,

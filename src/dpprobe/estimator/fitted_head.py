@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dpprobe.artifacts import hash_arrays
+from dpprobe.estimator.budget import Budget
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.options import MethodOptions
@@ -24,6 +25,7 @@ class Fit:
       classes: the names of the classes, in the order of the weights.
       file_hashes: SHA-256 of each public file that the fit read, by path.
       entry: the fit's number in the budget; None in benchmark mode.
+      budget: lists this fit and others; None in benchmark mode.
       spent: the budget's total after the fit; None in benchmark mode.
       digest: the hash of the heads' released numbers, which the budget also holds; "" in benchmark
         mode.
@@ -36,12 +38,23 @@ class Fit:
     file_hashes: Mapping[str, str]
     heads: Heads
     entry: int | None = None
+    budget: Budget | None = None
     spent: Spent | None = None
     digest: str = ""
 
     @property
     def is_private(self) -> bool:
         return self.entry is not None
+
+    def count_spent(self) -> Spent:
+        """Returns the budget's total now: later fits may have taken part in a choice.
+
+        A copy in another process may see fewer fits than this one did.
+        """
+        assert self.budget is not None
+        assert self.spent is not None
+        now = self.budget.compute_spent(self.plan.delta)
+        return max(self.spent, now, key=lambda spent: spent.entries)
 
 
 def hash_heads(heads: Heads) -> str:

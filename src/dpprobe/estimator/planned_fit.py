@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dpprobe.artifacts import hash_value
 from dpprobe.errors import BudgetError, ConfigError, PrivacyError
-from dpprobe.estimator.array_inputs import check_classes, number_groups
+from dpprobe.estimator.array_inputs import number_groups
 from dpprobe.estimator.budget import Budget
 from dpprobe.estimator.calibration_folder import calibration_folder
 from dpprobe.estimator.fitted_head import hash_heads
+from dpprobe.estimator.given_values import list_classes, read_number, read_target
+from dpprobe.estimator.parameters import Parameters, read_method
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import check_inputs, fit_heads
 from dpprobe.heads.fitted import Heads
@@ -30,26 +31,11 @@ from dpprobe.privacy.limits import delta_fault
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.risk import Risk
 from dpprobe.privacy.target import Target
+from dpprobe.release.bundle import ESTIMATOR
 from dpprobe.release.ledger_file import Booking, Part, tell_of_entry
 from dpprobe.training.plan_file import check_price, plan_method
 
-PROTECTS_NOTHING = (
-    "benchmark=True protects nothing: the noise follows from a seed in the statement. "
-)
 _HEAD = 0  # index of a private fit's only head; no random number derives from it
-
-
-class Parameters(Protocol):
-    """The parameters of a `PrivateClassifier`, which its docstring explains."""
-
-    epsilon: float | Mapping[str, float]
-    delta: float | None
-    head: str | Mapping[str, Any]
-    classes: Sequence[Hashable] | None
-    unit: Literal["row", "group", "image", "patient"]
-    budget: Budget | None
-    benchmark: bool
-    random_state: int | np.random.RandomState | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,48 +52,12 @@ class PlannedFit:
         plan = self.plan
         return Booking(
             release="fit",  # the budget makes the name unique
-            study="estimator",
+            study=ESTIMATOR,
             unit=self.facts.unit,
             split="all rows",
             parts=(Part.from_plan("train", plan),),
             identity=hash_value([self.method.identity_options(), plan.n, plan.epsilon, plan.delta]),
             column=budget.column if self.facts.unit in Plan.GROUPS else None,
-        )
-
-
-def check_parameters(classifier: Parameters) -> None:
-    """Raises PrivacyError or ConfigError for parameters that would break a guarantee.
-
-    After this check, an estimator has a budget exactly if its fit is private.
-    """
-    if classifier.unit not in Plan.UNITS:
-        raise ConfigError(f"unit {classifier.unit!r}: write row or group, or image or patient")
-    if classifier.benchmark:
-        if classifier.budget is not None:
-            raise ConfigError(
-                f"budget: {PROTECTS_NOTHING}It needs no budget; remove budget or benchmark=True"
-            )
-        return
-    if classifier.budget is None:
-        raise PrivacyError(
-            "budget: a private fit needs one: budget=dpprobe.Budget(max_epsilon=1, "
-            "delta=1e-6); or write benchmark=True for a seeded fit that protects nothing"
-        )
-    if not isinstance(classifier.budget, Budget):
-        raise ConfigError(f"budget {classifier.budget!r}: pass a dpprobe.Budget")
-    if classifier.random_state is not None:
-        raise PrivacyError(
-            "random_state: nobody may know the noise of a private fit; remove random_state, "
-            "or write benchmark=True"
-        )
-    if classifier.classes is None:
-        raise PrivacyError(
-            "classes: missing. They are published with the weights, so a private fit does not "
-            "read them from y. Write a list that is known beforehand: classes=[0, 1]"
-        )
-    if classifier.epsilon == math.inf:
-        raise PrivacyError(
-            "epsilon inf: a head without noise is not private; write a number, or benchmark=True"
         )
 
 
@@ -123,11 +73,8 @@ def plan_fit(
     Benchmark mode may read the classes from the labels.
     """
     # sorted: tools of scikit-learn expect column k of scores to be the k-th class in order
-    if labels is None or classifier.classes is not None:
-        classes = np.sort(np.asarray(classifier.classes))
-    else:
-        classes = np.unique(labels)
-    check_classes(classes.tolist())
+    unnamed = classifier.classes is None
+    classes = list_classes(np.unique(labels) if unnamed else classifier.classes)  # type: ignore[arg-type]
     units = _number_units(classifier, groups, rows)
     facts = _describe_facts(
         classifier,
@@ -137,7 +84,7 @@ def plan_fit(
     )
     method = _decide_method(classifier, facts)
     plan = _make_plan(classifier, method, facts)
-    return PlannedFit(classes=classes.tolist(), units=units, facts=facts, method=method, plan=plan)
+    return PlannedFit(classes=classes, units=units, facts=facts, method=method, plan=plan)
 
 
 def _number_units(classifier: Parameters, groups: Any, rows: int) -> Units | None:
@@ -158,21 +105,22 @@ def _number_units(classifier: Parameters, groups: Any, rows: int) -> Units | Non
 
 
 def _describe_facts(classifier: Parameters, *, n: int, dimension: int, classes: int) -> DataFacts:
-    delta, budget = classifier.delta, classifier.budget
-    if delta is None:
+    budget = classifier.budget
+    if classifier.delta is not None:
+        delta = read_number("delta", classifier.delta)
+    else:
         # the largest power of ten that is at most 1e-5 and 1 / (2 n)
         usual = min(1e-5, 10.0 ** math.floor(-math.log10(2 * n)))
         delta = usual if budget is None else budget.delta
-    for limit in () if budget is None else (delta, budget.delta):
-        if fault := delta_fault(limit, n, unit=classifier.unit):
-            raise PrivacyError(fault)
-    risk = _read_risk(classifier)
+    if budget is not None and (fault := delta_fault(budget.delta, n, unit=classifier.unit)):
+        raise PrivacyError(fault)  # `Target` judges the fit's own delta
+    target = read_target(classifier.epsilon)
     return DataFacts(
         n=n,
         dimension=dimension,
         classes=classes,
         multi_label=False,
-        epsilon=float(classifier.epsilon) if risk is None else risk.to_epsilon(delta),  # type: ignore[arg-type]
+        epsilon=target.to_epsilon(delta) if isinstance(target, Risk) else target,
         delta=delta,
         unit=classifier.unit,
     )
@@ -205,24 +153,14 @@ def _make_plan(classifier: Parameters, method: MethodOptions, facts: DataFacts) 
     target = Target(
         n=facts.n,
         unit=facts.unit,
-        epsilon=(_read_risk(classifier) or facts.epsilon) if method.private else math.inf,
+        epsilon=read_target(classifier.epsilon) if method.private else math.inf,
         delta=facts.delta,
-        above=classifier.benchmark,
+        above=True if classifier.benchmark else None,
     )
     plan = plan_method(method, target, cache=calibration_folder())
     if method.private:
         check_price(plan)
     return plan
-
-
-def read_method(classifier: Parameters) -> MethodOptions:
-    head = classifier.head
-    return method_options({"head": head} if isinstance(head, str) else dict(head))
-
-
-def _read_risk(classifier: Parameters) -> Risk | None:
-    epsilon = classifier.epsilon
-    return Risk.from_dict(epsilon) if isinstance(epsilon, Mapping) else None
 
 
 def fit_privately(
@@ -232,19 +170,12 @@ def fit_privately(
     check_inputs(planned.method, data, planned.plan, [_HEAD])
     with explain_searches():
         entry = budget.book_fit(planned.make_booking(budget))
-    if entry > 1:
-        warnings.warn(
-            f"fit number {entry} on this budget: all fits together cost epsilon "
-            f"{budget.compute_spent().epsilon:g} at delta {budget.delta:g}; the limit is "
-            f"{budget.describe_limit()}",
-            stacklevel=3,
-        )
     with tell_of_entry(f"{entry} of the budget"):
         heads = fit_heads(planned.method, data, planned.plan, [_HEAD], entropy=SystemEntropy())
     digest = hash_heads(heads)
     budget.close_fit(entry, digest)
     spent = budget.compute_spent(planned.plan.delta)
-    return heads, {"entry": entry, "spent": spent, "digest": digest}
+    return heads, {"entry": entry, "budget": budget, "spent": spent, "digest": digest}
 
 
 @contextmanager

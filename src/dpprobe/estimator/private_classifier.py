@@ -6,52 +6,25 @@ of a study's cell, it computes the weights of that cell, bit for bit.
 
 from __future__ import annotations
 
-import numbers
-import secrets
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from dpprobe.errors import ConfigError, PrivacyError
-from dpprobe.estimator.array_inputs import (
-    SCORED_BYTES,
-    STREAMED_BYTES,
-    ArrayError,
-    clear_unusable,
-    find_source,
-    hide_values,
-    join_blocks,
-    number_labels,
-    read_shape,
-    read_source,
-)
 from dpprobe.estimator.budget import Budget
 from dpprobe.estimator.callers import check_callers
-from dpprobe.estimator.fitted_head import Fit
-from dpprobe.estimator.planned_fit import (
-    PROTECTS_NOTHING,
-    check_parameters,
-    explain_searches,
-    fit_privately,
-    plan_fit,
-    read_method,
-)
-from dpprobe.estimator.private_rows import compare_public_files, remember_head
-from dpprobe.estimator.row_copies import warn_of_copies
-from dpprobe.heads.fit import fit_heads
-from dpprobe.heads.scoring import apply_link, score_rows
-from dpprobe.heads.training_set import RowSource, TrainingSet
-from dpprobe.privacy.entropy import SEEDED
-from dpprobe.privacy.plan import Plan
+from dpprobe.estimator.parameters import PROTECTS_NOTHING, check_parameters, read_method
+
+if TYPE_CHECKING:
+    from dpprobe.estimator.fitted_head import Fit
+    from dpprobe.privacy.plan import Plan
 
 
 def _has_probabilities(classifier: PrivateClassifier) -> bool:
@@ -104,6 +77,13 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
       fit_: the heads and the facts of their privacy statement.
     """
 
+    classes_: npt.NDArray[Any]
+    n_features_in_: int
+    coef_: npt.NDArray[np.float32]
+    intercept_: npt.NDArray[np.float32]
+    plan_: Plan
+    fit_: Fit
+
     def __init__(
         self,
         epsilon: float | Mapping[str, float] = 1.0,
@@ -154,47 +134,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         if not self.benchmark:
             check_callers(self, self.public_steps)
         check_parameters(self)
-        X = join_blocks(X)
-        if self.budget is None:
-            rows, labels = _read_rows(self, X, y)
-            planned = plan_fit(self, len(labels), self.n_features_in_, groups, labels)
-        else:
-            # A fit that the budget does not allow is refused before any row is read.
-            planned = plan_fit(self, *read_shape(X), groups)
-            with explain_searches():
-                self.budget.check_fit(planned.make_booking(self.budget))
-            rows, labels = _read_rows(self, X, y)
-            warn_of_copies(rows, planned.units)
-        class_names = tuple(map(str, planned.classes))
-        data = TrainingSet(
-            _read_features(rows, planned.plan),
-            torch.from_numpy(number_labels(labels, planned.classes)),
-            num_classes=len(planned.classes),
-            units=planned.units,
-            public=compare_public_files(planned.method, rows, class_names),
-        )
-        if self.budget is None:
-            seed = _draw_seed(self.random_state)
-            heads = fit_heads(planned.method, data, planned.plan, [seed], entropy=SEEDED)
-            booked: dict[str, Any] = {}
-        else:
-            heads, booked = fit_privately(self.budget, planned, data)
-        self.fit_ = Fit(
-            method=planned.method,
-            facts=planned.facts,
-            plan=planned.plan,
-            classes=class_names,
-            file_hashes=data.public.hashes,
-            heads=heads,
-            **booked,
-        )
-        remember_head(heads.weights[0])
-        self.plan_ = planned.plan
-        self.classes_ = np.asarray(planned.classes)
-        # copies: the bundle and predictions have the weights that were released
-        self.coef_ = heads.weights[0, :, :-1].copy()
-        self.intercept_ = heads.weights[0, :, -1].copy()
-        self.coef_.flags.writeable = self.intercept_.flags.writeable = False
+        # here: torch and the kernels take seconds, and errors above should not wait for them
+        from dpprobe.estimator.fit_and_score import fit_classifier
+
+        fit_classifier(self, X, y, groups)
         return self
 
     # scores and predictions
@@ -213,24 +156,15 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
     @available_if(_has_probabilities)
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
         """Returns probabilities [n, classes]; heads whose scores are no logits lack this."""
-        scores = torch.from_numpy(self._score_rows(X)).to(torch.float64)
-        chances: npt.NDArray[np.float64] = apply_link(
-            scores, self.fit_.method.link_on(False)
-        ).numpy()
-        return chances / chances.sum(axis=1, keepdims=True)
+        from dpprobe.estimator.fit_and_score import link_scores  # as in `fit`
+
+        return link_scores(self._score_rows(X), self.fit_.method)
 
     def _score_rows(self, X: Any) -> npt.NDArray[np.float32]:
         check_is_fitted(self)
-        size = max(1, SCORED_BYTES // (4 * self.n_features_in_))
-        if (source := find_source(X)) is not None:
-            blocks: Iterator[Any] = (block for _, block in source.read_blocks(size))
-        else:
-            values = validate_data(
-                self, join_blocks(X), dtype=np.float32, reset=False, ensure_all_finite=False
-            )
-            blocks = (values[start : start + size] for start in range(0, len(values), size))
-        parts = [score_rows(self.fit_.heads, clear_unusable(block))[0] for block in blocks]
-        return np.concatenate(parts)
+        from dpprobe.estimator.fit_and_score import score_blocks  # as in `fit`
+
+        return score_blocks(self, X)
 
     # the privacy statement
 
@@ -306,47 +240,3 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             sign_key=None if sign_key is None else Path(sign_key),
             card=dict(card or {}),
         )
-
-
-def _read_rows(
-    classifier: PrivateClassifier, X: Any, y: Any
-) -> tuple[npt.NDArray[np.float32] | RowSource, npt.NDArray[Any]]:
-    """Returns the rows, as a new array or as their source, and the labels."""
-    if (source := find_source(X)) is not None:
-        classifier.n_features_in_ = source.dimension
-        labels = column_or_1d(y, warn=True)
-        if len(labels) != source.rows:
-            raise ArrayError(
-                f"y: {len(labels)} labels, but X has {source.rows} rows; pass one label per row"
-            )
-        rows: npt.NDArray[np.float32] | RowSource = source
-    else:
-        # a copy, because training replaces unusable rows by zeros
-        with hide_values():
-            rows, labels = validate_data(
-                classifier, X, y, dtype=np.float32, order="C", copy=True, ensure_all_finite=False
-            )
-    check_classification_targets(labels)
-    return rows, np.asarray(labels)
-
-
-def _draw_seed(state: int | np.random.RandomState | None) -> int:
-    if isinstance(state, numbers.Integral):
-        return int(state)
-    if isinstance(state, np.random.RandomState):
-        return int(state.randint(2**31))
-    if state is not None:
-        raise ConfigError(f"random_state {state!r}: write a whole number, or None")
-    return secrets.randbits(128)
-
-
-def _read_features(
-    rows: npt.NDArray[np.float32] | RowSource, plan: Plan
-) -> torch.Tensor | RowSource:
-    """Reads a source's rows into memory if they are few, or if the plan samples rows."""
-    if isinstance(rows, np.ndarray):
-        return torch.from_numpy(rows)
-    samples = any(mechanism.sample_rate < 1 for mechanism in plan.mechanisms)
-    if samples or 4 * rows.rows * rows.dimension <= STREAMED_BYTES:
-        return torch.from_numpy(read_source(rows))
-    return rows

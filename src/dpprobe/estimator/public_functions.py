@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpprobe.errors import DataError
 from dpprobe.estimator.calibration_folder import calibration_folder
+from dpprobe.estimator.given_values import read_count, read_number
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.privacy import calibration
 from dpprobe.privacy.accountants import compute_epsilon
@@ -41,7 +42,7 @@ def calibrate(*, epsilon: float, delta: float, steps: int = 1, sample_rate: floa
     """
     plan = calibration.calibrate(
         [_make_releases(1.0, steps, sample_rate)],
-        Target(n=1, epsilon=epsilon, delta=delta),
+        Target(n=1, epsilon=read_number("epsilon", epsilon), delta=read_number("delta", delta)),
         cache=calibration_folder(),
         checked=False,
     )
@@ -59,7 +60,8 @@ def epsilon_of(
     Raises:
       PrivacyError: for values out of range.
     """
-    return compute_epsilon([_make_releases(noise_multiplier, steps, sample_rate)], delta, "pld")
+    releases = _make_releases(noise_multiplier, steps, sample_rate)
+    return compute_epsilon([releases], read_number("delta", delta), "pld")
 
 
 def _make_releases(noise_multiplier: float, steps: int, sample_rate: float) -> Mechanism:
@@ -67,9 +69,9 @@ def _make_releases(noise_multiplier: float, steps: int, sample_rate: float) -> M
         name="releases",
         released="clipped sums",
         sensitivity=1.0,
-        noise_multiplier=noise_multiplier,
-        sample_rate=sample_rate,
-        count=steps,
+        noise_multiplier=read_number("noise_multiplier", noise_multiplier),
+        sample_rate=read_number("sample_rate", sample_rate),
+        count=read_count("steps", steps),
     )
 
 
@@ -147,8 +149,16 @@ def plan_accuracy(
     from dpprobe.planner.accuracy_plan import make_plan  # reads the file of curves
     from dpprobe.planner.predicted_accuracy import Setting  # likewise
 
-    setting = Setting(n=n, classes=classes, epsilon=epsilon, delta=delta, dimension=dimension)
-    return make_plan(setting, ceiling=ceiling, majority=majority).as_json()
+    setting = Setting(
+        n=read_count("n", n),
+        classes=read_count("classes", classes),
+        epsilon=read_number("epsilon", epsilon),
+        delta=read_number("delta", delta),
+        dimension=None if dimension is None else read_count("dimension", dimension),
+    )
+    shares = {"ceiling": ceiling, "majority": majority}
+    known = {name: read_number(name, value) for name, value in shares.items() if value is not None}
+    return make_plan(setting, **known).as_json()
 
 
 def read_features(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 
 import numpy as np
 import numpy.typing as npt
 
 from dpprobe.data.copy_counts import CopyCounter
-from dpprobe.estimator.array_inputs import SCORED_BYTES, MappedRows
+from dpprobe.estimator.array_inputs import SCORED_BYTES, MappedRows, warn_caller
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.training_set import RowSource
 
@@ -36,7 +35,7 @@ def warn_of_copies(rows: npt.NDArray[np.float32] | RowSource, units: Units | Non
             f"{counts['most']} groups. A row in k groups has only the protection of k groups, "
             "about k times the epsilon. If these groups are one person, give them one name"
         )
-    warnings.warn(f"{message}. {_PRIVATE}", stacklevel=3)
+    warn_caller(f"{message}. {_PRIVATE}")
 
 
 def _count_copies(rows: npt.NDArray[np.float32] | RowSource, units: Units | None) -> dict[str, int]:

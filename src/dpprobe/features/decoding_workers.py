@@ -30,7 +30,7 @@ import pyarrow as pa
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from dpprobe.errors import DpprobeError, WorkerError
+from dpprobe.errors import DataError, DpprobeError, WorkerError
 
 if TYPE_CHECKING:
     from multiprocessing.queues import SimpleQueue
@@ -181,6 +181,17 @@ class Workers:
             ) from error
 
 
+def take_images(images: Iterator[EncodedImage], count: int) -> list[EncodedImage]:
+    """Takes the next images; raises DataError if there are fewer."""
+    taken = list(islice(images, count))
+    if len(taken) < count:
+        after = f" after row {taken[-1].row}" if taken else ""
+        raise DataError(
+            f"images: their table ends early{after}; prepare the dataset again, and run again"
+        )
+    return taken
+
+
 def shape_memory(
     memory: torch.Tensor, shape: Sequence[int], dtype: torch.dtype
 ) -> torch.Tensor | None:
@@ -212,7 +223,7 @@ class _Pieces(IterableDataset[Any]):
             if fault is None:
                 try:
                     started = time.perf_counter()
-                    encoded = list(islice(images, len(rows)))
+                    encoded = take_images(images, len(rows))
                     taken = time.perf_counter() - started
                     place = self._memory[worker.id, number % _PLACES]
                     piece = order.decoder.decode_piece(encoded, place)

@@ -158,9 +158,7 @@ def check_images_apart(backbone: Backbone, rows: int, *, name: str, precision: s
     """
 
     def run(images: torch.Tensor) -> torch.Tensor:
-        if backbone.forward_layers is None:
-            return backbone.forward(images)
-        features, layers = backbone.forward_layers(images)
+        features, layers = backbone.compute_features(images)
         return torch.cat([features, *layers.values()], dim=1)
 
     example = backbone.transform(probe_image())

@@ -18,7 +18,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import TypeVar
 
 import numpy as np
@@ -40,6 +39,7 @@ from dpprobe.features.decoding_workers import (
     Workers,
     make_order,
     shape_memory,
+    take_images,
     tile_rows,
 )
 
@@ -160,7 +160,7 @@ def _read_pieces(
 ) -> Iterator[list[EncodedImage]]:
     for piece in pieces:
         with clock.time_part("read"):
-            encoded = list(islice(images, len(piece)))
+            encoded = take_images(images, len(piece))
         yield encoded
 
 
@@ -320,9 +320,7 @@ def _run_forward(backbone: Backbone, images: torch.Tensor, rows: int) -> Outputs
     given = len(images)
     if given < rows:
         images = torch.cat([images, images[-1:].expand(rows - given, *images.shape[1:])])
-    if backbone.forward_layers is None:
-        return backbone.forward(images)[:given], {}
-    features, layers = backbone.forward_layers(images)
+    features, layers = backbone.compute_features(images)
     return features[:given], {name: values[:given] for name, values in layers.items()}
 
 

@@ -90,6 +90,11 @@ class _ArrayWriter:
     def append_block(self, block: npt.NDArray[Any]) -> None:
         if self._dataset is None:
             self._create_dataset(block.shape[1])
+        if block.shape[1] != self._buffer.shape[1]:  # a width of 1 would fit any width
+            raise StoreError(
+                f"shard {self._header.shard}: {self._name} of width {block.shape[1]} after others "
+                f"of width {self._buffer.shape[1]}; the backbone must give one width"
+            )
         taken = 0
         while taken < len(block):
             room = len(self._buffer) - self._filled

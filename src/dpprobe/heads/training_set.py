@@ -61,6 +61,7 @@ class TrainingSet:
       crops: reads other versions of the same rows, with equal labels and units; see `Rows.crops`.
       agreed_n: units of all sites, if the rows are one site's; see `sites.shared_sums`.
       public: the public files that were compared with these rows.
+      warn: of rows that count as zeros.
 
     Attributes:
       exact_device: where `engine: exact` computes whole numbers; the rows stay on `device`.
@@ -80,6 +81,7 @@ class TrainingSet:
         crops: Callable[[], Sequence[TrainingSet]] | None = None,
         agreed_n: int | None = None,
         public: PublicInputs = NOTHING_CHECKED,
+        warn: Callable[[str], None] = logger.warning,
     ) -> None:
         self.features: torch.Tensor | None = None
         if isinstance(features, torch.Tensor):
@@ -108,6 +110,7 @@ class TrainingSet:
         self.num_classes = num_classes
         self.public = public
         self.exact_device = "cpu"
+        self._warn = warn
         self._read_crops = crops
         self._cache: dict[Hashable, object] = {}
 
@@ -158,7 +161,7 @@ class TrainingSet:
         unusable = ~(lengths <= LONGEST_ROW) | ((lengths > 0) & (lengths < SHORTEST_ROW))
         if unusable.any():
             # Without the number of unusable rows, which a private fit must not tell.
-            logger.warning(
+            self._warn(
                 "training rows with NaN, infinity, huge or tiny values count as rows of zeros"
             )
             lengths[unusable] = math.inf

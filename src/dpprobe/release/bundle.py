@@ -56,6 +56,8 @@ BUNDLE_FILES = (*LISTED_FILES, SUMS_FILE)
 LARGEST_TEXT, LARGEST_HEAD = 16 * 2**20, 8 * 2**30
 
 WEIGHTS = "weights"
+# In place of a study's name, for heads of `PrivateClassifier`.
+ESTIMATOR = "estimator"
 
 
 class Facts(BaseModel):
@@ -162,6 +164,11 @@ class BundleFacts(Facts):
     head: HeadFacts
     card: CardFacts = CardFacts()
 
+    @property
+    def is_of_estimator(self) -> bool:
+        """True if no study made the head; a study of that name knows versions of its libraries."""
+        return self.study == ESTIMATOR and not self.backbone.versions
+
     def hash_parts(self) -> dict[str, str]:
         """Returns hashes that bind facts outside the guarantee to the statement."""
         backbone = self.backbone.model_dump(mode="json")
@@ -262,6 +269,15 @@ def damaged_files(folder: Path) -> list[str]:
         or not (folder / name).is_file()
         or sha256_file(folder / name) != sums.get(name)
     ]
+
+
+def check_outside(output: Path) -> None:
+    """Raises ConfigError for a file in a bundle's folder, because the bundle would not verify."""
+    for folder in output.resolve().parents:
+        if all((folder / name).is_file() for name in (FACTS_FILE, SUMS_FILE)):
+            raise ConfigError(
+                f"{output}: {folder} is a bundle, which must not change; name another folder"
+            )
 
 
 def check_files(folder: Path) -> int:

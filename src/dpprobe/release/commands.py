@@ -167,6 +167,7 @@ def add_commands(commands: Parsers) -> None:
 
 def _run_predict(arguments: argparse.Namespace) -> int:
     # heavy, and `dpprobe --help` is to be quick
+    from dpprobe.release.bundle import check_outside
     from dpprobe.release.predict import predict
 
     report = arguments.monitor_report
@@ -174,6 +175,8 @@ def _run_predict(arguments: argparse.Namespace) -> int:
         raise ConfigError("--monitor-report, --monitor-groups: need --monitor; add it")
     if report and (report.is_dir() or not report.parent.is_dir()):
         raise ConfigError(f"--monitor-report {report}: name a file in a folder that exists")
+    if report:
+        check_outside(report)
     summary = predict(
         arguments.bundle,
         arguments.images,

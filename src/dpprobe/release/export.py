@@ -23,6 +23,7 @@ from dpprobe.backbones.feature_digest import probe_image
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.heads.rows import Transform
 from dpprobe.heads.scoring import Link, apply_link, compute_scores
+from dpprobe.release.bundle import check_outside
 from dpprobe.release.predict import Predictor
 
 SUFFIX = ".onnx"
@@ -70,6 +71,7 @@ def export_onnx(
     """
     if output.suffix.lower() != SUFFIX or output.is_dir():
         raise ConfigError(f"output: {output}: write the name of a file that ends in {SUFFIX}")
+    check_outside(output)
     load = partial(
         Predictor.load_bundle, bundle, checkpoint=checkpoint, allow_hub=allow_hub,
         allow_module=allow_module, device="cpu",

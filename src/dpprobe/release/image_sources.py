@@ -21,6 +21,8 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from dpprobe.artifacts import explain_parquet
+from dpprobe.data.csv_files import long_cells
+from dpprobe.data.embedding_files import NumpyFile, explain_damage
 from dpprobe.data.image_files import EXTENSIONS, is_image_file, open_image
 from dpprobe.data.image_search import ImagePaths, join_roots, list_roots, search_images
 from dpprobe.data.problems import ImageError
@@ -180,6 +182,9 @@ def _find_columns(
             )
     if id_column is None and ID_COLUMN in known and image_column != ID_COLUMN:
         id_column = ID_COLUMN
+    for name in (image_column, id_column):
+        if name is not None and known.count(name) > 1:
+            raise ConfigError(f"images: {path}: two columns are named {name!r}; rename one of them")
     return image_column, id_column
 
 
@@ -187,7 +192,7 @@ def _of_csv(
     path: Path, image_column: str | None, id_column: str | None, root: Path | None
 ) -> Source:
     try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
+        with long_cells(), path.open(encoding="utf-8-sig", newline="") as stream:
             records = csv.DictReader(stream, strict=True)
             known = records.fieldnames or ()
             paths, ids = _find_columns(path, known, image_column, id_column)
@@ -289,14 +294,11 @@ def open_vectors(path: Path, facts: BundleFacts) -> npt.NDArray[Any]:
         raise ConfigError(
             f"{path}: contains vectors, but {facts.name} classifies images; name images"
         )
-    try:
+    if not path.is_file():
+        raise ConfigError(f"vectors: no file {path}; correct the path")
+    with explain_damage(path):
+        NumpyFile(path).read_headers()
         array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError:
-        raise ConfigError(f"vectors: no file {path}; correct the path") from None
-    except (OSError, ValueError, EOFError) as error:
-        raise ConfigError(
-            f"vectors: {path}: not a NumPy array ({error}); save it with numpy.save"
-        ) from error
     if array.dtype.kind not in "fiub" or array.ndim != 2 or array.shape[1] != facts.dimension:
         raise ConfigError(
             f"vectors: {path}: {array.dtype} {array.shape}; the head takes numbers [rows, "

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from dpprobe.artifacts import atomic_path
 from dpprobe.backbones.options import suggest_names
 from dpprobe.errors import ConfigError
-from dpprobe.release.bundle import Bundle, BundleFacts, bundle_digest
+from dpprobe.release.bundle import Bundle, BundleFacts, bundle_digest, check_outside
 from dpprobe.release.probabilities import SetRule
 from dpprobe.versions import code_version
 
@@ -138,6 +138,7 @@ def check_output(output: Path | None, inputs: Sequence[Path]) -> None:
         raise ConfigError(f"output: {output}: write a name that ends in {' or '.join(SUFFIXES)}")
     if output.is_dir():
         raise ConfigError(f"output: {output} is a folder; name a file in it")
+    check_outside(output)
     for path in inputs:
         if output.exists() and path.exists() and output.samefile(path):
             raise ConfigError(f"output: {output} is one of the inputs; name another file")

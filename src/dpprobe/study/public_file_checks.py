@@ -12,6 +12,7 @@ from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
+from dpprobe.data.option_paths import is_wildcard
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
 from dpprobe.study.study import Study
@@ -51,7 +52,12 @@ class PublicFiles:
                 )
 
     def check_weights(self, path: str) -> None:
-        """Raises ConfigError for a backbone's weights among private data."""
+        """Raises ConfigError for a backbone's weights among private data, or named as a pattern."""
+        if is_wildcard(path):
+            raise ConfigError(
+                f"checkpoint: {path}: Snakemake would replace the part in brackets; rename the "
+                "file or its folder"
+            )
         if place := self._describe_place(path):
             raise ConfigError(
                 f"checkpoint: {path}: it is in {place}, so it may hold private data; name "

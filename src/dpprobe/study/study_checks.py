@@ -101,6 +101,7 @@ def _check_private(study: Study, name: str, dataset: DatasetOptions, report: _Re
     headline_metric(dataset.metric, num_classes=classes, multi_label=multi_label)
     prompts.check_prompts(dataset.prompts)
     report.errors += _check_sizes(study, name, dataset, rows)
+    report.warnings += [f"datasets.{name}: {line}" for line in dataset.list_warnings()]
     report.warnings += _warn_of_patients(study, name)
     report.errors += _check_shards(study, name, rows)
     unit, n = study.dataset_unit(name), count_units(study, name, rows)

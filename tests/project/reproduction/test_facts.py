@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 from dpprobe.errors import ConfigError
-from dpprobe.exhibits import published
 from dpprobe.study import catalog
 from reproduction import facts
 from tests.support.reproduction import known, printed
@@ -20,11 +19,6 @@ ROOT = Path(__file__).resolve().parents[3]
 @pytest.fixture
 def raw() -> Any:
     return yaml.safe_load(facts.PATH.read_text(encoding="utf-8"))
-
-
-def test_every_published_number_is_in_one_entry() -> None:
-    entries = facts.read().by_number(published.read_published())
-    assert len(entries) == len(published.read_published().numbers)
 
 
 def test_a_new_published_row_without_an_entry_is_refused() -> None:

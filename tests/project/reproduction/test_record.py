@@ -74,13 +74,6 @@ def test_a_study_replaces_its_cells_and_leaves_others(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_a_study_of_other_options_replaces_all_its_cells(tmp_path: Path) -> None:
-    paper_cell(tmp_path / "a", epsilon="1", options=SGD)
-    paper_cell(tmp_path / "b", epsilon="2", options=SGD | {"epochs": 3})
-    first, again = (record.record_study(study(), tmp_path / name, file=None) for name in "ab")
-    assert [r.epsilon for r in first.with_parts(again).results()] == [2.0]
-
-
 def test_a_folder_without_cells_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no cell of study mine; run it first"):
         record.record_study(study(), tmp_path, file=None)
@@ -93,10 +86,6 @@ def test_a_damaged_record_is_named(tmp_path: Path, damage: dict[str, Any]) -> No
     write_json(path, json.loads(path.read_text(encoding="utf-8")) | damage)
     with pytest.raises(DataError, match="not a record of results"):
         record.read_reproduced(path)
-
-
-def test_without_a_file_nothing_was_run(tmp_path: Path) -> None:
-    assert record.read_reproduced(tmp_path / "none.json") == record.Record()
 
 
 def test_the_projects_record_has_no_place_of_a_machine() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -48,13 +47,6 @@ def test_results_are_added_to_the_record_and_the_page(folder: Path, tmp_path: Pa
     assert "| mine | not under config/ | CIFAR-10 | pixels | 1 |" in first
     assert run("--output", page, "--record", record) == ""
     assert page.read_text(encoding="utf-8") == first
-
-
-def test_nothing_of_the_folders_place_is_kept(folder: Path, tmp_path: Path) -> None:
-    record = tmp_path / "record.json"
-    given = ("--output", tmp_path / "page.md", "--record", record)
-    run(folder, *given, "--study", tmp_path / "mine.yaml")
-    assert str(tmp_path) not in json.dumps(dict(read_reproduced(record).studies))
 
 
 def test_a_study_without_a_file_is_named(folder: Path, tmp_path: Path) -> None:

@@ -143,17 +143,6 @@ def test_a_file_without_named_tensors_is_refused(tmp_path: Path) -> None:
         checkpoints.read_state(path)
 
 
-@pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
-def test_shapes_are_read_without_values(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"a{suffix}"
-    state = saved(path)
-    shapes = checkpoints.read_state(path, shapes=True)
-    assert {one.device.type for one in shapes.values()} == {"meta"}
-    assert {name: one.shape for name, one in shapes.items()} == {
-        name: one.shape for name, one in state.items()
-    }
-
-
 @pytest.mark.parametrize(
     ("place", "prefix"),
     [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -171,21 +170,6 @@ def test_its_gradients_are_clipped_row_by_row(
     limit = float(alone.norm(dim=1).median())  # some are shortened, some are not
     ours = added(sums(network, limit), inputs, labels, None)
     torch.testing.assert_close(ours, clipped(alone, limit).float(), rtol=1e-3, atol=1e-5)
-
-
-def test_its_transform_reaches_other_processes() -> None:
-    backbone = load(SCATTERED, preprocessing={"size": 16, "crop": "inception"})
-    picture = Image.new("RGB", (20, 30), (255, 0, 51))
-    again = pickle.loads(pickle.dumps(backbone.transform))
-    assert torch.equal(again(picture), backbone.transform(picture))
-    assert backbone.transform(picture)[:, 0, 0].tolist() == [255, 0, 51]
-    assert backbone.train_transform is not None
-    assert backbone.train_transform(picture, b"0").shape == (3, 16, 16)
-
-
-def test_stages_may_be_stored_beside_the_features() -> None:
-    backbone = load(SMALL, layers="all")
-    assert backbone.layers == {"0": 1, "1": 4, "2": 6}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from huggingface_hub import constants
 
 from dpprobe.backbones import loading, open_clip_models, timm_models
 from dpprobe.backbones.backbone import Runtime
-from dpprobe.backbones.describe import describe_backbone
 from dpprobe.backbones.hub_files import HubFile, describe_missing, require_files
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError
@@ -239,8 +238,3 @@ def test_what_open_clip_fetches(
     monkeypatch.setattr(open_clip_models, "find_spec", lambda _: "there")
     options: Any = backbone_options({"family": "open_clip", "model": model})
     assert open_clip_models.list_hub_files(options) == files
-
-
-def test_a_description_lists_them() -> None:
-    told = describe_backbone(backbone_options(RESNET))
-    assert told == {"dimension": 512, "blocks": 8, "hub_files": [WEIGHTS]}

@@ -21,6 +21,7 @@ from timm.data.transforms_factory import create_transform
 from dpprobe import devices
 from dpprobe.backbones import image_preprocessing, loading, timm_models
 from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
+from dpprobe.backbones.network_forward import forward_pass
 from dpprobe.backbones.options import BACKBONE_NOTES, BackboneOptions
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError, DataError, PrivacyError
@@ -104,14 +105,6 @@ def test_every_colour_mode_becomes_colour_and_grey(mode: str) -> None:
 # pixels
 
 
-def test_pixels_are_the_image() -> None:
-    picture = noise((5, 4), "L")
-    backbone = load(family="pixels")
-    features = run(backbone, picture)
-    assert backbone.dimension is None
-    np.testing.assert_array_equal(features[0], (np.asarray(picture).ravel() / np.float32(255)))
-
-
 def test_pixels_in_colour_resized_and_shifted() -> None:
     backbone = load(family="pixels", color="rgb", size=6, mean=0.5, std=0.25)
     assert backbone.dimension == 108
@@ -140,22 +133,6 @@ def test_scattering_has_its_known_number_of_coefficients(
     assert features.shape == (1, dimension) == (1, backbone.dimension)
     assert features.dtype == torch.float32
     assert torch.isfinite(features).all()
-
-
-def test_scattering_of_a_constant_image_is_its_mean() -> None:
-    backbone = load(family="scattering", size=16)
-    features = run(backbone, Image.new("L", (16, 16), 102))[0].reshape(81, 4, 4)
-    assert torch.allclose(features[0], torch.tensor(0.4), atol=1e-3)
-    assert features[1:].abs().max() < 1e-3
-
-
-def test_scattering_barely_moves_under_a_shift_of_one_pixel() -> None:
-    picture = noise((32, 32), "L").resize((16, 16)).resize((32, 32))
-    shifted = Image.fromarray(np.roll(np.asarray(picture), 1, axis=1))
-    here, there = run(load(family="scattering"), picture, shifted)
-    raw_here, raw_there = run(load(family="pixels"), picture, shifted)
-    moved = (here - there).norm() / here.norm()
-    assert moved < 0.5 * (raw_here - raw_there).norm() / raw_here.norm()
 
 
 def test_scattering_hardly_expands() -> None:
@@ -207,9 +184,23 @@ def test_timm_gives_what_enters_the_classifier() -> None:
     torch.testing.assert_close(backbone.forward(batch), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_forward_keeps_no_gradient() -> None:
-    for values in (TINY, SCATTERING, PIXELS):
-        assert not run(load(**values), noise((16, 16))).requires_grad
+@pytest.mark.parametrize(("precision", "tf32"), [("float32", False), ("bfloat16", True)])
+def test_float32_means_full_float32_on_a_gpu_too(precision: Any, tf32: bool) -> None:
+    # cuDNN's default rounds factors of convolutions to 10 bits: features were 1% off the CPU's
+    seen = []
+
+    class Network(torch.nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            seen.append(torch.backends.cudnn.allow_tf32)
+            return images.flatten(1)
+
+    runtime = Runtime(device="cpu", precision=precision)
+    grey = [0.5] * 3
+    forward = forward_pass(Network(), runtime, name="network", mean=grey, std=grey)
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=True):
+        forward(torch.zeros(2, 3, 4, 4, dtype=torch.uint8))
+        assert torch.backends.cudnn.allow_tf32
+    assert seen == [tf32]
 
 
 def test_model_of_one_channel() -> None:
@@ -291,13 +282,6 @@ def test_fingerprint_covers_every_setting(changed: dict[str, Any]) -> None:
     assert load(**(TINY | changed)).fingerprint != load(**TINY).fingerprint
 
 
-@pytest.mark.parametrize("family", ["pixels", "scattering"])
-def test_fingerprint_covers_size_and_colour(family: str) -> None:
-    variants: list[dict[str, Any]] = [{"size": 8}, {"size": 16}, {"size": 8, "color": "rgb"}]
-    prints = {load(family=family, **variant).fingerprint for variant in variants}
-    assert len(prints) == 3
-
-
 def test_transforms_can_be_sent_to_another_process() -> None:
     for values in (TINY, SCATTERING, PIXELS):
         transform = load(**values).transform
@@ -368,13 +352,6 @@ def test_the_list_of_architectures_is_timms() -> None:
     assert known is not None
     assert set(timm.list_models()) <= known.keys()
     assert "a1_in1k" in known["resnet50"]
-
-
-@pytest.mark.parametrize(
-    "name", ["resnet50.a1_in1k", "hf-hub:timm/anything", "local-dir:models/x", "tv_resnet50"]
-)
-def test_names_that_timm_may_know_pass(name: str) -> None:
-    backbone_options({"family": "timm", "model": name}).check_files()
 
 
 def test_names_are_checked_only_against_the_timm_they_are_of(

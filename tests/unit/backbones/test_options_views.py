@@ -16,8 +16,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from timm.data.config import resolve_model_data_config
 from timm.data.transforms_factory import create_transform
-from timm.models.vision_transformer import Block
-from torchvision.transforms import InterpolationMode, RandomResizedCrop
+from torchvision.transforms import RandomResizedCrop
 
 from dpprobe.backbones import image_preprocessing, loading
 from dpprobe.backbones.backbone import Backbone, Runtime
@@ -179,16 +178,6 @@ def test_crops_of_an_image_have_public_numbers() -> None:
     assert len(boxes) == 9
 
 
-def test_backbones_know_whether_their_features_are_of_random_crops() -> None:
-    for views, random_crops, stored in (
-        ({}, False, 0),
-        ({"crop": "inception"}, True, 0),
-        ({"crop": "inception", "crops": 3}, False, 3),
-    ):
-        options = backbone_options({"family": "timm", "model": "x", "preprocessing": views})
-        assert (options.random_crops, options.stored_crops) == (random_crops, stored)
-
-
 def test_test_images_keep_the_central_crop() -> None:
     plain, inception = load(), load(preprocessing={"crop": "inception"})
     assert plain.train_transform is None
@@ -213,17 +202,6 @@ def test_crops_are_distributed_as_torchvisions(width: int, height: int) -> None:
     assert (np.abs(ours.mean(0) - others.mean(0)) <= 4.5 * deviation + 1e-9).all()
     assert (ours.std(0) <= 1.15 * others.std(0) + 1e-9).all()
     assert (others.std(0) <= 1.15 * ours.std(0) + 1e-9).all()
-
-
-def test_a_crop_is_resized_as_torchvision_does() -> None:
-    crop = image_preprocessing.InceptionCrop(
-        mode="RGB", size=(64, 64), interpolation="bicubic", seed=0
-    )
-    picture = noise()
-    top, left, h, w = image_preprocessing.crop_box(*picture.size, seed=0, sha256=b"x")
-    part = picture.crop((left, top, left + w, top + h)).resize((64, 64), Image.Resampling.BICUBIC)
-    assert np.array_equal(crop(picture, b"x").permute(1, 2, 0).numpy(), np.asarray(part))
-    assert InterpolationMode("bicubic") is InterpolationMode.BICUBIC
 
 
 # mirror images
@@ -272,19 +250,6 @@ def test_layers_of_a_vit_are_its_class_tokens() -> None:
     assert {value.dtype for value in layers.values()} == {torch.float32}
 
 
-def test_layers_pooled_are_means_of_patches() -> None:
-    backbone = load(layers=[2], token="pooled")
-    model = reference()
-    pixels = (backbone.transform(noise())[None] / 255 - 0.5) / 0.5
-    with torch.inference_mode():
-        (patches,) = model.forward_intermediates(
-            pixels, indices=[1], output_fmt="NLC", intermediates_only=True
-        )
-    assert backbone.forward_layers is not None
-    _, layers = backbone.forward_layers(backbone.transform(noise())[None])
-    torch.testing.assert_close(layers["2"], patches.mean(1), rtol=1e-4, atol=1e-4)
-
-
 def test_layers_of_a_resnet_are_its_stages() -> None:
     backbone = load("test_resnet", layers=[4, 0])
     model = reference("test_resnet")
@@ -294,22 +259,6 @@ def test_layers_of_a_resnet_are_its_stages() -> None:
     assert backbone.forward_layers is not None
     features, layers = backbone.forward_layers(torch.stack([backbone.transform(noise())] * 3))
     torch.testing.assert_close(features, layers["4"], rtol=1e-4, atol=1e-5)  # pooled, as its head
-
-
-def test_layers_take_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Block.forward
-    calls: list[int] = []
-
-    def counted(self: Block, *arguments: Any) -> Any:
-        calls.append(1)
-        return real(self, *arguments)
-
-    monkeypatch.setattr(Block, "forward", counted)
-    backbone = load(layers="all")
-    assert backbone.forward_layers is not None
-    calls.clear()
-    backbone.forward_layers(backbone.transform(noise())[None])
-    assert len(calls) == len(backbone.layers) - 1 > 0
 
 
 @pytest.mark.parametrize(

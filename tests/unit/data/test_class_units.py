@@ -16,6 +16,7 @@ from dpprobe.data.options import ClassUnits, DatasetOptions
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable
 from dpprobe.data.train_test_split import choose_by_id
+from dpprobe.results.unit_counts import row_weights
 from tests.support.shards import pack, png, samples
 
 CLASSES = ["cat", "dog", "owl"]
@@ -56,8 +57,8 @@ def write_folder(folder: Path) -> dict[str, Any]:
     return {"source": "imagefolder", "path": str(folder / "images")}
 
 
-def count_tables(options: DatasetOptions, folder: Path) -> list[dict[str, int]]:
-    """The same counts, of the tables that a run makes."""
+def count_tables(options: DatasetOptions, folder: Path) -> tuple[list[dict[str, int]], Any]:
+    """The same counts, of the tables that a run makes, and the weights of test rows by class."""
     dataset_preparation.prepare_dataset(options, folder)
     sides = []
     for side in ("train", "test"):
@@ -70,7 +71,10 @@ def count_tables(options: DatasetOptions, folder: Path) -> list[dict[str, int]]:
         }
         counts = Counter(int(k) for _, k in pairs)
         sides.append({name: counts[k] for k, name in enumerate(table.class_names)})
-    return sides
+    codes = np.unique(np.array([*units], dtype=str), return_inverse=True)[1]
+    weights = row_weights(codes)
+    shares = (np.ones(len(has)) if weights is None else weights) @ has
+    return sides, pytest.approx(dict(zip(table.class_names, shares.tolist(), strict=True)))
 
 
 WRITERS = {"csv": write_csv, "parquet": write_parquet}
@@ -91,7 +95,10 @@ def test_counts_are_those_of_the_tables(
     options = dataset_options(WRITERS[source](tmp_path, labels=labels) | more | split)
     counts = options.count_class_units()
     assert counts is not None
-    assert [counts.train, counts.test] == count_tables(options, tmp_path / "out")
+    sides, shares = count_tables(options, tmp_path / "out")
+    assert [counts.train, counts.test] == sides
+    assert (counts.test_shares or counts.test) == shares
+    assert bool(counts.test_shares) == bool(more)
     assert set(counts.test_at) == {0.3, 0.4, 0.5}
     for fraction, test in counts.test_at.items():
         other = options.model_copy(update={"test_fraction": fraction}).count_class_units()
@@ -107,7 +114,7 @@ def test_a_folder_s_counts_are_those_of_the_tables(split: dict[str, Any], tmp_pa
     options = dataset_options(write_folder(tmp_path) | split)
     counts = options.count_class_units()
     assert counts is not None
-    assert [counts.train, counts.test] == count_tables(options, tmp_path / "out")
+    assert [counts.train, counts.test] == count_tables(options, tmp_path / "out")[0]
 
 
 def test_a_test_split_of_the_source_is_counted_and_no_fraction_is_proposed(tmp_path: Path) -> None:

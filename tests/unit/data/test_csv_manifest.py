@@ -20,6 +20,7 @@ from PIL import Image
 
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.data import (
+    csv_files,
     csv_manifest,
     csv_rows,
     dataset_preparation,
@@ -130,6 +131,30 @@ def test_excels_mark_quotes_and_empty_lines(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"\xef\xbb\xbf" + text.encode())
     train, test = prepare(tmp_path / "out", root=str(tmp_path), train="a.csv", **ANIMALS)
     assert sorted(train.read_ids() + test.read_ids()) == [f"a, {number}.png" for number in range(4)]
+
+
+@pytest.mark.parametrize("place", ["unused", "header", "group", "joined", "too long"])
+@pytest.mark.parametrize("cell", ["y" * 131_073, "two\nlines" * 20_000])
+def test_long_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cell: str, place: str) -> None:
+    rows = animals(tmp_path)
+    name = cell if place == "header" else "note"
+    noted = [row | {name: "" if number % 7 else cell} for number, row in enumerate(rows)]
+    values: dict[str, Any] = {"root": str(tmp_path), "train": "a.csv"} | ANIMALS
+    if place == "joined":
+        write_csv(tmp_path / "notes.csv", noted)
+        values["joins"] = [{"file": "notes.csv", "by": "path", "columns": ["note"]}]
+    write_csv(tmp_path / "a.csv", rows if place == "joined" else noted)
+    if place in ("group", "joined"):
+        values["group_columns"] = ["note"]
+    if place == "too long":
+        monkeypatch.setattr(csv_files, "MOST_CHARACTERS", 1000)
+        with pytest.raises(ConfigError, match="field limit.*; close a quotation mark"):
+            options_of(**values).count_rows()
+        return
+    train, _ = prepare(tmp_path / "out", **values)
+    if "group_columns" in values:
+        assert set(train.read_groups()["group_note"]) == {"", cell}
+    assert csv.field_size_limit() == 131_072
 
 
 def test_numbers_are_labels_where_no_name_is_a_number(tmp_path: Path) -> None:
@@ -635,7 +660,6 @@ def test_the_files_are_watched_and_the_images_are_not(tmp_path: Path) -> None:
         joins=[{"file": "j.csv", "by": "sex", "columns": ["age"]}], **ANIMALS,
     )  # fmt: skip
     assert options.input_files() == (str(tmp_path / "a.csv"), str(tmp_path / "j.csv"))
-    assert options.source_state() is None
     assert options.download_params() is None
 
 

@@ -18,6 +18,7 @@ import pytest
 from PIL import Image
 
 from dpprobe.data import dataset_preparation
+from dpprobe.data.option_paths import match_files
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, decode_image, read_info
@@ -240,6 +241,52 @@ def test_wrong_parquet_options(
         options_of(source="parquet", **values).check_files()
 
 
+@pytest.mark.parametrize("second", [False, True])
+@pytest.mark.parametrize(
+    ("key", "changed"),
+    [
+        ("labels are double", {"label": [0.0, 1.0]}),
+        ("labels are timestamp", {"label": pa.array([0, 1], pa.timestamp("s"))}),
+        ("labels are dictionary", {"label": pa.array(["cat", "dog"]).dictionary_encode()}),
+        ("column 'image' is struct", {"image": [{"bytes": "x", "path": None}] * 2}),
+        ("column 'image' is struct", {"image": [{"bytes": 1, "path": None}] * 2}),
+        ("column 'image' is struct", {"image": [{"bytes": b"x", "path": 3}] * 2}),
+        ("column 'image' is struct", {"image": [{"bytes": b"x", "path": b"x"}] * 2}),
+        ("column 'image' is struct", {"image": [{"bytes": [1], "path": None}] * 2}),
+        ("column 'image' is binary", {"image": [b"x"] * 2}),
+        ("column 'sex' is list", {"sex": [["f"], ["m"]]}),
+        ("no column 'sex'", {"sex": None}),
+        ("two columns are named 'label'", {"Label": [0, 1]}),
+    ],
+)
+def test_each_parquet_file_has_the_columns(
+    tmp_path: Path, key: str, changed: dict[str, Any], second: bool
+) -> None:
+    """Also where the first of several files has them."""
+    images = pa.array([{"bytes": png(row), "path": None} for row in (1, 2)])
+    good = {"image": images, "label": [0, 1], "sex": ["f", "m"]}
+    for number, columns in enumerate((good, good | changed)[second ^ 1 :]):
+        columns = {name: part for name, part in columns.items() if part is not None}
+        table = pa.table(columns).rename_columns([name.lower() for name in columns])
+        pq.write_table(table, tmp_path / f"x-{number}.parquet")
+    options = options_of(
+        source="parquet", train=str(tmp_path / "x-*.parquet"), class_names=["cat", "dog"],
+        group_columns=["sex"],
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match=f"x-{int(second)}.parquet: {key}"):
+        options.check_files()
+
+
+@pytest.mark.parametrize(
+    "values", [[b"\xff"] * 2, pa.array([0, 1], pa.timestamp("s", "Nowhere/Town"))]
+)
+def test_groups_that_are_no_texts(tmp_path: Path, write_parquet: WriteParquet, values: Any) -> None:
+    path = write_parquet("train.parquet", [0, 1], who=values)
+    options = options_of(source="parquet", train=path, group_columns=["who"])
+    with pytest.raises(DataError, match="group_who: cannot be read as text"):
+        dataset_preparation.prepare_dataset(options, tmp_path / "out")
+
+
 @pytest.mark.parametrize("option", ["id_column", "unit_column", "group_columns"])
 def test_a_column_of_lists_names_nobody(write_parquet: WriteParquet, option: str) -> None:
     path = write_parquet("train.parquet", [0, 1], who=[["p1", "p2"], ["p1"]])
@@ -316,35 +363,73 @@ def test_folder_of_classes_is_split(tmp_path: Path) -> None:
 def test_every_folder_that_is_searched_is_watched(tmp_path: Path) -> None:
     files = dict.fromkeys(("train/a/x/y/1.png", "train/b/1.png", "test/a/1.png", "val/a/1.png"), 0)
     root = make_folder(tmp_path / "images", files | {"train/b/.cache/1.png": 0})
-    watched = options_of(source="imagefolder", path=root).input_files()
-    names = [Path(folder).relative_to(root).as_posix() for folder in watched]
-    assert names == ["test", "test/a", "train", "train/a", "train/a/x", "train/a/x/y", "train/b"]
     flat = make_folder(tmp_path / "flat", {"a/deep/1.png": 0, "b/1.png": 0})
-    assert options_of(source="imagefolder", path=flat).input_files() == (
-        flat, f"{flat}/a", f"{flat}/a/deep", f"{flat}/b",
-    )  # fmt: skip
+    split = ["test", "test/a", "train", "train/a", "train/a/x", "train/a/x/y", "train/b"]
+    for path, folders in ((root, split), (flat, [".", "a", "a/deep", "b"])):
+        for excluded in ("", "a", "b"):
+            options = options_of(
+                source="imagefolder", path=path, exclude=[excluded] * bool(excluded)
+            )
+            names = [Path(each).relative_to(path).as_posix() for each in options.input_files()]
+            assert names == [each for each in folders if excluded not in each.split("/")]
 
 
-def test_an_image_replaced_in_place_changes_the_source_state(tmp_path: Path) -> None:
-    root = make_folder(tmp_path / "images", {"a/deep/1.png": 0, "a/2.png": 1, "b/1.png": 2})
-    options = options_of(source="imagefolder", path=root)
-    path = Path(root) / "a/deep/1.png"
-    states = [options.source_state()]
-    assert options.source_state() == states[0]
-    status = path.stat()
-    path.write_bytes(path.read_bytes()[::-1])
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
-    states.append(options.source_state())
-    path.write_bytes(b"longer" + path.read_bytes())
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
-    states.append(options.source_state())
-    path.rename(path.with_name("3.png"))
-    states.append(options.source_state())
-    assert len(set(states)) == 4
-    path.with_name("dangling.png").symlink_to("nowhere")
-    for call in (options.source_state, options.check_files):
-        with pytest.raises(ConfigError, match=r"dangling\.png"):
-            call()
+# Options of a source, and the files and folders that decide its tables.
+LOCAL_SOURCES: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "imagefolder": ({"path": "x"}, ["x/train/a/deep/1.png", "x/test/b/2.png"]),
+    "csv": (
+        {
+            "root": "x", "train": "a.csv", "test": "b.tsv", "label_column": "y",
+            "class_names": ["p", "q"],
+            "joins": [{"file": "sub/j.csv", "by": "y", "columns": ["z"]}],
+        },
+        ["x/a.csv", "x/b.tsv", "x/sub/j.csv"],
+    ),
+    "parquet": (
+        {"train": "x/[0-9].parquet", "test": "x/t.parquet", "accepted_labels": {"file": "r.json"}},
+        ["x/0.parquet", "x/1.parquet", "x/t.parquet", "r.json"],
+    ),
+    "webdataset": (
+        {"train": "x", "test": ["t/a.tar", "t/b*.tar"], "class_names": ["p", "q"]},
+        ["x/0.tar", "x/1.tar", "t/a.tar", "t/b0.tar"],
+    ),
+    "embeddings": (
+        {"train": "v*.parquet", "test": "t", "label_column": "y", "class_names": ["p", "q"]},
+        ["v0.parquet", "v1.parquet", "t"],
+    ),
+    "torchvision": ({"name": "EuroSAT", "path": "x"}, ["x/eurosat/2750/River/River_1.jpg"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("source", LOCAL_SOURCES)
+def test_each_file_of_a_source_that_is_replaced_changes_its_state(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Backups, `cp -p` and archives restore older times: any other time or size counts."""
+    monkeypatch.chdir(tmp_path)
+    values, files = LOCAL_SOURCES[source]
+    for file in files:
+        make_folder(tmp_path, {file: 1})
+        os.utime(file, ns=(0, 10**18))
+    options = options_of(source=source, **values)
+    first = options.source_state()
+    assert first == options_of(source=source, **values).source_state()
+    states = {first}
+    for file in files:
+        data = Path(file).read_bytes()
+        for content, time in ((data, 10**18 - 1), (data, 10**18 + 1), (data + b" ", 10**18)):
+            Path(file).write_bytes(content)
+            os.utime(file, ns=(0, time))
+            states.add(options.source_state())
+        Path(file).unlink()
+        Path(file).symlink_to("nowhere")
+        with pytest.raises(ConfigError, match=Path(file).name):
+            options.source_state()
+        Path(file).unlink()
+        Path(file).write_bytes(data)
+        os.utime(file, ns=(0, 10**18))
+        assert options.source_state() == first
+    assert len(states) == 1 + 3 * len(files)
 
 
 def test_the_source_state_looks_at_each_file_once(
@@ -354,14 +439,93 @@ def test_the_source_state_looks_at_each_file_once(
     options = options_of(source="imagefolder", path=root)
     scanned: list[str] = []
     real = os.scandir
-
-    def scandir(path: Any) -> Any:
-        scanned.append(str(path))
-        return real(path)
-
-    monkeypatch.setattr(os, "scandir", scandir)
+    monkeypatch.setattr(os, "scandir", lambda path: scanned.append(str(path)) or real(path))
     options.source_state()
-    assert sorted(scanned) == [root, f"{root}/a", f"{root}/b"]
+    assert sorted(set(scanned)) == [root, f"{root}/a", f"{root}/b"]
+    assert len(scanned) == 4  # and once more which folders are parts
+
+
+@pytest.mark.parametrize("folder", ["{x}", "<x>", "a[1]", "a*b", "what?", "[!a]", "[open"])
+def test_patterns_in_names_of_folders_are_names(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = [f"{folder}/{name}" for name in ("0.npy", "1.npy", "[1].npy")]
+    make_folder(tmp_path, dict.fromkeys(files, 0))
+    for place in (Path(folder), tmp_path / folder):
+        every = [place / Path(file).name for file in files]
+        assert match_files(place / "*.npy") == every
+        assert match_files(place / "[01].npy") == every[:2]
+        assert match_files(place / "[1].npy") == every[2:]
+        assert match_files(place.with_name("none") / "*.npy") == []
+    assert [str(file) for file in match_files(Path("*/0.npy"))] == files[:1]
+
+
+def test_a_name_that_is_no_utf8_is_a_line(tmp_path: Path) -> None:
+    for name in (b"a/caf\xe9.png", b"caf\xe9/1.png", b"a/deep\xe9/1.png"):
+        root = make_folder(tmp_path / name.hex(), {os.fsdecode(name): 0, "b/2.png": 1})
+        with pytest.raises(
+            ConfigError, match=r"path: .* the name b'.*\\xe9.*' is not UTF-8; rename"
+        ):
+            options_of(source="imagefolder", path=root).count_rows()
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "other"),
+    [
+        ("train", "test", "val"),
+        ("Training", "Testing", None),
+        ("train", "Test", "Valid"),
+        ("TRAIN", "TEST", "dev"),
+        ("train_images", "test_images", "validation_images"),
+        ("Train Set", "Test Set", "Eval Set"),
+        ("TrainingSet", "TestSet", None),
+        ("01_train", "02_test", None),
+        ("seg_train", "seg_test", "seg_pred"),
+        ("asl_alphabet_train", "asl_alphabet_test", "asl_alphabet_val"),
+        ("mnist-training", "mnist-testing", "notes"),
+        ("images.train", "images.val", None),
+        ("train2017", "val2017", None),
+        ("trainval", "hold-out", None),
+        ("seg_train/seg_train", "seg_test/seg_test", None),
+        ("train/train/train", "Test", None),
+    ],
+)
+def test_folders_with_usual_names_of_parts_are_the_split(
+    train: str, test: str, other: str | None, tmp_path: Path
+) -> None:
+    parts = {train: 6, test: 4} | ({other: 2} if other else {})
+    names = [
+        f"{part}/{k}/{n}.png" for part, rows in parts.items() for k in "ab" for n in range(rows)
+    ]
+    root = make_folder(tmp_path / "images", {name: number for number, name in enumerate(names)})
+    options = options_of(source="imagefolder", path=root)
+    options.check_files()
+    assert options.has_test()
+    assert (options.count_rows(), options.count_classes()) == ((12, 8), 2)
+    said = "\n".join(options.list_warnings())
+    assert ("is read as" in said) == ((train, test) != ("train", "test"))
+    assert not other or f"not used: {other}" in said
+    trained, tested = prepare(tmp_path / "out", source="imagefolder", path=root)
+    assert trained.read_ids() == names[:12]
+    assert tested.read_ids() == names[12:20]
+
+
+def test_a_class_may_have_the_name_of_a_part_if_both_parts_have_this_class(tmp_path: Path) -> None:
+    names = [f"{part}/{k}/0.png" for part in ("Train", "test") for k in ("bus", "train")]
+    root = make_folder(tmp_path / "images", {name: number for number, name in enumerate(names)})
+    assert options_of(source="imagefolder", path=root).count_class_units().test["train"] == 1
+    # words in names of classes
+    for classes in (("train_station", "train_interior"), ("valid", "invalid"), ("Trains", "tests")):
+        names = [f"{k}/0.png" for k in classes]
+        root = make_folder(tmp_path / classes[0], {name: n for n, name in enumerate(names)})
+        assert options_of(source="imagefolder", path=root).count_classes() == 2
+    flat = make_folder(
+        tmp_path / "flat", dict.fromkeys(("bus/0.png", "car/0.png", "test/0.png"), 0)
+    )
+    options = options_of(source="imagefolder", path=flat, exclude=["test"])
+    options.check_files()
+    assert options.count_classes() == 2
 
 
 @pytest.mark.parametrize(
@@ -369,6 +533,31 @@ def test_the_source_state_looks_at_each_file_once(
     [
         ("no folder", []),
         ("no test/", ["train/a/1.png", "train/b/1.png"]),
+        ("Testing/ but no train/", ["Testing/a/1.png"]),
+        ("2 files are not images in a class folder: test/1.png", ["train/1.png", "test/1.png"]),
+        ("train/ has the name of a part", ["bus/1.png", "car/1.png", "train/1.png"]),
+        ("test/ has the name of a part", ["cats/1.png", "dogs/1.png", "test/1.png"]),
+        ("Validation/ has the name of a part", ["cats/1.png", "Validation/1.png"]),
+        ("'Train' and 'test' and 'train'", ["train/a/1.png", "Train/b/1.png", "test/a/1.png"]),
+        ("'train1' and 'train2'", ["train1/a/1.png", "train2/a/1.png", "test/a/1.png"]),
+        ("'dev' and 'train' and 'val'", ["train/a/1.png", "val/a/1.png", "dev/a/1.png"]),
+        ("'trainB'", [f"{part}{k}/1.png" for part in ("train", "test") for k in "AB"]),
+        (
+            "train/train has the name",
+            [f"{p}/{k}/1.png" for p in ("train", "test") for k in "ab"] + ["train/train/1.png"],
+        ),
+        ("train/Training has the name", ["train/Training/a/1.png", "test/Testing/a/1.png"]),
+        (
+            "cats contains 'Test' and 'Train'",
+            [f"{k}/{p}/1.png" for k in ("cats", "dogs") for p in ("Train", "Test")],
+        ),
+        ("cats contains 'val' and 'x'", ["cats/val/1.png", "cats/x/1.png", "dogs/1.png"]),
+        ("all folders .* contain", [f"{site}/{k}/1.png" for site in ("A", "B") for k in "mn"]),
+        ("all folders .* contain", [f"{p}/{k}/1.png" for p in ("treino", "teste") for k in "mn"]),
+        (
+            "train .*all folders|all folders in .*/train ",
+            [f"{p}/{s}/{k}/1.png" for p in ("train", "test") for s in ("s1", "s2") for k in "mn"],
+        ),
         ("test/ .*: c;", ["train/a/1.png", "train/b/1.png", "test/c/1.png"]),
         ("two class folders", ["a/1.png"]),
         ("b/notes.txt", ["a/1.png", "b/notes.txt"]),

@@ -161,6 +161,7 @@ def test_a_gated_repository_names_the_page_and_the_variable(
 ) -> None:
     hub.repositories[REPO].gated = True
     message = refused(options_of(), tmp_path, ConfigError)
+    assert f"{REPO}: gated" in message
     assert f"https://huggingface.co/datasets/{REPO}" in message
     assert "HF_TOKEN" in message
     assert left_of(tmp_path) == {}
@@ -174,7 +175,7 @@ def test_a_gated_repository_names_the_page_and_the_variable(
 def test_a_token_that_is_not_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
     message = refused(options_of(), tmp_path, ConfigError)
-    assert "HF_TOKEN" in message
+    assert "correct the token in HF_TOKEN" in message
     assert "hf_wrong" not in message
 
 

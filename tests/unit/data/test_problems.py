@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import errno
 import io
+import itertools
 import json
 import logging
 import os
@@ -282,8 +283,8 @@ def test_a_class_of_few_images_is_warned_of(rows: Rows, caplog: pytest.LogCaptur
     note = read_info(rows.directory / "out/dataset.json").rare_classes_note
     assert note in caplog.text
     assert "class cat: 3 training images, " in note
-    assert "class a: 2 training images, 1 test image" in rare_words(("a", "b"), (2, 9), (1, 9))
-    assert rare_words(("a", "b"), (5, 900), (5, 100)) == ""
+    for train, test in itertools.product(range(7), repeat=2):
+        assert bool(rare_words(("a",), (train,), (test,))) == (0 < min(train, test) < 5)
 
 
 def test_large_pictures_are_told_apart_and_found_in_another_file(rows: Rows) -> None:
@@ -410,7 +411,7 @@ def test_memory_does_not_grow_with_the_images(tmp_path: Path) -> None:
 
         options = dataset_options({"source": "sklearn", "name": "digits"})
         tracemalloc.start()
-        table.write_dataset(folder, batches(), options=options, class_names=CLASSES, rows=count)
+        table.write_dataset(folder, batches(), options=options, class_names=CLASSES, rows=count + 8)
         top = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert read_info(folder / "dataset.json").train_rows == count

@@ -55,7 +55,10 @@ def make_rows(
 
 
 def write(directory: Path, batches: Sequence[tuple[str, pa.Table]], **changed: Any) -> None:
-    arguments: dict[str, Any] = {"class_names": ["cat", "dog"], "options": options(), "rows": 0}
+    rows = sum(batch.num_rows for _, batch in batches)
+    arguments: dict[str, Any] = {
+        "class_names": ["cat", "dog"], "options": options(), "rows": rows
+    }  # fmt: skip
     table.write_dataset(directory, iter(batches), **(arguments | changed))
 
 
@@ -181,6 +184,46 @@ def test_label_without_a_class_is_named(tmp_path: Path, label: Any, several: boo
             [make_rows("train", good), make_rows("test", [good[0], label])],
             multi_label=several,
         )
+
+
+TRAIN, TEST = make_rows("train", [0, 1, 1]), make_rows("test", [1, 0])
+GROUPED = make_rows("train", [0, 1, 1], groups={"group_sex": ["f", "m", "m"]})
+
+
+@pytest.mark.parametrize(
+    ("batches", "said"),
+    [
+        ([TRAIN, TEST], {"rows": 6}),
+        ([TRAIN, TEST], {"rows": 4}),
+        ([], {"rows": 5}),
+        ([TRAIN, TEST, ("validation", TEST[1])], {}),
+        ([TRAIN, TEST], {"groups": ["group_sex"]}),
+        ([GROUPED, TEST], {"groups": ["group_sex"]}),
+        ([GROUPED, TEST], {}),
+        ([TRAIN, TEST], {"units": True}),
+        ([TRAIN, make_rows("test", [1, 0], accepted=[[1], [0]])], {}),
+        ([TRAIN, TEST], {"multi_label": True}),
+        *(
+            ([make_rows("train", labels), TEST], {})
+            for labels in ([0.0, 1.0], ["cat", "dog"], [[0, 1], [1, 0]])
+        ),
+        ([make_rows("train", [["cat"], ["dog"]]), TEST], {"multi_label": True}),
+    ],
+)
+def test_a_source_gives_what_it_says(
+    tmp_path: Path, batches: list[tuple[str, pa.Table]], said: dict[str, Any]
+) -> None:
+    with pytest.raises(DataError, match=r"^source sklearn: .*; correct it") as caught:
+        write(tmp_path, batches, **said)
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.glob("*.parquet"))
+
+
+def test_a_row_without_a_patient_is_named(tmp_path: Path) -> None:
+    named = [(name, each.append_column("unit", pa.array([None, *"pq"][: len(each)])))
+             for name, each in (TRAIN, TEST)]  # fmt: skip
+    with pytest.raises(DataError, match="2 rows with a missing patient"):
+        write(tmp_path, named, units=True)
 
 
 def test_empty_split_is_named(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from dpprobe.data import dataset_preparation, train_test_split
+from dpprobe.data.options import PublicSplit
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError
@@ -416,6 +417,7 @@ def test_keys_are_equal_for_equal_splits_and_for_no_others() -> None:
 def test_sides_follow_from_names_or_from_files(values: dict[str, Any], names: bool) -> None:
     assert options_by("id", values).public_split().follows_names == names
     assert not dataset_options(values).public_split().follows_names
+    assert not PublicSplit().follows_names, "of a source that says nothing of its split"
 
 
 # The tables that are there

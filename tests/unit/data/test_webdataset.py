@@ -120,15 +120,43 @@ def test_several_labels_are_lists(tmp_path: Path) -> None:
         prepare(tmp_path / "bad", path, several_labels=True, label_column="label")
 
 
-def test_members_of_a_key_need_not_be_neighbours_and_others_are_passed_over(tmp_path: Path) -> None:
+def test_members_of_a_key_need_not_be_neighbours_and_others_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     members = samples(0, 6)
     pngs = [each for each in members if each[0].endswith(".png")]
     others = [each for each in members if not each[0].endswith(".png")]
     shard = [("./README", b"x"), ("._0000.png", b"x"), *pngs, ("notes.txt", b"x"), *others]
-    shard.append(("__index__/all.json", b"{}"))
+    shard += [("__index__/all.json", b"{}"), ("n00/0000.caption", b"a cat"), ("n00/0000.seg", b"")]
     path = pack(tmp_path / "a.tar", shard)
     train, test = prepare(tmp_path / "out", path, test_fraction=0.34)
     assert train.rows + test.rows == 6
+    assert "6 files of shards not used, such as README in" in caplog.text
+
+
+def with_dots(name: str) -> str:
+    """Puts a dot into the names of every other sample: `n01/0003.v2.png`."""
+    return name.replace("n01", "n00").replace(".", ".v2.") if name.startswith("n01") else name
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        [(with_dots(name.replace("n00", "n01")), data) for name, data in samples(0, 8)],
+        [(name.replace(".", ".2026.11."), data) for name, data in samples(10, 1)],
+        [("n00/0000.left.PNG", png(9))],
+        [("n00/0000.seg", png(9))],
+        [("n00/0000.png.gz", b"\x1f\x8b")],
+        [("visit001", png(9)), ("visit002", b"")],
+        [(".hidden.png", png(9))],
+        [("__extra__/0009.jpg", b"\xff\xd8\xff"), ("__extra__/0009.cls", b"0")],
+        [("scan", b"\0" * 128 + b"DICM")],
+    ],
+)
+def test_no_image_is_passed_over(tmp_path: Path, more: list[tuple[str, bytes]]) -> None:
+    path = pack(tmp_path / "a.tar", [*samples(0, 8), *more])
+    with pytest.raises(DataError, match=r"^\d+ images? would be in no row, such as .* in .*a\.tar"):
+        prepare(tmp_path / "out", path, test_fraction=0.34)
 
 
 # what is wrong with a shard
@@ -167,6 +195,7 @@ def zeros(path: Path) -> None:
         (zeros, r"damaged after n01/0005\.png \(zeros instead of members\)"),
         (lambda p: p.write_bytes(b""), r"a-000\.tar: empty"),
         (lambda p: p.write_bytes(b"<html>" * 200), r"cannot be read after its start"),
+        (lambda p: pack(p, [("caf\udce9.png", png(1))]), r"a-000\.tar: a file name is not UTF-8"),
     ],
     ids=[
         "header",
@@ -177,6 +206,7 @@ def zeros(path: Path) -> None:
         "a hole",
         "empty",
         "a web page",
+        "a name in Latin-1",
     ],
 )
 def test_no_row_is_lost_in_silence_with_a_damaged_shard(
@@ -187,7 +217,7 @@ def test_no_row_is_lost_in_silence_with_a_damaged_shard(
     options = options_of(shards)
     with pytest.raises(DataError, match=message) as refused:
         dataset_preparation.prepare_dataset(options, tmp_path / "out")
-    assert "fetch the shard again or pack it again" in str(refused.value)
+    assert "pack it again" in str(refused.value)
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "out/dataset.json").exists()
 
@@ -229,6 +259,7 @@ def test_a_compressed_shard_is_one_line_at_the_start(tmp_path: Path, mode: str) 
         ("a.tar.gz", r"a\.tar\.gz is not a plain \.tar file; unpack"),
         ("mixed", r"mixed: b\.tgz is not a plain \.tar file; unpack"),
         (["a.tar", "*.tar"], r"a\.tar is named twice"),
+        ("deep", r"train: deep also has shards in a folder, such as deep/more/b\.tar"),
     ],
 )
 def test_places_without_shards(
@@ -239,7 +270,8 @@ def test_places_without_shards(
     pack(tmp_path / "a.tar", samples(0, 4))
     for name in ("a.tar.gz", "mixed/b.tgz", "empty/._a.tar"):
         pack(tmp_path / name, [])
-    pack(tmp_path / "mixed/a.tar", samples(0, 4))
+    for name in ("mixed/a.tar", "deep/a.tar", "deep/more/b.tar"):
+        pack(tmp_path / name, samples(0, 4))
     with pytest.raises(ConfigError, match=message):
         dataset_options(
             {"source": "webdataset", "train": written, "class_names": CLASSES}
@@ -306,7 +338,7 @@ def test_names_of_tars_in_members_lead_nowhere(tmp_path: Path) -> None:
     other = pack(tmp_path / "other.tar", samples(50, 1))
     name = f"x#offset=0,size=9,member={other.name}"
     shard = pack(tmp_path / "a.tar", [(f"{name}.png", png(1)), (f"{name}.cls", b"0")])
-    (sample,) = tar_shards.read_samples(shard)
+    (sample,) = tar_shards.read_samples(shard, [])
     path = tar_shards.member_path(shard, sample.members["tar.png"])
     assert tar_shards.read_image_bytes(path) == png(1)
 

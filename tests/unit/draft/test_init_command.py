@@ -60,9 +60,16 @@ def test_a_slip_of_the_pen_is_shown_the_name(folder: Desk) -> None:
     assert "a folder has no columns" in folder.init("x", "--label", "y")
 
 
-@pytest.mark.parametrize("fault", [None, "checkpoint: it is not the weights of it"])
-def test_a_checkpoint_is_looked_at_and_its_model_told_by_its_name(
-    fault: str | None, folder: Desk
+@pytest.mark.parametrize(
+    ("file", "more", "fault"),
+    [
+        ("mobilenetv2_100_imagenet.safetensors", (), None),
+        ("mobilenetv2_100_imagenet.safetensors", (), "checkpoint: it is not the weights of it"),
+        ("resnet18_ours.safetensors", ("--model", "mobilenetv2_100"), None),
+    ],
+)
+def test_a_checkpoint_is_looked_at_and_its_model_told_by_its_name_or_option(
+    file: str, more: tuple[str, ...], fault: str | None, folder: Desk
 ) -> None:
     """What looks at networks, a process of some seconds, has tests elsewhere."""
 
@@ -73,14 +80,14 @@ def test_a_checkpoint_is_looked_at_and_its_model_told_by_its_name(
 
     folder.monkeypatch.setattr("dpprobe.draft.available_backbone.read_dimensions", told)
     weights = {"weight": np.zeros(1, dtype=np.float32)}
-    save_file(weights, folder.folder / "mobilenetv2_100_imagenet.safetensors")
-    printed = folder.init("x", "--checkpoint", "mobilenetv2_100_imagenet.safetensors")
+    save_file(weights, folder.folder / file)
+    printed = folder.init("x", "--checkpoint", file, *more)
     if fault is not None:
         assert printed == f"dpprobe: --{fault}"
         return
     assert "mobilenetv2_100, 1,280 features per image" in printed
     drafted = folder.study("x.yaml").backbones["mobilenetv2_100"]
-    assert drafted.input_files() == ("mobilenetv2_100_imagenet.safetensors",)
+    assert drafted.input_files() == (file,)
     written = (folder.folder / "x.yaml").read_text()
     assert "(0.485, 0.456, 0.406)" in written
     assert "pad_type" in written

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,12 +12,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpprobe.errors import DataError, PrivacyError
-from dpprobe.estimator import array_inputs, private_classifier
+from dpprobe.errors import DataError, DpprobeError, PrivacyError
+from dpprobe.estimator import array_inputs, fit_and_score
 from dpprobe.estimator.array_inputs import (
-    ArrayError,
     MappedRows,
-    check_classes,
+    check_labels,
     clear_unusable,
     find_source,
     join_blocks,
@@ -27,7 +25,8 @@ from dpprobe.estimator.array_inputs import (
     read_shape,
     read_source,
 )
-from tests.support.classifiers import make_benchmark, make_rows
+from dpprobe.estimator.given_values import ArrayError, list_classes
+from tests.support.classifiers import make_benchmark, make_private, make_rows
 
 
 @pytest.fixture
@@ -35,12 +34,6 @@ def mapped(tmp_path: Path) -> np.memmap:
     np.save(tmp_path / "rows.npy", np.arange(24, dtype=np.float64).reshape(8, 3))
     rows: np.memmap = np.load(tmp_path / "rows.npy", mmap_mode="r")
     return rows
-
-
-def test_a_small_memory_map_is_an_array(mapped: np.memmap) -> None:
-    assert find_source(mapped) is None
-    assert find_source(np.zeros((2, 2))) is None
-    assert find_source(pd.DataFrame({"rows": [1], "dimension": [2]})) is None
 
 
 def test_a_large_memory_map_is_a_source(mapped: np.memmap, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +80,7 @@ def test_rows_on_a_disk_are_never_read_whole(monkeypatch: pytest.MonkeyPatch) ->
     rows, y = make_rows(rows=2 * BLOCK + 100)
     X = np.pad(rows, ((0, 0), (0, BLOCK - rows.shape[1])))
     stored = Stored(X)
-    for module in (array_inputs, private_classifier):
+    for module in (array_inputs, fit_and_score):
         monkeypatch.setattr(module, "STREAMED_BYTES", 2**20)
         monkeypatch.setattr(module, "SCORED_BYTES", BLOCK * 4 * BLOCK)
     found = make_benchmark().fit(stored, y)
@@ -95,15 +88,6 @@ def test_rows_on_a_disk_are_never_read_whole(monkeypatch: pytest.MonkeyPatch) ->
     np.testing.assert_allclose(found.coef_, whole.coef_, rtol=1e-4, atol=1e-6)
     assert found.predict(stored).tolist() == found.predict(X).tolist()
     assert stored.slices >= 6
-
-
-def test_a_small_dataset_of_h5py_is_an_array(tmp_path: Path) -> None:
-    X, y = make_rows()
-    with h5py.File(tmp_path / "rows.h5", "w") as file:
-        file["X"] = X
-        assert find_source(file["X"]) is None
-        found = make_benchmark().fit(file["X"], y)
-    np.testing.assert_array_equal(found.coef_, make_benchmark().fit(X, y).coef_)
 
 
 @pytest.mark.parametrize(
@@ -158,26 +142,45 @@ def test_labels_are_numbered_by_their_place_in_the_list(labels: list[str]) -> No
     assert [classes[code] for code in codes] == labels
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.float64, bool, object])
-def test_labels_may_be_of_any_type_that_equals(dtype: Any) -> None:
-    codes = number_labels(np.array([0, 1, 1], dtype=dtype), [0, 1])
-    np.testing.assert_array_equal(codes, [0, 1, 1])
+MIXED = [True, 1, 2.5, "a", b"a", None, np.nan, pd.NA, pd.NaT, np.datetime64("NaT"), (0, 1)]
 
 
 def test_labels_and_classes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ArrayError, match="y: .*classes"):
         number_labels(np.array(["a", "d"]), ["a", "b"])
-    for classes in ([0, 1, 1], [0], []):
+    classes = ([0, 1, 1], [0], [], "ab", b"ab", 2, {0: "a", 1: "b"}, (each for each in "ab"), None)
+    for bad in (*classes, [[0], [1]], np.array(1), np.zeros((2, 2))):
         with pytest.raises(ArrayError, match="class"):
-            check_classes(classes)
+            list_classes(bad)
+    for good in ({"b", "a"}, ("a", "b"), np.array(["b", "a"]), pd.Index(["a", "b"]), ["b", "a"]):
+        assert list_classes(good) == ["a", "b"]
 
 
-def test_groups_are_told_apart_by_their_names() -> None:
-    units = number_groups([1, "1", "two", 1.5, "two"], 5)
-    assert units.count == 3
-    np.testing.assert_allclose(units.weights, [0.5, 0.5, 0.5, 1, 0.5])
-    assert number_groups(pd.Series(["a", "b", "a"]), 3).count == 2
-    assert number_groups(np.array([7, 8, 7]), 3).count == 2
+@pytest.mark.parametrize("label", MIXED, ids=repr)
+@pytest.mark.parametrize("other", [True, 1, "a"])
+@pytest.mark.parametrize("as_type", [np.array, pd.Series])
+def test_labels_are_of_one_kind(label: Any, other: Any, as_type: Any) -> None:
+    """Mixed labels of NumPy become texts in silence, and no text equals a number."""
+    numbers = {type(label), type(other)} <= {int, float}
+    fits = (numbers or type(label) is type(other)) and label == label
+    labels = as_type([other] * 3 + [label], dtype=object)
+    if fits:
+        check_labels(labels, None)
+        return
+    with pytest.raises(ArrayError, match="y: .*label"):
+        check_labels(labels, None)
+    with pytest.raises(ArrayError, match="classes: .*label"):
+        list_classes([other, label])
+
+
+@pytest.mark.parametrize("labels", [[0, 1], np.array([0, 1]), pd.array([0, 1], dtype="Int64")])
+def test_texts_are_no_classes_of_numbers(labels: Any) -> None:
+    check_labels(labels, [0, 1])
+    check_labels(labels, [False, True])
+    with pytest.raises(ArrayError, match="y: .*numbers.*texts"):
+        check_labels(labels, ["0", "1"])
+    with pytest.raises(ArrayError, match="y: .*texts.*numbers"):
+        check_labels(np.asarray(labels).astype(str), [0, 1])
 
 
 def test_each_row_has_a_group() -> None:
@@ -185,3 +188,101 @@ def test_each_row_has_a_group() -> None:
         number_groups(["a", "b"], 3)
     with pytest.raises(PrivacyError, match=r"groups: has shape \(3, 1\)"):
         number_groups([["a"], ["b"], ["c"]], 3)
+
+
+ROWS, LABELS = make_rows(rows=60)
+WIDE = np.ones((60, ROWS.shape[1] + 1), np.float32)
+
+
+class Source:
+    """Says that it has all rows, whatever its blocks are."""
+
+    def __init__(self, *blocks: Any, **said: Any) -> None:
+        self.rows, self.dimension = ROWS.shape
+        self.blocks: Any = blocks
+        self.__dict__ |= said
+
+    def read_blocks(self, _: int) -> Any:
+        return iter(self.blocks)
+
+
+FIRST, LAST = (0, ROWS[:40]), (40, ROWS[40:])
+LYING = [
+    Source(), Source(FIRST), Source(LAST, FIRST), Source(FIRST, LAST, (60, ROWS[:5])),
+    Source((0, ROWS[:50]), LAST), Source((0, ROWS[:30]), LAST), Source((0, WIDE)),
+    Source((0, ROWS[:, :1])), Source(FIRST, (40, WIDE[40:])), Source((0, ROWS[0])),
+    Source((0, ROWS[:, :, None])), Source((None, ROWS)), Source(ROWS), Source(tuple(ROWS)),
+    Source((0, ROWS), rows=-60), Source((0, ROWS), rows=0), Source((0, ROWS), rows=60.0),
+    Source((0, ROWS), rows="60"), Source((0, ROWS), dimension=None),
+    Source((0, ROWS.astype("M8[s]"))), Source((0, np.ma.masked_array(ROWS))),
+    Source((0, np.full(ROWS.shape, "one"))), Source(blocks=iter([FIRST, LAST])),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("place", range(len(LYING)))
+def test_a_source_is_held_to_what_it_says(
+    place: int, streamed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is booked for a source with other rows, or which can be read only once."""
+    for module in (array_inputs, fit_and_score) if streamed else ():
+        monkeypatch.setattr(module, "STREAMED_BYTES", 1)
+    private = make_private()
+    with pytest.raises(DpprobeError, match="^X: ") as caught:
+        private.fit(LYING[place], LABELS)
+    assert "\n" not in str(caught.value)
+    assert private.budget.compute_spent().entries == 0
+    fitted = make_benchmark().fit(ROWS, LABELS)
+    with pytest.raises(DpprobeError):
+        fitted.predict(LYING[place])
+
+
+@pytest.mark.parametrize(
+    "kind", [np.float32, np.float64, np.float16, torch.tensor, np.asfortranarray]
+)
+def test_a_source_may_have_numbers_of_any_type(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = ROWS.astype(np.float16).astype(np.float32)
+    source = Source(*((first, kind(block)) for first, block in ((0, rows[:40]), (40, rows[40:]))))
+    whole = make_benchmark().fit(rows, LABELS)
+    np.testing.assert_array_equal(make_benchmark().fit(source, LABELS).coef_, whole.coef_)
+    for module in (array_inputs, fit_and_score):
+        monkeypatch.setattr(module, "STREAMED_BYTES", 1)
+    streamed = make_benchmark().fit(source, LABELS)
+    np.testing.assert_allclose(streamed.coef_, whole.coef_, rtol=1e-4, atol=1e-6)
+    assert streamed.predict(source).tolist() == whole.predict(rows).tolist()
+
+
+MOMENTS = (1000 * ROWS).astype("M8[s]")
+MASKED = np.ma.masked_array(ROWS)
+
+
+@pytest.mark.parametrize(
+    "X",
+    [
+        MOMENTS, (1000 * ROWS).astype("m8[s]"), MOMENTS.astype(object), MOMENTS.tolist(),
+        pd.DataFrame(MOMENTS.astype("M8[ns]")), pd.DataFrame({"a": ROWS[:, 0], "b": MOMENTS[:, 0]}),
+        pd.DataFrame({"a": pd.period_range("2020", periods=60), "b": ROWS[:, 0]}),
+        [MOMENTS[:40], MOMENTS[40:]], MASKED, list(MASKED), [MASKED], ROWS.astype(complex),
+        [ROWS.astype(complex)], np.zeros(60, [("a", "f4"), ("b", "f4")]),
+        torch.from_numpy(ROWS.astype(complex)), torch.from_numpy(ROWS).to_sparse(),
+        torch.from_numpy(ROWS).bfloat16(), ROWS.astype(complex).tolist(),
+    ],
+)  # fmt: skip
+def test_values_that_are_no_numbers_are_refused(X: Any) -> None:
+    """A mask is refused whatever it hides, because an error must not depend on private rows."""
+    as_blocks = isinstance(X, list) and isinstance(X[0], np.ndarray) and X[0].ndim == 2
+    for classifier in (make_private(), make_benchmark()):
+        with pytest.raises(ArrayError, match="^X: ") as caught:
+            classifier.fit(iter(X) if as_blocks else X, LABELS)
+        assert "\n" not in str(caught.value)
+        assert str(ROWS[0, 0])[:6] not in str(caught.value)
+
+
+@pytest.mark.parametrize("mask", [False, True])
+def test_masks_of_labels_and_groups_are_refused(mask: bool) -> None:
+    masked = np.ma.masked_array(LABELS, np.full(60, mask))
+    groups = list(masked) if mask else masked
+    for changed in ({"y": masked}, {"y": list(masked) if mask else masked}, {"groups": groups}):
+        values = {"X": ROWS, "y": LABELS, "groups": np.arange(60)} | changed
+        with pytest.raises(ArrayError, match=f"{next(iter(changed))}: masked"):
+            make_benchmark(unit="group").fit(**values)

@@ -249,11 +249,3 @@ def test_fits_and_releases_of_a_study_share_a_ledger(tmp_path: Path) -> None:
     with pytest.raises(BudgetError, match="without it"):
         budget.book_fit(fit)
     assert budget.book_fit(make_booking(noise=40.0, unit="patient", column=budget.column)) == 2
-
-
-def test_it_is_printed_as_it_is_written(tmp_path: Path) -> None:
-    assert repr(make_budget()) == "Budget(max_epsilon=1, delta=0.0001)"
-    there = Budget(tmp_path, max_epsilon=2, delta=1e-6)
-    assert repr(there) == f"Budget({str(tmp_path)!r}, max_epsilon=2, delta=1e-06)"
-    risky = make_budget(max_epsilon=None, max_risk={"advantage": 0.1})
-    assert repr(risky) == "Budget(max_risk={'advantage': 0.1}, delta=0.0001)"

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from PIL import Image
+from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 
 from dpprobe.errors import ConfigError, DataError, DpprobeError, PrivacyError
+from dpprobe.estimator.budget import Budget
 from dpprobe.estimator.private_classifier import PrivateClassifier
 from dpprobe.estimator.public_functions import verify
 from dpprobe.release.ledger import Ledger
+from dpprobe.release.parts.choice.measure import NO_CHOICE, fits_block
 from dpprobe.release.predict import Predictor
 from tests.support.classifiers import (
     FAST,
@@ -237,3 +241,90 @@ def test_a_bundle_that_cannot_be_written_leaves_nothing(
     with pytest.raises(DataError, match="full"):
         save(bundle[0], tmp_path / "v1")
     assert list(tmp_path.iterdir()) == []
+
+
+class Chosen(NamedTuple):
+    """A head that one of several ways chose among fits, and the number of fits on its budget."""
+
+    head: PrivateClassifier
+    fits: int
+
+
+def search(budget: Budget) -> Chosen:
+    grid = {"head": [FAST, {**FAST, "steps": 8}]}
+    classifier = make_private(budget=budget, epsilon=0.2)
+    found = GridSearchCV(classifier, grid, cv=KFold(2), error_score="raise").fit(*make_rows())
+    return Chosen(found.best_estimator_, 5)
+
+
+def take_the_first(budget: Budget) -> Chosen:
+    heads = [make_private(budget=budget, epsilon=0.2).fit(*make_rows()) for _ in range(3)]
+    return Chosen(heads[0], 3)
+
+
+def take_the_last(budget: Budget) -> Chosen:
+    heads = [make_private(budget=budget, epsilon=0.2).fit(*make_rows()) for _ in range(3)]
+    return Chosen(heads[-1], 3)
+
+
+def fit_again(budget: Budget) -> Chosen:
+    classifier = make_private(budget=budget, epsilon=0.2)
+    return Chosen(classifier.fit(*make_rows()).fit(*make_rows()), 2)
+
+
+def cross_validate(budget: Budget) -> Chosen:
+    classifier = make_private(budget=budget, epsilon=0.2)
+    cross_val_score(classifier, *make_rows(), cv=KFold(3), error_score="raise")
+    return Chosen(classifier.fit(*make_rows()), 4)
+
+
+def copy_elsewhere(budget: Budget) -> Chosen:
+    """A pickled copy of a budget in memory knows of no later fit."""
+    kept = pickle.dumps(make_private(budget=budget, epsilon=0.2).fit(*make_rows()))
+    return Chosen(pickle.loads(kept), 1)
+
+
+def fail_once(budget: Budget) -> Chosen:
+    """A fit that died after its entry counts, though nobody saw its head."""
+    failing = make_private(budget=budget, epsilon=0.2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dpprobe.estimator.planned_fit.fit_heads", raise_error)
+        with pytest.raises(PrivacyError):
+            failing.fit(*make_rows())
+    return Chosen(make_private(budget=budget, epsilon=0.2).fit(*make_rows()), 2)
+
+
+def raise_error(*_: Any, **__: Any) -> None:
+    raise PrivacyError("no memory")
+
+
+@pytest.mark.filterwarnings("ignore:fit number")
+@pytest.mark.parametrize("kept", ["memory", "ledger"])
+@pytest.mark.parametrize(
+    "choose",
+    [
+        search, take_the_first, take_the_last, fit_again, cross_validate, copy_elsewhere, fail_once,
+    ],
+)  # fmt: skip
+def test_a_bundle_says_that_no_choice_among_fits_is_covered(
+    choose: Callable[[Budget], Chosen], kept: str, tmp_path: Path
+) -> None:
+    budget = make_budget(tmp_path / "data/lesions" if kept == "ledger" else None, max_epsilon=10.0)
+    chosen = choose(budget)
+    folder = save(chosen.head, tmp_path / "chosen")
+    statement = json.loads((folder / "privacy.json").read_text())
+    assert statement["ledger"]["releases"] == chosen.fits
+    assert statement["choice"] == chosen.head.privacy_["choice"] == fits_block(chosen.fits)
+    assert (f"{chosen.fits - 1} other fit" in (folder / "README.md").read_text()) == (
+        chosen.fits > 1
+    )
+    assert verify(folder).passed
+
+
+def test_a_bundle_that_hides_other_fits_is_not_verified(tmp_path: Path) -> None:
+    folder = save(fit(), tmp_path / "alone")
+    statement = json.loads((folder / "privacy.json").read_text())
+    for block in (fits_block(3), {"cells": 0, "epsilon": None, "words": NO_CHOICE}):
+        (folder / "privacy.json").write_text(json.dumps(statement | {"choice": block}))
+        checks = {check.name: check.passed for check in verify(folder).checks}
+        assert checks["choice"] is False

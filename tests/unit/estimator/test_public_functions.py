@@ -8,7 +8,6 @@ import math
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,10 +16,9 @@ from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.exceptions import NotFittedError
 
 import dpprobe
-from dpprobe.errors import ConfigError, DataError, PrivacyError, StoreError
+from dpprobe.errors import ConfigError, DataError, StoreError
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.accountants import gaussian_epsilon
 from dpprobe.privacy.target import Target
@@ -55,18 +53,6 @@ def test_sampled_releases_are_priced_as_dp_accounting_prices_them() -> None:
     assert ours == pytest.approx(2.0, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"epsilon": 0}, {"epsilon": -1}, {"epsilon": math.nan}, {"delta": 0}, {"delta": 1},
-        {"steps": 0}, {"steps": 1.5}, {"sample_rate": 0}, {"sample_rate": 1.1},
-    ],
-)  # fmt: skip
-def test_calibration_refuses_values_out_of_range(values: dict[str, Any]) -> None:
-    with pytest.raises(PrivacyError):
-        dpprobe.calibrate(**{"epsilon": 1.0, "delta": 1e-5} | values)
-
-
 # audit
 
 
@@ -79,14 +65,6 @@ def test_an_audit_holds_and_catches_broken_mechanisms(unit: str) -> None:
     assert result["white_box"]["epsilon_lower"] <= 1.0
     assert result["controls"]
     assert dpprobe.audit(fitted, runs=40, controls=False)["controls"] == []
-
-
-def test_an_audit_needs_a_promise() -> None:
-    with pytest.raises(NotFittedError):
-        dpprobe.audit(make_private())
-    plain = dpprobe.PrivateClassifier(math.inf, head=FAST, benchmark=True).fit(*make_rows())
-    with pytest.raises(ConfigError, match="guarantee"):
-        dpprobe.audit(plain)
 
 
 # planning
@@ -187,9 +165,3 @@ def test_each_public_name_is_there_and_documented(name: str) -> None:
     assert value.__module__.startswith("dpprobe.")
     assert inspect.getdoc(value)
     assert getattr(importlib.import_module("dpprobe"), name) is value
-
-
-def test_other_names_are_not() -> None:
-    with pytest.raises(AttributeError, match="module 'dpprobe' has no attribute 'Classifier'"):
-        _ = dpprobe.Classifier
-    assert dpprobe.__version__

@@ -14,7 +14,7 @@ import yaml
 from dpprobe import resources
 from dpprobe.exhibits.exhibit import Exhibit, many, one, waits
 from dpprobe.exhibits.make import FOLDER, PUBLISHED, RESULTS, STUDY, find_function
-from dpprobe.reporting.registry import EXHIBITS, find_exhibit
+from dpprobe.reporting.registry import EXHIBITS
 from dpprobe.results.study_files import StudyFiles
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
@@ -59,28 +59,12 @@ def test_outputs_are_named_after_their_group_and_ending() -> None:
     assert (markdown.name, markdown.paths) == ("markdown", ("tables/a.md", "tables/b.md"))
 
 
-def test_a_path_with_an_ending_is_one_file_of_its_group() -> None:
-    (page,) = small_exhibit(files={"page": "figures/{dataset}/x.html"}).list_outputs(None)
-    assert (page.name, page.paths, page.several) == ("page", ("figures/{dataset}/x.html",), False)
-
-
 def test_the_caption_labels_and_version_follow_from_the_name_the_paths_and_the_kind() -> None:
     (_, png) = small_exhibit(files={"": "figures/x"}, caption="").list_outputs(None)
     assert (png.caption, png.labels) == ("small.rst", {})
     named = small_exhibit(files={"": "figures/x"}, labels={"a": "b"}, params={"name": 1})
     assert named.list_outputs(None)[1].labels == {"a": "b"}
     assert named.job_params == {"version": VERSIONS["figures"], "name": 1}
-
-
-def test_an_exhibit_without_a_category_is_kept_out_of_the_report() -> None:
-    outputs = small_exhibit(category=None).list_outputs(None)
-    assert {output.caption for output in outputs} == {None}
-
-
-def test_logs_are_named_after_the_wildcards() -> None:
-    by_epsilon = small_exhibit(files={"": "figures/{dataset}/small-{epsilon}"})
-    assert by_epsilon.locate_log("logs", ".log") == "logs/plot_small/{dataset}/eps-{epsilon}.log"
-    assert small_exhibit(files={"": "x"}).locate_log("logs", ".log") == "logs/plot_small.log"
 
 
 def test_files_of_one_stem_stand_together() -> None:
@@ -132,12 +116,6 @@ def test_an_exhibit_has_a_caption_where_the_report_shows_it(exhibit: Exhibit) ->
     assert bool(shown) == (exhibit.category is not None)
     for output in shown:
         assert (resources.resource_path("captions") / str(output.caption)).is_file()
-
-
-def test_names_are_unique() -> None:
-    counted = Counter(exhibit.name for exhibit in EXHIBITS)
-    assert max(counted.values()) == 1
-    assert find_exhibit("plot_accuracy").name == "plot_accuracy"
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from dpprobe.exhibits import make
 from dpprobe.exhibits.exhibit import Exhibit, many, one, waits
-from dpprobe.exhibits.make import find_function, make_exhibit
+from dpprobe.exhibits.make import make_exhibit
 from dpprobe.exhibits.style import SETTINGS
 from dpprobe.exhibits.tables import Column, Table, make_row
 
@@ -107,7 +107,3 @@ def test_returned_figures_are_drawn_and_saved_in_the_common_style(
         )  # fmt: skip
     assert sizes == [SETTINGS["font.size"]]
     assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == ["x.png", "x.svg"]
-
-
-def test_the_function_is_found_by_its_name() -> None:
-    assert find_function(EXHIBIT.make).__name__ == "find_function"

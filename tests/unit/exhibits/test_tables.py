@@ -29,14 +29,6 @@ def test_latex_escapes(text: str, expected: str) -> None:
     assert tables.escape_latex(text) == expected
 
 
-def test_a_table_refuses_a_row_of_another_length() -> None:
-    with pytest.raises(ValueError, match="2 entries, 1 columns"):
-        tables.Table(
-            name="n", title="t", columns=(tables.Column(title="a"),),
-            rows=[(tables.BLANK, tables.BLANK)],
-        )  # fmt: skip
-
-
 def _bold_table() -> tables.Table:
     return tables.Table(
         name="n",

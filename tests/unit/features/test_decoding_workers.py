@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import multiprocessing
 import os
 import pickle
@@ -42,7 +41,7 @@ from dpprobe.features.extraction_pipeline import (
 )
 from tests.support.gpu import needs_gpu
 from tests.support.stand_in_device import StandIn
-from tests.unit.features.test_extraction import extract, noise, png, write_dataset
+from tests.unit.features.test_extraction import extract, noise, write_dataset
 
 ROWS = 101
 VIT: dict[str, Any] = {"family": "timm", "model": "test_vit", "pretrained": False}
@@ -193,14 +192,6 @@ def test_a_row_s_error_comes_when_it_is_due_with_its_own_words(
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_images_of_another_size_are_named(tmp_path: Path) -> None:
-    images = [png(row, size=5 if row == 71 else 4) for row in range(90)]
-    table = SplitTable(write_dataset(tmp_path / "data", images) / "train.parquet")
-    with pytest.raises(DataError, match=r"^train row 71 .* shape \[1, 5, 5\], but earlier"):
-        run(table, pixels(), StandIn())
-    assert workers_left() == 0
-
-
 def test_extraction_and_its_shard_are_the_same_on_a_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,16 +299,6 @@ def is_running(pid: str) -> bool:
         return False
 
 
-def test_an_error_that_is_no_fault_of_an_image_keeps_its_trace(table: SplitTable) -> None:
-    def fail() -> None:
-        raise ZeroDivisionError("a programmer's error")
-
-    backbone = pixels()
-    with pytest.raises(ZeroDivisionError, match="in opened"):
-        run(table, backbone, StandIn(), decoder=TolerantDecoder(backbone, act_at(60, fail)))
-    assert workers_left() == 0
-
-
 def test_a_worker_has_one_thread(table: SplitTable) -> None:
     def opened(_: EncodedImage) -> Image.Image:
         numbers = {torch.get_num_threads(), pa.cpu_count(), pa.io_thread_count()}
@@ -346,11 +327,6 @@ def test_an_image_that_fits_nowhere_is_named(
         run(table, network(), StandIn())
 
 
-def test_few_rows_are_shared_by_all_processes() -> None:
-    order = make_order(Decoder(network(), "train"), 320, 256, 4)
-    assert max(map(len, order.pieces)) == 10
-
-
 @given(st.lists(st.integers(0, 130), max_size=8))
 def test_a_table_reads_ranges(table: SplitTable, edges: Sequence[int]) -> None:
     edges = sorted(edges)
@@ -371,22 +347,6 @@ def test_processes_feed_a_gpu(table: SplitTable) -> None:
         parts = run(table, backbone, device)
         values = np.concatenate([part.values for part in parts])
         np.testing.assert_allclose(values, wanted, rtol=0.01, atol=0.01)
-
-
-def test_a_source_tree_that_is_not_installed_names_its_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = importlib.metadata.version
-
-    def version(name: str) -> str:
-        assert name != "dpprobe", "not every source tree is installed"
-        return real(name)
-
-    monkeypatch.setattr("dpprobe.features.extraction.version", version)
-    monkeypatch.setattr("dpprobe.features.extraction.code_version", lambda: "1.2.3")
-    dataset = write_dataset(tmp_path / "data", [png(0), png(1)])
-    features = extract(dataset, tmp_path / "out")
-    assert features.read_header(features.shards[0]).versions["dpprobe"] == "1.2.3"
 
 
 IMPORTED = """

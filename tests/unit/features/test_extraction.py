@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +26,11 @@ from dpprobe.backbones.registry import backbone_options
 from dpprobe.data import dataset_preparation, table
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, read_info
-from dpprobe.errors import ConfigError, DataError
+from dpprobe.errors import ConfigError, DataError, StoreError
 from dpprobe.features.extraction import extract_shard
 from dpprobe.features.extraction_pipeline import (
     AHEAD,
     PIECE_ROWS,
-    Clock,
-    Decoder,
-    compute_rows,
-    in_order,
 )
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.shard_manifest import write_manifest
@@ -188,16 +185,6 @@ def test_an_exception_of_a_transform_names_the_row(
     dataset = write_dataset(tmp_path / "data", [png(row) for row in range(5)])
     with pytest.raises(DataError, match=r"^train row 3 \(id id3\): .*\(of nothing\)"):
         extract(dataset, tmp_path / "out")
-
-
-def test_a_shard_says_which_model_made_it_but_not_where_its_weights_lay(tmp_path: Path) -> None:
-    dataset = write_dataset(tmp_path / "data", [png(0), png(1)])
-    model: dict[str, Any] = {"family": "timm", "model": "test_vit"}
-    checkpoint = tmp_path / "weights.pth"
-    torch.save(timm.create_model("test_vit").state_dict(), checkpoint)
-    features = extract(dataset, tmp_path / "a", backbone=model | {"checkpoint": str(checkpoint)})
-    assert (features.architecture, features.pretrained_tag) == ("test_vit", None)
-    assert str(tmp_path) not in (tmp_path / "a" / "manifest.json").read_text()
 
 
 Change = Callable[[Backbone], dict[str, Any]]
@@ -356,94 +343,6 @@ def test_a_forward_pass_that_fails_ends_the_threads(
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_threads_of_torch_are_given_back() -> None:
-    before = torch.get_num_threads()
-    inside = list(in_order(lambda _: torch.get_num_threads(), range(9), threads=3, ahead=4))
-    assert inside == [1] * 9
-    in_thread: list[int] = []
-    thread = threading.Thread(target=lambda: in_thread.append(torch.get_num_threads()))
-    thread.start()
-    thread.join()
-    assert [torch.get_num_threads(), *in_thread] == [before, before]
-
-
-def test_results_come_in_order_however_long_each_takes() -> None:
-    def work(item: int) -> int:
-        time.sleep(0.01 * (item % 3))
-        return item
-
-    taken = 0
-
-    def items() -> Iterator[int]:
-        nonlocal taken
-        for item in range(40):
-            taken += 1
-            yield item
-
-    with closing(in_order(work, items(), threads=4, ahead=6)) as results:
-        for number, result in enumerate(results):
-            assert result == number
-            assert taken - number <= 6
-            if number == 20:
-                break
-    assert taken <= 26
-    assert pool_threads() == []
-
-
-def test_the_clock_adds_up(tmp_path: Path) -> None:
-    rows, threads = 8 * PIECE_ROWS, 2
-    dataset = write_dataset(tmp_path / "data", [png(row) for row in range(rows)])
-    options = backbone_options(PIXELS)
-    loaded = loading.load_backbone(options, runtime=Runtime(device="cpu"))
-
-    def transform(image: Image.Image) -> torch.Tensor:
-        time.sleep(0.001)
-        return loaded.transform(image)
-
-    def forward(batch: torch.Tensor) -> torch.Tensor:
-        time.sleep(0.03)
-        return loaded.forward(batch)
-
-    slow = Backbone(**(vars(loaded) | {"transform": transform, "forward": forward}))
-    clock = Clock()
-    parts = compute_rows(
-        SplitTable(dataset / "train.parquet").read_ranges,
-        rows,
-        Decoder(slow, "train"),
-        slow,
-        batch_size=64,
-        threads=threads,
-        accelerator=None,
-        clock=clock,
-    )
-    assert sum(len(part.rows) for part in parts) == clock.rows == rows
-    seconds = clock.seconds
-    assert seconds["decode"] >= 0.001 * rows
-    assert seconds["forward"] >= 0.03 * 8
-    assert 0 < seconds["read"] < clock.wall
-    busy = seconds["decode"] + seconds["forward"]
-    assert busy <= threads * clock.wall
-    assert str(clock).endswith(f"(threads: 2); {rows / clock.wall:.1f} rows/s")
-
-
-def test_layers_are_written_beside_the_features(
-    tmp_path: Path, change_backbone: Callable[[Change], None]
-) -> None:
-    def layered(loaded: Backbone) -> dict[str, Any]:
-        def forward_layers(batch: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-            row = loaded.forward(batch)
-            return row, {"3": row[:, :2] * 2, "last": row * 3}
-
-        return {"layers": {"3": 2, "last": 16}, "forward_layers": forward_layers}
-
-    change_backbone(layered)
-    dataset = write_dataset(tmp_path / "data", [png(row) for row in range(50)])
-    features = extract(dataset, tmp_path / "out", shards=2, threads=3)
-    assert features.layers == {"3": 2, "last": 16}
-    np.testing.assert_array_equal(features.read(layer="3"), features.read()[:, :2] * 2)
-    np.testing.assert_array_equal(features.read(layer="last"), features.read() * 3)
-
-
 MIXES = """
 import torch
 
@@ -477,6 +376,57 @@ def noise_png(seed: int, size: int = 48) -> bytes:
 def vit(**preprocessing: Any) -> dict[str, Any]:
     size = {"size": 32, **preprocessing}
     return {"family": "timm", "model": "test_vit", "pretrained": False, "preprocessing": size}
+
+
+ALWAYS: list[Callable[[torch.Tensor], Any]] = [
+    lambda v: torch.cat([v, v[:2]]), lambda v: v[1:], lambda v: v[:1], lambda v: v[:, 0],
+    lambda v: v[:, :, None], lambda v: v[:, :0], lambda v: v.T, lambda v: v.long(),
+    lambda v: v > 0, lambda v: v.to(torch.complex64), lambda v: v.bfloat16(), lambda v: v.tolist(),
+    lambda v: v.numpy(), lambda v: (v,), lambda _: None,
+]  # fmt: skip
+LATER: list[Callable[[torch.Tensor], Any]] = [
+    lambda v: v[:, :5], lambda v: v[:, :1], lambda v: torch.cat([v, v], 1), lambda v: v[1:],
+    lambda v: torch.cat([v, v]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("as_layer", [False, True])
+@pytest.mark.parametrize(
+    ("start", "change"), [*((0, each) for each in ALWAYS), *((2, each) for each in LATER)]
+)
+def test_a_backbone_gives_one_row_of_one_width_per_image(
+    tmp_path: Path, change: Callable[[Any], Any], start: int, as_layer: bool
+) -> None:
+    """Otherwise a row could have the features of another, or one number in all places."""
+    dataset = write_dataset(tmp_path / "data", [png(3 * row) for row in range(20)])
+
+    passes = itertools.count()
+
+    def changed(backbone: Backbone, _: Runtime) -> Backbone:
+        def both(images: torch.Tensor) -> Any:
+            features = backbone.forward(images)
+            other = change(features) if next(passes) >= start else features
+            return (features, {"a": other}) if as_layer else (other, {})
+
+        return replace(backbone, forward_layers=both)
+
+    with pytest.raises((DataError, StoreError), match="backbone") as caught:
+        one_shard(dataset, tmp_path / "out", shard=0, shards=1, changed=changed, threads=1)
+    assert "\n" not in str(caught.value)
+    assert not list((tmp_path / "out").glob("*.h5"))
+
+
+@pytest.mark.parametrize("kept", [slice(0), slice(17), slice(3, None)])
+def test_a_table_that_ends_early_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: slice
+) -> None:
+    dataset = write_dataset(tmp_path / "data", [png(3 * row) for row in range(20)])
+    original = table.SplitTable.read_ranges
+    monkeypatch.setattr(
+        table.SplitTable, "read_ranges", lambda *args: iter(list(original(*args))[kept])
+    )
+    with pytest.raises(DataError, match="their table ends early"):
+        one_shard(dataset, tmp_path / "out", shard=0, shards=1)
 
 
 def test_crops_are_stored_beside_the_features_of_the_central_part(tmp_path: Path) -> None:
@@ -514,22 +464,6 @@ def test_a_row_s_crops_depend_on_its_image_alone(tmp_path: Path) -> None:
         backbone=vit(crop="inception", crops=2, crop_seed=1),
     )  # fmt: skip
     assert np.abs(other.read(layer="crop_01") - stored.read(layer="crop_01")).max() > 0.1
-
-
-def test_a_layer_that_is_not_finite_is_named(
-    tmp_path: Path, change_backbone: Callable[[Change], None]
-) -> None:
-    def broken(loaded: Backbone) -> dict[str, Any]:
-        def forward_layers(batch: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-            row = loaded.forward(batch)
-            return row, {"0": torch.where(row == 1, math.nan, row)}
-
-        return {"layers": {"0": 16}, "forward_layers": forward_layers}
-
-    change_backbone(broken)
-    dataset = write_dataset(tmp_path / "data", [png(0), png(255)])
-    with pytest.raises(DataError, match=r"^train row 1 \(id id1\).*not finite"):
-        extract(dataset, tmp_path / "out")
 
 
 def test_accepted_labels_follow_their_rows(tmp_path: Path) -> None:

@@ -129,15 +129,6 @@ def test_it_finds_what_brute_force_finds(
     assert {row["public_dataset"] for row in listed} == {"seen", "more"}
 
 
-def test_a_lower_threshold_finds_what_lies_above_it(pair: Pair) -> None:
-    cosines = brute_force(pair[0][0], pair[1])
-    middle = float(np.median(cosines))
-    record, matches = find_near_duplicates(*pair, threshold=middle, device="cpu")
-    assert record["train"]["near"] == np.sum(cosines > middle) > near_duplicate_search.LISTED
-    listed = [row for row in matches.to_pylist() if row["split"] == "train"]
-    assert len(listed) == record["train"]["near"]
-
-
 def test_a_row_is_near_by_itself(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     # A threshold at the very cosine of a pair: float32 would decide by the block's shape.
     private, public = pair

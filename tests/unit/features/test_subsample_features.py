@@ -11,7 +11,7 @@ import pytest
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.subsampled_tables import write_subsampled
 from dpprobe.data.table import read_info
-from dpprobe.errors import ConfigError, DataError, StoreError
+from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.features.subsample_features import select_shard
@@ -88,22 +88,3 @@ def test_rows_in_another_order_are_refused(tmp_path: Path) -> None:
     later = write_dataset(tmp_path / "later", [images[2], images[1], images[0]], ids=(2, 1, 0))
     with pytest.raises(DataError, match="its rows are not in the order of"):
         select(whole, stored, later, tmp_path / "b", shards=1)
-
-
-def test_a_damaged_shard_of_the_whole_is_refused(tmp_path: Path) -> None:
-    whole = write_dataset(tmp_path / "whole", [png(5 * row) for row in range(20)])
-    stored = extract(whole, tmp_path / "a")
-    part = part_of(whole, tmp_path / "part", per_class=4)
-    shard = tmp_path / "a" / stored.shards[0].file
-    shard.write_bytes(shard.read_bytes()[:-10])
-    with pytest.raises(StoreError, match="shard-00000"):
-        select(whole, FeatureStore(stored.path), part, tmp_path / "b", shards=1)
-    assert not list((tmp_path / "b").glob("*.h5"))
-
-
-def test_more_shards_than_rows_are_refused(tmp_path: Path) -> None:
-    whole = write_dataset(tmp_path / "whole", [png(5 * row) for row in range(20)])
-    stored = extract(whole, tmp_path / "a")
-    part = part_of(whole, tmp_path / "part", per_class=1)
-    with pytest.raises(ConfigError, match="3 shards, but the split has only 2 rows"):
-        select(whole, stored, part, tmp_path / "b", shards=3)

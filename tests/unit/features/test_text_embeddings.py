@@ -84,13 +84,6 @@ def test_embeddings_are_open_clips_zero_shot_classifier(model: str, chosen: str)
     np.testing.assert_allclose(embeddings.weights, expected.T.numpy(), rtol=1e-4, atol=1e-6)
 
 
-def test_scale_and_bias_are_the_models() -> None:
-    clip, siglip = embed("tiny", "photo"), embed("tiny-timm", "photo")
-    assert clip.logit_scale == pytest.approx(1 / 0.07, rel=1e-4)
-    assert clip.logit_bias is None
-    assert siglip.logit_bias == -10.0
-
-
 def test_zero_shot_scores_are_the_library_s_logits() -> None:
     """Text rows, image features and the scale together give what the whole model gives."""
     model = library("tiny-quickgelu")

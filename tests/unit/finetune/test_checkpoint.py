@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpprobe.errors import PrivacyError, StoreError
+from dpprobe.errors import PrivacyError
 from dpprobe.finetune.checkpoint import FILE, Checkpoints, State
 from dpprobe.finetune.train import Trained, train_network
 from dpprobe.privacy.private_mark import check_unmarked
@@ -154,15 +154,6 @@ def test_a_damaged_checkpoint_is_ignored(
     assert made.load_state() is not None  # of the last step, in its place
 
 
-def test_parameters_of_another_network_are_refused(tmp_path: Path) -> None:
-    made = Checkpoints(folder=tmp_path, fingerprint="f")
-    made.save_state(
-        State(tensors={"parameter/x": torch.zeros(2)}, values={"taken": 1, "history": []})
-    )
-    with pytest.raises(StoreError, match="its parameters"):
-        train(network_options(), made)
-
-
 def test_checkpoints_are_due_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
@@ -200,14 +191,6 @@ def test_tensors_and_values_come_back(tmp_path: Path) -> None:
     assert made.load_state() is None
     assert not made.folder.exists()
     made.remove_checkpoint()
-
-
-def test_half_written_files_are_removed(tmp_path: Path) -> None:
-    made = stopped_after(tmp_path, 2)
-    partial = tmp_path / f".{FILE}.12345678.partial"
-    partial.write_bytes(b"x")
-    assert made.load_state() is not None
-    assert not partial.exists()
 
 
 def test_no_study_starts_from_a_checkpoint_as_if_it_were_public(tmp_path: Path) -> None:

@@ -128,15 +128,6 @@ class Counting(Chain):
         return super().forward(x)
 
 
-class Measuring(Chain):
-    """It asks for sizes of images and of what its blocks give."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if x.shape[1] != 6 or self.blocks[0](x).shape[1] != 6:
-            raise ValueError("no such images")
-        return super().forward(x)
-
-
 class Shared(Chain):
     """One parameter scales before and after its blocks, and a size crosses the cut."""
 
@@ -163,12 +154,6 @@ def test_constants_and_sizes_are_copied_behind_the_cut() -> None:
     assert "scale" in dict(suffix.named_parameters())
 
 
-def test_questions_about_sizes_are_answered() -> None:
-    model, x = Measuring().eval(), torch.randn(3, 6)
-    prefix, suffix, _ = cut_network(model, 2, example=x)
-    torch.testing.assert_close(suffix(prefix(x)), model(x))
-
-
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
@@ -181,12 +166,6 @@ def test_questions_about_sizes_are_answered() -> None:
 def test_networks_that_cannot_be_cut_are_refused(model: nn.Module, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         cut_network(model.eval(), 2, example=torch.randn(2, 6), name="net")
-
-
-@pytest.mark.parametrize("blocks", [0, 5])
-def test_a_number_of_blocks_that_there_is_not_is_refused(blocks: int) -> None:
-    with pytest.raises(ConfigError, match=f"blocks: {blocks}: net has 4 blocks; write a number"):
-        cut_network(Chain(), blocks, example=torch.randn(2, 6), name="net")
 
 
 def test_a_cut_leaves_the_whole_network_as_it_was() -> None:

@@ -18,7 +18,7 @@ from dpprobe.backbones.registry import backbone_options
 from dpprobe.data import table
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import read_info
-from dpprobe.errors import ConfigError, StoreError
+from dpprobe.errors import ConfigError
 from dpprobe.features.extraction import extract_shard
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.shard_manifest import write_manifest
@@ -133,16 +133,6 @@ def test_shards_and_layers_change_no_activation(dataset: Path, tmp_path: Path) -
     np.testing.assert_array_equal(one.read(), three.read())
     assert three.layers == {}
     assert extract(dataset, tmp_path / "again").fingerprint == one.fingerprint
-
-
-def test_a_header_that_does_not_fit_its_rows_is_refused(dataset: Path, tmp_path: Path) -> None:
-    store = extract(dataset, tmp_path)
-    store.preprocessing["cut"]["shape"] = [56, 2, 2]
-    with pytest.raises(
-        StoreError,
-        match=r"its rows have 56 numbers, but its header names activations of shape \[56, 2, 2\]",
-    ):
-        cut_shape(store)
 
 
 @pytest.mark.parametrize(

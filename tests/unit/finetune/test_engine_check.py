@@ -109,16 +109,6 @@ def test_sound_networks_mix_no_images_of_a_pass(name: str, precision: str, devic
     assert find_mixed_row(run, rows, 17, precision=precision) is None
 
 
-def test_parameters_stay_as_they_were() -> None:
-    network = small()
-    before = {name: value.detach().clone() for name, value in network.trained.items()}
-
-    check(network)
-
-    assert all(torch.equal(before[name], value) for name, value in network.trained.items())
-    assert not network.trained["4.weight"].any()
-
-
 class OfBatch(nn.Module):
     """Applies a function of the whole batch."""
 
@@ -152,14 +142,6 @@ def test_mixed_rows_are_refused(mixer: str, precision: str, device: str) -> None
     network.module.to(device)
     with pytest.raises(ConfigError, match="mixes the rows of a batch"):
         check(network, precision=precision, together=12)
-
-
-def test_settings_of_a_caller_are_restored() -> None:
-    backend = torch.backends.cudnn
-    with backend.flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=True):
-        with pytest.raises(ConfigError):
-            check(small(Mixes()))
-        assert (backend.benchmark, backend.deterministic, backend.allow_tf32) == (True, False, True)
 
 
 class Float32(nn.Module):
@@ -344,11 +326,6 @@ def test_a_branch_by_numbers_is_refused(branches: Callable[[torch.Tensor], Any])
     ):
         with pytest.raises(ConfigError, match="reads a number from its batch"):
             run()
-
-
-def test_indices_are_no_branch() -> None:
-    order = torch.tensor([2, 0, 1, 3])
-    check(small(OfBatch(lambda x: x[:, order])))
 
 
 def test_a_network_that_does_not_run_in_float64_is_refused() -> None:

@@ -86,19 +86,6 @@ def test_last_blocks_with_views() -> None:
     assert (total - clipped(rows, 1.0)).norm() < 1e-3 * clipped(rows, 1.0).norm()
 
 
-@warnings
-def test_biases_alone() -> None:
-    network = of_timm(
-        "vit_tiny_patch16_224", 48, lambda name: name.endswith("bias"), img_size=48, depth=2
-    )
-    inputs, labels = batch(3, network, 5)
-
-    total = added(sums(network, 0.1), inputs, labels, None)
-
-    expected = clipped(gradients(network, inputs, labels), 0.1)
-    assert (total - expected).norm() < 1e-4 * expected.norm()
-
-
 @pytest.mark.parametrize("sigmoid", [False, True])
 @pytest.mark.parametrize("soft", [False, True])
 def test_labels(sigmoid: bool, soft: bool) -> None:
@@ -306,17 +293,6 @@ def test_nothing_of_a_batch_stays_in_memory() -> None:
 
     assert kept
     assert not [one for one in kept if one() is not None]
-
-
-def test_scoring_afterwards_is_as_before() -> None:
-    network = small()
-    inputs, labels = batch(3, network)
-    before = network.module(inputs)
-    added(sums(network, 1.0), inputs, labels, None)
-
-    assert torch.equal(network.module(inputs), before)
-    assert not any(module._forward_hooks for module in network.module.modules())
-    assert all(parameter.grad is None for parameter in network.trained.values())
 
 
 def test_shared_parameters_are_refused() -> None:

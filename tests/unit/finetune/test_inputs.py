@@ -15,11 +15,11 @@ from PIL import Image
 from torchvision.transforms.functional import pil_to_tensor
 
 from dpprobe.backbones.backbone import Backbone
-from dpprobe.backbones.image_preprocessing import ToBytes, ToTensor
+from dpprobe.backbones.image_preprocessing import ToBytes
 from dpprobe.data import table
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable
-from dpprobe.errors import ConfigError, DataError
+from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.finetune.inputs import CutInputs, ImageInputs, cut_inputs, image_inputs, views_of
 from dpprobe.finetune.options import Augment
@@ -162,24 +162,11 @@ def test_half_of_the_views_are_mirrored_and_all_shifts_are_drawn() -> None:
     assert abs(float(mirrored.float().mean()) - 0.5) < 5 * 0.5 / rows**0.5
 
 
-def test_views_beyond_the_images_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"augment.pad 6: too large for images of 6 x 8"):
-        images_of(write_images(tmp_path), augment=Augment(pad=SIZE))
-
-
 @pytest.mark.parametrize("memory_mb", [100, 0])
 def test_an_image_of_another_size_is_refused_by_name(tmp_path: Path, memory_mb: int) -> None:
     source = write_images(tmp_path, odd=True)
     with pytest.raises(DataError, match=r"train row 7 \(id id7\): the image has shape \[3, 7, 9\]"):
         images_of(source, memory_mb=memory_mb).read_batch(np.arange(ROWS), step=None)
-
-
-def test_backbones_that_take_no_bytes_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="gives torch.float32 instead of bytes"):
-        image_inputs(
-            write_images(tmp_path), bytes_backbone(ToTensor(mode="RGB", size=None)),
-            split="train", augment=None, seed=1, memory_mb=1,
-        )  # fmt: skip
 
 
 def test_units_are_counted(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from dpprobe.errors import ConfigError, PrivacyError
+from dpprobe.errors import PrivacyError
 from dpprobe.finetune.inputs import CutInputs
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.starting_probe import fit_probe, probe_plan, start_from
@@ -205,12 +205,6 @@ def test_without_privacy_the_start_is_the_head_s_own_fit() -> None:
     scores = features() @ torch.from_numpy(weights[:, :-1]).T + torch.from_numpy(weights[:, -1])
     assert float((scores.argmax(1) == labels()).float().mean()) > 0.9
     assert math.isfinite(float(flat({"w": torch.from_numpy(weights)}).sum()))
-
-
-def test_a_head_of_another_shape_is_refused() -> None:
-    transform = Transform(network_options().normalize)
-    with pytest.raises(ConfigError, match=r"head has shape \[3, 7\].*\[3, 8\]"):
-        start_from(head_network(transform), np.zeros((3, 7), dtype=np.float32), transform)
 
 
 def test_a_normalisation_with_a_price_is_the_probe_s() -> None:

@@ -15,13 +15,11 @@ from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.finetune.gradients import ClippedSums
 from dpprobe.finetune.inputs import CutInputs, Inputs
 from dpprobe.finetune.options import Options
-from dpprobe.finetune.steps import rows_at_once
 from dpprobe.finetune.train import Trained, train_network
 from dpprobe.finetune.tuned_network import TunedNetwork
 from dpprobe.heads.adam import Adam
 from dpprobe.heads.patient_groups import Units
 from dpprobe.privacy.gradient_noise import GaussianNoise
-from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import open_stream
 from dpprobe.privacy.releases import Releases
 from tests.support.poisson_batches import poisson_batches
@@ -168,14 +166,6 @@ def test_options_of_rows_are_those_of_a_plain_loop(values: dict[str, Any]) -> No
     assert_close(train(options, inputs, noise=0.7).state, reference(options, inputs, noise=0.7)[-1])
 
 
-def test_one_label_a_row_with_sigmoid_losses_is_its_one_hot() -> None:
-    options = network_options(loss="sigmoid", batch_size=8)
-    inputs = mlp_inputs()
-    several = mlp_inputs()
-    several.labels = nn.functional.one_hot(inputs.labels, CLASSES).to(torch.uint8)
-    assert_close(train(options, inputs).state, train(options, several).state)
-
-
 @pytest.mark.parametrize("average", ["mean", "ema"])
 def test_averages_are_of_the_iterates(average: str) -> None:
     options = network_options(average=average, optimiser="sgd", batch_size=8)
@@ -197,11 +187,6 @@ def test_priors_move_the_biases_of_the_result_alone() -> None:
     logs = torch.log(torch.tensor(priors))
     shift = moved.state["head.bias"] - plain.state["head.bias"]
     torch.testing.assert_close(shift, logs.mean() - logs)
-
-
-def test_numbers_of_classes_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ConfigError, match="class_weights has 2 numbers for 3 classes"):
-        train(network_options(class_weights=(1.0, 0.5)))
 
 
 def test_mean_gradients_are_clipped_without_privacy_alone() -> None:
@@ -497,33 +482,16 @@ def test_lamb_scales_adam_s_direction_to_each_tensor() -> None:
         )
 
 
+def test_one_label_a_row_with_sigmoid_losses_is_its_one_hot() -> None:
+    options = network_options(loss="sigmoid", batch_size=8)
+    inputs = mlp_inputs()
+    several = mlp_inputs()
+    several.labels = nn.functional.one_hot(inputs.labels, CLASSES).to(torch.uint8)
+    assert_close(train(options, inputs).state, train(options, several).state)
+
+
 def test_units_of_one_row_are_rows() -> None:
     options = network_options(batch_size=8)
     alone, units = mlp_inputs(), mlp_inputs()
     units.units = Units.number_units([f"{row:03d}" for row in range(units.rows)])
     assert flat(train(options, alone).state).tolist() == flat(train(options, units).state).tolist()
-
-
-def test_a_fit_of_several_seeds_is_refused() -> None:
-    options, inputs = network_options(), mlp_inputs()
-    plan: Plan = plan_of(options, inputs.n, 1.0)
-    with pytest.raises(PrivacyError, match="2 seeds"):
-        train_network(options, mlp_network(), inputs, Releases(plan, [1, 2], CPU))
-
-
-@pytest.mark.parametrize(
-    ("size", "from_images", "physical_batch", "views", "rows"),
-    [
-        (128, True, 64, 1, 16),
-        (128, True, 8, 1, 8),
-        (128, True, 64, 4, 4),
-        (512, True, 64, 1, 1),
-        (32, True, 64, 1, 64),
-        (512, False, 64, 1, 64),
-    ],
-)
-def test_few_images_pass_a_processor_together(
-    size: int, from_images: bool, physical_batch: int, views: int, rows: int
-) -> None:
-    network = replace(mlp_network(), shape=(3, size, size), from_images=from_images)
-    assert rows_at_once(network, physical_batch, views) == rows

@@ -101,14 +101,6 @@ def test_an_interrupted_search_ends_as_if_it_had_not_been(tmp_path: Path, stop: 
     assert log.read_bytes() == (tmp_path / "whole.json").read_bytes()
 
 
-def test_a_finished_search_trains_nothing(tmp_path: Path) -> None:
-    log = tmp_path / "log.json"
-    trials = run_trials(searched(), quality, log=log, seed=7)
-    again = Counted()
-    assert run_trials(searched(), again, log=log, seed=7) == trials
-    assert again.numbers == []
-
-
 def test_more_trials_go_on_from_fewer(tmp_path: Path) -> None:
     log = tmp_path / "log.json"
     run_trials(searched(5), quality, log=log, seed=8)
@@ -174,11 +166,6 @@ def test_a_trial_that_diverged_is_worst_and_stops_nothing(tmp_path: Path, bad: f
         best_trial(trials[:3])
 
 
-def test_of_equal_scores_the_first_is_best() -> None:
-    trials = [Trial(number=n, values={}, score=s) for n, s in enumerate([0.1, 0.5, 0.5])]
-    assert best_trial(trials).number == 1
-
-
 def test_values_that_python_calls_equal_are_told_apart() -> None:
     options = searched(search={"trials": 2, "space": {"learning_rate": [1, 1.0, 2]}})
     assert options.search is not None
@@ -214,11 +201,6 @@ def test_values_that_do_not_go_together_are_named(tmp_path: Path) -> None:
     clashing = options.model_copy(update={"search": search.model_copy(update={"trials": 30})})
     with pytest.raises(ConfigError, match=r"search.space: ema_decay .*average 'last': ema_decay"):
         run_trials(clashing, quality, log=tmp_path / "log.json", seed=1)
-
-
-def test_options_without_a_search_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="search: missing"):
-        run_trials(searched().make_trial({}), quality, log=tmp_path / "log.json", seed=1)
 
 
 @pytest.mark.parametrize(

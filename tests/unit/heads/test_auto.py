@@ -174,15 +174,6 @@ def test_balanced_is_asked_for_and_by_default_is_not() -> None:
     assert auto.is_undecided(load_study({**STUDY, "methods": {"auto": BALANCED}}).methods["auto"])
 
 
-def test_other_heads_are_what_they_are() -> None:
-    method = method_options({"head": "sgd"})
-    assert not auto.is_undecided(method)
-    assert method.resolve_choice(SMALL, exact=True) is method
-    assert auto.trained_head(method) is method
-    assert auto.describe_choice(method, SMALL) is None
-    assert auto.asked_options(method) == method.model_dump(mode="json")
-
-
 def test_the_record_reads_as_what_was_chosen() -> None:
     options = method_options(AUTO).resolve_choice(LARGE)
     values = options.model_dump(mode="json")

@@ -156,18 +156,6 @@ def test_priors_undo_what_frequencies_do() -> None:
     assert at[score_rows(uneven, at)[0].argmax(1) == 1].min() > 0.9
 
 
-def test_the_history_is_of_the_head_that_leaves() -> None:
-    features, labels = classes_of(80)
-    data = TrainingSet(features, labels, 4)
-    method = options("sgd", class_priors=[4, 3, 2, 1])
-    seen = []
-    fitted = fit_heads(
-        method, data, plan_of(method, 80, 0.5), [1],
-        record=lambda _step, weights, _transform: seen.append(weights.clone()),
-    )  # fmt: skip
-    np.testing.assert_allclose(seen[-1].numpy(), fitted.weights, rtol=1e-6)
-
-
 def test_a_search_weighs_its_trials_as_its_base_would() -> None:
     features, labels = classes_of(120)
     values = {

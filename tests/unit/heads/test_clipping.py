@@ -6,7 +6,6 @@ And the clipped sums, compiled and by PyTorch, against a float64 oracle and agai
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -23,7 +22,6 @@ from dpprobe.heads.clipping import (
     clip_bounds,
     clipped_residuals,
 )
-from dpprobe.heads.rows import Block
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.randomness import open_stream
 from tests.support.gpu import DEVICES
@@ -225,33 +223,6 @@ def test_batches_in_pieces_are_the_same(
     pieces = poisson_sums(rows, 1.0, weights, 0.4, sigmoid=False, native=native)
     for own_wanted in wanted:
         assert relative(next(pieces), own_wanted) < 1e-6
-
-
-@pytest.mark.parametrize("kept", [True, False])
-def test_rows_are_normalised_once_if_they_are_few(
-    kept: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = rows_of(training_set(), "layer_norm")
-    reference = random_weights(rows)
-    wanted = full_sum(rows, 1.0, reference, sigmoid=False, native=False)
-    if not kept:
-        monkeypatch.setattr(clipping, "_KEPT_BYTES", 0)
-    passes = 0
-    read_blocks = rows.read_blocks
-
-    def count_passes() -> Iterator[Block]:
-        nonlocal passes
-        passes += 1
-        return read_blocks()
-
-    monkeypatch.setattr(rows, "read_blocks", count_passes)
-    weights = padded(reference)
-    sums = NativeFullBatchSum(ClippedGradients(rows, 1.0, sigmoid=False), weights, None)
-    for _ in range(3):
-        release = torch.zeros_like(weights)
-        sums.add_to(release)
-        assert relative(unpadded(release, reference), wanted) < 1e-6
-    assert passes == (1 if kept else 3)
 
 
 def test_a_step_without_rows_adds_nothing() -> None:

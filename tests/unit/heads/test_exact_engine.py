@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpprobe.errors import ConfigError, DataError, PrivacyError
+from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.heads import exact_engine
 from dpprobe.heads.exact_sums import ExactSums
 from dpprobe.heads.fit import fit_heads
@@ -284,20 +284,6 @@ def test_threads_and_other_seeds_change_no_bit(
     assert not np.array_equal(together[0], together[1])
 
 
-def test_a_stream_gives_the_same_bits() -> None:
-    data = training_set()
-    stored = TrainingSet(Source(features_of(data).numpy().copy(), 7), data.labels, 4)
-    options = Adam(batch_size="full", steps=5, normalize="layer_norm", engine="exact")
-    plan = plan_for(options, 120)
-    np.testing.assert_array_equal(
-        fit_heads(options, stored, plan, SEEDS).weights,
-        fit_heads(options, data, plan, SEEDS).weights,
-    )
-    sampled = Options(batch_size=12, steps=5, engine="exact")
-    with pytest.raises(DataError, match='batch_size: "full"'):
-        fit_heads(sampled, stored, plan_for(sampled, 120), SEEDS)
-
-
 @pytest.mark.parametrize("batch_size", [2, "full"])
 def test_noise_has_the_planned_variance(batch_size: Any) -> None:
     data = TrainingSet(torch.full((4, 999), math.inf), torch.zeros(4).long(), 100)
@@ -401,19 +387,6 @@ def test_without_privacy_it_is_the_default_engine() -> None:
         fit_heads(Options(engine="exact", **common), data, plan, SEEDS).weights,
         fit_heads(Options(**common), data, plan, SEEDS).weights,
     )
-
-
-def test_history_and_divergence_are_as_of_the_default_engine() -> None:
-    data = training_set()
-    options = Options(batch_size="full", steps=30, engine="exact", learning_rate=0.5)
-    plan = plan_for(options, 120, noise=0.1)
-    seen: list[int] = []
-    fitted = fit_heads(options, data, plan, SEEDS, record=lambda step, *_: seen.append(step))
-    assert (seen[0], seen[-1], len(seen)) == (0, 30, 21)
-    assert fitted.history[-1]["train_loss"] < fitted.history[0]["train_loss"]
-    wild = Options(batch_size="full", steps=5, learning_rate=1e38, engine="exact")
-    with pytest.raises(ConfigError, match=r"diverged at learning_rate 1e\+38"):
-        fit_heads(wild, data, plan_for(wild, 120, noise=100.0), SEEDS)
 
 
 def test_a_gpu_is_refused() -> None:

@@ -201,13 +201,6 @@ def test_what_is_released_holds_the_constant() -> None:
     assert weights[..., -1].std() == pytest.approx(0.25 * 3 * 2 / 50, rel=0.06)
 
 
-def test_biases_start_where_they_are_to_start() -> None:
-    options = momentum.Options(normalize="l2", init_bias=-10, learning_rate=1e-9, steps=1)
-    data = training_set()
-    weights = fit_heads(options, data, plan_for(options, data.rows, noise=1e-9), SEEDS).weights
-    np.testing.assert_allclose(weights[..., -1], -10, rtol=1e-6)
-
-
 # --- the noise's correction ---------------------------------------------------------------------
 
 

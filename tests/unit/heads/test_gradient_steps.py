@@ -18,7 +18,6 @@ from dpprobe.heads.gradient_options import GradientOptions
 from dpprobe.heads.history import record_steps
 from dpprobe.heads.initial_weights import initial_weights
 from dpprobe.heads.optimiser import Sgd
-from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.sgd import Options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.gradient_noise import GaussianNoise
@@ -26,7 +25,6 @@ from dpprobe.privacy.randomness import cell_seed, open_stream
 from dpprobe.privacy.releases import Releases
 from tests.support.gpu import DEVICES, needs_gpu
 from tests.support.linear_heads import (
-    Source,
     features_of,
     no_privacy,
     oracle_sum,
@@ -34,7 +32,6 @@ from tests.support.linear_heads import (
     relative,
     rows_of,
     training_set,
-    whole,
 )
 from tests.support.plain_heads import Adam, Lamb, Momentum
 from tests.support.poisson_batches import poisson_batches
@@ -238,19 +235,6 @@ def test_blocks_do_not_depend_on_how_many_seeds_train(
     assert asked == ([7, 3] * 20 if each == 1 else [*([7, 3] * each)] * 20)
 
 
-def test_blocks_are_bounded_in_rows() -> None:
-    """Tiny heads and large batches: the noise is small, the rows drawn at a time are not."""
-    (mechanism,) = Options(batch_size=4096, steps=50_000).list_mechanisms(1_300_000)
-    assert gradient_steps.block_steps(34, mechanism, 1_300_000) * 4096 <= gradient_steps._BLOCK_ROWS
-    (mechanism,) = Options(batch_size=100_000, steps=5).list_mechanisms(1_300_000)
-    assert gradient_steps.block_steps(34, mechanism, 1_300_000) == 1
-    (mechanism,) = Options(batch_size="full", steps=5).list_mechanisms(1_300_000)
-    assert (
-        gradient_steps.block_steps(34, mechanism, 1_300_000) * 4 * 34
-        > gradient_steps._NOISE_BYTES / 2
-    )
-
-
 # --- seeds, threads, streams -------------------------------------------------------------------
 
 
@@ -300,21 +284,6 @@ def test_pytorch_s_sums_train_the_same_heads(
     np.testing.assert_allclose(actual.weights, wanted.weights, rtol=2e-4, atol=1e-5)
 
 
-def streamed(data: TrainingSet) -> TrainingSet:
-    return TrainingSet(Source(features_of(data).numpy().copy()), data.labels, data.num_classes)
-
-
-@pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("normalize", ["none", "l2", "layer_norm", "centred"])
-def test_a_stream_gives_the_same_full_batch(head: Any, normalize: str) -> None:
-    data = training_set()
-    options = head(batch_size="full", steps=8, normalize=normalize, init="torch")
-    plan = plan_for(options, data.rows)
-    wanted = fit_heads(options, data, plan, SEEDS)
-    actual = fit_heads(options, streamed(data), plan, SEEDS)
-    np.testing.assert_allclose(actual.weights, wanted.weights, rtol=2e-4, atol=5e-6)
-
-
 @pytest.mark.parametrize("normalize", ["none", "layer_norm"])
 @pytest.mark.parametrize("batch_size", [32, 2000, "full"])
 def test_working_memory_is_bounded(batch_size: Any, normalize: str) -> None:
@@ -340,22 +309,6 @@ def test_working_memory_is_bounded(batch_size: Any, normalize: str) -> None:
 
 
 # --- the rest ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("normalize", ["l2", "layer_norm"])
-@pytest.mark.parametrize("batch_size", [12, "full"])
-def test_normalisation_reaches_training_and_scores(normalize: Any, batch_size: Any) -> None:
-    data = training_set()
-    plain = Options(batch_size=batch_size, steps=30)
-    options = Options(batch_size=batch_size, steps=30, normalize=normalize)
-    actual = fit_heads(options, data, plan_for(options, data.rows), SEEDS)
-    features = whole(rows_of(data, normalize))
-    same = TrainingSet(features, data.labels, data.num_classes)
-    wanted = fit_heads(plain, same, plan_for(plain, data.rows), SEEDS)
-    np.testing.assert_allclose(actual.weights, wanted.weights, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(
-        score_rows(actual, features_of(data)), score_rows(wanted, features), atol=1e-5
-    )
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -421,42 +374,6 @@ def test_divergence_is_an_error_that_says_so() -> None:
     options = Options(batch_size="full", steps=5, learning_rate=1e38)
     with pytest.raises(ConfigError, match=r"diverged at learning_rate 1e\+38"):
         fit_heads(options, data, plan_for(options, data.rows, noise=100.0), SEEDS)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        Options(batch_size=60, steps=60),
-        Options(batch_size="full", steps=20),
-        Momentum(),
-        Adam(),
-        Lamb(),
-        Momentum(loss="sigmoid", schedule="warmup_cosine", warmup=0.1, average="ema"),
-    ],
-)
-def test_private_training_learns(options: GradientOptions) -> None:
-    generator = torch.Generator().manual_seed(1)
-    labels = torch.randint(0, 3, (900,), generator=generator)
-    centres = torch.randn(3, 10, generator=generator) * 2
-    features = centres[labels] + torch.randn(900, 10, generator=generator)
-    data = TrainingSet(features[:600].clone(), labels[:600], 3)
-    actual = fit_heads(options, data, plan_for(options, 600, noise=2.0), SEEDS)
-    accuracy = (score_rows(actual, features[600:]).argmax(2) == labels[600:].numpy()).mean(1)
-    assert accuracy.min() > 0.8
-
-
-def test_several_labels_a_row_are_learned() -> None:
-    generator = torch.Generator().manual_seed(1)
-    features = torch.randn(900, 6, generator=generator)
-    labels = (features[:, :4] > 0).to(torch.uint8)
-    data = TrainingSet(features[:600].clone(), labels[:600], 4)
-    for options in (Options(loss="sigmoid", steps=300), Momentum(loss="sigmoid")):
-        actual = fit_heads(options, data, plan_for(options, 600, noise=1.0), SEEDS)
-        right = (score_rows(actual, features[600:]) > 0) == (labels[600:].numpy() > 0)
-        assert right.mean((1, 2)).min() > 0.85
-    softmax = Options()
-    with pytest.raises(PrivacyError, match="one label per row"):
-        fit_heads(softmax, data, plan_for(softmax, 600), SEEDS)
 
 
 @needs_gpu

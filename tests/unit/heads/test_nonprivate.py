@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
@@ -24,7 +22,6 @@ from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
-from tests.support.gpu import DEVICES
 from tests.support.linear_heads import features_of
 
 
@@ -88,24 +85,6 @@ def test_rounding_may_outweigh_a_penalty(largest: float, penalty: float) -> None
     assert objective.mean_loss(found, objective.everyone) < math.log(3)
 
 
-@pytest.mark.parametrize("device", DEVICES)
-def test_collinear_features_need_few_iterations(
-    device: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Features of a network: without whitening, the search needs hundreds."""
-    generator = torch.Generator().manual_seed(4)
-    few = torch.randn(400, 6, generator=generator)
-    features = 5 + few @ torch.randn(6, 40, generator=generator)
-    features += 0.01 * torch.randn(400, 40, generator=generator)
-    labels = (few[:, :3] + 2 * torch.randn(400, 3, generator=generator)).argmax(1)
-    data = TrainingSet(features.to(device), labels.to(device), 3)
-    with caplog.at_level("INFO", "dpprobe"):
-        fit(data, penalties=(1e-5,))
-    assert not [each for each in caplog.records if each.levelname == "WARNING"]
-    (count,) = re.findall(r"after (\d+) evaluations", caplog.text)
-    assert int(count) < 40
-
-
 def test_rows_out_of_the_fold_have_no_say() -> None:
     data = training_set(120)
     options = Options(tolerance=1e-6)
@@ -122,17 +101,6 @@ def test_rows_out_of_the_fold_have_no_say() -> None:
     assert objective.count_correct(solution, weights == 0) > other.count_correct(
         solution, weights == 0
     )
-
-
-@pytest.mark.parametrize("multi_label", [False, True])
-def test_a_block_of_rows_may_have_none_of_the_fold(multi_label: bool) -> None:
-    data = training_set(120)
-    if multi_label:
-        assert data.features is not None
-        labels = torch.nn.functional.one_hot(data.labels, 4).byte()
-        data = TrainingSet(data.features, labels, 4)
-    objective = objective_of(data)
-    assert objective.count_correct(objective.zero_parameters(), torch.zeros(120).bool()) == 0
 
 
 def test_cross_validation_takes_the_penalty_that_predicts_best() -> None:
@@ -158,34 +126,6 @@ def test_every_seed_gets_the_one_solution() -> None:
     again = fit(data, seeds=3)
     np.testing.assert_array_equal(again.weights, actual.weights)
     assert again.history == []
-
-
-def test_a_fit_that_stops_early_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    fit(training_set(), penalties=(1e-5,), max_iterations=2)
-    assert "penalty 1e-05 ended early (largest slope " in caplog.text
-    assert "after max_iterations 2; the result is usable but may be too low" in caplog.text
-
-
-@pytest.mark.parametrize(("status", "warned"), [(0, False), (2, True)])
-def test_a_loss_that_stopped_falling_is_no_warning(
-    status: int,
-    warned: bool,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """scipy reports success where the loss cannot fall in float64, whatever the slope."""
-
-    def ended(*given: Any, **options: Any) -> Any:
-        result = minimize(*given, **options)
-        result.status, result.success = status, status == 0
-        return result
-
-    monkeypatch.setattr("dpprobe.heads.logistic_regression.minimize", ended)
-    fit(training_set(), penalties=(1e-2,), tolerance=1e-30)
-    assert ("no step lowered the loss beyond rounding; the result is usable" in caplog.text) == (
-        warned
-    )
-    assert any(each.levelname == "WARNING" for each in caplog.records) == warned
 
 
 @pytest.mark.usefixtures("_each_precision")
@@ -267,9 +207,3 @@ def test_the_images_of_a_patient_are_in_one_fold() -> None:
     assert {len(found) for found in of_patient.values()} == {1}
     sizes = np.bincount([found.pop() for found in of_patient.values()])
     assert sizes.max() - sizes.min() <= 1
-
-
-@pytest.mark.parametrize("names", [["a"] * 40, ["a"] * 25 + ["b"] * 15])
-def test_fewer_patients_than_folds_still_have_a_fit(names: list[str]) -> None:
-    actual = fit(with_units(training_set(40), names))
-    assert np.isfinite(actual.weights).all()

@@ -11,7 +11,6 @@ import torch
 from dpprobe.heads.prototypes import CLASS_SUMS, Options
 from dpprobe.heads.scoring import score_rows
 from tests.support.second_order_data import (
-    accuracy,
     classes_of,
     fit,
     plan_of,
@@ -57,11 +56,3 @@ def test_noise_of_the_priced_size_reaches_the_weights() -> None:
     mean = fitted.weights.mean(axis=(0, 1))
     assert np.abs(mean).max() < 4 / math.sqrt(30 * 200)
     assert plan_of(options, 40, 3.0).find_mechanism(CLASS_SUMS).noise_multiplier == 3.0
-
-
-def test_frequent_classes_are_not_preferred() -> None:
-    features, labels = classes_of(4000, 12, 4, noise=0.5)
-    kept = (labels < 3) | (torch.arange(4000) % 40 == 3)
-    fitted = fit(Options(), features[kept], labels[kept], 4, noise=1.0)
-    rare = kept & (labels == 3)
-    assert accuracy(fitted, features[rare], labels[rare]) > 0.9

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from dpprobe import devices
 from dpprobe.errors import DataError, PrivacyError
@@ -114,22 +114,6 @@ def test_a_row_too_short_to_be_scaled_is_left_out(value: str, tiny: float) -> No
             assert all(part.isfinite().all() for part in rows.affine)
 
 
-def test_free_normalisations_are_done_once_and_none_copies_nothing() -> None:
-    data = TrainingSet(features(), LABELS, 3)
-    assert rows_of(data, "l2") is rows_of(data, "l2")
-    block = next(rows_of(data, "none").read_blocks())
-    assert data.features is not None
-    assert block.features.data_ptr() == data.features.data_ptr()
-
-
-@pytest.mark.parametrize("value", ["none", "l2"])
-def test_direct_rows_are_the_rows(value: str) -> None:
-    rows = rows_of(TrainingSet(features(), LABELS, 3), value)
-    assert rows.direct is not None
-    raw, scale = rows.direct
-    assert torch.equal(raw * scale[:, None], whole(rows))
-
-
 @pytest.mark.parametrize("value", [*FREE, "centred"])
 def test_a_stream_gives_the_rows_of_memory(value: Any) -> None:
     values = features(40, 6)
@@ -215,18 +199,6 @@ def test_one_row_moves_the_sum_of_unit_rows_by_at_most_one(scale: float) -> None
         ]
         sums.append(centre.double() * rows)
     assert float((sums[0] - sums[1]).norm()) == pytest.approx(1.0, abs=1e-5)
-
-
-def test_bare_words_are_short_for_mappings() -> None:
-    assert spec("l2") == spec({"kind": "l2"})
-    bare: Any = spec("l2").model_dump(mode="json")
-    assert bare == "l2"
-    dumped = spec("centred").model_dump(mode="json")
-    assert dumped == {"kind": "centred", "share": 0.04}
-    assert spec(dumped) == spec("centred")
-    for wrong in ("l3", 3, {"groups": 2}, {"kind": "l2", "groups": 2}, "group_norm"):
-        with pytest.raises(ValidationError):
-            spec(wrong)
 
 
 def test_scores_are_those_of_normalised_rows() -> None:

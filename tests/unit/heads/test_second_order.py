@@ -27,7 +27,6 @@ from dpprobe.heads.second_order import (
     estimate_spectrum,
     floor_ridge,
     ridge_of,
-    rule_ridge,
     second_moment,
     step_rate,
     sum_gradients,
@@ -259,15 +258,6 @@ def test_many_classes_and_a_short_clip_leave_the_gradient_its_direction(
     assert float((actual - exact).norm() / exact.norm()) < 0.02
 
 
-def test_row_weights_enter_the_second_moment() -> None:
-    features, labels = classes_of(60, 5, 3)
-    design = design_of(features, labels)
-    rows, weights = tilted(design), torch.linspace(0, 1, 60)
-    actual = second_moment(design, lambda piece, _: weights[piece.start : piece.stop])
-    expected = rows.T @ (rows * weights[:, None].double())
-    torch.testing.assert_close(actual.values, expected, rtol=1e-3, atol=1e-3)
-
-
 def sums_of(features: torch.Tensor, labels: torch.Tensor, centre: torch.Tensor) -> list[GridSum]:
     """Every sum over rows that a second-order head releases."""
     design = centred(features, labels, centre, intercept=0.3)
@@ -410,15 +400,6 @@ def test_lambda_is_the_noises_or_the_floor() -> None:
     assert ridge_of(plain, 0.0, 1.0, 1.0, 1.0, exact) < 1e-6
 
 
-@pytest.mark.parametrize("classes", [2, 10, 100])
-def test_the_floor_is_below_the_noises_lambda_at_epsilon_8(classes: int) -> None:
-    """At n = 50,000 a mu of 1.7 is shared by both releases: multipliers from 0.6 on."""
-    rule = rule_ridge(
-        1281, classes, clip=1.0, longest=1.04**0.5, matrix_noise=0.6, target_noise=0.6
-    )
-    assert rule > 1.3 * floor_ridge(1281, 1.04)
-
-
 @pytest.mark.parametrize("head", ["least_squares", "feature_covariance", "newton"])
 def test_without_noise_as_many_features_as_rows_do_no_harm(head: str) -> None:
     """Where lambda = 0 fits the labels' chance."""
@@ -443,20 +424,6 @@ def test_step_rate_holds_the_noise_of_logits() -> None:
     logits = rate * actual.solve_ridge(noise, 5.0) @ rows.T
     assert float(logits.std()) == pytest.approx(0.6, rel=0.05)
     assert step_rate(10.0, 0.0, 1.0, 500) == 10.0
-
-
-@pytest.mark.parametrize(
-    ("average", "expected"), [("last", 3.0), ("mean", 2.0), ("linear", (1 + 4 + 9) / 6)]
-)
-def test_descend_averages_as_it_says(average: str, expected: float) -> None:
-    snapshots: list[torch.Tensor] = []
-    result = average_descent(
-        torch.zeros(1, 1, dtype=torch.float64), 3, lambda _s, w: (-torch.ones_like(w), 1.0),
-        average, snapshots,
-    )  # fmt: skip
-    assert float(result) == pytest.approx(expected)
-    assert len(snapshots) == 3
-    assert float(snapshots[-1]) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("private", [True, False])
@@ -493,3 +460,26 @@ def test_clipped_residuals_stay_below_the_clip_and_their_bound_is_reached(sigmoi
     wrong = torch.where(labels == 1, -50.0, 50.0) if sigmoid else 50 * labels.roll(1, 1)
     longest = Loss(sigmoid=sigmoid, clip=math.inf).clip_residuals(wrong, labels, norms)
     assert float(longest.norm(dim=1).max()) == pytest.approx(loss.longest_residual(6))
+
+
+def test_row_weights_enter_the_second_moment() -> None:
+    features, labels = classes_of(60, 5, 3)
+    design = design_of(features, labels)
+    rows, weights = tilted(design), torch.linspace(0, 1, 60)
+    actual = second_moment(design, lambda piece, _: weights[piece.start : piece.stop])
+    expected = rows.T @ (rows * weights[:, None].double())
+    torch.testing.assert_close(actual.values, expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("average", "expected"), [("last", 3.0), ("mean", 2.0), ("linear", (1 + 4 + 9) / 6)]
+)
+def test_descend_averages_as_it_says(average: str, expected: float) -> None:
+    snapshots: list[torch.Tensor] = []
+    result = average_descent(
+        torch.zeros(1, 1, dtype=torch.float64), 3, lambda _s, w: (-torch.ones_like(w), 1.0),
+        average, snapshots,
+    )  # fmt: skip
+    assert float(result) == pytest.approx(expected)
+    assert len(snapshots) == 3
+    assert float(snapshots[-1]) == pytest.approx(expected)

@@ -27,7 +27,7 @@ from dpprobe.heads.search_space import Range
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.heads.tuned import Options, draw_trials, score_heads
 from dpprobe.privacy.entropy import SEEDED
-from dpprobe.privacy.plan import Plan, Selection
+from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import cell_seed
 from dpprobe.privacy.releases import Releases
 from tests.support.linear_heads import features_of
@@ -71,17 +71,6 @@ def planned(method: MethodOptions, n: int = N, noise: float = 3.0) -> Plan:
 def test_what_is_priced_cannot_be_searched(search: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         tuned(search=search).list_mechanisms(N)
-
-
-def test_options_are_the_same_after_writing() -> None:
-    base = {**BASE, "normalize": {"kind": "centred", "share": 0.1}}
-    search = {"learning_rate": [0.1, 2], "max_grad_norm": {"low": 0.1, "high": 1, "log": True}}
-    method = tuned(base=base, search=search)
-    written = json.loads(json.dumps(method.model_dump(mode="json")))
-    again = method_options(written)
-    assert again == method
-    assert again.normalize == method.base.normalize
-    assert method.priced_selection(N) == Selection(mean=10, repeated=("score", "gradients"))
 
 
 def test_the_budget_is_split_between_normalisation_score_and_base() -> None:

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 
 from dpprobe.errors import ConfigError
-from dpprobe.heads import feature_covariance, momentum
+from dpprobe.heads import momentum
 from dpprobe.heads.dimension_limits import MOST_FEATURES, dimension_fault
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.normalisation import CENTRE, SECOND_MOMENT, Whitened
@@ -224,6 +223,19 @@ def test_classes_along_quiet_directions_are_learned(engine: str) -> None:
     assert accuracy("whitened") > accuracy("centred") + 0.1
 
 
+def test_too_many_features_are_refused_at_planning_and_in_a_fit() -> None:
+    options = momentum.Options(normalize=SPEC)
+    fault = dimension_fault(options, MOST_FEATURES + 1)
+    assert fault is not None
+    assert "8193" in fault
+    assert "normalize: centred" in fault
+    assert dimension_fault(options, MOST_FEATURES) is None
+    rows = torch.randn(3, MOST_FEATURES + 1)
+    data = TrainingSet(rows, torch.tensor([0, 1, 2]), K)
+    with pytest.raises(ConfigError, match="8193 features"):
+        fit_heads(options, data, plan(options, 3, noise=1.0), [1])
+
+
 def test_seeds_have_releases_to_themselves() -> None:
     rows, labels = features()
     options = momentum.Options(normalize=SPEC, steps=3)
@@ -247,28 +259,3 @@ def test_the_history_is_of_the_heads_that_are_returned() -> None:
         options, TrainingSet(rows, labels, K), plan(options, N, noise=1.0), [1], record=record
     )
     np.testing.assert_array_equal(seen[-1].numpy(), fitted.weights)
-
-
-def test_too_many_features_are_refused_at_planning_and_in_a_fit() -> None:
-    options = momentum.Options(normalize=SPEC)
-    fault = dimension_fault(options, MOST_FEATURES + 1)
-    assert fault is not None
-    assert "8193" in fault
-    assert "normalize: centred" in fault
-    assert dimension_fault(options, MOST_FEATURES) is None
-    rows = torch.randn(3, MOST_FEATURES + 1)
-    data = TrainingSet(rows, torch.tensor([0, 1, 2]), K)
-    with pytest.raises(ConfigError, match="8193 features"):
-        fit_heads(options, data, plan(options, 3, noise=1.0), [1])
-
-
-def test_public_weights_and_covariances_are_for_rows_as_they_are() -> None:
-    with pytest.raises(
-        ValidationError,
-        match="public_covariance was computed from rows without this transformation",
-    ):
-        feature_covariance.Options(normalize="whitened", public_covariance="m.json")
-    with pytest.raises(
-        ValidationError, match="init_file was computed from rows without this transformation"
-    ):
-        momentum.Options(normalize="whitened", init="file", init_file="w.safetensors")

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -85,11 +82,6 @@ def test_plan_refuses_what_promises_more_than_it_pays(
 ) -> None:
     with pytest.raises(PrivacyError, match=message):
         plan(**changes)
-
-
-def test_plan_is_frozen() -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        plan().mechanisms[0].noise_multiplier = 0.1  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
@@ -269,26 +261,3 @@ def test_shares_of_a_budget() -> None:
     assert cost["e"] / total == pytest.approx(0.3)
     assert list(split[-2:]) == last
     assert split_budget([(0.1, []), (0.9, last)]) == tuple(last)
-
-
-def test_checking_a_study_imports_nothing_heavy() -> None:
-    code = """
-import sys
-import dpprobe.heads.fitted
-from dpprobe.heads.registry import HEADS
-from dpprobe.heads.registry import method_options
-import dpprobe.privacy.plan
-for name in HEADS:
-    values = {"head": name}
-    if name == "tuned":
-        values |= {"base": {"head": "sgd"}, "search": {"learning_rate": [0.1, 1]}}
-    if name == "auto":
-        values |= {"rule": 1, "chosen": {"head": "prototypes"}}
-    method_options(values).list_mechanisms(1000)
-heavy = {"torch", "numpy", "scipy", "sklearn", "opacus", "dp_accounting", "pandas", "pyarrow"}
-print(sorted(heavy & set(sys.modules)))
-"""
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert result.stdout.strip() == "[]"

@@ -22,6 +22,7 @@ import torch
 from PIL import Image
 
 from dpprobe import devices
+from dpprobe.__main__ import main
 from dpprobe.backbones import loading
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.data import dataset_preparation
@@ -346,6 +347,8 @@ def test_a_table_without_any_existing_image_is_one_error(tmp_path: Path, suffix:
             "image_column: .*no column 'z'; write one of its columns: path",
         ),
         ("path", {"id_column": "z"}, "id_column: .*no column 'z'"),
+        ("path,path", {"image_column": "path"}, "two columns are named 'path'"),
+        ("path,id,id", {}, "two columns are named 'id'"),
     ],
 )
 def test_columns_that_cannot_be_are_one_error(
@@ -378,13 +381,22 @@ def test_places_that_cannot_be_are_one_error(tmp_path: Path, bundle: Path) -> No
         predict(bundle, [tmp_path / "x.png"], output=None, image_column="path")
 
 
-def test_outputs_that_cannot_be_are_one_error(tmp_path: Path, bundle: Path) -> None:
+def test_outputs_that_cannot_be_are_one_error(
+    tmp_path: Path, bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     picture(1).save(tmp_path / "x.png")
     table = tmp_path / "in.csv"
     table.write_text("path\nx.png\n")
     (tmp_path / "alias.csv").symlink_to(table)
     (tmp_path / "dir.csv").mkdir()
+    (tmp_path / "link").symlink_to(bundle)
+    (tmp_path / "beside").symlink_to(bundle.parent)
     for name, message in {
+        str(bundle / "out.csv"): "is a bundle, which must not change",
+        str(bundle / "within/out.parquet"): "is a bundle",
+        f"{bundle}/within/../out.csv": "is a bundle",
+        "link/out.csv": "is a bundle",
+        f"beside/{bundle.name}/out.csv": "is a bundle",
         "in.csv": "is one of the inputs",
         "alias.csv": "is one of the inputs",
         "out.txt": "write a name that ends in .csv or .parquet",
@@ -393,6 +405,18 @@ def test_outputs_that_cannot_be_are_one_error(tmp_path: Path, bundle: Path) -> N
         with pytest.raises(ConfigError, match=message):
             predict(bundle, [table], output=tmp_path / name)
     assert table.read_text() == "path\nx.png\n"
+    with pytest.raises(ConfigError, match="is a bundle"):
+        export_onnx(bundle, bundle / "out.onnx")
+    report = ["--monitor", "--monitor-report", str(bundle / "privacy.json")]
+    monkeypatch.setattr("sys.argv", ["dpprobe", "predict", str(bundle), str(table), *report])
+    with pytest.raises(SystemExit, match="is a bundle"):
+        main()
+
+
+def test_long_cells_of_a_table_are_read(tmp_path: Path) -> None:
+    (tmp_path / "x.png").touch()
+    (tmp_path / "in.csv").write_text(f"path,note\nx.png,{'y' * 200_000}\n")
+    assert find_images([tmp_path / "in.csv"]).count == 1
 
 
 # images that are hard to read

@@ -79,7 +79,7 @@ def test_vectors_that_cannot_be_used_have_a_reason(
         (np.ones(DIMENSION), "takes numbers"),
         (np.full((3, DIMENSION), "a"), "takes numbers"),
         (np.full((3, DIMENSION), 1j), "takes numbers"),
-        (np.array([{"a": 1}], dtype=object), "not a NumPy array"),
+        (np.array([{"a": 1}], dtype=object), "cannot be read"),
     ],
 )
 def test_files_that_are_no_vectors_are_refused(
@@ -93,13 +93,17 @@ def test_files_that_are_no_vectors_are_refused(
 
 
 def test_missing_and_damaged_files_are_refused(bundle: Path, tmp_path: Path) -> None:
+    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (-3, 2), }".ljust(117) + b"\n"
+    (tmp_path / "minus.npy").write_bytes(b"\x93NUMPY\x01\x00\x76\x00" + header + bytes(24))
+    with pytest.raises(ConfigError, match=r"minus.npy: cannot be read \(its header has the shape"):
+        predict(bundle, [tmp_path / "minus.npy"], output=None)
     with pytest.raises(ConfigError, match="vectors: no file .*none.npy"):
         predict(bundle, [tmp_path / "none.npy"], output=None)
     (tmp_path / "cut.npy").write_bytes(b"\x93NUMPY\x01\x00")
-    with pytest.raises(ConfigError, match="not a NumPy array"):
+    with pytest.raises(ConfigError, match="cannot be read"):
         predict(bundle, [tmp_path / "cut.npy"], output=None)
     (tmp_path / "empty.npy").write_bytes(b"")
-    with pytest.raises(ConfigError, match="not a NumPy array"):
+    with pytest.raises(ConfigError, match="cannot be read"):
         predict(bundle, [tmp_path / "empty.npy"], output=None)
 
 

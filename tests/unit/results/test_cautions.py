@@ -13,7 +13,6 @@ from dpprobe.reporting.headline import (
     baseline_doubt,
     choice_words,
     headline_lines,
-    list_doubts,
     majority_doubt,
     majority_words,
     verdict,
@@ -93,23 +92,6 @@ def _never(path: Path, *never: list[int]) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("classes", "never", "words"),
-    [
-        (4, [[0, 1], [0], []], "in up to 2 of 3 seeds"),
-        (100, [[*range(90)]] * 3, "c4 and 85 more in all 3 seeds"),
-    ],
-)
-def test_many_classes_and_seeds_are_counted(
-    classes: int, never: list[list[int]], words: str, tmp_path: Path
-) -> None:
-    path = write_cell(tmp_path, class_names=[f"c{i}" for i in range(classes)], rows=660)
-    grid = _grid(tmp_path, _never(path, *never))
-    (line,) = never_predicted_lines(grid, "digits", grid.columns, balanced=False)
-    assert words in line
-    assert line.count(",") < 10
-
-
 def test_a_class_that_is_never_predicted_is_named_with_its_cells(tmp_path: Path) -> None:
     cells = [
         _never(write_cell(tmp_path, epsilon=epsilon, rows=660, **LESIONS), *never)
@@ -157,19 +139,6 @@ def test_the_majority_class_baseline_is_told_in_the_metric_of_the_headline(
     assert "ε = 1: Its interval includes the majority-class baseline." in lines
 
 
-def test_a_result_below_the_majority_class_baseline_is_told(tmp_path: Path) -> None:
-    shares: dict[str, Any] = {
-        "class_names": ("a", "b"),
-        "shares": (0.95, 0.05),
-        "headline": "accuracy",
-    }
-    (best,) = best_private(
-        _grid(tmp_path, write_cell(tmp_path, quality=0.0, rows=400, **shares)), {}
-    )
-    assert majority_doubt(best) == "It is worse than the majority-class baseline."
-    assert "points below the majority-class baseline (9" in verdict(best)
-
-
 @pytest.mark.parametrize("option", ["class_priors", "class_weights"])
 def test_a_class_balanced_head_is_not_told_to_become_one(option: str, tmp_path: Path) -> None:
     cells = [write_cell(tmp_path, method=name, rows=660, **LESIONS) for name in ("auto", "plain")]
@@ -204,52 +173,6 @@ def test_a_baseline_below_a_head_without_noise_is_called_a_reference(
         f"On pixels the non-private baseline ({means['nonprivate']:.1f}%) is below sgd without "
         f"noise ({means['sgd']:.1f}%): it is a reference, not an upper bound."
     ] * told  # fmt: skip
-
-
-@pytest.mark.parametrize(("seeds", "told"), [(2, True), (5, False)])
-def test_few_seeds_are_told_where_they_widen_an_interval(
-    seeds: int, told: bool, tmp_path: Path
-) -> None:
-    cells = [
-        write_cell(tmp_path, epsilon="4", quality=0.95, seeds=seeds, rows=600),
-        write_cell(
-            tmp_path, method="nonprivate", epsilon="inf", quality=0.95, seeds=seeds, rows=600
-        ),
-    ]
-    grid = _grid(tmp_path, *cells)
-    lines = headline_lines(grid, best_private(grid, {}), "digits")
-    assert (
-        any(line.startswith("ε = 4: Too few seeds (2) or test examples to ") for line in lines)
-        == told
-    )
-
-
-def test_of_one_seed_a_difference_from_the_ceiling_may_be_its_noise(tmp_path: Path) -> None:
-    cells = [
-        write_cell(tmp_path, epsilon="8", quality=2.1, seeds=1),
-        write_cell(tmp_path, method="nonprivate", epsilon="inf", quality=2.0, seeds=1),
-        write_cell(tmp_path, epsilon="1", quality=0.2, seeds=1),
-        write_cell(tmp_path, epsilon="2", quality=0.2, seeds=2),
-    ]
-    grid = _grid(tmp_path, *cells)
-    low, several, high = best_private(grid, {})
-    one = "One seed: the intervals ignore training noise."
-    assert list_doubts(low)[-1] == list_doubts(high)[-1] == one
-    assert one not in list_doubts(several)
-    assert f"ε = 1, 8: {one}" in headline_lines(grid, best_private(grid, {}), "digits")
-
-
-def test_level_with_the_baseline_is_not_above_it(tmp_path: Path) -> None:
-    cells = [
-        write_cell(tmp_path, epsilon="8", quality=4.1, rows=2000),
-        write_cell(tmp_path, method="nonprivate", epsilon="inf", quality=4.0, rows=2000),
-        write_cell(tmp_path, epsilon="1", quality=0.2, rows=2000),
-    ]
-    low, high = best_private(_grid(tmp_path, *cells), {})
-    assert "points below the non-private baseline" in verdict(low)
-    assert baseline_doubt(low) == ""
-    words = baseline_doubt(high)
-    assert words.startswith("The difference from the non-private baseline is within noise (95% CI")
 
 
 def test_a_large_difference_on_few_images_is_not_called_none(tmp_path: Path) -> None:

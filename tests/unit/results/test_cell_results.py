@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,11 +24,21 @@ def test_a_difference_has_welch_s_interval() -> None:
     assert compare_means((0.5, 0.5), (0.75, 0.75)) == (0.25, None)
 
 
-def test_batches_are_of_units_and_bring_all_their_rows(tmp_path: Path) -> None:
-    path = write_cell(tmp_path, patients=50)  # 1,000 training rows
-    record = read_json(path)
-    options = record["options"] | {"batch_size": "full", "steps": 10, "epochs": None}
-    write_json(path, record | {"n": 250, "options": options})
+@pytest.mark.parametrize(
+    ("options", "size", "visited"),
+    [
+        ({"head": "sgd", "batch_size": "full", "steps": 10}, 250, 3 * 10 * 1000),
+        ({"head": "adam", "batch_size": 25, "steps": 10}, 25, 3 * 10 * 100),
+        ({"head": "fine_tune", "tune": "all", "batch_size": 25, "steps": 10}, 25, None),
+        ({"head": "least_squares"}, None, None),
+    ],
+)
+def test_batches_are_of_units_and_bring_all_their_rows(
+    options: dict[str, Any], size: int | None, visited: int | None, tmp_path: Path
+) -> None:
+    """Three seeds on 1,000 rows of 250 patients; networks are not counted among the heads."""
+    path = write_cell(tmp_path, patients=50)
+    write_json(path, read_json(path) | {"n": 250, "head": options["head"], "options": options})
     (cell,) = read_cell_results([path])
-    assert (cell.batch_size, cell.n, cell.train_rows) == (250, 250, 1000)
-    assert cell.visited_rows == 3 * 10 * 1000, "three seeds, ten steps over all rows"
+    assert (cell.batch_size, cell.n, cell.train_rows) == (size, 250, 1000)
+    assert cell.visited_rows == visited

@@ -72,13 +72,6 @@ def test_epsilon_is_a_number_and_orders_the_rows(tmp_path: Path) -> None:
     assert table["noise_multiplier"].to_pylist()[-1] is None
 
 
-def test_the_order_of_the_files_does_not_matter(tmp_path: Path) -> None:
-    cells = write_study(tmp_path, seeds=2)
-    summarise_cells(cells, tmp_path / "a.parquet", study="study")
-    summarise_cells(cells[::-1], tmp_path / "b.parquet", study="study")
-    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
-
-
 @pytest.mark.parametrize(
     "text", [None, "{", "[1]", '{"format": "dpprobe-cell", "format_version": 1}']
 )

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from PIL import Image
 from pydantic import ValidationError
 
 from dpprobe import resources
@@ -50,20 +47,6 @@ def required_of(name: str) -> dict[str, Any]:
 
 
 # The files
-
-
-def test_the_papers_datasets_are_there() -> None:
-    papers: dict[str, set[str]] = {}
-    for name in NAMES:
-        for paper in catalog.dataset_entry(name).papers:
-            papers.setdefault(paper, set()).add(name)
-    assert papers["000"] == {
-        "chest_xray", "cifar10", "cifar100", "eurosat", "fashion_mnist", "mnist", "plantdisease",
-    }  # fmt: skip
-    assert papers["001"] == {"cifar10", "cifar100", "imagenet"}
-    assert papers["002"] == {"imagenet"}
-    assert papers["003"] == {"chexpert", "imagenet", "mimic_cxr", "places365"}
-    assert papers["004"] == {"cifar10"}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -196,30 +179,7 @@ def test_options_that_choose_rows_give_up_the_sizes(values: dict[str, Any], trai
     assert halved.count_rows() == (13500, 13500)
 
 
-def test_another_source_keeps_what_is_known_of_the_rows(tmp_path: Path) -> None:
-    options = options_of("imagenet", source="imagefolder", path=str(tmp_path))
-    assert options.duplicates == "warn"
-
-
-def test_a_list_that_nobody_reads_to_its_end(repository: Path) -> None:
-    """As `python -m dpprobe catalog | head` does it."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "dpprobe", "catalog"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=repository,
-    )  # fmt: skip
-    assert process.stdout is not None
-    assert process.stderr is not None
-    process.stdout.close()
-    assert process.stderr.read() == b""
-    process.stderr.close()
-    assert process.wait(60) == 0
-
-
 # Each entry through its own source
-
-
-def test_every_entry_has_a_fixture() -> None:
-    assert set(BUILDERS) == set(NAMES)
 
 
 def prepare(options: DatasetOptions, folder: Path, tables: Path) -> None:
@@ -308,22 +268,6 @@ def test_an_entry_s_own_rows(name: str, place: Place, tmp_path: Path) -> None:
     else:
         names = read_info(tmp_path / "dataset.json").class_names
         assert "Background_without_leaves" not in names
-
-
-def test_a_folder_that_shall_be_left_out_must_be_there(tmp_path: Path) -> None:
-    for name in ("leaf", "stone", "ground"):
-        (tmp_path / name).mkdir()
-        Image.new("RGB", (4, 4)).save(tmp_path / name / "a.png")
-    written = {"source": "imagefolder", "path": str(tmp_path)}
-    options = dataset_options({**written, "exclude": ["ground"]})
-    options.check_files()
-    assert options.count_classes() == 2
-    assert not any("ground" in file for file in options.input_files())
-    before = options.source_state()
-    (tmp_path / "ground" / "a.png").unlink()
-    assert options.source_state() == before
-    with pytest.raises(ConfigError, match="exclude: .*no class folder sand"):
-        dataset_options({**written, "exclude": ["ground", "sand"]}).check_files()
 
 
 # Words for prompts

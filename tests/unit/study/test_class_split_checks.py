@@ -89,13 +89,6 @@ def test_few_test_patients_are_warned_of(tmp_path: Path) -> None:
     assert check(clinic(tmp_path, rare + named(5, tested=True)[4:])) == ([], [])
 
 
-def test_one_patient_of_a_class_is_tested_by_no_split(tmp_path: Path) -> None:
-    (error,), _ = check(clinic(tmp_path, named(1, tested=False)))
-    assert "one patient in all: malignant (1 train, 0 test)" in error
-    (error,), _ = check(clinic(tmp_path, named(1, tested=True), metric="accuracy"))
-    assert "1 class has no training patient: malignant (0 train, 1 test). Add some" in error
-
-
 @pytest.mark.parametrize("metric", ["macro_accuracy", "auc", "accuracy", None])
 @pytest.mark.parametrize("waived", [False, True])
 def test_what_needs_the_class(metric: str | None, waived: bool, tmp_path: Path) -> None:
@@ -131,47 +124,3 @@ def test_labels_without_a_test_patient(tmp_path: Path) -> None:
     errors, (warning,) = check(dataset | {"missing_classes": "warn"}, **methods)
     assert not errors
     assert "1 label has no test patient: scar" in warning
-
-
-def test_a_test_split_of_the_source_is_told_no_fraction(tmp_path: Path) -> None:
-    sizes = {"train/a": 30, "train/b": 30, "train/c": 30, "test/a": 9, "test/b": 2}
-    for place, count in sizes.items():
-        (tmp_path / place).mkdir(parents=True)
-        for n in range(count):
-            (tmp_path / place / f"{n}.jpg").write_text("x")
-    dataset = {"source": "imagefolder", "path": str(tmp_path)}
-    (error,), _ = check(dataset)
-    assert "no test image, which `missing_classes: error` needs: c (30 train, 0 test)" in error
-    assert "fraction" not in error
-    errors, warnings = check(dataset | {"missing_classes": "warn"})
-    assert not errors
-    assert len(warnings) == 2
-
-
-def test_a_thousand_classes_make_one_short_line(tmp_path: Path) -> None:
-    for n in range(1000):
-        (tmp_path / f"class{n:04d}").mkdir()
-        for image in range(2):
-            (tmp_path / f"class{n:04d}/{image}.jpg").write_text("x")
-    dataset = {
-        "source": "imagefolder",
-        "path": str(tmp_path),
-        "split_by": "id",
-        "test_fraction": 0.1,
-    }
-    methods = {"methods": {"sgd": {"head": "sgd", "batch_size": "full"}}, "delta": 1e-5}
-    errors, warnings = check(dataset | {"split_seed": 1}, **methods)
-    lines = errors + warnings
-    assert lines
-    for line in lines:
-        assert len(line) < 600
-        assert line.count("train, ") == 3
-        assert re.search(r"and \d+ more\. ", line)
-
-
-def test_parts_of_one_dataset_are_told_once(tmp_path: Path) -> None:
-    whole = clinic(tmp_path, named(20, tested=False), metric="accuracy")
-    part = whole | {"subsample": {"fraction": 0.5}}
-    study = load_study(STUDY | {"datasets": {"clinic": whole, "half": part}})
-    told = [line for line in check_study(study) if "no test patient" in line]
-    assert [line.partition(": ")[0] for line in told] == ["datasets.clinic"]

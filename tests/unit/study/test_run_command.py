@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import dpprobe
 from dpprobe.__main__ import main
 from dpprobe.errors import ConfigError
 from dpprobe.resources import clone_root, project_root
 from dpprobe.study.run_command import (
-    command_line,
     make_environment,
     profile_words,
-    run_command,
     run_words,
     snakemake_words,
     start_snakemake,
@@ -121,14 +117,6 @@ def test_studies_and_profiles_are_known_by_their_names(here: Path) -> None:
     assert words(here, "--forcerun", "config/audit.yaml")[5] == "config/audit.yaml"
 
 
-def test_what_lies_in_the_folder_comes_first(here: Path) -> None:
-    for name in ("config/audit.yaml", "slurm/config.yaml"):
-        (here / name).parent.mkdir()
-        (here / name).touch()
-    assert words(here, "--configfile", "config/audit.yaml")[-1] == "config/audit.yaml"
-    assert words(here, "--profile", "slurm")[3] == "slurm"
-
-
 def test_the_clone_that_one_stands_in_has_the_rules(here: Path) -> None:
     assert workflow_root(here) == project_root() == clone_root() == REPOSITORY
     clone = here / "other"
@@ -170,83 +158,6 @@ def test_options_of_snakemake_reach_it(
     assert variables["DPPROBE_ROOT"] == str(REPOSITORY)
 
 
-def test_other_commands_refuse_words_they_do_not_know(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["dpprobe", "catalog", "--forcerun"])
-    with pytest.raises(SystemExit):
-        main()
-    assert "unrecognized arguments: --forcerun" in capsys.readouterr().err
-
-
-def test_without_the_files_it_says_what_to_install(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dpprobe.study.run_command.project_root", lambda: here / "shipped")
-    with pytest.raises(ConfigError, match="shipped"):
-        start_snakemake([])
-
-
-def test_the_line_to_copy_is_snakemake_s_in_a_clone_alone(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = ["--cores", "all", "--configfile", "a b.yaml"]
-    clone = here / "clone"
-    for name in ("Snakefile", "src/dpprobe/resources.py"):
-        (clone / name).parent.mkdir(parents=True, exist_ok=True)
-        (clone / name).touch()
-    for folder, program in (
-        (here, "dpprobe run"),
-        (clone, "snakemake"),
-        (clone / "src", "dpprobe run"),
-    ):
-        monkeypatch.chdir(folder)
-        assert run_command("--configfile", "a b.yaml") == f"{program} {shlex.join(words)}"
-
-
-def test_a_folder_s_own_study_is_no_default_study(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`dpprobe run` would take the other one."""
-    monkeypatch.setattr("dpprobe.study.run_command.project_root", lambda: here / "shipped")
-    call = ["--configfile", "shipped/config.yaml"]
-    assert run_words(call=call) == ["dpprobe", "run", "--cores", "all"]
-    (here / "config.yaml").touch()
-    assert run_words(call=call) == ["dpprobe", "run", "--cores", "all", *call]
-
-
-def test_a_program_has_its_path_where_its_environment_is_not_activated(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for place in ("env/bin", "other/bin"):
-        (here / place).mkdir(parents=True)
-        (here / place / "dpprobe").touch(mode=0o755)
-    monkeypatch.setattr(sys, "executable", str(here / "env/bin/python"))
-    lines = []
-    for path in ("/nowhere", str(here / "other/bin"), str(here / "env/bin")):
-        monkeypatch.setenv("PATH", path)
-        lines.append(command_line("dpprobe", "plan", "a b"))
-    assert lines == ["env/bin/dpprobe plan 'a b'"] * 2 + ["dpprobe plan 'a b'"]
-    monkeypatch.chdir(here / "other")
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert command_line("dpprobe") == str(here / "env/bin/dpprobe")
-    assert command_line("mlflow") == "mlflow", "not of this environment: no path to name"
-
-
-def test_the_line_to_copy_names_no_files_that_run_knows(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dpprobe.study.run_command.project_root", lambda: here / "shipped")
-    installed = ["--snakefile", "shipped/Snakefile", "--configfile", "shipped/config.yaml"]
-    assert run_words("heads", call=installed) == ["dpprobe", "run", "heads", "--cores", "all"]
-    assert run_command("--snakefile", "other/Snakefile", "--config", "seeds=1") == (
-        "dpprobe run --cores all --snakefile other/Snakefile --config seeds=1"
-    )
-    assert run_command(*installed[:2], "--configfile", "mine.yaml") == (
-        "dpprobe run --cores all --configfile mine.yaml"
-    )
-
-
 @pytest.mark.parametrize(
     ("typed", "named", "where"),
     [
@@ -267,16 +178,6 @@ def test_the_next_command_runs_where_the_last_one_did(
     assert profile_words(["snakemake", *typed]) == where
     monkeypatch.chdir(REPOSITORY)
     assert run_words("heads", where=where) == ["snakemake", "heads", *where]
-
-
-def test_the_version_is_told(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["dpprobe", "--version"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 0
-    assert capsys.readouterr().out == f"{dpprobe.__version__}\n"
 
 
 @pytest.mark.parametrize(

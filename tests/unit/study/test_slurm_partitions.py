@@ -56,13 +56,6 @@ def sinfo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_slurm_is_asked_for_all_partitions(sinfo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SINFO_PARTITION", "main")
-    sinfo.write_text('#!/bin/sh\ntest -z "$SINFO_PARTITION" && echo "$*,gpu:1"\n')
-    (name,) = ask_partitions().with_gpus
-    assert name == "--all --noheader --format=%P"
-
-
 @pytest.mark.parametrize(
     ("script", "said"),
     [

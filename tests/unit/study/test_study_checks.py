@@ -20,14 +20,6 @@ from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
 from tests.support.small_study import STUDY, changed
 
-
-def test_public_files_are_named_for_each_dataset_and_backbone() -> None:
-    method = {"head": "sgd", "init": "file", "init_file": "{dataset}/{backbone}.safetensors"}
-    options = load_study(changed("methods.sgd", method)).methods["sgd"]
-    located = options.fill_paths(dataset="digits", backbone="pixels")
-    assert located.input_files() == ("digits/pixels.safetensors",)
-
-
 OPTION = "allow_delta_above_one_over_n"
 
 
@@ -84,21 +76,6 @@ def test_no_option_allows_a_release_a_delta_above_one_over_n() -> None:
 def test_risks_that_mean_nothing_are_refused(path: str, value: Any, key: str) -> None:
     with pytest.raises(ConfigError, match=rf"{path}.*{key}"):
         load_study(changed(path, value))
-
-
-def test_a_method_that_promises_nothing_cannot_keep_to_a_risk() -> None:
-    search = {"space": {"learning_rate": [0.1, 1.0]}, "trials": 2}
-    study = changed("methods", {"net": {"head": "fine_tune", "tune": "head", "search": search}})
-    assert load_study(study | {"epsilons": [1]}).epsilons == ("1",)
-    with pytest.raises(ConfigError, match=r"methods\.net"):
-        load_study(study | {"epsilons": [1, {"advantage": 0.1}]})
-
-
-def test_permitted_risks_are_cells_like_epsilons() -> None:
-    risks = [{"advantage": 0.1}, {"true_positives": 0.01, "at": 0.001}]
-    study = load_study(changed("epsilons", [1, *risks, "inf"]))
-    assert study.epsilons == ("1", "advantage-0.1", "tpr-0.01-at-0.001", "inf")
-    assert {cell.epsilon for cell in study.list_cells()} == set(study.epsilons)
 
 
 @pytest.mark.parametrize("metric", ["auc", "macro_accuracy"])

@@ -101,15 +101,6 @@ def test_of_two_files_the_one_that_counts_is_named(
     assert lines.find_place("delta: missing") == "first.yaml, last.yaml"
 
 
-def test_a_list_or_a_text_replaces_what_an_earlier_file_has(tmp_path: Path) -> None:
-    first, last = tmp_path / "first.yaml", tmp_path / "last.yaml"
-    first.write_text("papers: {methods: [a,\n  b]}\ntracking: {uri: x}\n")
-    last.write_text("papers: {methods: [c]}\ntracking: none\n")
-    lines = StudyLines(files=[first, last])
-    assert lines.find_place("papers.methods: 'b' is not in this study") == f"{last}:1"
-    assert lines.find_place("tracking.uri: 'x'") == f"{last}:2"
-
-
 def test_values_of_the_command_line_are_told_as_such(tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"
     path.write_text(STUDY_TEXT)

@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from dpprobe.errors import ConfigError, DataError
 from dpprobe.heads.registry import method_options
 from dpprobe.results import halves
 from tests.support.feature_stores import write_split
@@ -171,37 +170,6 @@ def test_test_rows_are_split_in_halves_once_for_all_seeds_and_methods(
     assert len(calls) == 1
 
 
-def test_an_imbalanced_test_split_is_shown_by_its_auc(tmp_path: Path, calibration: Path) -> None:
-    labels = one_of(2)
-    labels["test"] = (np.arange(ROWS["test"]) % 5 == 0).astype(np.int64)
-    write_features(tmp_path, labels, ("no", "yes"))
-    record = record_of(train(tmp_path, calibration=calibration))
-    assert (record["headline"], record["metric_named"]) == ("auc", False)
-    assert record["test_counts"] == [sum(labels["test"] == 0), sum(labels["test"] == 1)]
-    assert record["constant_accuracy"] == pytest.approx(0.8, abs=0.01)
-    named = record_of(train(tmp_path, calibration=calibration, metric="accuracy"))
-    assert (named["headline"], named["metric_named"]) == ("accuracy", True)
-
-
-def test_an_auc_that_the_test_rows_do_not_have_is_refused(
-    tmp_path: Path, calibration: Path
-) -> None:
-    labels = one_of(2)
-    labels["test"][:] = 1
-    write_features(tmp_path, labels, ("no", "yes"))
-    with pytest.raises(DataError, match="so there is no AUC; enlarge the test split") as caught:
-        train(tmp_path, calibration=calibration, metric="auc")
-    assert "accuracy" not in str(caught.value), "every head would be right"
-    record = record_of(train(tmp_path, calibration=calibration))
-    assert (record["headline"], record["auc_labels"]) == ("accuracy", 0)
-
-
-def test_an_auc_of_three_classes_is_refused(tmp_path: Path, calibration: Path) -> None:
-    write_features(tmp_path, one_of(3), ("a", "b", "c"))
-    with pytest.raises(ConfigError, match="auc with 3 classes"):
-        train(tmp_path, calibration=calibration, metric="auc")
-
-
 def named(test: list[str]) -> dict[str, list[str]]:
     """Each training patient has four images."""
     return {"train": [f"secret-{row // 4}" for row in range(ROWS["train"])], "test": test}
@@ -238,12 +206,3 @@ def test_a_cell_of_patients_agrees_with_its_predictions(
     entry = record["summary"]["accuracy"]
     assert entry["rows_interval"] == "bootstrap over test patients"
     assert b"secret" not in b"".join(path.read_bytes() for path in cell.iterdir())
-
-
-def test_a_dataset_without_patients_has_none_in_its_cells(
-    tmp_path: Path, calibration: Path
-) -> None:
-    write_features(tmp_path, one_of(3), ("a", "b", "c"))
-    cell = train(tmp_path, calibration=calibration)
-    assert record_of(cell)["units"] is None
-    assert "unit" not in pq.read_table(cell / "predictions.parquet").column_names

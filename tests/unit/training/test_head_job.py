@@ -234,14 +234,6 @@ def test_a_new_seed_is_added_to_the_old_ones(run: Run, fits: list[tuple[str, int
     np.testing.assert_allclose(after, whole, rtol=0, atol=1e-5)
 
 
-def test_fewer_seeds_train_nothing(run: Run, fits: list[tuple[str, int]]) -> None:
-    run.train()
-    fits.clear()
-    run.train(seeds=1)
-    assert fits == []
-    assert [seed["index"] for seed in run.record("full")["seeds"]] == [0]
-
-
 @pytest.mark.parametrize("name", CELL_FILES)
 def test_a_damaged_file_costs_its_own_cell(
     run: Run, fits: list[tuple[str, int]], name: str
@@ -357,16 +349,6 @@ def unfinished(run: Run) -> list[str]:
     return [path for path in paths if "partial" in path or "staged" in path]
 
 
-def test_a_trained_head_waits_for_room(
-    run: Run, fits: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(artifacts, "PAUSE", 0)
-    full_disk(monkeypatch, times=3)
-    run.train()
-    assert sorted(fits) == [("30", 2), ("full", 2)]
-    assert unfinished(run) == []
-
-
 def test_a_cell_without_room_leaves_what_was_finished(
     run: Run, fits: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -382,21 +364,6 @@ def test_a_cell_without_room_leaves_what_was_finished(
     fits.clear()
     run.train()
     assert fits == []
-
-
-def test_a_staged_cell_outlives_a_full_disk(
-    run: Run, fits: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run.train()
-    for method in METHODS:
-        run.cell(method).rename(run.staged(method))
-    monkeypatch.setattr(artifacts, "WAIT", 0)
-    full_disk(monkeypatch, times=2)
-    with pytest.raises(DpprobeError, match="disk full"):
-        run.train(seeds=3)
-    fits.clear()
-    run.train(seeds=3)
-    assert sorted(fits) == [("30", 1), ("full", 1)], "the staged seeds are used"
 
 
 def test_a_file_system_that_loses_what_was_written_is_told(
@@ -513,15 +480,6 @@ def test_only_work_that_pays_has_the_gpu_s_cells_and_noise(
     run.train("cpu")
     assert run.record("full")["fingerprint"] == on_cpu["fingerprint"]
     assert seeds_of(run, "full") == seeds
-    assert places == ["cpu", "cuda", "cpu"]
-
-
-def test_a_job_trains_on_both_devices(run: Run, places: list[str]) -> None:
-    run.train("cuda")
-    assert places == ["cpu", "cuda"]
-    mixed = run.contents("small")
-    run.train()
-    assert run.contents("small") == mixed
     assert places == ["cpu", "cuda", "cpu"]
 
 

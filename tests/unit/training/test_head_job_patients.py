@@ -164,6 +164,27 @@ def test_a_patient_of_more_images_than_are_priced_is_refused(run: Run) -> None:
         run.train(**image)
 
 
+@pytest.mark.parametrize(
+    ("planned", "wanted", "place"),
+    [
+        ({"unit": "image"}, {}, "n"),
+        ({}, {"unit": "image", "patients": {"images": 20}}, "n"),
+        ({"unit": "image"}, {"unit": "image", "patients": {"images": 20}}, "patients"),
+        (
+            {"unit": "image", "patients": {"images": 5}},
+            {"unit": "image", "patients": {"images": 20}},
+            "patients.images",
+        ),
+    ],
+)
+def test_a_plan_for_other_units_is_refused(
+    run: Run, planned: dict[str, Any], wanted: dict[str, Any], place: str
+) -> None:
+    run.plan(**planned)
+    with pytest.raises(DataError, match=f"the plan's {place} is"):
+        run.train(**wanted)
+
+
 def test_of_any_number_of_images_nothing_is_promised_to_a_patient(run: Run) -> None:
     image = {"unit": "image", "patients": {"images": None}, "methods": {"full": METHODS["full"]}}
     run.plan(**image)
@@ -184,24 +205,3 @@ def test_without_privacy_there_is_no_price_for_patients(run: Run) -> None:
         statement = run.read(method, "privacy", "inf")
         assert statement["promise"].startswith("No privacy is promised")
         assert statement["patients"] == {"images": 20, "epsilon": None}
-
-
-@pytest.mark.parametrize(
-    ("planned", "wanted", "place"),
-    [
-        ({"unit": "image"}, {}, "n"),
-        ({}, {"unit": "image", "patients": {"images": 20}}, "n"),
-        ({"unit": "image"}, {"unit": "image", "patients": {"images": 20}}, "patients"),
-        (
-            {"unit": "image", "patients": {"images": 5}},
-            {"unit": "image", "patients": {"images": 20}},
-            "patients.images",
-        ),
-    ],
-)
-def test_a_plan_for_other_units_is_refused(
-    run: Run, planned: dict[str, Any], wanted: dict[str, Any], place: str
-) -> None:
-    run.plan(**planned)
-    with pytest.raises(DataError, match=f"the plan's {place} is"):
-        run.train(**wanted)

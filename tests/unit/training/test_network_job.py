@@ -125,18 +125,6 @@ def test_a_network_is_kept_and_made_again_with_the_same_bits(run: Run) -> None:
     assert not list(run.network(0).parent.glob(".*"))
 
 
-def test_seeds_and_options_have_networks_of_their_own(run: Run) -> None:
-    run.tune(0)
-    run.tune(1)
-    assert run.files(0)["network.safetensors"] != run.files(1)["network.safetensors"]
-    assert run.record(0).fingerprint == run.record(1).fingerprint
-    before = run.record(0)
-    of(run, HEAD | {"learning_rate": 0.25}).tune(0)
-    assert run.record(0).fingerprint != before.fingerprint
-    assert run.record(0).steps == 3
-    assert run.record(0).trained == CLASSES * (DIMENSION + 1)
-
-
 def test_the_physical_batch_changes_no_identity_and_only_rounding(run: Run) -> None:
     run.tune(0)
     whole = load_file(run.network(0) / "network.safetensors")
@@ -281,10 +269,13 @@ def test_images_of_another_table_are_refused(tmp_path: Path) -> None:
         network_material._check_table(table, store)
 
 
-def test_a_checkpoint_left_beside_a_finished_network_is_removed(run: Run) -> None:
+def test_seeds_and_options_have_networks_of_their_own(run: Run) -> None:
     run.tune(0)
-    left = run.network(0).with_name(".seed-0.checkpoint") / "trial"
-    left.mkdir(parents=True)
-    (left.parent / "checkpoint.safetensors").write_bytes(b"states and the number of trials")
-    run.tune(0)
-    assert not list(run.network(0).parent.glob(".*"))
+    run.tune(1)
+    assert run.files(0)["network.safetensors"] != run.files(1)["network.safetensors"]
+    assert run.record(0).fingerprint == run.record(1).fingerprint
+    before = run.record(0)
+    of(run, HEAD | {"learning_rate": 0.25}).tune(0)
+    assert run.record(0).fingerprint != before.fingerprint
+    assert run.record(0).steps == 3
+    assert run.record(0).trained == CLASSES * (DIMENSION + 1)

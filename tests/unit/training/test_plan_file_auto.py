@@ -60,13 +60,6 @@ def statement(run: Run) -> dict[str, Any]:
     return values
 
 
-def test_the_file_of_plans_has_none_for_auto(run: Run) -> None:
-    run.train()
-    plans = read_plans(run.folder / "plans-4.json")
-    assert set(plans.plans) == {"sgd"}
-    assert not plans.failures
-
-
 def test_a_cell_of_auto_is_the_chosen_head_s_bit_for_bit(run: Run) -> None:
     run.train()
     chosen = method_options(auto_rule.choose_head(FACTS))

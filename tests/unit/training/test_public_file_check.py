@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from dpprobe import artifacts
 from dpprobe.errors import DpprobeError, PrivacyError
 from dpprobe.heads.registry import method_options
-from dpprobe.privacy.private_mark import check_unmarked, mark_metadata
+from dpprobe.privacy.private_mark import mark_metadata
 from dpprobe.results.cell_record import read_cell
 from tests.support.feature_stores import write_split
 from tests.support.training_jobs import make_job, plan_job, run_job
@@ -179,19 +179,6 @@ def test_half_of_a_private_dataset_is_too_much(study: Study, tmp_path: Path) -> 
     )
 
 
-def test_rows_through_another_backbone_are_not_compared(study: Study, tmp_path: Path) -> None:
-    rows = images(8, 150)
-    store_split(study.results / "features/second/other/train", rows, dataset="d2", split="train")
-    manifest = store_split(tmp_path / "public", rows[::-1].copy(), dataset="x", split="train")
-    study.train(some=lent(manifest))
-
-
-def test_damaged_features_of_another_dataset_stop_nothing(study: Study, tmp_path: Path) -> None:
-    (study.features("second") / "manifest.json").write_text("{}")
-    manifest = store_split(tmp_path / "public", images(6, 300), dataset="x", split="train")
-    study.train(some=lent(manifest))
-
-
 def test_one_picture_in_common_is_no_private_data(study: Study, tmp_path: Path) -> None:
     zeros = np.zeros((5, DIMENSION), np.float32)
     rows = np.concatenate([images(0, 1), zeros, images(6, 300)])
@@ -304,19 +291,6 @@ def test_heads_of_zeros_are_nobody_s(study: Study, tmp_path: Path) -> None:
     weights = np.ones((CLASSES, DIMENSION), np.float32) * np.arange(1, DIMENSION + 1)
     save_file({"weights": weights.astype(np.float32)}, tmp_path / "start")
     study.train(some=started(tmp_path / "start"))
-
-
-def test_other_metadata_is_no_mark(tmp_path: Path) -> None:
-    path = tmp_path / "heads.safetensors"
-    weights = {"weights": np.ones((CLASSES, DIMENSION), np.float32)}
-    for metadata in (None, {"other": "1"}, {"dpprobe": "no JSON"}, {"dpprobe": "[1]"}):
-        save_file(weights, path, metadata=metadata)
-        check_unmarked(path, option="init_file", written="x")
-
-
-def test_a_mark_is_the_same_bytes_each_time(study: Study, tmp_path: Path) -> None:
-    first = released_head(study, tmp_path / "a").read_bytes()
-    assert released_head(study, tmp_path / "b").read_bytes() == first
 
 
 @pytest.mark.parametrize("shape", [(), (DIMENSION,), (1, CLASSES, DIMENSION), (2, 2, 2, 2)])

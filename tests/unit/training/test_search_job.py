@@ -211,13 +211,6 @@ def test_a_job_that_ends_early_goes_on(run: Run, stop: int) -> None:
     assert run.path.read_bytes() == whole
 
 
-def test_a_trial_has_a_checkpoint_of_its_own(run: Run) -> None:
-    run.search()
-    marks = [call["checkpoint"].fingerprint for call in run.trainings.calls]
-    assert len(set(marks)) == 4
-    assert all(call["checkpoint"].folder.name.startswith(".") for call in run.trainings.calls)
-
-
 def test_a_current_record_is_kept(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     run.search()
@@ -253,14 +246,6 @@ def test_other_options_plans_or_rows_are_searched_anew(
     change(run)
     assert SearchRecord.read(run.path).fingerprint != first.fingerprint
     assert len(run.trainings.calls) == 4
-
-
-def test_more_trials_go_on_from_fewer(run: Run) -> None:
-    first = run.search(searched(2))
-    more = run.search(searched(5))
-    assert more.trials[:2] == first.trials
-    assert len(run.trainings.calls) == 5
-    assert more.fingerprint != first.fingerprint
 
 
 def test_a_trial_that_diverges_stops_nothing(run: Run, caplog: pytest.LogCaptureFixture) -> None:
@@ -305,20 +290,6 @@ def test_labels_without_an_auc_are_said(run: Run) -> None:
     write_features(run.folder, several=True, constant=True)
     with pytest.raises(DataError, match="write a larger search.held_out"):
         run.search(searched(2, loss="sigmoid", search={"space": SPACE, "held_out": 0.01}))
-
-
-def test_a_part_that_leaves_one_side_empty_is_refused(tmp_path: Path) -> None:
-    write_features(tmp_path)
-    store = FeatureStore(tmp_path / "train/manifest.json")
-    with pytest.raises(
-        DataError, match="held_out 1e-09 leaves all 300 units for training, or none"
-    ):
-        held_out_rows(store, 1e-9, seed=0)
-
-
-def test_a_method_without_a_search_is_refused(run: Run) -> None:
-    with pytest.raises(ConfigError, match="net: this method has no search"):
-        run.search(searched().make_trial({}))
 
 
 @pytest.mark.parametrize("memory_mb", [0, 1000])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dpprobe.analyses.audit.audit_record import AuditRecord, at_least, audit_path, power_in_words
+from dpprobe.analyses.audit.audit_record import AuditRecord, at_least
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import DataError
 from tests.support.audit_records import CONTROLS, MEMBERSHIP, WHITE_BOX, write_audit
@@ -88,31 +88,3 @@ def test_another_version_or_no_file_is_refused(tmp_path: Path) -> None:
 def test_a_lower_bound_is_never_rounded_up(value: float, text: str) -> None:
     assert at_least(value) == text
     assert float(text) <= value
-
-
-def test_power_is_said_in_a_sentence() -> None:
-    assert power_in_words(WHITE_BOX) == (
-        "would have caught noise too small by a factor of 1.52 with probability 0.95"
-    )
-    for none in (None, math.nan, math.inf):
-        said = power_in_words({**WHITE_BOX, "caught_factor": none})
-        assert said == "would have caught no error in the noise with probability 0.95"
-
-
-def test_what_an_audit_shows_comes_with_its_power(tmp_path: Path) -> None:
-    words = AuditRecord.read(write_audit(tmp_path)).in_words
-    assert words is not None
-    for part in ("0.712", "1000 runs", "95% confidence", "factor of 1.52", "no certificate"):
-        assert part in words
-    assert "REFUTED" not in words
-    broken = {**WHITE_BOX, "holds": False, "tests": [{"name": "low_bits", "p_value": 0.0}]}
-    refuted = AuditRecord.read(write_audit(tmp_path, white_box=broken)).in_words
-    assert refuted is not None
-    assert refuted.startswith("REFUTED by an audit (low_bits). ")
-
-
-def test_the_files_of_an_audit_lie_beside_each_other() -> None:
-    paths = [
-        audit_path("audit", ("a", "b", "c", "0.5"), suffix) for suffix in (".json", ".parquet")
-    ]
-    assert list(map(str, paths)) == ["audit/a/b/c/eps-0.5.json", "audit/a/b/c/eps-0.5.parquet"]

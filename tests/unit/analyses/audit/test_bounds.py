@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import beta, binom
 
@@ -21,9 +19,6 @@ from dpprobe.privacy.accountants import gaussian_epsilon
 Scores = npt.NDArray[np.float64]
 
 DELTA = 1e-5
-# Epsilon of these mu at DELTA, near 1, 2, 4.4 and 10; bounds at 2,000 scores of the same table that
-# the design was made from: mean over some draws, and how far from it ours may be.
-MEASURED = {0.25: 0.07, 0.5: 0.31, 1.0: 1.39, 2.0: 2.94}
 
 
 def coin_flips(mu: float, runs: int, seed: int) -> tuple[Scores, Scores]:
@@ -95,58 +90,9 @@ def test_pure_randomised_response_is_not_exceeded() -> None:
     assert above <= binom.ppf(0.999, 200, 0.2)
 
 
-@pytest.mark.parametrize("mu", MEASURED)
-def test_two_thousand_scores_give_the_measured_bounds(mu: float) -> None:
-    """Means over draws, at least those measured of peers less noise, and below the truth."""
-    draws = [coin_flips(mu, 2000, seed) for seed in range(8)]
-    mean = np.mean([epsilon_lower_bound(*draw, DELTA) for draw in draws])
-    assert 0.85 * MEASURED[mu] - 0.15 <= mean < gaussian_epsilon(mu, DELTA)
-
-
-@settings(deadline=None, max_examples=30)
-@given(seed=st.integers(0, 10**6), mu=st.floats(0, 3))
-def test_only_the_order_of_scores_counts(seed: int, mu: float) -> None:
-    inside, outside = coin_flips(mu, 60, seed)
-    bound = epsilon_lower_bound(inside, outside, DELTA)
-    assert epsilon_lower_bound(np.exp(inside), np.exp(outside), DELTA) == bound
-    assert epsilon_lower_bound(inside[::-1], outside[::-1], DELTA) == bound
-
-
-@settings(deadline=None, max_examples=30)
-@given(seed=st.integers(0, 10**6), gain=st.floats(0, 3))
-def test_better_separated_scores_never_lower_a_bound(seed: int, gain: float) -> None:
-    inside, outside = coin_flips(0.5, 80, seed)
-    before = epsilon_lower_bound(inside, outside, DELTA)
-    after = epsilon_lower_bound(inside + gain, outside, DELTA)
-    assert after >= before * (1 - 1e-6)
-
-
-def test_more_confidence_never_raises_a_bound() -> None:
-    scores = coin_flips(1.0, 500, 3)
-    at = [epsilon_lower_bound(*scores, DELTA, level) for level in (0.5, 0.9, 0.99, 0.9999)]
-    assert at == sorted(at, reverse=True)
-    assert at[0] > at[-1]
-
-
-def test_perfect_separation_gives_a_large_finite_bound() -> None:
-    for inside, outside in (
-        (np.full(1000, math.inf), np.full(1000, -math.inf)),
-        (np.ones(1000), np.zeros(1000)),
-        (np.arange(1000) + 1e300, np.arange(1000) - 1e300),
-    ):
-        assert 4 < epsilon_lower_bound(inside, outside, DELTA) < 100
-        assert epsilon_lower_bound(outside, inside, DELTA) == 0
-
-
 @pytest.mark.parametrize(("inside", "outside"), [(900, 100), (100, 900), (1, 1), (1, 500)])
 def test_constant_scores_say_nothing(inside: int, outside: int) -> None:
     assert epsilon_lower_bound(np.ones(inside), np.ones(outside), DELTA) == 0
-
-
-def test_unequal_numbers_alone_say_nothing() -> None:
-    generator = np.random.default_rng(1)
-    scores = generator.normal(size=1800), generator.normal(size=200)
-    assert epsilon_lower_bound(*scores, DELTA, 0.99) < 0.05
 
 
 @pytest.mark.parametrize(
@@ -192,16 +138,6 @@ def test_an_accuracy_is_bounded_exactly(runs: int, share: float, confidence: flo
         assert binom.sf(correct - 1, runs, bound) == pytest.approx(1 - confidence, rel=1e-6)
 
 
-def test_importing_the_audit_is_cheap() -> None:
-    program = (
-        "import sys, dpprobe.analyses.audit; print({'numpy', 'scipy', 'torch'} & set(sys.modules))"
-    )
-    finished = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert finished.stdout == "set()\n"
-
-
 def test_a_group_s_bound_is_one_on_each_canary() -> None:
     """Of 400 audits of a group of five, no more exceed one canary's epsilon than is stated."""
     group, mu, delta = 5, 0.3, 1e-5
@@ -242,3 +178,19 @@ def test_a_bound_is_a_value_that_was_rejected() -> None:
     bound = bounds._largest_rejected(lambda value: value < 0.3)
     assert 0.3 - 1e-5 < bound < 0.3
     assert bounds._largest_rejected(lambda _: False) == 0.0
+
+
+def test_perfect_separation_gives_a_large_finite_bound() -> None:
+    for inside, outside in (
+        (np.full(1000, math.inf), np.full(1000, -math.inf)),
+        (np.ones(1000), np.zeros(1000)),
+        (np.arange(1000) + 1e300, np.arange(1000) - 1e300),
+    ):
+        assert 4 < epsilon_lower_bound(inside, outside, DELTA) < 100
+        assert epsilon_lower_bound(outside, inside, DELTA) == 0
+
+
+def test_unequal_numbers_alone_say_nothing() -> None:
+    generator = np.random.default_rng(1)
+    scores = generator.normal(size=1800), generator.normal(size=200)
+    assert epsilon_lower_bound(*scores, DELTA, 0.99) < 0.05

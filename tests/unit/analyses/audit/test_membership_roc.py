@@ -10,7 +10,7 @@ import pytest
 from dpprobe.analyses.audit.membership_roc import membership_roc
 from dpprobe.errors import DataError
 from tests.support.audit_records import FPR, membership_record
-from tests.support.figures import legend_words, tick_texts
+from tests.support.figures import tick_texts
 
 
 def drawn(membership: dict[str, Any], **changes: Any) -> Any:
@@ -28,27 +28,11 @@ def test_what_the_plan_forbids_is_shaded_above_its_best_attack() -> None:
     assert {"0.01%", "1%", "100%"} <= set(tick_texts(axes))
 
 
-def test_nothing_is_forbidden_without_privacy() -> None:
-    figure = drawn(membership_record(allowed=1e9))
-    assert "forbidden by epsilon" not in legend_words(figure)
-    assert "RMIA, AUC 0.612" in legend_words(figure)
-
-
 def test_curves_are_the_records_and_begin_where_they_are_known() -> None:
     (axes,) = drawn(membership_record()).axes
     (line,) = (one for one in axes.lines if one.get_label().startswith("LiRA"))
     assert np.isnan(line.get_ydata()[0])
     np.testing.assert_allclose(line.get_ydata()[1:], np.minimum(2 * FPR[1:], 1))
-
-
-def test_nonprivate_stands_beside_in_the_same_colours() -> None:
-    alone = legend_words(drawn(membership_record()))
-    figure = drawn(membership_record(), beside=membership_record(allowed=1e9))
-    assert len(legend_words(figure)) == len(alone) + 3
-    colours = {line.get_label(): line.get_color() for line in figure.axes[0].lines}
-    pairs = [(label, colours[f"nonprivate: {label}"]) for label in alone if "AUC" in label]
-    assert len(pairs) == 3
-    assert all(colours[label] == colour for label, colour in pairs)
 
 
 def test_rows_that_were_not_attacked_are_refused() -> None:

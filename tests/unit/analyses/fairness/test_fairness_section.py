@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from dpprobe.analyses.fairness.fairness_record import FairnessRecord
-from dpprobe.analyses.fairness.fairness_section import make_section
-from dpprobe.analyses.fairness.fairness_table import make_fairness_table, stands_apart
+from dpprobe.analyses.fairness.fairness_table import make_fairness_table
 from dpprobe.analyses.fairness.show import gap_figure, quality_figure
 from dpprobe.exhibits.tables import save_table
 from tests.support.fairness_records import APART, gap_of, write_fairness
 from tests.support.figures import save_bytes
-from tests.support.report_page import Made, Page, section_page
+from tests.support.report_page import Made, Page
 
 
 def section(made: Made, paths: list[Path], **changes: object) -> tuple[Page, str]:
@@ -36,51 +35,6 @@ def test_gaps_stand_beside_chance_and_the_gap_without_privacy(made: Made) -> Non
     assert "results of groups are computed from them" in page.words, "as not covered"
 
 
-def test_what_stands_out_is_counted_beside_what_chance_would_show(tmp_path: Path) -> None:
-    # of two private cells one has a difference that is within its interval
-    within = {"cells.1.attributes.0.gaps.auc.difference_low": -0.01}
-    path = write_fairness(tmp_path, gap=APART, changes=within | {"confidence": 0.5})
-    (part,) = make_section([path], section_page("digits"))
-    ink = part["summary"][0]
-    assert (ink["wide"], ink["private"], ink["larger"], ink["smaller"]) == (2, 2, 1, 0)
-    assert ink["by_chance"] == "0.5", "a quarter of two, on either side"
-    assert ink["widest"] == "6.0"
-
-
-def test_two_classes_leave_no_label_out(tmp_path: Path) -> None:
-    path = write_fairness(tmp_path)
-    values = FairnessRecord.read(path).model_dump()
-    values |= {"class_names": ("benign", "five_or_more"), "multi_label": False}
-    for item in values["attributes"]:
-        for compared in item["compared"].values():
-            compared["labels"] = compared["labels"] and ("five_or_more",)
-    FairnessRecord.model_validate(values).write(path)
-    (part,) = make_section([path], section_page("digits"))
-    assert not [line for line in part["left_out"] if "alone" in line], "nothing is left out"
-
-
-def test_narrower_gaps_are_counted_too(tmp_path: Path) -> None:
-    narrower = {"difference": -0.03, "difference_low": -0.05, "difference_high": -0.01}
-    path = write_fairness(tmp_path, gap=APART | narrower)
-    (part,) = make_section([path], section_page("digits"))
-    assert [(row["larger"], row["smaller"]) for row in part["summary"]] == [(0, 2)] * 2
-    assert all(stands_apart(gap) for *_, gap in part["gaps"])
-
-
-def test_without_a_reference_nothing_is_said_of_differences(made: Made) -> None:
-    path = write_fairness(made.results, reference=False)
-    _, text = section(made, [path])
-    assert "nonprivate at" not in text
-    (part,) = make_section([path], section_page("digits"))
-    assert all(row["compared"] == 0 for row in part["summary"])
-
-
-def test_groups_that_are_all_too_small_are_said_to_be(made: Made) -> None:
-    page, _ = section(made, [write_fairness(made.results, compared=False)])
-    assert "side, pixels: no two groups are large enough to compare." in page.words
-    assert "gaps-digits" not in {table.get("id") for table in page.all("table")}
-
-
 def test_names_of_groups_cannot_write_into_the_page(made: Made) -> None:
     names = {"ink": "<i>", "bold": "<b>x", "thin": "</script>"}
     path = write_fairness(made.results, names=names)
@@ -101,10 +55,3 @@ def test_figures_of_subgroups_stand_in_their_section_alone(made: Made) -> None:
     titles = [f"<strong>Gaps between groups against {x}, digits." for x in ("epsilon", "quality")]
     assert text.index(titles[0]) < text.index(titles[1])
     assert all(page.text.count(title) == 1 for title in titles)
-
-
-def test_links_lead_to_the_tables_and_records(made: Made) -> None:
-    page, _ = section(made, [write_fairness(made.results)])
-    links = [str(link["href"]) for link in page.all("a") if "fairness" in str(link["href"])]
-    assert len(links) == 4
-    assert all((made.results / link).is_file() for link in links)

@@ -10,13 +10,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from dpprobe.analyses.fairness.fairness_record import FairnessRecord
 from dpprobe.analyses.fairness.fairness_table import (
-    BY_ACCURACY,
     fairness_table,
     make_fairness_table,
     read_subgroups,
-    shown_metric,
 )
 from dpprobe.errors import DataError
 from dpprobe.exhibits.tables import Table, comma_separated, mean_cell
@@ -82,40 +79,6 @@ def test_a_gap_that_random_groups_show_too_is_not_bold(tmp_path: Path) -> None:
     assert bold(low=0.001, chance_gap=0.5) == {False}
     assert bold(low=0.001, chance_gap=None) == {True}
     assert bold(low=0.0, chance_gap=None) == {False}
-
-
-def test_groups_that_are_left_out_are_named_with_the_reason(tmp_path: Path) -> None:
-    table = made(tmp_path)
-    assert not [cells for cells in table.rows if cells[4].text == "unknown"]
-    assert "Left out: side: unknown (3 rows, 30 needed)." in table.notes
-    assert table.notes[0].startswith("Not private:")
-
-
-def test_under_a_macro_accuracy_the_notes_say_that_groups_have_accuracies(tmp_path: Path) -> None:
-    by_accuracy = {"headline": "accuracy", "cell_headline": "macro_accuracy"}
-    assert BY_ACCURACY in made(tmp_path, changes=by_accuracy).notes
-    assert BY_ACCURACY not in made(tmp_path, changes={"headline": "accuracy"}).notes
-
-
-def test_without_a_reference_there_is_no_row_of_differences(tmp_path: Path) -> None:
-    table = made(tmp_path, reference=False)
-    assert not [cells for cells in table.rows if cells[4].text.startswith("gap less")]
-
-
-def test_where_nothing_can_be_compared_the_table_is_empty(tmp_path: Path) -> None:
-    table = made(tmp_path, compared=False)
-    assert table.rows == []
-    assert "side: unknown (3 rows, 30 needed)" in table.notes[-1]
-
-
-def test_an_attribute_without_the_headline_shows_the_metric_that_it_has() -> None:
-    assert shown_metric(RECORD, "ink") == "auc"
-    assert shown_metric(RECORD.model_copy(update={"headline": "accuracy"}), "ink") == "accuracy"
-    assert shown_metric(RECORD, "unknown") is None
-    values = RECORD.model_dump()
-    for cell in values["cells"]:
-        del cell["attributes"][0]["gaps"]["auc"]
-    assert shown_metric(FairnessRecord.model_validate(values), "ink") == "accuracy"
 
 
 def test_programs_get_the_ends_of_intervals(tmp_path: Path) -> None:

@@ -116,12 +116,6 @@ def test_groups_are_compared_over_labels_that_each_has_enough_of(seed: int) -> N
     assert len(kept) * len(labels) > 0
 
 
-def test_where_no_label_is_left_every_group_says_so() -> None:
-    result = _compared(np.zeros((3, 2), dtype=bool))
-    assert result.labels == ()
-    assert set(result.left_out.values()) == {"no label is in enough units of enough groups"}
-
-
 def test_the_rarer_value_counts() -> None:
     rows = made_rows(np.array([[1], [1], [1], [0], [0], [1]]), {"site": ["x"] * 4 + ["y"] * 2})
     (site,) = make_groupings(rows, groups=None, pairs=(), minimum=FEW)
@@ -129,12 +123,6 @@ def test_the_rarer_value_counts() -> None:
     two = Minimum(units=1, positives=1, negatives=2)
     assert choose_compared(rows, site, ("a",), counts, two, negatives=True).labels == ()
     assert choose_compared(rows, site, ("a",), counts, two, negatives=False).labels == ("a",)
-
-
-def test_a_group_called_nan_has_a_place_of_its_own_after_numbers() -> None:
-    ages = ["nan", "40-59", "inf", "<20", "unknown", "20-39"]
-    (age,) = make_groupings(made_rows(LABELS, {"age": ages}), groups=None, pairs=(), minimum=FEW)
-    assert age.names == ("<20", "20-39", "40-59", "inf", "nan", "unknown")
 
 
 def test_a_column_called_class_is_no_class() -> None:

@@ -98,6 +98,32 @@ def test_the_table_has_each_group_by_metric_and_label(tmp_path: Path) -> None:
         assert all(row["low"] <= row["value"] <= row["high"] for row in of_cell.values())
 
 
+@pytest.mark.parametrize("kind", ["several labels", "one of three", "one of two"])
+def test_the_table_counts_the_units_behind_each_number(kind: str, tmp_path: Path) -> None:
+    generator, several = np.random.default_rng(2), kind == "several labels"
+    names = NAMES[: 2 if kind == "one of two" else 3]
+    has = np.eye(len(names), dtype=bool)[generator.integers(len(names), size=ROWS)]
+    has |= several & (generator.random(has.shape) < 0.3)
+    site, units = generator.choice(["far", "near"], ROWS), generator.integers(400, size=ROWS)
+    cells = _write(
+        tmp_path, labels=has.astype(np.int64) if several else has.argmax(axis=1), units=units,
+        scores=generator.normal(size=(2, *has.shape)), class_names=names, groups={"site": site},
+    )  # fmt: skip
+    _run(tmp_path, cells, groups=["site", "class"])
+    for row in pq.read_table(tmp_path / "groups.parquet").to_pylist():
+        by_class, of = row["attribute"] == "class", row["label"]
+        if by_class:
+            of, members = of or (row["group"] * several), np.full(ROWS, fill_value=True)
+            members = members if several else has[:, names.index(row["group"])]
+        else:
+            members = site == row["group"]
+            of = of or (names[1] if kind == "one of two" else "")
+            of = of if row["metric"] in ("auc", "recall") else ""
+        positives = len(set(units[members & has[:, names.index(of)]])) if of else None
+        counts = members.sum(), len(set(units[members])), positives
+        assert (row["rows"], row["units"], row["positives"]) == counts, row
+
+
 def test_rows_of_patients_count_as_one(tmp_path: Path) -> None:
     once = _run(tmp_path / "once", _write(tmp_path / "once"), groups=["class"])
     generator = np.random.default_rng(0)
@@ -143,30 +169,6 @@ def test_ugly_groups_are_named_and_left_out(tmp_path: Path, groups: list[Any], k
     assert {group.group for group in site.groups if group.left_out} <= left
 
 
-def test_rows_of_one_label_have_accuracy_alone(tmp_path: Path) -> None:
-    labels = np.zeros((ROWS, 3), dtype=np.int64)
-    scores = np.random.default_rng(0).normal(size=(1, ROWS, 3))
-    record = _run(tmp_path, _write(tmp_path, seeds=1, labels=labels, scores=scores))
-    cell = record.cells[0]
-    assert "auc" not in cell.overall
-    area, accuracy = _gap(record, "site", "auc"), _gap(record, "site", "accuracy")
-    assert (area.gap, area.groups) == (None, 0)
-    assert accuracy.gap is not None
-    assert accuracy.std is None
-    assert _site(record).compared["auc"].left_out["far"].startswith("no label")
-
-
-def test_one_label_of_many_a_row_by_groups_and_by_classes(tmp_path: Path) -> None:
-    generator = np.random.default_rng(1)
-    labels = generator.integers(3, size=ROWS)
-    scores = generator.normal(size=(2, ROWS, 3)) + 2 * np.eye(3)[labels]
-    cells = _write(tmp_path, labels=labels, scores=scores)
-    record = _run(tmp_path, cells, groups=["site", "class"])
-    cell = record.cells[0]
-    assert set(cell.attributes[0].gaps) == {"accuracy", "recall", "calibration_error"}
-    assert set(cell.attributes[1].gaps) == {"accuracy", "calibration_error"}
-
-
 @pytest.mark.parametrize("headline", ["accuracy", "macro_accuracy"])
 def test_groups_are_compared_by_accuracy_whatever_the_headline_of_classes(
     headline: str, tmp_path: Path
@@ -177,14 +179,6 @@ def test_groups_are_compared_by_accuracy_whatever_the_headline_of_classes(
         write_json(path, read_json(path) | {"headline": headline})
     record = _run(tmp_path, cells)
     assert (record.headline, record.cell_headline) == ("accuracy", headline)
-
-
-def test_the_same_job_writes_the_same_bytes(tmp_path: Path) -> None:
-    cells = _write(tmp_path)
-    _run(tmp_path, cells)
-    first = (tmp_path / "groups.json").read_bytes()
-    _run(tmp_path, cells)
-    assert (tmp_path / "groups.json").read_bytes() == first
 
 
 def test_scores_that_are_not_finite_are_refused_by_name(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from dpprobe.analyses.fairness.fairness_record import FairnessRecord
 from dpprobe.analyses.fairness.show import gap_figure, quality_figure
 from tests.support.fairness_records import APART, NO_INTERVAL, RECORD, gap_of, write_fairness
-from tests.support.figures import legend_words, save_bytes, tick_texts
+from tests.support.figures import save_bytes, tick_texts
 
 
 def records(root: Path, *backbones: str, **options: Any) -> list[FairnessRecord]:
@@ -49,29 +49,6 @@ def test_marks_are_filled_where_chance_does_not_explain_the_gap(tmp_path: Path) 
     expected = [100 * gap_of("sgd", epsilon, "side").gap for epsilon in ("0.5", "2")]
     assert [height for height, _ in marks(side)] == pytest.approx(expected)
     assert tick_texts(ink)[:2] == ["0.5", "2"]
-
-
-def test_the_gap_without_privacy_has_a_line_and_a_band() -> None:
-    figure: Any = gap_figure([RECORD])
-    axes = figure.axes[0]
-    ceiling = gap_of("nonprivate", "inf", "ink")
-    flat = [line for line in axes.get_lines() if list(line.get_xdata()) == [0, 1]]
-    assert [line.get_ydata()[0] for line in flat] == [pytest.approx(100 * ceiling.gap)]
-    (band,) = axes.patches
-    assert band.get_y() == pytest.approx(100 * ceiling.low)
-    assert band.get_y() + band.get_height() == pytest.approx(100 * ceiling.high)
-    chance = [line for line in axes.get_lines() if line.get_marker() == "_"]
-    expected = [100 * gap_of("sgd", epsilon, "ink").chance_gap for epsilon in ("0.5", "2")]
-    assert [list(line.get_ydata()) for line in chance] == [pytest.approx(expected)]
-
-
-def test_each_method_may_have_a_reference_of_its_name(tmp_path: Path) -> None:
-    read = records(tmp_path, names={"nonprivate": "sgd"})
-    for draw in (gap_figure, quality_figure):
-        figure: Any = draw(read)
-        texts = legend_words(figure)
-        assert texts[0] == "sgd"
-        assert any("without privacy" in text for text in texts)
 
 
 def test_quality_stands_below_each_gap() -> None:

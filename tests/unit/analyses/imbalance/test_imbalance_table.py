@@ -8,10 +8,8 @@ from pathlib import Path
 
 from dpprobe.analyses.imbalance.imbalance_record import ImbalanceRecord
 from dpprobe.analyses.imbalance.imbalance_table import best_table, make_imbalance_tables
-from dpprobe.analyses.imbalance.show import make_section
 from dpprobe.exhibits.tables import comma_separated, write_markdown
 from tests.support.imbalance_records import imbalance_record, lawful_cells, rare_cell
-from tests.support.report_page import section_page
 
 
 def record(**changes: object) -> ImbalanceRecord:
@@ -41,16 +39,6 @@ def test_the_table_names_the_best_private_method_and_who_never_predicts() -> Non
     assert "Not private" in table.notes[0]
 
 
-def test_methods_that_are_their_references_are_named() -> None:
-    """Without a ceiling each method is compared with itself at epsilon inf."""
-    cells = [
-        rare_cell(0.5, epsilon="1", reference=("sgd", "inf"), reference_recall=0.6),
-        rare_cell(0.5, epsilon="8", method="prototypes", reference=("prototypes", "inf")),
-    ]
-    row = best_table([imbalance_record(cells)]).rows[0]
-    assert row[-1].text == "60.0 sgd, 80.0 prototypes"
-
-
 def test_files_hold_every_number_and_its_words(tmp_path: Path) -> None:
     path = tmp_path / "pixels.json"
     made = record()
@@ -64,12 +52,3 @@ def test_files_hold_every_number_and_its_words(tmp_path: Path) -> None:
     text = write_markdown(table)
     assert "cat by sgd from" in text
     assert "nan" not in text.lower()
-
-
-def test_the_section_has_a_part_a_dataset(tmp_path: Path) -> None:
-    for name in ("pixels", "vit"):
-        record(backbone=name).write(tmp_path / f"{name}.json")
-    (part,) = make_section(sorted(tmp_path.glob("*.json")), section_page("other", "digits"))
-    assert part["dataset"] == "digits"
-    assert {row["backbone"] for row in part["break_downs"]} == {"pixels", "vit"}
-    assert make_section([], section_page("digits")) == []

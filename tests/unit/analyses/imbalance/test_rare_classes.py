@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from dpprobe import artifacts
 from dpprobe.analyses.imbalance.imbalance_record import ImbalanceRecord, RareCell
 from dpprobe.analyses.imbalance.rare_classes import (
-    best_methods,
     break_down,
     estimate_share,
     least_reference,
@@ -46,19 +45,6 @@ def points(*recalls: tuple[int, str, float]) -> list[RareCell]:
     return [rare_cell(recall, class_rows=rows, epsilon=eps) for rows, eps, recall in recalls]
 
 
-def test_the_break_down_is_where_half_of_the_reference_is_reached_and_lasts() -> None:
-    cells = points((50, "1", 0.0), (100, "1", 0.41), (200, "1", 0.39), (400, "1", 0.8))
-    point = break_down(cells, class_name="cat", method="sgd")
-    assert (point.reached, point.lasting) == (100, 400)
-    assert (point.smallest, point.largest, point.cells, point.note) == (50, 400, 4, "")
-
-
-def test_cells_of_one_product_fail_together() -> None:
-    cells = points((50, "1", 0.0), (100, "2", 0.1), (200, "1", 0.8), (400, "1", 0.8))
-    point = break_down(cells, class_name="cat", method="sgd")
-    assert (point.reached, point.lasting) == (200, 400)
-
-
 @pytest.mark.parametrize(
     ("recalls", "note"),
     [
@@ -70,19 +56,6 @@ def test_cells_of_one_product_fail_together() -> None:
 def test_what_the_grid_cannot_tell_is_said(recalls: tuple[float, float], note: str) -> None:
     cells = points((50, "1", recalls[0]), (100, "1", recalls[1]))
     assert note in break_down(cells, class_name="cat", method="sgd").note
-
-
-def test_half_of_nothing_is_not_compared() -> None:
-    """A reference that has not learnt the class either makes any head look good."""
-    cells = [
-        rare_cell(0.05, class_rows=50, reference_recall=0.05),
-        rare_cell(0.0, class_rows=60, reference_recall=None, reference=None),
-        rare_cell(0.8, class_rows=70, epsilon="inf"),
-        rare_cell(0.8, class_rows=80, method="other"),
-    ]
-    point = break_down(cells, class_name="cat", method="sgd")
-    assert (point.cells, point.left_out, point.reached) == (0, 2, None)
-    assert point.note == "nothing to compare with"
 
 
 @pytest.mark.parametrize(("classes", "reference"), [(10, 0.15), (2, 0.95), (4, 0.5)])
@@ -107,16 +80,6 @@ def test_break_down_by_brute_force(cells: list[tuple[int, str, float]]) -> None:
     lasting = [p for p in held if all(held[q] for q in held if q >= p)]
     assert point.reached == min(good, default=None)
     assert point.lasting == min(lasting, default=None)
-
-
-def test_the_best_method_is_a_private_one() -> None:
-    cells = [
-        rare_cell(0.2, method="sgd"),
-        rare_cell(0.5, method="prototypes"),
-        rare_cell(0.9, method="nonprivate", epsilon="inf"),
-    ]
-    best = best_methods(cells)
-    assert {key: cell.method for key, cell in best.items()} == {("cat", 0.02, "1"): "prototypes"}
 
 
 # The record

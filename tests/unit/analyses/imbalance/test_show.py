@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dpprobe.analyses.imbalance.show import imbalance_figure
-from dpprobe.errors import DataError
+from dpprobe.errors import NothingToShow
 from tests.support.imbalance_records import imbalance_record, rare_cell
 
 
@@ -45,5 +45,5 @@ def test_fractions_that_leave_as_many_images_have_a_row_each() -> None:
 
 def test_a_record_without_private_cells_has_no_figure() -> None:
     record = imbalance_record([rare_cell(0.4, epsilon="inf")])
-    with pytest.raises(DataError, match="digits, pixels"):
+    with pytest.raises(NothingToShow, match="digits, pixels"):
         imbalance_figure(record)

@@ -12,13 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.datasets import load_digits
 
-from dpprobe.analyses.long_tail import list_datasets
 from dpprobe.analyses.long_tail.long_tail_record import LongTailRecord
 from dpprobe.analyses.long_tail.measure import long_tail_job
 from dpprobe.analyses.long_tail.memorisation import (
     Heads,
     Memorisation,
-    _draw_subsets,
     measure_memorisation,
     scale_columns,
 )
@@ -28,8 +26,6 @@ from dpprobe.analyses.long_tail.sub_classes import (
     compute_coordinates,
     draw_reference,
     effective_number,
-    few_rows,
-    shares_by_rank,
     tail_index,
 )
 from dpprobe.errors import ConfigError, DataError
@@ -56,12 +52,6 @@ def _study(tmp_path: Path, long_tail: dict[str, Any] | None, *, only: str | None
     return load_study(
         {**STUDY, "datasets": chosen, "methods": methods, "long_tail": long_tail, "delta": 1e-5}
     )
-
-
-def test_all_datasets_of_one_label_are_measured(tmp_path: Path) -> None:
-    assert list_datasets(_study(tmp_path, {})) == ["digits"]
-    assert list_datasets(_study(tmp_path, {"datasets": ["digits"]})) == ["digits"]
-    assert list_datasets(_study(tmp_path, None)) == []
 
 
 @pytest.mark.parametrize(
@@ -103,38 +93,11 @@ def test_the_index_of_a_known_tail_lies_in_its_interval(index: float) -> None:
     assert np.mean(values) == pytest.approx(index, abs=0.05)
 
 
-def test_equal_sub_classes_have_no_tail() -> None:
-    measured = tail_index([np.array([50, 50, 50, 50])] * 3, seed=0)
-    assert measured is not None
-    assert measured.low == measured.value == 0
-    assert measured.high is not None
-    assert 0 < measured.high < 0.3
-
-
-def test_a_tail_beyond_those_tried_has_no_upper_end() -> None:
-    measured = tail_index([np.array([100_000, 1])], seed=0)
-    assert measured is not None
-    assert measured.high is None
-    assert measured.low > 4
-
-
-def test_one_sub_class_has_no_index() -> None:
-    assert tail_index([np.array([7]), np.array([3])], seed=0) is None
-
-
 def test_the_effective_number_counts_equal_sub_classes_and_no_empty_weight() -> None:
     assert effective_number([np.array([5, 5]), np.array([5, 5, 5])]) == pytest.approx(5)
     assert effective_number([np.array([9])]) == pytest.approx(1)
     one_big = effective_number([np.array([97, 1, 1, 1])])
     assert 1 < one_big < 1.3
-
-
-def test_few_rows_are_counted_up_to_each_bound() -> None:
-    assert few_rows([np.array([9, 5, 2]), np.array([1])]) == {1: 0.25, 2: 0.5, 5: 0.75}
-
-
-def test_shares_by_rank_are_means_over_classes() -> None:
-    assert shares_by_rank([np.array([3, 1]), np.array([8])]) == [0.875, 0.125]
 
 
 def test_planted_sub_classes_come_back_with_their_sizes() -> None:
@@ -155,20 +118,6 @@ def test_planted_sub_classes_come_back_with_their_sizes() -> None:
     assert effective_number([plain]) > effective_number([np.array(planted)])
 
 
-def test_the_reference_has_the_variances_and_no_sub_classes() -> None:
-    rows = np.random.default_rng(0).normal(size=(20_000, 3)) * [5.0, 1.0, 0.0]
-    drawn = draw_reference(rows, seed=0)
-    assert drawn.std(axis=0) == pytest.approx(rows.std(axis=0), rel=0.03)
-    assert not np.array_equal(drawn, rows)
-
-
-def test_a_class_has_at_most_one_cluster_for_five_rows() -> None:
-    rows = np.random.default_rng(0).normal(size=(23, 4))
-    sizes = cluster_sizes(rows, 50, seed=0)
-    assert len(sizes) == 4
-    assert sizes.sum() == 23
-
-
 @pytest.mark.parametrize(
     "features",
     [np.zeros((1, 3)), np.ones((40, 3)), np.full((2, 1), 1e30), np.zeros((12, 5))],
@@ -178,12 +127,6 @@ def test_classes_without_a_spread_are_one_sub_class(features: np.ndarray) -> Non
     placed = compute_coordinates(features, seed=0)
     assert list(cluster_sizes(placed.rows, 5, seed=0)) == [len(features)]
     assert np.isfinite(draw_reference(placed.rows, seed=0)).all()
-
-
-def test_copies_of_few_rows_are_no_more_clusters_than_rows() -> None:
-    rows = np.repeat(np.array([[0.0, 1.0], [5.0, 0.0]]), [30, 10], axis=0)
-    sizes = cluster_sizes(compute_coordinates(rows, seed=0).rows, 5, seed=0)
-    assert list(sizes) == [30, 10]
 
 
 CLASSES = 3
@@ -253,15 +196,6 @@ def test_rows_of_a_unit_are_in_or_out_together() -> None:
     assert _scores(features, labels).scores[:2].max() < 0.6
 
 
-def test_each_head_has_seven_tenths_of_the_units() -> None:
-    units = np.repeat(np.arange(50), 2)
-    drawn = list(_draw_subsets(units, 400, seed=3, name="test"))
-    assert {int(out.sum()) for out in drawn} == {30}
-    share = np.mean(drawn, axis=0)
-    assert share == pytest.approx(0.3, abs=0.12), "five standard errors"
-    assert all(np.array_equal(out[::2], out[1::2]) for out in drawn)
-
-
 def _drawn(share_in: float, share_out: float, rows: int) -> Memorisation:
     random = np.random.default_rng(0)
     heads_in = random.binomial(200, 0.7, size=rows)
@@ -286,12 +220,6 @@ def _counted(*counts: list[int]) -> Memorisation:
     return Memorisation(right_in, heads_in, right_out, heads_out, 1.0)
 
 
-def test_agreement_of_all_heads_is_no_certainty() -> None:
-    measured = _counted([140], [140], [0], [60])
-    assert measured.scores[0] == 1
-    assert 0.005 < measured.standard_errors[0] < 0.05
-
-
 @pytest.mark.parametrize("threshold", [0.0, 0.1, 0.25])
 def test_chance_is_the_share_of_rows_that_nothing_distinguishes(threshold: float) -> None:
     measured = _drawn(0.6, 0.6, 40_000)
@@ -307,20 +235,6 @@ def test_chance_is_exact_where_all_outcomes_can_be_listed() -> None:
     assert measured.expected_share_above(0.0) == pytest.approx(1 / 6), (
         "four orders give 0, which is not above"
     )
-
-
-def test_rows_that_all_heads_have_are_left_out() -> None:
-    measured = _counted([3, 4], [4, 4], [0, 0], [4, 0])
-    assert np.isnan(measured.scores[1])
-    assert measured.share_above(0.25) == 1
-    assert 0 < measured.expected_share_above(0.25) < 1
-
-
-@pytest.mark.parametrize("features", [np.zeros((40, 3)), np.full((40, 3), 1e30)])
-def test_equal_rows_are_nobodys_memory(features: np.ndarray) -> None:
-    measured = _scores(features, np.arange(40) % 2)
-    assert np.isfinite(measured.scores).all()
-    assert measured.share_above(0.9) == 0
 
 
 def _measured(
@@ -393,15 +307,6 @@ def test_large_splits_are_sampled_by_whole_units(
     patients = table.id.map(lambda name: int(name.removeprefix("row-")) // 4)
     assert set(patients.value_counts()) == {4}
     assert table.groupby(patients).heads_in.nunique().max() == 1
-
-
-def test_memorisation_may_be_left_out(
-    tmp_path: Path, digits: tuple[np.ndarray, np.ndarray]
-) -> None:
-    record = _measured(tmp_path, digits[0][:60], digits[1][:60], memorisation=None)
-    assert record.memorisation is None
-    assert record.notes == ()
-    assert pq.read_table(tmp_path / "long_tail/digits/pixels.parquet").num_rows == 0
 
 
 @pytest.mark.parametrize(

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dpprobe.analyses.long_tail.long_tail_record import LONG_TAIL_TABLES, LongTailRecord
+from dpprobe.analyses.long_tail.long_tail_record import LongTailRecord
 from dpprobe.analyses.long_tail.long_tail_tables import (
     Gap,
-    describe_correlations,
     gap_table,
-    list_tables,
-    make_long_tail_tables,
     private_gaps,
     sub_class_table,
 )
 from dpprobe.analyses.long_tail.show import long_tail_figure
-from dpprobe.exhibits.tables import comma_separated, write_markdown
 from dpprobe.results.summary import Grid, read_grid, summarise_cells
 from tests.support.cell_files import write_cell
 from tests.support.long_tail_records import (
@@ -76,17 +70,6 @@ def test_sub_classes_stand_beside_their_reference() -> None:
     assert (rows[1]["M"], rows[1]["ln N"], rows[1]["M ln N"]) == ("31.2", "6.91", "216")
 
 
-def test_every_table_says_that_it_is_not_private_and_none_prints_a_bound(grid: Grid) -> None:
-    tables = list_tables([long_tail_record()], grid)
-    assert [table.name for table in tables] == [*LONG_TAIL_TABLES]
-    for table in tables:
-        text = write_markdown(table)
-        assert "not private" in table.title
-        assert "Not private" in text
-        if "M ln N" in text:
-            assert "not a proved bound for this data set" in text, table.name
-
-
 def _points(values: dict[str, tuple[float, float]]) -> tuple[list[LongTailRecord], list[Gap]]:
     """Makes backbones of these shares and gaps."""
     records = [
@@ -109,30 +92,6 @@ def test_memorised_rows_stand_beside_gaps() -> None:
     assert rows[2]["memorised %"] == rows[2]["rows scored"] == ""
 
 
-def test_memorised_rows_are_correlated_with_gaps_over_backbones_and_datasets() -> None:
-    values = {"a": (0.01, 1.0), "b": (0.02, 2.0), "c": (0.03, 3.0), "d": (0.05, 9.0)}
-    records, gaps = _points(values)
-    gaps.append(Gap("elsewhere", "a", "1", 50.0))
-    assert "gap: 1.00 at ε 1 (4 points)" in gap_table(records, gaps).notes[0]
-    turned = [Gap("digits", gap.backbone, "1", -gap.points) for gap in gaps[:4]]
-    assert "-1.00 at ε 1" in describe_correlations(records, turned)
-
-
-@pytest.mark.parametrize("gap", [1.0, 2.0])
-def test_three_points_and_equal_ones_have_no_correlation(gap: float) -> None:
-    three = _points({"a": (0.01, 1.0), "b": (0.02, 2.0), "c": (0.03, 3.0)})
-    assert describe_correlations(*three) == ""
-    equal = _points({name: (0.01 * place, gap) for place, name in enumerate("abcd")})
-    assert describe_correlations(*equal) == ""
-
-
-def test_files_for_programs_have_the_ends_of_intervals(tmp_path: Path, summary: Path) -> None:
-    table, _ = make_long_tail_tables([write_long_tail(tmp_path)], [summary])
-    rows = list(csv.DictReader(io.StringIO(comma_separated(table))))
-    assert [row["clusters a class"] for row in rows] == ["5", "20"]
-    assert (rows[1]["tail index low"], rows[1]["tail index high"]) == ("0.75", "0.9")
-
-
 def test_sub_classes_and_scores_stand_beside_their_references() -> None:
     records = [long_tail_record(), long_tail_record(backbone="scattering", memorisation=None)]
     figure: Any = long_tail_figure(records)
@@ -147,12 +106,6 @@ def test_sub_classes_and_scores_stand_beside_their_references() -> None:
     assert drawn[:2] == pytest.approx([20, 5])
     assert np.isnan(drawn[2]), "no share has no place on a logarithm"
     assert "not private" in figure.get_suptitle()
-
-
-def test_without_memorisation_there_is_one_panel() -> None:
-    records = [long_tail_record(memorisation=None)]
-    figure: Any = long_tail_figure(records)
-    assert len(figure.axes) == 1
 
 
 def test_long_tails_stand_in_a_section_that_says_they_are_not_private(made: Made) -> None:

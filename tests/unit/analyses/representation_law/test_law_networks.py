@@ -115,12 +115,6 @@ def test_a_vit_is_measured_on_its_class_token(tmp_path: Path, tables: dict[str, 
     assert record.networks[1].blocks == 2
 
 
-def test_pooled_tokens_have_a_first_layer(tmp_path: Path, tables: dict[str, Path]) -> None:
-    record = _measure(tmp_path, tables, VIT, [], token="pooled")
-    assert record.token == "pooled"
-    assert _values(record, 0)[0] is not None
-
-
 def test_untrained_networks_have_the_laws_of_the_frozen_one(
     tmp_path: Path, tables: dict[str, Path]
 ) -> None:
@@ -130,19 +124,6 @@ def test_untrained_networks_have_the_laws_of_the_frozen_one(
     assert record.layers == 4
     for place in (1, 2):
         assert _values(record, place) == _values(record, 0)
-
-
-def test_adapters_are_measured(tmp_path: Path, tables: dict[str, Path]) -> None:
-    files = _write_network(tmp_path / "net", VIT, "lora", scale=0.1)
-    record = _measure(tmp_path, tables, VIT, [files])
-    assert record.networks[1].tuned == "lora 2"
-    assert _values(record, 1)[1] != _values(record, 0)[1]
-
-
-def test_the_same_rows_are_drawn_again(tmp_path: Path, tables: dict[str, Path]) -> None:
-    one = _measure(tmp_path / "a", tables, CONVOLUTIONAL, [])
-    two = _measure(tmp_path / "b", tables, CONVOLUTIONAL, [])
-    assert one.networks == two.networks
 
 
 def test_a_network_of_another_backbone_is_refused(tmp_path: Path, tables: dict[str, Path]) -> None:

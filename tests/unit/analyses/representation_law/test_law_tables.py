@@ -17,10 +17,10 @@ from dpprobe.analyses.representation_law.law_tables import (
 )
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.exhibits import published
-from dpprobe.exhibits.tables import comma_separated, write_markdown
+from dpprobe.exhibits.tables import comma_separated
 from dpprobe.results.summary import Grid, read_grid, summarise_cells
 from tests.support.cell_files import write_cell
-from tests.support.law_records import law_record, network
+from tests.support.law_records import law_record
 
 
 def _grid(root: Path) -> Grid:
@@ -83,29 +83,6 @@ def test_the_paper_s_results_stand_above_where_the_rows_are_as_many(tmp_path: Pa
          "92.83 to 93.56", ""],
     ]  # fmt: skip
     assert any(note.startswith("Published") for note in table.notes)
-
-
-def test_layers_left_out_are_named(tmp_path: Path) -> None:
-    record = law_record(networks=[network(first=False)])
-    table = law_tables([record], _grid(tmp_path), dataset="digits")[0]
-    assert table.rows[0][-1].text == "0"
-    assert "layers 0: 0/0" in table.notes[1]
-
-
-def test_a_measure_without_a_law_is_blank(tmp_path: Path) -> None:
-    record = law_record(networks=[network()])
-    values = record.model_dump()
-    for series in values["networks"][0]["series"]:
-        series |= {"law": None, "fault": "2 layers; a law needs 3", "null": None}
-    table = law_tables([type(record).model_validate(values)], _grid(tmp_path), dataset="digits")[0]
-    assert {cell.text for cell in table.rows[0][6:-1]} == {""}
-
-
-def test_records_of_other_datasets_are_left_out(tmp_path: Path) -> None:
-    records = [law_record(), law_record(dataset="other")]
-    table = law_tables(records, _grid(tmp_path), dataset="digits")[0]
-    assert len(table.rows) == 26
-    assert write_markdown(table).startswith("# Representation laws of digits, not private")
 
 
 def test_networks_without_a_law_are_no_linear_heads(tmp_path: Path) -> None:

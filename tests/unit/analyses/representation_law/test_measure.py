@@ -14,8 +14,6 @@ from dpprobe.analyses.representation_law.law_record import (
     MEASURES,
     LawRecord,
     Split,
-    law_path,
-    read_laws,
 )
 from dpprobe.analyses.representation_law.measure import (
     SPLITS,
@@ -25,8 +23,7 @@ from dpprobe.analyses.representation_law.measure import (
     measure_layer,
 )
 from dpprobe.analyses.representation_law.measured_networks import Tuning
-from dpprobe.backbones.network_forward import Blocks, Tapped
-from dpprobe.errors import ConfigError
+from dpprobe.backbones.network_forward import Tapped
 
 CLASSES, WIDTH, RHO = 3, 6, 0.5
 
@@ -163,13 +160,6 @@ def test_shuffled_labels_stand_beside(tmp_path: Path) -> None:
     assert frozen.find_series("residual", "test").noise is None
 
 
-def test_the_file_is_the_record(tmp_path: Path) -> None:
-    record = _job(tmp_path)
-    (read,) = read_laws([law_path(tmp_path, "made_up", "tokens")])
-    assert read == record
-    assert not read.private
-
-
 def test_equal_features_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
@@ -228,21 +218,6 @@ def test_a_network_that_sees_mirror_images_gives_the_mean_of_both() -> None:
         tap_blocks(maps, maps, "made up", token="pooled"), images, device="cpu"
     )
     np.testing.assert_allclose(features[0], 2 * images.mean((2, 3)).numpy(), rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("blocks", "message"),
-    [
-        ([torch.nn.Flatten()], "neither tokens nor maps"),
-        ([torch.nn.Identity(), torch.nn.Identity()], "block 1 of made up is not called"),
-    ],
-)
-def test_networks_without_laws_are_refused(blocks: list[torch.nn.Module], message: str) -> None:
-    network = torch.nn.Sequential(torch.nn.Identity(), *blocks[:1])
-    shown = Blocks([*blocks[1:], *blocks[:1]], 0, False)
-    tapped = Tapped(network, "made up", shown, range(len(blocks) + 1))
-    with pytest.raises(ConfigError, match=message):
-        block_features(tapped, torch.rand(2, 3, 2, 2), device="cpu")
 
 
 def test_a_rank_deficient_fit_is_named() -> None:

@@ -42,19 +42,6 @@ def test_all_methods_that_tune_networks_are_measured() -> None:
     assert list(law_faults(study)) == []
 
 
-def test_some_can_be_chosen_or_none() -> None:
-    assert list_law_networks(_study({"methods": ["two"], "epsilons": [1]})) == [("two", "1")]
-    assert list_law_networks(_study({"methods": []})) == []
-
-
-def test_without_the_key_nothing_is_measured() -> None:
-    study = _study(None)
-    assert not list_law_networks(study)
-    assert not law_backbones(study)
-    assert not law_datasets(study)
-    assert list(law_faults(study)) == []
-
-
 @pytest.mark.parametrize(
     ("values", "setting", "tuned", "blocks"),
     [
@@ -77,7 +64,3 @@ def test_a_method_says_how_it_tunes(
     described = describe_tuning(method_options({"head": "fine_tune", **values}))
     assert described is not None
     assert (described.setting, described.tuned, described.blocks) == (setting, tuned, blocks)
-
-
-def test_a_linear_head_tunes_no_network() -> None:
-    assert describe_tuning(method_options({"head": "sgd"})) is None

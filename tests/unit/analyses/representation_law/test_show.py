@@ -9,8 +9,7 @@ import pytest
 
 from dpprobe.analyses.representation_law.law_record import MEASURES, law_path
 from dpprobe.analyses.representation_law.show import law_figure
-from dpprobe.reporting.report.exhibits import title_of
-from tests.support.law_records import LAYERS, law_record, network
+from tests.support.law_records import LAYERS, law_record
 from tests.support.report_page import PNG, Made
 
 
@@ -44,35 +43,6 @@ def test_a_curve_is_a_number_of_tuned_blocks() -> None:
     assert figure.axes[0].get_title(loc="left").endswith("ρ: frozen 0.80, tuned 0.74 to 0.80")
 
 
-def test_the_printed_order_is_said_to_be_inverted() -> None:
-    figure: Any = law_figure(law_record(), "separability")
-    assert "Tr[SS_b SS_w⁺], as in the paper: it grows" in figure.get_suptitle()
-
-
-def test_residuals_of_fitted_rows_have_the_line_of_pure_noise() -> None:
-    figure: Any = law_figure(law_record(), "residual")
-    train, test = figure.axes[0], figure.axes[2]
-    assert len(train.get_lines()) == len(test.get_lines()) + 1
-    assert set(train.get_lines()[0].get_ydata()) == {0.7}
-
-
-def test_a_layer_without_a_value_is_a_gap() -> None:
-    record = law_record(networks=[network(first=False)])
-    figure: Any = law_figure(record, "fuzziness")
-    assert _titles(figure) == ["frozen network, training rows", "frozen network, test rows"]
-    values = np.asarray(figure.axes[0].get_lines()[-1].get_ydata(), dtype=float)
-    assert np.isnan(values[0])
-    assert np.isfinite(values[1:]).all()
-
-
-def test_choices_that_are_no_number_have_their_own_look() -> None:
-    tuned = [network("a", "1", "constant", "all"), network("b", "1", "constant", "bias")]
-    record = law_record(networks=[network(), *tuned])
-    figure: Any = law_figure(record, "fuzziness")
-    lines = figure.axes[0].get_lines()
-    assert lines[1].get_color() != lines[2].get_color()
-
-
 def test_laws_stand_in_a_section_that_says_they_are_not_private(made: Made) -> None:
     record = law_record()
     path = law_path(made.results / "layers", "digits", "pixels")
@@ -91,15 +61,3 @@ def test_laws_stand_in_a_section_that_says_they_are_not_private(made: Made) -> N
         "0.690 ± 0.014",
     ):
         assert words in page.words, words
-
-
-@pytest.mark.parametrize(
-    ("name", "title"),
-    [
-        ("law_residual_pixels", "Prediction residual by block, pixels, digits"),
-        ("law_residual_one_hot_pixels", "One-hot prediction residual by block, pixels, digits"),
-        ("law_separability_pixels", "Separability by block, as printed, pixels, digits"),
-    ],
-)
-def test_figures_have_titles(name: str, title: str) -> None:
-    assert title_of(name, "digits") == title

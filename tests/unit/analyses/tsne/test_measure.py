@@ -17,9 +17,6 @@ from dpprobe.analyses.tsne.measure import (
     measure_agreement,
     read_embedding,
 )
-from dpprobe.artifacts import write_table
-from dpprobe.errors import DataError
-from dpprobe.results.summary import SCHEMA
 from tests.support.feature_stores import write_split
 
 
@@ -76,27 +73,12 @@ def test_the_same_seed_and_threads_give_the_same_file(digits: Path, tmp_path: Pa
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
-def test_all_rows_are_read_in_order_where_they_are_few(digits: Path, tmp_path: Path) -> None:
-    _tsne(digits, tmp_path / "tsne.parquet", points=1000)
-    table, facts = read_embedding(tmp_path / "tsne.parquet")
-    assert table["id"].to_pylist() == [f"row-{row}" for row in range(400)]
-    assert facts["points"] == 400
-
-
 def test_components_are_doubled_while_they_lose_neighbours() -> None:
     features = np.random.default_rng(0).normal(size=(200, 64))
     plane, facts = compute_embedding(features, perplexity=10, components=8, seed=0, threads=1)
     assert facts["components"] == 64
     assert facts["pca_agreement"] > 0.99
     assert plane.shape == (200, 2)
-
-
-def test_components_stay_where_they_suffice() -> None:
-    generator = np.random.default_rng(0)
-    features = generator.normal(size=(200, 4)) @ generator.normal(size=(4, 50))
-    _, facts = compute_embedding(features, perplexity=10, components=8, seed=0, threads=1)
-    assert facts["components"] == 8
-    assert facts["pca_agreement"] > 0.99
 
 
 def test_a_perplexity_too_large_for_the_rows_is_lowered_and_recorded() -> None:
@@ -168,9 +150,3 @@ def test_odd_features_are_embedded(features: np.ndarray) -> None:
     assert plane.shape == (len(features), 2)
     assert np.isfinite(plane).all()
     assert facts["pca_agreement"] > 0.9
-
-
-def test_another_file_is_no_embedding(tmp_path: Path) -> None:
-    write_table(tmp_path / "x.parquet", SCHEMA.empty_table())
-    with pytest.raises(DataError, match="not a t-SNE embedding"):
-        read_embedding(tmp_path / "x.parquet")

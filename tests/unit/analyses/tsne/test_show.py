@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from dpprobe.analyses.tsne import show
 from dpprobe.analyses.tsne.show import tsne_figure, tsne_grid
-from dpprobe.exhibits.class_colours import CLASS_COLOURS
-from tests.support.figures import legend_words, read_words, save_bytes, write_embedding
+from tests.support.figures import legend_words, read_words, write_embedding
 
 
 def test_tsne_figure_names_classes_and_says_what_it_keeps(tmp_path: Path) -> None:
@@ -38,50 +36,6 @@ def test_a_class_is_named_at_one_of_its_own_points() -> None:
     places = {text.get_text(): text.get_position() for text in axes.texts}
     assert places.keys() == {"split", "between"}
     assert places["split"] in {tuple(point) for point in plane[labels == 0]}
-
-
-def test_many_classes_share_a_colour_bar(tmp_path: Path) -> None:
-    path = write_embedding(tmp_path / "e.parquet", classes=21)
-    words = read_words(tsne_figure(path))
-    assert "class index (of 21)" in words
-    assert "class 3" not in words
-    for classes in (3, 25):
-        path = write_embedding(tmp_path / "e.parquet", classes=classes, legend="positive labels")
-        words = read_words(tsne_figure(path))
-        assert "positive labels" in words
-        assert "class index" not in words
-
-
-def test_an_embedding_without_points_shows_its_note(tmp_path: Path) -> None:
-    note = "no points: the features of all 40 rows are equal"
-    path = write_embedding(
-        tmp_path / "e.parquet", classes=2, rows=0, method=None, note=note, perplexity=None,
-        pca_agreement=None, tsne_agreement=None, components=None, neighbours=None,
-    )  # fmt: skip
-    figure: Any = tsne_figure(path, title="digits, pixels")
-    words = read_words(figure)
-    assert note in words
-    assert "digits, pixels" in words
-    assert "perplexity" not in words
-    save_bytes(figure, tmp_path / "a")
-
-
-def test_classes_after_the_tenth_are_triangles(tmp_path: Path) -> None:
-    figure: Any = tsne_figure(write_embedding(tmp_path / "e.parquet", classes=12))
-    (axes,) = figure.get_axes()
-    (points,) = axes.collections
-    faces: Any = points.get_facecolor()
-    colours = {
-        to_hex(face[:3]).upper(): np.shape(path.vertices)
-        for face, path in zip(faces, points.get_paths(), strict=True)
-    }
-    assert set(colours) == set(CLASS_COLOURS[:12])
-    triangle = {colours[colour] for colour in CLASS_COLOURS[10:12]}
-    circle = {colours[colour] for colour in CLASS_COLOURS[:10]}
-    assert len(triangle) == len(circle) == 1
-    assert triangle != circle
-    handles: list[Any] = figure.legends[0].legend_handles
-    assert [line.get_marker() for line in handles] == ["o"] * 10 + ["^"] * 2
 
 
 def test_the_grid_of_embeddings_says_what_it_shows(tmp_path: Path) -> None:

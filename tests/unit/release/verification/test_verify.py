@@ -38,6 +38,7 @@ from dpprobe.release.bundle import (
     STATEMENT_FILE,
     SUMS_FILE,
     BundleFacts,
+    read_facts,
     write_sums,
 )
 from dpprobe.release.model_card import write_card
@@ -772,25 +773,29 @@ def test_a_sum_that_no_ledger_can_have_fails(
 
 def test_a_choice_that_costs_no_more_than_its_head_fails(original: Path) -> None:
     plan = read_plan(read_json(original / STATEMENT_FILE))[1]
+    facts = read_facts(original)
     for epsilon, fits in ((5.5, True), (0.5, False)):
         words = choice_words(4, epsilon, delta=plan.delta)
         values = {"choice": {"cells": 4, "epsilon": epsilon, "words": words}}
         if fits:
-            check_choice(values, plan)
+            check_choice(values, plan, facts)
             continue
         with pytest.raises(DataError, match="must be above the release's own epsilon"):
-            check_choice(values, plan)
+            check_choice(values, plan, facts)
 
 
 def test_a_choice_without_a_price_passes_if_it_says_so(original: Path) -> None:
     """The cells that nothing prices are named, whatever their names and number."""
     plan = read_plan(read_json(original / STATEMENT_FILE))[1]
+    facts = read_facts(original)
     for names in (["pixels/nonprivate at epsilon inf"], ["x", "a/b", "c (d)", "e"]):
         for words in (choice_words(4, None, names), choice_words(4, None, unknown=names)):
-            check_choice({"choice": {"cells": 4, "epsilon": None, "words": words}}, plan)
+            check_choice({"choice": {"cells": 4, "epsilon": None, "words": words}}, plan, facts)
             silent = words.replace("No epsilon covers", "The price covers")
             with pytest.raises(DataError, match="must say that the choice is not covered"):
-                check_choice({"choice": {"cells": 4, "epsilon": None, "words": silent}}, plan)
+                check_choice(
+                    {"choice": {"cells": 4, "epsilon": None, "words": silent}}, plan, facts
+                )
 
 
 def test_a_bound_of_an_audit_above_the_promise_is_told_and_no_fault(original: Path) -> None:

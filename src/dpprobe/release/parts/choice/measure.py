@@ -40,6 +40,7 @@ from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.risk import budget_words, read_budget
 from dpprobe.privacy.target import Target
 from dpprobe.progress import Progress
+from dpprobe.release.bundle import BundleFacts
 from dpprobe.release.parts.part import PartReader, PartSteps
 from dpprobe.release.stated_values import (
     Values,
@@ -58,6 +59,16 @@ logger = logging.getLogger("dpprobe")
 NO_CHOICE = (
     "The study trains no other head on this dataset, so nothing was chosen by its results. "
     "Choices by results of other studies are not covered."
+)
+ONLY_FIT = (
+    "The budget of this head lists no other fit on this dataset. A choice by results of fits that "
+    "the budget does not list, such as benchmarks, is not covered."
+)
+OTHER_FITS = (
+    "The budget of this head lists {others} on this dataset. If results of these fits decided to "
+    "publish this head rather than another, as in a grid search, no epsilon covers that decision: "
+    "scores on private rows have no noise. A choice by results of fits that the budget does not "
+    "list, such as benchmarks, is not covered either."
 )
 IF_FIXED = (
     "This release costs its own epsilon alone if its backbone, method and epsilon were fixed "
@@ -148,6 +159,13 @@ def choice_words(
     return (
         f"{trains}{NOT_COVERED}{_name_first('not private', exposed)}. {WHAT_IT_MEANS}{TEST_UNITS}"
     )
+
+
+def fits_block(listed: int) -> dict[str, Any]:
+    """States what chose an estimator's head, from the number of fits and releases in its budget."""
+    others = count_noun(listed - 1, "other fit")
+    words = OTHER_FITS.format(others=others) if listed > 1 else ONLY_FIT
+    return {"cells": 0, "epsilon": None, "words": words}
 
 
 def _name_first(what: str, names: Sequence[str]) -> str:
@@ -247,8 +265,12 @@ _ANY = "@"
 CHOICE_KEYS = {"cells", "epsilon", "words"}
 
 
-def check_choice(values: Values, plan: Plan) -> tuple[str, bool]:
+def check_choice(values: Values, plan: Plan, facts: BundleFacts) -> tuple[str, bool]:
     """Checks the words and the epsilon of choosing this head among others."""
+    if facts.is_of_estimator:
+        expected = fits_block(read_whole("releases", values["ledger"]["releases"]))
+        require_same("choice", expected, values["choice"])
+        return expected["words"], True
     block = read_block("choice", values["choice"], CHOICE_KEYS)
     cells, epsilon, words = block["cells"], block["epsilon"], str(block["words"])
     require_true(cells == 0 or read_whole("cells", cells) > 0, "cells: not a number")
@@ -274,4 +296,4 @@ def check_choice(values: Values, plan: Plan) -> tuple[str, bool]:
     return words, True
 
 
-READER = PartReader("choice", check_choice, always=True)
+READER = PartReader("choice", check_choice, "values", "plan", "facts", always=True)

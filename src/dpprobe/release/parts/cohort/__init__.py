@@ -22,7 +22,7 @@ def list_faults(wanted: WantedRelease) -> Iterator[str]:
         return
     if not is_undecided(method) and (fault := cohort_fault(method)):
         yield f"cohort: method {release.method}: {fault}"
-    before, seen = release.predecessor, {release.dataset}
+    before = release.predecessor
     while before in study.releases:
         earlier = study.releases[before]
         if earlier.cohort is None or earlier.horizon != release.horizon:
@@ -31,13 +31,12 @@ def list_faults(wanted: WantedRelease) -> Iterator[str]:
                 f"{earlier.horizon}; both need a cohort and the same horizon"
             )
             return
-        if earlier.dataset in seen:
+        if earlier.dataset == release.dataset:
             yield (
                 f"cohort: dataset {earlier.dataset} is in its chain twice; each cohort is a "
                 "dataset of new units"
             )
             return
-        seen.add(earlier.dataset)
         before = earlier.predecessor
 
 

@@ -34,6 +34,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from dpprobe.data.csv_files import long_cells
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.heads import normalisation as kinds
 from dpprobe.heads.fitted import TYPICAL
@@ -252,9 +253,12 @@ def read_groups(path: Path | None) -> dict[str, str]:
     if path is None:
         return {}
     try:
-        with path.open(encoding="utf-8-sig", newline="") as lines:
-            return {row["id"]: row["group"] for row in csv.DictReader(lines)}
-    except (OSError, ValueError, KeyError) as error:
+        with long_cells(), path.open(encoding="utf-8-sig", newline="") as lines:
+            rows = {(row["id"], row["group"]) for row in csv.DictReader(lines, strict=True)}
+        if len(groups := dict(rows)) < len(rows) or None in groups.values():
+            raise ValueError("an id has several groups, or none")
+        return groups
+    except (OSError, ValueError, KeyError, csv.Error) as error:
         raise ConfigError(
             f"{path}: not a CSV file with the columns id and group ({error}); write both columns"
         ) from error

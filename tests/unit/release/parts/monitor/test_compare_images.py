@@ -218,10 +218,11 @@ def report_of(*verdicts: str) -> Report:
     names = [monitor.CLASSES, monitor.VALUES, monitor.NORMS]
     tables = {
         name: Comparison(
-            verdict=verdict, distance=0.3, by_chance=0.1, needed=60 if verdict == TOO_FEW else None,
+            verdict=verdict, distance=0.3, by_chance=0.1,
+            needed=need if verdict == TOO_FEW else None,
             change="up to 3: 80% here, 50% of test units",
         )
-        for name, verdict in zip(names, verdicts, strict=False)
+        for name, verdict, need in zip(names, verdicts, (90, 60, 70), strict=False)
     }  # fmt: skip
     return Report(images=40, units=30, test_units=900, tables=tables, most_unusual=())
 
@@ -248,6 +249,12 @@ def test_groups_are_read_from_a_table(tmp_path: Path) -> None:
     path.write_text("id,group\na.png,p1\nb.png,p1\n")
     assert read_groups(path) == {"a.png": "p1", "b.png": "p1"}
     assert read_groups(None) == {}
-    path.write_text("id,patient\na.png,p1\n")
-    with pytest.raises(ConfigError, match="columns id and group"):
-        read_groups(path)
+    path.write_text(f"id,group\na.png,{'p' * 200_000}\n")
+    assert len(read_groups(path)["a.png"]) == 200_000
+    for text in (
+        "id,patient\na.png,p1\n", "id,group\na.png\n", "id,group\na.png,p1\na.png,p2\n",
+        'id,group\n"a.png,p1\n',
+    ):  # fmt: skip
+        path.write_text(text)
+        with pytest.raises(ConfigError, match="columns id and group"):
+            read_groups(path)

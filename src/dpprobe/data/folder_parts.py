@@ -1,0 +1,73 @@
+"""Recognizes folders that are the parts of a dataset, such as `Training/`, by their names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Literal, NamedTuple
+
+from dpprobe.data.train_test_split import SplitName
+
+Part = Literal["train", "test", "held out"]
+
+_NAMES: dict[Part, str] = {
+    "train": "train|training|trn|trainval",
+    "test": "test|testing|tst",
+    "held out": "val|valid|validation|dev|development|eval|evaluation|holdout|heldout",
+}
+# Words that say nothing about which part or class a folder is.
+_FILLER = (
+    "set|split|part|fold|data|dataset|image|img|picture|pic|photo|file|folder|dir|sample|example"
+)
+_WORDS = {part: re.compile(rf"(?:{names})(?:(?:{_FILLER})s?)?") for part, names in _NAMES.items()}
+_FILLERS = re.compile(rf"(?:{_FILLER})s?|the|of|for|final|\d+")
+
+
+class _Name(NamedTuple):
+    """The part that a folder's name means, and the words that say something else."""
+
+    part: Part | None
+    rest: str
+
+
+def find_parts(names: Iterable[str]) -> dict[str, Part]:
+    """Maps the folders that mean parts of a dataset to these parts; other folders are left out.
+
+    A name means a part if it says nothing else (`TRAIN`, `test_images`, `Validation Set`), or if
+    another folder has this name for another part (`seg_train` beside `seg_test`).
+    """
+    read = {name: _read_name(name) for name in names}
+    parts = {name: one.part for name, one in read.items() if one.part and not one.rest}
+    if any(re.search("invalid", name, re.IGNORECASE) for name in read):
+        parts = {name: part for name, part in parts.items() if "valid" not in name.lower()}
+    if parts:
+        return parts
+    trained = {one.rest for one in read.values() if one.part == "train"}
+    others = {one.rest for one in read.values() if one.part not in (None, "train")}
+    paired = trained & others
+    return {name: one.part for name, one in read.items() if one.part and one.rest in paired}
+
+
+def choose_parts(parts: Mapping[str, Part]) -> dict[SplitName, str]:
+    """Chooses the training and the test folder; empty unless there is exactly one of each.
+
+    A validation folder is the test folder if no folder is named after the test.
+    """
+    named: dict[Part, list[str]] = {"train": [], "test": [], "held out": []}
+    for name, part in parts.items():
+        named[part].append(name)
+    train, test = named["train"], named["test"] or named["held out"]
+    return {"train": train[0], "test": test[0]} if len(train) == len(test) == 1 else {}
+
+
+def _read_name(name: str) -> _Name:
+    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Za-z])(?=[A-Z][a-z])", " ", name)
+    words = re.sub(r"\b(hold|held)[\W_]+out", "holdout", spaced.casefold())
+    part: Part | None = None
+    rest = []
+    for word in re.findall(r"[^\W\d_]+|\d+", words):
+        meant = next((each for each, known in _WORDS.items() if known.fullmatch(word)), None)
+        if meant is None and not _FILLERS.fullmatch(word):
+            rest.append(word)
+        part = part or meant
+    return _Name(part, " ".join(rest))

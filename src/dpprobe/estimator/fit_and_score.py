@@ -1,0 +1,160 @@
+"""The work of a `PrivateClassifier` on rows: training a head, and scoring with a head."""
+
+from __future__ import annotations
+
+import numbers
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import column_or_1d, validate_data
+
+from dpprobe.errors import ConfigError
+from dpprobe.estimator.array_inputs import (
+    SCORED_BYTES,
+    STREAMED_BYTES,
+    ArrayError,
+    check_labels,
+    clear_unusable,
+    find_source,
+    hide_values,
+    join_blocks,
+    number_labels,
+    read_shape,
+    read_source,
+    warn_caller,
+)
+from dpprobe.estimator.fitted_head import Fit
+from dpprobe.estimator.planned_fit import explain_searches, fit_privately, plan_fit
+from dpprobe.estimator.private_rows import compare_public_files, remember_head
+from dpprobe.estimator.row_copies import warn_of_copies
+from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.scoring import apply_link, score_rows
+from dpprobe.heads.training_set import RowSource, TrainingSet
+from dpprobe.privacy.entropy import SEEDED
+from dpprobe.privacy.plan import Plan
+
+
+def fit_classifier(classifier: Any, X: Any, y: Any, groups: Any) -> None:
+    """Trains a head and sets the attributes of a `PrivateClassifier`, as its `fit` explains."""
+    X = join_blocks(X)
+    if classifier.budget is None:
+        rows, labels = _read_rows(classifier, X, y)
+        planned = plan_fit(classifier, len(labels), classifier.n_features_in_, groups, labels)
+    else:
+        # A fit that the budget does not allow is refused before any row is read.
+        planned = plan_fit(classifier, *read_shape(X), groups)
+        with explain_searches():
+            classifier.budget.check_fit(planned.make_booking(classifier.budget))
+        rows, labels = _read_rows(classifier, X, y)
+        warn_of_copies(rows, planned.units)
+    class_names = tuple(map(str, planned.classes))
+    data = TrainingSet(
+        _read_features(rows, planned.plan),
+        torch.from_numpy(number_labels(labels, planned.classes)),
+        num_classes=len(planned.classes),
+        units=planned.units,
+        public=compare_public_files(planned.method, rows, class_names),
+        warn=warn_caller,
+    )
+    _ = data.lengths  # warns of unusable rows: a filter may make each warning an error
+    if classifier.budget is None:
+        seed = _draw_seed(classifier.random_state)
+        heads = fit_heads(planned.method, data, planned.plan, [seed], entropy=SEEDED)
+        booked: dict[str, Any] = {}
+    else:
+        heads, booked = fit_privately(classifier.budget, planned, data)
+    classifier.fit_ = Fit(
+        method=planned.method,
+        facts=planned.facts,
+        plan=planned.plan,
+        classes=class_names,
+        file_hashes=data.public.hashes,
+        heads=heads,
+        **booked,
+    )
+    remember_head(heads.weights[0])
+    classifier.plan_ = planned.plan
+    classifier.classes_ = np.asarray(planned.classes)
+    # copies: the bundle and predictions have the weights that were released
+    classifier.coef_ = heads.weights[0, :, :-1].copy()
+    classifier.intercept_ = heads.weights[0, :, -1].copy()
+    classifier.coef_.flags.writeable = classifier.intercept_.flags.writeable = False
+    budget, entry = classifier.budget, classifier.fit_.entry
+    if budget is not None and entry is not None and entry > 1:
+        warn_caller(
+            f"fit number {entry} on this budget: all fits together cost epsilon "
+            f"{budget.compute_spent().epsilon:g} at delta {budget.delta:g}; the limit is "
+            f"{budget.describe_limit()}"
+        )
+
+
+def score_blocks(classifier: Any, X: Any) -> npt.NDArray[np.float32]:
+    """Returns the scores of rows, [rows, classes]."""
+    size = max(1, SCORED_BYTES // (4 * classifier.n_features_in_))
+    if (source := find_source(X)) is not None:
+        blocks: Iterator[Any] = (block for _, block in source.read_blocks(size))
+    else:
+        values = validate_data(
+            classifier, join_blocks(X), dtype=np.float32, reset=False, ensure_all_finite=False
+        )
+        blocks = (values[start : start + size] for start in range(0, len(values), size))
+    parts = [score_rows(classifier.fit_.heads, clear_unusable(block))[0] for block in blocks]
+    return np.concatenate(parts)
+
+
+def link_scores(scores: npt.NDArray[np.float32], method: MethodOptions) -> npt.NDArray[np.float64]:
+    """Returns the probabilities of scores [rows, classes], which sum to 1 in each row."""
+    logits = torch.from_numpy(scores).to(torch.float64)
+    chances: npt.NDArray[np.float64] = apply_link(logits, method.link_on(False)).numpy()
+    return chances / chances.sum(axis=1, keepdims=True)
+
+
+def _read_rows(
+    classifier: Any, X: Any, y: Any
+) -> tuple[npt.NDArray[np.float32] | RowSource, npt.NDArray[Any]]:
+    """Returns the rows, as a new array or as their source, and the labels."""
+    check_labels(y, classifier.classes)
+    if (source := find_source(X)) is not None:
+        classifier.n_features_in_ = source.dimension
+        labels = column_or_1d(y, warn=True)
+        if len(labels) != source.rows:
+            raise ArrayError(
+                f"y: {len(labels)} labels, but X has {source.rows} rows; pass one label per row"
+            )
+        rows: npt.NDArray[np.float32] | RowSource = source
+    else:
+        # a copy, because training replaces unusable rows by zeros
+        with hide_values():
+            rows, labels = validate_data(
+                classifier, X, y, dtype=np.float32, order="C", copy=True, ensure_all_finite=False
+            )
+    check_classification_targets(labels)
+    return rows, np.asarray(labels)
+
+
+def _draw_seed(state: int | np.random.RandomState | None) -> int:
+    if isinstance(state, numbers.Integral):
+        return int(state)
+    if isinstance(state, np.random.RandomState):
+        return int(state.randint(2**31))
+    if state is not None:
+        raise ConfigError(f"random_state {state!r}: write a whole number, or None")
+    return secrets.randbits(128)
+
+
+def _read_features(
+    rows: npt.NDArray[np.float32] | RowSource, plan: Plan
+) -> torch.Tensor | RowSource:
+    """Reads a source's rows into memory if they are few, or if the plan samples rows."""
+    if isinstance(rows, np.ndarray):
+        return torch.from_numpy(rows)
+    samples = any(mechanism.sample_rate < 1 for mechanism in plan.mechanisms)
+    if samples or 4 * rows.rows * rows.dimension <= STREAMED_BYTES:
+        return torch.from_numpy(read_source(rows))
+    return rows

@@ -1,0 +1,107 @@
+"""Reads numbers and classes that callers of the Python API give, as Python's values or NumPy's."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Iterable, Mapping, Sized
+from typing import Any
+
+import numpy as np
+
+from dpprobe.errors import ConfigError, DataError, PrivacyError
+from dpprobe.privacy.risk import Risk
+
+MISSING = "missing"
+
+
+class ArrayError(DataError, ValueError):
+    """Rows or labels cannot be used; it is also a ValueError, which scikit-learn expects."""
+
+
+class NumberError(ConfigError, PrivacyError):
+    """A value is no number: of the options, and a fault by which no privacy could be priced."""
+
+
+def read_number(name: str, value: Any) -> float:
+    """Returns a number as a float, NumPy's float32 0.1 as 0.1; raises NumberError for the rest."""
+    if isinstance(value, numbers.Real) and not isinstance(value, bool) and value == value:
+        try:
+            return float(str(value)) if isinstance(value, np.floating) else float(value)
+        except OverflowError:
+            pass
+    raise NumberError(f"{name} {_shorten(value)}: write one number, such as 0.5, without quotes")
+
+
+def read_count(name: str, value: Any) -> int:
+    """Returns a whole number as an int; raises NumberError for anything else."""
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+        return int(value)
+    raise NumberError(f"{name} {_shorten(value)}: write one whole number without quotes")
+
+
+def read_target(value: Any) -> float | Risk:
+    """Returns an epsilon, or the permitted risk of a mapping."""
+    if isinstance(value, Mapping):
+        return read_risk("epsilon", value)
+    return read_number("epsilon", value)
+
+
+def read_risk(name: str, value: Any) -> Risk:
+    """Returns the permitted risk of a mapping; raises PrivacyError."""
+    if not isinstance(value, Mapping):
+        raise NumberError(
+            f"{name} {_shorten(value)}: write a mapping, such as {{'advantage': 0.1}}"
+        )
+    return Risk.from_dict({key: read_number(f"{name} {key}", each) for key, each in value.items()})
+
+
+def list_classes(classes: Any) -> list[Any]:
+    """Returns the classes in order; raises ArrayError unless there are two or more of one kind."""
+    several = isinstance(classes, Iterable) and isinstance(classes, Sized)
+    if (
+        not several
+        or getattr(classes, "ndim", 1) != 1
+        or isinstance(classes, str | bytes | Mapping)
+    ):
+        raise ArrayError(f"classes {_shorten(classes)}: write a list of labels, such as [0, 1]")
+    values = classes.tolist() if hasattr(classes, "tolist") else list(classes)
+    check_kind("classes", values)
+    listed: list[Any] = np.sort(np.asarray(values)).tolist()
+    if len(set(listed)) < len(listed):
+        raise ArrayError(f"classes {listed}: a class is listed twice; remove the copy")
+    if len(listed) < 2:
+        raise ArrayError(
+            f"The number of classes has to be greater than one; got {len(listed)} class: {listed}; "
+            "pass rows of two or more classes"
+        )
+    return listed
+
+
+def check_kind(name: str, labels: Iterable[Any]) -> str | None:
+    """Returns the kind of all labels, None without labels; raises ArrayError if kinds differ."""
+    kinds = {_name_kind(label) for label in labels}
+    if MISSING in kinds:  # without the labels, which may be private
+        remedy = "leave out its row" if name == "y" else "remove it"
+        raise ArrayError(f"{name}: a label is missing (None, NaN or NA); {remedy}")
+    if len(kinds) > 1 or not kinds <= {"numbers", "texts", "truth values"}:
+        raise ArrayError(
+            f"{name}: labels are {' and '.join(sorted(kinds))}; pass texts only, or numbers only"
+        )
+    return next(iter(kinds), None)
+
+
+def _name_kind(label: Any) -> str:
+    if isinstance(label, bool | np.bool_):
+        return "truth values"
+    if isinstance(label, str):
+        return "texts"
+    if label is None or type(label).__name__ in ("NAType", "NaTType"):
+        return MISSING
+    if isinstance(label, numbers.Real):
+        return "numbers" if label == label else MISSING
+    return f"of type {type(label).__name__}"
+
+
+def _shorten(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,37 @@
+"""A test that hangs ends, and is named."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HANGS = {
+    "a pipe": "os.mkfifo(tmp_path / 'pipe'); open(tmp_path / 'pipe')",
+    "a child": "subprocess.run(['sleep', '60'])",
+    "a lock": "lock = threading.Lock(); lock.acquire(); lock.acquire()",
+    "a caught error": "try:\n        time.sleep(60)\n    except Exception: pass",
+    "Python's lock": "collections.deque(itertools.repeat(0), maxlen=0)",
+}
+
+
+@pytest.mark.parametrize("hang", HANGS.values(), ids=list(HANGS))
+def test_a_test_that_hangs_is_named(tmp_path: Path, repository: Path, hang: str) -> None:
+    (tmp_path / "conftest.py").write_text((repository / "tests/conftest.py").read_text())
+    file = tmp_path / "test_some.py"
+    imports = "import collections, itertools, os, subprocess, threading, time"
+    tests = f"def test_hang(tmp_path):\n    {hang}\n\ndef test_next():\n    pass\n"
+    file.write_text(f"{imports}\n\n{tests}")
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c",
+         str(repository / "pyproject.toml"), "-o", "faulthandler_timeout=2", str(file)],
+        capture_output=True, text=True, timeout=50, check=False,
+    )  # fmt: skip
+    assert run.returncode == 1
+    if hang.startswith("collections"):
+        assert "test_hang" in run.stderr, "the process ended with the places of its threads"
+    else:
+        assert "test_hang hangs" in run.stdout
+        assert "1 failed, 1 passed" in run.stdout
