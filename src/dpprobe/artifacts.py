@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import logging
+import math
 import os
 import secrets
 import shutil
@@ -30,6 +31,7 @@ logger = logging.getLogger("dpprobe")
 # files, and two processes never share a temporary file.
 PARTIAL_SUFFIX = ".partial"
 ABSENT = "nothing"
+_DEEPEST = 32  # levels of brackets in a stranger's JSON
 # The last keys of a record: sizes and hashes of the files beside it, and the hash of the record's
 # text. Reading functions remove these keys.
 FILE_BYTES, FILE_HASHES, RECORD_HASH = "file_bytes", "file_sha256", "record_sha256"
@@ -190,9 +192,52 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("brackets nested too deeply to be read") from None
 
 
-def require_plain_file(path: Path) -> None:
-    """Raises OSError for a device, pipe or socket, because reading it may never end."""
-    mode = path.stat().st_mode
+def parse_strict(content: str | bytes) -> Any:
+    """Parses JSON of a stranger; ValueError unless all readers understand it alike.
+
+    So it has no NaN, infinity, repeated key or deep nesting, which makes some readers overflow.
+    """
+
+    def read_number(text: str) -> float:
+        value = float(text)
+        if not math.isfinite(value):
+            raise ValueError(f"the number {text[:30]}")
+        return value
+
+    def read_pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        values = dict(items)
+        if len(values) < len(items):
+            raise ValueError("a key appears twice in one object")
+        return values
+
+    too_deep = f"more than {_DEEPEST} levels of brackets"
+    try:
+        values = json.loads(
+            content,
+            parse_float=read_number,
+            parse_constant=read_number,
+            object_pairs_hook=read_pairs,
+        )
+    except RecursionError:
+        raise ValueError(too_deep) from None
+    level: list[Any] = [[values]]
+    for _ in range(_DEEPEST):
+        blocks = [each.values() if isinstance(each, dict) else each for each in level]
+        level = [one for block in blocks for one in block if isinstance(one, dict | list)]
+    if level:
+        raise ValueError(too_deep)
+    return values
+
+
+def require_plain_file(path: Path, largest: float = math.inf) -> None:
+    """Raises OSError for a device, pipe or socket, whose reading may never end, and for too large.
+
+    Args:
+      largest: number of bytes that a file may have.
+    """
+    mode, size = (status := path.stat()).st_mode, status.st_size
+    if size > largest:
+        raise OSError(errno.EFBIG, f"{size:,} bytes, more than {largest:,}", str(path))
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # opening a folder fails by itself
         raise OSError(errno.EINVAL, "a device, a pipe or a socket, not a plain file", str(path))
 
@@ -336,8 +381,12 @@ def when_there_is_room(folder: Path, needed: int, write: Callable[[], None]) -> 
 
 
 def require_room(folder: Path, needed: int) -> None:
-    """Raises the system's error for a full disk (ENOSPC) if fewer than `needed` bytes are free."""
-    usage = shutil.disk_usage(folder)
+    """Raises the system's error for a full disk (ENOSPC) if fewer than `needed` bytes are free.
+
+    The folder need not exist yet.
+    """
+    above = (folder, *folder.absolute().parents)
+    usage = shutil.disk_usage(next(each for each in above if each.exists()))
     if usage.total and usage.free < needed:  # some network file systems report 0 for both
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 

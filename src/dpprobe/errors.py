@@ -38,6 +38,10 @@ class DataError(DpprobeError):
     """A dataset, an image or a table is missing, damaged or inconsistent."""
 
 
+class NothingToShow(DataError):
+    """No result is left for a figure, such as losses where the majority class is always right."""
+
+
 class DownloadError(DpprobeError):
     """A file could not be downloaded."""
 

@@ -24,7 +24,7 @@ def write_zero_shot(root: Path, *, accuracy: float, dataset: str = "digits") -> 
     record = {
         **ZERO_SHOT,
         "dataset": dataset, "backbone": "pixels", "note": "No training row is used.",
-        "headline": "accuracy", "summary": _summarise(accuracy),
+        "headline": "accuracy", "summary": _summarise(accuracy), "metrics": {"accuracy": accuracy},
         "prompts": {"set": "photo", "templates": ["a photo of a {c}."]},
         "text_encoder": {"model": "ViT-B-32", "weights_sha256": "abc"},
     }  # fmt: skip

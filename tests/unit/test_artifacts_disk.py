@@ -67,10 +67,11 @@ def test_other_errors_are_not_waited_for(tmp_path: Path) -> None:
     assert len(calls) == 1
 
 
-def test_too_little_room_is_the_systems_error(tmp_path: Path) -> None:
-    artifacts.require_room(tmp_path, 1)
+@pytest.mark.parametrize("place", ["", "data", "data/not/there/yet"])
+def test_too_little_room_is_the_systems_error(place: str, tmp_path: Path) -> None:
+    artifacts.require_room(tmp_path / place, 1)
     with pytest.raises(OSError, match="No space left on device"):
-        artifacts.require_room(tmp_path, 1 << 60)
+        artifacts.require_room(tmp_path / place, 1 << 60)
 
 
 def test_a_read_only_disk_names_the_file_that_was_wanted(

@@ -9,11 +9,11 @@ the last layer.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
-from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
+from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.options import NetworkOptions, Views
 from dpprobe.backbones.scattering import count_paths
 from dpprobe.options import Options as Block
@@ -21,8 +21,7 @@ from dpprobe.options import Options as Block
 if TYPE_CHECKING:
     from torch import nn
 
-    from dpprobe.backbones import network_forward
-    from dpprobe.backbones.image_preprocessing import Mode
+    from dpprobe.backbones.square_network import SquareNetwork
 
 
 class Stage(Block):
@@ -141,47 +140,35 @@ class Options(NetworkOptions):
 
 
 def load(options: Options, runtime: Runtime) -> Backbone:
-    from torchvision import transforms  # heavy, as are the others
+    from dpprobe.backbones.network_forward import state_sha256  # heavy: torch
 
-    from dpprobe.backbones import network_forward
-    from dpprobe.backbones.image_preprocessing import ToBytes, make_train_crop
-
-    model = _make_model(options)
-    weights_sha256 = network_forward.state_sha256(model)
-    network, described = _prepare_network(model, options, runtime)
-    views, size = options.preprocessing, (options.preprocessing.size,) * 2
-    mode: Mode = "L" if options.color == "gray" else "RGB"
-    resize = transforms.Resize(size, transforms.InterpolationMode(described["interpolation"]))
-    return Backbone(
-        dimension=network.dimension,
-        preprocessing={"color": mode, **described},
-        weights_sha256=weights_sha256,
-        fingerprint=backbone_fingerprint(
-            options,
-            preprocessing=described,
-            weights_sha256=weights_sha256,
-            libraries=["kymatio", "pillow", "torch", "torchvision"],
-            exclude=frozenset({"preprocessing"}),
-            precision=runtime.precision,
-        ),
-        transform=ToBytes(mode=mode, steps=transforms.Compose([resize, transforms.PILToTensor()])),
-        train_transform=make_train_crop(
-            views, mode=mode, size=size, interpolation=described["interpolation"]
-        ),
-        forward=network.forward,
-        layers=network.layers,
-        forward_layers=network.forward_layers,
-        graph=network.graph,
+    square = _make_network(options)
+    weights = state_sha256(square.model)
+    return square.load(
+        runtime, weights_sha256=weights, hashed_weights=weights, libraries=["kymatio"]
     )
 
 
 def describe(options: Options, device: str) -> dict[str, int]:
     """Returns the numbers of features and blocks; arguments as `timm_models.describe`."""
-    from dpprobe.backbones import network_forward  # heavy: torch
+    from dpprobe.backbones.network_forward import describe_network  # heavy: torch
 
-    runtime = Runtime(device=device, precision="float32")
-    network, _ = _prepare_network(_make_model(options), options, runtime)
-    return network_forward.describe_network(network)
+    return describe_network(
+        _make_network(options).prepare(Runtime(device=device, precision="float32"))[0]
+    )
+
+
+def _make_network(options: Options) -> SquareNetwork:
+    from dpprobe.backbones.square_network import SquareNetwork  # heavy: torch
+
+    return SquareNetwork(
+        model=_make_model(options),
+        options=options,
+        name="the convolutional network",
+        channels=options.image_channels,
+        views=options.preprocessing,
+        resized={"size": options.preprocessing.size, "interpolation": "bicubic"},
+    )
 
 
 def _make_model(options: Options) -> nn.Module:
@@ -218,21 +205,3 @@ def _make_model(options: Options) -> nn.Module:
             parts["dense"] = nn.Linear(channels * side**2, options.hidden)
             parts["activation"] = activation()
     return nn.Sequential(parts)
-
-
-def _prepare_network(
-    model: nn.Module, options: Options, runtime: Runtime
-) -> tuple[network_forward.Network, dict[str, Any]]:
-    """Returns the network on its device, and its preprocessing with all defaults filled in."""
-    from dpprobe.backbones import network_forward  # heavy: torch
-
-    views = options.preprocessing
-    return network_forward.prepare_square_network(
-        model,
-        options,
-        runtime,
-        name="the convolutional network",
-        channels=options.image_channels,
-        views=views,
-        resized={"size": views.size, "interpolation": "bicubic"},
-    )

@@ -12,24 +12,25 @@ import numpy as np
 import torch
 from PIL import Image
 
+from dpprobe.backbones.options import MOST_GREY_BITS
+from dpprobe.data.image_files import GREY_BITS, WHITE_IS_ZERO
 from dpprobe.errors import DataError
 
 if TYPE_CHECKING:
     from dpprobe.backbones.options import Views
 
 Mode = Literal["L", "RGB"]
-SIXTEEN_BITS = 65535
 
 
 def convert_mode(image: Image.Image, mode: Mode) -> Image.Image:
     """Converts an image to 8-bit grey ("L") or colour ("RGB").
 
-    Resolves palettes, drops alpha and copies grey into each colour channel. Scales 16-bit grey to 8
-    bits: Pillow's own conversion clips values: nearly all turns white. Raises DataError for modes
-    such as LAB, and for pixels without a known range (floats, integers beyond 16 bits).
+    Resolves palettes, drops alpha and copies grey into each colour channel. Scales grey of more
+    bits to 8 bits: Pillow's own conversion clips values: nearly all turns white. Raises DataError
+    for modes such as LAB, and for pixels without a known range (floats, integers beyond 16 bits).
     """
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
-        return _from_sixteen_bits(image).convert(mode)
+        return _scale_grey(image).convert(mode)
     if image.mode == mode:
         return image
     try:
@@ -40,15 +41,34 @@ def convert_mode(image: Image.Image, mode: Mode) -> Image.Image:
         ) from error
 
 
-def _from_sixteen_bits(image: Image.Image) -> Image.Image:
-    values = np.asarray(image)
-    if image.mode == "F" or values.min() < 0 or values.max() > SIXTEEN_BITS:
+def _scale_grey(image: Image.Image) -> Image.Image:
+    bits = image.info.get(GREY_BITS) or MOST_GREY_BITS
+    white, values = 2**bits - 1, np.asarray(image)
+    if image.mode == "F" or values.min() < 0 or values.max() >= 2**MOST_GREY_BITS:
         raise DataError(
             f"pixels of mode {image.mode} from {values.min()} to {values.max()} have no known "
             "range; convert the image to 8 or 16 bits"
         )
-    scaled = (values.astype(np.uint32) * 255 + SIXTEEN_BITS // 2) // SIXTEEN_BITS
-    return Image.fromarray(scaled.astype(np.uint8))
+    if values.max() > white:
+        raise DataError(
+            f"a grey value of {values.max()} has more than {bits} bits; write a larger grey_bits"
+        )
+    values = values.astype(np.uint32)
+    if image.info.get(WHITE_IS_ZERO):
+        values = white - values
+    return Image.fromarray(((values * 255 + white // 2) // white).astype(np.uint8))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AssumeGreyBits:
+    """A transform of images whose grey beyond 8 bits has `bits` bits, if the file states none."""
+
+    transform: Callable[..., torch.Tensor]
+    bits: int
+
+    def __call__(self, image: Image.Image, *sha256: bytes) -> torch.Tensor:
+        image.info[GREY_BITS] = image.info.get(GREY_BITS) or self.bits
+        return self.transform(image, *sha256)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 
-from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
+from dpprobe import artifacts
+from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.options import NetworkOptions, Views
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from dpprobe.backbones import network_forward
-    from dpprobe.backbones.image_preprocessing import Mode
+    from dpprobe.backbones.square_network import SquareNetwork
 
 
 class Preprocessing(Views):
@@ -99,53 +99,29 @@ class Options(NetworkOptions):
 
 def load(options: Options, runtime: Runtime) -> Backbone:
     """Builds the network with the checkpoint's weights; raises ConfigError if they do not fit."""
-    from torchvision import transforms  # heavy, as are the others
+    from dpprobe.backbones.network_forward import state_sha256  # heavy: torch
 
-    from dpprobe import artifacts
-    from dpprobe.backbones import network_forward
-    from dpprobe.backbones.image_preprocessing import ToBytes, make_train_crop
-
-    model = _build_model(options)
+    square = _make_network(options)
     path = None if options.checkpoint is None else resolve_path(options.checkpoint)
     # A user can compute and compare the hash of a checkpoint's file.
-    weights = network_forward.state_sha256(model) if path is None else artifacts.sha256_file(path)
-    network, described = _prepare_network(model, options, runtime)
-    views, size = options.preprocessing, (options.preprocessing.size,) * 2
-    mode: Mode = "L" if options.color == "gray" else "RGB"
-    interpolation = transforms.InterpolationMode(views.interpolation)
-    steps = [transforms.Resize(views.resize or size, interpolation), transforms.CenterCrop(size)]
-    return Backbone(
-        dimension=network.dimension,
-        preprocessing={"color": mode, **described},
+    state = state_sha256(square.model)
+    weights = state if path is None else artifacts.sha256_file(path)
+    return square.load(
+        runtime,
         weights_sha256=weights,
-        fingerprint=backbone_fingerprint(
-            options,
-            preprocessing=described,
-            weights_sha256=f"{weights} {network_forward.state_sha256(model)}",
-            libraries=["pillow", "torch", "torchvision"],
-            exclude=frozenset({"checkpoint", "preprocessing"}),
-            precision=runtime.precision,
-        ),
-        transform=ToBytes(mode=mode, steps=transforms.Compose([*steps, transforms.PILToTensor()])),
-        train_transform=make_train_crop(
-            views, mode=mode, size=size, interpolation=views.interpolation
-        ),
-        forward=network.forward,
+        hashed_weights=f"{weights} {state}",
+        libraries=[],
         architecture=options.module,
         trained=True,
-        layers=network.layers,
-        forward_layers=network.forward_layers,
-        graph=network.graph,
     )
 
 
 def describe(options: Options, device: str) -> dict[str, int]:  # noqa: ARG001
     """Returns the numbers of features and blocks. Uses the CPU, as the function may need."""
-    from dpprobe.backbones import network_forward  # heavy: torch
+    from dpprobe.backbones.network_forward import describe_network  # heavy: torch
 
     runtime = Runtime(device="cpu", precision="float32")
-    network, _ = _prepare_network(_build_model(options), options, runtime)
-    return network_forward.describe_network(network)
+    return describe_network(_make_network(options).prepare(runtime)[0])
 
 
 @contextmanager
@@ -184,17 +160,13 @@ def _build_model(options: Options) -> nn.Module:
     return model
 
 
-def _prepare_network(
-    model: nn.Module, options: Options, runtime: Runtime
-) -> tuple[network_forward.Network, dict[str, Any]]:
-    """Returns the network on its device, and its preprocessing with all defaults filled in."""
-    from dpprobe.backbones import network_forward  # heavy: torch
+def _make_network(options: Options) -> SquareNetwork:
+    from dpprobe.backbones.square_network import SquareNetwork  # heavy: torch
 
     views = options.preprocessing
-    return network_forward.prepare_square_network(
-        model,
-        options,
-        runtime,
+    return SquareNetwork(
+        model=_build_model(options),
+        options=options,
         name=options.module,
         channels=options.image_channels,
         views=views,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dpprobe.backbones.backbone import Backbone, Runtime
-from dpprobe.backbones.options import BackboneOptions
+from dpprobe.backbones.options import MOST_GREY_BITS, BackboneOptions
 from dpprobe.backbones.registry import FAMILIES
 from dpprobe.devices import resolve_device
 from dpprobe.privacy.private_mark import check_unmarked
@@ -29,7 +29,18 @@ def load_backbone(options: BackboneOptions, *, runtime: Runtime) -> Backbone:
     resolved = resolve_runtime(runtime)
     backbone: Backbone = importlib.import_module(FAMILIES[options.family]).load(options, resolved)
     options.check_dimension(backbone.dimension)
-    return backbone
+    return backbone if options.grey_bits == MOST_GREY_BITS else _assume_bits(backbone, options)
+
+
+def _assume_bits(backbone: Backbone, options: BackboneOptions) -> Backbone:
+    from dpprobe.backbones.image_preprocessing import AssumeGreyBits  # heavy: torch
+
+    transform, of_train = (
+        each and AssumeGreyBits(transform=each, bits=options.grey_bits)
+        for each in (backbone.transform, backbone.train_transform)
+    )
+    described = {**backbone.preprocessing, "grey_bits": options.grey_bits}
+    return replace(backbone, preprocessing=described, transform=transform, train_transform=of_train)
 
 
 def resolve_runtime(runtime: Runtime) -> Runtime:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -26,7 +26,7 @@ from dpprobe.devices import is_gpu, use_full_float32, use_precision
 from dpprobe.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dpprobe.backbones.options import NetworkOptions, Views
+    from dpprobe.backbones.options import NetworkOptions
 
 # Pixels per pass on a CPU, 16 images of 128 x 128. With more, malloc does not reuse the memory of
 # large activations but maps new memory for each, and MobileNetV2 slows to a half or a third.
@@ -336,44 +336,6 @@ def _flatten_stage(stage: torch.nn.Module) -> Iterator[torch.nn.Module]:
         yield from _flatten_stage(inner)
     else:
         yield stage
-
-
-def prepare_square_network(
-    model: torch.nn.Module,
-    options: NetworkOptions,
-    runtime: Runtime,
-    *,
-    name: str,
-    channels: int,
-    views: Views,
-    resized: Mapping[str, Any],
-) -> tuple[Network, dict[str, Any]]:
-    """Prepares a network for square images; returns it and its resolved preprocessing."""
-    described = {
-        **resized,
-        "mean": list_constants(views.mean, 0.0, channels),
-        "std": list_constants(views.std, 1.0, channels),
-        **views.resolved_views(),
-    }
-    network = prepare_network(
-        model,
-        options,
-        runtime,
-        name=name,
-        channels=channels,
-        size=(resized["size"],) * 2,
-        mean=described["mean"],
-        std=described["std"],
-        flip=views.flip,
-    )
-    return network, described
-
-
-def list_constants(
-    value: float | tuple[float, ...] | None, absent: float, channels: int
-) -> list[float]:
-    values = [absent] if value is None else [value] if isinstance(value, float | int) else [*value]
-    return values * channels if len(values) == 1 else values
 
 
 def describe_network(network: Network) -> dict[str, int]:

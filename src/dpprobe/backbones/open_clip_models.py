@@ -37,6 +37,7 @@ NAMES = Path(__file__).with_name("open_clip_models.txt")
 LIBRARY = "open_clip_torch"
 QUICK, USUAL = "quickgelu", "gelu"
 OWN = "own"  # a tokenizer that is part of open_clip
+_TOKENS_PER_BYTE = 4  # more than any tokenizer makes
 
 
 class Preprocessing(Views):
@@ -320,15 +321,14 @@ class TextEncoder:
     """A model's text tower.
 
     Attributes:
-      encode: sentences -> float32 [sentences, dimension] unit rows, on the device.
+      encode: tokens of `make_tokenizer` -> float32 [sentences, dimension] unit rows, on the device.
       logit_scale: the factor of the cosines, exp of the model's parameter.
       logit_bias: added to the scaled cosines; None if the model adds nothing.
       weights_sha256: the hash of the checkpoint's file, or of all weights.
       fingerprint: a hash of all that decides text embeddings.
     """
 
-    encode: Callable[[Sequence[str]], torch.Tensor]
-    dimension: int
+    encode: Callable[[torch.Tensor], torch.Tensor]
     logit_scale: float
     logit_bias: float | None
     weights_sha256: str
@@ -339,22 +339,19 @@ def load_text(options: Options, runtime: Runtime) -> TextEncoder:
     """Loads the model's text tower in float32; raises ConfigError as `load`."""
     import torch
 
-    tokenizer = _make_tokenizer(options)
     model = _create_model(options)
     activation = _described_activation(model)
     weights_sha256 = _weights_sha256(options, model)
     model = model.to(runtime.device).eval().requires_grad_(False)
 
     @torch.inference_mode()
-    def encode_sentences(sentences: Sequence[str]) -> torch.Tensor:
-        tokens = tokenizer(list(sentences)).to(runtime.device)
-        embedded: torch.Tensor = model.encode_text(tokens, normalize=True)
+    def encode_tokens(tokens: torch.Tensor) -> torch.Tensor:
+        embedded: torch.Tensor = model.encode_text(tokens.to(runtime.device), normalize=True)
         return embedded.float()
 
     bias = getattr(model, "logit_bias", None)
     return TextEncoder(
-        encode=encode_sentences,
-        dimension=encode_sentences(["a"]).shape[1],
+        encode=encode_tokens,
         logit_scale=float(model.logit_scale.exp()),
         logit_bias=None if bias is None else float(bias),
         weights_sha256=weights_sha256,
@@ -373,8 +370,8 @@ def load_text(options: Options, runtime: Runtime) -> TextEncoder:
     )  # fmt: skip
 
 
-def _make_tokenizer(options: Options) -> Callable[[list[str]], torch.Tensor]:
-    """Returns open_clip's tokenizer; it raises ConfigError if a sentence has too many tokens."""
+def make_tokenizer(options: Options) -> Callable[[Sequence[str]], torch.Tensor]:
+    """Returns open_clip's tokenizer; it raises ConfigError if it would cut a sentence."""
     import open_clip
 
     require_files(each for each in list_hub_files(options) if each.part == "tokenizer")
@@ -389,17 +386,20 @@ def _make_tokenizer(options: Options) -> Callable[[list[str]], torch.Tensor]:
             "OpenAI's tokenizer, such as ViT-B-32-quickgelu"
         ) from error
 
-    def tokenize_sentences(sentences: list[str]) -> torch.Tensor:
-        if isinstance(tokenizer, open_clip.SimpleTokenizer):
-            limit = int(tokenizer.context_length or 0)
-            for sentence in sentences:
-                count = len(tokenizer.encode(sentence)) + 2  # with the marks of start and end
-                if count > limit:
-                    raise ConfigError(
-                        f"prompts: {sentence!r} has {count} tokens, but {options.architecture} "
-                        f"reads at most {limit}; shorten this prompt"
-                    )
-        tokens: torch.Tensor = tokenizer(sentences)
+    def tokenize_sentences(sentences: Sequence[str]) -> torch.Tensor:
+        tokens: torch.Tensor = tokenizer(list(sentences))
+        limit = tokens.shape[1]
+        # Rows with room for every sentence: most of their tokens fill them up.
+        room = limit + _TOKENS_PER_BYTE * max(len(sentence.encode()) for sentence in sentences)
+        whole = tokenizer(list(sentences), context_length=room)
+        filling = whole.flatten().mode().values
+        counts, kept = ((rows != filling).sum(dim=1) for rows in (whole, tokens))
+        for sentence, count, rest in zip(sentences, counts.tolist(), kept.tolist(), strict=True):
+            if count > rest:
+                raise ConfigError(
+                    f"prompts: {sentence!r} has {count} tokens, but {options.architecture} "
+                    f"reads at most {limit}; shorten this prompt"
+                )
         return tokens
 
     return tokenize_sentences

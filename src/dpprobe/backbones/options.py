@@ -24,6 +24,8 @@ NO_NETWORK = (
 # Most stored parts of an image, because their names have two digits.
 MOST_CROPS = 99
 
+MOST_GREY_BITS = 16
+
 # Options of a backbone that do not affect its features.
 BACKBONE_NOTES = frozenset({"catalog", "dimension"})
 
@@ -47,6 +49,20 @@ class BackboneOptions(Options, ABC):
     dimension: int | None = Field(
         None, ge=1, description="Expected number of features per image; another number is an error."
     )
+    grey_bits: int = Field(
+        MOST_GREY_BITS,
+        ge=1,
+        le=MOST_GREY_BITS,
+        exclude_if=lambda value: value == MOST_GREY_BITS,
+        description="Number of bits of white in grey images of 16 bits, for example 12 if white is "
+        "4,095. Images of 8 bits, DICOM, and files that state their number keep their own.",
+    )
+
+    @model_validator(mode="after")
+    def _check_grey_bits(self) -> BackboneOptions:
+        if self.takes_vectors and self.grey_bits != MOST_GREY_BITS:
+            raise ValueError(f"grey_bits {self.grey_bits} has no effect on vectors; remove it")
+        return self
 
     @abstractmethod
     def check_files(self) -> None:

@@ -35,6 +35,8 @@ ARCHITECTURES = Path(__file__).with_name("timm_models.txt")
 DEPRECATED = "*"
 # Arguments of timm that other options of the backbone set.
 RESERVED_ARGUMENTS = frozenset({"checkpoint_path", "model_name", "pretrained"})
+# The preprocessing that decides most whether features are right.
+_TRAINED_WITH = ("mean", "std", "size", "interpolation")
 
 
 class Preprocessing(Views):
@@ -123,6 +125,18 @@ class Options(NetworkOptions):
                 f"has {', '.join(tags)}"
             )
 
+    def list_warnings(self) -> list[str]:
+        """Warns of a checkpoint whose preprocessing is assumed to be that of timm's own weights."""
+        written = self.preprocessing.model_dump(exclude_none=True)
+        assumed = [name for name in _TRAINED_WITH if name not in written]
+        if self.checkpoint is None or not assumed:
+            return []
+        return [
+            f"{self.checkpoint}: preprocessing {', '.join(assumed)} and further model_args are "
+            f"assumed to be timm's for {self.model}. Others cost accuracy: compare with the "
+            "training, and write them under preprocessing, and model_args such as pad_type"
+        ]
+
     def extraction_params(self) -> dict[str, Any]:
         """Returns the options without the checkpoint's path.
 
@@ -131,6 +145,50 @@ class Options(NetworkOptions):
         values = super().extraction_params()
         del values["checkpoint"]
         return values if self.checkpoint is None else values | {"pretrained": None}
+
+
+def read_stated_config(path: Path, model: str) -> dict[str, Any] | None:
+    """Reads the preprocessing and arguments that a file beside a checkpoint states for a model.
+
+    The file is `config.json` as on the Hub, or has the checkpoint's name and the ending `.json`.
+
+    Returns:
+      `file`, and the options `preprocessing` and `model_args`; None without a file for the model.
+
+    Raises:
+      ConfigError: if a value is of no use.
+    """
+    for file in (path.with_suffix(".json"), path.with_name("config.json")):
+        try:
+            values = artifacts.read_json(file)
+        except (OSError, ValueError):
+            continue
+        stated = values.get("pretrained_cfg", values) if isinstance(values, dict) else None
+        if not isinstance(stated, dict):
+            continue
+        architecture = values.get("architecture", stated.get("architecture", model))
+        if str(architecture).partition(".")[0] != model.partition(".")[0]:
+            continue
+        given = {key: stated[key] for key in Preprocessing.model_fields if key in stated}
+        match stated.get("input_size"):
+            case [_, height, width] if height == width:
+                given["size"] = height
+        arguments = values.get("model_args")
+        arguments = arguments if isinstance(arguments, dict) else {}
+        options = {
+            "preprocessing": given,
+            "model_args": {k: v for k, v in arguments.items() if k != "num_classes"},
+        }
+        try:
+            Options(family="timm", model=model, **options)
+        except ValueError as error:
+            raise ConfigError(
+                f"{file}: states values of no use ({str(error).splitlines()[-2].strip()}); "
+                "correct or remove the file"
+            ) from error
+        if given:
+            return {"file": file.name, **options}
+    return None
 
 
 def known_architectures() -> dict[str, tuple[str, ...]] | None:

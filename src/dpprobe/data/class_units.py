@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TypeVar
 
@@ -76,6 +76,10 @@ def count_split(options: CountedRows, index: RowIndex) -> SplitCounts:
             return count_pairs(pairs, sides, whose)
 
         classes = count_classes(options, names, count_at)
+        shares = share_units(pairs, split, whose)
+        parts = {each: shares["test", number] for number, each in enumerate(names)}
+        if any(abs(parts[each] - classes.test[each]) > 1e-6 for each in names):
+            classes = replace(classes, test_shares=parts)
     trained = (unit for unit, side in zip(whose or (), split, strict=False) if side == "train")
     return SplitCounts(
         rows=(rows["train"], rows["test"]),
@@ -136,3 +140,16 @@ def count_pairs(
         return Counter((sides[row], label) for row, label in pairs)
     each_once = {(sides[row], label, units[row]) for row, label in pairs}
     return Counter((side, label) for side, label, _ in each_once)
+
+
+def share_units(
+    pairs: Iterable[tuple[int, int]],
+    sides: Sequence[str | None],
+    units: Sequence[str] | None,
+) -> Counter[tuple[str | None, int]]:
+    """Adds up the rows' weights by side and class, 1 / m each in a unit of m rows on its side."""
+    whose = range(len(sides)) if units is None else units
+    sizes, shares = Counter(zip(sides, whose, strict=True)), Counter[tuple[str | None, int]]()
+    for row, label in pairs:
+        shares[sides[row], label] += 1 / sizes[sides[row], whose[row]]  # type: ignore[assignment]
+    return shares

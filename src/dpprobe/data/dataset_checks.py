@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,6 +32,7 @@ class CheckedImage(NamedTuple):
     Attributes:
       sha256: the hash of the image's bytes; None if they cannot be read.
       pixels: a hash of the image's pixels; None if they were not decoded.
+      used_bits: see `image_files.count_used_bits`; None if it was not decoded.
       data: the image's bytes, if they are kept.
       fault: the kind and the detail of a problem; None without a problem.
     """
@@ -41,6 +43,7 @@ class CheckedImage(NamedTuple):
     origin: str
     sha256: bytes | None
     pixels: bytes | None
+    used_bits: tuple[str, int] | None
     data: bytes | None
     fault: tuple[str, str] | None
 
@@ -96,6 +99,8 @@ class Checks:
         self._by_unit = units
         self._decoded = True
         self._contradictions = 0
+        # "grey" or "colours" -> the number of bits that each image of 16 bits uses
+        self._used_bits: dict[str, Counter[int]] = defaultdict(Counter)
         self._groups: dict[str, dict[str, None]] = {}
         self._units: dict[str, None] = {}
 
@@ -110,6 +115,9 @@ class Checks:
         units = columns.get("unit") or [None] * len(labels)
         for image, label, unit in zip(images, labels, units, strict=True):
             self._look_for_twins(split, image, label, unit)
+            if image.used_bits is not None:
+                kind, bits = image.used_bits
+                self._used_bits[kind][bits] += 1
         for name, values in columns.items():
             known = self._units if name == "unit" else self._groups.setdefault(name, {})
             known.update(dict.fromkeys(value for value in values if value))
@@ -176,6 +184,7 @@ class Checks:
         if self.twins and self._options.duplicates == "warn":
             logger.warning("%d images are in train and in test", self.twins)
         self._warn_of_copies()
+        self._warn_of_dark_images()
         self._check_spelling()
         for name, (rows, per_class) in sizes.items():
             if rows == 0:
@@ -215,6 +224,23 @@ class Checks:
                 "does not cover the copy",
                 copies["patient"]["rows"],
             )
+
+    def _warn_of_dark_images(self) -> None:
+        for kind, counts in self._used_bits.items():
+            bits = max(counts)
+            if not 0 < bits < 16:
+                continue
+            remedy = (
+                f"If white is {2**bits - 1:,}, write `grey_bits: {bits}` in each backbone. "
+                "Otherwise write the number of bits of the camera, such as 12, or 16 to keep "
+                "65,535 as white"
+                if kind == "grey"
+                else "Convert them to colours of 8 bits, unless they are dark"
+            )
+            logger.warning(
+                "%s of 16-bit %s: no value is above %s, although white is 65,535. %s",
+                count_noun(counts.total(), "image"), kind, f"{2**bits - 1:,}", remedy,
+            )  # fmt: skip
 
     def _check_spelling(self) -> None:
         for column, values in self._groups.items():

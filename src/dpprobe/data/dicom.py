@@ -16,11 +16,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpprobe.data.problems import ImageError
+from dpprobe.data.whole_files import check_whole
 
 if TYPE_CHECKING:
     import numpy as np
     from PIL import Image
     from pydicom import Dataset
+    from pydicom.uid import UID
 
 PREAMBLE = 128
 MAGIC = b"DICM"
@@ -29,15 +31,17 @@ _BARE = (b"\x02\x00", b"\x08\x00")
 _TAGS = (
     "SamplesPerPixel", "PhotometricInterpretation", "PlanarConfiguration", "NumberOfFrames",
     "Rows", "Columns", "BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation",
-    "PixelPaddingValue", "RescaleSlope", "RescaleIntercept", "ModalityLUTSequence",
+    "PixelPaddingValue", "PixelPaddingRangeLimit", "FloatPixelPaddingValue",
+    "DoubleFloatPixelPaddingValue", "RescaleSlope", "RescaleIntercept", "ModalityLUTSequence",
     "WindowCenter", "WindowWidth", "VOILUTFunction", "VOILUTSequence",
     "PixelData", "FloatPixelData", "DoubleFloatPixelData",
     "ExtendedOffsetTable", "ExtendedOffsetTableLengths",
 )  # fmt: skip
 # Fields of _TAGS that say how values are shown; blank fields count as absent.
 _OPTIONAL = (
-    "PixelPaddingValue", "RescaleSlope", "RescaleIntercept", "WindowCenter", "WindowWidth",
-    "VOILUTFunction",
+    "PixelPaddingValue", "PixelPaddingRangeLimit", "FloatPixelPaddingValue",
+    "DoubleFloatPixelPaddingValue", "RescaleSlope", "RescaleIntercept", "WindowCenter",
+    "WindowWidth", "VOILUTFunction",
 )  # fmt: skip
 _PIXELS = ("PixelData", "FloatPixelData", "DoubleFloatPixelData")
 _GREY = ("MONOCHROME1", "MONOCHROME2")
@@ -67,11 +71,12 @@ def open_dicom(data: bytes) -> Image.Image:
 
     dataset = _read_dicom(data)
     _check_dicom(dataset)
+    stored_bits = _widen_native_bits(dataset)
     pixels = _decode_pixels(dataset)
     if pixels.ndim == 3:
         return Image.fromarray(np.ascontiguousarray(pixels, dtype=np.uint8), "RGB")
     try:
-        shades = _compute_shades(dataset, pixels)
+        shades = _compute_shades(dataset, pixels, stored_bits)
     except Exception as error:  # as in `_read_dicom`
         raise ImageError(
             f"DICOM: its rescale or window values cannot be used ({type(error).__name__}); "
@@ -121,13 +126,34 @@ def _check_dicom(dataset: Dataset) -> None:
         )
 
 
+def _read_syntax(dataset: Dataset) -> UID:
+    from pydicom.uid import UID
+
+    return UID(str(getattr(dataset.file_meta, "TransferSyntaxUID", "")))
+
+
+def _widen_native_bits(dataset: Dataset) -> tuple[int, int] | None:
+    """Returns the lowest bit of a value, and the number of its bits; None if pydicom masks them.
+
+    pydicom takes values from the lowest bit, whatever the header's highest bit, and so alters
+    padding beyond them. Unpacked values are therefore decoded with all their bits.
+    """
+    allocated, stored = (_read_number(dataset.get(f"Bits{n}"), 0) for n in ("Allocated", "Stored"))
+    low = _read_number(dataset.get("HighBit"), stored - 1) + 1 - stored
+    syntax = _read_syntax(dataset)
+    native = syntax.is_transfer_syntax and not syntax.is_encapsulated and "PixelData" in dataset
+    if not native or allocated % 8 or not 0 < stored < allocated or low + stored > allocated:
+        return None
+    dataset.BitsStored, dataset.HighBit = allocated, allocated - 1
+    return max(low, 0), stored
+
+
 def _decode_pixels(dataset: Dataset) -> np.ndarray:
     """Decodes the stored values: [rows, columns], or uint8 [rows, columns, 3] of RGB."""
     from pydicom.pixels.decoders.base import get_decoder
     from pydicom.pixels.utils import pixel_array
-    from pydicom.uid import UID
 
-    syntax = UID(str(getattr(dataset.file_meta, "TransferSyntaxUID", "")))
+    syntax = _read_syntax(dataset)
     try:
         decodable = get_decoder(syntax).is_available
     except NotImplementedError:
@@ -136,7 +162,10 @@ def _decode_pixels(dataset: Dataset) -> np.ndarray:
         name = syntax.name if syntax.is_transfer_syntax else "of no known name"
         raise ImageError(f"DICOM: its transfer syntax ({name}) cannot be decoded here; {UNPACK}")
     try:
+        _check_coded_frame(dataset, syntax)
         return pixel_array(dataset)
+    except ImageError:
+        raise
     except Exception as error:  # as in `_read_dicom`
         raise ImageError(
             "DICOM: its pixels cannot be decoded, so the file may be cut short or damaged "
@@ -144,16 +173,38 @@ def _decode_pixels(dataset: Dataset) -> np.ndarray:
         ) from None
 
 
-def _compute_shades(dataset: Dataset, stored: np.ndarray) -> np.ndarray:
-    """Returns the shade of each pixel, from 0 (black) to 1."""
+def _check_coded_frame(dataset: Dataset, syntax: UID) -> None:
+    """Raises ImageError if a picture in JPEG or JPEG 2000 shows signs of damage."""
+    from PIL import Image
+    from pydicom import uid
+    from pydicom.encaps import generate_frames
+
+    if syntax in (uid.JPEGBaseline8Bit, uid.JPEGExtended12Bit, *uid.JPEG2000TransferSyntaxes):
+        for frame in generate_frames(dataset.PixelData, number_of_frames=1):
+            check_whole(frame, Image.open(io.BytesIO(frame)))
+
+
+def _compute_shades(
+    dataset: Dataset, stored: np.ndarray, bits: tuple[int, int] | None
+) -> np.ndarray:
+    """Returns the shade of each pixel, from 0 (black) to 1; `bits` as `_widen_native_bits`."""
     import numpy as np
     from pydicom.pixels.processing import apply_modality_lut
 
     _drop_blanks(dataset)
     if dataset.get("RescaleSlope") == 0:
         raise ValueError("a slope of 0, which makes all values equal")
-    padding = dataset.get("PixelPaddingValue")
-    shown = np.ones(stored.shape, dtype=bool) if padding is None else stored != padding
+    ends, allocated = _read_padding(dataset), 8 * stored.dtype.itemsize
+    if stored.dtype.kind != "f":
+        ends = [_turn_sign(end, allocated, stored.dtype) for end in ends]
+    shown = ~_is_between(stored, ends)
+    if bits is not None:
+        low, count = bits
+        dataset.BitsStored, dataset.HighBit = count, low + count - 1
+        stored = (stored << (allocated - count - low)) >> (allocated - count)  # keeps the sign
+        if stored.dtype.kind == "i":
+            ends = [_turn_sign(end, count, stored.dtype) for end in ends]
+        shown &= ~_is_between(stored, ends)
     values = np.asarray(apply_modality_lut(stored, dataset), dtype=np.float64)
     if not np.isfinite(values).all():
         raise ValueError("values that are not numbers")
@@ -168,6 +219,29 @@ def _compute_shades(dataset: Dataset, stored: np.ndarray) -> np.ndarray:
     if dataset.PhotometricInterpretation == "MONOCHROME1":
         shades = 1 - shades
     return np.where(shown, np.clip(shades, 0, 1), 0)
+
+
+def _read_padding(dataset: Dataset) -> list[Any]:
+    """Returns the first and the last value of padding; nothing if the file names none."""
+    names = ("PixelPaddingValue", "FloatPixelPaddingValue", "DoubleFloatPixelPaddingValue")
+    first = next((dataset[name].value for name in names if name in dataset), None)
+    return [] if first is None else [first, dataset.get("PixelPaddingRangeLimit", first)]
+
+
+def _turn_sign(value: int, bits: int, dtype: np.dtype) -> int:
+    """Returns the value of a type's sign for which a value's bits stand."""
+    lowest = -(2 ** (bits - 1)) if dtype.kind == "i" else 0
+    if lowest <= value < lowest + 2**bits:
+        return value
+    return value + 2**bits if value < 0 else value - 2**bits
+
+
+def _is_between(values: np.ndarray, ends: Sequence[Any]) -> np.ndarray:
+    import numpy as np
+
+    if not ends:
+        return np.zeros(values.shape, dtype=bool)
+    return (values >= min(ends)) & (values <= max(ends))
 
 
 def _drop_blanks(dataset: Dataset) -> None:

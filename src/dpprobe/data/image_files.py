@@ -10,12 +10,13 @@ import io
 import os
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from dpprobe.artifacts import require_plain_file
 from dpprobe.data.alike_names import fold_name
 from dpprobe.data.dicom import MAGIC, PREAMBLE, is_dicom, looks_bare, open_dicom
 from dpprobe.data.problems import ImageError
+from dpprobe.data.whole_files import check_whole
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -33,6 +34,11 @@ _HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b
 _SIXTEEN_BITS = 65535
 # First bytes of the formats of EXTENSIONS whose files can be told from any other file.
 _STARTS = (b"\x89PNG\r\n", b"\xff\xd8\xff", b"GIF8", b"II*\0", b"MM\0*")
+# Keys of `Image.info`: the number of bits of white, if the file states it. True if 0 is white in
+# grey of 16 bits, which Pillow does not invert. True if colours had 16 bits.
+GREY_BITS, WHITE_IS_ZERO = "dpprobe_grey_bits", "dpprobe_white_is_zero"
+_DEEP_COLOURS = "dpprobe_deep_colours"
+_BITS_PER_SAMPLE, _PHOTOMETRIC = 258, 262  # tags of TIFF
 
 
 def is_image_file(path: Path | str) -> bool:
@@ -78,11 +84,14 @@ def open_image(data: bytes) -> Image.Image:
         pillow_heif.register_heif_opener(thumbnails=False)
     try:
         picture = Image.open(io.BytesIO(data))
+        check_whole(data, picture)
         frames = getattr(picture, "n_frames", 1)
         # The first image of an MPO is the photograph, the others are previews of it.
         if frames == 1 or picture.format == "MPO":
+            facts = _read_grey_facts(picture)
             picture.load()
             _check_mode(picture)
+            picture.info.update(facts)
             return ImageOps.exif_transpose(picture)
     except ImageError:
         raise
@@ -96,6 +105,32 @@ def open_image(data: bytes) -> Image.Image:
     raise ImageError(f"{frames} images in one file")
 
 
+def _read_grey_facts(picture: Any) -> dict[str, Any]:
+    """Returns what a file says about its grey values beyond 8 bits, before they are decoded."""
+    deep = ";16" in str(picture.tile) and not picture.mode.startswith("I")
+    facts: dict[str, Any] = {GREY_BITS: None, WHITE_IS_ZERO: False, _DEEP_COLOURS: deep}
+    tags = getattr(picture, "tag_v2", {})
+    if picture.format == "PPM":
+        facts[GREY_BITS] = 16  # Pillow scales them by the file's largest value
+    elif picture.mode.startswith("I"):
+        facts[GREY_BITS] = 12 if tags.get(_BITS_PER_SAMPLE) == (12,) else None
+        facts[WHITE_IS_ZERO] = tags.get(_PHOTOMETRIC) == 0
+    return facts
+
+
+def count_used_bits(picture: Image.Image) -> tuple[str, int] | None:
+    """Returns "grey" or "colours", and the number of bits of the largest value of 16 bits.
+
+    None for values of 8 bits, and for a file that states the number.
+    """
+    if picture.info.get(_DEEP_COLOURS):  # of which Pillow keeps the upper 8 bits
+        largest = max(high for _, high in picture.convert("RGB").getextrema())  # type: ignore[misc]
+        return "colours", 8 + int(largest).bit_length()
+    if not picture.mode.startswith("I") or picture.info.get(GREY_BITS):
+        return None
+    return "grey", int(cast("tuple[int, int]", picture.getextrema())[1]).bit_length()
+
+
 def pixel_hash(picture: Image.Image) -> bytes:
     """Returns a SHA-256 of a picture's size and pixels, whatever file they came from.
 
@@ -103,7 +138,8 @@ def pixel_hash(picture: Image.Image) -> bytes:
     unconverted, because conversion to 8 bits would merge values.
     """
     mode = "I" if picture.mode.startswith("I") else "RGB"
-    digest = hashlib.sha256(f"{mode} {picture.width} {picture.height}\n".encode())
+    negative = " negative" if picture.info.get(WHITE_IS_ZERO) else ""
+    digest = hashlib.sha256(f"{mode}{negative} {picture.width} {picture.height}\n".encode())
     for top in range(0, picture.height, _STRIP):
         strip = picture.crop((0, top, picture.width, min(top + _STRIP, picture.height)))
         digest.update((strip if strip.mode == mode else strip.convert(mode)).tobytes())
@@ -132,6 +168,8 @@ def _describe_start(data: bytes) -> str:
         return "it is empty"
     if data[4:8] == b"ftyp":
         return "HEIC or a video, perhaps cut short or damaged"
+    if data[:4] in (b"II*\0", b"MM\0*"):
+        return "TIFF of unusual pixels; convert it to 8 or 16 bits of grey or colours"
     if looks_bare(data):
         return "perhaps DICOM without its preamble: rewrite the file with dcmconv or pydicom"
     return f"it begins with {data[:16]!r}"

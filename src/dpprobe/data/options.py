@@ -42,12 +42,15 @@ class ClassUnits:
     Private: for the owner's screen, never for a file.
 
     Attributes:
+      test_shares: what a test result counts: a patient with test images of several classes counts
+        in parts, each image as 1 / m of m; empty if these numbers equal those in `test`.
       test_at: the numbers in `test` for larger values of `test_fraction`; empty if each class has
         five test units, or if the source has its own test split.
     """
 
     train: Mapping[str, int]
     test: Mapping[str, int]
+    test_shares: Mapping[str, float] = field(default_factory=dict)
     test_at: Mapping[float, Mapping[str, int]] = field(default_factory=dict)
 
 

@@ -40,7 +40,12 @@ from dpprobe.data.dataset_checks import (
     rare_words,
 )
 from dpprobe.data.group_columns import GROUP_PREFIX
-from dpprobe.data.image_files import hint_misspelling, open_image, pixel_hash
+from dpprobe.data.image_files import (
+    count_used_bits,
+    hint_misspelling,
+    open_image,
+    pixel_hash,
+)
 from dpprobe.data.problems import KINDS, ImageError, Problems
 from dpprobe.data.tar_shards import read_image_bytes
 from dpprobe.errors import DataError
@@ -392,7 +397,7 @@ class _Reader:
     ) -> CheckedImage:
         path: str = image["path"] or "" if image else ""
         data: bytes | None = image["bytes"] if image else None
-        digest, fault = None, None
+        digest, bits, fault = None, None, None
         try:
             if data is None:
                 if not path:
@@ -400,7 +405,8 @@ class _Reader:
                 data = read_image_bytes(path)
             digest = hashlib.sha256(data).digest()
             if self._decode:
-                pixels = pixel_hash(open_image(data))
+                picture = open_image(data)
+                pixels, bits = pixel_hash(picture), count_used_bits(picture)
         except OSError as error:
             hint = hint_misspelling(path) if isinstance(error, FileNotFoundError) else ""
             fault = ("missing", f"cannot be read ({error.strerror}){hint}")
@@ -409,7 +415,9 @@ class _Reader:
         except ImageError as error:
             fault = ("missing" if data is None else "unreadable", str(error))
         kept = data if self._keep else None
-        return CheckedImage(row, row_id or "", path, origin or "", digest, pixels, kept, fault)
+        return CheckedImage(
+            row, row_id or "", path, origin or "", digest, pixels, bits, kept, fault
+        )
 
 
 class _Shape(NamedTuple):

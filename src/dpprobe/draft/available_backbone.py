@@ -13,7 +13,7 @@ from dpprobe.backbones.hub_files import OPEN_CLIP_WEIGHTS, TIMM_WEIGHTS, is_cach
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.projection import USUAL_WIDTH
 from dpprobe.backbones.registry import FAMILIES
-from dpprobe.backbones.timm_models import known_architectures
+from dpprobe.backbones.timm_models import known_architectures, read_stated_config
 from dpprobe.errors import ConfigError
 from dpprobe.options import options_class
 from dpprobe.study import catalog
@@ -85,7 +85,10 @@ def _of_checkpoint(checkpoint: str, model: str | None) -> Chosen:
     if not path.is_file():
         raise ConfigError(f"--checkpoint {checkpoint}: no such file; correct the path")
     model = model or _model_of(path)
-    keys = {"family": "timm", "model": model, "checkpoint": checkpoint}
+    keys: dict[str, Any] = {"family": "timm", "model": model, "checkpoint": checkpoint}
+    stated = read_stated_config(path, model)
+    if stated is not None:
+        keys |= {name: stated[name] for name in ("model_args", "preprocessing") if stated[name]}
     options = _make_options(keys)
     options.check_files()
     with tempfile.TemporaryDirectory() as folder:
@@ -96,10 +99,26 @@ def _of_checkpoint(checkpoint: str, model: str | None) -> Chosen:
         name=model.split(".")[0].lower().replace("-", "_"),
         keys=keys,
         comment="Features are the input of its classifier, so the classes it was trained on do not "
-        "matter. It must not have been trained on your private images. If it was trained with "
-        "another preprocessing than timm's for this name, set `preprocessing` (docs/features.md).",
+        "matter. It must not have been trained on your private images. "
+        + (_describe_assumed(model) if stated is None else f"{stated['file']} states the rest."),
         dimension=known.known["network"],
         pretrained=True,
+    )
+
+
+def _describe_assumed(model: str) -> str:
+    from timm.data.config import resolve_data_config  # heavy: torch
+    from timm.models import get_pretrained_cfg
+
+    config = get_pretrained_cfg(model)
+    known = resolve_data_config(pretrained_cfg=config.to_dict()) if config else {}
+    values = [f"{name} {known[name]}" for name in ("mean", "std", "interpolation") if known]
+    values += [f"size {known['input_size'][-1]}"] if known else []
+    return (
+        f"Assumed, because the file states no preprocessing: timm's for {model}"
+        + (f" ({', '.join(values)})" if values else "")
+        + ". Others cost accuracy. Compare with the training: mean, std, size, interpolation, and "
+        "model_args such as pad_type (docs/features.md)."
     )
 
 

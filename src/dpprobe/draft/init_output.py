@@ -50,7 +50,10 @@ def _list_counts(seen: Seen, units: ClassUnits) -> Iterator[str]:
         mark = "  (the smallest)" if least else ""
         sides = f"{units.train[name]:>9,} train, {units.test[name]:,} test"
         whose = "" if seen.patients is None else " patients"
-        yield f"  {name:{width}}  {seen.counts[name]:>9,} images:{sides}{whose}{mark}"
+        counted = f" (count as {units.test_shares[name]:.1f})" if units.test_shares else ""
+        yield f"  {name:{width}}  {seen.counts[name]:>9,} images:{sides}{whose}{counted}{mark}"
+    if units.test_shares:
+        yield "  In a release's test, patients with images of several classes count in parts."
 
 
 def _describe_imbalance(seen: Seen) -> Iterator[str]:
@@ -98,6 +101,7 @@ def _list_expected(draft: Draft) -> Iterator[str]:
         )
     yield f"Expected accuracy at epsilon {EPSILON:g}, predicted from public images of other kinds:"
     yield from (f"  {words}" for words in accuracies)
+    yield "  This compares no backbones: a better backbone has a higher non-private accuracy."
     if seen.is_imbalanced and len(seen.counts) == 2:
         yield "  The study reports AUC instead, whose values differ from accuracy."
     elif seen.is_imbalanced:

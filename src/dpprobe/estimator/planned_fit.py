@@ -112,9 +112,8 @@ def _describe_facts(classifier: Parameters, *, n: int, dimension: int, classes: 
         # the largest power of ten that is at most 1e-5 and 1 / (2 n)
         usual = min(1e-5, 10.0 ** math.floor(-math.log10(2 * n)))
         delta = usual if budget is None else budget.delta
-    for limit in () if budget is None else (delta, budget.delta):
-        if fault := delta_fault(limit, n, unit=classifier.unit):
-            raise PrivacyError(fault)
+    if budget is not None and (fault := delta_fault(budget.delta, n, unit=classifier.unit)):
+        raise PrivacyError(fault)  # `Target` judges the fit's own delta
     target = read_target(classifier.epsilon)
     return DataFacts(
         n=n,
@@ -156,7 +155,7 @@ def _make_plan(classifier: Parameters, method: MethodOptions, facts: DataFacts) 
         unit=facts.unit,
         epsilon=read_target(classifier.epsilon) if method.private else math.inf,
         delta=facts.delta,
-        above=classifier.benchmark,
+        above=True if classifier.benchmark else None,
     )
     plan = plan_method(method, target, cache=calibration_folder())
     if method.private:

@@ -66,7 +66,7 @@ def draw_epsilon_axis(
             del texts[epsilon]
     ticks = [scale.place_of(epsilon) for epsilon in texts]
     labels = list(texts.values())
-    if scale.infinite:
+    if scale.infinite or not ticks:  # without any ε, all that is drawn has no noise
         ticks.append(scale.place_of(math.inf))
         labels.append("∞\n(no noise)")
         if scale.finite:

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from dpprobe.errors import NothingToShow
 from dpprobe.exhibits import published, tables
 from dpprobe.exhibits.exhibit import FORMATS, Exhibit, Need
 from dpprobe.study.study import Study
@@ -67,12 +68,15 @@ def make_exhibit(
 
         save, settings = style.save_figure, style.use_settings()
     with settings:
-        made = make(**given, **read_needs(exhibit.needs, inputs))
-        if made is None:  # it has written its files
-            return
         stems = [
             f"{offered[RESULTS]}/{stem.format(**wildcards)}" for stem in exhibit.list_stems(study)
         ]
+        try:
+            made = make(**given, **read_needs(exhibit.needs, inputs))
+        except NothingToShow as reason:  # the plan, made before any result, asks for the files
+            made = [style.write_reason(str(reason)) for _ in stems]
+        if made is None:  # it has written its files
+            return
         for stem, item in zip(stems, made if isinstance(made, list) else [made], strict=True):
             for ending in FORMATS[exhibit.kind]:
                 save(item, Path(f"{stem}.{ending}"))

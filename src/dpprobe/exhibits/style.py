@@ -194,6 +194,13 @@ def draw_banded(
     )  # fmt: skip
 
 
+def write_reason(text: str) -> Figure:
+    """Makes a figure of a sentence, which says why there is nothing to draw."""
+    figure = Figure(figsize=(5.6, 1.2), layout="constrained")
+    figure.text(0.02, 0.5, textwrap.fill(text, 80), fontsize=9, va="center", color=SUBTLE)
+    return figure
+
+
 def make_ceiling_handle(*, linewidth: float = 1.0) -> Line2D:
     return Line2D(
         [], [], color=NEUTRAL, linestyle=CEILING_STYLE, linewidth=linewidth,

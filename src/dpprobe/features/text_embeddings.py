@@ -62,7 +62,8 @@ def embed_text(
     """Embeds each class's sentences with a backbone's text tower, in float32.
 
     Raises:
-      ConfigError: if the backbone has no text tower, or the text tower cannot be loaded.
+      ConfigError: if the backbone has no text tower, or the text tower cannot be loaded. Also if a
+        sentence is too long, or two classes have different sentences but the same tokens.
     """
     module = importlib.import_module(FAMILIES[options.family])
     if not hasattr(module, "load_text"):
@@ -71,12 +72,14 @@ def embed_text(
             "open_clip"
         )
     options.check_files()
-    encoder = module.load_text(
-        options, Runtime(device=resolve_device(runtime.device), precision="float32")
-    )
+    tokenize = module.make_tokenizer(options)
     flat = [sentence for of_class in sentences for sentence in of_class]
-    rows = torch.cat([encoder.encode(flat[at : at + BATCH]) for at in range(0, len(flat), BATCH)])
-    parts = rows.split([len(of_class) for of_class in sentences])
+    tokens = torch.cat([tokenize(flat[at : at + BATCH]) for at in range(0, len(flat), BATCH)])
+    sizes = [len(of_class) for of_class in sentences]
+    _refuse_equal_tokens(sentences, tokens.split(sizes))
+    encoder = module.load_text(options, Runtime(device=resolve_device(runtime.device)))
+    rows = torch.cat([encoder.encode(part) for part in tokens.split(BATCH)])
+    parts = rows.split(sizes)
     means = torch.stack([part.mean(0) for part in parts])
     weights = means / means.norm(dim=1, keepdim=True)
     return TextEmbeddings(
@@ -86,6 +89,20 @@ def embed_text(
         fingerprint=encoder.fingerprint,
         weights_sha256=encoder.weights_sha256,
     )
+
+
+def _refuse_equal_tokens(
+    sentences: Sequence[Sequence[str]], tokens: Sequence[torch.Tensor]
+) -> None:
+    """Refuses classes that a tokenizer does not tell apart, such as by case or unknown words."""
+    seen: dict[bytes, Sequence[str]] = {}
+    for of_class, rows in zip(sentences, tokens, strict=True):
+        first = seen.setdefault(rows.cpu().numpy().tobytes(), of_class)
+        if list(first) != list(of_class):
+            raise ConfigError(
+                f"prompts: {first[0]!r} and {of_class[0]!r} are the same tokens for this model, so "
+                "text cannot distinguish these classes; write other words in prompt_names"
+            )
 
 
 def write_text_embeddings(
@@ -115,10 +132,11 @@ def write_text_embeddings(
     words = prompts.name_classes(described.class_names, prompt_names)
     sentences = prompts.make_sentences(templates, words)
     for word, count in Counter(words).items():
+        fault = f"prompts: {word!r} stands for {count} classes, so text cannot distinguish them"
+        if count > 1 and prompt_names != "imagenet":  # whose authors repeat two names
+            raise ConfigError(f"{fault}; write other words in prompt_names")
         if count > 1:
-            logger.warning(
-                "prompts: %r stands for %d classes, so text cannot distinguish them", word, count
-            )
+            logger.warning("%s", fault)
     logger.info("prompts: %d per class, such as %r", len(templates), sentences[0][0])
     embeddings = embed_text(options, sentences=sentences, runtime=runtime)
     metadata = {

@@ -56,7 +56,14 @@ class Scale:
     @property
     def floor(self) -> float:
         """The majority-class baseline's share of the lead over chance."""
-        return (self.majority - self.chance) / (self.middle - self.chance)
+        return self.share_of(self.majority)
+
+    def share_of(self, accuracy: float) -> float:
+        """Returns an accuracy's share of the middle ceiling's lead over chance."""
+        return (accuracy - self.chance) / (self.middle - self.chance)
+
+    def accuracy_of(self, share: float) -> float:
+        return self.chance + share * (self.middle - self.chance)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -82,14 +82,50 @@ class Kept:
         return low, expected, high
 
 
-def predict(setting: Setting, *, noise: float = 1.0) -> Kept:
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """A measured share of the lead, from which predictions start.
+
+    Attributes:
+      setting: the measured setting.
+      share: the measured share, within the range predicted for the setting.
+      place: of the share in the range: -1 at its low end, 0 where expected, 1 at its high end.
+    """
+
+    setting: Setting
+    share: float
+    place: float
+
+    @classmethod
+    def of_measured(cls, setting: Setting, share: float) -> Start | None:
+        """Makes a start; None if the share is outside the range: the curves do not fit the data."""
+        kept = predict(setting)
+        if not kept.low <= share <= kept.high:
+            return None
+        width = (kept.high if share > kept.expected else kept.low) - kept.expected
+        place = abs((share - kept.expected) / width) if width else 0.0
+        return cls(setting=setting, share=share, place=math.copysign(place, share - kept.expected))
+
+    def shift(self, low: float, expected: float, high: float) -> float:
+        """Returns the share at the measured place of another range."""
+        return expected + self.place * (high - expected if self.place > 0 else expected - low)
+
+
+def predict(setting: Setting, *, noise: float = 1.0, start: Start | None = None) -> Kept:
     """Predicts the share of the lead that a private head keeps in this setting.
 
-    `noise` is a factor on the standard deviation of the head's noise.
+    Args:
+      noise: a factor on the standard deviation of the head's noise.
+      start: a measured head on the same dataset, whose place in the range is kept. With more
+        units or a larger budget, the range begins at the measured share.
     """
     law = read_curves().law
-    signal = math.log(setting.n) + _without_n(setting, law) - law.mu * math.log(noise)
+    signal = _find_signal(setting, law) - law.mu * math.log(noise)
     low, expected, high = law.shares_at(signal)
+    if start is not None:
+        expected = min(max(low, start.shift(low, expected, high)), high)
+        if signal >= _find_signal(start.setting, law):
+            low = min(max(low, start.share), expected)
     beyond = int(signal > law.signals[-1]) - int(signal < law.signals[0])
     return Kept(low=low, expected=expected, high=high, beyond=beyond)
 
@@ -106,15 +142,22 @@ def too_few(setting: Setting, *, floor: float = 0.0) -> bool:
     return predict(setting).expected <= floor + read_curves().law.high[0]
 
 
-def n_to_keep(setting: Setting, share: float) -> int | None:
+def n_to_keep(setting: Setting, share: float, *, start: Start | None = None) -> int | None:
     """Returns the n from which more than `share` is expected; None if no measured signal did."""
     law = read_curves().law
-    return _n_at(setting, law, law.signal_of(law.expected, share))
+    expected = law.expected
+    if start is not None:
+        expected = tuple(map(start.shift, law.low, law.expected, law.high))
+    return _n_at(setting, law, law.signal_of(expected, share))
 
 
 def n_that_would_do(setting: Setting, *, floor: float = 0.0) -> int | None:
     """Returns the n at which half of the lead above the majority-class baseline is expected."""
     return n_to_keep(setting, floor + ENOUGH * (1 - floor))
+
+
+def _find_signal(setting: Setting, law: Law) -> float:
+    return math.log(setting.n) + _without_n(setting, law)
 
 
 def _without_n(setting: Setting, law: Law) -> float:

@@ -47,6 +47,7 @@ logger = logging.getLogger("dpprobe")
 ACCOUNTANTS = ("pld", "rdp", "rdp_2017", "prv", "gaussian")
 _LIBRARIES = {"pld": "dp-accounting", "rdp": "dp-accounting", "rdp_2017": "opacus", "prv": "opacus"}
 
+_SMALL_MU = 1e-6  # below it both terms of a delta agree in most digits
 # Fractional orders for large epsilons, powers of two far up for small ones.
 _RDP_ORDERS = (
     *(1 + step / 10 for step in range(1, 100)),
@@ -353,6 +354,10 @@ def gaussian_log_delta(mu: float, epsilon: float) -> float:
         return -math.inf
     if math.isinf(mu):
         return 0.0
+    if epsilon / mu - mu > 1e150:  # delta is below any float
+        return -math.inf
+    if mu < _SMALL_MU:
+        return _small_log_delta(mu, epsilon)
     upper, lower = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
     if upper < 0:
         scale = math.sqrt(math.pi / 2)
@@ -362,6 +367,22 @@ def gaussian_log_delta(mu: float, epsilon: float) -> float:
         return -0.5 * upper**2 - 0.5 * math.log(2 * math.pi) + math.log(mills)
     first, second = float(log_ndtr(upper)), epsilon + float(log_ndtr(lower))
     return first + math.log1p(-math.exp(min(second - first, 0.0))) if second < first else -math.inf
+
+
+def _small_log_delta(mu: float, epsilon: float) -> float:
+    """Bounds the log of a small mu's delta from above, to mu^2 / 8 relative.
+
+    The derivative of delta by mu is phi(mu/2 - epsilon/mu), at most exp(epsilon/2) phi(epsilon/mu),
+    whose integral is exp(epsilon/2) mu phi(t) (1 - t Phi(-t) / phi(t)) with t = epsilon/mu.
+    """
+    from scipy.special import erfcx
+
+    t = epsilon / mu
+    if t > 1e3:  # the terms cancel
+        rest = math.log1p(-3 * t**-2 + 15 * t**-4) - 2 * math.log(t)
+    else:
+        rest = math.log(1 - t * math.sqrt(math.pi / 2) * float(erfcx(t / math.sqrt(2))))
+    return epsilon / 2 + math.log(mu) - 0.5 * (t**2 + math.log(2 * math.pi)) + rest
 
 
 def gaussian_deltas(mu: float, epsilons: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

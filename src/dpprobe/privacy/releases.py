@@ -26,7 +26,7 @@ from dpprobe.privacy.entropy import SEEDED, Entropy
 from dpprobe.privacy.gradient_noise import GaussianNoise
 from dpprobe.privacy.grid import Grid, GridSum, mirror_upper
 from dpprobe.privacy.keystream import Keystream
-from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.plan import Mechanism, Plan
 from dpprobe.privacy.rounded_gaussian import LARGEST_DEVIATION, RoundedGaussian, release_integers
 from dpprobe.privacy.running_sums import RunningSums
 from dpprobe.privacy.sampling import Sampler
@@ -103,14 +103,78 @@ class Shared(Protocol):
         ...
 
 
-class Releases:
-    """Adds a plan's noise to sums, each seed's from its own stream, and counts the releases.
+class NoiseStreams:
+    """The random numbers of a fit, from each seed's own streams; nothing is handed out twice.
 
     Attributes:
       entropy: the source of all random numbers; published seeds by default.
+      shared: adds up the sums of several sites, with their noise; None elsewhere.
+    """
+
+    def __init__(
+        self, plan: Plan, seeds: Sequence[int], device: torch.device, entropy: Entropy,
+        shared: Shared | None,
+    ) -> None:  # fmt: skip
+        self.plan = plan
+        self.seeds = tuple(seeds)
+        self.device = device
+        self.entropy = entropy
+        self.shared = shared
+        self._samplers: dict[tuple[str, int], RoundedGaussian] = {}
+        self._handed_out: set[int] = set()
+        self._streams: set[tuple[str, int]] = set()
+
+    def open_keystream(self, seed: int, use: str) -> Keystream:
+        """Returns the random words of one use of a seed; raises PrivacyError at a second call."""
+        if self.shared is not None:
+            raise PrivacyError(f"{use}: the noise of several sites is each site's, not the fit's")
+        if (use, seed) in self._streams:
+            raise PrivacyError(f"{use}: its random words were already used; nothing is released")
+        self._streams.add((use, seed))
+        return self.entropy.open_keystream(seed, use)
+
+    def make_noise(
+        self, name: str, size: int, *, seeds: Sequence[int] | None = None
+    ) -> GaussianNoise:
+        """Returns the float32 noise of releases that a head adds up itself, step after step.
+
+        The head draws with the deviation `noise_deviation`, and reports to `count_releases`.
+
+        Args:
+          seeds: of the fit's seeds; all if absent.
+
+        Raises:
+          PrivacyError: if the plan lacks the mechanism; if the noise was handed out before, since
+            two sums with the same noise reveal their difference; and for a release, which needs
+            exact noise.
+        """
+        if self.entropy.secret:
+            raise PrivacyError(
+                f"{name}: its float32 noise is for benchmarks, not for release; write "
+                "`engine: exact`"
+            )
+        self.plan.find_mechanism(name)
+        if self.shared is not None:
+            raise PrivacyError(f"{name}: float32 noise is not for sums of several sites")
+        chosen = self.seeds if seeds is None else tuple(seeds)
+        if self._handed_out & set(chosen):
+            raise PrivacyError(f"{name}: its noise was already used; nothing is released")
+        self._handed_out |= set(chosen)
+        return GaussianNoise(chosen, size, self.device)
+
+    def _make_rounded_gaussian(self, name: str, seed: int) -> RoundedGaussian:
+        key = (name, seed)
+        if key not in self._samplers:
+            self._samplers[key] = RoundedGaussian(self.open_keystream(seed, f"noise of {name}"))
+        return self._samplers[key]
+
+
+class Releases(NoiseStreams):
+    """Adds a plan's noise to sums, each seed's from its own stream, and counts the releases.
+
+    Attributes:
       observer: of an audit; None elsewhere.
       running: the cohorts before this one, to whose sums a release adds; None elsewhere.
-      shared: adds up the sums of several sites, with their noise; None elsewhere.
       kept: if set, receives each released symmetric matrix by name, of the first seed.
     """
 
@@ -136,17 +200,10 @@ class Releases:
             raise PrivacyError(
                 "an audit reads sums without noise, so it must not read the sums of a release"
             )
-        self.plan = plan
-        self.seeds = tuple(seeds)
-        self.device = device
-        self.entropy = entropy
+        super().__init__(plan, seeds, device, entropy, shared)
         self.observer = observer
         self.running = running
-        self.shared = shared
         self._taken: Counter[str] = Counter()
-        self._samplers: dict[tuple[str, int], RoundedGaussian] = {}
-        self._handed_out: set[int] = set()
-        self._streams: set[tuple[str, int]] = set()
 
     def make_part(self, plan: Plan, seeds: Sequence[int]) -> Releases:
         """Returns the releases of a part of this fit, which are counted separately."""
@@ -192,14 +249,14 @@ class Releases:
           PrivacyError: if the plan has no such release left, or the sums are off their grid.
         """
         self.count_releases(name, 1)
-        deviation = self._deviation_in_steps(name, sums.step)
+        deviation = _deviation_in_steps(self.plan.find_mechanism(name), sums.step)
         if deviation == 0:
             return sums.values
         units = sums.units
         if (running := self._running_of(name)) is not None:
             return self._release_running(name, sums, running, _add_to_all)
         if self.shared is not None:
-            return self._release_shared(name, sums, self.shared, symmetric=False)
+            return self._release_shared(name, sums, deviation, symmetric=False)
         if self.observer is None and units.device.type == "cpu" and units.dtype == torch.float64:
             return self._release_at_once(name, sums, deviation)
         return self._add_rounded_noise(name, sums, partial(_add_to_all, deviation=deviation))
@@ -220,13 +277,13 @@ class Releases:
         """
         if counted:
             self.count_releases(name, 1)
-        deviation = self._deviation_in_steps(name, sums.step)
+        deviation = _deviation_in_steps(self.plan.find_mechanism(name), sums.step)
         if deviation == 0:
             return sums.values
         if (running := self._running_of(name)) is not None:
             released = self._release_running(name, sums, running, _add_to_triangle)
         elif self.shared is not None:
-            released = self._release_shared(name, sums, self.shared, symmetric=True)
+            released = self._release_shared(name, sums, deviation, symmetric=True)
         else:
             add_noise = partial(_add_to_triangle, deviation=deviation)
             released = self._add_rounded_noise(name, sums, add_noise)
@@ -240,7 +297,7 @@ class Releases:
         `release_gaussian` would draw these numbers next. The head adds each part to one sum, and
         reports to `count_releases`.
         """
-        deviation = self._deviation_in_steps(name, step)
+        deviation = _deviation_in_steps(self.plan.find_mechanism(name), step)
         samplers = [self._make_rounded_gaussian(name, seed) for seed in self.seeds]
         return [one.draw_numbers(count * size, deviation).reshape(count, size) for one in samplers]
 
@@ -272,44 +329,6 @@ class Releases:
     def choose_sampler(self, seed: int, sampler: Sampler) -> Sampler:
         return sampler if self.observer is None else self.observer.replace_sampler(seed, sampler)
 
-    def open_keystream(self, seed: int, use: str) -> Keystream:
-        """Returns the random words of one use of a seed; raises PrivacyError at a second call."""
-        if self.shared is not None:
-            raise PrivacyError(f"{use}: the noise of several sites is each site's, not the fit's")
-        if (use, seed) in self._streams:
-            raise PrivacyError(f"{use}: its random words were already used; nothing is released")
-        self._streams.add((use, seed))
-        return self.entropy.open_keystream(seed, use)
-
-    def make_noise(
-        self, name: str, size: int, *, seeds: Sequence[int] | None = None
-    ) -> GaussianNoise:
-        """Returns the float32 noise of releases that a head adds up itself, step after step.
-
-        The head draws with the deviation `noise_deviation`, and reports to `count_releases`.
-
-        Args:
-          seeds: of the fit's seeds; all if absent.
-
-        Raises:
-          PrivacyError: if the plan lacks the mechanism; if the noise was handed out before, since
-            two sums with the same noise reveal their difference; and for a release, which needs
-            exact noise.
-        """
-        if self.entropy.secret:
-            raise PrivacyError(
-                f"{name}: its float32 noise is for benchmarks, not for release; write "
-                "`engine: exact`"
-            )
-        self.plan.find_mechanism(name)
-        if self.shared is not None:
-            raise PrivacyError(f"{name}: float32 noise is not for sums of several sites")
-        chosen = self.seeds if seeds is None else tuple(seeds)
-        if self._handed_out & set(chosen):
-            raise PrivacyError(f"{name}: its noise was already used; nothing is released")
-        self._handed_out |= set(chosen)
-        return GaussianNoise(chosen, size, self.device)
-
     def count_releases(self, name: str, releases: int) -> None:
         """Counts noisy releases; raises PrivacyError if there are more than epsilon covers."""
         self._taken[name] += releases
@@ -339,7 +358,7 @@ class Releases:
             numbers = self._make_rounded_gaussian(name, seed).draw_numbers(units.size, deviation)
             table = units if units.ndim == 2 else units.reshape(1, -1)
             if not release_integers(table, numbers, LARGEST_SUM, sums.step, noisy):
-                self._require_whole(name, sums.units)
+                _require_whole(name, sums.units)
                 raise PrivacyError(f"{name}: sums cannot be released; nothing is released")
         return torch.from_numpy(out)
 
@@ -351,33 +370,34 @@ class Releases:
         add: Callable[[RoundedGaussian, torch.Tensor, float], None],
     ) -> torch.Tensor:
         """Releases what a chain of cohorts lets out of its sums; returns all cohorts' total."""
-        self._require_whole(name, sums.units)
+        _require_whole(name, sums.units)
         mixed, step = running.mix_sums(
             name, sums.units[0].cpu().numpy(), sums.step, sensitivity=self.sensitivity(name)
         )
         norm = running.factorisation.column_norm
-        deviation = self._deviation_in_steps(name, step, norm=norm)
+        deviation = _deviation_in_steps(self.plan.find_mechanism(name), step, norm=norm)
         add(self._make_rounded_gaussian(name, self.seeds[0]), torch.from_numpy(mixed), deviation)
         output: npt.NDArray[np.float64] = mixed.astype(np.float64) * step
         total = running.take_output(name, output)
         return torch.from_numpy(total)[None].to(self.device)
 
     def _release_shared(
-        self, name: str, sums: GridSum, shared: Shared, *, symmetric: bool
+        self, name: str, sums: GridSum, deviation: float, *, symmetric: bool
     ) -> torch.Tensor:
         """Returns the noisy total of all sites' sums, to which this site adds its own."""
-        self._require_whole(name, sums.units)
+        assert self.shared is not None
+        _require_whole(name, sums.units)
         local = sums.units[0].cpu().numpy().astype(np.int64)
-        deviation = self._deviation_in_steps(name, sums.step)
-        total = shared.add_up(name, local, step=sums.step, deviation=deviation, symmetric=symmetric)
-        values = torch.from_numpy(total.astype(np.float64)).mul_(sums.step)
-        return values[None].to(self.device)
+        total = self.shared.add_up(
+            name, local, step=sums.step, deviation=deviation, symmetric=symmetric
+        )
+        return torch.from_numpy(total * sums.step)[None].to(self.device)
 
     def _add_rounded_noise(
         self, name: str, sums: GridSum, add: Callable[[RoundedGaussian, torch.Tensor], None]
     ) -> torch.Tensor:
         noisy = sums.units.clone(memory_format=torch.contiguous_format)
-        self._require_whole(name, noisy)
+        _require_whole(name, noisy)
         if self.observer is None:
             for seed, numbers in zip(self.seeds, noisy, strict=True):
                 add(self._make_rounded_gaussian(name, seed), numbers)
@@ -395,44 +415,39 @@ class Releases:
         ]
         return torch.stack(outputs)
 
-    def _deviation_in_steps(self, name: str, step: float, *, norm: float = 1.0) -> float:
-        """Returns the deviation of a release's noise in steps of the sums' grid, rounded up.
 
-        `norm` is the norm of a unit's sums, in units of the sensitivity.
-        """
-        mechanism = self.plan.find_mechanism(name)
-        deviation = mechanism.noise_scale
-        if deviation == 0:
-            return 0.0
-        steps = math.nextafter(deviation / step, math.inf)
-        if norm != 1:
-            steps = math.nextafter(steps * norm, math.inf)
-        if steps > LARGEST_DEVIATION:
-            raise PrivacyError(
-                f"{name}: noise of {mechanism.noise_multiplier:g} times the sensitivity "
-                "exceeds the limit of exact sums; write a larger epsilon"
-            )
-        return steps
+def _deviation_in_steps(mechanism: Mechanism, step: float, *, norm: float = 1.0) -> float:
+    """Returns the deviation of a release's noise in steps of the sums' grid, rounded up.
 
-    def _require_whole(self, name: str, units: torch.Tensor) -> None:
-        """Raises PrivacyError unless sums are whole numbers of steps that float64 represents
-        exactly."""
-        if not bool((units.abs() <= LARGEST_SUM).all()):
-            raise PrivacyError(
-                f"{name}: sums are not finite, or above 2^53 steps, where float64 is not exact; "
-                "clip rows and use the grid of their bound; nothing is released"
-            )
-        if units.dtype != torch.float64 or not bool((units == units.trunc()).all()):
-            raise PrivacyError(
-                f"{name}: sums are not whole numbers of steps; round rows to the grid before "
-                "adding them; nothing is released"
-            )
+    `norm` is the norm of a unit's sums, in units of the sensitivity.
+    """
+    deviation = mechanism.noise_scale
+    if deviation == 0:
+        return 0.0
+    steps = math.nextafter(deviation / step, math.inf)
+    if norm != 1:
+        steps = math.nextafter(steps * norm, math.inf)
+    if steps > LARGEST_DEVIATION:
+        raise PrivacyError(
+            f"{mechanism.name}: noise of {mechanism.noise_multiplier:g} times the sensitivity "
+            "exceeds the limit of exact sums; write a larger epsilon"
+        )
+    return steps
 
-    def _make_rounded_gaussian(self, name: str, seed: int) -> RoundedGaussian:
-        key = (name, seed)
-        if key not in self._samplers:
-            self._samplers[key] = RoundedGaussian(self.open_keystream(seed, f"noise of {name}"))
-        return self._samplers[key]
+
+def _require_whole(name: str, units: torch.Tensor) -> None:
+    """Raises PrivacyError unless sums are whole numbers of steps that float64 represents
+    exactly."""
+    if not bool((units.abs() <= LARGEST_SUM).all()):
+        raise PrivacyError(
+            f"{name}: sums are not finite, or above 2^53 steps, where float64 is not exact; "
+            "clip rows and use the grid of their bound; nothing is released"
+        )
+    if units.dtype != torch.float64 or not bool((units == units.trunc()).all()):
+        raise PrivacyError(
+            f"{name}: sums are not whole numbers of steps; round rows to the grid before "
+            "adding them; nothing is released"
+        )
 
 
 def add_rounded_noise(

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dpprobe.artifacts import canonical_json
+from dpprobe.artifacts import canonical_json, parse_strict
 from dpprobe.errors import DataError
 
 Values = Mapping[str, Any]
 
-# Deeper nesting makes some readers overflow.
-_DEEPEST = 32
-_TOO_DEEP = f"more than {_DEEPEST} levels of brackets"
 # A larger n is refused before anything is priced.
 LARGEST_N = 10**10
 
@@ -33,33 +28,11 @@ def is_hash(text: Any) -> bool:
 
 
 def read_json(path: Path) -> Any:
-    """Reads JSON all readers understand alike: no NaN, infinity, repeated key or deep nesting."""
-
-    def read_number(text: str) -> float:
-        value = float(text)
-        require_true(math.isfinite(value), f"{path.name}: the number {text[:30]}")
-        return value
-
-    def read_pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        values = dict(items)
-        require_true(len(values) == len(items), f"{path.name}: a key appears twice in one object")
-        return values
-
+    """Reads JSON as `parse_strict` does; raises DataError that names the file."""
     try:
-        values = json.loads(
-            path.read_text(encoding="utf-8"),
-            parse_float=read_number,
-            parse_constant=read_number,
-            object_pairs_hook=read_pairs,
-        )
-    except RecursionError:
-        raise DataError(f"{path.name}: {_TOO_DEEP}") from None
-    level: list[Any] = [[values]]
-    for _ in range(_DEEPEST):
-        blocks = [each.values() if isinstance(each, dict) else each for each in level]
-        level = [one for block in blocks for one in block if isinstance(one, dict | list)]
-    require_true(not level, f"{path.name}: {_TOO_DEEP}")
-    return values
+        return parse_strict(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{path.name}: {error}") from None
 
 
 def read_real(name: str, value: Any) -> float:

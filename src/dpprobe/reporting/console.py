@@ -21,7 +21,7 @@ from dpprobe.results.best_private import (
     list_best_columns,
 )
 from dpprobe.results.cautions import list_cautions
-from dpprobe.results.summary import Grid, read_grid, read_summaries
+from dpprobe.results.summary import Grid, read_grid
 from dpprobe.study.run_command import command_line
 
 LINES = 25
@@ -40,7 +40,7 @@ def describe_study(folder: Path, summaries: Sequence[Path]) -> str:
         for best in chosen
     ] or [["No head of this study is private: add a private method and a finite epsilon."]]
     notes = _list_notes(grid, bests, folder)
-    commands = ["Next:", *(f"  {command}" for command in list_commands(folder, summaries, chosen))]
+    commands = ["Next:", *(f"  {command}" for command in list_commands(folder))]
     room = LINES - len(notes) - len(commands) - 2 - bool(notes)  # blank lines between blocks
     verdicts = _keep_blocks(blocks, room - 2 - _FEWEST_ROWS, folder)
     table = _make_table(grid, bests, chosen, room - len(verdicts), folder)
@@ -156,17 +156,13 @@ def _join_row(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join(texts).rstrip()
 
 
-def list_commands(folder: Path, summaries: Sequence[Path], chosen: Sequence[Best]) -> list[str]:
-    """Lists the next commands: the report, the runs, a prediction or the table."""
+def list_commands(folder: Path) -> list[str]:
+    """Lists the next commands: the report, the runs, the table."""
     page = folder / "report.html"
     made = [(_browser_command(str(page)), "report")] if page.is_file() else []
     # the receipt of the study comes first: _study.json
     made += [_tracking_command(path) for path in sorted(folder.glob("tracking/*.json"))[:1]]
-    planned = [best for best in chosen if best.measure.is_accuracy]
-    if planned:
-        command = _plan_command(planned[0], summaries)
-        made.append((command, f"accuracy with more images of {planned[0].dataset}"))
-    elif (table := folder / "tables/accuracy.md").is_file():
+    if (table := folder / "tables/accuracy.md").is_file():
         made.append((f"less {shlex.quote(str(table))}", "all results with their 95% CIs"))
     return [f"{command}  # {words}" for command, words in made]
 
@@ -183,18 +179,3 @@ def _tracking_command(receipt: Path) -> tuple[str, str]:
 
 def _browser_command(address: str) -> str:
     return command_line("python", "-m", "webbrowser", address)
-
-
-def _plan_command(best: Best, summaries: Sequence[Path]) -> str:
-    table = read_summaries(summaries).to_pandas()
-    names = ("dataset", "backbone", "method", "epsilon_token")
-    wanted = (best.dataset, best.backbone, best.method, best.epsilon)
-    cell = table[(table[list(names)] == wanted).all(axis=1)].iloc[0]
-    majority = max(cell.constant_accuracy, 1 / cell.num_classes)
-    words = f"--n {cell.n} --classes {cell.num_classes} --d {cell.dimension} "
-    words += f"--epsilon {best.head_epsilon:.12g} --delta {cell.delta:g} --majority {majority:.3f}"
-    if best.ceiling is not None and best.ceiling.mean > 100 * majority:
-        words += f" --ceiling {best.ceiling.mean / 100:.3f}"
-    if cell.n == cell.train_units:
-        words += " --unit patient"
-    return command_line("dpprobe", "plan", *words.split())

@@ -12,7 +12,6 @@ changes no earlier message.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,14 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from dpprobe.artifacts import canonical_json, check_not_newer, hash_value, write_text
+from dpprobe.artifacts import (
+    canonical_json,
+    check_not_newer,
+    hash_value,
+    parse_strict,
+    require_plain_file,
+    write_text,
+)
 from dpprobe.errors import ConfigError, DataError, PrivacyError
 
 FORMAT = "dpprobe-site-offer"
@@ -172,9 +178,8 @@ def read_offers(folder: Path, members: Mapping[str, str]) -> list[Offer]:
 def _read_offer(path: Path, site: str, member: str) -> Offer:
     """Reads an offer of anyone; DataError for a damaged file, PrivacyError for one of another."""
     try:
-        if path.stat().st_size > _LARGEST_OFFER:
-            raise ValueError("too large for an offer")
-        values = json.loads(path.read_bytes())
+        require_plain_file(path, _LARGEST_OFFER)
+        values = parse_strict(path.read_bytes())
         check_not_newer(path, values, kind=FORMAT, version=FORMAT_VERSION)
         signature = values.pop("signature")
         offer = Offer.from_dict(values)

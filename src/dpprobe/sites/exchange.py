@@ -29,7 +29,6 @@ the ledger's entry.
 from __future__ import annotations
 
 import hashlib
-import json
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
@@ -49,6 +48,8 @@ from dpprobe.artifacts import (
     canonical_json,
     check_not_newer,
     hash_value,
+    parse_strict,
+    require_plain_file,
     write_private,
 )
 from dpprobe.errors import DataError, PrivacyError
@@ -60,6 +61,7 @@ from dpprobe.sites.shared_sums import Sum, add_sums
 
 FORMAT = "dpprobe-site-sums"
 FORMAT_VERSION = 2
+_LARGEST_MESSAGE, _LARGEST_TEXT = 8 * 2**30, 2**26
 AGREEMENT_FILE = "agreement.json"
 SECRET_FILE = "secret.json"
 ANOTHER_NAME = (
@@ -101,7 +103,7 @@ def read_secret(folder: Path) -> Secret | None:
     if not path.exists():
         return None
     try:
-        values = json.loads(path.read_bytes())
+        values = _parse_plain(path)
         noise = bytes.fromhex(values["noise"])
         if len(noise) != KEY_BYTES:
             raise ValueError("its noise key is cut short")
@@ -109,6 +111,12 @@ def read_secret(folder: Path) -> Secret | None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path}: damaged ({error}); {ANOTHER_NAME}") from error
     return Secret(key=key, noise=noise)
+
+
+def _parse_plain(path: Path) -> Any:
+    """Parses a file of the private folder; raises OSError or ValueError."""
+    require_plain_file(path, _LARGEST_TEXT)
+    return parse_strict(path.read_bytes())
 
 
 def keep_agreement(folder: Path, agreement: Agreement) -> None:
@@ -125,7 +133,10 @@ def read_agreement(folder: Path) -> Agreement | None:
     if not path.exists():
         return None
     try:
-        return Agreement.make([Offer.from_dict(values) for values in json.loads(path.read_bytes())])
+        offers = [Offer.from_dict(values) for values in _parse_plain(path)]
+        if not offers:
+            raise ValueError("no offers")
+        return Agreement.make(offers)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path}: damaged ({error}); {ANOTHER_NAME}") from error
 
@@ -238,9 +249,9 @@ class Exchange:
         """Raises PrivacyError if the private folder lacks what this site has sent."""
         for path in sorted(self.folder.glob(f"sums-*.{self.site}.safetensors")):
             sent = self.private / f"{path.name.partition('.')[0]}.safetensors"
+            self._read_signed(path, self.site)
             if sent.exists() and path.read_bytes() == sent.read_bytes():
                 continue
-            self._read_signed(path, self.site)
             raise PrivacyError(
                 f"{path}: this site's message {'is not the one' if sent.exists() else 'is missing'}"
                 f" in {self.private}, which was restored or lost. A second message may reveal "
@@ -279,8 +290,9 @@ class Exchange:
         Raises DataError for a damaged file, PrivacyError for another's or another agreement's.
         """
         values, sums = self._read_signed(path, site)
-        wanted = {"format_version": FORMAT_VERSION, "agreement": self.agreement.digest}
-        self._require_bound(path, site, values, {**wanted, "site": site})
+        wanted: dict[str, Any] = {"format": FORMAT, "format_version": FORMAT_VERSION}
+        wanted |= {"agreement": self.agreement.digest, "site": site}
+        self._require_bound(path, site, values, wanted)
         return values, sums
 
     def _read_signed(self, path: Path, site: str) -> tuple[dict[str, Any], list[Sum]]:
@@ -315,8 +327,9 @@ def hash_totals(agreement: Agreement, rounds: Sequence[Sequence[Sum]]) -> str:
 def _unpack_sums(path: Path, remedy: str) -> tuple[dict[str, Any], list[Sum]]:
     """Reads what `_pack_sums` wrote; raises DataError for anything else."""
     try:
+        require_plain_file(path, _LARGEST_MESSAGE)
         with safe_open(path, framework="numpy") as file:
-            values = json.loads((file.metadata() or {})["dpprobe"])
+            values = parse_strict((file.metadata() or {})["dpprobe"])
             arrays = [file.get_tensor(str(place)) for place in range(len(values["sums"]))]
         sums = [
             Sum(
@@ -329,6 +342,13 @@ def _unpack_sums(path: Path, remedy: str) -> tuple[dict[str, Any], list[Sum]]:
             raise ValueError("its numbers are not whole")
         if [*map(_describe, sums)] != values["sums"]:
             raise ValueError("its numbers have changed")
+        if not all(
+            isinstance(each.name, str)
+            and isinstance(each.symmetric, bool)
+            and all(isinstance(number, int | float) for number in (each.step, each.deviation))
+            for each in sums
+        ):
+            raise ValueError("a fact of its sums is of another type")
     except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path}: damaged ({error}); {remedy}") from error
     return values, sums

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from dpprobe.study.study_file import load_study
 from dpprobe.study.study_lines import StudyLines
 from dpprobe.study.yaml_file import check_yaml
 
+FEWEST_NAMED = 3
 UNREAD = (
     "Not read yet: images, and labels row by row. The first job of a run reads them and lists all "
     "images that are missing or unreadable, and all labels without a class."
@@ -45,7 +46,29 @@ def _run_check(arguments: argparse.Namespace) -> int:
     words = [] if default else ["--configfile", *map(str, arguments.files)]
     print(f"{named}: {count_noun(len(study.list_cells()), 'cell')}; run: {run_command(*words)}")
     print(UNREAD)
+    for line in list_tested(study):
+        print(line)
     return 0
+
+
+def list_tested(study: Study) -> Iterator[str]:
+    """Yields the classes with the fewest test units, as the test result of a release counts."""
+    tested = {
+        release.dataset
+        for release in study.releases.values()
+        if release.test_metric not in (None, "accuracy")
+    }
+    for name in sorted(tested):
+        counts = study.datasets[name].count_class_units()
+        if counts is not None:
+            units = counts.test_shares or counts.test
+            fewest = sorted(units, key=lambda each: (units[each], each))[:FEWEST_NAMED]
+            listed = ", ".join(f"{each} {units[each]:.4g}" for each in fewest)
+            parts = " (patients with images of several classes count in parts)"
+            yield (
+                f"{name}: fewest test {study.dataset_unit(name)}s that count in a release: "
+                f"{listed}{parts if counts.test_shares else ''}. Do not publish these numbers."
+            )
 
 
 def read_study(files: Sequence[Path], *, network: bool = False) -> Study:

@@ -97,7 +97,8 @@ def cells_experiment(
     return ExperimentContents(
         name=dataset,
         location=location / "cells" if location else None,
-        note=f"Cells of {dataset}: one run per backbone, method and epsilon, all seeds together.",
+        note=f"Cells of {dataset}: one run per backbone, method and epsilon, all seeds together."
+        + (" The menu of views has zero-shot and few-shot results." if baselines else ""),
         views=make_views,
     )
 
@@ -126,7 +127,7 @@ def summary_experiment(
         location=location / "summary" if location else None,
         note=(
             f"Summary of {dataset}: one run per backbone and method, {measure.title} at each "
-            "epsilon; steps of curves are 100 x epsilon."
+            f"epsilon; steps of curves are 100 x epsilon. Run {dataset}, Artifacts, has t-SNE."
         ),
         views=make_views,
     )

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import subprocess
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from dpprobe.analyses.analysis import Analysis, Cost, JobSize
+from dpprobe.analyses.analysis import Analysis, JobSize
+from dpprobe.analyses.measuring import measure_analysis
 from dpprobe.analysis_registry import ANALYSES, load_analyses
-from dpprobe.exhibits.make import find_function
 from dpprobe.results.study_files import StudyFiles
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
 from dpprobe.versions import VERSIONS
 from tests.conftest import REPOSITORY
+from tests.support.cell_files import write_cell
+from tests.support.feature_stores import write_split
+from tests.unit.analyses.zero_shot.test_measure import write_text
 
 EVERY = pytest.mark.parametrize("analysis", load_analyses(), ids=list(ANALYSES))
 MEASURED = pytest.mark.parametrize(
@@ -25,7 +30,7 @@ MEASURED = pytest.mark.parametrize(
     [analysis for analysis in load_analyses() if analysis.measurement],
     ids=lambda analysis: analysis.name,
 )
-PLACE = {"dataset": "digits", "backbone": "pixels"}
+ROWS = 90
 
 
 @pytest.fixture(scope="module")
@@ -46,10 +51,10 @@ def study() -> Study:
             },
             "epsilons": [1, "inf"],
             "delta": 1e-5,
-            "long_tail": {},
+            "long_tail": {"clusters": [2]},
             "sites": {},
             "fairness": {},
-            "few_shot": {"backbones": ["pixels"]},
+            "few_shot": {"backbones": ["pixels"], "shots": [1], "seeds": 1},
             "imbalance": {"datasets": ["digits"], "classes": ["3"], "fractions": [0.5]},
         }
     )
@@ -69,43 +74,64 @@ def test_a_declaration_stands_under_its_name(analysis: Analysis) -> None:
 
 
 @MEASURED
-def test_a_job_can_be_called_with_what_its_rule_gives(analysis: Analysis) -> None:
-    declared = analysis.measurement
-    assert declared is not None
-    asked = inspect.signature(find_function(declared.job)).parameters
-    params = {*declared.params, *(["options"] if analysis.options else []), "version"}
-    outputs = {name or "output" for name in declared.outputs}
-    offered = {*outputs, *params, *PLACE, "study", "folder", "threads"}
-    read = {name for name, need in declared.needs.items() if need.read}
-    assert read <= set(asked), "the job takes every file that it reads"
-    required = {name for name, each in asked.items() if each.default is inspect.Parameter.empty}
-    assert required <= read | offered
-
-
-@MEASURED
-def test_a_study_that_asks_gets_inputs_params_and_a_cost(analysis: Analysis, study: Study) -> None:
+def test_a_job_measures_a_small_study_within_what_it_requests(
+    analysis: Analysis, study: Study, tmp_path: Path
+) -> None:
     declared = analysis.measurement
     assert declared is not None
     assert "digits" in analysis.datasets(study)
     backbones = analysis.backbones(study)
     place = {"dataset": "digits", "backbone": backbones[0]}
-    files = StudyFiles(study)
+    files = StudyFiles(study, results=str(tmp_path))
+    _write_inputs(files, place["backbone"])
     inputs = {name: need.paths(files, place) for name, need in declared.needs.items()}
     assert any(inputs.values())
-    values: dict[str, Any] = {
+    params: dict[str, Any] = {
         name: value(study, place) if callable(value) else value
         for name, value in declared.params.items()
     }
-    assert None not in [value for name, value in values.items() if name != "metric"]
+    if analysis.options is not None:
+        block = study.block(analysis.options)
+        assert block is not None
+        params["options"] = block.model_dump(mode="json")
+    outputs = [str(tmp_path / path.format(**place)) for path in declared.outputs.values()]
+    started = time.process_time()
+    measure_analysis(
+        analysis, inputs=inputs, outputs=outputs, params=params | {"version": analysis.version},
+        wildcards=place, threads=declared.threads, read_study=lambda: study,
+    )  # fmt: skip
+    seconds = time.process_time() - started
+    assert all(Path(path).stat().st_size for path in outputs)
     size = JobSize(
-        inputs=inputs, measure_mb=lambda paths: 2.0 * len(list(paths)), count_rows=lambda: (90, 10)
+        inputs=inputs,
+        measure_mb=lambda paths: sum(Path(path).stat().st_size for path in paths) / 1e6,
+        count_rows=lambda: (ROWS, ROWS // 2),
     )
     cost = declared.cost(study, place, size)
-    assert isinstance(cost, Cost)
-    assert min(cost) > 0
+    # a busy machine starts Python and imports libraries in minutes
+    assert 60 * cost.minutes > 300 + 20 * seconds
+    assert cost.memory_mb > 500
     made = analysis.list_files(study, "results", "digits")
     assert len(made) == len(declared.outputs) * len(backbones)
     assert analysis.list_files(study, "results", "elsewhere") == []
+
+
+def _write_inputs(files: StudyFiles, backbone: str) -> None:
+    """Writes small features, text embeddings and cells of the dataset."""
+    names = tuple("abc")
+    generator = np.random.default_rng(0)
+    for split, rows in (("train", ROWS), ("test", ROWS // 2)):
+        labels = np.arange(rows) % len(names)
+        features = generator.normal(size=(rows, 16)) + 2 * np.eye(16)[labels]
+        folder = Path(files.locate_manifest("digits", backbone, split)).parent
+        write_split(
+            folder, features.astype(np.float32), labels, class_names=names, backbone=backbone,
+            backbone_options=files.study.backbones[backbone].extraction_params(),
+        )  # fmt: skip
+    write_text(folder.with_name("text.safetensors"), np.eye(3, 16), class_names=names)
+    for cell in files.list_study_cells("digits"):
+        if cell.backbone == backbone:
+            write_cell(Path(files.results), **cell._asdict(), class_names=names)
 
 
 @EVERY

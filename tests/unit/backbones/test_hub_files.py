@@ -181,7 +181,7 @@ def test_a_tokenizer_is_looked_for_where_it_can_be_run(
         HubFile("tokenizer", "nobody/nothing", names)
     ]
     with pytest.raises(ConfigError, match=r"nobody/nothing \(tokenizer: .* cannot be reached"):
-        open_clip_models.load_text(options, CPU)
+        open_clip_models.make_tokenizer(options)
 
 
 @pytest.mark.parametrize(

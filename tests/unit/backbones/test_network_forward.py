@@ -71,6 +71,21 @@ def test_sixteen_bits_are_scaled_not_clipped() -> None:
     np.testing.assert_array_equal(np.asarray(wide)[0, :, 1], [0, 0, 1, 128, 255])
 
 
+@pytest.mark.parametrize("family", ["pixels", "scattering"])
+def test_grey_bits_are_part_of_a_backbone(family: str) -> None:
+    plain, told = load(family=family, size=32), load(family=family, grey_bits=12, size=32)
+    assert load(family=family, grey_bits=16, size=32).fingerprint == plain.fingerprint
+    assert told.fingerprint != plain.fingerprint
+    assert told.preprocessing == {**plain.preprocessing, "grey_bits": 12}
+    grey = np.linspace(0, 255, 32 * 32).round().astype(np.uint8).reshape(32, 32)
+    deep = Image.fromarray((grey.astype(np.uint32) * 4095 // 255).astype(np.uint16))
+    eight = Image.fromarray(grey)
+    torch.testing.assert_close(told.transform(deep), plain.transform(eight), atol=0.005, rtol=0)
+    assert torch.equal(told.transform(eight), plain.transform(eight))
+    with pytest.raises(ConfigError, match="grey_bits"):
+        load(family="external", model="v", each_by_itself=True, grey_bits=12)
+
+
 def test_pixels_without_a_range_are_refused() -> None:
     for values in (np.ones((2, 2), np.float32), np.full((2, 2), -1, np.int32),
                    np.full((2, 2), 70_000, np.int32)):  # fmt: skip

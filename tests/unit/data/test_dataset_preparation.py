@@ -120,34 +120,6 @@ def write_parquet(tmp_path: Path) -> Callable[..., str]:
 WriteParquet = Callable[..., str]
 
 
-def test_parquet_with_both_splits(tmp_path: Path, write_parquet: WriteParquet) -> None:
-    train, test = prepare(
-        tmp_path / "out",
-        source="parquet",
-        train=write_parquet("a.parquet", [0, 1] * 10, sex=["f", None] * 10),
-        test=write_parquet("b.parquet", [1, 0, 0], sex=["m"] * 3, first=100),
-        group_columns=["sex"],
-    )
-    assert train.class_names == ("cat", "dog")
-    assert train.read_labels().tolist() == [0, 1] * 10
-    assert test.read_labels().tolist() == [1, 0, 0]
-    assert train.read_ids()[:2] == ["train-00000000", "train-00000001"]
-    assert train.read_groups() == {"group_sex": ["f", ""] * 10}
-    assert [image.data for image in train.read_images(0, 20)] == [png(row) for row in range(20)]
-    assert next(train.read_images(7, 8)).path == "7.png"
-
-
-def test_parquet_shards_by_pattern_and_by_list(tmp_path: Path, write_parquet: WriteParquet) -> None:
-    one = write_parquet("train-0.parquet", [0, 0])
-    two = write_parquet("train-1.parquet", [1, 1, 0])
-    test = write_parquet("test.parquet", [0, 1], first=100)
-    for number, written in enumerate((str(tmp_path / "train-*.parquet"), [one, two])):
-        train, _ = prepare(tmp_path / str(number), source="parquet", train=written, test=test)
-        assert train.read_labels().tolist() == [0, 0, 1, 1, 0]
-    train, _ = prepare(tmp_path / "turned", source="parquet", train=[two, one], test=test)
-    assert train.read_labels().tolist() == [1, 1, 0, 0, 0]
-
-
 def test_a_parquet_file_is_named_once(write_parquet: WriteParquet) -> None:
     """Rows are numbered by their places, so that nobody else would see that they stand twice."""
     path = write_parquet("train-0.parquet", [0, 1] * 3)

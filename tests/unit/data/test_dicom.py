@@ -13,11 +13,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from pydicom import Dataset
 from pydicom.dataset import FileMetaDataset
+from pydicom.encaps import encapsulate
 from pydicom.pixels.processing import apply_modality_lut, apply_windowing
 from pydicom.uid import (
     ExplicitVRLittleEndian,
+    JPEG2000Lossless,
+    JPEGBaseline8Bit,
     JPEGLosslessSV1,
     RLELossless,
     SecondaryCaptureImageStorage,
@@ -162,14 +166,77 @@ def test_a_table_of_values_of_interest_is_used(bits: int) -> None:
     np.testing.assert_array_equal(shown, linear(entries[places], 0, 2**bits - 1))
 
 
-def test_padding_is_black_and_not_of_the_range() -> None:
-    values = VALUES.astype(np.int16)
-    values[0, 0] = -2000
-    shown = shades(values, PixelPaddingValue=-2000)
-    assert shown[0, 0] == 0
-    np.testing.assert_array_equal(shown[1], linear(values[1], 100, 4095))
-    shown = shades(values, PixelPaddingValue=-2000, PhotometricInterpretation="MONOCHROME1")
-    assert shown[0, 0] == 0
+MIDDLE = np.arange(1, 13, dtype=np.int16).reshape(3, 4) * 100
+PADDED = np.concatenate([np.full((1, 4), -2000, np.int16), MIDDLE])
+LOW = (PADDED & 0xFFF).astype(np.int16)  # the sign is in bit 11
+SHORT = {"BitsStored": 12, "HighBit": 11}
+
+
+@pytest.mark.parametrize("form", ["MONOCHROME1", "MONOCHROME2"])
+@pytest.mark.parametrize(
+    ("values", "sign", "padding", "changed"),
+    [
+        (PADDED, "SS", -2000, {}),
+        (PADDED, "US", 63536, {}),
+        (PADDED.view(np.uint16), "US", 63536, {}),
+        (PADDED.view(np.uint16), "SS", -2000, {}),
+        (PADDED.view(np.uint16), "SS", -2000, SHORT),
+        (PADDED.view(np.uint16), "US", 63536, SHORT),
+        (PADDED, "US", 63536, SHORT),
+        (LOW, "US", 2096, SHORT),
+        (LOW, "US", 63536, SHORT),
+        (LOW, "SS", -2000, SHORT),
+        (PADDED, "US", 63536, {"RescaleSlope": 2, "RescaleIntercept": -1024}),
+        (np.where(PADDED < 0, -1, PADDED).astype(np.int32), "US", 2**32 - 1, {}),
+        (np.where(PADDED < 0, 255, PADDED // 10).astype(np.uint8), "SS", -1, {}),
+        (np.concatenate([[[61000, 60000, 60500, 60001]], MIDDLE]).astype(np.uint16), "US", 60000,
+         {"PixelPaddingRangeLimit": 61000}),
+    ],
+)  # fmt: skip
+def test_padding_is_black_and_not_of_the_range(
+    values: np.ndarray, sign: str, padding: int, changed: dict[str, Any], form: str
+) -> None:
+    """Whatever the sign of the padding's value, and of the pixels."""
+    dataset = header(values, PhotometricInterpretation=form, **changed)
+    kind = "SL" if sign == "SS" and values.itemsize == 4 else "UL" if padding >= 2**16 else sign
+    dataset.add_new(0x00280120, kind, padding)
+    shown = np.asarray(open_image(encoded(dataset)))
+    assert not shown[0].any()
+    wanted = linear(MIDDLE, 100, 1200)
+    np.testing.assert_allclose(
+        shown[1:], 255 - wanted if form == "MONOCHROME1" else wanted, atol=1, rtol=0
+    )
+
+
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("low", [0, 2, 4])
+@pytest.mark.parametrize("bits", [10, 12])
+def test_values_lie_where_the_header_says(signed: bool, low: int, bits: int) -> None:
+    """Other bits, such as those of an overlay, are no part of them."""
+    values = np.round(np.linspace(0, 2**bits - 1, 48)).astype(np.int32).reshape(6, 8)
+    stored = ((values - signed * 2 ** (bits - 1)) & (2**bits - 1)) << low
+    stored |= 1 << 15 if low + bits < 16 else 0
+    stored = stored.astype(np.uint16).view(np.int16 if signed else np.uint16)
+    shown = shades(stored, BitsStored=bits, HighBit=low + bits - 1)
+    np.testing.assert_array_equal(shown, linear(values, 0, 2**bits - 1))
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "JPEG2000"])
+def test_holes_in_coded_pixels_are_noticed(kind: str) -> None:
+    stream = io.BytesIO()
+    Image.effect_noise((200, 160), 50).save(stream, kind)
+    data = stream.getvalue()
+    middle = len(data) // 2
+    syntax = JPEGBaseline8Bit if kind == "JPEG" else JPEG2000Lossless
+    for frame in (data, data[:middle] + bytes(512) + data[middle + 512 :], data[:middle]):
+        dataset = header(np.zeros((160, 200), np.uint8), PixelData=encapsulate([frame]))
+        dataset["PixelData"].is_undefined_length = True
+        dataset.file_meta.TransferSyntaxUID = syntax
+        if frame is data:
+            assert open_image(encoded(dataset)).size == (200, 160)
+            continue
+        with pytest.raises(ImageError, match="cannot be decoded"):
+            open_image(encoded(dataset))
 
 
 def test_one_value_everywhere_is_black() -> None:

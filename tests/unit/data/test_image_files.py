@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,10 @@ import pillow_heif
 import pytest
 from PIL import Image
 
-from dpprobe.data.image_files import hint_misspelling, open_image, pixel_hash
+from dpprobe.backbones.image_preprocessing import AssumeGreyBits, convert_mode
+from dpprobe.data.image_files import count_used_bits, hint_misspelling, open_image, pixel_hash
 from dpprobe.data.problems import ImageError
+from dpprobe.errors import DataError
 
 
 def noise(mode: str = "RGB", *, size: tuple[int, int] = (40, 30), seed: int = 0) -> Image.Image:
@@ -112,6 +116,73 @@ def test_palettes_are_part_of_the_pixels() -> None:
     other.putpalette([255 - value for value in range(256) for _ in range(3)])
     assert picture.tobytes() == other.tobytes()
     assert pixel_hash(picture) != pixel_hash(other)
+
+
+RAMP = np.linspace(0, 4095, 32 * 64).round().astype(np.uint16).reshape(32, 64)
+
+
+def tiff(data: bytes, bits: int, *tags: tuple[int, int], photometric: int = 1) -> bytes:
+    """A TIFF file of grey, 64 x 32."""
+    given = {256: 64, 257: 32, 258: bits, 259: 1, 262: photometric, 273: 0, 277: 1, 278: 32,
+             279: len(data), **dict(tags)}  # fmt: skip
+    given[273] = 8 + 2 + 12 * len(given) + 4
+    fields = [struct.pack("<HHII", tag, 4, 1, value) for tag, value in sorted(given.items())]
+    return b"II*\0" + struct.pack("<IH", 8, len(given)) + b"".join(fields) + bytes(4) + data
+
+
+def packed() -> bytes:
+    """Twelve bits per pixel: two pixels in three bytes."""
+    first, second = RAMP.reshape(-1, 2).T.astype(int)
+    parts = (first >> 4, (first & 15) << 4 | second >> 8, second & 255)
+    return np.stack(parts, 1).astype(np.uint8).tobytes()
+
+
+def with_chunk(png: bytes, kind: bytes, body: bytes) -> bytes:
+    checked = kind + body
+    chunk = struct.pack(">I", len(body)) + checked + struct.pack(">I", zlib.crc32(checked))
+    return png[:33] + chunk + png[33:]
+
+
+SHORT, PNG = RAMP.tobytes(), encoded(Image.fromarray(RAMP), "PNG")
+# name -> file, the bits that must be told (None if the file does), whether 0 is white
+GREY: dict[str, tuple[bytes, int | None, bool]] = {
+    "12 bits in a PNG of 16": (PNG, 12, False),
+    "10 bits in a PNG of 16": (encoded(Image.fromarray(RAMP // 4), "PNG"), 10, False),
+    "8 bits in a PNG of 16": (encoded(Image.fromarray(RAMP // 16), "PNG"), 8, False),
+    "12 bits with sBIT": (with_chunk(PNG, b"sBIT", b"\x0c"), 12, False),
+    "a text called as our key": (with_chunk(PNG, b"tEXt", b"dpprobe_grey_bits\x0014"), 12, False),
+    "12 bits at the upper end": (encoded(Image.fromarray(RAMP * 16), "PNG"), 16, False),
+    "a TIFF of 16 bits": (tiff(SHORT, 16), 12, False),
+    "a TIFF with its largest value": (tiff(SHORT, 16, (281, 4095), (341, 4095)), 12, False),
+    "a TIFF whose 0 is white": (tiff(SHORT, 16, photometric=0), 12, True),
+    "a turned TIFF whose 0 is white": (tiff(SHORT, 16, (274, 3), photometric=0), 12, True),
+    "a TIFF with a sign": (tiff((RAMP * 8).tobytes(), 16, (339, 2)), 15, False),
+    "a TIFF of 32 bits": (tiff(RAMP.astype(np.uint32).tobytes(), 32), 12, False),
+    "a TIFF of 12 bits": (tiff(packed(), 12), None, False),
+    "PGM": (b"P5 64 32 4095\n" + RAMP.astype(">u2").tobytes(), None, False),
+    "JPEG 2000": (encoded(Image.fromarray(RAMP), "JPEG2000", irreversible=False), 12, False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", GREY)
+def test_grey_uses_its_range_once_its_bits_are_known(kind: str) -> None:
+    data, bits, negative = GREY[kind]
+    used = count_used_bits(open_image(data))
+    assert used == (None if bits is None else ("grey", bits))
+    seen = AssumeGreyBits(transform=lambda image: np.asarray(convert_mode(image, "L")),  # type: ignore
+                          bits=bits or 9)(open_image(data))  # fmt: skip
+    wanted = np.round(RAMP / 4095 * 255).astype(int)
+    wanted = 255 - wanted if negative else wanted
+    wanted = wanted[::-1, ::-1] if "turned" in kind else wanted
+    assert np.abs(seen.astype(int) - wanted).max() <= 1
+    assert len(np.unique(seen)) == 256
+
+
+def test_negatives_are_other_pictures_and_too_few_bits_are_refused() -> None:
+    plain, negative = (open_image(tiff(SHORT, 16, photometric=kind)) for kind in (1, 0))
+    assert pixel_hash(plain) != pixel_hash(negative)
+    with pytest.raises(DataError, match="grey_bits"):
+        AssumeGreyBits(transform=lambda image: convert_mode(image, "L"), bits=11)(plain)  # type: ignore
 
 
 @pytest.mark.parametrize(

@@ -324,6 +324,19 @@ def test_what_can_be_decoded_is_accepted(rows: Rows, kind: str) -> None:
     assert table.decode_image(image, split="train").size == (40, 30)
 
 
+@pytest.mark.parametrize(("high", "bits"), [(1000, 10), (4010, 12), (32767, 15), (40_000, None)])
+def test_grey_that_does_not_use_its_range_is_warned_of(
+    rows: Rows, caplog: pytest.LogCaptureFixture, high: int, bits: int | None
+) -> None:
+    for number, row in enumerate((*rows.splits["train"], *rows.splits["test"])):
+        values = np.linspace(number, high, 64).astype(np.uint16).reshape(8, 8)
+        Image.fromarray(values).save(row["path"], format="PNG")
+    with caplog.at_level(logging.WARNING, "dpprobe"):
+        rows.write()
+    assert caplog.text.count("grey_bits") == (bits is not None)
+    assert bits is None or f"`grey_bits: {bits}`" in caplog.text
+
+
 def test_images_need_not_be_decoded(rows: Rows) -> None:
     path = rows.splits["train"][4]["path"]
     path.write_bytes(noise(4)[:-100])

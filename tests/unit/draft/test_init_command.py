@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 import subprocess
@@ -85,7 +86,46 @@ def test_a_checkpoint_is_looked_at_and_its_model_told_by_its_name_or_option(
         assert printed == f"dpprobe: --{fault}"
         return
     assert "mobilenetv2_100, 1,280 features per image" in printed
-    assert folder.study("x.yaml").backbones["mobilenetv2_100"].input_files() == (file,)
+    drafted = folder.study("x.yaml").backbones["mobilenetv2_100"]
+    assert drafted.input_files() == (file,)
+    written = (folder.folder / "x.yaml").read_text()
+    assert "(0.485, 0.456, 0.406)" in written
+    assert "pad_type" in written
+    assert "mean, std, size, interpolation" in drafted.list_warnings()[0]
+
+
+STATED = {"mean": [0.5] * 3, "std": [0.5] * 3, "input_size": [3, 192, 192],
+          "interpolation": "bilinear", "crop_pct": 1.0, "classifier": "fc"}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["config.json", "mobilenetv2_100_mine.json"])
+@pytest.mark.parametrize("nested", [True, False])
+def test_what_stands_beside_a_checkpoint_is_written(name: str, nested: bool, folder: Desk) -> None:
+    known = Dimensions(known={"network": 1280}, faults={})
+    folder.monkeypatch.setattr("dpprobe.draft.available_backbone.read_dimensions", lambda *_: known)
+    checkpoint = "mobilenetv2_100_mine.safetensors"
+    save_file({"weight": np.zeros(1, dtype=np.float32)}, folder.folder / checkpoint)
+    about = {"architecture": "mobilenetv2_100", "model_args": {"pad_type": "same"}}
+    values = about | ({"pretrained_cfg": STATED} if nested else STATED)
+
+    def init(content: object) -> Any:
+        folder.file(name, json.dumps(content))
+        folder.init("x", "--checkpoint", checkpoint, "--force")
+        return folder.study("x.yaml").backbones["mobilenetv2_100"]
+
+    drafted = init(values)
+    assert drafted.model_args == {"pad_type": "same"}
+    views = drafted.preprocessing
+    assert (views.mean, views.std, views.size) == ((0.5,) * 3, (0.5,) * 3, 192)
+    assert (views.interpolation, views.crop_pct) == ("bilinear", 1.0)
+    assert drafted.list_warnings() == []
+    for other in (values | {"architecture": "resnet50"}, [values], {"license": "mit"}):
+        (folder.folder / "x.yaml").unlink()
+        assert init(other).preprocessing == type(views)(), "not of this model"
+    bad = values | {"pretrained_cfg": STATED | {"mean": "x"}, "mean": "x"}
+    (folder.folder / "x.yaml").unlink()
+    folder.file(name, json.dumps(bad))
+    assert f"{name}: states values of no use" in folder.init("x", "--checkpoint", checkpoint)
 
 
 def test_a_checkpoint_of_no_use_ends_it_with_a_line(folder: Desk) -> None:

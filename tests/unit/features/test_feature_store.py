@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,7 @@ def write(
     ids: list[str] = IDS,
     groups: dict[str, list[str]] = GROUPS,
     accepted: list[list[int]] | None = None,
+    units: list[str] | None = None,
     layers: dict[str, Any] | None = None,
     probe: dict[str, Any] | None = None,
 ) -> Path:
@@ -80,6 +82,7 @@ def write(
             ids[rows],
             {name: values[rows] for name, values in groups.items()},
             None if accepted is None else accepted[rows],
+            None if units is None else units[rows],
         ),
         features[rows],
         layers={name: values[rows] for name, values in (layers or {}).items()},
@@ -246,12 +249,15 @@ def remove_layer(path: Path) -> None:
         del file["layers/2"]
 
 
-def edit_accepted(path: Path) -> None:
+def edit_text(column: str, path: Path) -> None:
     with h5py.File(path, "r+") as file:
-        file["accepted"][1] = b"[0]"
+        file[column][1] = b"[0]"
 
 
-EDITS = [edit_features, edit_labels, edit_layer, remove_layer, edit_accepted]
+TEXTS = ("ids", "groups/group_sex", "accepted", "units")
+EDITS = [
+    edit_features, edit_labels, edit_layer, remove_layer, *(partial(edit_text, c) for c in TEXTS),
+]  # fmt: skip
 
 
 def replace_by_other_weights(path: Path) -> None:
@@ -286,12 +292,12 @@ def stream_all(manifest: Path) -> None:
 
 
 @pytest.mark.parametrize("read", [read_all, stream_all])
-@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_shard_is_refused_by_name(
     tmp_path: Path, damage: Callable[[Path], None], read: Callable[[Path], None]
 ) -> None:
     """By readers; and an edit that was sealed again by the job that writes the manifest."""
-    cut_into(tmp_path, SHARDS, layers=LAYERS, accepted=ACCEPTED)
+    cut_into(tmp_path, SHARDS, layers=LAYERS, accepted=ACCEPTED, units=IDS)
     manifest, shard = tmp_path / "manifest.json", tmp_path / "shard-00001-of-00003.h5"
     read(manifest)
     damage(shard)

@@ -182,11 +182,72 @@ def test_nothing_is_left_of_a_failure(tmp_path: Path, info: Path) -> None:
     assert not list(tmp_path.glob("*text*"))
 
 
-def test_equal_words_are_told(tmp_path: Path, info: Path, caplog: pytest.LogCaptureFixture) -> None:
-    names = {"cat": "pet", "dog": "pet"}
-    with caplog.at_level("WARNING", logger="dpprobe"):
-        write(tmp_path / "text.safetensors", info, prompt_names=names)
-    assert "'pet' stands for 2 classes" in caplog.text
+class HubTokenizer:
+    """As open_clip's tokenizers of the Hub: cuts in silence, at one of three kinds of ends."""
+
+    def __init__(self, end: str, limit: int = 77) -> None:
+        self.end, self.context_length = end, limit
+
+    def __call__(self, texts: list[str], context_length: int | None = None) -> torch.Tensor:
+        length, rows = context_length or self.context_length, []
+        for text in texts:
+            known = [1 if word == "zzz" else 3 + ord(word[0]) for word in text.lower().split()]
+            kept = [2, *known][: length - 1]
+            kept += [0] if self.end == "pads are ends" else [2]
+            pads = [0] * (length - len(kept))
+            rows.append([*pads, *kept] if self.end == "pads first" else [*kept, *pads])
+        return torch.tensor(rows)
+
+
+@pytest.mark.parametrize("end", ["pads last", "pads first", "pads are ends"])
+@pytest.mark.parametrize("words", [0, 73, 74, 75, 200])
+def test_no_tokenizer_cuts_in_silence(
+    monkeypatch: pytest.MonkeyPatch, end: str, words: int
+) -> None:
+    monkeypatch.setattr(open_clip, "get_tokenizer", lambda _name: HubTokenizer(end))
+    sentences = [["very " * words + name] for name in CLASSES]
+    if words < 75:
+        assert text_embeddings.embed_text(options(), sentences=sentences, runtime=CPU)
+        return
+    with pytest.raises(ConfigError, match="reads at most 77; shorten"):
+        text_embeddings.embed_text(options(), sentences=sentences, runtime=CPU)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "own"),
+    [
+        ("cat", "CAT", True), ("cat", " cat  ", True), ("caf\u00e9", "cafe\u0301", True),
+        ("cat", "cow", False), ("zzz cat", "ZZZ cow", False),
+    ],
+)  # fmt: skip
+def test_classes_of_equal_tokens_are_refused(
+    monkeypatch: pytest.MonkeyPatch, first: str, second: str, own: bool
+) -> None:
+    if not own:
+        monkeypatch.setattr(open_clip, "get_tokenizer", lambda _name: HubTokenizer("pads last"))
+    sentences = [[f"a {name}", f"one {name}"] for name in (first, "dog", second)]
+    with pytest.raises(ConfigError, match="same tokens"):
+        text_embeddings.embed_text(options(), sentences=sentences, runtime=CPU)
+
+
+def test_equal_words_are_refused_but_for_imagenet(
+    tmp_path: Path, info: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(ConfigError, match="'pet' stands for 2 classes"):
+        write(tmp_path / "a.safetensors", info, prompt_names={"cat": "pet", "dog": "pet"})
+    monkeypatch.setattr(open_clip, "IMAGENET_CLASSNAMES", ["a", "b", "b"])
+    write(tmp_path / "a.safetensors", info, prompt_names="imagenet")
+    assert "'b' stands for 2 classes" in caplog.text
+
+
+def test_text_is_embedded_in_float32_whatever_precision_is_asked_for() -> None:
+    sentences = [[f"a {name}"] for name in CLASSES]
+    asked = Runtime(device="cpu", precision="bfloat16")
+    ours = text_embeddings.embed_text(options(), sentences=sentences, runtime=asked)
+    tokens = open_clip.get_tokenizer("tiny-quickgelu")([one for (one,) in sentences])
+    with torch.inference_mode():
+        wanted = library("tiny-quickgelu").encode_text(tokens, normalize=True)
+    np.testing.assert_allclose(ours.weights, wanted.numpy(), atol=1e-6, rtol=0)
 
 
 def test_a_start_goes_by_the_order_of_the_classes(tmp_path: Path) -> None:

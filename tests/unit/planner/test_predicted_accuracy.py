@@ -13,6 +13,7 @@ from dpprobe.planner.learning_curves import read_curves
 from dpprobe.planner.predicted_accuracy import (
     Kept,
     Setting,
+    Start,
     n_that_would_do,
     n_to_keep,
     predict,
@@ -42,6 +43,28 @@ def test_the_dimension_may_be_unknown_and_is_then_the_most_favourable() -> None:
     unknown = predict(replace(SETTING, dimension=None))
     assert unknown == predict(replace(SETTING, dimension=read_curves().law.smallest))
     assert unknown.expected >= predict(SETTING).expected
+
+
+@pytest.mark.parametrize("place", [-1.0, -0.3, 0.0, 0.6, 1.0])
+def test_predictions_start_from_a_measured_share(place: float) -> None:
+    kept = predict(SETTING)
+    share = kept.expected + place * abs((kept.high if place > 0 else kept.low) - kept.expected)
+    start = Start.of_measured(SETTING, share)
+    assert start is not None
+    assert predict(SETTING, start=start).expected == pytest.approx(share)
+    steps = [SETTING.with_n(round(100 * 1.5**step)) for step in range(20)]
+    results = [predict(at, start=start) for at in steps]
+    assert _rises(results)
+    assert all(each.low <= each.expected <= each.high for each in results)
+    better = [each.low for at, each in zip(steps, results, strict=True) if at.n >= SETTING.n]
+    assert min(better) >= share - 1e-9
+    assert (n_to_keep(SETTING, share + 0.01, start=start) or 10**9) > SETTING.n
+
+
+def test_a_share_outside_the_range_is_no_start() -> None:
+    kept = predict(SETTING)
+    assert Start.of_measured(SETTING, kept.low - 0.01) is None
+    assert Start.of_measured(SETTING, kept.high + 0.01) is None
 
 
 def test_signals_beyond_all_measured_ones_are_told() -> None:

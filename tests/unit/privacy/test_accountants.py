@@ -181,6 +181,24 @@ def test_exact_delta_matches_fifty_digits(mu: float, epsilon: float) -> None:
         )
 
 
+@pytest.mark.parametrize("mu", [1e-300, 1e-100, 1e-17, 1e-12, 1e-7, 0.9e-6, 1.1e-6, 1e-5])
+@pytest.mark.parametrize("ratio", [0.0, 1e-9, 0.5, 1.0, 5.0, 30.0, 999.0, 1001.0, 1e5, 1e200])
+def test_a_mu_that_floats_hardly_tell_from_zero_has_its_delta(mu: float, ratio: float) -> None:
+    """The two terms of delta agree in all digits; no delta may be claimed to be 0."""
+    log_delta = accountants.gaussian_log_delta(mu, mu * ratio)
+    with mpmath.workdps(700):
+        m, e = mpmath.mpf(mu), mpmath.mpf(mu) * mpmath.mpf(ratio)
+        if ratio > 50:  # the first terms of Mills' ratio
+            exact = mpmath.log(m) - mpmath.mpf(ratio) ** 2 / 2 - 2 * mpmath.log(ratio)
+            assert log_delta == pytest.approx(float(exact), rel=0.01)
+            return
+        exact = mpmath.ncdf(m / 2 - e / m) - mpmath.exp(e) * mpmath.ncdf(-m / 2 - e / m)
+        assert log_delta == pytest.approx(float(mpmath.log(exact)), rel=1e-6)
+    if log_delta > -700:
+        epsilon = accountants.gaussian_epsilon(mu, math.exp(log_delta))
+        assert epsilon == pytest.approx(mu * ratio, rel=1e-5, abs=mu * 1e-4)
+
+
 @given(mu=st.floats(0.003, 12), exponent=st.floats(-40, -1))
 @settings(max_examples=100, deadline=None)
 def test_exact_epsilon_inverts_delta_from_above(mu: float, exponent: float) -> None:

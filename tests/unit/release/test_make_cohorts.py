@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import stat
 from itertools import pairwise
 from pathlib import Path
@@ -30,6 +31,8 @@ def release_month(folder: Path, month: str, *, after: str | None = None, **optio
     """Makes the release of a month's own rows, in a study of its own as in a later month."""
     own = {split: [f"{month} {split} {row}" for row in range(rows)] for split, rows in ROWS.items()}
     fingerprint = write_tables(folder / "data" / month, options.pop("images", own))
+    if options.pop("without_tables", False):
+        shutil.rmtree(folder / "data")
     write_features(folder, fingerprint=fingerprint, **options.pop("features", {}))
     name = options.pop("name", f"of_{month}")
     if after:
@@ -65,6 +68,13 @@ def test_a_chain_is_verified_and_says_what_it_has_seen(folder: Path, horizon: in
     assert stat.S_IMODE(kept[0].stat().st_mode) == 0o600
     chain = read_chain(folder / "data", dataset="march", release="of_march")
     assert [bool(cohort.sums) for cohort in chain.cohorts] == [horizon is not None] * 3
+
+
+def test_a_cohort_needs_no_folder_of_its_dataset(folder: Path) -> None:
+    """Features may come from another machine."""
+    assert release_month(folder, "january", without_tables=True).is_dir()
+    (entry,) = ledger(folder, "january").read_entries()
+    assert entry.state == "closed"
 
 
 def test_a_unit_is_in_one_cohort(folder: Path) -> None:

@@ -59,34 +59,15 @@ def test_one_dataset_has_its_cells_a_verdict_and_commands(tmp_path: Path) -> Non
         f"python -m webbrowser {shlex.quote(str(tmp_path / 'report.html'))}"
     )
     assert "server --backend-store-uri sqlite:///x/mlflow.db" in following[1]
-    assert following[2].strip().startswith("dpprobe plan --n 1000 --classes 4 --d 64 ")
+    assert following[2].strip().startswith(f"less {tmp_path / 'tables/accuracy.md'}  # all results")
     assert "±" not in text, "no legend of what is not there"
 
 
-def test_the_predicted_setting_is_a_command_that_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from dpprobe.__main__ import main
-
-    (command,) = [
-        line for line in describe(tmp_path, write_study(tmp_path)).splitlines() if " plan " in line
-    ]
-    monkeypatch.setattr("sys.argv", shlex.split(command, comments=True))
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 0
-    assert capsys.readouterr().out.startswith("1,000 images, 4 classes, 64 features, epsilon 1,")
-
-
 def test_an_auc_is_called_one_and_its_table_is_named(tmp_path: Path) -> None:
-    (tmp_path / "tables").mkdir()
-    (tmp_path / "tables/accuracy.md").touch()
     text = describe(tmp_path, [write_cell(tmp_path, **LESIONS, rows=600)])
     assert text.startswith("digits: test AUC in percent")
     assert "% AUC (95% CI" in text
     assert "above the majority-class baseline (50.0%)" in " ".join(text.split())
-    assert f"less {tmp_path / 'tables/accuracy.md'}  # all results" in text
-    assert "dpprobe plan" not in text
 
 
 def test_many_cells_are_cut_and_the_best_stay(tmp_path: Path) -> None:
@@ -136,9 +117,7 @@ def test_what_would_mislead_is_told_in_few_lines(tmp_path: Path) -> None:
     assert "this study may be released" in " ".join(lines)
     assert noted[-1] == f"Attention: more in {tmp_path / 'report.html'}"
     assert all(
-        len(line) <= WIDTH
-        for line in lines
-        if not line.startswith(("  dpprobe", "  python", "Attention: more"))
+        len(line) <= WIDTH for line in lines if not line.startswith(("  python", "Attention: more"))
     )
     with_options = read_json(cells[0]) | {"head": "fine_tune"}
     search = {"trials": 2, "space": {"learning_rate": [0.1, 1.0]}, "held_out": 0.2}

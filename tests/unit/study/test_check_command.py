@@ -35,6 +35,36 @@ def test_a_good_study_is_counted_and_its_command_told(
     assert "first.yaml second.yaml: 2 cells" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("metric", ["macro_accuracy", "accuracy"])
+def test_test_units_are_printed_as_a_release_counts_them(
+    metric: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ten test patients have an image of each class: five count for each."""
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{n}.png,{'ab'[n % 2]},p{n // 2},{'test' if n < 20 else 'train'}" for n in range(400)]
+    for n in range(400):
+        (tmp_path / f"{n}.png").touch()
+    (tmp_path / "rows.csv").write_text("\n".join(["path,kind,who,side", *rows]))
+    dataset = {
+        "source": "csv", "root": str(tmp_path), "train": "rows.csv", "label_column": "kind",
+        "class_names": ["a", "b"], "unit_column": "who", "split_column": "side",
+    }  # fmt: skip
+    release = {
+        "dataset": "eyes", "backbone": "pixels", "method": "sums", "epsilon": 1,
+        "evaluate": {"epsilon": 1, "metric": metric},
+    }  # fmt: skip
+    values = STUDY | {"datasets": {"eyes": dataset}, "releases": {"v1": release}}
+    values["methods"] = {"sums": {"head": "feature_covariance"}}
+    values["backbones"] = {"pixels": {"family": "pixels", "size": 8}}
+    Path("study.yaml").write_text(yaml.safe_dump(values))
+    with pytest.raises(SystemExit, match="^0$"):
+        check(monkeypatch, Path("study.yaml"))
+    printed = capsys.readouterr().out
+    assert ("fewest test patients that count in a release: a 5, b 5 (" in printed) == (
+        metric == "macro_accuracy"
+    )
+
+
 def test_a_fault_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "study.yaml"
     path.write_text("study: x\n\tseeds: 1\n")

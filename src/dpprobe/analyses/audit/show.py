@@ -22,7 +22,7 @@ from dpprobe.analyses.audit.audit_record import (
     WhiteBox,
     at_least,
 )
-from dpprobe.errors import DataError
+from dpprobe.errors import NothingToShow
 from dpprobe.exhibits import style
 from dpprobe.privacy.risk import budget_order
 from dpprobe.results.summary import rounded_up
@@ -67,11 +67,11 @@ def audit_figure(records: Iterable[AuditRecord], *, dataset: str) -> Figure:
       records: of the cells of one dataset; records without a white-box audit are left out.
 
     Raises:
-      DataError: if no record has a white-box audit.
+      NothingToShow: if no record has a white-box audit.
     """
     tested = [(record, record.white_box) for record in records if record.white_box]
     if not tested:
-        raise DataError(f"{dataset}: no white-box audit to draw; audit a cell with a finite ε")
+        raise NothingToShow(f"{dataset}: no white-box audit to draw; audit a cell with a finite ε")
     backbones = keep_unique(record.backbone for record, _ in tested)
     methods = keep_unique(record.method for record, _ in tested)
     looks = dict(zip(methods, style.choose_looks(len(methods)), strict=True))

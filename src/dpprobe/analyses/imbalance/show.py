@@ -15,7 +15,7 @@ from dpprobe.analyses.analysis import Page
 from dpprobe.analyses.imbalance.imbalance_record import ImbalanceRecord, RareCell
 from dpprobe.analyses.imbalance.imbalance_table import best_table, break_down_words
 from dpprobe.analyses.imbalance.rare_classes import retained_recall
-from dpprobe.errors import DataError
+from dpprobe.errors import NothingToShow
 from dpprobe.exhibits import style
 from dpprobe.exhibits.tables import write_html
 from dpprobe.privacy.limits import INFINITE
@@ -50,7 +50,7 @@ def imbalance_figure(record: ImbalanceRecord) -> Figure:
     optimiser without noise.
 
     Raises:
-      DataError: if there is no private cell.
+      NothingToShow: if there is no private cell.
     """
     methods = _list_methods(record)
     epsilons = sorted(
@@ -90,7 +90,7 @@ def imbalance_figure(record: ImbalanceRecord) -> Figure:
 def _list_methods(record: ImbalanceRecord) -> list[str]:
     methods = keep_unique(cell.method for cell in record.cells if cell.private)
     if not methods:
-        raise DataError(
+        raise NothingToShow(
             f"{record.dataset}, {record.backbone}: no private cell; add a private method and a "
             "finite epsilon"
         )

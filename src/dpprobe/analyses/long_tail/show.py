@@ -15,7 +15,6 @@ from matplotlib.ticker import LogLocator
 from dpprobe.analyses.analysis import Page
 from dpprobe.analyses.long_tail.long_tail_record import LongTailRecord, read_long_tails
 from dpprobe.analyses.long_tail.long_tail_tables import list_tables
-from dpprobe.errors import DataError
 from dpprobe.exhibits import style
 from dpprobe.exhibits.tables import write_html
 
@@ -43,12 +42,7 @@ def long_tail_figure(records: Sequence[LongTailRecord]) -> Figure:
     """Draws a dataset's long tail: shares of sub-classes by rank, and memorised rows by threshold.
 
     Colours: backbones. Dashed: features without sub-classes, scores without memorised rows.
-
-    Raises:
-      DataError: if there are no records.
     """
-    if not records:
-        raise DataError("no long tail to draw; write `long_tail: {}` in the study")
     looks = style.choose_looks(len(records))
     scored = any(record.memorisation for record in records)
     figure = Figure(figsize=(8.8 if scored else 5.6, 3.6), layout="constrained")

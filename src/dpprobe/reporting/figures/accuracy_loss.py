@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from dpprobe.errors import DataError
+from dpprobe.errors import NothingToShow
 from dpprobe.exhibits import style
 from dpprobe.reporting.figures.backbones import MOST_EPSILONS, spread_values
 from dpprobe.reporting.figures.option_panels import format_budget
@@ -124,14 +124,14 @@ def plot_distribution_shift(*, summaries: Sequence[Path], zero_shot: Sequence[Pa
       zero_shot: records of zero-shot classifiers.
 
     Raises:
-      DataError: if fewer than two datasets have losses and a known baseline.
+      NothingToShow: if fewer than two datasets have losses and a known baseline.
     """
     grid = read_grid(summaries)
     losses = find_losses(grid)
     probe = [(shift, loss) for loss in losses if (shift := loss.shift) is not None]
     datasets = keep_unique(loss.dataset for _, loss in probe)
     if len(datasets) < 2:
-        raise DataError(
+        raise NothingToShow(
             f"{len(datasets)} datasets have private cells, a non-private baseline and a known "
             "majority-class baseline, but the figure needs two or more"
         )

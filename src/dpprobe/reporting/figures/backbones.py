@@ -11,7 +11,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from dpprobe.errors import DataError
 from dpprobe.exhibits import style
 from dpprobe.exhibits.published import Number, Published
 from dpprobe.reporting.figures.option_panels import (
@@ -208,9 +207,6 @@ def resolution_figure(
     Args:
       sizes: the pixels per side at which images entered each backbone.
       base: the method; None takes the one with the best mean result.
-
-    Raises:
-      DataError: if images entered all of these backbones at one size.
     """
     panels = []
     for group in same_but_size(backbones):
@@ -226,11 +222,6 @@ def resolution_figure(
                 cells=[(float(sizes[cell.backbone]), cell) for cell in chosen],
                 ticks={float(sizes[c.backbone]): str(sizes[c.backbone]) for c in chosen},
             )
-        )
-    if not panels:
-        raise DataError(
-            f"{dataset}: no two backbones differ only in preprocessing.size; add a backbone with "
-            "another size"
         )
     return draw_panels(
         panels, title=f"{dataset}: size of images", label="pixels per side (log scale)"

@@ -10,6 +10,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from dpprobe.errors import NothingToShow
 from dpprobe.exhibits import style
 from dpprobe.privacy.risk import RiskEpsilon, explain_risks, row_words
 from dpprobe.results.cell_results import CellResult
@@ -51,7 +52,13 @@ class Panel:
 
 
 def draw_panels(panels: Sequence[Panel], *, title: str, label: str) -> Figure:
-    """Draws panels with one y axis, one legend of epsilons and a label of the x axis."""
+    """Draws panels with one y axis, one legend of epsilons and a label of the x axis.
+
+    Raises:
+      NothingToShow: if there is no panel.
+    """
+    if not panels:
+        raise NothingToShow(f"{title}: the results have no two values to compare")
     epsilons = sorted({cell.epsilon for panel in panels for _, cell in panel.cells})
     looks = dict(zip(epsilons, style.choose_looks(len(epsilons)), strict=True))
     figure, grid = style.panel_grid(len(panels), legend=len(epsilons))

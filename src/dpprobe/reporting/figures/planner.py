@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from dpprobe.errors import ConfigError
 from dpprobe.exhibits import style
 from dpprobe.planner.accuracy_plan import Scale
-from dpprobe.planner.predicted_accuracy import Kept, Setting, predict
+from dpprobe.planner.predicted_accuracy import Kept, Setting, Start, predict
 from dpprobe.privacy.risk import budget_in_full
 
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
@@ -29,46 +29,33 @@ def write_plan_figure(path: Path, setting: Setting, scale: Scale) -> None:
     kind = path.suffix[1:]
     if kind not in ("svg", "png"):
         raise ConfigError(f"figure {path}: write a name that ends in .svg or .png")
-    epsilons = sorted({*EPSILONS, setting.epsilon})
+    lines = dict.fromkeys(sorted({*EPSILONS, setting.epsilon}))
     with style.use_settings():
-        figure = _plan_figure(setting, scale, epsilons, title="", measured={})
-        style.save_figure(figure, path)
+        style.save_figure(_plan_figure(setting, scale, lines, title=""), path)
 
 
-def plan_svg(
-    setting: Setting,
-    scale: Scale,
-    epsilons: Sequence[float],
-    *,
-    title: str,
-    measured: Mapping[float, float],
-) -> bytes:
-    """Draws the figure of a study's dataset, with the accuracies measured at its n, by epsilon."""
+def plan_svg(setting: Setting, scale: Scale, starts: Sequence[Start], *, title: str) -> bytes:
+    """Draws the figure of a study's dataset: each line starts from the result measured at its n."""
+    lines = {start.setting.epsilon: start for start in starts}
     with style.use_settings():
-        return style.draw_svg(
-            _plan_figure(setting, scale, epsilons, title=title, measured=measured)
-        )
+        return style.draw_svg(_plan_figure(setting, scale, lines, title=title))
 
 
 def _plan_figure(
-    setting: Setting,
-    scale: Scale,
-    epsilons: Sequence[float],
-    *,
-    title: str,
-    measured: Mapping[float, float],
+    setting: Setting, scale: Scale, lines: Mapping[float, Start | None], *, title: str
 ) -> Figure:
     """Draws a line per epsilon, a band for the setting's, the ceiling, chance and n."""
     figure = Figure(figsize=(7.4, 4.1), layout="constrained")
     axes = figure.subplots()
-    looks = style.choose_looks(len(epsilons))
-    for epsilon, (colour, (dashes, marker)) in zip(epsilons, looks, strict=True):
+    looks = style.choose_looks(len(lines))
+    for (epsilon, start), (colour, (dashes, marker)) in zip(lines.items(), looks, strict=True):
         banded = epsilon == setting.epsilon  # bands of all would hide each other
-        _draw_line(axes, setting.with_epsilon(epsilon), scale, colour, dashes, banded=banded)
-        if epsilon in measured:
+        at = setting.with_epsilon(epsilon)
+        _draw_line(axes, at, scale, start, colour, dashes, banded=banded)
+        if start is not None:
             axes.plot(
-                [setting.n], [100 * measured[epsilon]], color=colour, marker=marker, zorder=5,
-                linestyle="none", markersize=6, markeredgecolor="white", clip_on=False,
+                [setting.n], [100 * scale.accuracy_of(start.share)], color=colour, marker=marker,
+                zorder=5, linestyle="none", markersize=6, markeredgecolor="white", clip_on=False,
             )  # fmt: skip
     axes.axhline(100 * scale.middle, color=style.NEUTRAL, linestyle=style.CEILING_STYLE, lw=1)
     axes.axhline(100 * scale.majority, color=style.SUBTLE, linestyle=(0, (1, 2)), lw=1)
@@ -78,17 +65,18 @@ def _plan_figure(
         fontsize=8, color=style.SUBTLE, zorder=4,
         bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1},
     )  # fmt: skip
-    _label_axes(axes, setting, scale, title, measured=bool(measured))
+    _label_axes(axes, setting, scale, title, measured=any(lines.values()))
     return figure
 
 
 def _draw_line(
-    axes: Axes, setting: Setting, scale: Scale, colour: str, dashes: object, *, banded: bool
-) -> None:
+    axes: Axes, setting: Setting, scale: Scale, begin: Start | None, colour: str, dashes: object,
+    *, banded: bool,
+) -> None:  # fmt: skip
     start = max(setting.n / _LESS, setting.classes)
     ratio = setting.n * _MORE / start
     sizes = [round(start * ratio ** (step / (_POINTS - 1))) for step in range(_POINTS)]
-    kept: list[Kept] = [predict(setting.with_n(n)) for n in sizes]
+    kept: list[Kept] = [predict(setting.with_n(n), start=begin) for n in sizes]
     values = [item.predict_accuracy(chance=scale.chance, ceiling=scale.middle) for item in kept]
     low, expected, high = (
         [100 * value for value in column] for column in zip(*values, strict=True)

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from dpprobe.errors import DataError
+from dpprobe.errors import NothingToShow
 from dpprobe.exhibits import style
 from dpprobe.privacy.risk import RiskEpsilon
 from dpprobe.reporting.figures.backbones import spread_values
@@ -37,7 +37,7 @@ def plot_time_cost(*, study: Study, results: Path, dataset: str) -> Figure:
     searches, because seconds would reveal their random number of trials.
 
     Raises:
-      DataError: if fewer than two private cells of one epsilon have a time.
+      NothingToShow: if fewer than two private cells of one epsilon have a time.
     """
     cells = read_cell_results(record_paths(results, study.list_cells(dataset)))
     timed = [
@@ -47,7 +47,7 @@ def plot_time_cost(*, study: Study, results: Path, dataset: str) -> Figure:
     ]
     epsilons = spread_values(sorted({cell.epsilon for _, cell in timed}), MOST_EPSILONS)
     if max((len(_at_epsilon(timed, epsilon)) for epsilon in epsilons), default=0) < 2:
-        raise DataError(
+        raise NothingToShow(
             f"{dataset}: fewer than two private heads with the same epsilon have a recorded time, "
             "so there is nothing to compare"
         )

@@ -12,7 +12,9 @@ import yaml
 
 from dpprobe.artifacts import read_json
 from dpprobe.data.table import DatasetInfo
+from dpprobe.privacy.risk import find_risk
 from dpprobe.reporting.report.sources import Origin, Sources
+from dpprobe.results.best_private import Best
 from dpprobe.results.cell_record import METRICS_FILE, CellName
 from dpprobe.study.run_command import run_words
 from dpprobe.versions import code_version
@@ -47,6 +49,22 @@ def write_commands(origin: Origin) -> dict[str, str]:
         "checkout": checkout,
         "study": _snakemake_call(origin),
         "delete": f"rm -r {origin.results.as_posix()}/cells/DATASET/BACKBONE/METHOD/eps-EPSILON",
+    }
+
+
+def write_release(origin: Origin, best: Best) -> dict[str, str]:
+    """Writes the block of a study that releases a head like the best one, and its command."""
+    risk = find_risk(best.epsilon)
+    release = {
+        "dataset": best.dataset,
+        "backbone": best.backbone,
+        "method": best.method,
+        "epsilon": float(best.epsilon) if risk is None else risk.to_dict(),
+    }
+    name = next(iter(origin.study["releases"]), f"{best.dataset}_v1")
+    return {
+        "block": yaml.safe_dump({"releases": {name: release}}, sort_keys=False, allow_unicode=True),
+        "command": _snakemake_call(origin, f"release_{name}"),
     }
 
 

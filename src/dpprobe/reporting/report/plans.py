@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,11 +10,11 @@ from dpprobe.exhibits.html_page import embed_picture
 from dpprobe.planner.accuracy_plan import make_scale
 from dpprobe.planner.learning_curves import read_curves
 from dpprobe.planner.plan_text import format_span, round_count
-from dpprobe.planner.predicted_accuracy import Setting, n_that_would_do, n_to_keep, predict, too_few
+from dpprobe.planner.predicted_accuracy import Setting, Start, n_to_keep, predict
 from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_EPSILON
 from dpprobe.privacy.risk import RiskEpsilon, nominal_epsilon, row_words
-from dpprobe.results.best_private import best_ceiling, best_result
-from dpprobe.results.summary import Entry, Grid
+from dpprobe.results.best_private import best_ceiling, from_one
+from dpprobe.results.summary import Grid
 
 _POINTS = 2  # of loss, that the table names an n for
 
@@ -23,9 +22,12 @@ _POINTS = 2  # of loss, that the table names an n for
 def plan_parts(
     grid: Grid, summary: Any, infos: Mapping[str, DatasetInfo], *, has_room: Callable[[int], bool]
 ) -> list[dict[str, Any]]:
-    """Makes a part per dataset and backbone with private cells of one label per example.
+    """Makes a part per dataset and backbone with a non-private baseline and private cells.
 
-    Each dataset has one figure, for the backbone with the best ceiling, or the first.
+    Predictions start from the best measured head of each epsilon. Without a baseline that beats the
+    majority class, or with several labels per example, there is no part. A part whose measured
+    heads leave the predicted range only says so. Each dataset has one figure, for the backbone with
+    the best ceiling among the others.
 
     Args:
       has_room: takes bytes for a figure; if it returns False, the figure is left out.
@@ -34,12 +36,14 @@ def plan_parts(
     for dataset, measure in grid.measures.items():
         if not measure.is_accuracy:
             continue
-        mine = [
+        made = [
             _Part(grid, summary, infos[dataset], dataset, backbone)
             for backbone in dict.fromkeys(name for name, _ in grid.columns)
             if _list_epsilons(grid, dataset, backbone)
         ]
-        drawn = max(mine, key=lambda part: part.scale.middle * part.scale.given, default=None)
+        mine = [part for part in made if part.scale.given]
+        fitting = (part for part in mine if not part.misfit)
+        drawn = max(fitting, key=lambda part: part.scale.middle, default=None)
         parts += [
             part.make_content(figure=part.draw_figure(has_room) if part is drawn else None)
             for part in mine
@@ -51,7 +55,10 @@ def unplanned_words(grid: Grid, dataset: str) -> str:
     """Explains why nothing is predicted for a dataset."""
     measure = grid.measures[dataset]
     if measure.is_accuracy:
-        return "no private linear head at an ε that the planner knows"
+        return (
+            "not predicted: needs a private linear head, and on the same backbone a non-private "
+            "baseline above the majority-class baseline"
+        )
     words = (
         "not predicted: public learning curves are of accuracy with one label per image, not of "
     )
@@ -91,35 +98,47 @@ class _Part:
         private = cells[cells.private].iloc[0]
         self.dataset, self.backbone = dataset, backbone
         self.title = f"{dataset}, {backbone}"
-        self.epsilons = _list_epsilons(grid, dataset, backbone)
+        entries = [
+            (epsilon, entry)
+            for (of, epsilon, name, _), entry in grid.entries.items()
+            if (of, name) == (dataset, backbone)
+        ]
+        self.measured: dict[float, float] = {}  # of the best private head, by epsilon
+        for epsilon in _list_epsilons(grid, dataset, backbone):
+            heads = [e.mean for at, e in entries if at == epsilon and e.private and not e.network]
+            self.measured[epsilon] = max(heads) / 100
         self.setting = Setting(
             n=int(private.n),
             classes=int(private.num_classes),
             dimension=int(private.dimension),
-            epsilon=_plannable(min(self.epsilons, key=lambda epsilon: abs(math.log(epsilon)))),
+            epsilon=_plannable(min(self.measured, key=from_one)),
             delta=float(private.delta),
         )
         patients = (info.units or {}).get("train")
         # The unit is not in a summary; n of as many patients as rows is either.
         by_patient = self.setting.n == patients != info.train_rows
         self.unit = "patient" if by_patient else "image"
-        entries = [
-            (epsilon, entry)
-            for (of, epsilon, name, _), entry in grid.entries.items()
-            if (of, name) == (dataset, backbone)
-        ]
         self.ceiling = best_ceiling(entry for _, entry in entries)
         self.scale = make_scale(
             self.setting.classes,
             ceiling=self.ceiling.mean / 100 if self.ceiling else None,
             majority=max(1 / self.setting.classes, float(private.constant_accuracy)),
         )
-        self.measured: dict[float, Entry] = {}
-        for epsilon in self.epsilons:
-            heads = (e for at, e in entries if at == epsilon and e.private and not e.network)
-            best = best_result(heads)
-            if best is not None:
-                self.measured[epsilon] = best
+        self.starts: dict[float, Start] = {}
+        self.misfit = ""
+        for epsilon, accuracy in self.measured.items():
+            at = self._setting_at(epsilon)
+            if start := Start.of_measured(at, self.scale.share_of(accuracy)):
+                self.starts[epsilon] = start
+            elif not self.misfit:
+                self.misfit = (
+                    f"public learning curves do not fit this dataset: at ε = {row_words(epsilon)} "
+                    f"they predict {self._predict(at, None)}, but {100 * accuracy:.1f}% was "
+                    "measured"
+                )
+
+    def _setting_at(self, epsilon: float) -> Setting:
+        return self.setting.with_epsilon(_plannable(epsilon))
 
     def make_content(self, *, figure: str | None) -> dict[str, Any]:
         return {
@@ -127,34 +146,30 @@ class _Part:
             "backbone": self.backbone,
             "setting": self.setting,
             "unit": self.unit,
-            "ceiling": self.ceiling.mean if self.ceiling else None,
-            "assumed": 100 * self.scale.middle,
-            "rows": [self._make_row(epsilon) for epsilon in self.epsilons],
+            "ceiling": 100 * self.scale.middle,
+            "misfit": self.misfit,
+            "rows": [] if self.misfit else list(map(self._make_row, self.starts)),
             "figure": figure,
             "title": self.title,
         }
 
     def _make_row(self, epsilon: float) -> dict[str, Any]:
-        at = self.setting.with_epsilon(_plannable(epsilon))
-        lead = 100 * (self.scale.middle - self.scale.chance)
-        entry = self.measured.get(epsilon)
-        larger = 2 * at.epsilon
-        few = too_few(at, floor=self.scale.floor)
-        would_do = n_that_would_do(at, floor=self.scale.floor) if few else None
+        at, start = self._setting_at(epsilon), self.starts[epsilon]
+        lead, larger = 100 * (self.scale.middle - self.scale.chance), 2 * at.epsilon
+        enough = n_to_keep(at, 1 - _POINTS / lead, start=start)
+        budget = larger <= LARGEST_EPSILON
         return {
             "epsilon": row_words(epsilon),
-            "measured": None if entry is None else entry.mean,
-            "here": self._predict(at),
-            "images": [self._predict(at.with_n(times * at.n)) for times in (2, 10)],
-            "budget": self._predict(at.with_epsilon(larger)) if larger <= LARGEST_EPSILON else "",
-            "enough": _format_count(n_to_keep(at, 1 - _POINTS / lead)),
-            "too_few": few,
-            "would_do": _format_count(would_do),
+            "measured": 100 * self.measured[epsilon],
+            "here": self._predict(at, None),
+            "images": [self._predict(at.with_n(times * at.n), start) for times in (2, 10)],
+            "budget": self._predict(at.with_epsilon(larger), start) if budget else "",
+            "enough": "" if enough is None else f"{round_count(enough):,}",
         }
 
-    def _predict(self, at: Setting) -> str:
-        scale = self.scale
-        return format_span(predict(at).predict_accuracy(chance=scale.chance, ceiling=scale.middle))
+    def _predict(self, at: Setting, start: Start | None) -> str:
+        kept, scale = predict(at, start=start), self.scale
+        return format_span(kept.predict_accuracy(chance=scale.chance, ceiling=scale.middle))
 
     def draw_figure(self, has_room: Callable[[int], bool]) -> str | None:
         """Draws the figure as a data address; None if the page would become too large."""
@@ -163,9 +178,8 @@ class _Part:
         svg = plan_svg(
             self.setting,
             self.scale,
-            sorted(map(_plannable, self.epsilons)),
+            list(self.starts.values()),
             title=f"{self.title}: more images, more budget",
-            measured={_plannable(e): entry.mean / 100 for e, entry in self.measured.items()},
         )
         return embed_picture(svg) if has_room(len(svg)) else None
 
@@ -175,7 +189,3 @@ def _plannable(epsilon: float) -> float:
     if not isinstance(epsilon, RiskEpsilon) or epsilon.delta is None:
         return epsilon
     return RiskEpsilon(nominal_epsilon(epsilon.token, epsilon.delta), epsilon.token, epsilon.delta)
-
-
-def _format_count(n: int | None) -> str:
-    return "" if n is None else f"{round_count(n):,}"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dpprobe.analyses.baseline_record import read_zero_shot
+from dpprobe.backbones.registry import backbone_options
 from dpprobe.data.addresses import public_addresses
 from dpprobe.data.table import DatasetInfo
 from dpprobe.privacy.risk import budget_words, explain_risks, row_words
@@ -88,11 +89,12 @@ def _list_facts(
     if plan is None:
         facts.append(("More images or budget", unplanned, None))
     else:
-        row = next(row for row in plan["rows"] if row["epsilon"] == row_words(best.at))
-        words = f"public learning curves predict {row['images'][0]} with twice the {plan['unit']}s"
-        if row["budget"]:
-            words += f", {row['budget']} with twice the budget"
-        words += f", and {row['here']} here, where {best.entry.mean:.1f}% was measured"
+        words = f"not predicted: {plan['misfit']}"
+        for row in plan["rows"]:
+            if row["epsilon"] == row_words(best.at):
+                words = f"from the measured {best.entry.mean:.1f}%, public learning curves predict "
+                words += f"{row['images'][0]} with twice the {plan['unit']}s"
+                words += f", {row['budget']} with twice the budget" if row["budget"] else ""
         facts.append(("More images or budget", words, link))
     if subgroups:
         facts.append(("Subgroups", "gaps between groups, private and non-private", "subgroups"))
@@ -193,7 +195,7 @@ def what_was_run(
     backbones = [
         {
             "name": name,
-            "options": one_line(options),
+            "options": "; ".join([one_line(options), *backbone_options(options).list_warnings()]),
             "dimension": ", ".join(str(int(d)) for d in dimensions.get(name, ())),
         }
         for name, options in study["backbones"].items()

@@ -28,7 +28,7 @@ from dpprobe.reporting.headline import best_interval, majority_words
 from dpprobe.reporting.paper_tables.common import Run
 from dpprobe.reporting.report import sections, statements
 from dpprobe.reporting.report.exhibits import Exhibits, figure_facts
-from dpprobe.reporting.report.origin import collect_provenance, write_commands
+from dpprobe.reporting.report.origin import collect_provenance, write_commands, write_release
 from dpprobe.reporting.report.plans import plan_origin, plan_parts, unplanned_words
 from dpprobe.reporting.report.shown_tables import study_tables
 from dpprobe.reporting.report.sources import Origin, Sources
@@ -196,6 +196,7 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
         provenance=collect_provenance(origin, infos, sources),
         linked=exhibits.linked,
         reproduce=write_commands(origin),
+        release=write_release(origin, next(iter(chosen.values()))) if bests else None,
         relative=lambda path: relative_path(path, output.parent),
     )  # fmt: skip
     write_text(output, text)

@@ -10,6 +10,7 @@ from matplotlib.patches import StepPatch
 from dpprobe.analyses.audit.audit_record import AuditRecord
 from dpprobe.analyses.audit.show import audit_figure, make_section
 from dpprobe.artifacts import write_text
+from dpprobe.exhibits import style
 from tests.support.audit_records import CONTROLS, MEMBERSHIP, WHITE_BOX, write_audit
 from tests.support.report_page import PNG, Made, section_page
 
@@ -32,7 +33,8 @@ def _records(tmp_path: Path) -> list[AuditRecord]:
 
 def test_each_bound_stands_at_its_claim(tmp_path: Path) -> None:
     records = _records(tmp_path)
-    figure: Any = audit_figure(records, dataset="digits")
+    with style.use_settings():
+        figure: Any = audit_figure(records, dataset="digits")
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["pixels", "scattering"]
     pixels, scattering = figure.axes
     assert pixels.get_xscale() == pixels.get_yscale() == "log"

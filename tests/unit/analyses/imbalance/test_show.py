@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dpprobe.analyses.imbalance.show import imbalance_figure
+from dpprobe.errors import NothingToShow
 from tests.support.imbalance_records import imbalance_record, rare_cell
 
 
@@ -38,3 +41,9 @@ def test_fractions_that_leave_as_many_images_have_a_row_each() -> None:
     axes = imbalance_figure(record).axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["3", "3"]
     assert [text.get_text() for text in axes.texts] == ["70", "80", "10", "80"]
+
+
+def test_a_record_without_private_cells_has_no_figure() -> None:
+    record = imbalance_record([rare_cell(0.4, epsilon="inf")])
+    with pytest.raises(NothingToShow, match="digits, pixels"):
+        imbalance_figure(record)

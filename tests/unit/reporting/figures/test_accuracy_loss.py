@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dpprobe.artifacts import read_json, write_json
-from dpprobe.errors import DataError
+from dpprobe.errors import NothingToShow
 from dpprobe.reporting.figures.accuracy_loss import (
     find_losses,
     plot_distribution_shift,
@@ -131,5 +131,5 @@ def test_pairs_of_one_class_are_counted_and_without_text_there_is_one_panel(tmp_
     assert "pairs left out (the majority class is always right): 1" in " ".join(
         figure.get_suptitle().split()
     )
-    with pytest.raises(DataError, match="1 datasets"):
+    with pytest.raises(NothingToShow, match="1 datasets"):
         plot_distribution_shift(summaries=summaries[::2], zero_shot=[])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dpprobe.errors import DataError
+from dpprobe.errors import NothingToShow
 from dpprobe.exhibits import published
 from dpprobe.reporting.figures.backbones import (
     backbone_figure,
@@ -96,7 +96,7 @@ def test_resolutions_are_those_of_the_features_and_one_method_is_drawn(tmp_path:
     }
     assert list(line.get_ydata()) == [means["b256"], means["native"]]
     del backbones["b256"]
-    with pytest.raises(DataError, match=r"preprocessing\.size"):
+    with pytest.raises(NothingToShow, match="no two values"):
         draw()
 
 

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from dpprobe.planner.accuracy_plan import Scale
-from dpprobe.planner.predicted_accuracy import Setting, predict
+from dpprobe.planner.predicted_accuracy import Setting, Start
 from dpprobe.reporting.figures import planner
 from dpprobe.reporting.figures.planner import plan_svg, write_plan_figure
 
@@ -26,22 +26,24 @@ def test_each_epsilon_has_its_line_and_one_a_band(monkeypatch: pytest.MonkeyPatc
         return drawn[-1]
 
     monkeypatch.setattr(planner, "_plan_figure", kept)
-    svg = plan_svg(SETTING, SCALE, [0.5, 1.0, 2.0], title="digits, pixels", measured={2.0: 0.7})
+    starts = [
+        Start.of_measured(SETTING.with_epsilon(epsilon), SCALE.share_of(accuracy))
+        for epsilon, accuracy in ((0.5, 0.65), (1.0, 0.75), (2.0, 0.8))
+    ]
+    assert all(starts)
+    svg = plan_svg(SETTING, SCALE, starts, title="digits, pixels")
     assert b"<svg" in svg
-    assert svg == plan_svg(
-        SETTING, SCALE, [0.5, 1.0, 2.0], title="digits, pixels", measured={2.0: 0.7}
-    )
+    assert svg == plan_svg(SETTING, SCALE, starts, title="digits, pixels")
     axes = drawn[0].axes[0]
     lines = {line.get_label(): line for line in axes.get_lines()}
     assert {"ε = 0.5", "ε = 2"} <= set(lines)
     assert len(axes.collections) == 1, "the band of epsilon 1"
     sizes, values = (np.asarray(part) for part in lines["ε = 2"].get_data())
-    middle = len(sizes) // 2
-    expected = predict(SETTING.with_epsilon(2.0).with_n(int(sizes[middle])))
-    assert values[middle] == pytest.approx(100 * (0.25 + expected.expected * 0.57))
+    assert np.interp(3000, sizes, values) == pytest.approx(80, abs=0.2), "through its mark"
+    assert (np.diff(values) >= 0).all()
     marks = [line for line in axes.get_lines() if line.get_marker() not in ("None", None)]
     assert [tuple(float(np.asarray(part)[0]) for part in line.get_data()) for line in marks] == [
-        (3000, 70.0)
+        (3000, pytest.approx(each)) for each in (65, 75, 80)
     ]
     assert axes.get_xscale() == "log"
     assert "digits, pixels" in axes.get_title(loc="left")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dpprobe.artifacts import read_json, write_json
-from dpprobe.errors import DataError
+from dpprobe.errors import NothingToShow
 from dpprobe.reporting.figures.time_cost import find_front, plot_time_cost, read_extraction_seconds
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
@@ -114,5 +114,5 @@ def test_cells_without_a_time_are_left_out_and_said(tmp_path: Path) -> None:
     texts = [text.get_text() for text in figure.legends[0].get_texts()]
     assert not any(text.startswith("sgd") for text in texts)
     set_seconds(tmp_path, sgd=None, feature_covariance=None)
-    with pytest.raises(DataError, match="digits"):
+    with pytest.raises(NothingToShow, match="digits"):
         draw(tmp_path)

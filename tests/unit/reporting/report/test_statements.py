@@ -58,6 +58,27 @@ def test_statements_that_differ_are_not_merged(made: Made) -> None:
     assert own.count("training losses") == 9, "no longer common to all: each says it itself"
 
 
+@pytest.mark.parametrize("key", [None, "options", "n", "mechanisms", "promise"])
+def test_each_difference_keeps_two_statements_apart(key: str | None, made: Made) -> None:
+    """Also one of the assumptions on public data, which each backbone has."""
+    pair = [
+        made.results / f"cells/digits/{name}/sgd/eps-1/privacy.json"
+        for name in ("pixels", "scattering")
+    ]
+    records = [read_json(path) for path in pair]
+    records[1] = records[0] | {"public_data": dict(records[1]["public_data"])}
+    records[1]["public_data"]["assumption"] = records[0]["public_data"]["assumption"]
+    for path, record in zip(pair, records, strict=True):
+        write_json(path, record)
+    assert len(statements.read_statements(pair, order=["digits"])) == 1
+    if key is None:
+        records[1]["public_data"]["assumption"] += " Or not."
+    else:
+        records[1][key] = "another"
+    write_json(pair[1], records[1])
+    assert len(statements.read_statements(pair, order=["digits"])) == 2
+
+
 def test_a_statement_of_auto_says_what_was_chosen(made: Made) -> None:
     path = made.results / "cells/digits/pixels/sgd/eps-1/privacy.json"
     record = read_json(path)

@@ -567,7 +567,8 @@ class Steps(PartSteps):
             logger.warning(
                 "release %s: its test result needs at least %d of the %d test %s in each class. "
                 "With fewer, its epsilon is spent without a result. Your counts are private, so "
-                "dpprobe does not look at them here; `dpprobe init` prints them",
+                "dpprobe does not look at them here: compare them yourself, as `dpprobe check` "
+                "prints them, where a patient with images of several classes counts in parts",
                 name, math.ceil(fewest_of_a_class(plan)), plan.n, f"{plan.unit}s",
             )  # fmt: skip
 

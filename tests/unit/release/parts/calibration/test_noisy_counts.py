@@ -123,6 +123,14 @@ def test_the_temperature_is_found(temperature: float) -> None:
     assert 2.0 ** search_temperature(answers) == pytest.approx(temperature, rel=0.1)
 
 
+@pytest.mark.parametrize("wanted", [-7.7, -3.3, -0.01, 0.06, 1.23, 7.6])
+def test_a_straight_line_of_sums_has_its_zero(wanted: float) -> None:
+    answers: list[float] = []
+    while len(answers) < calibration.QUERIES:
+        answers.append(5 * (wanted - search_temperature(answers)))
+    assert search_temperature(answers) == pytest.approx(wanted)
+
+
 def test_the_temperature_stays_in_its_range() -> None:
     assert search_temperature([1.0] * calibration.QUERIES) < calibration.HOTTEST
     assert search_temperature([-1.0] * calibration.QUERIES) > calibration.COLDEST

@@ -218,10 +218,11 @@ def report_of(*verdicts: str) -> Report:
     names = [monitor.CLASSES, monitor.VALUES, monitor.NORMS]
     tables = {
         name: Comparison(
-            verdict=verdict, distance=0.3, by_chance=0.1, needed=60 if verdict == TOO_FEW else None,
+            verdict=verdict, distance=0.3, by_chance=0.1,
+            needed=need if verdict == TOO_FEW else None,
             change="up to 3: 80% here, 50% of test units",
         )
-        for name, verdict in zip(names, verdicts, strict=False)
+        for name, verdict, need in zip(names, verdicts, (90, 60, 70), strict=False)
     }  # fmt: skip
     return Report(images=40, units=30, test_units=900, tables=tables, most_unusual=())
 

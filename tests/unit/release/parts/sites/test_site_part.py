@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,12 @@ def test_a_site_cannot_change_its_mind_after_all_have_agreed(tmp_path: Path) -> 
     agree(sites)
     with pytest.raises(PrivacyError, match="have changed since its offer; change them back"):
         east.task(epsilon=1).run()
+    transport = east.task().transport
+    assert isinstance(transport, SeveralSites)
+    part, (offer, *_) = transport.site, transport.agreement.offers
+    for site, n, test_n in ((part, 1, 0), (part, 0, 1), (replace(part, terms={}), 0, 0)):
+        with pytest.raises(PrivacyError, match="have changed since its offer; change them back"):
+            site.read_agreement(n=offer.n + n, test_n=offer.test_n + test_n)
     run_until_waiting(east, "lacks the sums")
     with pytest.raises(PrivacyError, match="entry 1 .* was made with other options"):
         east.task(epsilon=1).run()

@@ -1,0 +1,103 @@
+"""Networks that dpprobe or a user's function builds, on square images with public constants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torchvision import transforms
+
+from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
+from dpprobe.backbones.image_preprocessing import Mode, ToBytes, make_train_crop
+from dpprobe.backbones.network_forward import Network, prepare_network
+from dpprobe.backbones.options import NetworkOptions, Views
+
+
+@dataclass(frozen=True, kw_only=True)
+class SquareNetwork:
+    """A network before it is put onto its device.
+
+    Attributes:
+      views: with a size.
+      resized: the parts of the preprocessing that set an image's size, as they are recorded.
+    """
+
+    model: torch.nn.Module
+    options: NetworkOptions
+    name: str
+    channels: int
+    views: Views
+    resized: dict[str, Any]
+
+    def prepare(self, runtime: Runtime) -> tuple[Network, dict[str, Any]]:
+        """Returns the network on its device, and its preprocessing with all defaults filled in."""
+        described = {
+            **self.resized,
+            "mean": _list_constants(self.views.mean, 0.0, self.channels),
+            "std": _list_constants(self.views.std, 1.0, self.channels),
+            **self.views.resolved_views(),
+        }
+        network = prepare_network(
+            self.model,
+            self.options,
+            runtime,
+            name=self.name,
+            channels=self.channels,
+            size=(self.resized["size"],) * 2,
+            mean=described["mean"],
+            std=described["std"],
+            flip=self.views.flip,
+        )
+        return network, described
+
+    def load(
+        self,
+        runtime: Runtime,
+        *,
+        weights_sha256: str,
+        hashed_weights: str,
+        libraries: list[str],
+        architecture: str | None = None,
+        trained: bool = False,
+    ) -> Backbone:
+        """Makes the backbone; `hashed_weights` enters its fingerprint."""
+        network, described = self.prepare(runtime)
+        size = (self.resized["size"],) * 2
+        mode: Mode = "L" if self.channels == 1 else "RGB"
+        interpolation = transforms.InterpolationMode(self.resized["interpolation"])
+        steps = (
+            transforms.Resize(self.resized.get("resize") or size, interpolation),
+            transforms.CenterCrop(size),
+            transforms.PILToTensor(),
+        )
+        return Backbone(
+            dimension=network.dimension,
+            preprocessing={"color": mode, **described},
+            weights_sha256=weights_sha256,
+            fingerprint=backbone_fingerprint(
+                self.options,
+                preprocessing=described,
+                weights_sha256=hashed_weights,
+                libraries=[*libraries, "pillow", "torch", "torchvision"],
+                exclude=frozenset({"preprocessing", *(["checkpoint"] if trained else [])}),
+                precision=runtime.precision,
+            ),
+            transform=ToBytes(mode=mode, steps=transforms.Compose(steps)),
+            train_transform=make_train_crop(
+                self.views, mode=mode, size=size, interpolation=self.resized["interpolation"]
+            ),
+            forward=network.forward,
+            architecture=architecture,
+            trained=trained,
+            layers=network.layers,
+            forward_layers=network.forward_layers,
+            graph=network.graph,
+        )
+
+
+def _list_constants(
+    value: float | tuple[float, ...] | None, absent: float, channels: int
+) -> list[float]:
+    values = [absent] if value is None else [value] if isinstance(value, float | int) else [*value]
+    return values * channels if len(values) == 1 else values
