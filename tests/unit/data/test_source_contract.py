@@ -426,6 +426,7 @@ def test_tables_have_the_rows_of_their_source(
             for k, name in enumerate(CLASSES)
         }
         if counts is not None:
+            assert not counts.test_at
             assert getattr(counts, split) == {name: len({*each}) for name, each in units.items()}
             if split == "test":
                 assert (counts.test_shares or counts.test) == pytest.approx(shares)
