@@ -402,41 +402,6 @@ def test_a_join_may_bring_the_key_of_the_next(tmp_path: Path) -> None:
         turned.check_files()
 
 
-def test_chexperts_patients_are_found_in_paths(tmp_path: Path) -> None:
-    rows = []
-    for n in range(12):
-        path = f"train/patient{n // 3:05d}/study1/view{n % 3}.jpg"
-        kind = ["cat", "dog"][n // 3 % 2]
-        view = ["Frontal", "Lateral", "Frontal"][n % 3]
-        rows.append({"Path": path, "kind": kind, "Frontal/Lateral": view})
-    write_images(tmp_path, [row["Path"] for row in rows])
-    write_csv(tmp_path / "a.csv", rows)
-    demographics = [{"PATIENT": f"patient{n:05d}", "RACE": f"race {n}"} for n in range(3)]
-    write_csv(tmp_path / "demographics.csv", demographics)
-    train, test = prepare(
-        tmp_path / "out",
-        root=str(tmp_path),
-        train="a.csv",
-        path_column="Path",
-        extract={"patient": {"column": "Path", "pattern": "(patient[0-9]+)"}},
-        joins=[{"file": "demographics.csv", "by": {"patient": "PATIENT"}, "columns": ["RACE"]}],
-        filters={"Frontal/Lateral": ["Frontal"]},
-        unit_column="patient",
-        group_columns={"race": "RACE"},
-        test_fraction=0.5,
-        **ANIMALS,
-    )
-    assert (train.rows, test.rows) == (4, 4)
-    races: dict[str, str] = {}
-    for part in (train, test):
-        races |= dict(zip(part.read_ids(), part.read_groups()["group_race"], strict=True))
-    assert races == {
-        row["Path"]: f"race {n // 3}" if n < 9 else ""
-        for n, row in enumerate(rows)
-        if row["Frontal/Lateral"] == "Frontal"
-    }
-
-
 # the split
 
 # what is wrong is told before any image is read
