@@ -392,19 +392,6 @@ def test_each_file_of_a_source_that_is_replaced_changes_its_state(
     assert len(states) == 1 + 3 * len(files)
 
 
-def test_the_source_state_looks_at_each_file_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = make_folder(tmp_path / "images", {f"{k}/{n}.png": n for k in "ab" for n in range(4)})
-    options = options_of(source="imagefolder", path=root)
-    scanned: list[str] = []
-    real = os.scandir
-    monkeypatch.setattr(os, "scandir", lambda path: scanned.append(str(path)) or real(path))
-    options.source_state()
-    assert sorted(set(scanned)) == [root, f"{root}/a", f"{root}/b"]
-    assert len(scanned) == 4  # and once more which folders are parts
-
-
 @pytest.mark.parametrize("folder", ["{x}", "<x>", "a[1]", "a*b", "what?", "[!a]", "[open"])
 def test_patterns_in_names_of_folders_are_names(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -515,9 +502,11 @@ def test_a_class_may_have_the_name_of_a_part_if_both_parts_have_this_class(tmp_p
         ("all folders .* contain", [f"{site}/{k}/1.png" for site in ("A", "B") for k in "mn"]),
         ("all folders .* contain", [f"{p}/{k}/1.png" for p in ("treino", "teste") for k in "mn"]),
         (
-            "train .*all folders|all folders in .*/train ",
-            [f"{p}/{s}/{k}/1.png" for p in ("train", "test") for s in ("s1", "s2") for k in "mn"],
+            "all folders .* contain",
+            ["A/m/1.png", "A/n/1.png", "B/n/1.png", "B/m/1.png", "C/n/1.png"],
         ),
+        ("write `path: .*/images/train`", ["train/train/a/1.png", "train/test/a/1.png"]),
+        ("write `path: .*/images/x`", ["x/train/a/1.png", "x/test/a/1.png"]),
         ("test/ .*: c;", ["train/a/1.png", "train/b/1.png", "test/c/1.png"]),
         ("two class folders", ["a/1.png"]),
         ("b/notes.txt", ["a/1.png", "b/notes.txt"]),
