@@ -634,13 +634,16 @@ def test_a_release_for_patients_passes(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_release_with_a_public_file_passes(tmp_path: Path) -> None:
     release_study.write_features(tmp_path)
-    path = tmp_path / "start.safetensors"
+    path = tmp_path / "public-place/start.safetensors"
+    path.parent.mkdir()
     save_file({"weights": np.zeros((3, 7), np.float32)}, path, metadata={"classes": "a, b, c"})
     made = release_study.study(tmp_path)
     method = made.methods["covariance"].model_copy(update={"init": "file", "init_file": str(path)})
     made = made.model_copy(update={"methods": {**made.methods, "covariance": method}})
     folder = release_study.release(tmp_path, made)
     assert failed(verify_bundle(folder)) == []
+    assert all(b"public-place" not in file.read_bytes() for file in folder.iterdir())
+    assert [*read_json(folder / STATEMENT_FILE)["public_files"]] == ["start.safetensors"]
     edited(folder, STATEMENT_FILE, lambda values: values.update(public_files={}))
     assert "words" in failed(verify_bundle(folder))
 
@@ -784,10 +787,3 @@ def test_a_choice_outside_of_the_space_searched_fails() -> None:
     for change in ({"learning_rate": 0.09}, {"learning_rate": 1.1}, {"max_grad_norm": 0.7}):
         with pytest.raises(DataError, match="is not in the search space"):
             checking._check_chosen(options, {**inside, **change})
-
-
-@pytest.mark.parametrize("method", ["covariance", "search"])
-def test_what_make_release_makes_passes(tmp_path: Path, method: str) -> None:
-    release_study.write_features(tmp_path)
-    made = release_study.study(tmp_path, method=method, evaluate={"epsilon": 1})
-    assert failed(verify_bundle(release_study.release(tmp_path, made))) == []
