@@ -211,6 +211,11 @@ def test_a_full_disk_is_told_while_jobs_wait(
             ("--configfile lesion.yaml", "as in lesions"),
         ),
         ("OSError: [Errno 28] No space left: '/some/notes'", ("/some",)),
+        (
+            "PermissionError: [Errno 13] Permission denied: '.snakemake'",
+            (".snakemake", "permissions"),
+        ),
+        ("OSError: [Errno 30] Read-only file system: '/some/x'", ("/some/x", "mount the disk")),
     ],
 )
 def test_a_file_that_is_not_there_or_not_written_is_told_in_one_line(
@@ -259,3 +264,39 @@ def test_a_terminal_that_is_gone_ends_the_messages_and_not_the_run(
         handler.handle(make_record(None, "a line"))
     handler.close()
     assert gone.written == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "exception", "short"),
+    [
+        (
+            'StudyError in file "/a b/common.smk", line 90:\nconfig: a: wrong\nconfig: b: wrong\n'
+            '  File "/a b/common.smk", line 90, in <module>\n  File "/x.py", line 3, in f',
+            "StudyError",
+            "dpprobe: config: a: wrong\nconfig: b: wrong",
+        ),
+        ("StudyError:\nconfig: a: wrong", "StudyError", "dpprobe: config: a: wrong"),
+        ("WorkflowError:\nanother", "WorkflowError", "WorkflowError:\nanother"),
+        (
+            'MissingRuleException in file "/a", line 4:\nNo rule to produce x/y.csv (if you',
+            "MissingRuleException",
+            "dpprobe: x/y.csv: no such target; list all with `snakemake --list`",
+        ),
+        (
+            "LockException:\nError: Directory locked in the following directory:\n/a b\nIf",
+            "LockException",
+            "dpprobe: /a b: another run uses this folder; wait until it ends, or add --unlock if "
+            "it was killed",
+        ),
+        (
+            "Traceback (most recent call last):\n  File\nFileNotFoundError: [Errno 2] No such file "
+            "or directory: 'x'\n",
+            "FileNotFoundError",
+            None,
+        ),
+    ],
+)
+def test_a_wrong_study_is_told_without_its_traceback(
+    text: str, exception: str, short: str | None
+) -> None:
+    assert shorten_error(text, exception) == (text if short is None else short)

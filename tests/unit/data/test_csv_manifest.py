@@ -5,13 +5,11 @@ from __future__ import annotations
 import csv
 import gzip
 import itertools
-import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
@@ -28,7 +26,7 @@ from dpprobe.data import (
     path_template,
 )
 from dpprobe.data.registry import dataset_options
-from dpprobe.data.table import SplitTable, decode_image, read_info
+from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.study.study_file import load_study
 
@@ -88,27 +86,6 @@ def animals(root: Path, rows: int = 20) -> list[dict[str, Any]]:
 
 
 # one label a row
-
-
-def test_a_manifest_of_names(tmp_path: Path) -> None:
-    rows = animals(tmp_path)
-    write_csv(tmp_path / "a.csv", rows)
-    train, test = prepare(
-        tmp_path / "out", root=str(tmp_path), train="a.csv", group_columns=["sex"],
-        test_fraction=0.3, **ANIMALS,
-    )  # fmt: skip
-    assert train.class_names == ("cat", "dog")
-    assert (train.rows, test.rows) == (14, 6)
-    by_path = {row["path"]: row for row in rows}
-    for part in (train, test):
-        labels, sexes = part.read_labels(), part.read_groups()["group_sex"]
-        for image, label, sex in zip(part.read_images(0, part.rows), labels, sexes, strict=True):
-            assert part.class_names[label] == by_path[image.id]["kind"]
-            assert sex == by_path[image.id]["sex"]
-            assert image.data is None
-            assert image.path == str(tmp_path / image.id)
-            value = np.asarray(decode_image(image, split=part.split))[0, 0]
-            assert value[0] == rows.index(by_path[image.id])
 
 
 @pytest.mark.parametrize(
@@ -506,34 +483,6 @@ def test_chexperts_patients_are_found_in_paths(tmp_path: Path) -> None:
 
 
 # the split
-
-PATIENTS = st.lists(
-    st.tuples(st.integers(0, 9), st.sampled_from(["cat", "dog"])), min_size=4, max_size=40
-)
-
-
-@SLOW
-@given(images=PATIENTS, seed=st.integers(0, 3), order=st.randoms(use_true_random=False))
-def test_no_patient_stands_on_both_sides(
-    tmp_path: Path, images: list[tuple[int, str]], seed: int, order: random.Random
-) -> None:
-    rows = [
-        {"path": f"{n}.png", "who": f"p{who}", "kind": kind} for n, (who, kind) in enumerate(images)
-    ]
-    values = {"root": str(tmp_path), "unit_column": "who", "split_seed": seed} | ANIMALS
-    sides = []
-    for name in ("a.csv", "b.csv"):
-        write_csv(tmp_path / name, rows)
-        options = options_of(train=name, test_fraction=0.4, **values)
-        parts = csv_rows.read_rows(options)
-        assert options.count_rows() == (len(parts["train"].frame), len(parts["test"].frame))
-        patients = {part: set(rows.frame["who"]) for part, rows in parts.items()}
-        assert not patients["train"] & patients["test"]
-        sides.append({part: set(rows.frame["path"]) for part, rows in parts.items()})
-        order.shuffle(rows)
-    assert sides[0] == sides[1], "the order of the rows decides nothing"
-    assert sides[0]["train"] | sides[0]["test"] == {row["path"] for row in rows}
-
 
 # what is wrong is told before any image is read
 

@@ -12,7 +12,7 @@ import pytest
 
 from dpprobe.data import dataset_preparation, tar_shards
 from dpprobe.data.registry import dataset_options
-from dpprobe.data.table import SplitTable, decode_image, read_info
+from dpprobe.data.table import SplitTable, decode_image
 from dpprobe.errors import ConfigError, DataError
 from tests.support.shards import CLASSES, pack, png, samples
 
@@ -73,51 +73,6 @@ def test_a_shard_that_changed_is_refused_by_name(tmp_path: Path) -> None:
     (shards / "a-000.tar").write_bytes(b"short")
     with pytest.raises(DataError, match=r"cannot read .*a-000\.tar.*the shard ends before it"):
         decode_image(image, split="train")
-
-
-def test_a_split_here_is_that_of_the_ids(tmp_path: Path) -> None:
-    shards = two_shards(tmp_path / "shards")
-    for by in ("class", "id"):
-        train, test = prepare(tmp_path / by, shards, split_by=by, split_seed=3)
-        assert len(train.read_ids() + test.read_ids()) == 20
-        assert test.rows == 4 or by == "id"
-    # another packing of the same samples gives the same sides
-    pack(tmp_path / "one" / "all.tar", samples(0, 20)[::-1])
-    again, _ = prepare(tmp_path / "again", tmp_path / "one", split_by="id", split_seed=3)
-    assert sorted(again.read_ids()) == sorted(train.read_ids())
-
-
-def test_fields_are_labels_groups_ids_and_patients(tmp_path: Path) -> None:
-    who = [f"p{number}" for number in range(5)]
-    shards = two_shards(tmp_path / "shards", sex=["f", "m"], who=who)
-    train, test = prepare(
-        tmp_path / "out",
-        shards,
-        label_column="label",
-        group_columns=["sex"],
-        unit_column="who",
-        max_images_per_patient=2,
-    )
-    info = read_info(tmp_path / "out/dataset.json")
-    assert info.units is not None
-    assert sum(info.units.values()) == 5
-    assert set(train.read_units() or ()).isdisjoint(test.read_units() or ())
-    assert train.rows == 2 * info.units["train"]
-    for table in (train, test):
-        even = table.read_labels() == 0
-        assert (np.array(table.read_groups()["group_sex"]) == np.where(even, "f", "m")).all()
-
-
-def test_several_labels_are_lists(tmp_path: Path) -> None:
-    labels = [[0, 1], [1, 1], [1, 0], [0, 0]]
-    path = pack(tmp_path / "a.tar", samples(0, 8, findings=labels))
-    test = pack(tmp_path / "t.tar", samples(8, 4, findings=labels))
-    given = {"label_column": "findings", "several_labels": True}
-    train, _ = prepare(tmp_path / "out", path, test=str(test), **given)
-    assert train.multi_label
-    assert train.read_labels().tolist() == labels * 2
-    with pytest.raises(DataError, match="label is 'cat', not a list of 0 and 1"):
-        prepare(tmp_path / "bad", path, several_labels=True, label_column="label")
 
 
 def test_members_of_a_key_need_not_be_neighbours_and_others_are_counted(

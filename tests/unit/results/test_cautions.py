@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +191,9 @@ def test_a_large_difference_on_few_images_is_not_called_none(tmp_path: Path) -> 
     assert beside.high > 0
     needed = 12 * ((beside.high - beside.difference) / -beside.difference) ** 2
     assert f"at least {math.ceil(needed)} test examples" in baseline_doubt(best)
+    for low, high in ((-2.0, 2.0), (-0.5, 0.1), (-1.0, 2.1), (-2.1, 1.0)):
+        near = replace(best, beside_ceiling=replace(beside, low=low, high=high))
+        assert ("is within noise" in baseline_doubt(near)) == (max(-low, high) <= 2)
 
 
 def test_the_best_of_several_heads_is_said_to_be_selected(tmp_path: Path) -> None:

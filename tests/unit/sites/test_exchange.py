@@ -358,21 +358,6 @@ def test_each_field_of_a_message_is_held_by_its_signature_and_by_the_round(
     assert not list(exchange.private.glob("total-*"))
 
 
-@pytest.mark.parametrize("at", [0.02, 0.3, 0.98])
-def test_a_damaged_message_is_refused(folder: Path, at: float) -> None:
-    send(folder)
-    exchange = open_exchange(folder, "east")
-    path = exchange.message_path(1, "north")
-    content = bytearray(path.read_bytes())
-    content[int(at * len(content))] ^= 1
-    path.write_bytes(content)
-    with pytest.raises((DataError, PrivacyError), match="north"):
-        exchange.read_rounds()
-    path.write_bytes(bytes(content[:40]))
-    with pytest.raises(DataError, match="damaged"):
-        exchange.read_rounds()
-
-
 @pytest.mark.parametrize(
     "other",
     [{"size": 6}, {"step": 0.25}, {"name": "targets"}, {"deviation": 8.0}, {"step": "0.5"}],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import os
 import re
@@ -235,20 +236,6 @@ def test_a_bundle_of_a_part_of_the_rows_says_so(tmp_path: Path) -> None:
         assert "words" in failed(verify_bundle(folder)), said
 
 
-@pytest.mark.parametrize(("of", "failing"), [(None, "plan"), ("evaluation", "evaluation")])
-def test_another_noise_is_not_priced_as_gaussian(
-    bundle: Path, of: str | None, failing: str
-) -> None:
-    def change(values: dict[str, Any]) -> None:
-        (values[of] if of else values)["mechanisms"][0]["noise"] = "exponential mechanism"
-
-    values = read_json(bundle / STATEMENT_FILE)
-    change(values)
-    write_json(bundle / STATEMENT_FILE, values)
-    details = {each.name: each.detail for each in verify_bundle(bundle).checks}
-    assert "exponential mechanism" in details[failing]
-
-
 def edited(folder: Path, name: str, change: Change) -> Path:
     """Edits a JSON file, and makes documents and sums anew as an attacker would."""
     values = read_json(folder / name)
@@ -300,16 +287,18 @@ def other(value: Any) -> Any:
 
 
 def unnoticed(original: Path, name: str, folder: Path) -> set[str]:
-    """Returns the places of a file whose values can be edited without that being noticed."""
+    """Returns the places of a file whose values can be edited or left out without being noticed."""
     written = read_json(original / name)
     passed = set()
-    for place in leaves(written):
-        shutil.copytree(original, folder)
+    for place, edit in itertools.product(leaves(written), (other, lambda _: None)):
         values = copy.deepcopy(written)
         inner = values
         for key in place[:-1]:
             inner = inner[key]
-        inner[place[-1]] = other(inner[place[-1]])
+        inner[place[-1]] = edit(inner[place[-1]])
+        if values == written:
+            continue
+        shutil.copytree(original, folder)
         edited(folder, name, lambda written, new=values: written.update(new))  # type: ignore[misc]
         if verify_bundle(folder).passed:
             passed.add(".".join(map(str, place)))
@@ -357,11 +346,6 @@ def test_the_backbone_tells_what_hashes_cannot(bundle: Path, part: str) -> None:
     assert failed(verify_bundle(bundle)) == noticed
 
 
-def test_a_statement_without_hashes_of_parts_fails(bundle: Path) -> None:
-    report = verify_bundle(edited(bundle, STATEMENT_FILE, lambda values: values.pop("parts")))
-    assert {"words", "parts"} <= set(failed(report))
-
-
 def test_a_backbone_with_a_file_is_computed_where_the_file_is_named(
     bundle: Path, tmp_path: Path
 ) -> None:
@@ -385,22 +369,17 @@ def test_a_backbone_with_a_file_is_computed_where_the_file_is_named(
         ("price", lambda values: _scale_noise(values, 0.99)),
         ("mechanisms", lambda values: values["mechanisms"].pop()),
         ("mechanisms", lambda values: values["mechanisms"].reverse()),
-        ("mechanisms", lambda values: values["mechanisms"][1].update(count=7)),
         ("words", lambda values: values["not_covered"].pop()),
         ("words", lambda values: values.update(seeds=["0" * 8])),
         ("words", lambda values: values["public_data"].update(near_duplicate_check={"near": 3})),
         ("plan", lambda values: values.update(epsilon_target="inf")),
-        ("plan", lambda values: values.update(delta=0.5)),
         ("plan", lambda values: values.update(n=10**40)),
         ("plan", lambda values: values["mechanisms"][0].update(noise_multiplier=0)),
         ("plan", lambda values: values["mechanisms"][0].update(count=10**12)),
         ("privacy.json", lambda values: values.update(mode="benchmark")),
-        ("privacy.json", lambda values: values.update(private=False)),
         ("ledger", lambda values: values["ledger"].update(epsilon=0.9)),
         ("ledger", lambda values: values["ledger"].update(more=1)),
         ("choice", lambda values: values["choice"].update(epsilon=0.5)),
-        ("choice", lambda values: values["choice"].update(epsilon=None)),
-        ("evaluation", lambda values: values["evaluation"].update(epsilon=0.4)),
         ("evaluation", lambda values: values["evaluation"].update(interval=[0.87, 0.87])),
         ("evaluation", lambda values: values["evaluation"].update(value=10**400)),
         ("evaluation", lambda values: values["evaluation"].update(n=10**10 + 1)),
@@ -428,9 +407,7 @@ def _scale_noise(values: dict[str, Any], factor: float) -> None:
         ("bundle.json", lambda facts: facts.update(class_names=["a", "a", "b"])),
         ("bundle.json", lambda facts: facts.update(study="../secret")),
         ("bundle.json", lambda facts: facts.update(seed=3)),
-        ("head", lambda facts: facts.update(dimension=65)),
         ("head", lambda facts: facts.update(dimension=10**30)),
-        ("head", lambda facts: facts.update(dataset="another")),
         (
             "nothing private beside it",
             lambda facts: facts["backbone"]["versions"].update(fingerprint="1"),
@@ -662,13 +639,16 @@ def test_a_release_for_patients_passes(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_release_with_a_public_file_passes(tmp_path: Path) -> None:
     release_study.write_features(tmp_path)
-    path = tmp_path / "start.safetensors"
+    path = tmp_path / "public-place/start.safetensors"
+    path.parent.mkdir()
     save_file({"weights": np.zeros((3, 7), np.float32)}, path, metadata={"classes": "a, b, c"})
     made = release_study.study(tmp_path)
     method = made.methods["covariance"].model_copy(update={"init": "file", "init_file": str(path)})
     made = made.model_copy(update={"methods": {**made.methods, "covariance": method}})
     folder = release_study.release(tmp_path, made)
     assert failed(verify_bundle(folder)) == []
+    assert all(b"public-place" not in file.read_bytes() for file in folder.iterdir())
+    assert [*read_json(folder / STATEMENT_FILE)["public_files"]] == ["start.safetensors"]
     edited(folder, STATEMENT_FILE, lambda values: values.update(public_files={}))
     assert "words" in failed(verify_bundle(folder))
 
@@ -835,10 +815,3 @@ def test_a_choice_outside_of_the_space_searched_fails() -> None:
     for change in ({"learning_rate": 0.09}, {"learning_rate": 1.1}, {"max_grad_norm": 0.7}):
         with pytest.raises(DataError, match="is not in the search space"):
             checking._check_chosen(options, {**inside, **change})
-
-
-@pytest.mark.parametrize("method", ["covariance", "search"])
-def test_what_make_release_makes_passes(tmp_path: Path, method: str) -> None:
-    release_study.write_features(tmp_path)
-    made = release_study.study(tmp_path, method=method, evaluate={"epsilon": 1})
-    assert failed(verify_bundle(release_study.release(tmp_path, made))) == []
