@@ -275,18 +275,6 @@ def test_row_without_id_is_named(tmp_path: Path, write_parquet: WriteParquet) ->
         )
 
 
-def test_real_cifar10(tmp_path: Path, shared_data: Path) -> None:
-    train, test = prepare(
-        tmp_path,
-        source="parquet",
-        train=str(shared_data / "cifar10" / "train.parquet"),
-        test=str(shared_data / "cifar10" / "test.parquet"),
-        limit={"train": 300, "test": 100},
-    )
-    assert train.class_names[:3] == ("airplane", "automobile", "bird")
-    assert decode_image(next(test.read_images(99, 100)), split="test").size == (32, 32)
-
-
 # image folder
 
 
