@@ -74,11 +74,11 @@ class Backbone:
             else self.forward_layers(images)
         )
         for name, values in {"features": features, **layers}.items():
-            shape: tuple[int, ...] = tuple(getattr(values, "shape", ()))
+            shape = tuple(getattr(values, "shape", ()))
             kind = str(getattr(values, "dtype", ""))
             is_float = kind in ("torch.float16", "torch.float32", "torch.float64")
             width = self.dimension if name == "features" else self.layers.get(name)
-            wanted = (len(images), width or (max(shape[-1], 1) if shape else 0))
+            wanted = (len(images), width or max((*shape[-1:], 1)))
             if not is_float or shape != wanted:
                 given = f"{kind} {shape}" if kind else type(values).__name__
                 raise DataError(

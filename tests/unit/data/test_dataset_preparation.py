@@ -461,7 +461,9 @@ def test_folders_with_usual_names_of_parts_are_the_split(
 def test_a_class_may_have_the_name_of_a_part_if_both_parts_have_this_class(tmp_path: Path) -> None:
     names = [f"{part}/{k}/0.png" for part in ("Train", "test") for k in ("bus", "train")]
     root = make_folder(tmp_path / "images", {name: number for number, name in enumerate(names)})
-    assert options_of(source="imagefolder", path=root).count_class_units().test["train"] == 1
+    units = options_of(source="imagefolder", path=root).count_class_units()
+    assert units is not None
+    assert units.test["train"] == 1
     # words in names of classes
     for classes in (("train_station", "train_interior"), ("valid", "invalid"), ("Trains", "tests")):
         names = [f"{k}/0.png" for k in classes]
