@@ -17,7 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from safetensors.numpy import save_file
+from safetensors.torch import save
 from scipy.sparse import csc_matrix, csr_matrix
 
 from dpprobe.backbones.registry import backbone_options
@@ -203,6 +205,15 @@ def row_five(vector: Any) -> Write:
     return in_parquet({"embedding": [[row, 2.0] for row in range(5)] + [vector] + [ROW] * 4})
 
 
+def in_tensors(kind: torch.dtype) -> Write:
+    def write(folder: Path) -> dict[str, Any]:
+        tensors = {"kind": torch.arange(10), "X": torch.zeros(10, 2).to(kind)}
+        (folder / "x.safetensors").write_bytes(save(tensors))
+        return {"train": "x.safetensors"}
+
+    return write
+
+
 def in_npz(*more: tuple[str, Any], options: Any = None, **vectors: Any) -> Write:
     """Members by name; `more` may repeat names."""
 
@@ -288,6 +299,9 @@ AGES = {"group_columns": ["age"]}
         # numbers
         (in_npz(X=np.array([["1", "2"]] * 10)), "vectors 'X' are of type <U1; save"),
         (in_npz(X=np.ones((10, 2), bool)), "vectors 'X' are of type bool; save"),
+        (in_tensors(torch.bool), "vectors 'X' are of type BOOL; save"),
+        (in_tensors(torch.bfloat16), "vectors 'X' are of type BF16; save"),
+        (in_tensors(torch.float8_e4m3fn), "vectors 'X' are of type F8_E4M3; save"),
         (in_npz(X=np.empty((10, 2), object)), "vectors 'X' are of type object; save"),
         (in_npz(X=MOMENTS), "vectors 'X' are of type datetime64[s]; save"),
         (in_npz(X=PAIRS.astype(complex)), "vectors 'X' are of type complex128; save"),
