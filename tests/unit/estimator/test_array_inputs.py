@@ -228,6 +228,7 @@ def test_a_source_is_held_to_what_it_says(
     for module in (array_inputs, fit_and_score) if streamed else ():
         monkeypatch.setattr(module, "STREAMED_BYTES", 1)
     private = make_private()
+    assert private.budget is not None
     with pytest.raises(DpprobeError, match="^X: ") as caught:
         private.fit(LYING[place], LABELS)
     assert "\n" not in str(caught.value)
