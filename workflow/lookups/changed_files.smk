@@ -10,10 +10,13 @@ KEPT_RULES = {"make_release", "download_data"}
 def changed_outputs(jobs):
     """The outputs of jobs whose files changed, or disagree with the study."""
     for job in jobs:
-        if job.output and job.rule.name not in KEPT_RULES and job not in WHOLE_JOBS:
+        known = job.output and job.log and job.rule.name not in KEPT_RULES
+        if known and job not in WHOLE_JOBS:
             check = CHECKS.get(job.rule.name, lambda job: True)
             WHOLE_JOBS[job] = check(job) and files_stay(job)
-    return {file for job in jobs if not WHOLE_JOBS.get(job, True) for file in job.output}
+    return {
+        file for job in jobs if not WHOLE_JOBS.get(job, True) for file in job.output
+    }
 
 
 def tell_first(problem, first):
@@ -50,7 +53,9 @@ def cells_stay(job):
     )
     methods = [getattr(job.wildcards, "method", None)]
     return all(
-        cell_stays(Cell(dataset, backbone, method, epsilon), os.path.exists(job.output.done))
+        cell_stays(
+            Cell(dataset, backbone, method, epsilon), os.path.exists(job.output.done)
+        )
         for method in (methods if methods[0] else head_methods(STUDY, epsilon))
     )
 

@@ -34,8 +34,8 @@ class _Name(NamedTuple):
 def find_parts(names: Iterable[str]) -> dict[str, Part]:
     """Maps the folders that mean parts of a dataset to these parts; other folders are left out.
 
-    A name means a part if it says nothing else (`TRAIN`, `test_images`, `Validation Set`), or if
-    another folder has this name for another part (`seg_train` beside `seg_test`).
+    A name means a part if it says nothing else: `TRAIN`, `test_images`, `Validation Set`.
+    Otherwise another folder must have this name for another part: `seg_train` and `seg_test`.
     """
     read = {name: _read_name(name) for name in names}
     parts = {name: one.part for name, one in read.items() if one.part and not one.rest}

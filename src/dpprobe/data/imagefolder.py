@@ -137,7 +137,7 @@ def list_images(options: Options) -> Listing:
         _check_names(options, list_folders(root))
     places = parts or {"train": root}
     others: list[str] = []
-    files = {
+    files: dict[str, dict[str, list[str]]] = {
         name: _list_classes(root, place, options.exclude, others) for name, place in places.items()
     }
     faults = [

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dpprobe.data import csv_rows
-from dpprobe.data.options import ClassUnits
 from dpprobe.data.registry import dataset_options
-from dpprobe.data.train_test_split import choose_by_id
 from tests.support.shards import pack, png, samples
 
 CLASSES = ["cat", "dog", "owl"]
@@ -52,37 +49,6 @@ def test_larger_fractions_are_proposed_for_rare_classes(
         assert split["split_by"] == "class" or all(
             test[name] >= count for name, count in counts.test.items()
         ), "a larger fraction has the test units of a smaller one"
-
-
-def test_a_test_split_of_the_source_is_counted_and_no_fraction_is_proposed(tmp_path: Path) -> None:
-    for place in ("train/a", "train/b", "test/a"):
-        (tmp_path / place).mkdir(parents=True)
-        (tmp_path / place / "1.png").write_bytes(png(1))
-    (tmp_path / "a.csv").write_text("path,kind,side\n1,a,train\n2,b,train\n3,b,train\n4,a,test\n")
-    written = {"root": str(tmp_path), "train": "a.csv", "label_column": "kind"}
-    told = ClassUnits(train={"a": 1, "b": 2}, test={"a": 1, "b": 0})
-    csv = {"source": "csv", "class_names": ["a", "b"], "split_column": "side", **written}
-    assert dataset_options(csv).count_class_units() == told
-    (tmp_path / "train/b/2.png").write_bytes(png(2))
-    folder = {"source": "imagefolder", "path": str(tmp_path)}
-    for other in ("a.csv",):
-        (tmp_path / other).unlink()
-    assert dataset_options(folder).count_class_units() == told
-
-
-def test_enough_test_units_need_no_other_fraction(tmp_path: Path) -> None:
-    rows = [f"{n}.png,{'ab'[n % 2]}" for n in range(100)]
-    (tmp_path / "a.csv").write_text("\n".join(["path,kind", *rows]))
-    options = dataset_options({
-        "source": "csv", "root": str(tmp_path), "train": "a.csv", "label_column": "kind",
-        "class_names": ["a", "b"], "split_by": "id",
-    })  # fmt: skip
-    counts = options.count_class_units()
-    tested = choose_by_id([row.split(",")[0] for row in rows], fraction=0.2, seed=0)
-    test = Counter("ab"[n % 2] for n, flag in enumerate(tested) if flag)
-    assert counts == ClassUnits(
-        train={name: 50 - test[name] for name in "ab"}, test=dict(test), test_at={}
-    )
 
 
 def test_planning_reads_a_table_once_until_it_changes(

@@ -145,12 +145,12 @@ def numbered(parts: dict[str, list[Row]]) -> dict[str, list[str]]:
     }
 
 
-def write_table(path: Path, rows: Sequence[Row], delimiter: str = ",") -> None:
+def write_lines(path: Path, lines: Sequence[dict[str, Any]], delimiter: str = ",") -> None:
     opened = gzip.open if path.suffix == ".gz" else open
     with opened(path, "wt", encoding="utf-8", newline="") as stream:
-        writer = csv.DictWriter(stream, list(rows[0].columns), delimiter=delimiter)
+        writer = csv.DictWriter(stream, list(lines[0]), delimiter=delimiter)
         writer.writeheader()
-        writer.writerows(row.columns for row in rows)
+        writer.writerows(lines)
 
 
 def name_labels(setting: Setting) -> dict[str, Any]:
@@ -171,11 +171,22 @@ def write_folder(folder: Path, setting: Setting) -> Written:
 
 
 def write_csv(folder: Path, setting: Setting) -> Written:
+    """Patients within paths, ages in another file, and rows that a filter leaves out."""
     for split, rows in setting.parts.items():
-        write_table(folder / f"{split}.tsv.gz", rows, "\t")
+        lines = []
         for row in rows:
             (folder / f"{row.name}.png").write_bytes(IMAGES[row.number])
-    options = {"source": "csv", "root": str(folder), **name_labels(setting), **GROUPS}
+            columns = row.columns | {"study": f"files/{row.patient}/s1", "view": "front"}
+            del columns["patient"], columns["age"]
+            lines += [columns, columns | {"path": "none.png", "view": "side"}][: 2 - row.number % 2]
+        write_lines(folder / f"{split}.tsv.gz", lines, "\t")
+    write_lines(folder / "ages.csv", [{"file": f"{row.name}.png", "age": row.age} for row in ALL])
+    options = {
+        "source": "csv", "root": str(folder), **name_labels(setting), **GROUPS,
+        "extract": {"patient": {"column": "study", "pattern": "files/([pq][0-9]+)/"}},
+        "joins": [{"file": "ages.csv", "by": {"path": "file"}, "columns": ["age"]}],
+        "filters": {"view": ["front"]},
+    }  # fmt: skip
     files = {split: f"{split}.tsv.gz" for split in setting.parts}
     return options | files, {
         split: [f"{row.name}.png" for row in rows] for split, rows in setting.parts.items()
@@ -262,7 +273,7 @@ def texts_of(rows: Sequence[Row]) -> dict[str, np.ndarray]:
 
 def save_npy(folder: Path, split: str, rows: Sequence[Row]) -> dict[str, Any]:
     np.save(folder / f"{split}.npy", np.array([row.vector for row in rows], np.float64))
-    write_table(folder / f"{split}.csv", rows)
+    write_lines(folder / f"{split}.csv", [row.columns for row in rows])
     return {split: f"{split}.npy", "table" if split == "train" else "test_table": f"{split}.csv"}
 
 
@@ -275,7 +286,7 @@ def save_npz(folder: Path, split: str, rows: Sequence[Row]) -> dict[str, Any]:
 def save_safetensors(folder: Path, split: str, rows: Sequence[Row]) -> dict[str, Any]:
     vectors = np.array([row.vector for row in rows], np.float32)
     save_file({"own": vectors, "other": -vectors}, folder / f"{split}.safetensors")
-    write_table(folder / f"{split}.csv", rows)
+    write_lines(folder / f"{split}.csv", [row.columns for row in rows])
     tables = {"table" if split == "train" else "test_table": f"{split}.csv"}
     return {split: f"{split}.safetensors", "vectors": "own", **tables}
 
@@ -426,6 +437,7 @@ def test_tables_have_the_rows_of_their_source(
             for k, name in enumerate(CLASSES)
         }
         if counts is not None:
+            assert not counts.test_at
             assert getattr(counts, split) == {name: len({*each}) for name, each in units.items()}
             if split == "test":
                 assert (counts.test_shares or counts.test) == pytest.approx(shares)

@@ -235,11 +235,16 @@ def write_sparse(path: Path) -> None:
         stream.truncate(2**40)
 
 
+def link_fifo(path: Path) -> None:
+    os.mkfifo(f"{path}.1")
+    path.symlink_to(f"{path.name}.1")
+
+
 HOSTILE: dict[str, Callable[[Path], object]] = {
     "fifo": os.mkfifo,
     "socket": lambda path: socket.socket(socket.AF_UNIX).bind(str(path)),
     "device": lambda path: path.symlink_to("/dev/zero"),
-    "link to a fifo": lambda path: (os.mkfifo(f"{path}.1"), path.symlink_to(f"{path.name}.1")),
+    "link to a fifo": link_fifo,
     "folder": Path.mkdir,
     "huge": write_sparse,
     "loop": lambda path: path.symlink_to(path),

@@ -147,7 +147,7 @@ def test_a_run_shows_what_the_bundle_says_and_nothing_else(study: Study, bundle:
     assert set(run.data.params) == {*named, *written}
     assert named.items() <= run.data.params.items()
     tags = {key: value for key, value in run.data.tags.items() if not key.startswith("mlflow.")}
-    assert {key: tags.pop(key) for key in ("result_key", "content_hash", "current")}
+    assert {key: tags.pop(key) for key in ("result_key", "content_hash", "rows_hash", "current")}
     digest = bundle_digest(bundle)
     assert tags == {
         **named, "private": "true", "guarantee": "(1, 1e-05)-DP", TAG: digest

@@ -19,6 +19,7 @@ from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import DataError, DpprobeError, PrivacyError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.finetune.options import Options
+from dpprobe.finetune.starting_probe import fit_probe
 from dpprobe.heads.gradient_options import GRADIENTS
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.private_mark import check_unmarked
@@ -197,7 +198,6 @@ def test_the_network_starts_from_the_head_that_its_probe_released(
     changed = of(run, HEAD | {"probe": {"method": {"head": "momentum", "steps": 2}}})
     changed.tune(0)
     scores = np.load(changed.network(0) / "scores.npy")
-    fit_probe = network_job.fit_probe
 
     def moved(*arguments: Any) -> tuple[np.ndarray, Any]:
         weights, transform = fit_probe(*arguments)

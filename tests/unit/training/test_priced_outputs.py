@@ -12,6 +12,7 @@ import torch
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.privacy.releases import Observer
 from tests.support.tiny_networks import plan_of
 
 ROWS, WIDTH, CLASSES = 60, 6, 3
@@ -28,10 +29,8 @@ METHODS: list[dict[str, Any]] = [
 ]
 
 
-class Changed:
+class Changed(Observer):
     """An observer that changes the output of one mechanism, each release by another amount."""
-
-    sees_each_step = True
 
     def __init__(self, mechanism: str) -> None:
         self.mechanism, self.seen = mechanism, set[str]()
@@ -53,7 +52,7 @@ class Changed:
             shift = shift + shift.T
         return released + round(0.01 / step) * step * shift if step else released + 0.01 * shift
 
-    def replace_sampler(self, _seed: int, sampler: Any) -> Any:
+    def replace_sampler(self, seed: int, sampler: Any) -> Any:  # noqa: ARG002
         return sampler
 
 
