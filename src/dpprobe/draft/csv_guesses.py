@@ -140,5 +140,5 @@ def _split_keys(columns: Columns, path: Path) -> dict[str, Line]:
             "train_values": Line(value=train),
             "test_values": Line(value=test),
         }
-    test = find_test_file(path)
-    return {} if test is None else {"test": Line(value=test.name)}
+    other = find_test_file(path)
+    return {} if other is None else {"test": Line(value=other.name)}
