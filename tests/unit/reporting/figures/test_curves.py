@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
-from PIL import Image
 
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.exhibits import style
@@ -26,16 +24,6 @@ from tests.support.figures import (
     tick_texts,
     write_summary,
 )
-
-
-def test_accuracy_figure_is_two_files_that_can_be_opened(tmp_path: Path) -> None:
-    figure: Any = epsilon_accuracy(write_summary(tmp_path))
-    save_bytes(figure, tmp_path / "a")
-    with Image.open(tmp_path / "a.png") as image:
-        assert image.size == (1440, 860)
-    names = {"pixels", "scattering", "sgd", "sgd_full", "non-private baseline"}
-    assert names <= set(legend_words(figure))
-    assert "nonprivate" not in read_words(figure)
 
 
 def test_curves_stand_at_the_logarithm_of_epsilon(tmp_path: Path) -> None:
@@ -90,45 +78,6 @@ def test_each_backbone_has_its_ceiling_and_its_bands(tmp_path: Path) -> None:
     assert heights.min() == pytest.approx(entry.low)
 
 
-def test_fifteen_curves_differ_in_colour_or_style(tmp_path: Path) -> None:
-    backbones = ("a", "b", "c", "d", "e")
-    methods = ("sgd", "adam", "least_squares")
-    axes = curve_axes(
-        write_summary(tmp_path, backbones=backbones, methods=methods, epsilons=("0.1", "1", "10"))
-    )
-    looks = {(line.get_color(), line.get_marker()) for line in axes.get_lines()}
-    assert len(looks) == 15
-
-
-def test_with_one_backbone_methods_have_the_colours(tmp_path: Path) -> None:
-    methods = tuple(f"method{number}" for number in range(10))
-    axes = curve_axes(
-        write_summary(tmp_path, backbones=("a",), methods=methods, epsilons=("0.1", "1"))
-    )
-    colours = [to_hex(line.get_color()) for line in axes.get_lines()]
-    assert len(set(colours)) == 10
-    figure: Any = axes.get_figure()
-    assert figure is not None
-    texts = legend_words(figure)
-    assert texts[:2] == ["Backbone", "a"]
-
-
-@pytest.mark.parametrize("epsilons", [("inf",), ("1",), ("0.001", "1000", "inf")])
-def test_few_or_far_epsilons_are_drawn(tmp_path: Path, epsilons: Sequence[str]) -> None:
-    summary = write_summary(tmp_path, epsilons=epsilons)
-    save_bytes(epsilon_accuracy(summary), tmp_path / "a")
-
-
-def test_the_accuracy_axis_ends_at_a_hundred_percent(tmp_path: Path) -> None:
-    cells = [write_cell(tmp_path, epsilon=epsilon, quality=9.0) for epsilon in ("1", "8", "inf")]
-    for cell in cells:
-        record = read_json(cell)
-        record["summary"]["accuracy"] |= {"low": 0.9, "high": 1.2}
-        write_json(cell, record)
-    summarise_cells(cells, tmp_path / "summary.parquet", study="study")
-    assert curve_axes(tmp_path / "summary.parquet").get_ylim()[1] == style.TOP
-
-
 def test_a_mean_that_rounding_puts_past_its_interval_is_drawn(tmp_path: Path) -> None:
     cell = write_cell(tmp_path, epsilon="inf")
     record = read_json(cell)
@@ -164,22 +113,6 @@ def test_the_axis_names_the_metric_that_is_drawn(tmp_path: Path) -> None:
     record = read_json(cells[0])
     drawn = [value for line in axes.get_lines() for value in line.get_ydata()]
     assert any(value == pytest.approx(100 * record["summary"]["auc"]["mean"]) for value in drawn)
-
-
-def test_many_methods_look_different_and_fit(tmp_path: Path) -> None:
-    methods = [f"method_{index:02}" for index in range(27)]
-    summary = write_summary(tmp_path, backbones=("pixels",), methods=methods, epsilons=("1", "8"))
-    figure: Any = epsilon_accuracy(summary)
-    looks = {
-        (line.get_color(), line.get_linestyle(), line.get_marker())
-        for line in figure.axes[0].get_lines()
-        if len(line.get_xdata()) == 2
-    }
-    assert len(looks) == len(methods)
-    figure.draw_without_rendering()
-    box = figure.legends[0].get_window_extent()
-    assert box.y0 >= 0
-    assert box.x1 <= figure.bbox.x1 + 1
 
 
 def test_the_caption_names_the_intervals_and_how_far_test_rows_reach(tmp_path: Path) -> None:
