@@ -35,6 +35,7 @@ if IMAGE.split() == [IMAGE] or (
 include: "workflow/rules/snakemake_fixes.smk"
 include: "workflow/rules/common.smk"
 include: "workflow/rules/run.smk"
+include: "workflow/lookups/changed_files.smk"
 include: "workflow/rules/messages.smk"
 include: "workflow/rules/resources.smk"
 include: "workflow/rules/data.smk"

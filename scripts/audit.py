@@ -6,7 +6,7 @@ from dpprobe.logs import job_log
 from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
-    with job_log(snakemake.log[0]):
+    with job_log(snakemake.log[0], snakemake.output):
         from dpprobe.analyses.audit.measure import audit_job
         from dpprobe.analyses.audit.options import AuditOptions
         from dpprobe.devices import limit_threads

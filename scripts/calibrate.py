@@ -7,7 +7,7 @@ from dpprobe.logs import job_log
 from dpprobe.privacy.risk import read_budget
 
 if __name__ == "__main__":
-    with job_log(snakemake.log[0]):
+    with job_log(snakemake.log[0], snakemake.output):
         from dpprobe.data.table import read_info
         from dpprobe.privacy.plan import Patients
         from dpprobe.privacy.target import Target

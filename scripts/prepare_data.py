@@ -7,7 +7,7 @@ from dpprobe.logs import job_log
 from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
-    with job_log(snakemake.log[0]):
+    with job_log(snakemake.log[0], snakemake.output):
         study = run_study(snakemake.config)
         receipt, whole = snakemake.input.receipt, snakemake.input.whole
         dataset_preparation.prepare_dataset(

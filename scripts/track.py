@@ -6,7 +6,7 @@ from dpprobe.logs import job_log
 from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
-    with job_log(snakemake.log[0]):
+    with job_log(snakemake.log[0], snakemake.output):
         from dpprobe.results.cell_record import record_paths
         from dpprobe.tracking.ingest import update_dataset
         from dpprobe.versions import clone_commit

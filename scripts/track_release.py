@@ -5,7 +5,7 @@ from pathlib import Path
 from dpprobe.logs import job_log
 
 if __name__ == "__main__":
-    with job_log(snakemake.log[0]):
+    with job_log(snakemake.log[0], snakemake.output):
         from dpprobe.tracking.release_registry import register_release
 
         params = snakemake.params

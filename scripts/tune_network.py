@@ -4,7 +4,7 @@ from dpprobe.logs import job_log
 from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
-    with job_log(snakemake.log[0]):
+    with job_log(snakemake.log[0], snakemake.output):
         from dpprobe.devices import limit_threads
         from dpprobe.training.network_cell import NetworkFiles, keep_network
         from dpprobe.training.tasks import Job

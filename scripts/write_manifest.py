@@ -7,7 +7,7 @@ from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.logs import job_log
 
 if __name__ == "__main__":
-    with job_log(snakemake.log[0]):
+    with job_log(snakemake.log[0], snakemake.output):
         info = read_info(Path(snakemake.input.info))
         train = snakemake.wildcards.split == "train"
         write_manifest(

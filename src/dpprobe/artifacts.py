@@ -8,6 +8,8 @@ import json
 import logging
 import math
 import os
+import re
+import resource
 import secrets
 import shutil
 import stat
@@ -56,10 +58,13 @@ def atomic_path(path: Path) -> Iterator[Path]:
         flush_to_disk(temporary)
         temporary.replace(path)
         flush_to_disk(path.parent)
-    except OSError as error:
-        if explain_unwritable(error) and error.filename in (None, str(temporary)):
-            error.filename = str(path)
-        raise
+    except Exception as error:
+        number = _find_error_number(error)
+        if number not in UNWRITABLE:
+            raise
+        named = getattr(error, "filename", None) or str(temporary)
+        wanted = str(path) if named == str(temporary) else named
+        raise OSError(number, os.strerror(number), wanted) from error
     finally:
         with suppress(OSError):  # a read-only disk refuses the removal too
             temporary.unlink()
@@ -229,6 +234,32 @@ def parse_strict(content: str | bytes) -> Any:
     return values
 
 
+def pack_arrays(arrays: Mapping[str, npt.NDArray[Any]], described: Mapping[str, Any]) -> bytes:
+    """Returns arrays and their description as the content of a safetensors file."""
+    from safetensors.numpy import save  # as everywhere here, so that `make clean` needs no library
+
+    return save(dict(arrays), metadata={"dpprobe": canonical_json(described)})
+
+
+def read_arrays(
+    path: Path, *, kind: str, version: int, largest: float = math.inf
+) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+    """Reads what `pack_arrays` wrote, also of strangers; raises OSError or ValueError.
+
+    Raises DataError for a newer version.
+    """
+    from safetensors import SafetensorError, safe_open  # as above
+
+    require_plain_file(path, largest)
+    try:
+        with safe_open(path, framework="numpy") as file:
+            described: dict[str, Any] = parse_strict((file.metadata() or {})["dpprobe"])
+            check_not_newer(path, described, kind=kind, version=version)
+            return described, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(str(error)) from error
+
+
 def require_plain_file(path: Path, largest: float = math.inf) -> None:
     """Raises OSError for a device, pipe or socket, whose reading may never end, and for too large.
 
@@ -324,6 +355,23 @@ def explain_parquet(
         raise kind(f"{fault} ({line}); {remedy}") from error
 
 
+# The system's errors about a file that cannot be written, and the user's remedies.
+UNWRITABLE = {
+    errno.ENOSPC: ROOM,
+    errno.EDQUOT: ROOM,
+    errno.EFBIG: "lift the limit on sizes of files (`ulimit -f unlimited`), and run again",
+    errno.EROFS: "mount the disk for writing, and run again",
+    errno.EACCES: "correct the permissions of the file and its folder, and run again",
+    errno.EPERM: "correct the permissions of the file and its folder, and run again",
+}
+
+
+def _find_error_number(error: Exception) -> int:
+    """Returns the system's number of an error, also of libraries that only print it; 0 if none."""
+    printed = re.search(r"(?:errno = |os error |\[Errno )(\d+)", str(error), re.IGNORECASE)
+    return getattr(error, "errno", None) or (int(printed[1]) if printed else 0)
+
+
 def is_full(error: OSError) -> bool:
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
@@ -340,14 +388,15 @@ def file_system(path: Path) -> Path:
     return folder
 
 
-def explain_unwritable(error: OSError) -> DiskError | None:
-    """Returns the error for a full or read-only disk; None for other errors."""
-    place = f"{error.filename or 'a file'}: cannot be written ({os.strerror(error.errno or 0)})"
-    if is_full(error):
-        return DiskError(f"{place}; {ROOM}")
-    if error.errno == errno.EROFS:
-        return DiskError(f"{place}; mount the disk for writing, and run again")
-    return None
+def explain_unwritable(error: Exception) -> DiskError | None:
+    """Returns the error, with file and remedy, if the system refuses access; None for others."""
+    number = _find_error_number(error)
+    if number not in UNWRITABLE:
+        return None
+    named = getattr(error, "filename", None) or "a file"
+    refused = number in (errno.EACCES, errno.EPERM)  # also of a file that was to be read
+    what = "no access" if refused else "cannot be written"
+    return DiskError(f"{named}: {what} ({os.strerror(number)}); {UNWRITABLE[number]}")
 
 
 def when_there_is_room(folder: Path, needed: int, write: Callable[[], None]) -> None:
@@ -381,10 +430,13 @@ def when_there_is_room(folder: Path, needed: int, write: Callable[[], None]) -> 
 
 
 def require_room(folder: Path, needed: int) -> None:
-    """Raises the system's error for a full disk (ENOSPC) if fewer than `needed` bytes are free.
+    """Raises the system's error if `needed` bytes are not free, or are too many for one file.
 
-    The folder need not exist yet.
+    HDF5 would end the whole process at such a limit. The folder need not exist yet.
     """
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if limit != resource.RLIM_INFINITY and limit < needed + MEGABYTE:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(folder))
     above = (folder, *folder.absolute().parents)
     usage = shutil.disk_usage(next(each for each in above if each.exists()))
     if usage.total and usage.free < needed:  # some network file systems report 0 for both

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from dpprobe.errors import DpprobeError, may_pass
 from dpprobe.progress import PROGRESS
 from dpprobe.run_marks import explain_missing_file
 from dpprobe.versions import check_versions
+from dpprobe.written_files import JobRecord
 
 logger = logging.getLogger("dpprobe")
 
@@ -63,14 +64,14 @@ GARBAGE_OBJECTS = 100_000
 
 
 @contextmanager
-def job_log(path: str | Path) -> Iterator[None]:
+def job_log(path: str | Path, outputs: Iterable[str | Path] = ()) -> Iterator[None]:
     """Sends dpprobe's log lines and Python's warnings to `path` and to standard error.
 
     Refuses a job whose code was edited after its run began. A DpprobeError ends the process with
     status 1 and one line, which goes only to the log if the run prints errors when it ends. If a
     retry cannot help, the log's last line says so. Any other exception leaves its traceback in the
     log and is raised again. If a file is missing, the message names a run in another folder that
-    may have replaced the file.
+    may have replaced the file. After success, `outputs` are recorded, so that later changes show.
     """
     # By default Python would search torch's 350,000 objects, which stay, for garbage too often.
     gc.set_threshold(GARBAGE_OBJECTS)
@@ -93,7 +94,9 @@ def job_log(path: str | Path) -> Iterator[None]:
     logging.captureWarnings(True)
     try:
         check_versions()
+        record = JobRecord(path, outputs)
         yield
+        record.finish()
     except DpprobeError as error:
         beside = explain_missing_file(error)
         _log_error(f"{error}; {beside}" if beside else str(error), written, terminal)
@@ -101,7 +104,7 @@ def job_log(path: str | Path) -> Iterator[None]:
             written.append_text(f"{LASTING}\n")
         sys.exit(1)
     except Exception as error:
-        if isinstance(error, OSError) and (line := explain_unwritable(error)):
+        if line := explain_unwritable(error):
             _log_error(str(line), written, terminal)
             sys.exit(1)
         if beside := explain_missing_file(error):

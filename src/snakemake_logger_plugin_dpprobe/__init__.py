@@ -7,6 +7,7 @@ it. Jobs that Snakemake starts elsewhere use no logger plugin.
 from __future__ import annotations
 
 import copy
+import difflib
 import errno
 import logging
 import re
@@ -39,6 +40,7 @@ WAIT_SECONDS, SAME_WAIT_SECONDS = 5, 60
 FULL_BYTES = 1_000_000  # with less, the disk of the results counts as full
 CLOCK_TICK_SECONDS = 0.05  # by so much times of files lag behind the clock
 JOBS_NAMED, RULES_NAMED = 3, 22  # of jobs that are waited for; of those that a dry run would start
+ELAPSED = "Elapsed time: "
 NOTHING_TO_DO = "Nothing to be done"
 # Lines that say nothing about the study, or what this plugin says better.
 HIDDEN = (
@@ -63,6 +65,8 @@ INTERRUPTED = "Terminating processes on user request"
 _FAULTS = re.compile(
     r'StudyError(?: in file ".*", line \d+)?:\n(.*?)(?:\n  File ".*", line \d+, in .*)*', re.DOTALL
 )
+_LOCKED = re.compile(r"in the following directory:\n(.+)")
+_NO_RULE = re.compile(r"No rule to produce (\S+)")
 _OS_ERROR = re.compile(r"^\w+: \[Errno (\d+)\] (.+?)(?:: '(.*)')?$", re.MULTILINE)
 
 
@@ -196,7 +200,7 @@ class LogHandler(LogHandlerBase):
                 self._running[record.jobid] = _RunningJob(record, name, time.monotonic())
             else:
                 self._targets.add(record.rule_name)
-            self._reasons.update(list_reasons(record.reason))
+            self._reasons.update(list_reasons(record.reason, record.rule_name))
         elif event == LogEvent.JOB_FINISHED:
             self._running.pop(record.job_id, None)
         elif event == LogEvent.RUN_INFO:
@@ -242,6 +246,8 @@ class LogHandler(LogHandlerBase):
             # targets come last and make nothing: a plan does not count them either
             short.total -= sum(self._planned.get(rule, 0) for rule in self._targets)
             short.done = min(short.done, short.total)
+        elif str(record.msg).startswith(ELAPSED):
+            short.msg = str(record.msg).partition(".")[0]
         elif event == LogEvent.ERROR:
             short.msg = shorten_error(str(record.msg), getattr(record, "exception", None))
         elif event == LogEvent.JOB_ERROR and self._brief:
@@ -340,11 +346,13 @@ def describe_full_disk(folder: Path | None) -> str | None:
     return None
 
 
-def list_reasons(text: str) -> list[str]:
-    """Lists why a job would run, without file names: "missing output files"."""
+def list_reasons(text: str, rule: str = "") -> list[str]:
+    """Lists why a job of a rule would run, without file names: "missing output files"."""
     known = ("Missing output files", "Input files updated by another job", "Updated input files")
     parts = [part.partition(":")[0].strip() for part in text.split(";")]
-    return [part.lower() for part in parts if part in known or part.endswith("last execution")]
+    reasons = [part.lower() for part in parts if part in known or part.endswith("last execution")]
+    words = "the dataset's options or files" if rule == "prepare_data" else "options of the study"
+    return [re.sub("^params have changed.*", f"{words} have changed", each) for each in reasons]
 
 
 def sum_up_plan(rules: Mapping[str, int], reasons: Mapping[str, int]) -> str:
@@ -389,6 +397,16 @@ def shorten_error(text: str, exception: str | None) -> str:
     """Shortens the error of a wrong study or an unwritable file to one line."""
     if exception == "StudyError" and (faults := _FAULTS.fullmatch(text.strip("\n"))):
         return f"dpprobe: {faults[1]}"
+    if exception == "LockException" and (folder := _LOCKED.search(text)):
+        return (
+            f"dpprobe: {folder[1]}: another run uses this folder; wait until it ends, or add "
+            "--unlock if it was killed"
+        )
+    if exception == "MissingRuleException" and (target := _NO_RULE.search(text)):
+        known = [rule.name for rule in RUN.workflow.rules] if RUN.workflow else []
+        close = difflib.get_close_matches(target[1], known, n=1, cutoff=0.5)
+        meant = f" write {close[0]}, or" if close else ""
+        return f"dpprobe: {target[1]}: no such target;{meant} list all with `snakemake --list`"
     if exception == "KeyboardInterrupt" or text.strip().endswith("\nKeyboardInterrupt"):
         return "dpprobe: stopped; run the same command again to resume"
     raised = [*_OS_ERROR.finditer(text)]

@@ -259,3 +259,29 @@ def test_a_terminal_that_is_gone_ends_the_messages_and_not_the_run(
         handler.handle(make_record(None, "a line"))
     handler.close()
     assert gone.written == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "parts"),
+    [
+        (
+            'MissingRuleException in file "/a", line 4:\nNo rule to produce x/y.csv (if you',
+            ("x/y.csv", "--list"),
+        ),
+        (
+            "LockException:\nError: not locked, in the following directory:\n/a b\nIf",
+            ("/a b: ", "--unlock"),
+        ),
+        (
+            "Traceback (most recent call last):\nPermissionError: [Errno 13] Denied: '.snakemake'",
+            (".snakemake", "permissions"),
+        ),
+    ],
+)
+def test_what_snakemake_says_in_many_lines_is_told_in_one(
+    error: str, parts: tuple[str, ...]
+) -> None:
+    told = shorten_error(error, error.partition(" ")[0].partition(":")[0])
+    assert told.startswith("dpprobe: ")
+    assert len(told.splitlines()) == 1
+    assert all(part in told for part in parts)

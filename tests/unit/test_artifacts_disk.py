@@ -5,10 +5,16 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import resource
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from PIL import Image
+from safetensors.numpy import save_file
 
 from dpprobe import artifacts
 from dpprobe.artifacts import atomic_path, write_text
@@ -97,3 +103,54 @@ def test_an_error_names_the_file_that_was_wanted(tmp_path: Path) -> None:
         full.write(b"x")
     assert caught.value.filename == str(path)
     assert list(tmp_path.iterdir()) == []
+
+
+def write_numpy(path: Path) -> None:
+    save_file({"x": np.zeros(9000)}, path)
+
+
+def write_parquet(path: Path) -> None:
+    pq.write_table(pa.table({"x": np.random.default_rng(0).random(90_000)}), path)
+
+
+def write_words(path: Path) -> None:
+    path.write_text("x" * 100_000)
+
+
+def write_picture(path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (300, 300), np.uint8)
+    Image.fromarray(noise).save(path, format="PNG")
+
+
+@pytest.mark.parametrize("write", [write_numpy, write_parquet, write_words, write_picture])
+def test_a_limit_on_sizes_of_files_names_the_file(
+    tmp_path: Path, write: Callable[[Path], None]
+) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    path = tmp_path / "result"
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="too large") as caught, atomic_path(path) as temporary:
+            write(temporary)
+        with pytest.raises(DiskError, match="ulimit"):  # HDF5 would end the process
+            artifacts.when_there_is_room(
+                tmp_path, 30_000, lambda: artifacts.require_room(tmp_path, 30_000)
+            )
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert caught.value.filename == str(path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", artifacts.UNWRITABLE)
+def test_each_error_of_access_names_file_cause_and_remedy(number: int) -> None:
+    for error in (
+        OSError(number, os.strerror(number), "some/file"),
+        RuntimeError(f"Can't decrement id ref count (errno = {number}, buf = 0x1)"),
+    ):
+        line = str(artifacts.explain_unwritable(error))
+        assert line.startswith(getattr(error, "filename", "a file"))
+        assert os.strerror(number) in line
+        assert line.endswith("run again")
+    assert artifacts.explain_unwritable(OSError(errno.EIO, "x")) is None
+    assert artifacts.explain_unwritable(KeyError("x")) is None

@@ -30,4 +30,8 @@ def source_files(wildcards):
     if wildcards.dataset in WHOLE:
         return []
     files = DATASETS[wildcards.dataset].input_files()
-    return [ancient(file) if Path(file).is_dir() else file for file in files if not is_wildcard(file)]
+    return [
+        ancient(file) if Path(file).is_dir() else file
+        for file in files
+        if not is_wildcard(file)
+    ]

@@ -57,37 +57,3 @@ def network_files(wildcards):
     return located_method(
         wildcards.method, wildcards.dataset, wildcards.backbone
     ).input_files()
-
-
-def disagreeing_seed(wildcards):
-    """Names no file, and has a network made again that is damaged, or whose record has other options than the study."""
-    cell = wildcards_cell(wildcards)
-    folder = network_folder(
-        f"{STUDY.results_dir}/{NETWORKS_FOLDER}", cell, wildcards.index
-    )
-    options = located_method(cell.method, cell.dataset, cell.backbone)
-    mark = str(folder.with_name(f".{folder.name}.done"))
-    if not workflow.is_main_process:
-        return []
-    try:
-        written = read_whole_record(folder / NETWORK_FILES[0])["options"]
-        again = parameters_count() and written != dumped(options)
-    except ValueError as error:
-        again = os.path.exists(mark)
-        if again:
-            tell_first("damaged networks", f"{folder} first: {error}")
-    except (OSError, KeyError, TypeError):
-        again = False  # Snakemake names what is missing, the job what is wrong
-    if again:
-        make_again(mark)
-    return []
-
-
-def disagreeing_networks(wildcards):
-    """Names no file, and checks a cell of networks."""
-    dataset, backbone, method, epsilon = wildcards_cell(wildcards)
-    mark = (
-        f"{STUDY.results_dir}/cells/{dataset}/{backbone}/{method}/.eps-{epsilon}.done"
-    )
-    check_cells(mark, (dataset, backbone, epsilon, method))
-    return []

@@ -67,8 +67,9 @@ from dpprobe.analyses.representation_law.measured_networks import (
 )
 from dpprobe.run_marks import MARKED, find_other_runs, mark_run
 from dpprobe.study.snapshot import RUN_KEY, SNAPSHOT_FILE, check_run, take_snapshot
-from dpprobe.tracking.receipt import store_missing
+from dpprobe.tracking.receipt import find_store_fault
 from dpprobe.versions import RUN_VERSIONS, VERSIONS
+from dpprobe.written_files import list_changed, locate_record
 
 # A job's configuration is the snapshot of its run, which beside the study has what it is checked against.
 RUN = {} if workflow.is_main_process else config.pop(RUN_KEY, {})

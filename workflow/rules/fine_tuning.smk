@@ -16,7 +16,6 @@ rule tune_network:
         plans="<results>/calibration/{dataset}/eps-{epsilon}.json",
         choice=searched_values,
         public=network_files,
-        again=disagreeing_seed,
     output:
         files=update(
             expand(
@@ -74,7 +73,6 @@ rule gather_networks:
         choice=searched_values,
         public=network_files,
         overlap=overlap_counts,
-        again=disagreeing_networks,
     output:
         cells=update(
             expand(

@@ -46,3 +46,17 @@ elif RUN:
     tell_scripts(workflow.overwrite_configfiles[0], RUN["versions"])
     with suppress(OSError):
         os.utime(os.environ[SNAPSHOT_FILE])  # it is in use
+
+
+def begin_run():
+    """Writes the run's snapshot and marks."""
+    tell_scripts(SNAPSHOT.path, VERSIONS)
+    for other in find_other_runs(RUN_FOLDERS):
+        print(
+            f"dpprobe: warning: {other.describe()}: jobs of both fail where they replace a file that the other reads; "
+            "wait for that run, or give each study folders of its own",
+            file=sys.stderr,
+        )
+    mark_run(RUN_FOLDERS)
+    SNAPSHOT.write()
+    SNAPSHOT.remove_older()

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from subprocess import CalledProcessError
 
+from snakemake.dag import DAG
 from snakemake.exceptions import WorkflowError
 from snakemake.jobs import Job
 from snakemake.persistence import PersistenceBase
@@ -130,16 +131,23 @@ def quote_commands():
             setattr(settings, name, shlex.quote(command))
 
 
-# A receipt of MLflow runs stands for a store that may be gone, which none of Snakemake's triggers can say.
-# Upstream: snakemake/snakemake#4254 asks for a flag, force(), for such a case.
-# Test: tests/workflow/test_default_study.py::test_a_deleted_mlflow_store_is_written_again
-def make_again(file):
-    """Has the job that makes a file run, although nothing that Snakemake compares has changed.
+def look_before(plan):
+    """Has jobs run again whose files changed, although nothing that Snakemake compares has changed."""
 
-    An input function calls it, while Snakemake plans: the same as `--forcerun FILE`, which however would also make
-    the file a target.
-    """
-    workflow.dag.forcefiles.add(file)
+    async def update_needrun(dag, *arguments, **options):
+        dag.forcefiles.update(changed_outputs(dag.jobs))
+        await plan(dag, *arguments, **options)
+
+    return update_needrun
+
+
+# An edited result whose time was kept passes for current, and one whose time was not makes the files after it false.
+# A receipt of MLflow runs stands for a store that may be gone. None of Snakemake's triggers can say so.
+# Upstream: snakemake/snakemake#4254 asks for a flag, force(), for such a case.
+# Tests: tests/workflow/test_damages.py,
+# tests/workflow/test_default_study.py::test_a_deleted_mlflow_store_is_written_again
+if workflow.is_main_process:
+    DAG.update_needrun = look_before(DAG.update_needrun)
 
 
 def parameters_count():

@@ -1,6 +1,3 @@
-include: "../lookups/tracking.smk"
-
-
 # The only writers of MLflow's store: training jobs write files, these rules read them.
 rule track:
     """MLflow runs of a dataset."""
@@ -33,7 +30,6 @@ rule track:
             for path in exhibit_paths(wildcards.dataset, names=DATASET_FIGURES)
             if path.endswith(".png")
         ],
-        store=runs_again("{dataset}"),
     output:
         "<results>/tracking/{dataset}.json",
     log:
@@ -67,7 +63,6 @@ rule write_study_run:
         tables=lambda wildcards: [*study_tables(), *shown_paper_tables()],
         # One writer at a time: SQLite makes the others wait, and a new database takes only one.
         datasets=expand("<results>/tracking/{dataset}.json", dataset=STUDY.datasets),
-        store=runs_again("_study"),
     output:
         "<results>/tracking/_study.json",
     log:
@@ -99,7 +94,6 @@ rule track_release:
             file=BUNDLE_FILES,
             allow_missing=True,
         ),
-        store=runs_again("releases/{release}"),
         predecessor=ancient(tracked_predecessor),
     output:
         "<results>/tracking/releases/{release}.json",

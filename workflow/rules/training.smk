@@ -17,7 +17,6 @@ rule train_heads:
         plans="<results>/calibration/{dataset}/eps-{epsilon}.json",
         public=method_files,
         overlap=overlap_counts,
-        again=disagreeing_cells,
     output:
         cells=update(
             expand(

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,10 @@ from dpprobe.release.bundle import SUMS_FILE, damaged_files
 from dpprobe.study.reserved_names import LEDGER_FILE
 from dpprobe.study.run_command import command_line, run_command, run_words
 from dpprobe.study.snapshot import Run, recent_runs
+from dpprobe.tracking.receipt import CHECKED, find_store_fault
+from dpprobe.written_files import FOLDER as WRITTEN_FOLDER
 
+STORE_SUFFIX = ".db"
 _LOCKS = Path(".snakemake/locks")
 _THREADS = 8  # reading takes most of the time, and hashing releases Python's lock
 # A folder that changed in the last 60 s is checked up to 4 times, as jobs may be publishing it.
@@ -77,20 +81,37 @@ def _run_doctor(arguments: argparse.Namespace) -> int:
         made_again, remedy = _treat_damage(each, results, data, run, fix=arguments.fix)
         left += not made_again
         print(f"{each.path}: {each.fault}; {remedy}")
+    if arguments.fix:
+        with suppress(OSError):
+            (results / "tracking" / CHECKED).unlink()
     if damaged and run is None:
         print(f"no run in this folder wrote {results}: add --configfile FILE to the commands")
+    others = _list_other_folders(runs, [results, *([data] if data else [])])
+    for folder in others:
+        print(f"not checked: {folder}, the results of another study")
     size = sum(each.size for each in checked)
+    where = " and ".join(str(folder) for folder in (results, data) if folder is not None)
     print(
-        f"{count_noun(len(checked), 'file')}, {format_size(size)} checked in {seconds:.1f} s "
-        f"({format_size(int(size / seconds))}/s): {len(damaged):,} damaged"
+        f"{where}: {count_noun(len(checked), 'file')}, {format_size(size)} checked in "
+        f"{seconds:.1f} s ({format_size(int(size / seconds))}/s): {len(damaged):,} damaged"
     )
     return int(left > 0)
+
+
+def _list_other_folders(runs: Sequence[Run], checked: Sequence[Path]) -> list[Path]:
+    """Lists further results: those of other runs in this folder, and those that lie in it."""
+    places = (Path().glob("*/" * depth + WRITTEN_FOLDER) for depth in range(4))
+    lying = (path.parent for path in chain.from_iterable(places))
+    known = {folder.resolve() for folder in checked}
+    others = {folder.resolve(): folder for folder in (*(run.results for run in runs), *lying)}
+    return sorted(at for place, at in others.items() if place not in known and at.is_dir())
 
 
 def check_files(results: Path, data: Path | None) -> list[Checked]:
     """Compares all files of results, and of split tables, with their recorded hashes."""
     records = [*list_records(results), *(list_records(data, data=True) if data else ())]
-    checked = {each.path: (record, each) for record, each in _check_records(records)}
+    folders = [results] if data is None else [results, data]
+    checked = {each.path: (record, each) for record, each in _check_records(records, folders)}
     for _ in range(_LOOKS):
         damaged = {record for record, each in checked.values() if each.fault}
         again = sorted(record for record in damaged if _changed_recently(record.parent))
@@ -98,16 +119,27 @@ def check_files(results: Path, data: Path | None) -> list[Checked]:
             break
         time.sleep(_PAUSE)
         checked = {path: pair for path, pair in checked.items() if pair[0] not in again}
-        checked |= {each.path: (record, each) for record, each in _check_records(again)}
-    return [each for _, each in checked.values()] + list(_check_releases(results, data))
+        checked |= {each.path: (record, each) for record, each in _check_records(again, folders)}
+    faulty = {path for path, (_, each) in checked.items() if each.fault}
+    return [
+        *(each for _, each in checked.values()),
+        *(each for each in _check_stores(results) if each.path not in faulty),
+        *_check_releases(results, data),
+    ]
 
 
-def _check_records(records: Sequence[Path]) -> Iterator[tuple[Path, Checked]]:
-    """Checks records and the files whose hashes they contain; yields each file with its record."""
+def _check_records(
+    records: Sequence[Path], folders: Sequence[Path]
+) -> Iterator[tuple[Path, Checked]]:
+    """Checks records and the files in `folders` whose hashes they contain, each file once.
+
+    Yields each file with its record. Records of jobs come first, so a file's own record prevails.
+    """
     with ThreadPoolExecutor(_THREADS) as pool:
         read = [each for each in pool.map(read_recorded, records) if each is not None]
         yield from ((each.checked.path, each.checked) for each in read if each.hashed)
-        files = [(each.checked.path, file) for each in read for file in each.files]
+        named = {file.path: (each.checked.path, file) for each in read for file in each.files}
+        files = [pair for path, pair in named.items() if any(map(path.is_relative_to, folders))]
         total = sum(file.size or 0 for _, file in files)
         progress = Progress(total // MEGABYTE, label="doctor", unit="MB", last_line=False)
         size = 0
@@ -118,6 +150,13 @@ def _check_records(records: Sequence[Path]) -> Iterator[tuple[Path, Checked]]:
             progress.total = max(total, size) // MEGABYTE
             progress.advance_by(size // MEGABYTE - progress.done)
             yield record, each
+
+
+def _check_stores(results: Path) -> Iterator[Checked]:
+    """Compares the runs and metrics of MLflow's SQLite stores with the receipts of tracking."""
+    for receipt in sorted((results / "tracking").rglob("[!.]*.json")):
+        if fault := find_store_fault(receipt, skip=False):
+            yield Checked(fault.path, 0, fault.words, receipt, heals=fault.path == receipt)
 
 
 def _check_releases(results: Path, data: Path | None) -> Iterator[Checked]:
@@ -175,7 +214,7 @@ def _treat_damage(
     # a cached noise multiplier is not a target of Snakemake; dpprobe recreates it when needed
     targets = [] if target.parent.name == "calibration" else [str(target)]
     command = f"run `{run_command(*(run.call if run else ()), targets=targets)}`"
-    if damage.fault == MISSING:
+    if damage.heals:
         return fix, command
     if not fix:
         return False, f"delete it and {command}"
@@ -183,7 +222,10 @@ def _treat_damage(
     if damage.path.is_symlink() or not inside:
         return False, f"not deleted, because it is behind a symbolic link; delete it and {command}"
     try:
-        damage.path.unlink(missing_ok=True)
+        if damage.path.suffix == STORE_SUFFIX:  # it may hold a person's notes
+            damage.path.rename(damage.path.with_suffix(f"{STORE_SUFFIX}.damaged"))
+        else:
+            damage.path.unlink(missing_ok=True)
     except OSError as error:
         return False, f"not deleted ({error.strerror}); delete it and {command}"
     return True, f"deleted; {command}"

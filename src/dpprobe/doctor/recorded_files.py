@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
@@ -19,6 +20,9 @@ from dpprobe.artifacts import (
 )
 from dpprobe.results.cell_record import METRICS_FILE
 from dpprobe.results.network_record import RECORD_FILE
+from dpprobe.written_files import BYTES, OUTPUT, SHA256
+from dpprobe.written_files import FOLDER as WRITTEN_FOLDER
+from dpprobe.written_files import FORMAT as WRITTEN_FORMAT
 
 # Folders and their record, which must exist if the job's mark exists beside them or one level up.
 _MARKED = {"cells/*/*/*/eps-*": METRICS_FILE, "networks/*/*/*/eps-*/seed-*": RECORD_FILE}
@@ -31,6 +35,7 @@ _PLACES = (
     "calibration/*/eps-*.json",
     "searches/*/*/*/eps-*.json",
 )
+_WRITTEN = f"{WRITTEN_FOLDER}/**/*.json"
 _DATA_PLACES = ("*/dataset.json", "downloads/*/receipt.json")
 # Other records are recognised by their format, in these folders or up to three levels below.
 _FOLDERS = (*sorted(FOLDERS), "overlap", "tracking")
@@ -48,7 +53,7 @@ class Checked(NamedTuple):
     """A file that was compared with a hash; `fault` is None if it is undamaged.
 
     Snakemake recreates the file if it is asked for `target`. If the file must not be deleted,
-    `by_hand` is a remedy for a person.
+    `by_hand` is a remedy for a person. If `heals`, the next run repairs the damage by itself.
     """
 
     path: Path
@@ -56,6 +61,7 @@ class Checked(NamedTuple):
     fault: str | None
     target: Path
     by_hand: str = ""
+    heals: bool = False
 
 
 class RecordedFile(NamedTuple):
@@ -81,7 +87,7 @@ class RecordedFile(NamedTuple):
                 fault = CHANGED
         except OSError as error:
             fault, by_hand = _describe_error(error, by_hand)
-        return Checked(self.path, size, fault, self.target, by_hand)
+        return Checked(self.path, size, fault, self.target, by_hand, heals=fault == MISSING)
 
 
 class FoundRecord(NamedTuple):
@@ -108,7 +114,7 @@ def list_records(folder: Path, *, data: bool = False) -> list[Path]:
     if data:
         return sorted(chain.from_iterable(map(folder.glob, _DATA_PLACES)))
     others = ("/".join((name, *"*" * depth, "*.json")) for name in _FOLDERS for depth in range(4))
-    records = set(chain.from_iterable(map(folder.glob, (*_PLACES, *others))))
+    records = set(chain.from_iterable(map(folder.glob, (*_PLACES, _WRITTEN, *others))))
     for pattern, name in _MARKED.items():
         for place in folder.glob(pattern):
             mark = f".{place.name}.done"
@@ -120,6 +126,7 @@ def list_records(folder: Path, *, data: bool = False) -> list[Path]:
 def read_recorded(path: Path) -> FoundRecord | None:
     """Reads a record and compares it with its own hash; None for a file of another program."""
     placed = any(path.match(place) for place in (*_PLACES, *_DATA_PLACES))
+    placed |= WRITTEN_FOLDER in path.parts
     size, by_hand = 0, ""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
@@ -139,7 +146,8 @@ def read_recorded(path: Path) -> FoundRecord | None:
         fault, by_hand = error.args
     except ValueError as error:
         fault = str(error)
-    return FoundRecord(Checked(path, size, fault, path, by_hand)) if placed else None
+    heals = fault == MISSING or WRITTEN_FOLDER in path.parts
+    return FoundRecord(Checked(path, size, fault, path, by_hand, heals)) if placed else None
 
 
 def _check_own_hash(values: Mapping[str, Any]) -> bool:
@@ -172,6 +180,8 @@ def _list_files(path: Path, values: Mapping[str, Any]) -> tuple[RecordedFile, ..
     """Lists the files whose hashes a record contains; refuses files outside the record's folder."""
     kind, folder = values["format"], path.parent
     try:
+        if kind == WRITTEN_FORMAT:
+            return tuple(_list_written(path, values["files"]))
         if kind == "dpprobe-manifest":
             parts = [(part["file"], part["sha256"], part["bytes"]) for part in values["shards"]]
         elif kind == "dpprobe-dataset":
@@ -201,3 +211,15 @@ def _list_files(path: Path, values: Mapping[str, Any]) -> tuple[RecordedFile, ..
         )
         for name, sha256, size in parts
     )
+
+
+def _list_written(path: Path, files: Mapping[str, Mapping[str, Any]]) -> Iterator[RecordedFile]:
+    """Lists the files of a job's record, which names them from the folder of results."""
+    root = next(folder.parent for folder in path.parents if folder.name == WRITTEN_FOLDER)
+
+    def locate(name: str) -> Path:
+        return Path(os.path.normpath(root / name))
+
+    for name, written in files.items():
+        target = locate(written.get(OUTPUT, name))
+        yield RecordedFile(locate(name), written[SHA256], written[BYTES], target, "")

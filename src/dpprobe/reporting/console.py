@@ -167,14 +167,18 @@ def list_commands(folder: Path) -> list[str]:
     return [f"{command}  # {words}" for command, words in made]
 
 
+# MLflow's server would send telemetry, and start a dozen processes.
+SERVER_VARIABLES = "MLFLOW_DISABLE_TELEMETRY=true MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false"
+
+
 def _tracking_command(receipt: Path) -> tuple[str, str]:
     record = read_json(receipt)
     uri, pages = str(record["uri"]), record["pages"]
     place = pages["studies"] if "studies" in pages else pages["summary"]
     if uri.startswith("http"):
         return _browser_command(f"{uri.rstrip('/')}/{place}"), "runs"
-    command = command_line("mlflow", "server", "--backend-store-uri", uri, "--port", "5000")
-    return command, "runs: http://127.0.0.1:5000"
+    command = command_line("mlflow", "server", "--backend-store-uri", uri, "--workers", "1")
+    return f"{SERVER_VARIABLES} {command}", f"runs: http://127.0.0.1:5000/{place}"
 
 
 def _browser_command(address: str) -> str:

@@ -10,8 +10,8 @@ DOWNLOADS = "downloads"  # in data_dir
 # All names except `releases`; includes MLflow's files.
 WRITTEN = frozenset(
     {
-        *FOLDERS, "backbones.json", "benchmarks", "calibration", "cells", "cuts", "features",
-        "figures", "logs", "mlartifacts", "mlflow.db", "mlflow.db-shm", "mlflow.db-wal",
+        *FOLDERS, ".written", "backbones.json", "benchmarks", "calibration", "cells", "cuts",
+        "features", "figures", "logs", "mlartifacts", "mlflow.db", "mlflow.db-shm", "mlflow.db-wal",
         "mlflow.lock", "networks", "overlap", "report.html", "searches", "summary", "tables",
         "tracking",
     }

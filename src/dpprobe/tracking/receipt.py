@@ -1,35 +1,144 @@
 """The receipt that tracking writes for a dataset or a study: the store and the runs in that store.
 
-This module does not import mlflow, so that each start of Snakemake can read receipts.
+This module does not import mlflow, so that each start of Snakemake can compare receipts and stores.
 """
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Iterable, Mapping
+from contextlib import closing, suppress
+from functools import cache
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
 
-from dpprobe.artifacts import read_json
+from dpprobe.artifacts import hash_value, read_json, write_json
 from dpprobe.study.options import sqlite_file
 
 RECEIPT_FORMAT = "dpprobe-tracking"
 RECEIPT_FORMAT_VERSION = 1
+ROWS_HASH = "rows_hash"  # tag: hash of the params and metrics that were logged with a run
+CHECKED = ".checked"  # beside receipts: the state of each receipt's store when it was whole
+_LOCKED = "locked"  # in SQLite's error if another program writes
+Row = tuple[str, float, int]  # a metric's name, value and step
 
 
-def store_missing(receipt: Path) -> bool:
-    """Returns True if a receipt names a local store that no longer exists; its runs are recreated.
+def hash_rows(metrics: Iterable[Row], params: Mapping[str, str]) -> str:
+    """Returns the hash of a run's metrics, of which MLflow's tables show the last, and its params.
 
-    Also returns True if the receipt cannot be read. Returns False without a receipt, and for a
-    server. Relative paths start from the working directory.
+    MLflow stores equal rows once, and takes the largest value of the largest step for the last.
+    """
+    rows = sorted({(name, int(step), float(value)) for name, value, step in metrics})
+    return _hash_stored(rows, {name: value for name, _, value in rows}, params)
+
+
+def _hash_stored(
+    rows: Iterable[tuple[str, int, float]], latest: Mapping[str, float], params: Mapping[str, str]
+) -> str:
+    return hash_value([[list(row) for row in rows], latest, params])
+
+
+class StoreFault(NamedTuple):
+    """Why the runs of a receipt must be written again, and the damaged file: store or receipt."""
+
+    path: Path
+    words: str
+
+
+def find_store_fault(receipt: Path, *, skip: bool = True, note: bool = False) -> StoreFault | None:
+    """Compares the runs of a receipt with their store; returns None if all are unchanged.
+
+    Returns None without a receipt, for a server, and while another program locks the store.
+    Relative paths start from the working directory.
+
+    Args:
+      skip: reads a store only if it has changed since a check that was noted.
+      note: notes this check.
     """
     try:
         record = read_json(receipt)
         if record["format"] != RECEIPT_FORMAT:
-            return True
+            raise ValueError(f"not a {RECEIPT_FORMAT}")
         database, root = sqlite_file(record["uri"]), record.get("artifact_root")
         artifacts = None if root is None else Path(root) / record["dataset"]
+        runs = set(record.get("runs", {}).values())
     except FileNotFoundError:
-        return False
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return True
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return StoreFault(receipt, f"unreadable ({error})")
     if database is None:
-        return False
-    return not database.is_file() or (artifacts is not None and not artifacts.is_dir())
+        return None
+    if not database.is_file() or (artifacts is not None and not artifacts.is_dir()):
+        return StoreFault(receipt, "its MLflow store is gone")
+    states = [_describe_state(path) for path in (database, _log_of(database), receipt)]
+    checked = receipt.with_name(CHECKED)
+    noted: dict[str, Any] = {}
+    with suppress(OSError, ValueError, TypeError):
+        noted = dict(read_json(checked))
+    if noted.get(receipt.name) == states and skip:
+        return None
+    try:
+        present, changed = read_runs(database)
+    except sqlite3.Error as error:
+        return None if _LOCKED in str(error) else StoreFault(database, f"damaged ({error})")
+    for words, number in (("deleted", len(runs - present)), ("changed", len(runs & changed))):
+        if number:
+            return StoreFault(receipt, f"{number} of its runs in {database} were {words}")
+    if note:
+        with suppress(OSError):  # results that this user may only read
+            write_json(checked, {**noted, receipt.name: states})
+    return None
+
+
+def _describe_state(path: Path) -> list[int] | None:
+    with suppress(FileNotFoundError):
+        status = path.stat()
+        return [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+    return None
+
+
+def _log_of(database: Path) -> Path:
+    return database.with_name(f"{database.name}-wal")
+
+
+def read_runs(database: Path) -> tuple[set[str], set[str]]:
+    """Returns the finished runs of a SQLite store, and those whose params or metrics changed.
+
+    Raises sqlite3.Error if the store is damaged or locked.
+    """
+    state = tuple(str(_describe_state(path)) for path in (database, _log_of(database)))
+    return _read_runs(database.absolute(), state)
+
+
+@cache
+def _read_runs(database: Path, _: tuple[str, ...]) -> tuple[set[str], set[str]]:
+    # without a log nobody writes, and a file that is immutable needs no folder that can be written
+    options = "mode=ro" if _log_of(database).exists() else "immutable=1"
+    uri = f"file:{quote(str(database))}?{options}"
+    with closing(sqlite3.connect(uri, uri=True, timeout=1.0)) as connection:
+        if (fault := connection.execute("pragma quick_check(1)").fetchone()) != ("ok",):
+            raise sqlite3.DatabaseError(str(fault[0]).splitlines()[-1])
+        finished = connection.execute(
+            "select run_uuid from runs where lifecycle_stage = 'active' and status = 'FINISHED'"
+        )
+        present = {run for (run,) in finished}
+        tags = connection.execute("select run_uuid, value from tags where key = ?", [ROWS_HASH])
+        hashes = dict(tags.fetchall())
+        rows = _group_rows(connection, "metrics", "key, step, value")
+        latest = _group_rows(connection, "latest_metrics", "key, value")
+        params = _group_rows(connection, "params", "key, value")
+    changed = {
+        run
+        for run, wanted in hashes.items()
+        if wanted
+        != _hash_stored(rows.get(run, []), dict(latest.get(run, [])), dict(params.get(run, [])))
+    }
+    return present, changed
+
+
+def _group_rows(connection: sqlite3.Connection, table: str, columns: str) -> dict[str, list[Any]]:
+    rows = connection.execute(f"select run_uuid, {columns} from {table} order by 1, 2, 3")
+    return {run: [row[1:] for row in group] for run, group in groupby(rows, key=itemgetter(0))}

@@ -19,7 +19,7 @@ from mlflow.entities.model_registry import ModelVersion
 from dpprobe.artifacts import read_json
 from dpprobe.errors import DataError, TrackingError
 from dpprobe.release.bundle import bundle_digest
-from dpprobe.tracking.receipt import store_missing
+from dpprobe.tracking.receipt import find_store_fault
 from dpprobe.tracking.store import search_all
 from dpprobe.tracking.writer import open_writer
 
@@ -44,7 +44,7 @@ def roll_back(bundle: Path, *, undo: bool = False) -> str:
     folder = bundle.absolute()
     results, digest = folder.parents[1], bundle_digest(folder)
     receipt = results / "tracking/releases" / f"{folder.name}.json"
-    if not receipt.is_file() or store_missing(receipt):
+    if not receipt.is_file() or find_store_fault(receipt):
         raise DataError(
             f"{bundle}: MLflow has no record of this bundle, or its store is missing; name a "
             f"bundle in results_dir, or run `snakemake --cores all releases` to write {receipt}"

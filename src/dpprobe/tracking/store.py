@@ -36,7 +36,9 @@ BUSY_SECONDS = 600.0  # an SQL statement waits so long while another program loc
 HTTP_SECONDS = 10.0
 # Messages of SQLite that do not mean a damaged store: a lock, or a full, read-only or broken disk.
 _LOCKED = re.compile("database (table |schema )?is locked")
-UNWRITABLE = re.compile("disk is full|disk I/O error|readonly database|unable to open database")
+UNWRITABLE = re.compile(
+    "disk is full|disk I/O error|readonly database|unable to open database|File too large"
+)
 _TUNED: set[Path] = set()  # databases that `_sync_at_checkpoints` has set up
 
 
@@ -52,11 +54,26 @@ def create_tables(uri: str) -> None:
             "http://server or https://server"
         )
     database.parent.mkdir(parents=True, exist_ok=True)
+    if database.is_file() and _is_half_made(database):
+        for suffix in ("", "-wal", "-shm"):
+            database.with_name(database.name + suffix).unlink(missing_ok=True)
     _sync_at_checkpoints(database)
     # The migration of a new database logs each of its many steps.
     logging.getLogger("alembic").setLevel(logging.WARNING)
     MlflowClient(tracking_uri=uri).search_experiments(max_results=1)
     checkpoint_log(uri)
+
+
+def _is_half_made(database: Path) -> bool:
+    """Returns True if MLflow was stopped while it made a store: its last step adds an experiment.
+
+    Raises sqlite3.DatabaseError if the file is damaged.
+    """
+    with closing(sqlite3.connect(database, timeout=BUSY_SECONDS)) as connection:
+        named = connection.execute("select count(*) from sqlite_master where name = 'experiments'")
+        if named.fetchone() == (0,):
+            return True
+        return connection.execute("select count(*) from experiments").fetchone() == (0,)
 
 
 def checkpoint_log(uri: str) -> None:
@@ -214,10 +231,11 @@ def readable_errors(uri: str) -> Iterator[None]:
             if is_server(uri)
             else "close the program that has it open, and run the study again; the store is intact"
             if _LOCKED.search(str(error))
-            else "free space, or mount the disk for writing, and run the study again"
+            else "free space, lift the limit on sizes of files, or mount the disk for writing, and "
+            "run the study again"
             if UNWRITABLE.search(str(error))
-            else "repair the store, or delete it and run the study again, which recreates its runs "
-            "from the cells' files"
+            else "repair the store, or have `dpprobe doctor --fix` move it aside, and run the "
+            "study again, which recreates its runs from the cells' files"
         )
         raise TrackingError(
             f"{public_uri(uri)}: MLflow refused: {first_line(error)}; {remedy}"

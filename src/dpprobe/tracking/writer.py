@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,14 @@ from dpprobe.artifacts import write_record
 from dpprobe.errors import TrackingError
 from dpprobe.progress import Progress
 from dpprobe.results.cell_record import check_file
-from dpprobe.tracking.receipt import RECEIPT_FORMAT, RECEIPT_FORMAT_VERSION
+from dpprobe.study.options import sqlite_file
+from dpprobe.tracking.receipt import (
+    RECEIPT_FORMAT,
+    RECEIPT_FORMAT_VERSION,
+    ROWS_HASH,
+    hash_rows,
+    read_runs,
+)
 from dpprobe.tracking.runs import RunContents, curve_metrics
 from dpprobe.tracking.store import (
     checkpoint_log,
@@ -43,6 +50,7 @@ from dpprobe.tracking.views import (
     changed_view,
     view_tag,
 )
+from dpprobe.written_files import add_file
 
 logger = logging.getLogger("dpprobe")
 
@@ -60,6 +68,9 @@ class Writer:
       location: the folder of the experiments' artifacts; None if a server chooses the folder.
       created, replaced, kept: numbers of runs.
       runs: the id of each result's run, by the result's key.
+
+    Args:
+      changed: the ids of runs whose params or metrics somebody changed; they are written again.
     """
 
     def __init__(
@@ -69,11 +80,13 @@ class Writer:
         study: str,
         commit: str | None = None,
         location: Path | None = None,
+        changed: Collection[str] = (),
     ) -> None:
         self.client = client
         self.study = study
         self.commit = {} if commit is None else {"mlflow.source.git.commit": commit}
         self.location = location
+        self._changed = changed
         self.created = self.replaced = self.kept = 0
         self.runs: dict[str, str] = {}
 
@@ -144,7 +157,7 @@ class Writer:
         return {others[run.info.experiment_id] for run in left}
 
     def _write_run(self, experiment: Experiment, item: RunContents, present: list[Run]) -> None:
-        current = next((run for run in present if _is_current(run, item)), None)
+        current = next((run for run in present if self._is_current(run, item)), None)
         if current is not None:
             self.kept += 1
             run_id = current.info.run_id
@@ -156,10 +169,19 @@ class Writer:
             else:
                 self.created += 1
         self.runs[item.key] = run_id
+        for path in _list_copies(current or self.client.get_run(run_id), item):
+            add_file(path)
         # Deleted only after the new run is complete, so a crash leaves an extra run, never none.
         for run in present:
             if run.info.run_id != run_id:
                 self.client.delete_run(run.info.run_id)
+
+    def _is_current(self, run: Run, item: RunContents) -> bool:
+        """Returns True if a run is finished, up to date, unchanged, and still has its artifacts."""
+        if run.info.status != "FINISHED" or run.info.run_id in self._changed:
+            return False
+        same = run.data.tags.get(CONTENT_HASH) == item.content_hash
+        return same and all(path.is_file() for path in _list_copies(run, item))
 
     def _mark_run(self, run: Run, *, current: bool) -> None:
         value = "true" if current else "false"
@@ -169,6 +191,7 @@ class Writer:
     def _create_run(self, experiment: Experiment, item: RunContents) -> str:
         end = int(1000 * item.finished)
         curve = curve_metrics(check_file(item.history)) if item.history else []
+        logged = [*item.metrics, *curve]
         run = self.client.create_run(
             experiment.experiment_id,
             start_time=end - int(1000 * item.seconds),
@@ -177,6 +200,7 @@ class Writer:
                 **item.tags,
                 RESULT_KEY: item.key,
                 CONTENT_HASH: item.content_hash,
+                ROWS_HASH: hash_rows(logged, item.params),
                 CURRENT: "true",
                 "mlflow.note.content": fit_to_tag(item.note),
                 "mlflow.source.name": "dpprobe",
@@ -185,7 +209,7 @@ class Writer:
             },
         )
         run_id: str = run.info.run_id
-        metrics = [Metric(name, value, end, step) for name, value, step in (*item.metrics, *curve)]
+        metrics = [Metric(name, value, end, step) for name, value, step in logged]
         params = [Param(name, value) for name, value in item.params.items()]
         self.client.log_batch(run_id, metrics[:METRICS_A_CALL], params[:PARAMS_A_CALL])
         for start in range(PARAMS_A_CALL, len(params), PARAMS_A_CALL):
@@ -230,7 +254,9 @@ def open_writer(
         create_tables(uri)
         location = None if is_server(uri) else artifact_root / folder
         client = MlflowClient(tracking_uri=uri)
-        yield Writer(client, study=study, commit=commit, location=location)
+        database = sqlite_file(uri)
+        _, changed = read_runs(database) if database else (set(), set[str]())
+        yield Writer(client, study=study, commit=commit, location=location, changed=changed)
         checkpoint_log(uri)
 
 
@@ -273,13 +299,11 @@ def fit_to_tag(note: str, *, length: int = TAG_LENGTH) -> str:
     return f"{whole or note[:length]}\n\nToo long for MLflow: the rest is in the artifacts."
 
 
-def _is_current(run: Run, item: RunContents) -> bool:
-    """Returns True if a run is finished, is up to date and still has its artifacts."""
-    if run.info.status != "FINISHED" or run.data.tags.get(CONTENT_HASH) != item.content_hash:
-        return False
+def _list_copies(run: Run, item: RunContents) -> list[Path]:
+    """Lists the artifacts of a run; none on a server."""
     local = _local_folder(run)
     names = [*item.drawn, *(f"{folder}/{path.name}" for path, folder in item.artifacts)]
-    return local is None or all((local / name.lstrip("/")).is_file() for name in names)
+    return [] if local is None else [local / name.lstrip("/") for name in names]
 
 
 def _local_folder(run: Run) -> Path | None:

@@ -98,7 +98,7 @@ def write_results() -> None:
     table.write_bytes(b"rows of a table")
     named = {"format": "dpprobe-few-shot", "dataset": "digits", "backbone": "pixels"}
     write_record(table.with_suffix(".json"), named, table)
-    receipt = {"format": "dpprobe-tracking", "dataset": "digits", "uri": "sqlite:///mlflow.db"}
+    receipt = {"format": "dpprobe-tracking", "dataset": "digits", "uri": "http://server"}
     write_record(Path("results/tracking/digits.json"), receipt)
     Path("results/figures").mkdir()
     Path("results/figures/accuracy.svg").write_text("<svg/>")
@@ -148,6 +148,8 @@ def test_whole_results_have_no_damage(doctor: Doctor) -> None:
     code, output = doctor()
     (summary,) = output.splitlines()
     assert code == 0
+    where, _, summary = summary.partition(": ")
+    assert where == "results and data"
     assert re.search(r"^\d+ files, .* checked in .* s \(.*/s\): 0 damaged$", summary)
     # another cell's five files, and the second table and shard
     assert int(summary.split()[0]) == len(KINDS) + 7

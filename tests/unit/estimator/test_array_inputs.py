@@ -148,8 +148,8 @@ MIXED = [True, 1, 2.5, "a", b"a", None, np.nan, pd.NA, pd.NaT, np.datetime64("Na
 def test_labels_and_classes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ArrayError, match="y: .*classes"):
         number_labels(np.array(["a", "d"]), ["a", "b"])
-    classes = ([0, 1, 1], [0], [], "ab", b"ab", 2, {0: "a", 1: "b"}, (each for each in "ab"), None)
-    for bad in (*classes, [[0], [1]], np.array(1), np.zeros((2, 2))):
+    texts: list[Any] = ["ab", b"ab", {0: "a", 1: "b"}, (each for each in "ab")]
+    for bad in ([0, 1, 1], [0], [], 2, None, [[0], [1]], np.array(1), np.zeros((2, 2)), *texts):
         with pytest.raises(ArrayError, match="class"):
             list_classes(bad)
     for good in ({"b", "a"}, ("a", "b"), np.array(["b", "a"]), pd.Index(["a", "b"]), ["b", "a"]):

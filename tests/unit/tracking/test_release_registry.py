@@ -27,7 +27,7 @@ from dpprobe.errors import ConfigError, DataError
 from dpprobe.release.bundle import BUNDLE_FILES, SIGNATURE_FILE, bundle_digest, write_sums
 from dpprobe.release.predict import Predictor
 from dpprobe.tracking import served_release
-from dpprobe.tracking.receipt import store_missing
+from dpprobe.tracking.receipt import find_store_fault
 from dpprobe.tracking.release_registry import DESCRIPTION_LENGTH, register_release
 from dpprobe.tracking.served_release import ServedRelease
 from dpprobe.tracking.writer import Writer
@@ -133,7 +133,7 @@ def test_a_release_is_a_version_with_its_card_its_bundle_and_its_alias(
     assert version.description == "# Lesions\n\n(1, 1e-05)-differentially private."
     assert receipt["pages"]["model"] == f"#/models/{MODEL}/versions/1"
     assert receipt == read_json(study.root / "tracking/releases/lesions_v1.json")
-    assert not store_missing(study.root / "tracking/releases/lesions_v1.json")
+    assert not find_store_fault(study.root / "tracking/releases/lesions_v1.json")
 
 
 def test_a_run_shows_what_the_bundle_says_and_nothing_else(study: Study, bundle: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_run_shows_what_the_bundle_says_and_nothing_else(study: Study, bundle:
     assert set(run.data.params) == {*named, *written}
     assert named.items() <= run.data.params.items()
     tags = {key: value for key, value in run.data.tags.items() if not key.startswith("mlflow.")}
-    assert {key: tags.pop(key) for key in ("result_key", "content_hash", "current")}
+    assert {key: tags.pop(key) for key in ("result_key", "content_hash", "rows_hash", "current")}
     digest = bundle_digest(bundle)
     assert tags == {
         **named, "private": "true", "guarantee": "(1, 1e-05)-DP", TAG: digest

@@ -20,7 +20,7 @@ from dpprobe.reporting.headline import verdict
 from dpprobe.results.best_private import best_private
 from dpprobe.results.cell_record import read_cell
 from dpprobe.results.summary import read_grid, rounded_up, summarise_cells
-from dpprobe.tracking.receipt import store_missing
+from dpprobe.tracking.receipt import find_store_fault
 from dpprobe.tracking.runs import (
     OUTSIDE,
     cell_run,
@@ -360,7 +360,7 @@ def test_a_study_is_one_run_with_its_report_and_tables(study: Study) -> None:
     chosen = 'params.datasets LIKE "%digits%"'
     client = MlflowClient(tracking_uri=study.uri)
     assert len(client.search_runs([run.info.experiment_id], chosen)) == 1
-    assert not store_missing(study.root / "_study.json")
+    assert not find_store_fault(study.root / "_study.json")
     assert study.ingest_whole()["kept"] == 1
     write_text(study.root / "report.html", "<html>changed</html>")
     assert study.ingest_whole()["replaced"] == 1

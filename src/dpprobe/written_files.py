@@ -1,0 +1,156 @@
+"""Records of the files that jobs wrote: one record per job, with each file's size, times and hash.
+
+A run compares sizes and times before it plans, so that the job of a changed file runs again.
+`dpprobe doctor` compares all bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from dpprobe.artifacts import FILE_BYTES, parse_record, read_json, sha256_file, write_record
+from dpprobe.run_marks import MARKED
+
+logger = logging.getLogger("dpprobe")
+
+FOLDER = ".written"  # in results_dir, with the record of `logs/<job>.log` as `<job>.json`
+FORMAT, FORMAT_VERSION = "dpprobe-written", 1
+# Times of modification and of change, in nanoseconds: no program can set the latter back.
+TIMES, SHA256, BYTES = "times", "sha256", "bytes"
+OUTPUT = "output"  # of a file that no rule names: the output that is made with it
+_EXTRA: set[Path] = set()  # files that this job wrote besides its outputs
+
+
+def locate_record(log: str | Path, results: Path) -> Path:
+    """Returns the path of a job's record, from the path of the job's log."""
+    inside = Path(log).absolute().relative_to(results.absolute() / "logs")
+    return results / FOLDER / inside.with_suffix(".json")
+
+
+def read_written(record: Path) -> dict[str, dict[str, Any]]:
+    """Reads the files of a record, by path relative to results_dir; without a record, none.
+
+    Raises ValueError if the record is damaged, OSError if unreadable.
+    """
+    try:
+        values = read_json(record)
+        if values["format"] != FORMAT:
+            raise ValueError(f"not a {FORMAT}")
+        return dict(values["files"])
+    except FileNotFoundError:
+        return {}
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"lacks {error}") from None
+
+
+def list_changed(record: Path, results: Path, *, refresh: bool = False) -> list[Path]:
+    """Lists the existing files of a record that have changed; the record itself if it is damaged.
+
+    A file whose time alone differs, as after copying, is compared by its hash. With `refresh` the
+    record then gets the new time.
+    """
+    try:
+        files = read_written(record)
+    except (OSError, ValueError):
+        return [record]
+    changed, renewed = [], False
+    for name, written in files.items():
+        path = results / name
+        try:
+            now = _describe_state(path)
+            if now == {key: written[key] for key in now}:
+                continue
+            same = now[BYTES] == written[BYTES] and sha256_file(path) == written[SHA256]
+        except FileNotFoundError:
+            if path.is_symlink():
+                changed.append(path)
+            continue
+        except (OSError, KeyError, TypeError):
+            same = False
+        if same:
+            written.update(now)
+            renewed = True
+        else:
+            changed.append(path)
+    if renewed and refresh:
+        with suppress(OSError):  # results that this user may only read
+            _write(record, files)
+    return changed
+
+
+def add_file(path: Path) -> None:
+    """Has the record of this process's job include a file that is not among the job's outputs."""
+    _EXTRA.add(path)
+
+
+class JobRecord:
+    """The record of the job of this process; no record outside a run of a study.
+
+    Outputs that survive until the job starts (`update()` in a rule) are deleted if they changed, so
+    that the job cannot reuse them. The record omits outputs until the job has finished.
+    """
+
+    def __init__(self, log: Path, outputs: Iterable[str | Path]) -> None:
+        folders = json.loads(os.environ.get(MARKED, "[]"))
+        # Snakemake touches a mark, whose name begins with a dot, after the job
+        self._outputs = {path for path in map(Path, outputs) if path.name[0] != "."}
+        self._results = Path(folders[0]) if folders and self._outputs else None
+        if self._results is None:
+            return
+        self._record = locate_record(log, self._results)
+        for path in list_changed(self._record, self._results):
+            if path.is_file() or path.is_symlink():
+                logger.warning("%s: changed after it was written; made again", path)
+                path.unlink()
+        if self._record.exists():
+            _write(self._record, self._list_others())
+
+    def finish(self) -> None:
+        """Records the outputs of the job, the files that an output names, and `add_file`'s."""
+        if self._results is None:
+            return
+        made = {path: path for path in sorted(self._outputs) if path.is_file()}
+        made = {extra: next(iter(made), extra) for extra in sorted(_EXTRA)} | made
+        for path in [path for path in self._outputs if path.suffix == ".json" and path in made]:
+            with suppress(ValueError):
+                values = parse_record(path.read_bytes())
+                beside = values.get(FILE_BYTES, {}) if isinstance(values, dict) else {}
+                made = {path.with_name(name): path for name in beside} | made
+        written = {
+            self._name(path): _describe_state(path)
+            | {SHA256: sha256_file(path)}
+            | ({} if path == output else {OUTPUT: self._name(output)})
+            for path, output in made.items()
+        }
+        _write(self._record, {**self._list_others(), **written})
+
+    def _list_others(self) -> dict[str, dict[str, Any]]:
+        """Lists files of other studies' jobs of this name, such as cells of other methods."""
+        assert self._results is not None
+        folders = {self._name(path.parent) for path in self._outputs}
+        with suppress(OSError, ValueError):
+            return {
+                name: written
+                for name, written in read_written(self._record).items()
+                if os.path.dirname(name) not in folders and (self._results / name).exists()  # noqa: PTH120
+            }
+        return {}
+
+    def _name(self, path: Path) -> str:
+        return Path(os.path.relpath(path.absolute(), self._results)).as_posix()
+
+
+def _describe_state(path: Path) -> dict[str, Any]:
+    status = path.stat()
+    return {BYTES: status.st_size, TIMES: [status.st_mtime_ns, status.st_ctime_ns]}
+
+
+def _write(record: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
+    values = {"format": FORMAT, "format_version": FORMAT_VERSION}
+    write_record(record, {**values, "files": dict(sorted(files.items()))})

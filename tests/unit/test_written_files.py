@@ -1,0 +1,214 @@
+"""Files that changed after their job are noticed, and results with any damage can be made again."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dpprobe.artifacts import read_record, sha256_file, write_record, write_text
+from dpprobe.doctor.doctor_command import _treat_damage, check_files
+from dpprobe.run_marks import MARKED
+from dpprobe.study.snapshot import Run
+from dpprobe.written_files import FOLDER, JobRecord, add_file, list_changed, locate_record
+
+RESULTS = Path("results")
+
+
+@pytest.fixture(autouse=True)
+def _in_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("dpprobe.written_files._EXTRA", set())
+    monkeypatch.setenv(MARKED, json.dumps([str(tmp_path / "results"), str(tmp_path / "data")]))
+
+
+def run_job(name: str, *files: str, text: str = "") -> Path:
+    """Runs a job that writes these files; returns its record."""
+    log = RESULTS / f"logs/{name}.log"
+    job = JobRecord(log, files)
+    for file in files:
+        write_text(Path(file), text or f"{name} wrote {file}")
+    job.finish()
+    return locate_record(log, RESULTS)
+
+
+def edit_quietly(path: Path) -> None:
+    """Changes one byte, and sets the time back."""
+    status = path.stat()
+    path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+def zero(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def link_nowhere(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("nowhere")
+
+
+def make_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+EDITS = [edit_quietly, cut, zero, link_nowhere, make_folder]
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edit_is_noticed_by_size_and_times(edit: Callable[[Path], None]) -> None:
+    record = run_job("tables/digits", "results/tables/a.csv", "data/digits/train.parquet")
+    assert list_changed(record, RESULTS) == []
+    for path in (Path("results/tables/a.csv"), Path("results/../data/digits/train.parquet")):
+        kept = path.read_text()
+        edit(path)
+        assert list_changed(record, RESULTS) == [path]
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        path.write_text(kept)
+        assert list_changed(record, RESULTS) == [], "another time, and the same bytes"
+
+
+def test_a_copy_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_job("summarise/digits", "results/summary/digits.parquet")
+    shutil.copytree("results", "copied")
+    record = Path("copied", FOLDER, "summarise/digits.json")
+    hashed = []
+    monkeypatch.setattr(
+        "dpprobe.written_files.sha256_file", lambda path: hashed.append(path) or sha256_file(path)
+    )
+    for refresh, number in ((False, 1), (True, 2), (False, 2)):
+        assert list_changed(record, Path("copied"), refresh=refresh) == []
+        assert len(hashed) == number
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"format": "other"}', b"[1]"])
+def test_a_damaged_record_counts_as_changed(content: bytes) -> None:
+    record = run_job("plot", "results/figures/a.svg")
+    record.write_bytes(content)
+    assert list_changed(record, RESULTS) == [record]
+    assert list_changed(record.with_name("none.json"), RESULTS) == []
+
+
+def test_a_job_deletes_what_changed_before_it_starts() -> None:
+    """Files marked with update() are still there, and the job would reuse them."""
+    record = run_job("train", "results/cells/a/metrics.json", "results/cells/b/metrics.json")
+    edit_quietly(Path("results/cells/a/metrics.json"))
+    job = JobRecord(RESULTS / "logs/train.log", ["results/cells/a/metrics.json"])
+    assert not Path("results/cells/a/metrics.json").exists()
+    kept = json.loads(record.read_text())["files"]
+    assert list(kept) == ["cells/b/metrics.json"], "of another study; a killed job has no record"
+    write_text(Path("results/cells/a/metrics.json"), "new")
+    job.finish()
+    assert len(json.loads(record.read_text())["files"]) == 2
+
+
+def test_files_without_a_rule_are_recorded_with_an_output() -> None:
+    job = JobRecord(RESULTS / "logs/train.log", ["results/cells/metrics.json", "results/.done"])
+    write_text(Path("results/cells/heads"), "weights")
+    write_text(Path("results/mlartifacts/copy"), "copy")
+    add_file(Path("results/mlartifacts/copy"))
+    write_record(Path("results/cells/metrics.json"), {"format": "x"}, Path("results/cells/heads"))
+    job.finish()
+    files = json.loads((RESULTS / FOLDER / "train.json").read_text())["files"]
+    assert {name: file.get("output") for name, file in files.items()} == {
+        "cells/metrics.json": None,
+        "cells/heads": "cells/metrics.json",
+        "mlartifacts/copy": "cells/metrics.json",
+    }
+
+
+# A small workflow: each job reads the outputs of the jobs before it, and refuses damaged ones.
+JOBS = {
+    "shard": ("results/features/digits/pixels/train/shard-00000-of-00001.h5",),
+    "manifest": ("results/features/digits/pixels/train/manifest.json",),
+    "cell": ("results/cells/digits/pixels/sgd/eps-1/metrics.json",),
+    "summary": ("results/summary/digits.parquet",),
+    "tables": ("results/tables/accuracy.csv", "results/tables/accuracy.md"),
+}
+SHARD, MANIFEST, CELL = (Path(JOBS[name][0]) for name in ("shard", "manifest", "cell"))
+
+
+def write_outputs(name: str) -> None:
+    if name == "manifest":
+        if SHARD.read_text() != f"shard wrote {SHARD}":
+            raise ValueError("a damaged shard")
+        named = {"file": SHARD.name, "sha256": sha256_file(SHARD), "bytes": SHARD.stat().st_size}
+        write_record(
+            MANIFEST, {"format": "dpprobe-few-shot", "files": {named["file"]: named["sha256"]}}
+        )
+    elif name == "cell":
+        read_record(MANIFEST, kind="dpprobe-few-shot", version=None)  # type: ignore[arg-type]
+        write_record(CELL, {"format": "dpprobe-cell", "files": {}})
+    else:
+        for file in JOBS[name]:
+            write_text(Path(file), f"{name} wrote {file}")
+
+
+def run_workflow() -> None:
+    """Runs the jobs as Snakemake plans them: outputs missing, older than inputs, or changed."""
+    before: list[Path] = []
+    again = False
+    changed = {
+        name: list_changed(locate_record(RESULTS / f"logs/{name}.log", RESULTS), RESULTS)
+        for name in JOBS
+    }
+    for name, files in JOBS.items():
+        outputs = [Path(file) for file in files]
+        missing = not all(path.exists() for path in outputs)
+        again = again or missing or bool(changed[name])
+        newest = max((path.stat().st_mtime_ns for path in before), default=0)
+        if again or any(path.stat().st_mtime_ns < newest for path in outputs):
+            again = True
+            for path in outputs:
+                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+            job = JobRecord(RESULTS / f"logs/{name}.log", files)
+            write_outputs(name)
+            job.finish()
+        before = outputs
+
+
+def fix_all() -> None:
+    run = Run(RESULTS, Path("data"), [])
+    for each in check_files(RESULTS, None):
+        if each.fault:
+            _treat_damage(each, RESULTS, None, run, fix=True)
+
+
+def read_files() -> dict[str, bytes]:
+    names = itertools.chain.from_iterable(JOBS.values())
+    return {name: Path(name).read_bytes() for name in names}
+
+
+def test_after_the_doctor_a_rerun_succeeds_whatever_was_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All single and double damages of results and of their records."""
+    monkeypatch.setattr("dpprobe.doctor.doctor_command._LOOKS", 0)
+    monkeypatch.setattr("dpprobe.artifacts.flush_to_disk", lambda _: None)
+    run_workflow()
+    whole = read_files()
+    shutil.copytree("results", tmp_path / "whole")
+    targets = [*whole, f"results/{FOLDER}/shard.json", f"results/{FOLDER}/summary.json"]
+    single = list(itertools.product(targets, [edit_quietly, cut, Path.unlink]))
+    pairs = [pair for pair in itertools.combinations(single, 2) if pair[0][0] != pair[1][0]]
+    for damages in [*((each,) for each in single), *pairs]:
+        shutil.rmtree("results")
+        shutil.copytree(tmp_path / "whole", "results")
+        for name, damage in damages:
+            damage(Path(name))
+        fix_all()
+        run_workflow()
+        assert list(read_files()) == list(whole)
+        lost = {name for name, damage in damages if FOLDER in name and damage is Path.unlink}
+        if not lost:  # an edit of a file whose record is gone is like a new file
+            assert read_files() == whole, damages

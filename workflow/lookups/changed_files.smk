@@ -1,0 +1,144 @@
+"""Jobs that run again because their files changed or disagree with the study."""
+
+# If the files of each job are whole: Snakemake plans several times.
+WHOLE_JOBS = {}
+TOLD = {}
+# Releases and files of other servers cannot be made again.
+KEPT_RULES = {"make_release", "download_data"}
+
+
+def changed_outputs(jobs):
+    """The outputs of jobs whose files changed, or disagree with the study."""
+    for job in jobs:
+        known = job.output and job.log and job.rule.name not in KEPT_RULES
+        if known and job not in WHOLE_JOBS:
+            check = CHECKS.get(job.rule.name, lambda job: True)
+            WHOLE_JOBS[job] = check(job) and files_stay(job)
+    return {
+        file for job in jobs if not WHOLE_JOBS.get(job, True) for file in job.output
+    }
+
+
+def tell_first(problem, first):
+    """Tells of the first of the files that are made again because of a problem."""
+    if TOLD.setdefault(problem, first) == first:
+        print(f"dpprobe: {problem} are made again, {first}", file=sys.stderr)
+
+
+def files_stay(job):
+    """Returns True if the files that a job recorded have their sizes and times; `dpprobe doctor` reads all bytes."""
+    results = Path(STUDY.results_dir)
+    record = locate_record(job.log[0], results)
+    changed = list_changed(record, results, refresh=not workflow.dryrun)
+    if changed:
+        tell_first("changed files", f"{changed[0]} first")
+    return not changed
+
+
+def runs_stay(job):
+    """Returns True if the MLflow runs that a receipt names are in their store."""
+    fault = find_store_fault(Path(job.output[0]), note=not workflow.dryrun)
+    if fault:
+        tell_first("MLflow runs", f"{fault.path} first: {fault.words}")
+    return fault is None
+
+
+def cells_stay(job):
+    """Returns True if all cells of a job stay.
+
+    Snakemake compares the parameters that it noted down; a record says what the cell was made from, whoever made it.
+    """
+    dataset, backbone, epsilon = (
+        getattr(job.wildcards, name) for name in ("dataset", "backbone", "epsilon")
+    )
+    methods = [getattr(job.wildcards, "method", None)]
+    return all(
+        cell_stays(
+            Cell(dataset, backbone, method, epsilon), os.path.exists(job.output.done)
+        )
+        for method in (methods if methods[0] else head_methods(STUDY, epsilon))
+    )
+
+
+def network_stays(job):
+    """Returns True if a seed's network is whole and its record has the options of the study."""
+    path, cell = Path(job.output.files[0]), wildcards_cell(job.wildcards)
+    options = located_method(cell.method, cell.dataset, cell.backbone)
+    try:
+        written = read_whole_record(path)["options"]
+        return not parameters_count() or written == dumped(options)
+    except ValueError as error:
+        if done := os.path.exists(job.output.done):
+            tell_first("damaged networks", f"{path.parent} first: {error}")
+        return not done
+    except (OSError, KeyError, TypeError):
+        return True  # Snakemake names what is missing, the job what is wrong
+
+
+def cell_stays(cell, done):
+    """Returns True if a cell of a job is whole, as far as the job is done, and agrees with the study.
+
+    It looks at names and sizes of files and at the record's hash of itself; `dpprobe doctor` reads all bytes.
+    """
+    cell = CellName(**cell._asdict())
+    folder = cell.folder(f"{STUDY.results_dir}/cells")
+    path = folder / METRICS_FILE
+    if done:
+        try:
+            files = set(os.listdir(folder))
+        except OSError:
+            return False  # a cell that was never made, as of a new method, is nothing to tell of
+        if lost := [name for name in CELL_FILES if name not in files]:
+            tell_first("files of cells are missing and", f"{folder}/{lost[0]} first")
+            return False
+    try:
+        record = read_whole_record(path)
+        if record["cell"] != cell.model_dump():
+            raise ValueError("the record of another cell")
+    except ValueError as error:
+        if done:
+            tell_first("damaged cells", f"{path} first: {error}")
+        return not done
+    except (OSError, KeyError, TypeError, AttributeError):
+        return True  # the job that reads the file says what is wrong with it
+    difference = record_difference(record, cell) if parameters_count() else None
+    if difference is not None:
+        tell_first(
+            "cells whose records disagree with the study",
+            f"{path} first: {difference.place}: {difference.first}, and the study has {difference.second}",
+        )
+    return difference is None
+
+
+def record_difference(record, cell):
+    """Returns where a cell's record differs from the study; None where they agree."""
+    options = located_method(cell.method, cell.dataset, cell.backbone)
+    promised, delta = cell.epsilon != INFINITE, STUDY.dataset_delta(cell.dataset)
+    try:
+        if is_undecided(options):
+            epsilon = nominal_epsilon(cell.epsilon, delta)
+            options = options.resolve_choice(
+                recorded_facts(record, epsilon=epsilon, delta=delta)
+            )
+        return find_disagreement(
+            record,
+            options=dumped(options),
+            seeds=STUDY.seeds,
+            study_seed=STUDY.seed,
+            delta=delta if promised else None,
+            accountant=STUDY.accountant if promised else None,
+            unit=STUDY.dataset_unit(cell.dataset),
+        )
+    except (ValueError, AttributeError, KeyError, TypeError):
+        return None  # the job that reads the file says what is wrong with it
+
+
+CHECKS = {
+    "train_heads": cells_stay,
+    "train_heads_without_privacy": cells_stay,
+    "gather_networks": cells_stay,
+    "tune_network": network_stays,
+    "track": runs_stay,
+    "write_study_run": runs_stay,
+    "track_release": runs_stay,
+}
