@@ -655,8 +655,8 @@ def test_a_test_result_is_computed_again_as_far_as_it_can_be(
 ) -> None:
     n, several, measured = 500, metric == "auc", epsilon > 1
     generator = np.random.default_rng(0)
-    labels = generator.integers(0, 2, (n, 3)).astype(np.uint8) if several else None
-    labels = generator.integers(0, 3, n) if labels is None else labels
+    drawn: Any = generator.integers(0, 2, (n, 3)) if several else generator.integers(0, 3, n)
+    labels = drawn.astype(np.uint8) if several else drawn
     scores = generator.normal(labels, 1) if several else generator.normal(np.eye(3)[labels], 0.5)
     plan = calibrate(
         evaluation_mechanisms(metric, classes=3, multi_label=several),
