@@ -234,6 +234,32 @@ def parse_strict(content: str | bytes) -> Any:
     return values
 
 
+def pack_arrays(arrays: Mapping[str, npt.NDArray[Any]], described: Mapping[str, Any]) -> bytes:
+    """Returns arrays and their description as the content of a safetensors file."""
+    from safetensors.numpy import save  # as everywhere here, so that `make clean` needs no library
+
+    return save(dict(arrays), metadata={"dpprobe": canonical_json(described)})
+
+
+def read_arrays(
+    path: Path, *, kind: str, version: int, largest: float = math.inf
+) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+    """Reads what `pack_arrays` wrote, also of strangers; raises OSError or ValueError.
+
+    Raises DataError for a newer version.
+    """
+    from safetensors import SafetensorError, safe_open  # as above
+
+    require_plain_file(path, largest)
+    try:
+        with safe_open(path, framework="numpy") as file:
+            described: dict[str, Any] = parse_strict((file.metadata() or {})["dpprobe"])
+            check_not_newer(path, described, kind=kind, version=version)
+            return described, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(str(error)) from error
+
+
 def require_plain_file(path: Path, largest: float = math.inf) -> None:
     """Raises OSError for a device, pipe or socket, whose reading may never end, and for too large.
 

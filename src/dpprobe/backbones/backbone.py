@@ -78,7 +78,7 @@ class Backbone:
             kind = str(getattr(values, "dtype", ""))
             is_float = kind in ("torch.float16", "torch.float32", "torch.float64")
             width = self.dimension if name == "features" else self.layers.get(name)
-            wanted = (len(images), width or (shape[-1:] and max(shape[-1], 1)))
+            wanted = (len(images), width or max((*shape[-1:], 1)))
             if not is_float or shape != wanted:
                 given = f"{kind} {shape}" if kind else type(values).__name__
                 raise DataError(

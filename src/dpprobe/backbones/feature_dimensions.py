@@ -116,16 +116,10 @@ def _library_version(library: str) -> str | None:
 
 def _read_known(path: Path) -> dict[str, dict[str, Any]]:
     """Reads cached answers; none if the file is missing or of another format."""
-    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+    with suppress(OSError, ValueError, KeyError, TypeError):
         values = json.loads(path.read_text(encoding="utf-8"))
         if values["format"] == FORMAT:
-            return {
-                str(key): {
-                    **{name: int(told[name]) for name in ("dimension", "blocks")},
-                    "hub_files": _read_files(told),
-                }
-                for key, told in values["networks"].items()
-            }
+            return dict(values["networks"])
     return {}
 
 

@@ -59,7 +59,7 @@ def _scale_grey(image: Image.Image) -> Image.Image:
     return Image.fromarray(((values * 255 + white // 2) // white).astype(np.uint8))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class AssumeGreyBits:
     """A transform of images whose grey beyond 8 bits has `bits` bits, if the file states none."""
 

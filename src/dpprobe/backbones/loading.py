@@ -35,12 +35,13 @@ def load_backbone(options: BackboneOptions, *, runtime: Runtime) -> Backbone:
 def _assume_bits(backbone: Backbone, options: BackboneOptions) -> Backbone:
     from dpprobe.backbones.image_preprocessing import AssumeGreyBits  # heavy: torch
 
-    transform, of_train = (
-        each and AssumeGreyBits(transform=each, bits=options.grey_bits)
-        for each in (backbone.transform, backbone.train_transform)
+    of_train = backbone.train_transform
+    return replace(
+        backbone,
+        preprocessing={**backbone.preprocessing, "grey_bits": options.grey_bits},
+        transform=AssumeGreyBits(backbone.transform, options.grey_bits),
+        train_transform=of_train and AssumeGreyBits(of_train, options.grey_bits),
     )
-    described = {**backbone.preprocessing, "grey_bits": options.grey_bits}
-    return replace(backbone, preprocessing=described, transform=transform, train_transform=of_train)
 
 
 def resolve_runtime(runtime: Runtime) -> Runtime:

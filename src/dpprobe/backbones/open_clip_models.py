@@ -168,7 +168,7 @@ class Options(NetworkOptions):
         ]
 
     def text_params(self) -> dict[str, Any]:
-        images = ("preprocessing", "layers", "token")
+        images = ("preprocessing", "layers", "token", "grey_bits")
         return {k: v for k, v in self.extraction_params().items() if k not in images}
 
     def extraction_params(self) -> dict[str, Any]:
@@ -363,8 +363,8 @@ def load_text(options: Options, runtime: Runtime) -> TextEncoder:
             architecture=options.architecture,
             pretrained_tag=options.tag,
             exclude=frozenset(
-                {"checkpoint", "layers", "model", "preprocessing", "pretrained", "quick_gelu",
-                 "token"}
+                {"checkpoint", "grey_bits", "layers", "model", "preprocessing", "pretrained",
+                 "quick_gelu", "token"}
             ),
         ),
     )  # fmt: skip

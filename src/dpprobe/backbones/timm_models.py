@@ -35,6 +35,8 @@ ARCHITECTURES = Path(__file__).with_name("timm_models.txt")
 DEPRECATED = "*"
 # Arguments of timm that other options of the backbone set.
 RESERVED_ARGUMENTS = frozenset({"checkpoint_path", "model_name", "pretrained"})
+# Keys of `pretrained_cfg` in a model's file on the Hub, beside `input_size`.
+_STATED = ("mean", "std", "interpolation", "crop_pct", "crop_mode")
 # The preprocessing that decides most whether features are right.
 _TRAINED_WITH = ("mean", "std", "size", "interpolation")
 
@@ -169,7 +171,7 @@ def read_stated_config(path: Path, model: str) -> dict[str, Any] | None:
         architecture = values.get("architecture", stated.get("architecture", model))
         if str(architecture).partition(".")[0] != model.partition(".")[0]:
             continue
-        given = {key: stated[key] for key in Preprocessing.model_fields if key in stated}
+        given = {key: stated[key] for key in _STATED if key in stated}
         match stated.get("input_size"):
             case [_, height, width] if height == width:
                 given["size"] = height

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from dpprobe.data.alike_names import find_name_fault
-from dpprobe.data.group_columns import Group, GroupColumns, list_groups
+from dpprobe.data.group_columns import GroupColumns
 from dpprobe.data.options import Embed, PublicSplit
 from dpprobe.data.path_template import template_parts
 from dpprobe.data.patient_sides import UnitOptions
@@ -261,13 +261,6 @@ class TableOptions(UnitOptions):
             return numbers
         return numbers | {str(number): number for number in range(len(names))}
 
-    def group_names(self) -> tuple[str, ...]:
-        return tuple(self.list_groups())
-
-    def list_groups(self) -> dict[str, Group]:
-        """Maps each group column of the split tables to the source's column of its values."""
-        return list_groups(self.group_columns)
-
     def unit_name(self) -> str | None:
         """Returns the column of patients, with the pattern or join that makes it.
 
@@ -309,7 +302,14 @@ class TableOptions(UnitOptions):
         return {"train"}
 
     def describe_split(self, *, own_test: bool) -> PublicSplit:
-        split, options = super().describe_split(own_test=own_test), self._describe_filters()
+        split = super().describe_split(own_test=own_test)
+        policies = self.uncertain.values() if isinstance(self.uncertain, dict) else [self.uncertain]
+        chosen = {
+            "filters": bool(self.filters),
+            "missing: drop": self.missing == "drop",
+            "uncertain: drop": "drop" in policies,
+        }
+        options = " and ".join(name for name, drops in chosen.items() if drops)
         if not options or self.max_images_per_patient is None:
             return split
         fault = (
@@ -318,16 +318,6 @@ class TableOptions(UnitOptions):
             "file with only the rows to use"
         )
         return replace(split, images_fault=fault)
-
-    def _describe_filters(self) -> str:
-        """Names the options that drop rows by their values; empty for none."""
-        policies = self.uncertain.values() if isinstance(self.uncertain, dict) else [self.uncertain]
-        chosen = {
-            "filters": bool(self.filters),
-            "missing: drop": self.missing == "drop",
-            "uncertain: drop": "drop" in policies,
-        }
-        return " and ".join(name for name, chooses in chosen.items() if chooses)
 
     def input_files(self) -> tuple[str, ...]:
         """Returns the CSV files, without the images: a changed image is refused by its hash."""

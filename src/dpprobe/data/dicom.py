@@ -28,22 +28,19 @@ PREAMBLE = 128
 MAGIC = b"DICM"
 # The first element of a file without its preamble: its group, 0002 or 0008, little-endian.
 _BARE = (b"\x02\x00", b"\x08\x00")
-_TAGS = (
-    "SamplesPerPixel", "PhotometricInterpretation", "PlanarConfiguration", "NumberOfFrames",
-    "Rows", "Columns", "BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation",
-    "PixelPaddingValue", "PixelPaddingRangeLimit", "FloatPixelPaddingValue",
-    "DoubleFloatPixelPaddingValue", "RescaleSlope", "RescaleIntercept", "ModalityLUTSequence",
-    "WindowCenter", "WindowWidth", "VOILUTFunction", "VOILUTSequence",
-    "PixelData", "FloatPixelData", "DoubleFloatPixelData",
-    "ExtendedOffsetTable", "ExtendedOffsetTableLengths",
-)  # fmt: skip
-# Fields of _TAGS that say how values are shown; blank fields count as absent.
+# Fields that say how values are shown; blank fields count as absent.
 _OPTIONAL = (
     "PixelPaddingValue", "PixelPaddingRangeLimit", "FloatPixelPaddingValue",
     "DoubleFloatPixelPaddingValue", "RescaleSlope", "RescaleIntercept", "WindowCenter",
     "WindowWidth", "VOILUTFunction",
 )  # fmt: skip
 _PIXELS = ("PixelData", "FloatPixelData", "DoubleFloatPixelData")
+_TAGS = (
+    *_OPTIONAL, *_PIXELS,
+    "SamplesPerPixel", "PhotometricInterpretation", "PlanarConfiguration", "NumberOfFrames",
+    "Rows", "Columns", "BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation",
+    "ModalityLUTSequence", "VOILUTSequence", "ExtendedOffsetTable", "ExtendedOffsetTableLengths",
+)  # fmt: skip
 _GREY = ("MONOCHROME1", "MONOCHROME2")
 # Beyond any pixel value: a window maps -_FAR to its dark end and _FAR to its bright end.
 _FAR = 1e30
@@ -223,9 +220,10 @@ def _compute_shades(
 
 def _read_padding(dataset: Dataset) -> list[Any]:
     """Returns the first and the last value of padding; nothing if the file names none."""
-    names = ("PixelPaddingValue", "FloatPixelPaddingValue", "DoubleFloatPixelPaddingValue")
-    first = next((dataset[name].value for name in names if name in dataset), None)
-    return [] if first is None else [first, dataset.get("PixelPaddingRangeLimit", first)]
+    for kind in ("", "Float", "DoubleFloat"):
+        if (first := dataset.get(f"{kind}PixelPaddingValue")) is not None:
+            return [first, dataset.get("PixelPaddingRangeLimit", first)]
+    return []
 
 
 def _turn_sign(value: int, bits: int, dtype: np.dtype) -> int:

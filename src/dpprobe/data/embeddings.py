@@ -167,7 +167,7 @@ class Options(TableOptions, CountedRows):
 
 def _match(paths: Iterable[str]) -> tuple[str, ...]:
     """Lists the files of paths and glob patterns; a missing path stays as it is."""
-    return tuple(str(file) for path in paths for file in match_files(Path(path)) or [path])
+    return tuple(str(file) for path in paths for file in match_files(Path(path)) or [Path(path)])
 
 
 def prepare(options: Options, directory: Path) -> None:

@@ -1,9 +1,10 @@
-"""Recognizes folders that are the parts of a dataset, such as `Training/`, by their names."""
+"""Recognizes the parts of a dataset, such as `Training/`, by the names of folders and files."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 from dpprobe.data.train_test_split import SplitName
@@ -33,8 +34,8 @@ class _Name(NamedTuple):
 def find_parts(names: Iterable[str]) -> dict[str, Part]:
     """Maps the folders that mean parts of a dataset to these parts; other folders are left out.
 
-    A name means a part if it says nothing else (`TRAIN`, `test_images`, `Validation Set`), or if
-    another folder has this name for another part (`seg_train` beside `seg_test`).
+    A name means a part if it says nothing else: `TRAIN`, `test_images`, `Validation Set`.
+    Otherwise another folder must have this name for another part: `seg_train` and `seg_test`.
     """
     read = {name: _read_name(name) for name in names}
     parts = {name: one.part for name, one in read.items() if one.part and not one.rest}
@@ -58,6 +59,16 @@ def choose_parts(parts: Mapping[str, Part]) -> dict[SplitName, str]:
         named[part].append(name)
     train, test = named["train"], named["test"] or named["held out"]
     return {"train": train[0], "test": test[0]} if len(train) == len(test) == 1 else {}
+
+
+def find_test_file(train: Path) -> Path | None:
+    """Returns the test file beside a training file, such as `Testing.csv` beside `Training.csv`."""
+    same = train.with_name(train.name.replace("train", "test", 1))
+    if same != train and same.is_file():
+        return same
+    files = {each.stem: each for each in train.parent.iterdir() if each.suffix == train.suffix}
+    chosen = choose_parts(find_parts(files))
+    return files[chosen["test"]] if chosen.get("train") == train.stem else None
 
 
 def _read_name(name: str) -> _Name:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
@@ -231,40 +232,33 @@ def _ask_hub(
       ConfigError, DownloadError: as `download`.
     """
     from huggingface_hub import errors
-    from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
-    from tenacity.wait import wait_chain, wait_fixed
 
-    def log_retry(state: RetryCallState) -> None:
-        fault = _describe_fault(state.outcome.exception() if state.outcome else None)
-        logger.warning("%s: %s; retrying in %g s", address, fault, state.upcoming_sleep)
-
-    attempts = len(WAITS) + 1
-    retrying = Retrying(
-        retry=retry_if_exception(_may_pass),
-        wait=wait_chain(*map(wait_fixed, WAITS)),
-        stop=stop_after_attempt(attempts),
-        before_sleep=log_retry,
-        reraise=True,
-    )
-    try:
-        return retrying(question)
-    except errors.OfflineModeIsEnabled as error:
-        raise ConfigError(
-            f"{options.repo}: HF_HUB_OFFLINE is set, so the Hub is not contacted; unset it, "
-            "or name local files with `source: parquet`"
-        ) from error
-    except Exception as error:
-        if _may_pass(error):
-            raise DownloadError(
-                f"{options.repo}: {address} does not answer ({_describe_fault(error)}) after "
-                f"{attempts} attempts; check the network and run again; complete files are reused"
-            ) from None
-        if isinstance(error, errors.HfHubHTTPError):
-            raise _explain_error(error, options, token=token) from None
-        raise
+    for wait in (*WAITS, None):
+        try:
+            return question()
+        except errors.OfflineModeIsEnabled as error:
+            raise ConfigError(
+                f"{options.repo}: HF_HUB_OFFLINE is set, so the Hub is not contacted; unset it, "
+                "or name local files with `source: parquet`"
+            ) from error
+        except Exception as error:
+            fault = _describe_fault(error)
+            if not _may_pass(error):
+                if isinstance(error, errors.HfHubHTTPError):
+                    raise _explain_error(error, options, token=token) from None
+                raise
+            if wait is None:
+                raise DownloadError(
+                    f"{options.repo}: {address} does not answer ({fault}) after "
+                    f"{len(WAITS) + 1} attempts; check the network and run again; complete files "
+                    "are reused"
+                ) from None
+            logger.warning("%s: %s; retrying in %g s", address, fault, wait)
+            time.sleep(wait)
+    raise AssertionError("the last attempt returns or raises")
 
 
-def _may_pass(error: BaseException) -> bool:
+def _may_pass(error: Exception) -> bool:
     import httpx2
     from huggingface_hub import errors
 
@@ -274,7 +268,7 @@ def _may_pass(error: BaseException) -> bool:
     return isinstance(error, httpx2.TransportError | errors.FileMetadataError)
 
 
-def _describe_fault(error: BaseException | None) -> str:
+def _describe_fault(error: Exception) -> str:
     """Describes an error in a few words, without the request's address."""
     from huggingface_hub import errors
 

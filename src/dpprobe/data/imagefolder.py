@@ -137,7 +137,7 @@ def list_images(options: Options) -> Listing:
         _check_names(options, list_folders(root))
     places = parts or {"train": root}
     others: list[str] = []
-    files = {
+    files: dict[str, dict[str, list[str]]] = {
         name: _list_classes(root, place, options.exclude, others) for name, place in places.items()
     }
     faults = [
@@ -159,7 +159,9 @@ def list_images(options: Options) -> Listing:
         )
     if len(files["train"]) < 2:
         only = "".join(files["train"])
-        deeper = f", or write `path: {options.path}/{only}` if it contains the class folders"
+        deeper = (
+            f", or write `path: {options.path}/{only}` if it contains the class folders or parts"
+        )
         raise ConfigError(
             f"path: {options.path} has fewer than two class folders ({only or 'none'}); add the "
             f"other class folders{deeper if only else ''}"
@@ -187,9 +189,11 @@ def _check_names(options: Options, names: Sequence[str]) -> None:
             f"into {first}/ and {missing}/, or name {first} in `exclude`"
         )
     else:
-        fault = (
-            f"{options.path} has {first}/ but no {missing}/; add {missing}/, or put the class "
-            f"folders directly under {options.path}"
+        inside = folder_parts.find_parts(list_folders(resolve_path(options.path) / first))
+        fault = f"{options.path} has {first}/ but no {missing}/; add {missing}/, or " + (
+            f"write `path: {options.path}/{first}`"
+            if folder_parts.choose_parts(inside)
+            else f"put the class folders directly under {options.path}"
         )
     raise ConfigError(f"path: {fault}")
 
@@ -201,8 +205,9 @@ def _others_fault(options: Options, others: Sequence[str]) -> Iterator[str]:
         yield (
             f"path: {options.path}: {len(others)} "
             f"{'file is not an image' if one else 'files are not images'} in a class folder: "
-            f"{', '.join(sorted(others)[:SHOWN])}{more}; move {'it' if one else 'them'} elsewhere "
-            f"(images end in {', '.join(sorted(EXTENSIONS))}, or are DICOM under any name)"
+            f"{', '.join(sorted(others)[:SHOWN])}{more}; move images into the folder of their "
+            f"class, and others elsewhere (images end in {', '.join(sorted(EXTENSIONS))}, or are "
+            "DICOM under any name)"
         )
 
 
@@ -231,19 +236,20 @@ def _class_faults(
                 )
             direct = any(image.count("/") == depth for image in images)
             folders[name] = set() if direct else {image.split("/")[depth] for image in images}
-            if folder_parts.find_parts(folders[name]):
+            if len(files[split]) > 1 and folder_parts.find_parts(folders[name]):
                 yield (
                     f"path: {where / name} contains {in_words(sorted(folders[name]))}; put the "
                     "class folders into folders of these names, not these into the class folders"
                 )
                 return
-        first = next(iter(folders.values()), set())
-        if len(folders) > 1 and len(first) > 1 and all(first == each for each in folders.values()):
+        most = max(folders.values(), key=len, default=set())
+        several = sum(len(each) > 1 for each in folders.values()) > 1
+        if len(places) == 1 and several and all(each and each <= most for each in folders.values()):
             yield (
                 f"path: all folders in {where} ({in_words([*folders][:SHOWN])}) contain the "
-                f"folders {in_words(sorted(first)[:SHOWN])}, so these seem to be the classes. If "
+                f"folders {in_words(sorted(most)[:SHOWN])}, so these seem to be the classes. If "
                 "the upper folders are parts, name them train and test; if they are the classes, "
-                "put the images directly into them"
+                "put the images directly into them, or list them in a CSV"
             )
     for names in find_alike(sorted({folder for classes in files.values() for folder in classes})):
         yield (

@@ -21,7 +21,7 @@ from pydantic import Field
 from dpprobe import artifacts
 from dpprobe.data import patient_sides
 from dpprobe.data.class_units import CountedRows
-from dpprobe.data.group_columns import Group, GroupColumns, list_groups
+from dpprobe.data.group_columns import GroupColumns
 from dpprobe.data.option_paths import each_once, match_files
 from dpprobe.data.options import DatasetOptions, Limit
 from dpprobe.data.parquet_columns import read_schema
@@ -79,13 +79,6 @@ class ColumnOptions(UnitOptions):
     limit: Limit = Limit()
     test_fraction: TestFraction = 0.2
     split_seed: SplitSeed = 0
-
-    def list_groups(self) -> dict[str, Group]:
-        """Maps each group column of the split tables to the source's column of its values."""
-        return list_groups(self.group_columns)
-
-    def group_names(self) -> tuple[str, ...]:
-        return tuple(self.list_groups())
 
     def row_limit(self) -> Limit:
         return self.limit

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from dpprobe.data import train_test_split
 from dpprobe.data.alike_names import find_alike
+from dpprobe.data.group_columns import Group, list_groups
 from dpprobe.data.person_names import find_equal_numbers
 from dpprobe.data.train_test_split import SplitName, SplitOptions
 
@@ -65,6 +66,13 @@ class UnitOptions(SplitOptions):
 
     def images_per_patient(self) -> int | None:
         return self.max_images_per_patient
+
+    def list_groups(self) -> dict[str, Group]:
+        """Maps each group column of the split tables to the source's column of its values."""
+        return list_groups(getattr(self, "group_columns", ()))
+
+    def group_names(self) -> tuple[str, ...]:
+        return tuple(self.list_groups())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,9 +44,8 @@ class Options(SplitOptions):
         sizes = CLASS_ROWS[self.name]
         if self.split_by == "class":
             return train_test_split.count_rows(sizes, self.test_fraction)
-        return train_test_split.count_by_id(
-            _make_ids(sum(sizes)), fraction=self.test_fraction, seed=self.split_seed
-        )
+        tested = self.choose_test(_make_ids(sum(sizes)), ())
+        return tested.count(False), tested.count(True)
 
     def count_classes(self) -> int:
         return len(CLASS_ROWS[self.name])

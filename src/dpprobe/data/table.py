@@ -629,20 +629,6 @@ def _optional_column(batch: pa.Table, name: str) -> list[Any]:
     return [None] * batch.num_rows
 
 
-def read_image_file(path: str, *, where: str = "image") -> bytes:
-    """Reads the bytes of an image file.
-
-    Raises:
-      DataError: if the file cannot be read; names `where` and the path.
-    """
-    try:
-        return read_image_bytes(path)
-    except OSError as error:
-        raise DataError(
-            f"{where}: cannot read {path} ({error.strerror}); {KINDS['missing'][2]}"
-        ) from error
-
-
 def read_info(dataset_json: Path) -> DatasetInfo:
     """Reads `dataset.json`.
 
@@ -697,13 +683,12 @@ class SplitTable:
         with self._explain_damage(), pq.ParquetFile(path) as file:
             metadata = file.metadata.metadata or {}
             schema = file.schema_arrow
-            self._group_rows = [
-                file.metadata.row_group(index).num_rows for index in range(file.num_row_groups)
-            ]
+            groups = map(file.metadata.row_group, range(file.num_row_groups))
+            sizes = [group.num_rows for group in groups]
         if b"dpprobe_fingerprint" not in metadata:
             raise DataError(f"{path}: not a split table; prepare the dataset again")
         ours = artifacts.parse_json(metadata[b"dpprobe"])
-        self._edges = [0, *itertools.accumulate(self._group_rows)]
+        self._edges = [0, *itertools.accumulate(sizes)]
         self.rows = self._edges[-1]
         self.fingerprint = metadata[b"dpprobe_fingerprint"].decode()
         self.class_names: tuple[str, ...] = tuple(ours["class_names"])
@@ -782,23 +767,17 @@ class SplitTable:
     def _read_column(self, name: str, start: int = 0, stop: int | None = None) -> pa.ChunkedArray:
         """Reads rows start..stop of a column; reads only the row groups with these rows."""
         end = self.rows if stop is None else stop
-        wanted, base = self._row_groups(start, end)
+        first = max(bisect.bisect_right(self._edges, start) - 1, 0)
+        last = min(bisect.bisect_left(self._edges, end), len(self._edges) - 1)
         with self._explain_damage(), pq.ParquetFile(self.path) as file:
-            column = file.read_row_groups(wanted, [name]).column(name)
-        return column.slice(start - base, end - start)
+            column = file.read_row_groups(list(range(first, last)), [name]).column(name)
+        return column.slice(start - self._edges[first], end - start)
 
     def _explain_damage(self) -> AbstractContextManager[None]:
         remedy = "prepare the dataset again"
         return artifacts.explain_parquet(
             self.path, DataError, f"{self.path}: cannot be read", remedy
         )
-
-    def _row_groups(self, start: int, stop: int) -> tuple[list[int], int]:
-        """Returns the row groups with rows start..stop, and the first row of the first group."""
-        edges = self._edges
-        first = max(bisect.bisect_right(edges, start) - 1, 0)
-        last = bisect.bisect_left(edges, stop)
-        return list(range(first, min(last, len(self._group_rows)))), edges[first]
 
 
 def open_table(path: Path, info: DatasetInfo) -> SplitTable:
@@ -822,7 +801,12 @@ def decode_image(image: EncodedImage, *, split: str) -> Image.Image:
     where = f"{split} row {image.row} (id {image.id})"
     data = image.data
     if data is None:
-        data = read_image_file(str(image.path), where=where)
+        try:
+            data = read_image_bytes(str(image.path))
+        except OSError as error:
+            raise DataError(
+                f"{where}: cannot read {image.path} ({error.strerror}); {KINDS['missing'][2]}"
+            ) from error
     named = f"{where}, {image.path}" if image.path else where
     if hashlib.sha256(data).digest() != image.sha256:
         raise DataError(

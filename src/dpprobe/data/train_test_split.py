@@ -63,11 +63,6 @@ def count_rows(class_rows: Iterable[int], fraction: float) -> tuple[int, int]:
     return sum(sizes) - tested, tested
 
 
-def count_by_id(ids: Iterable[str], *, fraction: float, seed: int) -> tuple[int, int]:
-    tested = choose_by_id(ids, fraction=fraction, seed=seed)
-    return tested.count(False), tested.count(True)
-
-
 def choose_by_id(ids: Iterable[str], *, fraction: float, seed: int) -> list[bool]:
     """Chooses test rows only by id: if SHA-256 of (seed, id), in [0, 1), is below the fraction.
 

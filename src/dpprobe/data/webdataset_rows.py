@@ -61,8 +61,8 @@ def read_shards(options: ShardOptions) -> dict[SplitName, list[Row]]:
     if images := [where for where in passed if tar_shards.holds_image(*where)]:
         raise DataError(
             f"{count_noun(len(images), 'image')} would be in no row, such as {images[0][1].name} "
-            f"in {images[0][0]}: a key ends at the first dot of a file's name; replace further "
-            "dots (a.v2.png to a_v2.png) and pack the shards again, or leave the images out"
+            f"in {images[0][0]}. A key ends at the first dot of a name: replace further dots "
+            "(a.v2.png to a_v2.png) and pack the shards again. Or leave the images out"
         )
     if passed:
         logger.warning(

@@ -60,7 +60,8 @@ def _check_png(data: bytes, _picture: Image.Image) -> None:
 
 
 def _check_jpeg(data: bytes, picture: Image.Image) -> None:
-    progressive, by_zeros = False, {}
+    progressive = False
+    by_zeros: dict[int, bool] = {}
     blocks = picture.width * picture.height * len(picture.getbands()) // 64
     for marker, start, end in _walk_jpeg(data):
         if marker in (_HUFFMAN_TABLES, _QUANTISATION):

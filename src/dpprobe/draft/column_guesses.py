@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from dpprobe.counted_nouns import count_noun
 from dpprobe.data.alike_names import find_alike, in_words, joined_labels
+from dpprobe.data.folder_parts import find_parts
 from dpprobe.data.group_columns import BLANKS, group_column
 from dpprobe.data.usual_columns import CASES, GROUPS, LABELS, PATIENTS, SPLITS, find_usual
 from dpprobe.draft.seen_dataset import Line, Value
@@ -184,11 +185,11 @@ def guess_groups(columns: Columns, *, plain: bool = False) -> dict[str, Value]:
 def guess_split(columns: Columns) -> tuple[str, list[str], list[str]] | None:
     """Returns the column of splits, with its words for train and test."""
     for name in find_usual(columns, SPLITS):
-        values = sorted(columns[name].values)
-        train = [value for value in values if value.lower() in ("train", "training")]
-        test = [value for value in values if value.lower() in ("test", "testing")]
-        if train and test and not columns[name].many:
-            return name, train, test
+        parts = find_parts(sorted(columns[name].values))
+        words = {part: [each for each in parts if parts[each] == part] for part in parts.values()}
+        test = words.get("test") or words.get("held out")
+        if test and "train" in words and not columns[name].many:
+            return name, words["train"], test
     return None
 
 

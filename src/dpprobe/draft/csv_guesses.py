@@ -10,6 +10,7 @@ from pathlib import Path
 
 from dpprobe.data import csv_files, csv_manifest
 from dpprobe.data.csv_options import ManifestOptions
+from dpprobe.data.folder_parts import find_test_file
 from dpprobe.draft import column_guesses as guesses
 from dpprobe.draft.column_guesses import Column, Columns
 from dpprobe.draft.image_places import Place, find_images
@@ -139,7 +140,5 @@ def _split_keys(columns: Columns, path: Path) -> dict[str, Line]:
             "train_values": Line(value=train),
             "test_values": Line(value=test),
         }
-    beside = path.with_name(path.name.replace("train", "test", 1))
-    if path.name.startswith("train") and beside.is_file():
-        return {"test": Line(value=beside.name)}
-    return {}
+    other = find_test_file(path)
+    return {} if other is None else {"test": Line(value=other.name)}

@@ -9,6 +9,7 @@ from typing import Any
 from dpprobe.artifacts import explain_parquet
 from dpprobe.data import parquet
 from dpprobe.data.alike_names import text_of
+from dpprobe.data.folder_parts import find_test_file
 from dpprobe.data.usual_columns import IMAGE_COLUMNS, LABELS, find_usual
 from dpprobe.draft import column_guesses as guesses
 from dpprobe.draft.column_guesses import Column
@@ -39,10 +40,9 @@ def look_at_parquet(place: str, wishes: Wishes) -> Seen:
     label = wishes.label or next(find_usual(names, LABELS), None)
     if label is None:
         raise guesses.no_label(columns, place)
-    beside = path.with_name(path.name.replace("train", "test", 1))
     keys = {"source": Line(value="parquet"), "train": Line(value=place)}
-    if path.name.startswith("train") and beside.is_file():
-        keys["test"] = Line(value=str(Path(place).with_name(beside.name)))
+    if test := find_test_file(path):
+        keys["test"] = Line(value=str(Path(place).with_name(test.name)))
     keys |= {"image_column": Line(value=image), "label_column": Line(value=label)}
     unit = (wishes.patient, True) if wishes.patient else guesses.guess_unit(columns)
     if unit is not None:

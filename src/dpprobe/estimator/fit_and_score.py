@@ -17,7 +17,6 @@ from dpprobe.errors import ConfigError
 from dpprobe.estimator.array_inputs import (
     SCORED_BYTES,
     STREAMED_BYTES,
-    ArrayError,
     check_labels,
     clear_unusable,
     find_source,
@@ -29,6 +28,7 @@ from dpprobe.estimator.array_inputs import (
     warn_caller,
 )
 from dpprobe.estimator.fitted_head import Fit
+from dpprobe.estimator.given_values import ArrayError
 from dpprobe.estimator.planned_fit import explain_searches, fit_privately, plan_fit
 from dpprobe.estimator.private_rows import compare_public_files, remember_head
 from dpprobe.estimator.row_copies import warn_of_copies

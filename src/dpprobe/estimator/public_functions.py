@@ -156,9 +156,11 @@ def plan_accuracy(
         delta=read_number("delta", delta),
         dimension=None if dimension is None else read_count("dimension", dimension),
     )
-    shares = {"ceiling": ceiling, "majority": majority}
-    known = {name: read_number(name, value) for name, value in shares.items() if value is not None}
-    return make_plan(setting, **known).as_json()
+    return make_plan(
+        setting,
+        ceiling=None if ceiling is None else read_number("ceiling", ceiling),
+        majority=None if majority is None else read_number("majority", majority),
+    ).as_json()
 
 
 def read_features(

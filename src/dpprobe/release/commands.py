@@ -177,22 +177,17 @@ def _run_predict(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"--monitor-report {report}: name a file in a folder that exists")
     if report:
         check_outside(report)
+    words = vars(arguments)
+    named = (
+        "output", "checkpoint", "device", "allow_hub", "allow_module", "image_column", "id_column",
+        "root", "coverage", "abstain_below", "monitor",
+    )  # fmt: skip
     summary = predict(
         arguments.bundle,
         arguments.images,
-        output=arguments.output,
-        checkpoint=arguments.checkpoint,
-        device=arguments.device,
-        allow_hub=arguments.allow_hub,
-        allow_module=arguments.allow_module,
-        image_column=arguments.image_column,
-        id_column=arguments.id_column,
-        root=arguments.root,
         thresholds=_read_thresholds(arguments.threshold),
-        coverage=arguments.coverage,
-        abstain_below=arguments.abstain_below,
-        monitor=arguments.monitor,
         groups=arguments.monitor_groups,
+        **{name: words[name] for name in named},
     )
     for line in summary.report.list_lines() if summary.report else ():
         print(f"dpprobe: {line}", file=sys.stderr)

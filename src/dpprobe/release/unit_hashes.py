@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -25,10 +24,8 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
-from dpprobe.artifacts import canonical_json, check_not_newer, write_private
+from dpprobe.artifacts import pack_arrays, read_arrays, write_private
 from dpprobe.data.person_names import list_spellings
 from dpprobe.data.table import SPLITS, SplitTable, read_info
 from dpprobe.errors import DataError
@@ -125,7 +122,7 @@ def load_key(data_dir: Path, *, used: bool) -> bytes:
 def write_hashes(folder: Path, hashes: Hashes, key: bytes) -> str:
     """Writes the file of hashes into a dataset's folder; returns its SHA-256."""
     described = {"format": FORMAT, "format_version": FORMAT_VERSION, "key": _mark_key(key)}
-    content = save(dict(hashes), metadata={"dpprobe": canonical_json(described)})
+    content = pack_arrays(hashes, described)
     digest = hashlib.sha256(content).hexdigest()
     if not (path := _path_of(folder, digest)).exists():
         write_private(path, content)
@@ -138,14 +135,12 @@ def read_hashes(folder: Path, digest: str, key: bytes) -> Hashes:
     try:
         if hashlib.sha256(path.read_bytes()).hexdigest() != digest:
             raise DataError("it differs from its ledger's record")
-        with safe_open(path, framework="numpy") as file:
-            described = json.loads((file.metadata() or {})["dpprobe"])
-            check_not_newer(path, described, kind=FORMAT, version=FORMAT_VERSION)
-            if described["key"] != _mark_key(key):
-                raise DataError(f"made with another key than {KEY_FILE}")
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, ValueError, KeyError, DataError) as error:
+        described, hashes = read_arrays(path, kind=FORMAT, version=FORMAT_VERSION)
+        if described["key"] != _mark_key(key):
+            raise DataError(f"made with another key than {KEY_FILE}")
+    except (OSError, ValueError, KeyError, DataError) as error:
         raise DataError(f"{path}: cannot be used ({error}); {_LOST}") from error
+    return hashes
 
 
 def _mark_key(key: bytes) -> str:

@@ -40,15 +40,14 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
 from dpprobe.artifacts import (
     atomic_path,
     canonical_json,
-    check_not_newer,
     hash_value,
+    pack_arrays,
     parse_strict,
+    read_arrays,
     require_plain_file,
     write_private,
 )
@@ -298,7 +297,6 @@ class Exchange:
     def _read_signed(self, path: Path, site: str) -> tuple[dict[str, Any], list[Sum]]:
         again = "remove it" if site == self.site else f"ask site {site} for it again"
         values, sums = _unpack_sums(path, again)
-        check_not_newer(path, values, kind=FORMAT, version=FORMAT_VERSION)
         signature = values.pop("signature", "")
         check_signature(str(path), values, signature, self.members[site])
         return values, sums
@@ -316,7 +314,7 @@ class Exchange:
 
 def _pack_sums(sums: Sequence[Sum], values: Mapping[str, Any]) -> bytes:
     arrays = {str(place): np.ascontiguousarray(each.numbers) for place, each in enumerate(sums)}
-    return save(arrays, metadata={"dpprobe": canonical_json(values)})
+    return pack_arrays(arrays, values)
 
 
 def hash_totals(agreement: Agreement, rounds: Sequence[Sequence[Sum]]) -> str:
@@ -327,10 +325,10 @@ def hash_totals(agreement: Agreement, rounds: Sequence[Sequence[Sum]]) -> str:
 def _unpack_sums(path: Path, remedy: str) -> tuple[dict[str, Any], list[Sum]]:
     """Reads what `_pack_sums` wrote; raises DataError for anything else."""
     try:
-        require_plain_file(path, _LARGEST_MESSAGE)
-        with safe_open(path, framework="numpy") as file:
-            values = parse_strict((file.metadata() or {})["dpprobe"])
-            arrays = [file.get_tensor(str(place)) for place in range(len(values["sums"]))]
+        values, named = read_arrays(
+            path, kind=FORMAT, version=FORMAT_VERSION, largest=_LARGEST_MESSAGE
+        )
+        arrays = [named[str(place)] for place in range(len(named))]
         sums = [
             Sum(
                 name=one["name"], step=one["step"], deviation=one["deviation"],
@@ -349,7 +347,7 @@ def _unpack_sums(path: Path, remedy: str) -> tuple[dict[str, Any], list[Sum]]:
             for each in sums
         ):
             raise ValueError("a fact of its sums is of another type")
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path}: damaged ({error}); {remedy}") from error
     return values, sums
 

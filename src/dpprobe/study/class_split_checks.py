@@ -91,13 +91,15 @@ def _list_remedies(
     keys = "`test`" if "test" in fields else "folders `train` and `test`"
     keys = "`split_column` or `test`" if "split_column" in fields else keys
     ways.insert(0, f"split it yourself ({keys})")
-    if counts.test_at:
-        fractions = ", ".join(f"{fraction:g}" for fraction in counts.test_at)
-        fewest = [str(min(at[each] for each in names)) for at in counts.test_at.values()]
+    least = RARE if all(counts.test[each] for each in names) else 1
+    fewest = {fraction: min(at[each] for each in names) for fraction, at in counts.test_at.items()}
+    if enough := {fraction: units for fraction, units in fewest.items() if units >= least}:
+        fractions = ", ".join(f"{fraction:g}" for fraction in enough)
         has = "it would have" if len(names) == 1 else "each would have at least"
-        yield f"With test_fraction {fractions} {has} {', '.join(fewest)}:"
+        yield f"With test_fraction {fractions} {has} {', '.join(map(str, enough.values()))}:"
         ways.insert(0, "write one of these")
-    yield ", or ".join(ways)
+    words = ", or ".join(ways)
+    yield words if enough else words[:1].upper() + words[1:]
     if not any(release.dataset == name for release in study.releases.values()):
         by_id = getattr(dataset, "split_by", "class") == "id" and not dataset.multi_label()
         seed = "`split_by: class` or another `split_seed`" if by_id else "another `split_seed`"

@@ -135,16 +135,20 @@ def test_a_member_outside_the_folder_is_refused(tmp_path: Path, suffix: str, nam
 
 
 @pytest.mark.parametrize(
-    "link",
+    ("kind", "target"),
     [
-        member("link", tarfile.SYMTYPE, "../outside"),
-        member("link", tarfile.SYMTYPE, "/etc/passwd"),
-        member("link", tarfile.LNKTYPE, "../outside"),
+        (tarfile.SYMTYPE, "../outside"),
+        (tarfile.SYMTYPE, "/etc/passwd"),
+        (tarfile.LNKTYPE, "../outside"),
+        (tarfile.CHRTYPE, ""),
+        (tarfile.BLKTYPE, ""),
+        (tarfile.FIFOTYPE, ""),
     ],
-    ids=["symbolic", "absolute", "hard"],
 )
-def test_a_link_that_leads_out_is_refused(tmp_path: Path, link: tarfile.TarInfo) -> None:
-    text = refused(make_tar(tmp_path / "data.tar", FILES, link))
+def test_a_device_or_a_link_that_leads_out_is_refused(
+    tmp_path: Path, kind: bytes, target: str
+) -> None:
+    text = refused(make_tar(tmp_path / "data.tar", FILES, member("link", kind, target)))
     assert "member 'link' is a device, or leads outside the target folder" in text
 
 
@@ -152,12 +156,6 @@ def test_a_link_that_stays_inside_is_kept(tmp_path: Path) -> None:
     link = member("a/link.bin", tarfile.SYMTYPE, "one.bin")
     archives.extract_archive(make_tar(tmp_path / "data.tar", FILES, link), tmp_path / "out")
     assert content(tmp_path / "out") == {**FILES, "a/link.bin": NOISE}
-
-
-@pytest.mark.parametrize("kind", [tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE])
-def test_a_device_in_a_tar_is_refused(tmp_path: Path, kind: bytes) -> None:
-    text = refused(make_tar(tmp_path / "data.tar", FILES, member("null", kind)))
-    assert "member 'null' is a device," in text
 
 
 def test_an_encrypted_zip_is_refused(tmp_path: Path) -> None:

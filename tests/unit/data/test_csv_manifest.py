@@ -5,13 +5,11 @@ from __future__ import annotations
 import csv
 import gzip
 import itertools
-import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
@@ -28,7 +26,7 @@ from dpprobe.data import (
     path_template,
 )
 from dpprobe.data.registry import dataset_options
-from dpprobe.data.table import SplitTable, decode_image, read_info
+from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.study.study_file import load_study
 
@@ -88,27 +86,6 @@ def animals(root: Path, rows: int = 20) -> list[dict[str, Any]]:
 
 
 # one label a row
-
-
-def test_a_manifest_of_names(tmp_path: Path) -> None:
-    rows = animals(tmp_path)
-    write_csv(tmp_path / "a.csv", rows)
-    train, test = prepare(
-        tmp_path / "out", root=str(tmp_path), train="a.csv", group_columns=["sex"],
-        test_fraction=0.3, **ANIMALS,
-    )  # fmt: skip
-    assert train.class_names == ("cat", "dog")
-    assert (train.rows, test.rows) == (14, 6)
-    by_path = {row["path"]: row for row in rows}
-    for part in (train, test):
-        labels, sexes = part.read_labels(), part.read_groups()["group_sex"]
-        for image, label, sex in zip(part.read_images(0, part.rows), labels, sexes, strict=True):
-            assert part.class_names[label] == by_path[image.id]["kind"]
-            assert sex == by_path[image.id]["sex"]
-            assert image.data is None
-            assert image.path == str(tmp_path / image.id)
-            value = np.asarray(decode_image(image, split=part.split))[0, 0]
-            assert value[0] == rows.index(by_path[image.id])
 
 
 @pytest.mark.parametrize(
@@ -297,30 +274,6 @@ def multi_label(root: Path) -> list[dict[str, Any]]:
     ]
 
 
-def test_several_labels_and_their_faults(tmp_path: Path) -> None:
-    rows = multi_label(tmp_path)
-    rows[0]["Edema"] = "-1"
-    write_csv(tmp_path / "a.csv", rows[:6])
-    write_csv(tmp_path / "b.csv", rows[6:])
-    values = {"root": str(tmp_path), "train": "a.csv", "label_columns": LABELS}
-    train, test = prepare(tmp_path / "out", test="b.csv", uncertain={"Edema": "ones"}, **values)
-    assert train.multi_label
-    assert train.class_names == LABELS
-    assert train.read_labels().tolist() == [[1, 1, 1], [0, 1, 0], *[[1, 0, 1], [0, 1, 0]] * 2]
-    assert test.read_labels().tolist() == [[1, 0, 1], [0, 1, 0]]
-    rows[1]["Effusion"] = "yes"
-    rows[2]["Atelectasis"] = ""
-    rows[2]["Edema"] = "2"
-    write_csv(tmp_path / "a.csv", rows)
-    with pytest.raises(DataError) as caught:
-        prepare(tmp_path / "out", **values)
-    for fault in (
-        "line 2: Edema is -1", "line 3: Effusion is 'yes'", "line 4: Atelectasis is blank",
-        "line 4: Edema is '2'",
-    ):  # fmt: skip
-        assert f"a.csv {fault}" in str(caught.value)
-
-
 # groups
 
 
@@ -338,27 +291,6 @@ def test_a_number_falls_in_the_range_that_is_named(number: float, bins: list[int
     else:
         (pair,) = [(a, b) for a, b in itertools.pairwise(bins) if a <= number < b]
         assert name == f"{pair[0]}-{pair[1] - 1}"
-
-
-def test_ranges_of_ages(tmp_path: Path) -> None:
-    ages = ["17", "18", "39.5", "40", "80", "91", "", "nan"]
-    rows = animals(tmp_path, rows=8)
-    for row, age in zip(rows, ages, strict=True):
-        row["Age"] = age
-    write_csv(tmp_path / "a.csv", rows)
-    groups = {"age": {"column": "Age", "bins": [18, 40, 60, 80]}, "sex": "sex"}
-    values = {"root": str(tmp_path), "train": "a.csv", "group_columns": groups, **ANIMALS}
-    ranges: dict[str, str] = {}
-    for part in prepare(tmp_path / "out", **values):
-        ranges |= dict(zip(part.read_ids(), part.read_groups()["group_age"], strict=True))
-    assert [ranges[row["path"]] for row in rows] == [
-        "<18", "18-39", "18-39", "40-59", ">=80", ">=80", "", "",
-    ]  # fmt: skip
-    rows[3]["Age"] = "forty"
-    write_csv(tmp_path / "a.csv", rows)
-    with pytest.raises(DataError, match=r"a.csv line 5: Age is 'forty'"):
-        prepare(tmp_path / "out", **values)
-    assert group_columns.bin_name("0.5", [0.25, 0.75]) == "0.25 to <0.75"
 
 
 # joins, filters, extracted columns
@@ -470,70 +402,7 @@ def test_a_join_may_bring_the_key_of_the_next(tmp_path: Path) -> None:
         turned.check_files()
 
 
-def test_chexperts_patients_are_found_in_paths(tmp_path: Path) -> None:
-    rows = []
-    for n in range(12):
-        path = f"train/patient{n // 3:05d}/study1/view{n % 3}.jpg"
-        kind = ["cat", "dog"][n // 3 % 2]
-        view = ["Frontal", "Lateral", "Frontal"][n % 3]
-        rows.append({"Path": path, "kind": kind, "Frontal/Lateral": view})
-    write_images(tmp_path, [row["Path"] for row in rows])
-    write_csv(tmp_path / "a.csv", rows)
-    demographics = [{"PATIENT": f"patient{n:05d}", "RACE": f"race {n}"} for n in range(3)]
-    write_csv(tmp_path / "demographics.csv", demographics)
-    train, test = prepare(
-        tmp_path / "out",
-        root=str(tmp_path),
-        train="a.csv",
-        path_column="Path",
-        extract={"patient": {"column": "Path", "pattern": "(patient[0-9]+)"}},
-        joins=[{"file": "demographics.csv", "by": {"patient": "PATIENT"}, "columns": ["RACE"]}],
-        filters={"Frontal/Lateral": ["Frontal"]},
-        unit_column="patient",
-        group_columns={"race": "RACE"},
-        test_fraction=0.5,
-        **ANIMALS,
-    )
-    assert (train.rows, test.rows) == (4, 4)
-    races: dict[str, str] = {}
-    for part in (train, test):
-        races |= dict(zip(part.read_ids(), part.read_groups()["group_race"], strict=True))
-    assert races == {
-        row["Path"]: f"race {n // 3}" if n < 9 else ""
-        for n, row in enumerate(rows)
-        if row["Frontal/Lateral"] == "Frontal"
-    }
-
-
 # the split
-
-PATIENTS = st.lists(
-    st.tuples(st.integers(0, 9), st.sampled_from(["cat", "dog"])), min_size=4, max_size=40
-)
-
-
-@SLOW
-@given(images=PATIENTS, seed=st.integers(0, 3), order=st.randoms(use_true_random=False))
-def test_no_patient_stands_on_both_sides(
-    tmp_path: Path, images: list[tuple[int, str]], seed: int, order: random.Random
-) -> None:
-    rows = [
-        {"path": f"{n}.png", "who": f"p{who}", "kind": kind} for n, (who, kind) in enumerate(images)
-    ]
-    values = {"root": str(tmp_path), "unit_column": "who", "split_seed": seed} | ANIMALS
-    sides = []
-    for name in ("a.csv", "b.csv"):
-        write_csv(tmp_path / name, rows)
-        options = options_of(train=name, test_fraction=0.4, **values)
-        parts = csv_rows.read_rows(options)
-        assert options.count_rows() == (len(parts["train"].frame), len(parts["test"].frame))
-        patients = {part: set(rows.frame["who"]) for part, rows in parts.items()}
-        assert not patients["train"] & patients["test"]
-        sides.append({part: set(rows.frame["path"]) for part, rows in parts.items()})
-        order.shuffle(rows)
-    assert sides[0] == sides[1], "the order of the rows decides nothing"
-    assert sides[0]["train"] | sides[0]["test"] == {row["path"] for row in rows}
-
 
 # what is wrong is told before any image is read
 

@@ -17,7 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from safetensors.numpy import save_file
+from safetensors.torch import save
 from scipy.sparse import csc_matrix, csr_matrix
 
 from dpprobe.backbones.registry import backbone_options
@@ -61,35 +63,10 @@ def write_table(path: Path, columns: dict[str, list[str]]) -> None:
         writer.writerows(zip(*columns.values(), strict=True))
 
 
-def write_npy(folder: Path, vectors: Any, columns: Any) -> dict[str, Any]:
-    np.save(folder / "x.npy", vectors["small"])
-    write_table(folder / "rows.csv", columns)
-    return {"train": "x.npy", "table": "rows.csv"}
-
-
 def write_npz(folder: Path, vectors: Any, columns: Any) -> dict[str, Any]:
     arrays: dict[str, Any] = {name: np.array(values) for name, values in columns.items()}
     np.savez_compressed(folder / "x.npz", **(arrays | vectors))
     return {"train": "x.npz", "vectors": {"small": "small", "wide": "wide"}}
-
-
-def write_safetensors(folder: Path, vectors: Any, columns: Any) -> dict[str, Any]:
-    save_file(vectors, folder / "x.safetensors")
-    write_table(folder / "rows.csv", columns)
-    return {
-        "train": "x.safetensors", "table": "rows.csv",
-        "vectors": {"small": "small", "wide": "wide"},
-    }  # fmt: skip
-
-
-def write_parquet(folder: Path, vectors: Any, columns: Any) -> dict[str, Any]:
-    """Lists of float64 of any length in two files, as `datasets` writes them."""
-    lists = {name: pa.array(values.astype(np.float64).tolist()) for name, values in vectors.items()}
-    table = pa.table({**lists, **columns})
-    for number, (start, stop) in enumerate([(0, 500), (500, len(table))]):
-        part = table.slice(start, stop - start)
-        pq.write_table(part, folder / f"x-{number}.parquet", row_group_size=300)
-    return {"train": "x-*.parquet", "vectors": {"small": "small", "wide": "wide"}}
 
 
 def write_sparse(file: h5py.File, name: str, matrix: Any) -> None:
@@ -99,31 +76,6 @@ def write_sparse(file: h5py.File, name: str, matrix: Any) -> None:
     group.attrs["shape"] = matrix.shape
     for part in ("data", "indices", "indptr"):
         group[part] = getattr(matrix, part)
-
-
-def write_h5ad(folder: Path, vectors: Any, columns: Any) -> dict[str, Any]:
-    """A sparse `X`, arrays in `obsm`, and a categorical column, as AnnData writes."""
-    with h5py.File(folder / "x.h5ad", "w") as file:
-        small = vectors["small"]
-        write_sparse(file, "X", csr_matrix(small))
-        file["obsm/X_small"] = small
-        file["obsm/X_wide"] = vectors["wide"]
-        names, codes = np.unique(columns["kind"], return_inverse=True)
-        file["obs/kind/categories"] = [name.encode() for name in names]
-        file["obs/kind/codes"] = codes.astype(np.int8)
-        file["obs/who"] = [name.encode() for name in columns["who"]]
-        file["obs/age/values"] = np.array([int(age) for age in columns["age"]])
-        file["obs/age/mask"] = np.zeros(len(small), bool)
-    return {"train": "x.h5ad", "vectors": {"small": "obsm/X_small", "wide": "obsm/X_wide"}}
-
-
-WRITERS: dict[str, Callable[[Path, Any, Any], dict[str, Any]]] = {
-    "npy": write_npy,
-    "npz": write_npz,
-    "safetensors": write_safetensors,
-    "parquet": write_parquet,
-    "h5ad": write_h5ad,
-}
 
 
 def options(folder: Path, written: dict[str, Any], **more: Any) -> Any:
@@ -141,12 +93,6 @@ def prepare(folder: Path, written: dict[str, Any], **more: Any) -> Path:
     return tables
 
 
-OF_PATIENTS = {
-    "unit_column": "who", "split_by": "id",
-    "group_columns": {"age": {"column": "age", "bins": [40]}},
-}  # fmt: skip
-
-
 def read_rows(tables: Path, name: str) -> dict[str, npt.NDArray[np.float32]]:
     """The vectors of both tables, by id."""
     rows = {}
@@ -155,42 +101,6 @@ def read_rows(tables: Path, name: str) -> dict[str, npt.NDArray[np.float32]]:
         for row in table.read_images(0, table.rows):
             rows[row.id] = read_vector(row, name, split=split)
     return rows
-
-
-@pytest.mark.parametrize("kind", WRITERS)
-def test_formats(tmp_path: Path, kind: str) -> None:
-    """Every format gives the rows of the arrays, with their labels, patients and groups."""
-    vectors, columns = make_rows()
-    written = WRITERS[kind](tmp_path, vectors, columns)
-    tables = prepare(tmp_path, written, **OF_PATIENTS)
-    for name, where in (written.get("vectors") or {"vectors": ""}).items():
-        rows = read_rows(tables, name)
-        wanted = vectors["small" if name == "vectors" else name]
-        assert len(rows) == ROWS, where
-        assert all(np.array_equal(rows[f"row-{row:08d}"], wanted[row]) for row in range(ROWS))
-    sides = dict[str, str]()
-    for split in ("train", "test"):
-        table = SplitTable(tables / f"{split}.parquet")
-        assert table.holds_vectors
-        for place, label, who, age in zip(
-            (int(each.removeprefix("row-")) for each in table.read_ids()), table.read_labels(),
-            table.read_units() or [], table.read_groups()["group_age"], strict=True,
-        ):  # fmt: skip
-            assert (NAMES[label], who) == (columns["kind"][place], columns["who"][place])
-            assert age == ("<40" if int(columns["age"][place]) < 40 else ">=40")
-            assert sides.setdefault(who, split) == split, "a patient has one side"
-
-
-def test_equal_tables(tmp_path: Path) -> None:
-    """Formats with the same names give the same fingerprints, whatever type the numbers had."""
-    vectors, columns = make_rows()
-    found = {}
-    for kind in ("npz", "safetensors", "parquet", "h5ad"):
-        folder = tmp_path / kind
-        folder.mkdir()
-        tables = prepare(folder, WRITERS[kind](folder, vectors, columns), **OF_PATIENTS)
-        found[kind] = read_info(tables / "dataset.json").fingerprint
-    assert len(set(found.values())) == 1, found
 
 
 def test_features(tmp_path: Path) -> None:
@@ -214,26 +124,6 @@ def test_features(tmp_path: Path) -> None:
         places = [int(each.removeprefix("row-")) for each in table.read_ids()]
         assert store.dimension == WIDTHS["wide"]
         assert np.array_equal(store.read(), vectors["wide"][places])
-
-
-def test_own_test_split(tmp_path: Path) -> None:
-    vectors, columns = make_rows(60)
-    for split, rows in (("train", slice(0, 40)), ("test", slice(40, 60))):
-        np.save(tmp_path / f"{split}.npy", vectors["small"][rows].astype(np.float64))
-        write_table(
-            tmp_path / f"{split}.csv", {name: column[rows] for name, column in columns.items()}
-        )
-    written = {
-        "train": "train.npy", "test": "test.npy", "table": "train.csv", "test_table": "test.csv",
-    }  # fmt: skip
-    found = read_rows(prepare(tmp_path, written), "vectors")
-    assert np.array_equal(found["test-00000003"], vectors["small"][43])
-    with pytest.raises(ConfigError, match="test_table: missing"):
-        options(tmp_path, {**written, "test_table": None})
-    np.save(tmp_path / "test.npy", vectors["wide"][40:60])
-    message = f"have {WIDTHS['small']} numbers in training rows but {WIDTHS['wide']} in test rows"
-    with pytest.raises(ConfigError, match=f"test.npy: vectors 'vectors' {message}"):
-        options(tmp_path, written).check_files()
 
 
 def test_filters_keep_places(tmp_path: Path) -> None:
@@ -313,6 +203,15 @@ def second(values: Any, kind: Any = None) -> Write:
 
 def row_five(vector: Any) -> Write:
     return in_parquet({"embedding": [[row, 2.0] for row in range(5)] + [vector] + [ROW] * 4})
+
+
+def in_tensors(kind: torch.dtype) -> Write:
+    def write(folder: Path) -> dict[str, Any]:
+        tensors = {"kind": torch.arange(10), "X": torch.zeros(10, 2).to(kind)}
+        (folder / "x.safetensors").write_bytes(save(tensors))
+        return {"train": "x.safetensors"}
+
+    return write
 
 
 def in_npz(*more: tuple[str, Any], options: Any = None, **vectors: Any) -> Write:
@@ -400,6 +299,9 @@ AGES = {"group_columns": ["age"]}
         # numbers
         (in_npz(X=np.array([["1", "2"]] * 10)), "vectors 'X' are of type <U1; save"),
         (in_npz(X=np.ones((10, 2), bool)), "vectors 'X' are of type bool; save"),
+        (in_tensors(torch.bool), "vectors 'X' are of type BOOL; save"),
+        (in_tensors(torch.bfloat16), "vectors 'X' are of type BF16; save"),
+        (in_tensors(torch.float8_e4m3fn), "vectors 'X' are of type F8_E4M3; save"),
         (in_npz(X=np.empty((10, 2), object)), "vectors 'X' are of type object; save"),
         (in_npz(X=MOMENTS), "vectors 'X' are of type datetime64[s]; save"),
         (in_npz(X=PAIRS.astype(complex)), "vectors 'X' are of type complex128; save"),

@@ -169,8 +169,8 @@ def test_grey_uses_its_range_once_its_bits_are_known(kind: str) -> None:
     data, bits, negative = GREY[kind]
     used = count_used_bits(open_image(data))
     assert used == (None if bits is None else ("grey", bits))
-    seen = AssumeGreyBits(transform=lambda image: np.asarray(convert_mode(image, "L")),  # type: ignore
-                          bits=bits or 9)(open_image(data))  # fmt: skip
+    convert: Any = lambda image: np.asarray(convert_mode(image, "L"))  # noqa: E731
+    seen: Any = AssumeGreyBits(convert, bits or 9)(open_image(data))
     wanted = np.round(RAMP / 4095 * 255).astype(int)
     wanted = 255 - wanted if negative else wanted
     wanted = wanted[::-1, ::-1] if "turned" in kind else wanted
@@ -182,7 +182,7 @@ def test_negatives_are_other_pictures_and_too_few_bits_are_refused() -> None:
     plain, negative = (open_image(tiff(SHORT, 16, photometric=kind)) for kind in (1, 0))
     assert pixel_hash(plain) != pixel_hash(negative)
     with pytest.raises(DataError, match="grey_bits"):
-        AssumeGreyBits(transform=lambda image: convert_mode(image, "L"), bits=11)(plain)  # type: ignore
+        AssumeGreyBits(lambda image: convert_mode(image, "L"), 11)(plain)  # type: ignore[arg-type,return-value]
 
 
 @pytest.mark.parametrize(

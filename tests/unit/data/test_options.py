@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, get_args
+
 import pytest
 
 from dpprobe.data.options import Headline, headline_metric
@@ -22,32 +24,25 @@ def test_delta_does_not_decide_the_split_tables() -> None:
     assert dataset.source_state() is None
 
 
-def test_the_metric_of_a_dataset_fits_its_labels() -> None:
-    def metric_of(
-        metric: Headline | None, classes: int | None, *, multi_label: bool = False
-    ) -> str:
-        return headline_metric(metric, num_classes=classes, multi_label=multi_label)
-
-    assert metric_of(None, 2) == "accuracy"
-    for classes, counts, expected in (
-        (2, (300, 150), "accuracy"), (2, (301, 150), "auc"), (3, (301, 200, 150), "macro_accuracy"),
-        (3, (300, 200, 0), "accuracy"), (2, (300, 0), "accuracy"), (2, (2, 1), "accuracy"),
+@pytest.mark.parametrize("multi_label", [False, True])
+@pytest.mark.parametrize("classes", [None, 2, 3, 14])
+def test_the_metric_of_a_dataset_fits_its_labels(classes: int | None, multi_label: bool) -> None:
+    facts: Any = {"num_classes": classes, "multi_label": multi_label, "test_counts": (9, 1)}
+    refused = {"macro_accuracy"} if multi_label else {"auc"} if classes in (3, 14) else set()
+    for named in get_args(Headline):
+        if named in refused:
+            with pytest.raises(ConfigError, match=f"metric: {named} "):
+                headline_metric(named, **facts)
+        else:
+            assert headline_metric(named, **facts) == named, "what a study names stays"
+    skewed = "auc" if multi_label or classes == 2 else "macro_accuracy"
+    assert headline_metric(None, **facts) == skewed
+    for counts, even in (
+        ((300, 150), True), ((301, 150), False), ((301, 200, 150), False), ((300, 200, 0), True),
+        ((300, 0), True), ((2, 1), True), ((), True),
     ):  # fmt: skip
-        shown = headline_metric(None, num_classes=classes, multi_label=False, test_counts=counts)
-        assert shown == expected, counts
-    for named in ("accuracy", "macro_accuracy"):
-        kept = headline_metric(named, num_classes=2, multi_label=False, test_counts=(9, 1))
-        assert kept == named, "what a study names stays"
-    with pytest.raises(ConfigError, match="macro_accuracy needs one label per row"):
-        metric_of("macro_accuracy", 14, multi_label=True)
-    assert metric_of(None, 14, multi_label=True) == "auc"
-    assert (
-        metric_of("auc", 2)
-        == metric_of("auc", 14, multi_label=True)
-        == metric_of("auc", None)
-        == "auc"
-    )
-    assert metric_of("accuracy", 14, multi_label=True) == "accuracy"
+        expected = "accuracy" if even and not multi_label else skewed
+        assert headline_metric(None, **facts | {"test_counts": counts}) == expected, counts
 
 
 def test_the_metric_does_not_decide_the_split_tables() -> None:

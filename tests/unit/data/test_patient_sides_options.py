@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from dpprobe.data import dataset_preparation, patient_sides
-from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
-from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
@@ -72,49 +69,6 @@ def write_parquet(folder: Path, patients: list[str | None], name: str = "a") -> 
 
 
 WRITERS: dict[str, Callable[..., dict[str, Any]]] = {"csv": write_csv, "parquet": write_parquet}
-
-
-def prepare(options: DatasetOptions, folder: Path) -> tuple[SplitTable, SplitTable]:
-    """Prepares a dataset, and holds it against what was counted beforehand."""
-    options.check_files()
-    dataset_preparation.prepare_dataset(options, folder)
-    info = read_info(folder / "dataset.json")
-    assert options.count_rows() == (info.train_rows, info.test_rows)
-    assert info.units is not None
-    assert options.count_units() == info.units["train"] == info.train_units("patient")
-    return SplitTable(folder / "train.parquet"), SplitTable(folder / "test.parquet")
-
-
-@pytest.mark.parametrize("source", WRITERS)
-def test_patients_are_split_and_named_in_the_tables(source: str, tmp_path: Path) -> None:
-    options = dataset_options(WRITERS[source](tmp_path / "in", PATIENTS) | {"test_fraction": 0.3})
-    tables = prepare(options, tmp_path / "out")
-    sides = [table.read_units() for table in tables]
-    assert sides[0]
-    assert sides[1]
-    assert not set(sides[0]) & set(sides[1])
-    assert sorted(sides[0] + sides[1]) == sorted(PATIENTS)
-    for table, names in zip(tables, sides, strict=True):
-        assert table.read_labels().tolist() == [label(name) for name in names or ()]
-    # A stratified split: 0.3 of 8 patients and of 4.
-    assert Counter(label(name) for name in set(sides[1])) == {0: 2, 1: 1}
-
-
-@pytest.mark.parametrize("source", WRITERS)
-def test_of_each_patient_the_first_images_are_trained_on(source: str, tmp_path: Path) -> None:
-    written = WRITERS[source](tmp_path / "in", PATIENTS)
-    whole = prepare(dataset_options(written), tmp_path / "whole")
-    bounded = prepare(
-        dataset_options(written | {"max_images_per_patient": 4}), tmp_path / "bounded"
-    )
-    assert bounded[1].read_units() == whole[1].read_units()  # test images are all kept
-    kept, before = bounded[0].read_units(), whole[0].read_units()
-    assert kept
-    assert before
-    assert Counter(kept) == {name: min(count, 4) for name, count in Counter(before).items()}
-    first = patient_sides.first_of_each(before, 4)
-    ids = [row_id for row_id, keep in zip(whole[0].read_ids(), first, strict=True) if keep]
-    assert bounded[0].read_ids() == ids
 
 
 @given(names=st.lists(st.sampled_from("abc")), most=st.integers(1, 4), new=st.sampled_from("abcd"))

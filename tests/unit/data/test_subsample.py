@@ -145,17 +145,6 @@ def test_one_fraction_takes_every_row_or_patient_alike() -> None:
         dataset_options({**DIGITS, "subsample": {"fraction": 0.4, "per_class": 3}})
 
 
-def test_all_rows_that_a_unit_has_of_a_class_stay_or_go_together() -> None:
-    rows = [(1, f"u{at % 30}") for at in range(90)] + [(0, f"u{at}") for at in range(30)]
-    for options in ({"fractions": {"dog": 0.4}}, {"per_class": 12}):
-        kept = chosen(options, rows)
-        names = {rows[at][1] for at in kept if rows[at][0] == 1}
-        assert {at for at in kept if at < 90} == {at for at in range(90) if rows[at][1] in names}
-        assert len({at for at in kept if at >= 90}) == (12 if "per_class" in options else 30)
-        if "per_class" in options:
-            assert len(names) == 12
-
-
 def test_the_choice_is_another_one_than_that_of_test_rows() -> None:
     """Training rows of a split by id have large split numbers; few of them must not mean none."""
     options = dataset_options(
@@ -167,21 +156,6 @@ def test_the_choice_is_another_one_than_that_of_test_rows() -> None:
     assert options.subsample is not None
     kept = options.subsample.choose_rows([3] * len(train), train, [str(k) for k in range(10)])
     assert 0.07 < kept.count(True) / len(train) < 0.13
-
-
-@pytest.mark.parametrize(
-    ("part", "message"),
-    [
-        ({}, "write exactly one of fraction, fractions and per_class"),
-        ({"per_class": 2, "fractions": {"3": 0.5}}, "write exactly one of"),
-        ({"fractions": {"3": 0}}, "write a number above 0"),
-        ({"fractions": {"3": 1.5}}, "write a number of 1 or less"),
-        ({"per_class": 0}, "write a number of 1 or more"),
-    ],
-)
-def test_a_faulty_option_is_one_clear_error(part: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        dataset_options({**DIGITS, "subsample": part})
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -66,52 +65,12 @@ def write_pair(directory: Path, **changed: Any) -> None:
     write(directory, [make_rows("train", [0, 1, 1], **changed), make_rows("test", [1, 0])])
 
 
-def test_round_trip(tmp_path: Path) -> None:
-    groups = {"group_sex": ["f", None, "m"], "group_age": [30, 40, None]}
-    write(
-        tmp_path,
-        [make_rows("train", [0, 1, 1], groups=groups), make_rows("test", [1], groups={
-            "group_sex": ["f"], "group_age": [1]})],
-        groups=["group_sex", "group_age"],
-    )  # fmt: skip
-    train = SplitTable(tmp_path / "train.parquet")
-    assert (train.rows, train.split, train.class_names) == (3, "train", ("cat", "dog"))
-    assert train.read_labels().tolist() == [0, 1, 1]
-    assert train.read_labels().dtype == np.int64
-    assert train.read_ids() == ["train-0", "train-1", "train-2"]
-    assert train.read_groups() == {"group_sex": ["f", "", "m"], "group_age": ["30", "40", ""]}
-    assert [image.data for image in train.read_images(0, 3)] == [encode(0), encode(1), encode(2)]
-
-    info = read_info(tmp_path / "dataset.json")
-    assert (info.train_rows, info.test_rows, info.num_classes) == (3, 1, 2)
-    assert info.splits["train"].per_class == (1, 2)
-    assert info.splits["train"].fingerprint == train.fingerprint
-    assert info.splits["test"].sha256 == hashlib.sha256(
-        (tmp_path / "test.parquet").read_bytes()
-    ).hexdigest()  # fmt: skip
-    assert "delta" not in info.source
-
-
 def test_class_names_follow_the_hugging_face_convention(tmp_path: Path) -> None:
     write_pair(tmp_path)
     metadata = pq.read_schema(tmp_path / "train.parquet").metadata
     features = json.loads(metadata[b"huggingface"])["info"]["features"]
     assert features["label"] == {"names": ["cat", "dog"], "_type": "ClassLabel"}
     assert features["image"] == {"_type": "Image"}
-
-
-def test_multi_label(tmp_path: Path) -> None:
-    write(
-        tmp_path,
-        [make_rows("train", [[0, 1], [1, 1], [0, 0]]), make_rows("test", [[1, 0]])],
-        multi_label=True,
-    )
-    train = SplitTable(tmp_path / "train.parquet")
-    assert train.multi_label
-    assert train.read_labels().tolist() == [[0, 1], [1, 1], [0, 0]]
-    assert train.read_labels().dtype == np.int8
-    assert train.class_names == ("cat", "dog")
-    assert read_info(tmp_path / "dataset.json").splits["train"].per_class == (1, 2)
 
 
 @pytest.mark.parametrize("start", [0, 1, 6, 7, 8, 19])

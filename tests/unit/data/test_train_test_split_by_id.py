@@ -6,7 +6,6 @@ import csv
 import hashlib
 import io
 import re
-from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -95,14 +94,6 @@ def named(rows: Rows) -> list[tuple[str, str, int, bytes]]:
     return made
 
 
-def write_folder(folder: Path, rows: Rows) -> dict[str, Any]:
-    for name, _, label, image in named(rows):
-        path = folder / CLASSES[label] / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(image)
-    return {"source": "imagefolder", "path": str(folder)}
-
-
 def write_csv(folder: Path, rows: Rows) -> dict[str, Any]:
     folder.mkdir(parents=True)
     with (folder / "a.csv").open("w", encoding="utf-8", newline="") as stream:
@@ -132,69 +123,7 @@ def write_parquet(folder: Path, rows: Rows) -> dict[str, Any]:
     return {"source": "parquet", "train": str(folder / "a.parquet"), "class_names": CLASSES}
 
 
-CASES: dict[str, tuple[Callable[[Path, Rows], dict[str, Any]], dict[str, Any]]] = {
-    "imagefolder": (write_folder, {}),
-    "csv": (write_csv, {}),
-    "csv, patients": (write_csv, {"unit_column": "who"}),
-    "csv, patients, at most two images": (
-        write_csv,
-        {"unit_column": "who", "max_images_per_patient": 2},
-    ),
-    "parquet": (write_parquet, {"id_column": "name"}),
-    "parquet, patients": (write_parquet, {"unit_column": "who", "id_column": "name"}),
-}
 BY_ID = {"split_by": "id", "test_fraction": 0.3}
-
-
-def prepare(case: str, folder: Path, rows: Rows, **more: Any) -> dict[str, tuple[str, str]]:
-    """Prepares rows and holds them against what was counted; returns image -> (side, unit)."""
-    write, values = CASES[case]
-    options = dataset_options(write(folder / "in", rows) | values | BY_ID | more)
-    options.check_files()
-    dataset_preparation.prepare_dataset(options, folder / "out")
-    info = read_info(folder / "out/dataset.json")
-    assert options.count_rows() == (info.train_rows, info.test_rows)
-    if options.names_units():
-        assert info.units is not None
-        assert options.count_units() == info.units["train"]
-    sides: dict[str, tuple[str, str]] = {}
-    for name in ("train", "test"):
-        table = SplitTable(folder / "out" / f"{name}.parquet")
-        keys = [key.hex() for key in table.image_hashes()]
-        sides |= {key: (name, unit) for key, unit in zip(keys, names_in(table), strict=True)}
-    return sides
-
-
-def names_in(table: SplitTable) -> list[str]:
-    """The name that each row's side is the hash of."""
-    return table.read_units() or table.read_ids()
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_tables_hold_each_unit_on_the_side_of_its_hash(case: str, tmp_path: Path) -> None:
-    sides = prepare(case, tmp_path, ROWS, split_seed=5)
-    assert {side for side, _ in sides.values()} == {"train", "test"}
-    for side, name in sides.values():
-        assert (side == "test") == below(name, fraction=0.3, seed=5)
-    if "at most" not in case:
-        assert len(sides) == len(ROWS)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_a_unit_added_left_out_or_relabelled_moves_no_other(case: str, tmp_path: Path) -> None:
-    before = prepare(case, tmp_path / "before", ROWS)
-    for number, unit in enumerate(["u0", "u31", "u59", "u99"]):
-        theirs = {hashlib.sha256(content(unit, nth)).hexdigest() for nth in range(4)}
-        others = {key: side for key, side in before.items() if key not in theirs}
-        rest = [row for row in ROWS if row[0] != unit]
-        count = len(ROWS) - len(rest) or 3
-        for change, rows in {
-            "out": rest,
-            "more": [(unit, 0), *ROWS],
-            "other labels": [(unit, 1 - int(unit[1:]) % 2)] * count + rest,
-        }.items():
-            after = prepare(case, tmp_path / f"{number} {change}", rows)
-            assert {key: side for key, side in after.items() if key not in theirs} == others
 
 
 def test_null_rows_in_a_unit_s_place_move_no_numbered_row(tmp_path: Path) -> None:
@@ -216,8 +145,7 @@ def test_a_class_that_chance_leaves_out_of_one_side(
     """Without training rows it is an error; without test rows too, if the metric needs it."""
     alone = next(f"u{n}" for n in range(99) if not below(f"u{n}-0.png", fraction=0.3, seed=0))
     rows = [(f"u{n}", 0) for n in range(20) if f"u{n}" != alone]
-    write, _ = CASES["csv"]
-    written = write(tmp_path / "in", [*rows, (alone, 1)]) | BY_ID
+    written = write_csv(tmp_path / "in", [*rows, (alone, 1)]) | BY_ID
     for metric in (None, "auc"):
         needing = dataset_options(written | {"metric": metric})
         with pytest.raises(DataError, match="test: no row of class dog; add some, .* enlarge"):
@@ -228,7 +156,7 @@ def test_a_class_that_chance_leaves_out_of_one_side(
     assert "test: 1 of 2 classes have no test row (dog), so they are not tested" in caplog.text
     tested = next(f"u{n}" for n in range(99) if below(f"u{n}-0.png", fraction=0.3, seed=0))
     rows = [(f"u{n}", 0) for n in range(20) if f"u{n}" != tested]
-    options = dataset_options(write(tmp_path / "other", [*rows, (tested, 1)]) | BY_ID)
+    options = dataset_options(write_csv(tmp_path / "other", [*rows, (tested, 1)]) | BY_ID)
     with pytest.raises(DataError, match="train: no row of class dog"):
         dataset_preparation.prepare_dataset(options, tmp_path / "out")
 

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from dpprobe.data.csv_manifest import Options
+from dpprobe.data.folder_parts import find_test_file
+from dpprobe.draft.column_guesses import Column, guess_split
 from dpprobe.draft.study_text import choose_delta
 from tests.unit.draft.conftest import Desk, lesions
 
@@ -109,11 +111,27 @@ def test_a_split_column_is_used(clinic: Desk) -> None:
     assert options(clinic).count_rows() == (40, 20)
 
 
-def test_a_test_file_beside_is_used(clinic: Desk) -> None:
-    clinic.table("scans/train.csv", lesions())
-    clinic.table("scans/test.csv", [row | {"PatientID": "q"} for row in lesions()])
-    clinic.init("scans/train.csv")
-    assert options(clinic, "scans.yaml").test == "test.csv"
+@pytest.mark.parametrize(
+    ("train", "test", "other"),
+    [
+        ("train", "test", "val"),
+        ("Training", "Testing", "labels"),
+        ("isic_train", "isic_test", "isic_all"),
+        ("TRAIN", "validation", "labels"),
+        ("train", None, "labels"),
+        ("labels", None, "train"),
+    ],
+)
+def test_files_and_words_with_usual_names_of_parts_are_the_split(
+    clinic: Desk, train: str, test: str | None, other: str
+) -> None:
+    for name in filter(None, (train, test, other)):
+        clinic.file(f"scans/{name}.csv")
+    beside = find_test_file(clinic.folder / f"scans/{train}.csv")
+    assert (beside and beside.stem) == test
+    if test:
+        columns = {"set": Column(values={train, test, other})}
+        assert guess_split(columns) == ("set", [train], [test])
 
 
 def test_several_labels_an_image_are_seen(clinic: Desk) -> None:

@@ -148,8 +148,8 @@ MIXED = [True, 1, 2.5, "a", b"a", None, np.nan, pd.NA, pd.NaT, np.datetime64("Na
 def test_labels_and_classes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ArrayError, match="y: .*classes"):
         number_labels(np.array(["a", "d"]), ["a", "b"])
-    classes = ([0, 1, 1], [0], [], "ab", b"ab", 2, {0: "a", 1: "b"}, (each for each in "ab"), None)
-    for bad in (*classes, [[0], [1]], np.array(1), np.zeros((2, 2))):
+    texts: list[Any] = ["ab", b"ab", {0: "a", 1: "b"}, (each for each in "ab")]
+    for bad in ([0, 1, 1], [0], [], 2, None, [[0], [1]], np.array(1), np.zeros((2, 2)), *texts):
         with pytest.raises(ArrayError, match="class"):
             list_classes(bad)
     for good in ({"b", "a"}, ("a", "b"), np.array(["b", "a"]), pd.Index(["a", "b"]), ["b", "a"]):
@@ -228,9 +228,11 @@ def test_a_source_is_held_to_what_it_says(
     for module in (array_inputs, fit_and_score) if streamed else ():
         monkeypatch.setattr(module, "STREAMED_BYTES", 1)
     private = make_private()
+    assert private.budget is not None
     with pytest.raises(DpprobeError, match="^X: ") as caught:
         private.fit(LYING[place], LABELS)
     assert "\n" not in str(caught.value)
+    assert private.budget is not None
     assert private.budget.compute_spent().entries == 0
     fitted = make_benchmark().fit(ROWS, LABELS)
     with pytest.raises(DpprobeError):

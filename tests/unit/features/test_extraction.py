@@ -33,6 +33,7 @@ from dpprobe.features.extraction_pipeline import (
     PIECE_ROWS,
 )
 from dpprobe.features.feature_store import FeatureStore
+from dpprobe.features.shard_file import read_header
 from dpprobe.features.shard_manifest import write_manifest
 from tests.support.gpu import needs_gpu
 
@@ -248,6 +249,12 @@ def test_a_network_gives_the_same_bits_on_any_number_of_threads(
     assert len(np.unique(stores[0].read(), axis=0)) == 80
     halves = extract(dataset, tmp_path / "b", backbone=model, batch_size=7)
     np.testing.assert_allclose(halves.read(), stores[0].read(), rtol=1e-3, atol=1e-4)
+    for precision in ("float32", "bfloat16"):
+        asked = extract(dataset, tmp_path / precision, backbone=model, precision=precision)
+        (shard,) = (tmp_path / precision).glob("*.h5")
+        assert read_header(shard).precision == precision
+        rough = np.abs(asked.read() - halves.read()).max() > 1e-3
+        assert rough == (precision == "bfloat16")
 
 
 def test_a_network_gives_the_same_bits_however_rows_are_cut(tmp_path: Path) -> None:

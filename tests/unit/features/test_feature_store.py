@@ -255,7 +255,7 @@ def edit_text(column: str, path: Path) -> None:
 
 
 TEXTS = ("ids", "groups/group_sex", "accepted", "units")
-EDITS = [
+EDITS: list[Callable[[Path], None]] = [
     edit_features, edit_labels, edit_layer, remove_layer, *(partial(edit_text, c) for c in TEXTS),
 ]  # fmt: skip
 

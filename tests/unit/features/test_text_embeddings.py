@@ -109,7 +109,9 @@ def test_activation_decides_text_too() -> None:
 def test_what_is_of_images_alone_does_not_decide_text() -> None:
     sentences = [["a"], ["b"]]
     plain = text_embeddings.embed_text(options(), sentences=sentences, runtime=CPU)
-    others: list[dict[str, Any]] = [{"layers": "all"}, {"preprocessing": {"flip": True}}]
+    others: list[dict[str, Any]] = [
+        {"layers": "all"}, {"preprocessing": {"flip": True}}, {"grey_bits": 12},
+    ]  # fmt: skip
     for other in others:
         embeddings = text_embeddings.embed_text(options(**other), sentences=sentences, runtime=CPU)
         assert embeddings.fingerprint == plain.fingerprint

@@ -162,17 +162,33 @@ def test_float64_passes_through_what_asks_for_float32() -> None:
     torch.testing.assert_close(result, expected, rtol=1e-14, atol=1e-14)
 
 
-@pytest.mark.parametrize(("name", "factor"), [("0.weight", 0.9), ("1.weight", 1.1)])
+class Faint(nn.Module):
+    """A layer whose gradient is a small share of the network's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Conv2d(4, 4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1e-3 * self.inner(x)
+
+
+@pytest.mark.parametrize(
+    ("name", "factor"), [("1.weight", 0.9), ("2.weight", 1.1), ("0.inner.weight", 0.9)]
+)
 def test_a_wrong_rule_is_refused_by_name(
     name: str, factor: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    network = small()
-    rule = layer_rules.rule_of(network.module.get_submodule(name.split(".")[0]))
+    network = small(Faint())
+    module = network.module.get_submodule(name.removesuffix(".weight"))
+    rule = layer_rules.rule_of(module)
     right = rule.compute_gradients
 
     def wrong(call: layers.Call, names: Any) -> layers.Gradients:
         result = right(call, names)
-        return {key: factor * value if key == "weight" else value for key, value in result.items()}
+        if call.module is module:
+            result["weight"] = factor * result["weight"]
+        return result
 
     monkeypatch.setattr("dpprobe.finetune.ghost.forms_gradients", lambda _: True)
     monkeypatch.setattr(rule, "compute_gradients", wrong)

@@ -137,16 +137,6 @@ def test_views_depend_on_seed_step_and_row_alone(
             assert plain in crops or (flip and mirrored in crops)
 
 
-def test_views_are_anew_in_each_step_row_and_seed() -> None:
-    same = WANTED[:1].expand(ROWS, -1, -1, -1)
-    index = np.arange(ROWS)
-    first = views_of(same, VIEWS, key=1, step=0, rows=index)
-    assert len({one.numpy().tobytes() for one in first}) == ROWS
-    for key, step in ((2, 0), (1, 1)):
-        other = views_of(same, VIEWS, key=key, step=step, rows=index)
-        assert sum(torch.equal(a, b) for a, b in zip(first, other, strict=True)) <= 1
-
-
 def test_half_of_the_views_are_mirrored_and_all_shifts_are_drawn() -> None:
     """Over many rows: each of 25 shifts with probability 1 / 25, mirrored or not."""
     rows, image = 4000, torch.arange(49, dtype=torch.uint8).view(1, 1, 7, 7)

@@ -151,13 +151,14 @@ def test_random_words_are_handed_out_once() -> None:
 def test_what_leaves_is_on_the_grid_of_the_sums() -> None:
     """Whole numbers of steps, before and after: no bit below a step can tell of the rows."""
     taken = releases(mechanism("a", count=2))
-    step = 2.0**-12
+    taken.kept, step = {}, 2.0**-12
     for released in (
         taken.release_gaussian("a", zero(2, 500, step=step)),
         taken.release_symmetric("a", zero(2, 20, 20, step=step)),
     ):
         assert torch.equal(released, (released / step).round() * step)
         assert float(released.std()) > 0.5
+    assert torch.equal(taken.kept["a"], released[0]), "what is kept was released"
 
 
 def test_sums_off_the_grid_are_not_released() -> None:

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from dpprobe.release import documents
 from dpprobe.release.parts.evaluation.show import is_telling, round_result, state_measured
 from dpprobe.release.parts.spent.measure import state_spent
-from tests.support.releases import measured
 
 
 @given(st.floats(0, 1))
@@ -71,10 +70,6 @@ def test_no_class_is_called_worst_by_noise(high: float, named: bool) -> None:
     text = state_measured({**result, "worst_class": worst})
     assert ("class nevus" in text) == named
     assert ("too few test units to tell which class is worst" in text) != named
-
-
-def test_an_auc_is_no_percentage() -> None:
-    assert state_measured(measured("auc", 0.9)) == "AUC 0.900 (95% CI 0.860 to 0.940)"
 
 
 @pytest.mark.parametrize(("interval", "tells"), [([0.1, 0.9], True), ([0.0, 0.95], False)])

@@ -104,14 +104,6 @@ def test_to_write_down_the_metric_that_a_release_has_makes_no_other_one(folder: 
     assert len(ledger(folder).read_entries()) == 2
 
 
-def test_a_release_says_by_what_its_rows_were_chosen(folder: Path) -> None:
-    part = {"fraction": 0.5, "seed": 3}
-    output = release(folder, study(folder, more={"subsample": part}))
-    said = bundle.read_bundle(output).statement["public_data"]["subsample"]
-    assert said == {"fraction": 0.5, "public_seed": 3}
-    assert verify_bundle(output).passed
-
-
 def test_a_macro_accuracy_is_released_with_the_recall_of_the_worst_class(folder: Path) -> None:
     output = release(folder, study(folder, evaluate={"epsilon": 8, "metric": "macro_accuracy"}))
     stated = bundle.read_bundle(output).statement["evaluation"]
@@ -525,23 +517,6 @@ def _numbers(value: Any) -> set[int]:
     if isinstance(value, list):
         return set().union(*(_numbers(item) for item in value), set())
     return {value} if isinstance(value, int) and not isinstance(value, bool) else set()
-
-
-def test_public_files_are_named_without_their_places(folder: Path) -> None:
-    from safetensors.numpy import save_file
-
-    place = folder / "public-place"
-    place.mkdir()
-    path = place / "start.safetensors"
-    save_file({"weights": np.zeros((3, 7), np.float32)}, path, metadata={"classes": "a, b, c"})
-    made = study(folder)
-    method = made.methods["covariance"].model_copy(update={"init": "file", "init_file": str(path)})
-    made = made.model_copy(update={"methods": {**made.methods, "covariance": method}})
-    output = release(folder, made)
-    for name, content in contents(output).items():
-        assert b"public-place" not in content, name
-    statement = bundle.read_bundle(output).statement
-    assert list(statement["public_files"]) == ["start.safetensors"]
 
 
 # SIGKILL

@@ -24,23 +24,23 @@ def card(folder: Path, facts: BundleFacts, statement: dict[str, Any]) -> ModelCa
     return ModelCard((folder / "README.md").read_text(encoding="utf-8"))
 
 
-def test_the_hub_reads_what_the_model_is(tmp_path: Path, release: Release) -> None:
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("Apache-2.0", {"license": "apache-2.0"}),
+        ("Our terms:\nask us", {"license": "other", "license_name": "Our terms: ask us"}),
+    ],
+)
+def test_the_hub_reads_what_the_model_is(
+    written: str, read: dict[str, str], tmp_path: Path, release: Release
+) -> None:
     facts, statement = release
-    licensed = facts.model_copy(update={"card": CardFacts(license="Apache-2.0")})
-    data = card(tmp_path, licensed, statement).data.to_dict()
-    assert data == {
+    licensed = facts.model_copy(update={"card": CardFacts(license=written)})
+    assert card(tmp_path, licensed, statement).data.to_dict() == read | {
         "library_name": "dpprobe",
-        "license": "apache-2.0",
         "pipeline_tag": "image-classification",
         "tags": ["differential-privacy", "dpprobe", "frozen-features"],
     }
-
-
-def test_a_license_that_is_no_identifier_has_a_name(tmp_path: Path, release: Release) -> None:
-    facts, statement = release
-    licensed = facts.model_copy(update={"card": CardFacts(license="Our terms:\nask us")})
-    data = card(tmp_path, licensed, statement).data.to_dict()
-    assert (data["license"], data["license_name"]) == ("other", "Our terms: ask us")
 
 
 @pytest.mark.parametrize(("metric", "name"), [("accuracy", "accuracy"), ("auc", "roc_auc")])
@@ -117,12 +117,8 @@ def test_people_read_promise_attack_limits_and_ledger(tmp_path: Path, release: R
         statement["promise"],
         statement["choice"]["words"],
         "| 1% | 2% | 1.2% |",
-        "An attacker who thinks it equally likely that a given image was or was not in the "
-        "training data guesses right at most 55.4% of the time",
+        "right at most 55.4% of the time",
         "Accuracy 81.2% (95% CI 77.2 to 85.2%)",
-        "the head costs training images epsilon 1 and test images nothing",
-        "the only release of this dataset when this bundle was made. It costs one image epsilon 1 "
-        "at delta 1e-5",
     ):
         assert fact in text
     for item in [*statement["not_covered"], *statement["public"]]:

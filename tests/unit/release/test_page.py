@@ -14,7 +14,7 @@ from scipy.stats import norm
 from dpprobe.exhibits.html_page import content_policy
 from dpprobe.release.bundle import BundleFacts, CardFacts
 from dpprobe.release.page import CLASSES_SHOWN, write_page
-from tests.support.releases import HOSTILE, Release, example, long_release, measured
+from tests.support.releases import HOSTILE, Release, example, long_release
 
 
 @pytest.fixture(scope="module")
@@ -61,15 +61,6 @@ def test_its_table_has_the_best_attack_rounded_up(tmp_path: Path, release: Relea
     for false, true in rows:
         exact = 100 * norm.cdf(norm.ppf(float(false) / 100) + mu)
         assert exact <= float(true) <= exact + 0.1
-
-
-def test_it_tells_an_evaluation_with_both_prices(tmp_path: Path, release: Release) -> None:
-    facts, statement = release
-    text = text_of(page(tmp_path, facts, {**statement, "evaluation": measured()}))
-    assert "Accuracy 81.2% (95% CI 77.2 to 85.2%)" in text
-    assert "at epsilon 0.2 and delta 1e-5. The accuracy on 375 test units" in text
-    assert "the head costs training images epsilon 1 and test images nothing" in text
-    assert "right_answers: number of test units" in text
 
 
 def test_it_allows_no_script_and_loads_nothing(tmp_path: Path, release: Release) -> None:
@@ -144,9 +135,3 @@ def test_a_weak_promise_is_called_one(
 
 
 SELECTION = {"mean": 10, "repeated": ["gradients"], "trials": "geometric"}
-
-
-def test_two_releases_of_the_same_facts_are_the_same_page(tmp_path: Path, release: Release) -> None:
-    """No time and no path is on it."""
-    (tmp_path / "elsewhere").mkdir()
-    assert page(tmp_path, *release) == page(tmp_path / "elsewhere", *release)

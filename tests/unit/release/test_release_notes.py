@@ -64,11 +64,6 @@ def test_a_difference_has_the_margins_of_both(now: dict[str, Any], words: str) -
     assert state_difference(now, result(0.80, 0.02)) == words
 
 
-def test_an_auc_is_no_share() -> None:
-    words = state_difference(result(0.9, 0.01, "auc"), result(0.8, 0.02, "auc"))
-    assert words.endswith("Difference +0.100 (95% CI +0.070 to +0.130).")
-
-
 def test_the_same_head_again_changes_nothing(old: Path, tmp_path: Path) -> None:
     text = notes(successor(old, tmp_path, evaluation=measured(), epsilon=1.0), old)
     assert text.startswith("# `lesions_v2`, compared with `lesions_v1`\n\n## Test result\n\nAccur")

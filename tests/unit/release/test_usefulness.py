@@ -66,18 +66,6 @@ def test_a_good_head_passes(tmp_path: Path, shares: tuple[float, float]) -> None
     check_usefulness("first", benchmark=path, facts=FACTS)
 
 
-def test_a_class_missed_by_a_minority_of_seeds_passes(tmp_path: Path) -> None:
-    path = write_cell(tmp_path, class_names=DISEASE, quality=4.0, seeds=3)
-    record = read_json(path)
-    never = measured_never_predicted([1.0, 0.0])
-    record["seeds"][0]["never_predicted"] = never
-    write_json(path, record)
-    assert faults_of(path) == ""
-    record["seeds"][1]["never_predicted"] = never
-    write_json(path, record)
-    assert "never predicts ill" in faults_of(path)
-
-
 def test_without_a_benchmark_the_planner_tells() -> None:
     check_usefulness("first", benchmark=None, facts=FACTS)
     few = DataFacts(
@@ -102,10 +90,11 @@ def test_an_accuracy_does_not_hide_a_rare_class() -> None:
 def test_a_class_missed_by_half_of_the_seeds_is_missed(tmp_path: Path) -> None:
     path = write_cell(tmp_path, class_names=DISEASE, quality=4.0, seeds=4)
     record = read_json(path)
-    for seed in record["seeds"][:2]:
+    for seed, said in zip(record["seeds"], ("", "never predicts ill"), strict=False):
         seed["never_predicted"] = measured_never_predicted([1.0, 0.0])
-    write_json(path, record)
-    assert "never predicts ill" in faults_of(path)
+        write_json(path, record)
+        assert said in faults_of(path)
+        assert bool(said) == bool(faults_of(path))
 
 
 def test_of_several_labels_one_rare_one_is_enough() -> None:

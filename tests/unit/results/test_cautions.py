@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +176,9 @@ def test_a_baseline_below_a_head_without_noise_is_called_a_reference(
     ] * told  # fmt: skip
 
 
-def test_a_large_difference_on_few_images_is_not_called_none(tmp_path: Path) -> None:
+def test_a_large_difference_on_few_images_is_not_called_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """An AUC of a half beside one of 0.87, on a dozen images."""
     options: dict[str, Any] = {"class_names": ("a", "b"), "headline": "auc", "rows": 12, "seeds": 5}
     cells = [
@@ -190,6 +193,10 @@ def test_a_large_difference_on_few_images_is_not_called_none(tmp_path: Path) -> 
     assert beside.high > 0
     needed = 12 * ((beside.high - beside.difference) / -beside.difference) ** 2
     assert f"at least {math.ceil(needed)} test examples" in baseline_doubt(best)
+    for low, high in ((-2.0, 2.0), (-0.5, 0.1), (-1.0, 2.1), (-2.1, 1.0)):
+        near = replace(beside, low=low, high=high)
+        monkeypatch.setattr(type(best), "beside_ceiling", near)
+        assert ("is within noise" in baseline_doubt(best)) == (max(-low, high) <= 2)
 
 
 def test_the_best_of_several_heads_is_said_to_be_selected(tmp_path: Path) -> None:

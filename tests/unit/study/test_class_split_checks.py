@@ -81,12 +81,20 @@ def test_a_release_is_told_no_seed(tmp_path: Path) -> None:
     assert "seed" not in warning
 
 
-def test_few_test_patients_are_warned_of(tmp_path: Path) -> None:
-    rare = named(16, tested=False) + named(4, tested=True)
-    errors, (warning,) = check(clinic(tmp_path, rare))
-    assert not errors
-    assert re.search(r"fewer than 5 test patients.* malignant \(16 ", warning)
-    assert check(clinic(tmp_path, rare + named(5, tested=True)[4:])) == ([], [])
+@pytest.mark.parametrize("untested", [2, 3, 5, 16, 20])
+@pytest.mark.parametrize("tested", [0, 1, 4])
+def test_each_advised_fraction_helps_and_no_other(
+    untested: int, tested: int, tmp_path: Path
+) -> None:
+    rare = named(untested, tested=False) + named(tested, tested=True)
+    errors, warnings = check(clinic(tmp_path, rare))
+    assert (len(errors), len(warnings)) == ((0, 1) if tested else (1, 0))
+    advised = re.findall(r"With test_fraction ([\d., ]+) it", "".join(errors + warnings))
+    for fraction in (0.3, 0.4, 0.5):
+        later, few = check(clinic(tmp_path, rare, test_fraction=fraction))
+        helps = not later and (not tested or not few)
+        assert helps == (f"{fraction}" in "".join(advised))
+    assert check(clinic(tmp_path, rare + named(5, tested=True)[tested:])) == ([], [])
 
 
 @pytest.mark.parametrize("metric", ["macro_accuracy", "auc", "accuracy", None])

@@ -19,12 +19,13 @@ from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import DataError, DpprobeError, PrivacyError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.finetune.options import Options
+from dpprobe.finetune.starting_probe import fit_probe
 from dpprobe.heads.gradient_options import GRADIENTS
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.private_mark import check_unmarked
 from dpprobe.results.cell_record import CellRecord, read_cell
 from dpprobe.results.network_record import NETWORK_FILES, NetworkRecord, network_folder
-from dpprobe.training import network_material
+from dpprobe.training import network_job, network_material
 from dpprobe.training.network_cell import NetworkFiles, keep_network
 from dpprobe.training.network_job import Limits, plan_for, tune_network
 from dpprobe.training.plan_file import read_plans
@@ -188,6 +189,23 @@ def test_private_weights_are_marked(run: Run) -> None:
     path = run.network(0) / "network.safetensors"
     with pytest.raises(PrivacyError, match="net trained on private rows of d at epsilon 2"):
         check_unmarked(path, option="init_file", written="x")
+
+
+def test_the_network_starts_from_the_head_that_its_probe_released(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose price is a part of epsilon: another head gives another network."""
+    changed = of(run, HEAD | {"probe": {"method": {"head": "momentum", "steps": 2}}})
+    changed.tune(0)
+    scores = np.load(changed.network(0) / "scores.npy")
+
+    def moved(*arguments: Any) -> tuple[np.ndarray, Any]:
+        weights, transform = fit_probe(*arguments)
+        return weights + np.arange(len(weights), dtype=np.float32)[:, None], transform
+
+    monkeypatch.setattr(network_job, "fit_probe", moved)
+    tune_network(changed.job, changed.given, index=0, limits=Limits(device="cpu"))
+    assert np.abs(np.load(changed.network(0) / "scores.npy") - scores).min() > 1e-3
 
 
 def test_a_searched_norm_takes_its_noise_along_and_promises_nothing(run: Run) -> None:

@@ -25,8 +25,9 @@ def plan_parts(
     """Makes a part per dataset and backbone with a non-private baseline and private cells.
 
     Predictions start from the best measured head of each epsilon. Without a baseline that beats the
-    majority class, or with several labels per example, there is no part. Each dataset has one
-    figure, for the backbone with the best ceiling that the curves fit.
+    majority class, or with several labels per example, there is no part. A part whose measured
+    heads leave the predicted range only says so. Each dataset has one figure, for the backbone with
+    the best ceiling among the others.
 
     Args:
       has_room: takes bytes for a figure; if it returns False, the figure is left out.
@@ -41,7 +42,7 @@ def plan_parts(
             if _list_epsilons(grid, dataset, backbone)
         ]
         mine = [part for part in made if part.scale.given]
-        fitting = (part for part in mine if any(part.starts.values()))
+        fitting = (part for part in mine if not part.misfit)
         drawn = max(fitting, key=lambda part: part.scale.middle, default=None)
         parts += [
             part.make_content(figure=part.draw_figure(has_room) if part is drawn else None)
@@ -123,10 +124,18 @@ class _Part:
             ceiling=self.ceiling.mean / 100 if self.ceiling else None,
             majority=max(1 / self.setting.classes, float(private.constant_accuracy)),
         )
-        self.starts = {
-            epsilon: Start.of_measured(self._setting_at(epsilon), self.scale.share_of(accuracy))
-            for epsilon, accuracy in self.measured.items()
-        }
+        self.starts: dict[float, Start] = {}
+        self.misfit = ""
+        for epsilon, accuracy in self.measured.items():
+            at = self._setting_at(epsilon)
+            if start := Start.of_measured(at, self.scale.share_of(accuracy)):
+                self.starts[epsilon] = start
+            elif not self.misfit:
+                self.misfit = (
+                    f"public learning curves do not fit this dataset: at ε = {row_words(epsilon)} "
+                    f"they predict {self._predict(at, None)}, but {100 * accuracy:.1f}% was "
+                    "measured"
+                )
 
     def _setting_at(self, epsilon: float) -> Setting:
         return self.setting.with_epsilon(_plannable(epsilon))
@@ -138,25 +147,21 @@ class _Part:
             "setting": self.setting,
             "unit": self.unit,
             "ceiling": 100 * self.scale.middle,
-            "rows": [self._make_row(epsilon) for epsilon in self.measured],
+            "misfit": self.misfit,
+            "rows": [] if self.misfit else list(map(self._make_row, self.starts)),
             "figure": figure,
             "title": self.title,
         }
 
     def _make_row(self, epsilon: float) -> dict[str, Any]:
         at, start = self._setting_at(epsilon), self.starts[epsilon]
-        row = {
-            "epsilon": row_words(epsilon),
-            "measured": 100 * self.measured[epsilon],
-            "here": self._predict(at, None),
-            "fits": start is not None,
-        }
-        if start is None:
-            return row
         lead, larger = 100 * (self.scale.middle - self.scale.chance), 2 * at.epsilon
         enough = n_to_keep(at, 1 - _POINTS / lead, start=start)
         budget = larger <= LARGEST_EPSILON
-        return row | {
+        return {
+            "epsilon": row_words(epsilon),
+            "measured": 100 * self.measured[epsilon],
+            "here": self._predict(at, None),
             "images": [self._predict(at.with_n(times * at.n), start) for times in (2, 10)],
             "budget": self._predict(at.with_epsilon(larger), start) if budget else "",
             "enough": "" if enough is None else f"{round_count(enough):,}",
@@ -170,12 +175,10 @@ class _Part:
         """Draws the figure as a data address; None if the page would become too large."""
         from dpprobe.reporting.figures.planner import plan_svg  # Matplotlib, for figures alone
 
-        starts = [start for start in self.starts.values() if start is not None]
-        shown = [start.setting.epsilon for start in starts]
         svg = plan_svg(
-            self.setting.with_epsilon(min(shown, key=from_one)),
+            self.setting,
             self.scale,
-            starts,
+            list(self.starts.values()),
             title=f"{self.title}: more images, more budget",
         )
         return embed_picture(svg) if has_room(len(svg)) else None

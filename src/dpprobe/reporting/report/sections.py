@@ -89,16 +89,12 @@ def _list_facts(
     if plan is None:
         facts.append(("More images or budget", unplanned, None))
     else:
-        row = next(row for row in plan["rows"] if row["epsilon"] == row_words(best.at))
-        if row["fits"]:
-            words = f"from the measured {best.entry.mean:.1f}%, public learning curves predict "
-            words += f"{row['images'][0]} with twice the {plan['unit']}s"
-            words += f", {row['budget']} with twice the budget" if row["budget"] else ""
-        else:
-            words = (
-                f"not predicted: public learning curves do not fit this dataset. They predict "
-                f"{row['here']}, but {best.entry.mean:.1f}% was measured"
-            )
+        words = f"not predicted: {plan['misfit']}"
+        for row in plan["rows"]:
+            if row["epsilon"] == row_words(best.at):
+                words = f"from the measured {best.entry.mean:.1f}%, public learning curves predict "
+                words += f"{row['images'][0]} with twice the {plan['unit']}s"
+                words += f", {row['budget']} with twice the budget" if row["budget"] else ""
         facts.append(("More images or budget", words, link))
     if subgroups:
         facts.append(("Subgroups", "gaps between groups, private and non-private", "subgroups"))

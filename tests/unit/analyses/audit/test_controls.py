@@ -15,6 +15,7 @@ from dpprobe.analyses.audit.controls import (
     share_noise,
     spare_bias,
 )
+from dpprobe.analyses.audit.noise_tests import Outcome
 from dpprobe.analyses.audit.transcripts import Release
 from dpprobe.heads.normalisation import AroundCentre
 from dpprobe.heads.options import MethodOptions
@@ -53,7 +54,9 @@ def absent_controls(name: str, method: MethodOptions) -> set[str]:
     return absent | ({"repeated_noise"} if name == "least_squares" else set())
 
 
-def test_a_right_mechanism_is_looked_at_twice_at_half_of_the_error() -> None:
+def test_a_right_mechanism_is_looked_at_twice_at_half_of_the_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A look after ten runs and one after forty share the error of one audit."""
     cell = cell_of(SEVEN["sgd"])
     right = Control(name="right", breaks="nothing", attack=cell.attack)
@@ -62,6 +65,10 @@ def test_a_right_mechanism_is_looked_at_twice_at_half_of_the_error() -> None:
     test = cell.run_attack(cell.attack, 40, "right", "test")
     counted = [item for item in cell.list_tests(test) if item.name not in white_box.EXACT_TESTS]
     assert record["level"] == pytest.approx((1 - white_box.REFUTED) / 2 / len(counted))
+    for share in (0.4, 0.6, 0.9):
+        outcome = Outcome("variance", share * (1 - white_box.REFUTED))
+        monkeypatch.setattr(white_box._Cell, "list_tests", lambda *_, one=outcome: [one])
+        assert cell.attack_control(right, "test")[1]["caught"] == (share < 0.5)
 
 
 def test_a_control_that_ten_runs_catch_has_no_more() -> None:

@@ -11,7 +11,6 @@ price.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,14 +18,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy.typing as npt
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
 from dpprobe.artifacts import (
-    canonical_json,
-    check_not_newer,
     hash_arrays,
     hash_value,
+    pack_arrays,
+    read_arrays,
     require_room,
     write_private,
 )
@@ -200,7 +197,7 @@ def write_cohort(
         "earlier": last and {"dataset": last.dataset, "release": last.release},
         "sha256": hash_arrays(arrays),
     }
-    write_private(path, save(arrays, metadata={"dpprobe": canonical_json(described)}))
+    write_private(path, pack_arrays(arrays, described))
 
 
 def cohort_path(folder: Path, release: str, entry: int) -> Path:
@@ -216,10 +213,7 @@ def read_cohort(path: Path) -> tuple[dict[str, Any], Cohort]:
             f"this one has, {_LOST}"
         )
     try:
-        with safe_open(path, framework="numpy") as file:
-            described = json.loads((file.metadata() or {})["dpprobe"])
-            check_not_newer(path, described, kind=FORMAT, version=FORMAT_VERSION)
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        described, arrays = read_arrays(path, kind=FORMAT, version=FORMAT_VERSION)
         if hash_arrays(arrays) != described["sha256"]:
             raise DataError("its numbers have changed")
         cohort = Cohort(
@@ -229,7 +223,7 @@ def read_cohort(path: Path) -> tuple[dict[str, Any], Cohort]:
             steps=described["steps"],
             weights=arrays.get("weights"),
         )
-    except (OSError, SafetensorError, ValueError, KeyError, DataError) as error:
+    except (OSError, ValueError, KeyError, DataError) as error:
         raise DataError(f"{path}: cannot be used ({error}); {_LOST}") from error
     return described, cohort
 

@@ -77,9 +77,11 @@ def test_each_row_lies_in_one_cell_of_each_table() -> None:
     assert UNUSUAL not in list_edges(2.0, unusual=False)
 
 
-def test_vectors_without_a_probe_have_ranges_around_norm_1() -> None:
-    limits = list_edges(0.0, unusual=False)[monitor.NORMS]
+@pytest.mark.parametrize("norm", [0.0, 0.01, 1.0, 500.0])
+def test_ranges_are_around_the_probe_s_norm_or_1_without_a_probe(norm: float) -> None:
+    limits = [value / (norm or 1.0) for value in list_edges(norm, unusual=False)[monitor.NORMS]]
     assert limits[0] < 0.1 < 10 < limits[-1]
+    assert limits == pytest.approx(list_edges(1.0, unusual=True)[monitor.NORMS])
 
 
 # directions

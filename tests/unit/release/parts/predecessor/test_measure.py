@@ -10,8 +10,9 @@ import pytest
 
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.release.bundle import STATEMENT_FILE, SUMS_FILE, write_sums
-from dpprobe.release.parts.predecessor.measure import check_predecessors
-from dpprobe.release.verification.checks import Check, Checks
+from dpprobe.release.parts.predecessor.measure import NAME
+from dpprobe.release.verification.checks import Check
+from dpprobe.release.verification.verify import verify_bundle
 from tests.support.bundles import write_example
 
 
@@ -28,9 +29,8 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 def check(bundle: Path, *folders: Path) -> Check | None:
     """The check of a bundle's chain; None if there is nothing to be said."""
-    checks = Checks()
-    check_predecessors(checks, read_json(bundle / STATEMENT_FILE), folders)
-    return next(iter(checks.done), None)
+    checks = verify_bundle(bundle, predecessors=folders).checks
+    return next((each for each in checks if each.name == NAME), None)
 
 
 def fault(bundle: Path, *folders: Path) -> str:
