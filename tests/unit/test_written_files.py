@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,10 +83,13 @@ def test_a_copy_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     run_job("summarise/digits", "results/summary/digits.parquet")
     shutil.copytree("results", "copied")
     record = Path("copied", FOLDER, "summarise/digits.json")
-    hashed = []
-    monkeypatch.setattr(
-        "dpprobe.written_files.sha256_file", lambda path: hashed.append(path) or sha256_file(path)
-    )
+    hashed: list[Path] = []
+
+    def hash_file(path: Path) -> str:
+        hashed.append(path)
+        return sha256_file(path)
+
+    monkeypatch.setattr("dpprobe.written_files.sha256_file", hash_file)
     for refresh, number in ((False, 1), (True, 2), (False, 2)):
         assert list_changed(record, Path("copied"), refresh=refresh) == []
         assert len(hashed) == number
@@ -202,7 +206,8 @@ def test_after_the_doctor_a_rerun_succeeds_whatever_was_damaged(
     whole = read_files()
     shutil.copytree("results", tmp_path / "whole")
     targets = [*whole, f"results/{FOLDER}/shard.json", f"results/{FOLDER}/summary.json"]
-    single = list(itertools.product(targets, [edit_quietly, cut, Path.unlink]))
+    kinds: list[Callable[[Path], Any]] = [edit_quietly, cut, Path.unlink]
+    single = list(itertools.product(targets, kinds))
     pairs = [pair for pair in itertools.combinations(single, 2) if pair[0][0] != pair[1][0]]
     for damages in [*((each,) for each in single), *pairs]:
         shutil.rmtree("results")

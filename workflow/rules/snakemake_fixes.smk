@@ -144,7 +144,7 @@ def look_before(plan):
 # An edited result whose time was kept passes for current, and one whose time was not makes the files after it false.
 # A receipt of MLflow runs stands for a store that may be gone. None of Snakemake's triggers can say so.
 # Upstream: snakemake/snakemake#4254 asks for a flag, force(), for such a case.
-# Tests: tests/workflow/test_damages.py,
+# Tests: tests/unit/test_written_files.py,
 # tests/workflow/test_default_study.py::test_a_deleted_mlflow_store_is_written_again
 if workflow.is_main_process:
     DAG.update_needrun = look_before(DAG.update_needrun)
