@@ -42,8 +42,8 @@ class ClassUnits:
     Private: for the owner's screen, never for a file.
 
     Attributes:
-      test_shares: what a test result counts: a patient with test images of several classes counts
-        in parts, each image as 1 / m of m; empty if these numbers equal those in `test`.
+      test_shares: what a test result counts: each of a patient's m test images as 1 / m. Empty if
+        these numbers equal those in `test`.
       test_at: the numbers in `test` for larger values of `test_fraction`; empty if each class has
         five test units, or if the source has its own test split.
     """

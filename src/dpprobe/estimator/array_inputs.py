@@ -76,9 +76,9 @@ class CheckedRows:
             good = block.ndim == 2 and block.shape[1] == self.dimension
             if first != due or not good or due + len(block) > self.rows:
                 raise ArrayError(
-                    f"X: its source gives a block of shape {block.shape} for row {first}, but says "
-                    f"it has shape ({self.rows}, {self.dimension}), and row {due} is next; yield "
-                    "(first row, block [m, dimension]) in order"
+                    f"X: its source gives a block of shape {block.shape} for row {first}; row "
+                    f"{due} of ({self.rows}, {self.dimension}) is next. Yield (first row, block "
+                    "[m, dimension]) in order"
                 )
             yield due, block
             due += len(block)

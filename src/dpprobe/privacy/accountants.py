@@ -372,8 +372,8 @@ def gaussian_log_delta(mu: float, epsilon: float) -> float:
 def _small_log_delta(mu: float, epsilon: float) -> float:
     """Bounds the log of a small mu's delta from above, to mu^2 / 8 relative.
 
-    The derivative of delta by mu is phi(mu/2 - epsilon/mu), at most exp(epsilon/2) phi(epsilon/mu),
-    whose integral is exp(epsilon/2) mu phi(t) (1 - t Phi(-t) / phi(t)) with t = epsilon/mu.
+    The derivative by mu is phi(mu/2 - epsilon/mu), at most exp(epsilon/2) phi(epsilon/mu). Its
+    integral is exp(epsilon/2) mu phi(t) (1 - t Phi(-t) / phi(t)), with t = epsilon/mu.
     """
     from scipy.special import erfcx
 

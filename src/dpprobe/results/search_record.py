@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from dpprobe.artifacts import read_json
 from dpprobe.data.options import Headline
-from dpprobe.errors import DataError
 from dpprobe.finetune.unpriced_search import NOT_PRICED, Trial
 from dpprobe.records import Part, Record
 from dpprobe.results.cell_record import CellName
@@ -53,17 +51,5 @@ def search_path(searches: Path | str, cell: CellName) -> Path:
 
 
 def read_searched_values(path: Path | None) -> dict[str, Any]:
-    """Returns the option values that a search chose for a method; none without a search.
-
-    Raises:
-      DataError: if the file is not the record of a search.
-    """
-    if path is None:
-        return {}
-    try:
-        return dict(read_json(path)["best"]["values"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(
-            f"{path}: not the record of a search ({error!r}); delete the file and run the study "
-            "again"
-        ) from None
+    """Returns the option values that a search chose for a method; none without a search."""
+    return {} if path is None else dict(SearchRecord.read(path).best.values)

@@ -99,13 +99,9 @@ def test_a_hub_that_answers_is_left_to_the_library(hub: Hub, failures: list[int]
 
 @pytest.mark.usefixtures("unreachable")
 def test_a_hub_that_cannot_be_reached_is_told(cache: Path) -> None:
-    said = describe_missing([WEIGHTS], network=True)
-    assert said == (
-        f"model: {REPOSITORY} (weights: model.safetensors) is not in the Hugging Face cache "
-        f"{cache}, and 127.0.0.1 cannot be reached ([Errno 111] Connection refused); load the "
-        "backbone once with a network connection, copy the cache from a machine that has the "
-        "files, or name a local checkpoint"
-    )
+    said = str(describe_missing([WEIGHTS], network=True))
+    for part in (REPOSITORY, "model.safetensors", str(cache), "127.0.0.1", "local checkpoint"):
+        assert part in said
     other = HubFile("config", "somebody/else", ("config.json",))
     assert "model.safetensors), somebody/else (config: config.json) are not in" in str(
         describe_missing([WEIGHTS, other], network=True)

@@ -228,9 +228,11 @@ def test_a_source_is_held_to_what_it_says(
     for module in (array_inputs, fit_and_score) if streamed else ():
         monkeypatch.setattr(module, "STREAMED_BYTES", 1)
     private = make_private()
+    assert private.budget is not None
     with pytest.raises(DpprobeError, match="^X: ") as caught:
         private.fit(LYING[place], LABELS)
     assert "\n" not in str(caught.value)
+    assert private.budget is not None
     assert private.budget.compute_spent().entries == 0
     fitted = make_benchmark().fit(ROWS, LABELS)
     with pytest.raises(DpprobeError):

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pytest
 from matplotlib.figure import Figure
 
 from dpprobe.analyses.audit.membership_roc import membership_roc
@@ -60,19 +59,3 @@ def test_a_band_leaves_out_means_without_an_interval() -> None:
     places = {tuple(point) for point in np.round(np.asarray(band.get_paths()[0].vertices), 9)}
     assert places == {(1.0, 40.0), (1.0, 70.0)}
     assert band.get_alpha() == 0.3
-
-
-def test_a_long_subtitle_leaves_the_axes_their_width() -> None:
-    """It once took the axes to a fifth of their width, as part of the layout."""
-    widths = []
-    for words in ("few words", "a subtitle of several words " * 11):
-        figure = Figure(figsize=(7.2, 4.3), layout="constrained")
-        axes = figure.add_subplot()
-        axes.plot([0, 1], [0, 1], label="a line")
-        legend = axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-        style.title_axes(axes, "title", words)
-        figure.canvas.draw()
-        widths.append(axes.get_position().width)
-        small = axes.texts[0].get_window_extent()
-        assert small.x1 < legend.get_window_extent().x0
-    assert widths[0] == pytest.approx(widths[1], abs=0.01)

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 
 from dpprobe.analyses.fairness.fairness_record import (
     ALL_LABELS,
@@ -23,7 +24,7 @@ from dpprobe.analyses.fairness.fairness_record import (
     left_out_in_words,
 )
 from dpprobe.analyses.fairness.groupings import NO_NAME, natural_key
-from dpprobe.errors import DataError
+from dpprobe.artifacts import read_table
 from dpprobe.exhibits.tables import BLANK, Table, TableCell, make_row, make_table, mean_cell
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.privacy.risk import budget_order, budget_title, explain_risks
@@ -53,7 +54,7 @@ class Subgroups:
     """
 
     record: FairnessRecord
-    values: Mapping[tuple[str, str, str, str, str], tuple[float, float | None, float | None]]
+    values: Mapping[tuple[str, ...], Any]
 
 
 def read_subgroups(path: Path) -> Subgroups:
@@ -63,21 +64,11 @@ def read_subgroups(path: Path) -> Subgroups:
       DataError: if one of the two files cannot be read.
     """
     record = FairnessRecord.read(path)
-    table = path.with_suffix(TABLE_SUFFIX)
+    table = read_table(path.with_suffix(TABLE_SUFFIX))
     names = ["method", "epsilon", "attribute", "metric", "group", "value", "low", "high"]
-    try:
-        rows = pq.read_table(table, columns=names, filters=[("label", "==", ALL_LABELS)])
-    except (OSError, ValueError) as error:
-        line = str(error).splitlines()[0]
-        raise DataError(f"{table}: unreadable ({line}); delete it and run again") from None
+    rows = table.filter(pc.equal(table["label"], ALL_LABELS))
     columns = [rows[name].to_pylist() for name in names]
-    values = {
-        (method, epsilon, attribute, metric, group): (value, low, high)
-        for method, epsilon, attribute, metric, group, value, low, high in zip(
-            *columns, strict=True
-        )
-        if value is not None
-    }
+    values = {row[:5]: row[5:] for row in zip(*columns, strict=True) if row[5] is not None}
     return Subgroups(record=record, values=values)
 
 

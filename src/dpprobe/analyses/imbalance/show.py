@@ -90,10 +90,7 @@ def imbalance_figure(record: ImbalanceRecord) -> Figure:
 def _list_methods(record: ImbalanceRecord) -> list[str]:
     methods = keep_unique(cell.method for cell in record.cells if cell.private)
     if not methods:
-        raise NothingToShow(
-            f"{record.dataset}, {record.backbone}: no private cell; add a private method and a "
-            "finite epsilon"
-        )
+        raise NothingToShow(f"{record.dataset}, {record.backbone}: no private cell")
     return methods
 
 

@@ -132,8 +132,7 @@ def plot_distribution_shift(*, summaries: Sequence[Path], zero_shot: Sequence[Pa
     datasets = keep_unique(loss.dataset for _, loss in probe)
     if len(datasets) < 2:
         raise NothingToShow(
-            f"{len(datasets)} datasets have private cells, a non-private baseline and a known "
-            "majority-class baseline, but the figure needs two or more"
+            f"{len(datasets)} datasets have losses and a majority-class baseline below 100%"
         )
     measured = zero_shot_results(zero_shot)
     zero = []

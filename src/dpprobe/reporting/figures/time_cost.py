@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -15,7 +16,6 @@ from dpprobe.exhibits import style
 from dpprobe.privacy.risk import RiskEpsilon
 from dpprobe.reporting.figures.backbones import spread_values
 from dpprobe.reporting.figures.option_panels import format_budget
-from dpprobe.results.benchmark_times import read_benchmark
 from dpprobe.results.cell_record import record_paths
 from dpprobe.results.cell_results import CellResult, read_cell_results
 from dpprobe.results.study_files import StudyFiles
@@ -47,10 +47,7 @@ def plot_time_cost(*, study: Study, results: Path, dataset: str) -> Figure:
     ]
     epsilons = spread_values(sorted({cell.epsilon for _, cell in timed}), MOST_EPSILONS)
     if max((len(_at_epsilon(timed, epsilon)) for epsilon in epsilons), default=0) < 2:
-        raise NothingToShow(
-            f"{dataset}: fewer than two private heads with the same epsilon have a recorded time, "
-            "so there is nothing to compare"
-        )
+        raise NothingToShow(f"{dataset}: no two private heads of one epsilon have a recorded time")
     extraction = read_extraction_seconds(study, results, dataset)
     rows = [("", timed)]
     if {cell.backbone for _, cell in timed} <= extraction.keys():
@@ -107,7 +104,7 @@ def read_extraction_seconds(study: Study, results: Path, dataset: str) -> dict[s
         folder = results / "benchmarks/extract_features" / dataset / backbone / "train"
         files = [folder / f"{name}.tsv" for name in shards]
         if all(path.exists() for path in files):
-            seconds[backbone] = sum(read_benchmark(path, "s") for path in files)
+            seconds[backbone] = sum(pd.read_csv(path, sep="\t").s.mean() for path in files)
     return seconds
 
 

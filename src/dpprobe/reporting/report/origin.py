@@ -15,7 +15,7 @@ from dpprobe.data.table import DatasetInfo
 from dpprobe.privacy.risk import find_risk
 from dpprobe.reporting.report.sources import Origin, Sources
 from dpprobe.results.best_private import Best
-from dpprobe.results.cell_record import METRICS_FILE, CellName
+from dpprobe.results.cell_record import METRICS_FILE
 from dpprobe.study.run_command import run_words
 from dpprobe.versions import code_version
 
@@ -28,10 +28,8 @@ LIBRARIES = (
 
 def cell_command(origin: Origin, dataset: str, backbone: str, method: str, epsilon: str) -> str:
     """Writes the command that makes one cell again, for the folder that the study ran in."""
-    cell = CellName(dataset=dataset, backbone=backbone, method=method, epsilon=epsilon)
-    return _snakemake_call(
-        origin, (cell.folder(origin.results / "cells") / METRICS_FILE).as_posix()
-    )
+    cell = origin.results / "cells" / dataset / backbone / method / f"eps-{epsilon}"
+    return _snakemake_call(origin, (cell / METRICS_FILE).as_posix())
 
 
 def _snakemake_call(origin: Origin, *targets: str) -> str:

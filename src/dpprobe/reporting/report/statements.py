@@ -60,7 +60,7 @@ def read_statements(paths: Iterable[Path], *, order: Sequence[str]) -> list[Stat
             budget_order(item[0]["epsilon"]),
         ),
     )  # fmt: skip
-    common = set(_shared_items([content.get("not_covered", ()) for content, _ in ordered]))
+    common = common_limits([content for content, _ in ordered])
     return [
         Statement(
             dataset=content["dataset"],
@@ -92,13 +92,9 @@ def list_candidates(
     return listed
 
 
-def common_limits(statements: Sequence[Statement]) -> list[str]:
-    """Lists the limits that all statements name."""
-    return _shared_items([item.content.get("not_covered", ()) for item in statements])
-
-
-def _shared_items(lists: Sequence[Sequence[str]]) -> list[str]:
-    """Lists the items that all lists contain, in the order of the first list."""
+def common_limits(contents: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Lists the limits that all statements name, in the order of the first statement."""
+    lists = [content.get("not_covered", ()) for content in contents]
     shared = set.intersection(*map(set, lists)) if lists else set()
     return [text for text in lists[0] if text in shared] if lists else []
 

@@ -9,10 +9,9 @@ from matplotlib.patches import StepPatch
 
 from dpprobe.analyses.audit.audit_record import AuditRecord
 from dpprobe.analyses.audit.show import audit_figure, make_section
-from dpprobe.artifacts import write_text
 from dpprobe.exhibits import style
 from tests.support.audit_records import CONTROLS, MEMBERSHIP, WHITE_BOX, write_audit
-from tests.support.report_page import PNG, Made, section_page
+from tests.support.report_page import Made, section_page
 
 
 def _records(tmp_path: Path) -> list[AuditRecord]:
@@ -96,18 +95,3 @@ def test_attacks_on_real_rows_stand_beside_what_epsilon_allows(made: Made) -> No
     assert [cell.method for cell, _, _ in rows] == ["nonprivate"] * 2 + ["sgd"] * 2
     assert page.text.count('<td class="num">0.23</td><td class="num">0.4</td>') == 2
     assert page.text.count('<td class="num"></td><td class="num">0.4</td>') == 2
-
-
-def test_figures_of_audits_stand_in_their_section_alone(made: Made) -> None:
-    figures = [*made.sources.figures]
-    for name in ("audit", "membership_pixels-sgd-eps-1"):
-        svg = made.results / f"figures/digits/{name}.svg"
-        write_text(svg, "<svg xmlns='http://www.w3.org/2000/svg'/>")
-        svg.with_suffix(".png").write_bytes(PNG)
-        figures += [svg, svg.with_suffix(".png")]
-    audits = [write_audit(made.results, membership=MEMBERSHIP)]
-    text = made.page(figures=figures, records={"audit": audits}).text
-    section = text[text.index('<section id="audits"') : text.index('<section id="privacy"')]
-    for title in ("Bounds of audits against claims", "Membership attacks on pixels, sgd, ε = 1"):
-        assert f"<strong>{title}, digits.</strong>" in section
-        assert text.count(f"<strong>{title}, digits.</strong>") == 1

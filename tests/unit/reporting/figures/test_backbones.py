@@ -17,9 +17,7 @@ from dpprobe.reporting.figures.backbones import (
     spread_values,
 )
 from tests.support.comparison_cells import compared_cells
-from tests.support.figures import legend_words, save_bytes, tick_texts
-
-LONG = "a_hospital_with_a_very_long_name_of_sixty_characters_or_more"
+from tests.support.figures import legend_words, tick_texts
 
 
 def test_each_backbone_has_its_best_with_and_without_privacy_and_the_gap(tmp_path: Path) -> None:
@@ -50,14 +48,6 @@ def test_a_paper_s_models_stand_beside_them_with_their_best_numbers(tmp_path: Pa
     assert ticks[-1] == "ViT-H/14-4B,\nMehta et al. 2022\n-5.5", "81.4 of table 4 beside 86.9"
     hollow = {line.get_ydata()[0] for line in axes.get_lines() if line.get_color() == "none"}
     assert hollow == {70.6, 68.8, 72.9, 77.3, 80.0, 81.4}
-
-
-@pytest.mark.parametrize("epsilons", [("1",), ("0.1", "0.2", "0.5", "1", "2", "4", "8", "10")])
-def test_few_and_many_epsilons_and_long_names_are_drawn(
-    epsilons: tuple[str, ...], tmp_path: Path
-) -> None:
-    cells = compared_cells(tmp_path, backbones=[LONG], methods=["a"], epsilons=epsilons)
-    save_bytes(backbone_figure(cells, dataset=LONG), tmp_path / "a")
 
 
 def test_of_many_values_the_ends_stay() -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
-from PIL import Image
 
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.exhibits import style
@@ -26,16 +24,6 @@ from tests.support.figures import (
     tick_texts,
     write_summary,
 )
-
-
-def test_accuracy_figure_is_two_files_that_can_be_opened(tmp_path: Path) -> None:
-    figure: Any = epsilon_accuracy(write_summary(tmp_path))
-    save_bytes(figure, tmp_path / "a")
-    with Image.open(tmp_path / "a.png") as image:
-        assert image.size == (1440, 860)
-    names = {"pixels", "scattering", "sgd", "sgd_full", "non-private baseline"}
-    assert names <= set(legend_words(figure))
-    assert "nonprivate" not in read_words(figure)
 
 
 def test_curves_stand_at_the_logarithm_of_epsilon(tmp_path: Path) -> None:
@@ -88,22 +76,6 @@ def test_each_backbone_has_its_ceiling_and_its_bands(tmp_path: Path) -> None:
     heights = bands[0].get_paths()[0].vertices[:, 1]
     assert len(bands) == 4
     assert heights.min() == pytest.approx(entry.low)
-
-
-@pytest.mark.parametrize("epsilons", [("inf",), ("1",), ("0.001", "1000", "inf")])
-def test_few_or_far_epsilons_are_drawn(tmp_path: Path, epsilons: Sequence[str]) -> None:
-    summary = write_summary(tmp_path, epsilons=epsilons)
-    save_bytes(epsilon_accuracy(summary), tmp_path / "a")
-
-
-def test_the_accuracy_axis_ends_at_a_hundred_percent(tmp_path: Path) -> None:
-    cells = [write_cell(tmp_path, epsilon=epsilon, quality=9.0) for epsilon in ("1", "8", "inf")]
-    for cell in cells:
-        record = read_json(cell)
-        record["summary"]["accuracy"] |= {"low": 0.9, "high": 1.2}
-        write_json(cell, record)
-    summarise_cells(cells, tmp_path / "summary.parquet", study="study")
-    assert curve_axes(tmp_path / "summary.parquet").get_ylim()[1] == style.TOP
 
 
 def test_a_mean_that_rounding_puts_past_its_interval_is_drawn(tmp_path: Path) -> None:

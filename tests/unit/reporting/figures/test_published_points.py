@@ -10,7 +10,6 @@ import numpy as np
 from matplotlib.collections import PathCollection
 
 from dpprobe.exhibits import published
-from dpprobe.reporting.figures import published_points
 from dpprobe.reporting.figures.curves import epsilon_accuracy
 from tests.support.figures import legend_words, save_bytes, write_summary
 
@@ -66,19 +65,6 @@ def test_a_range_has_a_bar_and_an_inferred_epsilon_a_dashed_circle(tmp_path: Pat
     assert len(dashed) == 3, "of the three columns whose epsilon is the row's"
     texts = legend_words(figure)
     assert sum(text.endswith("(ε 1.2, inferred)") for text in texts) == 3
-
-
-def test_numbered_circles_do_not_hide_each_other() -> None:
-    size = (0.1, 1.0)
-    placed: list[tuple[float, float]] = []
-    for _ in range(9):
-        placed.append(published_points._free_place((1.0, 99.5), placed, size, top=100.0))
-    assert placed[0] == (1.0, 99.5)
-    for index, (x, y) in enumerate(placed):
-        assert y <= 100
-        for other_x, other_y in placed[:index]:
-            assert abs(x - other_x) > 0.09 or abs(y - other_y) > 0.9
-    assert max(abs(y - 99.5) for _, y in placed) <= 2
 
 
 def test_unknown_datasets_have_no_published_points(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from dpprobe.exhibits.tables import Column, Table, make_row
 from dpprobe.reporting.report import exhibits
 from dpprobe.reporting.report.exhibits import Exhibits
 from dpprobe.reporting.report.shown_tables import ReportTable, study_tables
-from dpprobe.study.comparisons import DATASET_COMPARISONS, STUDY_COMPARISONS
 from tests.support.paper_tables import paper_run
 from tests.support.report_page import Made
 
@@ -48,13 +47,6 @@ def test_large_figures_become_links(made: Made, monkeypatch: pytest.MonkeyPatch)
     assert 'href="figures/digits/tsne_pixels.png"' in page.text
 
 
-def test_a_table_that_is_a_heading_alone_is_shown(made: Made) -> None:
-    empty = Table(name="empty", title="Nothing was run", columns=(Column(title="a"),), rows=[])
-    path = made.results / "tables/digits_empty.md"
-    table = ReportTable(table=empty, files=[path], dataset="digits")
-    assert "Nothing was run" in made.page(tables=[*made.sources.tables, table]).words
-
-
 def test_tables_of_the_papers_fold_away(made: Made) -> None:
     table = Table(
         name="table_2", title="Table 2: accuracy of CLIP",
@@ -86,12 +78,6 @@ def test_a_dataset_may_be_called_like_a_folder_or_a_table(tmp_path: Path) -> Non
         assert titles == [f"Results against epsilon, {name}", f"t-SNE of pixels features, {name}"]
         assert [item["folder"] for item in shown.list_tables(name)] == ["tables"]
     assert {item["folder"] for item in shown.list_tables(None)} == {"tables", "papers"}
-
-
-def test_figures_that_compare_have_titles_of_their_own() -> None:
-    for name in (*DATASET_COMPARISONS, *STUDY_COMPARISONS):
-        assert exhibits.title_of(name, None) == exhibits.FIGURE_TITLES[name]
-    assert exhibits.title_of("by_backbone", "digits") == "Results by backbone, digits"
 
 
 def test_no_two_figures_show_the_same_points(made: Made) -> None:

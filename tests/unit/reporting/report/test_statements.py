@@ -91,22 +91,6 @@ def test_a_statement_of_auto_says_what_was_chosen(made: Made) -> None:
     assert words.count("Chosen by") == 1
 
 
-def test_a_statement_of_auto_names_what_is_set_alone(made: Made) -> None:
-    path = made.results / "cells/digits/pixels/sgd/eps-1/privacy.json"
-    record = read_json(path)
-    facts = {"n": 660, "dimension": 64, "classes": 2, "multi_label": False, "epsilon": 1.0}
-    record["chosen_from"] = {"rule": "auto rule 7", "head": "momentum", **facts}
-    chosen = {"head": "momentum", "steps": None, "epochs": 30.0, "normalize": {"kind": "centred"}}
-    record["options"] = {"head": "auto", "rule": 7, "chosen": chosen}
-    record |= {"n": 660, "unit_of_privacy": "one patient (all of their training images together)"}
-    write_json(path, record)
-    words = " ".join(re.sub(r"<[^>]+>", " ", made.page().text).split())
-    assert "Chosen by auto rule 7: momentum, 30 epochs, normalize centred; from n = 660" in words
-    assert "None steps" not in words
-    assert "Training patients 660" in words
-    assert "Training examples" in words, "of the others"
-
-
 def test_links_lead_to_statements_that_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

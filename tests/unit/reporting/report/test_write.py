@@ -12,7 +12,6 @@ from dpprobe.exhibits.tables import Column, Table, TableCell, make_row
 from dpprobe.reporting.report.shown_tables import ReportTable, study_tables
 from dpprobe.results.cautions import never_remedy
 from dpprobe.results.summary import summarise_cells
-from tests.support.cell_files import write_cell
 from tests.support.report_page import Made, write_summaries
 
 
@@ -81,18 +80,6 @@ def test_options_are_written_for_people_without_folders_of_this_machine(made: Ma
     ) in page.words
     assert "/home/jane" not in page.text
     assert "In paths, …/ stands for the folders above." in page.words
-
-
-def test_columns_without_values_are_left_out_of_what_the_selection_costs(tmp_path: Path) -> None:
-    made = Made(tmp_path)
-    title = "ε of the selection"
-    words = made.page().words
-    assert title in words
-    cells = [write_cell(tmp_path / "r", epsilon="1")]
-    summarise_cells(cells, tmp_path / "one.parquet", study="small")
-    words = made.page(summaries=[tmp_path / "one.parquet"]).words
-    assert "candidates and their statements" in words
-    assert title not in words, "one head is no selection"
 
 
 def test_text_from_files_is_never_markup(made: Made) -> None:

@@ -17,6 +17,7 @@ import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -279,7 +280,8 @@ def save_npy(folder: Path, split: str, rows: Sequence[Row]) -> dict[str, Any]:
 
 def save_npz(folder: Path, split: str, rows: Sequence[Row]) -> dict[str, Any]:
     vectors = np.array([row.vector for row in rows], np.float32)
-    np.savez_compressed(folder / f"{split}.npz", own=vectors, other=-vectors, **texts_of(rows))
+    arrays: dict[str, Any] = {"own": vectors, "other": -vectors, **texts_of(rows)}
+    np.savez_compressed(folder / f"{split}.npz", **arrays)
     return {split: f"{split}.npz", "vectors": "own"}
 
 
@@ -323,8 +325,7 @@ SAVERS: dict[str, Callable[[Path, str, Sequence[Row]], dict[str, Any]]] = {
 SOURCES: dict[str, Callable[[Path, Setting], Written]] = {
     "folder": write_folder, "csv": write_csv, "parquet": write_parquet, "tar": write_tar,
     "hub": write_hub,
-    **{f"vectors in {suffix}": lambda folder, setting, suffix=suffix: write_vectors(
-        suffix, folder, setting) for suffix in SAVERS},
+    **{f"vectors in {suffix}": partial(write_vectors, suffix) for suffix in SAVERS},
 }  # fmt: skip
 CASES = [
     (source, name)
