@@ -458,8 +458,9 @@ def _backbone_options(bundle: Bundle, checkpoint: Path | None) -> BackboneOption
         )
     # A head takes only the features of the last block.
     inner = {"layers": (), "token": None} if "layers" in facts.options else {}
+    options = {**facts.options, **inner}
     if facts.checkpoint is None:
-        return backbone_options({**facts.options, **inner})
+        return backbone_options(options)
     if checkpoint is None or not checkpoint.is_file():
         absent = "" if checkpoint is None else f"{checkpoint} is not a file; "
         raise ConfigError(
@@ -468,7 +469,7 @@ def _backbone_options(bundle: Bundle, checkpoint: Path | None) -> BackboneOption
             "from whoever published the bundle"
         )
     _check_weights(bundle, sha256_file(checkpoint), str(checkpoint))
-    return backbone_options({**facts.options, **inner, "checkpoint": str(checkpoint)})
+    return backbone_options({**options, "checkpoint": str(checkpoint)})
 
 
 def _check_weights(bundle: Bundle, sha256: str | None, named: str) -> None:
