@@ -13,10 +13,10 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dpprobe.errors import DataError, StoreError
 
@@ -72,6 +72,26 @@ def _remove_mark(path: Path, *, with_folder: bool) -> None:
         path.parent.rmdir()
         if with_folder:
             path.parent.parent.rmdir()
+
+
+def lock_in_turn(lock: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Returns Snakemake's lock of a folder, which runs of the same moment take one by one.
+
+    Snakemake looks for locks before it writes one. A run that ends removes the folder of locks.
+    """
+
+    @contextmanager
+    def take(persistence: Any) -> Iterator[None]:
+        folder = Path(persistence.path)
+        with ExitStack() as held:
+            with (folder / "starting").open("w") as turn:
+                with suppress(OSError):  # a disk without locks
+                    fcntl.flock(turn, fcntl.LOCK_EX)
+                (folder / "locks").mkdir(exist_ok=True)
+                held.enter_context(lock(persistence))
+            yield
+
+    return take
 
 
 def find_other_runs(folders: Iterable[Path]) -> list[OtherRun]:

@@ -53,10 +53,12 @@ def list_changed(record: Path, results: Path, *, refresh: bool = False) -> list[
     """Lists the files of a record that have changed; the record itself if it is damaged.
 
     A file whose time alone differs, as after copying, is compared by its hash. With `refresh` the
-    record then gets the new time.
+    record then gets the new time. A folder that lets nobody in raises PermissionError.
     """
     try:
         files = read_written(record)
+    except PermissionError:
+        raise
     except (OSError, ValueError):
         return [record]
     changed, renewed = [], False

@@ -67,7 +67,12 @@ _FAULTS = re.compile(
 )
 _LOCKED = re.compile(r"in the following directory:\n(.+)")
 _NO_RULE = re.compile(r"No rule to produce (\S+)")
-_OS_ERROR = re.compile(r"^\w+: \[Errno (\d+)\] (.+?)(?:: '(.*)')?$", re.MULTILINE)
+# The last words of a traceback, or of an error in a rule file, with the places that led there.
+_OS_ERROR = re.compile(
+    r"^(?:\w+: )?\[Errno (\d+)\] (.+?)(?:: '(.*)')?(?:\n  File \".*\", line \d+, in .*)*\s*\Z",
+    re.MULTILINE,
+)
+_NO_ACCESS = re.compile(r"Insufficient permissions to access (.+)\. Please")
 
 
 @dataclass
@@ -409,11 +414,13 @@ def shorten_error(text: str, exception: str | None) -> str:
         return f"dpprobe: {target[1]}: no such target;{meant} list all with `snakemake --list`"
     if exception == "KeyboardInterrupt" or text.strip().endswith("\nKeyboardInterrupt"):
         return "dpprobe: stopped; run the same command again to resume"
-    raised = [*_OS_ERROR.finditer(text)]
-    if raised and text.startswith("Traceback ") and not text[raised[-1].end() :].strip():
-        number, words, path = raised[-1].groups()
-        if "load_configfile" in text and int(number) == errno.ENOENT:
-            return f"dpprobe: {missing_study(path)}"
-        if refused := explain_unwritable(OSError(int(number), words, path)):
-            return f"dpprobe: {refused}"
+    error = None
+    if denied := _NO_ACCESS.search(text):
+        error = PermissionError(errno.EACCES, "", denied[1])
+    elif raised := _OS_ERROR.search(text):
+        error = OSError(int(raised[1]), raised[2], raised[3])
+        if "load_configfile" in text and error.errno == errno.ENOENT:
+            return f"dpprobe: {missing_study(raised[3])}"
+    if error and (refused := explain_unwritable(error)):
+        return f"dpprobe: {refused}"
     return text

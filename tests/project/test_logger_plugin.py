@@ -276,6 +276,19 @@ def test_a_terminal_that_is_gone_ends_the_messages_and_not_the_run(
             "Traceback (most recent call last):\nPermissionError: [Errno 13] Denied: '.snakemake'",
             (".snakemake", "permissions"),
         ),
+        (
+            "WorkflowError:\nFailed to create a/logs.\nOSError: [Errno 30] Read-only: 'a/logs'",
+            ("a/logs", "mount"),
+        ),
+        (
+            "PermissionError in file \"run.smk\", line 5:\n[Errno 13] Denied: '/a b/.runs'\n"
+            '  File "run.smk", line 4, in begin_run\n  File "x.py", line 3, in stat\n',
+            ("/a b/.runs", "permissions"),
+        ),
+        (
+            "WorkflowError:\nInsufficient permissions to access data/a.parquet. Please make sure",
+            ("data/a.parquet: ", "permissions"),
+        ),
     ],
 )
 def test_what_snakemake_says_in_many_lines_is_told_in_one(

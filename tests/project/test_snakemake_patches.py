@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-MOST = 8
+MOST = 9
 # What a class or an object of Snakemake has is replaced by an assignment, or changed from outside.
 REPLACED = re.compile(
     r"^\s*((?:[A-Z]\w+|workflow|logger)(?:\.\w+)+)(?: = |\.add\(|\.addFilter\()", re.MULTILINE
@@ -37,7 +37,7 @@ def patches(repository: Path) -> dict[str, str]:
 
 
 def test_few_parts_of_snakemake_are_replaced(patches: dict[str, str]) -> None:
-    assert {"PersistenceBase.finished", "workflow.dag.forcefiles"} <= patches.keys()
+    assert {"PersistenceBase.finished", "DAG.update_needrun"} <= patches.keys()
     assert len(patches) <= MOST, sorted(patches)
 
 

@@ -5,16 +5,26 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from dpprobe import run_marks
 from dpprobe.errors import ConfigError, StoreError
 from dpprobe.logs import LASTING, job_log, last_error
-from dpprobe.run_marks import FOLDER, MARKED, explain_missing_file, find_other_runs
+from dpprobe.run_marks import (
+    FOLDER,
+    MARKED,
+    explain_missing_file,
+    find_other_runs,
+    lock_in_turn,
+)
 
 MARK = """
 import sys
@@ -84,6 +94,29 @@ def test_a_mark_of_another_machine_stays(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(time, "time", lambda: later)
     assert not find_other_runs([tmp_path])
     assert not mark.exists()
+
+
+def test_runs_of_the_same_moment_take_snakemakes_lock_one_by_one(tmp_path: Path) -> None:
+    written, taken = tmp_path / "locks/0.output.lock", threading.Barrier(3)
+
+    @contextmanager
+    def lock(_: object) -> Iterator[None]:
+        if written.exists():
+            raise FileExistsError
+        time.sleep(0.1)
+        written.touch()
+        yield
+
+    def run(_: int) -> bool:
+        taken.wait()
+        try:
+            with lock_in_turn(lock)(SimpleNamespace(path=tmp_path)):
+                return True
+        except FileExistsError:
+            return False
+
+    with ThreadPoolExecutor(3) as pool:
+        assert sum(pool.map(run, range(3))) == 1
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"folder": "/a"}'])

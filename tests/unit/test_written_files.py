@@ -103,6 +103,17 @@ def test_a_damaged_record_counts_as_changed(content: bytes) -> None:
     assert list_changed(record.with_name("none.json"), RESULTS) == []
 
 
+def test_a_closed_folder_is_no_changed_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = run_job("plot", "results/figures/a.svg")
+
+    def refuse(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("dpprobe.written_files.read_json", refuse)
+    with pytest.raises(PermissionError):
+        list_changed(record, RESULTS)
+
+
 def test_a_job_deletes_what_changed_before_it_starts() -> None:
     """Files marked with update() are still there, and the job would reuse them."""
     record = run_job("train", "results/cells/a/metrics.json", "results/cells/b/metrics.json")

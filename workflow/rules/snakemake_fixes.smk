@@ -17,6 +17,7 @@ from snakemake.spawn_jobs import SpawnedJobArgsFactory
 from snakemake_interface_executor_plugins.utils import format_cli_arg
 
 from dpprobe.devices import put_python_on_path
+from dpprobe.run_marks import lock_in_turn
 from dpprobe.study.run_command import NO_OBJECT_STORE
 from snakemake_logger_plugin_dpprobe.failures import has_lasting_error
 
@@ -148,6 +149,13 @@ def look_before(plan):
 # tests/workflow/test_default_study.py::test_a_deleted_mlflow_store_is_written_again
 if workflow.is_main_process:
     DAG.update_needrun = look_before(DAG.update_needrun)
+
+
+# Two runs that start at the same moment would both find no lock. A run that ends while another plans would take the
+# folder away in which the other then writes its lock: FileNotFoundError.
+# Upstream: no thread is known; Snakemake 9.27 has both, in PersistenceBase.lock and _delete_locks.
+# Test: tests/unit/test_run_marks.py::test_runs_of_the_same_moment_take_snakemakes_lock_one_by_one
+PersistenceBase.lock = lock_in_turn(PersistenceBase.lock)
 
 
 def parameters_count():
