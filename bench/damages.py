@@ -258,7 +258,8 @@ def hash_results(folder: Path) -> dict[str, str]:
     hashes = {}
     for path in sorted((folder / RESULTS).rglob("*")):
         name = path.relative_to(folder / RESULTS)
-        if path.is_file() and name.parts[0] in kinds and name.suffix not in (".svg", ".json"):
+        timed = name.suffix in (".svg", ".json") or name.stem == "time_cost"
+        if path.is_file() and name.parts[0] in kinds and not timed:
             hashes[str(name)] = hashlib.sha256(path.read_bytes()).hexdigest()
     for path in sorted((folder / RESULTS / "cells").rglob("metrics.json")):
         record = json.loads(path.read_text())

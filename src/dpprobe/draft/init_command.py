@@ -64,7 +64,8 @@ def _run_init(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"{error.filename}: {error.strerror}; correct its permissions") from None
     output = arguments.output or Path(f"{seen.study_name}.yaml")
     check_output(output, seen, force=arguments.force)
-    draft = make_draft(seen, choose_backbone(arguments.checkpoint, arguments.model), output)
+    backbone = choose_backbone(arguments.checkpoint, arguments.model)
+    draft = make_draft(seen, backbone, output, list_words(arguments))
     text = study_text(draft)
     study = load_study(yaml.safe_load(text))
     warnings = check_study(study, check_classes=False)
@@ -86,6 +87,14 @@ def _run_init(arguments: argparse.Namespace) -> int:
     print(f"\nWrote {output}. The counts above are private; the file holds none of them.")
     print(f"Read it, then run:  {command_line(*draft.run_words)}")
     return 0
+
+
+def list_words(arguments: argparse.Namespace) -> list[str]:
+    """Lists the words of a command that writes the same study."""
+    names = ("label", "image", "patient", "root", "checkpoint", "model", "output")
+    given = {f"--{name}": getattr(arguments, name) for name in names}
+    options = (word for name, value in given.items() if value for word in (name, str(value)))
+    return ["dpprobe", "init", arguments.place, *options]
 
 
 def look_at_place(arguments: argparse.Namespace) -> Seen:

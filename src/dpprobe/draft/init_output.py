@@ -33,6 +33,8 @@ def seen_in_words(draft: Draft) -> str:
     size = "" if dimension is None else f", {dimension:,} features per image"
     lines.append(f"backbone:    {draft.backbone.name}{size}")
     lines += [f"note:        {note}" for note in seen.notes]
+    if changed := ", ".join(draft.list_changed_names()):
+        lines.append(f"names:       {changed}; names of studies have a-z, 0-9 and _ alone")
     lines += ["", *_list_expected(draft)]
     return "\n".join(lines)
 

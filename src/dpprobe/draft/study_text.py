@@ -9,7 +9,7 @@ import math
 import os
 import shlex
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,7 @@ class Draft:
       keys: the dataset's options, also options that `init` adds.
       n: training units, images or patients.
       class_units: units of each class on both sides; for the screen alone.
+      init_words: the command that wrote the file.
     """
 
     seen: Seen
@@ -82,6 +83,7 @@ class Draft:
     n: int
     class_units: ClassUnits
     output: Path
+    init_words: Sequence[str]
 
     @property
     def delta(self) -> float:
@@ -92,13 +94,20 @@ class Draft:
         """The name of the study and of its results folder, different for each study file."""
         return name_of([self.output.stem])
 
+    def list_changed_names(self) -> list[str]:
+        """Lists the names of the study that differ from those of the data and of the file."""
+        place = Path(self.seen.place).expanduser().resolve()
+        given = {place.name if place.is_dir() else place.stem: self.seen.study_name}
+        given[self.output.stem] = self.study_name
+        return [f"{new} (from {old})" for old, new in given.items() if old != new]
+
     @property
     def run_words(self) -> list[str]:
         """The command that runs the study from the folder of `init`."""
         return run_words(call=["--configfile", str(self.output)])
 
 
-def make_draft(seen: Seen, backbone: Chosen, output: Path) -> Draft:
+def make_draft(seen: Seen, backbone: Chosen, output: Path, init_words: Sequence[str]) -> Draft:
     """Adds the keys that a study needs to a dataset's options."""
     keys = dict(seen.keys)
     if not seen.make_options().has_test():
@@ -114,7 +123,7 @@ def make_draft(seen: Seen, backbone: Chosen, output: Path) -> Draft:
     split = replace(seen, keys=keys)
     return Draft(
         seen=seen, keys=keys, backbone=backbone, n=split.count_training_units(),
-        class_units=split.count_class_units(), output=output,
+        class_units=split.count_class_units(), output=output, init_words=init_words,
     )  # fmt: skip
 
 
@@ -139,11 +148,12 @@ def _write_head(draft: Draft) -> Iterator[str]:
     if SCHEMA.is_file():
         yield f"# yaml-language-server: $schema={os.path.relpath(SCHEMA, draft.output.parent)}"
         yield "#"
-    yield from write_comment(
-        f"Written by `dpprobe init {draft.seen.place}`. Edit any line (docs/configuration.md). "
-        "Run it:"
-    )
-    yield f"#     {shlex.join(draft.run_words)}"
+    for comment, words in (
+        ("Written by:", draft.init_words),
+        ("Edit any line (docs/configuration.md). Run it:", draft.run_words),
+    ):
+        yield f"# {comment}"
+        yield f"#     {shlex.join(words)}"
     yield f"study: {_write_flow(draft.study_name)}"
     yield ""
 

@@ -26,7 +26,7 @@ from dpprobe.study.run_command import command_line
 
 LINES = 25
 WIDTH = 100
-_NOTES, _NOTE = 3, 190  # so many notes of so many characters
+_NOTE_LINES = 6
 _FEWEST_ROWS = 3
 
 
@@ -80,11 +80,8 @@ def _list_notes(grid: Grid, bests: Sequence[Best], folder: Path) -> list[str]:
         )
     ]
     notes += [f"{UNPRICED}."] if grid.unpriced else []
-    shown = [textwrap.shorten(text, _NOTE, placeholder=" ...") for text in notes[:_NOTES]]
-    lines = [line for text in shown for line in _wrap(f"Attention: {text}")]
-    if len(notes) > _NOTES or shown != notes[:_NOTES]:
-        lines.append(f"Attention: more in {folder / 'report.html'}")
-    return lines
+    # whole, since remedies come last
+    return _keep_blocks([_wrap(f"Attention: {text}") for text in notes], _NOTE_LINES, folder)
 
 
 def _make_table(

@@ -162,6 +162,20 @@ def test_an_output_that_cannot_be_written_is_told_in_one_line(folder: Desk) -> N
     assert said.endswith("note.txt cannot be written; name another folder")
 
 
+def test_the_head_has_the_command_that_wrote_the_file(desk: Desk) -> None:
+    desk.table("My Table.csv", [{"who": f"p{n}", "x": f"{n}.png", "y": n % 2} for n in range(40)])
+    for number in range(40):
+        desk.file(f"{number}.png")
+    said = desk.init("My Table.csv", "--label", "y", "--patient", "who", "--output", "b c.yaml")
+    assert "my_table (from My Table), b_c (from b c)" in said
+    written = (desk.folder / "b c.yaml").read_text()
+    words = shlex.split(written.partition("# Written by:\n#")[2].partition("\n")[0])
+    assert words[:3] == ["dpprobe", "init", "My Table.csv"]
+    desk.init(*words[2:], "--force")
+    assert (desk.folder / "b c.yaml").read_text() == written
+    assert "who" in written
+
+
 def test_the_last_line_runs_what_was_written(folder: Desk) -> None:
     """In a folder that is no clone; planned, not run."""
     printed = folder.init("x")

@@ -113,12 +113,9 @@ def test_what_would_mislead_is_told_in_few_lines(tmp_path: Path) -> None:
         write_json(path, values | {"n": 200_000})
     lines = describe(tmp_path, cells).splitlines()
     assert len(lines) <= LINES
-    noted = [line for line in lines if line.startswith("Attention: ")]
     assert "this study may be released" in " ".join(lines)
-    assert noted[-1] == f"Attention: more in {tmp_path / 'report.html'}"
-    assert all(
-        len(line) <= WIDTH for line in lines if not line.startswith(("  python", "Attention: more"))
-    )
+    assert "with head: auto can help (docs/imbalance.md)." in " ".join(lines), "the remedy"
+    assert all(len(line) <= WIDTH for line in lines if not line.startswith("  python"))
     with_options = read_json(cells[0]) | {"head": "fine_tune"}
     search = {"trials": 2, "space": {"learning_rate": [0.1, 1.0]}, "held_out": 0.2}
     write_json(cells[0], with_options | {"options": {"search": search}})

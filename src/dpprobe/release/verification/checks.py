@@ -123,8 +123,9 @@ class Checks:
 
 def _one_line(text: str) -> str:
     """Returns one printable line of bounded length: a file may contain control characters."""
-    clean = "".join(
-        letter if letter.isprintable() else " " if letter.isspace() else "?"
-        for letter in text[: 2 * _LONGEST_DETAIL]
+    if len(text) > _LONGEST_DETAIL:  # without the middle, since remedies come last
+        half = _LONGEST_DETAIL // 2
+        text = f"{text[: half - 3]} ... {text[2 - half :]}"
+    return "".join(
+        letter if letter.isprintable() else " " if letter.isspace() else "?" for letter in text
     )
-    return clean if len(clean) <= _LONGEST_DETAIL else f"{clean[: _LONGEST_DETAIL - 3]}..."

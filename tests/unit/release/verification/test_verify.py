@@ -57,7 +57,7 @@ from dpprobe.release.parts.evidence.measure import check_evidence
 from dpprobe.release.parts.spent.measure import check_ledger
 from dpprobe.release.signing import sign_bundle
 from dpprobe.release.verification import method as checking
-from dpprobe.release.verification.checks import Report
+from dpprobe.release.verification.checks import Checks, Report
 from dpprobe.release.verification.stated_plan import check_price, read_plan
 from dpprobe.release.verification.verify import verify_bundle
 from schemas import bundle_schema
@@ -553,6 +553,13 @@ def test_hostile_json_fails_in_a_line(bundle: Path, name: str, content: bytes) -
     report = verify_bundle(bundle)
     assert name in failed(report)
     assert all("\n" not in check.detail and len(check.detail) <= 600 for check in report.checks)
+
+
+def test_a_long_detail_keeps_its_remedy() -> None:
+    checks = Checks()
+    checks.note_check("files", False, f"{'name, ' * 900}; copy it again")
+    assert checks.done[0].detail.endswith("; copy it again")
+    assert len(checks.done[0].detail) == 600
 
 
 @pytest.mark.parametrize("junk", [None, -1, 1e308, "x", [], {}, [[[1]]], {"a": {"b": None}}, True])
