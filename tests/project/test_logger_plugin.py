@@ -19,6 +19,7 @@ from snakemake_logger_plugin_dpprobe import (
     RUN,
     LogHandler,
     is_quiet_typed,
+    list_reasons,
     shorten_error,
 )
 
@@ -298,3 +299,29 @@ def test_what_snakemake_says_in_many_lines_is_told_in_one(
     assert told.startswith("dpprobe: ")
     assert len(told.splitlines()) == 1
     assert all(part in told for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("typed", "near"), [("pln", "plan"), ("paper-tables", "paper_tables"), ("zzz", None)]
+)
+def test_a_misspelt_target_is_told_the_nearest_name(
+    monkeypatch: pytest.MonkeyPatch, typed: str, near: str | None
+) -> None:
+    rules = [SimpleNamespace(name=name) for name in ("all", "plan", "paper_tables")]
+    monkeypatch.setattr(RUN, "workflow", SimpleNamespace(rules=rules))
+    text = f'MissingRuleException in file "/a", line 4:\nNo rule to produce {typed} (if you use'
+    told = shorten_error(text, "MissingRuleException")
+    assert [name for name in ("plan", "paper_tables") if f"write {name}," in told] == (
+        [near] if near else []
+    )
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"), [("prepare_data", "dataset's options or files"), ("plot", "of the study")]
+)
+def test_changed_parameters_are_named(rule: str, words: str) -> None:
+    text = "Missing output files: a; Params have changed since last execution: before: 1, now: 2"
+    missing, changed = list_reasons(text, rule)
+    assert missing == "missing output files"
+    assert words in changed
+    assert "params" not in changed

@@ -444,6 +444,20 @@ def test_folders_without_results(doctor: Doctor) -> None:
     assert "gone: no such folder; write the data_dir of a study" in str(doctor("--data", "gone")[0])
 
 
+def test_results_that_were_not_checked_are_named(doctor: Doctor) -> None:
+    for folder in ("gone", "other results", "results"):  # the latest run comes last
+        run = {"study": {"results_dir": folder, "data_dir": "data"}, "call": []}
+        (FOLDER / f"{folder}.json").write_text(json.dumps({RUN_KEY: run}))
+        os.utime(FOLDER / f"{folder}.json", (len(folder),) * 2)
+    for folder in ("other results", "deep/in/here/.written", "results/.written"):
+        Path(folder).mkdir(parents=True)
+    told = [line for line in doctor()[1].splitlines() if line.startswith("not checked: ")]
+    assert told == [
+        f"not checked: {folder}, the results of another study"
+        for folder in ("deep/in/here", "other results")
+    ]
+
+
 def test_results_of_no_run_here(doctor: Doctor, tmp_path: Path) -> None:
     shutil.move("results", "moved")
     flip(tmp_path / "moved/few_shot/digits/pixels.parquet")
