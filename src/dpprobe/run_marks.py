@@ -96,11 +96,8 @@ def lock_in_turn(lock: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def find_other_runs(folders: Iterable[Path]) -> list[OtherRun]:
     """Lists the runs that now use these folders from other working directories."""
-    here = (
-        str(Path.cwd()),
-        Path().stat().st_ino,
-    )  # nodes of a cluster may have different names for the same folder
-    runs = []
+    # nodes of a cluster may have different names for the same folder
+    name, inode, runs = str(Path.cwd()), Path().stat().st_ino, []
     for folder in dict.fromkeys(folders):
         for path in sorted((folder / FOLDER).glob("*.json")):
             with suppress(OSError, ValueError, KeyError, TypeError):
@@ -108,7 +105,7 @@ def find_other_runs(folders: Iterable[Path]) -> list[OtherRun]:
                 run = OtherRun(
                     known["folder"], known["host"], known["process"], known["started"], folder
                 )
-                is_own = run.folder == here[0] or known["inode"] == here[1]
+                is_own = run.folder == name or known["inode"] == inode
                 if not is_own and _is_alive(path, run):
                     runs.append(run)
     return runs
