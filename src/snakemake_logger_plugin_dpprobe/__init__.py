@@ -414,9 +414,9 @@ def shorten_error(text: str, exception: str | None) -> str:
         return f"dpprobe: {target[1]}: no such target;{meant} list all with `snakemake --list`"
     if exception == "KeyboardInterrupt" or text.strip().endswith("\nKeyboardInterrupt"):
         return "dpprobe: stopped; run the same command again to resume"
-    error = None
+    error: OSError | None = None
     if denied := _NO_ACCESS.search(text):
-        error = PermissionError(errno.EACCES, "", denied[1])
+        error = OSError(errno.EACCES, "", denied[1])
     elif raised := _OS_ERROR.search(text):
         error = OSError(int(raised[1]), raised[2], raised[3])
         if "load_configfile" in text and error.errno == errno.ENOENT:
