@@ -256,10 +256,12 @@ def test_a_damaged_stage_is_never_published(folder: Path, monkeypatch: pytest.Mo
     output = folder / "results/releases/first"
     (staged,) = output.parent.glob(".first.*.staged")
     whole = spoil_head(staged)
-    with pytest.raises(
-        PrivacyError, match="entry 1 of .* is open: .* before its bundle was complete"
-    ):
-        release(folder, study(folder))
+    with monkeypatch.context() as patch:
+        patch.setattr(make.ReleaseTask, "make_release", die)  # refused before any work
+        with pytest.raises(
+            PrivacyError, match="entry 1 of .* is open: .* before its bundle was complete"
+        ):
+            release(folder, study(folder))
     (staged / bundle.HEAD_FILE).write_bytes(whole)
     assert release(folder, study(folder)) == output
     shutil.rmtree(output)
