@@ -521,6 +521,20 @@ def _numbers(value: Any) -> set[int]:
     return {value} if isinstance(value, int) and not isinstance(value, bool) else set()
 
 
+@pytest.mark.parametrize("changed", [None, "weights_sha256", "backbone_options", "preprocessing"])
+def test_all_that_makes_features_is_hashed(folder: Path, changed: str | None) -> None:
+    train = folder / "train/manifest.json"
+    task = make.ReleaseTask(
+        study=study(folder), name="first", train=train, test=folder / "test/manifest.json",
+        output=folder, cache=folder,
+    )  # fmt: skip
+    before, other = task.hash_backbone(), FeatureStore(train)
+    if changed is not None:
+        setattr(other, changed, {"size": 3})
+    task.__dict__["stores"] = (other, other)
+    assert (task.hash_backbone() == before) is (changed is None)
+
+
 # SIGKILL
 
 
