@@ -140,6 +140,8 @@ def test_the_physical_batch_changes_no_identity_and_only_rounding(run: Run) -> N
 
 
 def test_a_cell_has_what_its_networks_have(run: Run) -> None:
+    probe = {"share": 0.3, "method": {"head": "feature_covariance", "steps": 5}}
+    run = of(run, HEAD | {"probe": probe})  # whose normalisation has noise of its own per seed
     for index in range(2):
         run.tune(index)
     record = run.gather()
@@ -147,8 +149,16 @@ def test_a_cell_has_what_its_networks_have(run: Run) -> None:
     assert record.tunes_network
     assert [seed["index"] for seed in record.seeds] == [0, 1]
     cell = run.folder / "cells/d/vit/net/eps-2"
-    weights = load_file(cell / "heads.safetensors")["weights"]
-    assert weights.shape == (2, CLASSES, DIMENSION + 1)
+    heads = load_file(cell / "heads.safetensors")
+    for index in range(2):
+        state = load_file(run.network(index) / "network.safetensors")
+        own = {"weights": np.column_stack([state["head.weight"], state["head.bias"]])}
+        for name in heads.keys() - {"weights"}:
+            own[name] = state[f"transform.{name}"]
+        for name, seeds in heads.items():
+            np.testing.assert_array_equal(seeds[index], own[name])
+    assert len(heads) > 1
+    assert not any(np.array_equal(*seeds) for seeds in heads.values())
     before = (cell / "metrics.json").read_bytes()
     run.gather()
     assert (cell / "metrics.json").read_bytes() == before
