@@ -30,4 +30,5 @@ def test_a_class_is_named_at_one_of_its_own_points() -> None:
 def test_one_backbone_needs_no_figure_that_compares_backbones(others: int) -> None:
     backbones = {f"other_{n}": {"family": "pixels", "size": 4 + n} for n in range(others)}
     study = load_study(STUDY | {"backbones": STUDY["backbones"] | backbones})
+    assert DATASET_TSNE.places
     assert DATASET_TSNE.places(study) == [{"dataset": "digits"}] * (others > 0)
