@@ -60,7 +60,10 @@ class Site:
 
 
 def make_sites(folder: Path, **options: Any) -> list[Site]:
-    """Writes the features of three sites; `options` are those of the release at all of them."""
+    """Writes the features of three sites; `options` are those of the release at all of them.
+
+    With `of_patients` each patient has two images.
+    """
     members = {}
     for name in SITES:
         key: Ed25519PrivateKey = make_site_key(folder / name / "site.pem")
@@ -75,7 +78,9 @@ def make_sites(folder: Path, **options: Any) -> list[Site]:
             rows = slice(edges[place], edges[place + 1])
             write_split(
                 folder / name / split, features[rows], labels[rows],
-                ids=[f"{name}-{split}-{row}" for row in range(sizes[place])], units=None,
+                ids=[f"{name}-{split}-{row}" for row in range(sizes[place])],
+                units=[f"{name} {split} {row // 2}" for row in range(sizes[place])]
+                if options.get("of_patients") else None,
                 probe=PROBE, class_names=CLASSES, dataset_fingerprint=f"data of {name}",
                 backbone="pixels", backbone_options={"family": "pixels", "color": "gray"},
                 preprocessing={"color": "gray"}, precision="float32",

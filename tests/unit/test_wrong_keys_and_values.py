@@ -41,6 +41,8 @@ from tests.support.small_study import STUDY, changed
         ("datasets.digits.test_fracton", 0.1, ["unknown key; write test_fraction, or remove it"]),
         ("features", {"shrads": 3}, ["features.shrads: unknown key; write shards, or remove it"]),
         ("epsilonz", [1], ["epsilonz: unknown key; write epsilons, or remove it"]),
+        ("releases", {"one": {"dataset": "digits", "backbone": "pixels", "method": "sgd",
+         "epsilon": 1, "evaluat": 1}}, ["releases.one.evaluat: unknown key; write evaluate"]),
         ("tsne", {"perplexity": 20}, ["tsne.perplexity: unknown key; remove it or correct its"]),
         ("zzz", 1, ["zzz: unknown key; remove it or correct its spelling"]),
         ("methods.sgd.head", "sdg", ["methods.sgd", "'sdg'", "prototypes, sgd, tuned"]),

@@ -87,6 +87,20 @@ def test_a_change_of_the_code_makes_features_stale() -> None:
     assert options.input_files() == ("my_nets/tiny.py",)
 
 
+@pytest.mark.parametrize("imported", [False, True])
+def test_an_installed_package_is_no_file_of_the_study(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, imported: bool
+) -> None:
+    monkeypatch.syspath_prepend(folder)
+    (folder / "elsewhere").mkdir()
+    monkeypatch.chdir(folder / "elsewhere")
+    if imported:
+        load()
+    options = backbone_options({"family": "imported", "module": "my_nets.tiny:build"})
+    options.check_files()
+    assert options.input_files() == ()
+
+
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(
     ("options", "message"),

@@ -66,10 +66,11 @@ def write_pair(directory: Path, **changed: Any) -> None:
 
 
 def test_class_names_follow_the_hugging_face_convention(tmp_path: Path) -> None:
-    write_pair(tmp_path)
+    rows = [make_rows("train", [0, 1, 1]), make_rows("test", [1, 0])]
+    write(tmp_path, rows, class_names=["dog", "cat"])
     metadata = pq.read_schema(tmp_path / "train.parquet").metadata
     features = json.loads(metadata[b"huggingface"])["info"]["features"]
-    assert features["label"] == {"names": ["cat", "dog"], "_type": "ClassLabel"}
+    assert features["label"] == {"names": ["dog", "cat"], "_type": "ClassLabel"}
     assert features["image"] == {"_type": "Image"}
 
 

@@ -34,6 +34,7 @@ def test_a_split_of_ones_own_is_kept(desk: Desk) -> None:
     desk.images("x/Training/a", "x/Training/b", "x/test/a", "x/test/b", "x/val/a", "x/val/b")
     printed = desk.init("x")
     assert "48 images, 2 classes" in printed
+    assert "training:    24 images" in printed
     assert "x: Training/ is read as train/\n" in printed
     assert "x: not used: val\n" in printed
     assert desk.study("x.yaml").datasets["x"].count_rows() == (24, 24)

@@ -214,7 +214,8 @@ LYING = [
     Source((0, ROWS[:, :, None])), Source((None, ROWS)), Source(ROWS), Source(tuple(ROWS)),
     Source((0, ROWS), rows=-60), Source((0, ROWS), rows=0), Source((0, ROWS), rows=60.0),
     Source((0, ROWS), rows="60"), Source((0, ROWS), dimension=None),
-    Source((0, ROWS.astype("M8[s]"))), Source((0, np.ma.masked_array(ROWS))),
+    Source((0, ROWS[:, :0]), dimension=0), Source((0, ROWS.astype("M8[s]"))),
+    Source((0, np.ma.masked_array(ROWS))),
     Source((0, np.full(ROWS.shape, "one"))), Source(blocks=iter([FIRST, LAST])),
 ]  # fmt: skip
 

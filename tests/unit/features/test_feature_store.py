@@ -457,6 +457,14 @@ def cut_into(directory: Path, shards: int, **content: Any) -> FeatureStore:
     return FeatureStore(directory / "manifest.json")
 
 
+@pytest.mark.parametrize("shards", [1, 3])
+def test_rows_are_read_in_any_order_and_repeatedly(tmp_path: Path, shards: int) -> None:
+    features, order = cut_into(tmp_path, shards), np.random.default_rng(1)
+    for index in ([], [3, 3], order.permutation(len(LABELS)), order.integers(len(LABELS), size=40)):
+        rows = np.asarray(index, dtype=np.int64)
+        np.testing.assert_array_equal(features.rows_at(rows), features.read()[rows])
+
+
 def test_fingerprint_does_not_know_how_rows_are_cut(tmp_path: Path) -> None:
     base = cut_into(tmp_path / "1", 1).fingerprint
     for shards in (2, 3, ROWS):

@@ -397,7 +397,7 @@ def test_lambda_is_the_noises_or_the_floor() -> None:
     mean_square = float(features.double().square().sum(1).mean()) + 0.04
     ridge = ridge_of(plain, None, math.sqrt(1.04), 1.0, 1.0, exact)
     assert ridge == pytest.approx(floor_ridge(9, mean_square))
-    assert ridge_of(plain, 0.0, 1.0, 1.0, 1.0, exact) < 1e-6
+    assert 0 < ridge_of(plain, 0.0, 1.0, 1.0, 1.0, exact) < 1e-6
 
 
 @pytest.mark.parametrize("head", ["least_squares", "feature_covariance", "newton"])

@@ -10,7 +10,7 @@ from scipy.stats import binom, norm
 
 from dpprobe.privacy import accountants
 from dpprobe.privacy.calibration import price_of_group
-from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.plan import Plan, Selection
 from tests.support.mechanisms import best_of, gaussians
 
 DELTA = 1e-5
@@ -72,9 +72,12 @@ def test_no_group_pays_more_than_group_privacy_says(rate: float, size: int) -> N
     assert accountants.group_epsilon(mechanisms, DELTA, size) > alone
 
 
-def test_at_a_rate_near_one_sampling_hides_no_group() -> None:
-    whole = accountants.group_epsilon([gaussians(5.0, 1.0, 3)], DELTA, 4)
-    nearly = accountants.group_epsilon([gaussians(5.0, 1 - 1e-9, 3)], DELTA, 4)
+@pytest.mark.parametrize("selection", [None, best_of(10)])
+def test_at_a_rate_near_one_sampling_hides_no_group(selection: Selection | None) -> None:
+    whole, nearly = (
+        accountants.group_epsilon([gaussians(5.0, rate, 3)], DELTA, 4, selection=selection)
+        for rate in (1.0, 1 - 1e-9)
+    )
     assert nearly == pytest.approx(whole, rel=0.01)
 
 

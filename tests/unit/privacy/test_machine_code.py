@@ -110,6 +110,17 @@ def test_a_damaged_file_is_made_anew_as_a_whole(
     assert compilations(module()) == [0, 0, 0]
 
 
+def test_the_first_writable_folder_alone_keeps_the_module(
+    cache: Path, module: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cache.write_text("a file where the folder should be")
+    folders = [cache, tmp_path / "first", tmp_path / "second"]
+    monkeypatch.setattr(MachineCode, "list_folders", lambda _: folders)
+    assert compilations(module()) == [1, 1, 1]
+    assert [folder.is_dir() for folder in folders] == [False, True, False]
+    assert compilations(module()) == [0, 0, 0]
+
+
 def test_where_nothing_can_be_kept_functions_are_compiled_in_memory(
     cache: Path, module: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:

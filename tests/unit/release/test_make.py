@@ -256,10 +256,12 @@ def test_a_damaged_stage_is_never_published(folder: Path, monkeypatch: pytest.Mo
     output = folder / "results/releases/first"
     (staged,) = output.parent.glob(".first.*.staged")
     whole = spoil_head(staged)
-    with pytest.raises(
-        PrivacyError, match="entry 1 of .* is open: .* before its bundle was complete"
-    ):
-        release(folder, study(folder))
+    with monkeypatch.context() as patch:
+        patch.setattr(make.ReleaseTask, "make_release", die)  # refused before any work
+        with pytest.raises(
+            PrivacyError, match="entry 1 of .* is open: .* before its bundle was complete"
+        ):
+            release(folder, study(folder))
     (staged / bundle.HEAD_FILE).write_bytes(whole)
     assert release(folder, study(folder)) == output
     shutil.rmtree(output)
@@ -517,6 +519,20 @@ def _numbers(value: Any) -> set[int]:
     if isinstance(value, list):
         return set().union(*(_numbers(item) for item in value), set())
     return {value} if isinstance(value, int) and not isinstance(value, bool) else set()
+
+
+@pytest.mark.parametrize("changed", [None, "weights_sha256", "backbone_options", "preprocessing"])
+def test_all_that_makes_features_is_hashed(folder: Path, changed: str | None) -> None:
+    train = folder / "train/manifest.json"
+    task = make.ReleaseTask(
+        study=study(folder), name="first", train=train, test=folder / "test/manifest.json",
+        output=folder, cache=folder,
+    )  # fmt: skip
+    before, other = task.hash_backbone(), FeatureStore(train)
+    if changed is not None:
+        setattr(other, changed, {"size": 3})
+    task.__dict__["stores"] = (other, other)
+    assert (task.hash_backbone() == before) is (changed is None)
 
 
 # SIGKILL

@@ -70,14 +70,18 @@ def test_an_auc_is_called_one_and_its_table_is_named(tmp_path: Path) -> None:
     assert "above the majority-class baseline (50.0%)" in " ".join(text.split())
 
 
-def test_many_cells_are_cut_and_the_best_stay(tmp_path: Path) -> None:
+@pytest.mark.parametrize("n", [1_000, 200_000])
+def test_many_cells_are_cut_and_the_best_stay(tmp_path: Path, n: int) -> None:
     cells = [
         write_cell(tmp_path, method=f"m{i:02}", epsilon=epsilon, quality=0.1 * i)
         for i in range(40)
         for epsilon in ("1", "inf")
     ]
+    for path in cells:
+        write_json(path, read_json(path) | {"n": n})
     lines = describe(tmp_path, cells).splitlines()
     assert len(lines) == LINES
+    assert any(line.startswith("Attention: ") for line in lines) is (n > 100_000)  # 1 / delta
     means = [float(line.split()[2]) for line in lines[2:] if line.startswith("pixels")]
     every = [100 * read_json(path)["summary"]["accuracy"]["mean"] for path in cells[::2]]
     assert means == [round(value, 1) for value in sorted(every, reverse=True)[: len(means)]]

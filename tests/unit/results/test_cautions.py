@@ -19,7 +19,7 @@ from dpprobe.reporting.headline import (
     verdict,
 )
 from dpprobe.results.best_private import best_private
-from dpprobe.results.cautions import list_cautions, never_predicted_lines
+from dpprobe.results.cautions import list_cautions, never_predicted, never_predicted_lines
 from dpprobe.results.cell_record import read_cell
 from dpprobe.results.headline_metric import headline_reason, least_class
 from dpprobe.results.summary import Grid, read_grid, summarise_cells
@@ -111,6 +111,23 @@ def test_a_class_that_is_never_predicted_is_named_with_its_cells(tmp_path: Path)
     assert (least.name, least.value) == ("malignant", 0.0)
     told = headline_lines(grid, best_private(grid, {}), "digits")
     assert any("0.0% (class malignant) at ε = 0.5" in line for line in told)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "never", "words"),
+    [
+        (1, {"a": 1}, "a in its one seed"),
+        (4, {"a": 2}, "a in 2 of 4 seeds"),
+        (4, {"a": 3, "b": 3}, "a, b in 3 of 4 seeds"),
+        (4, {"a": 1, "b": 3}, "a, b in up to 3 of 4 seeds"),
+        (4, {"a": 4, "b": 1, "c": 4}, "a, c in all 4 seeds, and b in 1 of 4 seeds"),
+    ],
+)
+def test_a_caution_counts_the_seeds_that_never_predict_a_class(
+    seeds: int, never: dict[str, int], words: str, tmp_path: Path
+) -> None:
+    (entry,) = _grid(tmp_path, write_cell(tmp_path)).entries.values()
+    assert never_predicted(replace(entry, seeds=seeds, never=never)) == words
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,13 @@ from dpprobe.errors import DataError, DpprobeError, PrivacyError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.starting_probe import fit_probe
+from dpprobe.finetune.unpriced_search import Trial
 from dpprobe.heads.gradient_options import GRADIENTS
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.private_mark import check_unmarked
-from dpprobe.results.cell_record import CellRecord, read_cell
+from dpprobe.results.cell_record import CellName, CellRecord, read_cell
 from dpprobe.results.network_record import NETWORK_FILES, NetworkRecord, network_folder
+from dpprobe.results.search_record import HeldOut, SearchRecord
 from dpprobe.training import network_job, network_material
 from dpprobe.training.network_cell import NetworkFiles, keep_network
 from dpprobe.training.network_job import Limits, plan_for, tune_network
@@ -138,6 +140,8 @@ def test_the_physical_batch_changes_no_identity_and_only_rounding(run: Run) -> N
 
 
 def test_a_cell_has_what_its_networks_have(run: Run) -> None:
+    probe = {"share": 0.3, "method": {"head": "feature_covariance", "steps": 5}}
+    run = of(run, HEAD | {"probe": probe})  # whose normalisation has noise of its own per seed
     for index in range(2):
         run.tune(index)
     record = run.gather()
@@ -145,8 +149,16 @@ def test_a_cell_has_what_its_networks_have(run: Run) -> None:
     assert record.tunes_network
     assert [seed["index"] for seed in record.seeds] == [0, 1]
     cell = run.folder / "cells/d/vit/net/eps-2"
-    weights = load_file(cell / "heads.safetensors")["weights"]
-    assert weights.shape == (2, CLASSES, DIMENSION + 1)
+    heads = load_file(cell / "heads.safetensors")
+    for index in range(2):
+        state = load_file(run.network(index) / "network.safetensors")
+        own = {"weights": np.column_stack([state["head.weight"], state["head.bias"]])}
+        for name in heads.keys() - {"weights"}:
+            own[name] = state[f"transform.{name}"]
+        for name, seeds in heads.items():
+            np.testing.assert_array_equal(seeds[index], own[name])
+    assert len(heads) > 1
+    assert not any(np.array_equal(*seeds) for seeds in heads.values())
     before = (cell / "metrics.json").read_bytes()
     run.gather()
     assert (cell / "metrics.json").read_bytes() == before
@@ -208,10 +220,19 @@ def test_the_network_starts_from_the_head_that_its_probe_released(
     assert np.abs(np.load(changed.network(0) / "scores.npy") - scores).min() > 1e-3
 
 
+def write_choice(path: Path, norm: float) -> None:
+    best = Trial(number=0, values={"max_grad_norm": norm}, score=0.5)
+    SearchRecord(
+        cell=CellName(dataset="d", backbone="vit", method="net", epsilon="2"), fingerprint="f",
+        device="cpu", metric="accuracy", seed=0, held_out=HeldOut(share=0.2, rows=12, units=12),
+        best=best, trials=(best,),
+    ).write(path)  # fmt: skip
+
+
 def test_a_searched_norm_takes_its_noise_along_and_promises_nothing(run: Run) -> None:
     searched = of(run, SEARCHED, seeds=1)
     choice = run.folder / "search.json"
-    choice.write_text(json.dumps({"best": {"values": {"max_grad_norm": 0.5}}}))
+    write_choice(choice, 0.5)
     searched.tune(0, choice=choice)
     assert searched.record(0).chosen == {"max_grad_norm": 0.5}
     record = searched.gather(choice)
@@ -221,7 +242,7 @@ def test_a_searched_norm_takes_its_noise_along_and_promises_nothing(run: Run) ->
     statement = json.loads((run.folder / "cells/d/vit/net/eps-2/privacy.json").read_text())
     assert statement["promise"].startswith("No privacy is promised")
     before = searched.record(0).fingerprint
-    choice.write_text(json.dumps({"best": {"values": {"max_grad_norm": 2.0}}}))
+    write_choice(choice, 2.0)
     searched.tune(0, choice=choice)
     assert searched.record(0).fingerprint != before
 

@@ -44,6 +44,15 @@ def test_pairs_are_intersections_and_small_ones_are_named() -> None:
     assert kept_groups(pair, pair.left_out) == []
 
 
+@pytest.mark.parametrize(
+    "pair", [("sex", "race"), ("race", "sex"), ("race", "site"), ("sex", "age")]
+)
+def test_a_pair_needs_both_columns_of_the_dataset(pair: tuple[str, str]) -> None:
+    rows = made_rows(LABELS, {"sex": SEX, "age": AGE})
+    made = make_groupings(rows, groups=("sex", "race"), pairs=(pair,), minimum=FEW)
+    assert [each.attribute for each in made] == ["sex", *["sex x age"] * (pair == ("sex", "age"))]
+
+
 def test_patients_are_counted_where_they_are_named() -> None:
     rows = made_rows(LABELS, {"sex": ["F"] * 4 + ["M"] * 2}, units=np.array([0, 0, 0, 0, 1, 2]))
     (sex,) = make_groupings(rows, groups=None, pairs=(), minimum=FEW)

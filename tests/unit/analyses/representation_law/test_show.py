@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,16 @@ import pytest
 
 from dpprobe.analyses.representation_law.law_record import MEASURES, law_path
 from dpprobe.analyses.representation_law.show import law_figure
+from dpprobe.exhibits.style import use_settings
 from tests.support.law_records import LAYERS, law_record
 from tests.support.report_page import PNG, Made
+
+
+@pytest.fixture(autouse=True)
+def _settings() -> Iterator[None]:
+    """Titles are on the left, as in the job that draws."""
+    with use_settings():
+        yield
 
 
 def _titles(figure: Any) -> list[str]:

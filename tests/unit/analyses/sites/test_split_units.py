@@ -38,6 +38,14 @@ def test_only_skewed_labels_change_the_frequencies_of_classes() -> None:
     assert spread("equal") < 0.05 < 0.2 < spread("labels")
 
 
+def test_a_site_takes_classes_in_the_ratio_of_dirichlet_weights_times_units() -> None:
+    parts = [split_units(LABELS, 20, "labels", seed)[0] for seed in range(300)]
+    shares = np.mean([np.bincount(LABELS[part], minlength=3) / len(part) for part in parts], axis=0)
+    drawn = np.random.default_rng(0).dirichlet([0.5] * 3, 20_000) * np.bincount(LABELS)
+    expected = (drawn / drawn.sum(axis=1, keepdims=True)).mean(axis=0)
+    np.testing.assert_allclose(shares, expected, atol=0.07)
+
+
 def test_a_seed_gives_one_split_and_another_seed_another() -> None:
     first, again, other = (split_units(LABELS, 5, "labels", seed) for seed in (4, 4, 5))
     assert all(map(np.array_equal, first, again))

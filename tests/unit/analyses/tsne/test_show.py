@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from matplotlib.figure import Figure
 
-from dpprobe.analyses.tsne import show
+from dpprobe.analyses.tsne import DATASET_TSNE, show
+from dpprobe.study.study_file import load_study
+from tests.support.small_study import STUDY
 
 
 def test_a_class_is_named_at_one_of_its_own_points() -> None:
@@ -21,3 +24,11 @@ def test_a_class_is_named_at_one_of_its_own_points() -> None:
     places = {text.get_text(): text.get_position() for text in axes.texts}
     assert places.keys() == {"split", "between"}
     assert places["split"] in {tuple(point) for point in plane[labels == 0]}
+
+
+@pytest.mark.parametrize("others", [0, 1, 2])
+def test_one_backbone_needs_no_figure_that_compares_backbones(others: int) -> None:
+    backbones = {f"other_{n}": {"family": "pixels", "size": 4 + n} for n in range(others)}
+    study = load_study(STUDY | {"backbones": STUDY["backbones"] | backbones})
+    assert DATASET_TSNE.places
+    assert DATASET_TSNE.places(study) == [{"dataset": "digits"}] * (others > 0)

@@ -49,6 +49,7 @@ def take_turns(sites: list[Site], **changes: Any) -> int:
     [
         ({"method": "covariance"}, 3),
         ({"method": "covariance", "sites": {"aggregator": "north"}}, 3),
+        ({"method": "covariance", "of_patients": True}, 3),
         (
             {
                 "method": "covariance",
@@ -75,7 +76,7 @@ def test_three_sites_make_one_verified_release(
         assert report.passed, [check for check in report.checks if check.passed is False]
     said = first.statement["sites"]
     assert (said["names"], said["packed_by"]) == (["east", "north", "south"], "east")
-    assert first.statement["n"] == 300
+    assert first.statement["n"] == (150 if "of_patients" in options else 300)
     messages = list((tmp_path / "exchange/first").glob("sums-*"))
     assert len(messages) == rounds * len(sites)
     for site in sites:
