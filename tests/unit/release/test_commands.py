@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
 from dpprobe.__main__ import main
+from dpprobe.errors import ConfigError
 from tests.support.bundles import write_example
 from tests.support.release_study import release, study, write_features
 
@@ -56,6 +58,45 @@ def test_a_folder_without_a_bundle_is_one_line(
     assert said.startswith("dpprobe: ")
     assert "empty" in said
     assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    ("words", "function", "wanted"),
+    [
+        (
+            "predict b x.png y --output o.csv --checkpoint w --device cpu --allow-hub --monitor "
+            "--image-column i --id-column n --root r --coverage 0.99 --abstain-below 0.5 "
+            "--threshold a=b=0.3 --threshold c=1 --monitor-groups g.csv",
+            "predict.predict",
+            {"": (Path("b"), [Path("x.png"), Path("y")]), "output": Path("o.csv"),
+             "checkpoint": Path("w"), "device": "cpu", "allow_hub": True, "allow_module": False,
+             "monitor": True, "image_column": "i", "id_column": "n", "root": Path("r"),
+             "coverage": 0.99, "abstain_below": 0.5, "thresholds": {"a=b": 0.3, "c": 1.0},
+             "groups": Path("g.csv")},
+        ),
+        (
+            "verify b --checkpoint w --public-key k --predecessor p --predecessor q",
+            "verification.verify.verify_bundle",
+            {"": (Path("b"),), "checkpoint": Path("w"), "public_key": Path("k"),
+             "predecessors": [Path("p"), Path("q")]},
+        ),
+        (
+            "export b --onnx o --checkpoint w --allow-module",
+            "export.export_onnx",
+            {"": (Path("b"), Path("o")), "checkpoint": Path("w"), "allow_hub": False,
+             "allow_module": True},
+        ),
+    ],
+)  # fmt: skip
+def test_each_option_reaches_its_function_with_its_type(
+    monkeypatch: pytest.MonkeyPatch, words: str, function: str, wanted: dict[str, Any]
+) -> None:
+    def record(*arguments: Any, **named: Any) -> NoReturn:
+        assert {"": arguments, **named} == wanted
+        raise ConfigError("recorded")
+
+    monkeypatch.setattr(f"dpprobe.release.{function}", record)
+    assert run(monkeypatch, *words.split()) == "dpprobe: recorded"
 
 
 def test_help_names_every_command_and_loads_nothing_heavy() -> None:
