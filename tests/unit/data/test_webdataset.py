@@ -36,7 +36,7 @@ def two_shards(folder: Path, **more: Any) -> Path:
 
 
 def in_capitals(members: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
-    """Members with endings in capitals, which name the same parts of a sample."""
+    """Members with the ends of their names in capitals, which name the same parts of a sample."""
     return [
         (f"{name.partition('.')[0]}{Path(name).suffix.upper()}", data) for name, data in members
     ]
