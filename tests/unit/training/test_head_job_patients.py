@@ -84,10 +84,10 @@ def composition(statement: Mapping[str, Any]) -> list[Mechanism]:
 def test_patients_are_the_unit_of_every_statement(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def cut_blocks(rows: int, _: int) -> list[tuple[int, int]]:
-        return [(start, min(start + 7, rows)) for start in range(0, rows, 7)]
-
-    monkeypatch.setattr("dpprobe.training.job_features.chunk_rows", cut_blocks)
+    monkeypatch.setattr(
+        "dpprobe.training.job_features.chunk_rows",
+        lambda rows, _: [(start, min(start + 7, rows)) for start in range(0, rows, 7)],
+    )
     run.plan()
     run.train()
     for method in METHODS:
