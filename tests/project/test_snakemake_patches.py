@@ -37,7 +37,7 @@ def patches(repository: Path) -> dict[str, str]:
 
 
 def test_few_parts_of_snakemake_are_replaced(patches: dict[str, str]) -> None:
-    assert {"PersistenceBase.finished", "workflow.dag.forcefiles"} <= patches.keys()
+    assert {"PersistenceBase.finished", "DAG.update_needrun"} <= patches.keys()
     assert len(patches) <= MOST, sorted(patches)
 
 

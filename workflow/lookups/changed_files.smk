@@ -1,5 +1,7 @@
 """Jobs that run again because their files changed or disagree with the study."""
 
+from snakemake.dag import DAG
+
 # If the files of each job are whole: Snakemake plans several times.
 WHOLE_JOBS = {}
 TOLD = {}
@@ -142,3 +144,22 @@ CHECKS = {
     "write_study_run": runs_stay,
     "track_release": runs_stay,
 }
+
+
+def look_before(plan):
+    """Has jobs run again whose files changed, although nothing that Snakemake compares has changed."""
+
+    async def update_needrun(dag, *arguments, **options):
+        dag.forcefiles.update(changed_outputs(dag.jobs))
+        await plan(dag, *arguments, **options)
+
+    return update_needrun
+
+
+# An edited result whose time was kept passes for current, and one whose time was not makes the files after it false.
+# A receipt of MLflow runs stands for a store that may be gone. None of Snakemake's triggers can say so.
+# Upstream: snakemake/snakemake#4254 asks for a flag, force(), for such a case.
+# Tests: tests/unit/test_written_files.py,
+# tests/workflow/test_default_study.py::test_a_deleted_mlflow_store_is_written_again
+if workflow.is_main_process:
+    DAG.update_needrun = look_before(DAG.update_needrun)

@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 from subprocess import CalledProcessError
 
-from snakemake.dag import DAG
 from snakemake.exceptions import WorkflowError
 from snakemake.jobs import Job
 from snakemake.persistence import PersistenceBase
@@ -129,25 +128,6 @@ def quote_commands():
         command = getattr(settings, name, None)
         if command and Path(command).is_file():
             setattr(settings, name, shlex.quote(command))
-
-
-def look_before(plan):
-    """Has jobs run again whose files changed, although nothing that Snakemake compares has changed."""
-
-    async def update_needrun(dag, *arguments, **options):
-        dag.forcefiles.update(changed_outputs(dag.jobs))
-        await plan(dag, *arguments, **options)
-
-    return update_needrun
-
-
-# An edited result whose time was kept passes for current, and one whose time was not makes the files after it false.
-# A receipt of MLflow runs stands for a store that may be gone. None of Snakemake's triggers can say so.
-# Upstream: snakemake/snakemake#4254 asks for a flag, force(), for such a case.
-# Tests: tests/unit/test_written_files.py,
-# tests/workflow/test_default_study.py::test_a_deleted_mlflow_store_is_written_again
-if workflow.is_main_process:
-    DAG.update_needrun = look_before(DAG.update_needrun)
 
 
 def parameters_count():
