@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -39,17 +40,13 @@ def test_a_ledger_is_shown_abandoned_from_and_not_made_up(
 
 @pytest.mark.parametrize("command", ["predict", "verify", "export"])
 def test_a_folder_without_a_bundle_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
     more = {"predict": ["x.png"], "export": ["--onnx", str(tmp_path / "a.onnx")]}
     (tmp_path / "x.png").write_bytes(b"")
     monkeypatch.chdir(tmp_path)
-    said = run_main(monkeypatch, command, str(tmp_path / "empty"), *more.get(command, []))
-    assert isinstance(said, str), capsys.readouterr()
-    assert said.startswith("dpprobe: ")
-    assert "empty" in said
-    assert "\n" not in said
+    said = run_main(monkeypatch, command, tmp_path / "empty", *more.get(command, []))
+    assert re.fullmatch("dpprobe: .*empty.*", str(said))
 
 
 @pytest.mark.parametrize(
