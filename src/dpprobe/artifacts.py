@@ -234,11 +234,18 @@ def parse_strict(content: str | bytes) -> Any:
     return values
 
 
+def pack_tensors(arrays: Mapping[str, npt.NDArray[Any]], metadata: dict[str, str]) -> bytes:
+    """Returns arrays, which may be views, as the content of a safetensors file."""
+    import numpy as np  # as everywhere here, so that `make clean` needs no library
+    from safetensors.numpy import save  # as above
+
+    # `save` ignores strides
+    return save({key: np.ascontiguousarray(each) for key, each in arrays.items()}, metadata)
+
+
 def pack_arrays(arrays: Mapping[str, npt.NDArray[Any]], described: Mapping[str, Any]) -> bytes:
     """Returns arrays and their description as the content of a safetensors file."""
-    from safetensors.numpy import save  # as everywhere here, so that `make clean` needs no library
-
-    return save(dict(arrays), metadata={"dpprobe": canonical_json(described)})
+    return pack_tensors(arrays, {"dpprobe": canonical_json(described)})
 
 
 def read_arrays(

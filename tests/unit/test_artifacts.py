@@ -6,9 +6,18 @@ import re
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from dpprobe.artifacts import atomic_path, canonical_json, git_commit, hash_value, write_json
+from dpprobe.artifacts import (
+    atomic_path,
+    canonical_json,
+    git_commit,
+    hash_value,
+    pack_arrays,
+    read_arrays,
+    write_json,
+)
 
 
 def write_half(path: Path) -> None:
@@ -50,3 +59,13 @@ def test_the_commit_says_when_files_differ(tmp_path: Path) -> None:
     assert re.fullmatch("[0-9a-f]{40}", commit)
     (tmp_path / "file").write_text("2")
     assert git_commit(tmp_path) == f"{commit} with local changes"
+
+
+WHOLE = np.arange(12.0).reshape(3, 4)
+
+
+@pytest.mark.parametrize("array", [WHOLE.T, WHOLE[:, ::2], WHOLE[::-1], WHOLE[:0], WHOLE[0]])
+def test_views_of_arrays_are_packed_by_their_numbers(tmp_path: Path, array: np.ndarray) -> None:
+    (tmp_path / "a").write_bytes(pack_arrays({"a": array}, {"format": "f"}))
+    _, arrays = read_arrays(tmp_path / "a", kind="f", version=1)
+    assert np.array_equal(arrays["a"], array)

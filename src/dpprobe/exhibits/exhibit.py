@@ -114,7 +114,7 @@ class Exhibit:
         function gets the study and the wildcards.
       only: the values of a wildcard that the rule accepts.
       places: lists the wildcards of each job that a study asks for; by default every combination
-        of the study's datasets and backbones.
+        of `only`, the study's datasets and its backbones.
       memory_factor: MB of memory per MB of input.
     """
 
@@ -153,6 +153,7 @@ class Exhibit:
         if self.places is not None:
             return list(self.places(study))
         known = {"dataset": list(study.datasets), "backbone": list(study.backbones)}
+        known |= {name: list(listed(study)) for name, listed in self.only.items()}
         combinations = itertools.product(*(known[name] for name in self.per))
         return [dict(zip(self.per, values, strict=True)) for values in combinations]
 

@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
 from dpprobe import artifacts
 from dpprobe.backbones.backbone import Runtime
@@ -154,11 +153,7 @@ def write_text_embeddings(
     }
     with artifacts.atomic_path(path) as temporary:
         # Only one key: safetensors would write several keys in a different order each time.
-        content = save(
-            {"weights": embeddings.weights},
-            metadata={"dpprobe": artifacts.canonical_json(metadata)},
-        )
-        temporary.write_bytes(content)
+        temporary.write_bytes(artifacts.pack_arrays({"weights": embeddings.weights}, metadata))
 
 
 def check_classes(path: Path, class_names: Sequence[str]) -> None:

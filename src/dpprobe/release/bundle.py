@@ -24,7 +24,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from dpprobe.artifacts import atomic_path, hash_value, sha256_file, write_json, write_text
+from dpprobe.artifacts import (
+    atomic_path,
+    hash_value,
+    pack_tensors,
+    sha256_file,
+    write_json,
+    write_text,
+)
 from dpprobe.backbones import external
 from dpprobe.backbones.feature_digest import is_probe
 from dpprobe.errors import ConfigError, DataError
@@ -216,9 +223,6 @@ def write_bundle(
 ) -> None:
     """Writes bundle.json, the head and the statement; weights are float32 [classes, d + 1]."""
     # heavy, as elsewhere here: a start of Snakemake imports this module
-    import numpy as np
-    from safetensors.numpy import save
-
     from dpprobe.privacy.private_mark import mark_metadata
 
     write_json(folder / FACTS_FILE, facts.model_dump(mode="json"))
@@ -230,10 +234,7 @@ def write_bundle(
         "method": facts.head.method,
         "epsilon": f"{statement['epsilon_target']:g}",
     }
-    content = save(
-        {name: np.ascontiguousarray(values) for name, values in tensors.items()},
-        metadata=mark_metadata(cell, facts.head.options),
-    )
+    content = pack_tensors(tensors, mark_metadata(cell, facts.head.options))
     with atomic_path(folder / HEAD_FILE) as temporary:
         temporary.write_bytes(content)
 

@@ -106,11 +106,6 @@ OPTION = Exhibit(
     category="Options",
     subcategory="{option}",
     only={"option": list_varied_options},
-    places=lambda study: [
-        {"dataset": dataset, "option": option}
-        for dataset in study.datasets
-        for option in list_varied_options(study)
-    ],
 )
 
 COMPARISON = Exhibit(
@@ -151,7 +146,6 @@ DATASETS = Exhibit(
     labels={"figure": "{figure}"},
     params={"groups": lambda study, _place: delta_groups(study)},
     only={"figure": study_comparisons},
-    places=lambda study: [{"figure": figure} for figure in study_comparisons(study)],
 )
 
 SHIFT = Exhibit(

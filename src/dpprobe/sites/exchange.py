@@ -313,8 +313,7 @@ class Exchange:
 
 
 def _pack_sums(sums: Sequence[Sum], values: Mapping[str, Any]) -> bytes:
-    arrays = {str(place): np.ascontiguousarray(each.numbers) for place, each in enumerate(sums)}
-    return pack_arrays(arrays, values)
+    return pack_arrays({str(place): each.numbers for place, each in enumerate(sums)}, values)
 
 
 def hash_totals(agreement: Agreement, rounds: Sequence[Sequence[Sum]]) -> str:

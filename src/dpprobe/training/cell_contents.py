@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from safetensors.numpy import load_file, save
+from safetensors.numpy import load_file
 
-from dpprobe.artifacts import atomic_path
+from dpprobe.artifacts import atomic_path, pack_tensors
 from dpprobe.privacy.private_mark import mark_metadata
 from dpprobe.results.cell_record import (
     HISTORY_FILE,
@@ -85,10 +85,7 @@ def write_contents(
     """
     with atomic_path(folder / WEIGHTS_FILE) as temporary:
         tensors = {"weights": contents.weights, **contents.arrays}
-        content = save(
-            {name: np.ascontiguousarray(values) for name, values in tensors.items()},
-            metadata=mark_metadata(name.model_dump(), options),
-        )
+        content = pack_tensors(tensors, mark_metadata(name.model_dump(), options))
         temporary.write_bytes(content)  # safetensors' save_file would hide the system's error
     with atomic_path(folder / PREDICTIONS_FILE) as temporary:
         pq.write_table(_make_predictions(contents, features), temporary, compression="zstd")

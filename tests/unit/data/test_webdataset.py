@@ -35,6 +35,13 @@ def two_shards(folder: Path, **more: Any) -> Path:
     return folder
 
 
+def in_capitals(members: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+    """Members with the ends of their names in capitals, which name the same parts of a sample."""
+    return [
+        (f"{name.partition('.')[0]}{Path(name).suffix.upper()}", data) for name, data in members
+    ]
+
+
 def test_any_row_is_read_by_its_place_alone(tmp_path: Path) -> None:
     shards = two_shards(tmp_path / "shards")
     table, _ = prepare(tmp_path / "out", shards, test=str(pack(tmp_path / "t.tar", samples(90, 2))))
@@ -65,9 +72,9 @@ def test_a_shard_that_changed_is_refused_by_name(tmp_path: Path) -> None:
 def test_members_of_a_key_need_not_be_neighbours_and_others_are_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    members = samples(0, 6)
-    pngs = [each for each in members if each[0].endswith(".png")]
-    others = [each for each in members if not each[0].endswith(".png")]
+    members = [*samples(0, 3), *in_capitals(samples(3, 3))]
+    pngs = [each for each in members if each[0].lower().endswith(".png")]
+    others = [each for each in members if each not in pngs]
     shard = [("./README", b"x"), ("._0000.png", b"x"), *pngs, ("notes.txt", b"x"), *others]
     shard += [("__index__/all.json", b"{}"), ("n00/0000.caption", b"a cat"), ("n00/0000.seg", b"")]
     path = pack(tmp_path / "a.tar", shard)
@@ -266,7 +273,7 @@ def test_a_key_stands_once(tmp_path: Path) -> None:
     train, _ = prepare(tmp_path / "named", tmp_path / "s", test=test, shard_in_id=True)
     assert train.read_ids()[2] == "a/n00/0002"
     assert train.read_ids()[4] == "b/n00/0002"
-    twice = pack(tmp_path / "c.tar", [*samples(0, 4), *samples(3, 1)])
+    twice = pack(tmp_path / "c.tar", [*samples(0, 4), *in_capitals(samples(3, 1))])
     with pytest.raises(DataError, match=r"row 3 .*key 'n01/0003' has png twice"):
         prepare(tmp_path / "twice", twice, test=test)
 

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,6 @@ from typing import NoReturn
 
 import pytest
 
-from dpprobe.__main__ import main
 from dpprobe.artifacts import hash_value, sha256_file, write_json, write_record
 from dpprobe.doctor import doctor_command, recorded_files
 from dpprobe.doctor.recorded_files import _OWN_HASH, read_recorded
@@ -29,6 +27,7 @@ from dpprobe.training.plan_file import FORMAT as PLANS
 from dpprobe.training.plan_file import FORMAT_VERSION as PLANS_VERSION
 from tests.conftest import REPOSITORY
 from tests.support.cell_files import write_cell
+from tests.support.command_line import run_main
 
 STORED = REPOSITORY / "tests/stored"
 CELL = "results/cells/digits/pixels/sgd/eps-1"
@@ -126,10 +125,7 @@ def doctor(
     (FOLDER / "a.json").write_text(json.dumps({RUN_KEY: run}))
 
     def run_doctor(*words: str) -> Answer:
-        monkeypatch.setattr(sys, "argv", ["dpprobe", "doctor", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return ended.value.code, capsys.readouterr().out
+        return run_main(monkeypatch, "doctor", *words), capsys.readouterr().out
 
     return run_doctor
 

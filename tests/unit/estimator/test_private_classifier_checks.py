@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from sklearn.utils import get_tags
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dpprobe.estimator.budget import Budget
@@ -18,6 +19,7 @@ FAST = {"head": "momentum", "normalize": "l2", "steps": 5}
     [PrivateClassifier(benchmark=True, head=FAST, random_state=0)]
 )
 def test_benchmark_mode_passes_every_check(estimator: Any, check: Callable[[Any], None]) -> None:
+    assert not get_tags(estimator).non_deterministic
     check(estimator)
 
 
@@ -58,4 +60,5 @@ CANNOT_PASS = {
 def test_private_mode_passes_the_checks_that_it_can(
     estimator: Any, check: Callable[[Any], None]
 ) -> None:
+    assert get_tags(estimator).non_deterministic
     check(estimator)

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from dpprobe import resources
-from dpprobe.exhibits.exhibit import Exhibit, many, one, waits
+from dpprobe.exhibits.exhibit import Exhibit
 from dpprobe.exhibits.make import FOLDER, PUBLISHED, RESULTS, STUDY, find_function
 from dpprobe.reporting.registry import EXHIBITS
 from dpprobe.results.study_files import StudyFiles
@@ -77,16 +77,6 @@ def test_files_of_one_stem_stand_together() -> None:
     ]  # fmt: skip
 
 
-def test_needs_are_lists_of_paths() -> None:
-    files = StudyFiles(read_study(CONFIG / "config.yaml"), results="r")
-    assert one(lambda _files, place: place["dataset"]).paths(files, {"dataset": "a"}) == ["a"]
-    assert one(lambda _files, _place: None).paths(files, {}) == []
-    assert many(lambda files, _place: files.list_summaries()).paths(files, {}) == [
-        "r/summary/digits.parquet"
-    ]
-    assert not waits(lambda _files, _place: []).read
-
-
 def test_declarations_import_nothing_heavy() -> None:
     program = """
 import sys
@@ -128,6 +118,7 @@ def test_every_study_knows_its_exhibits(path: Path, monkeypatch: pytest.MonkeyPa
         places = exhibit.shown(files.study)
         for place in places:
             assert set(exhibit.per) == set(place)
+            assert all(place[name] in few(files.study) for name, few in exhibit.only.items())
         made.update(exhibit.list_files(files.study, "r", places))
     assert made
     assert max(made.values()) == 1

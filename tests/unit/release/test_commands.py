@@ -2,60 +2,90 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
-from dpprobe.__main__ import main
+from dpprobe.errors import ConfigError
 from tests.support.bundles import write_example
+from tests.support.command_line import run_main
 from tests.support.release_study import release, study, write_features
-
-
-def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int | str | None:
-    """The exit status of a command, or its one line."""
-    monkeypatch.setattr(sys, "argv", ["dpprobe", *words])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return ended.value.code
 
 
 def test_a_ledger_is_shown_abandoned_from_and_not_made_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = run(monkeypatch, "ledger", str(tmp_path / "nowhere"))
+    said = run_main(monkeypatch, "ledger", str(tmp_path / "nowhere"))
     assert isinstance(said, str)
     assert "this folder has neither a ledger nor split tables" in said
     write_features(tmp_path)
     release(tmp_path, study(tmp_path))
     folder = str(tmp_path / "data/toy")
-    assert f"; is it {folder}?" in str(run(monkeypatch, "ledger", str(tmp_path / "data")))
-    assert run(monkeypatch, "ledger", folder) == 0
+    assert f"; is it {folder}?" in str(run_main(monkeypatch, "ledger", str(tmp_path / "data")))
+    assert run_main(monkeypatch, "ledger", folder) == 0
     assert "first" in capsys.readouterr().out
     for words, answer in (
         (["--abandon", "1"], "--abandon and --reason belong together"),
         (["--abandon", "1", "--reason", "a mistake"], "entry 1 is closed"),
         (["--abandon", "7", "--reason", "a mistake"], "7"),
     ):
-        said = run(monkeypatch, "ledger", folder, *words)
+        said = run_main(monkeypatch, "ledger", folder, *words)
         assert isinstance(said, str)
         assert answer in said
 
 
 @pytest.mark.parametrize("command", ["predict", "verify", "export"])
 def test_a_folder_without_a_bundle_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
     more = {"predict": ["x.png"], "export": ["--onnx", str(tmp_path / "a.onnx")]}
     (tmp_path / "x.png").write_bytes(b"")
     monkeypatch.chdir(tmp_path)
-    said = run(monkeypatch, command, str(tmp_path / "empty"), *more.get(command, []))
-    assert isinstance(said, str), capsys.readouterr()
-    assert said.startswith("dpprobe: ")
-    assert "empty" in said
-    assert "\n" not in said
+    said = run_main(monkeypatch, command, tmp_path / "empty", *more.get(command, []))
+    assert re.fullmatch("dpprobe: .*empty.*", str(said))
+
+
+@pytest.mark.parametrize(
+    ("words", "function", "wanted"),
+    [
+        (
+            "predict b x y --output o --checkpoint w --device cpu --allow-hub --image-column i "
+            "--root r --id-column n --coverage 0.99 --abstain-below 0.5 --threshold a=b=0.3 "
+            "--threshold c=1 --monitor --monitor-groups g",
+            "predict.predict",
+            {"": (Path("b"), [Path("x"), Path("y")]), "output": Path("o"), "checkpoint": Path("w"),
+             "device": "cpu", "allow_hub": True, "allow_module": False, "image_column": "i",
+             "root": Path("r"), "id_column": "n", "coverage": 0.99, "abstain_below": 0.5,
+             "thresholds": {"a=b": 0.3, "c": 1.0}, "monitor": True, "groups": Path("g")},
+        ),
+        (
+            "verify b --checkpoint w --public-key k --predecessor p --predecessor q",
+            "verification.verify.verify_bundle",
+            {"": (Path("b"),), "checkpoint": Path("w"), "public_key": Path("k"),
+             "predecessors": [Path("p"), Path("q")]},
+        ),
+        (
+            "export b --onnx o --checkpoint w --allow-module",
+            "export.export_onnx",
+            {"": (Path("b"), Path("o")), "checkpoint": Path("w"), "allow_hub": False,
+             "allow_module": True},
+        ),
+    ],
+)  # fmt: skip
+def test_each_option_reaches_its_function_with_its_type(
+    monkeypatch: pytest.MonkeyPatch, words: str, function: str, wanted: dict[str, Any]
+) -> None:
+    def record(*arguments: Any, **named: Any) -> NoReturn:
+        assert {"": arguments, **named} == wanted
+        raise ConfigError("recorded")
+
+    monkeypatch.setattr(f"dpprobe.release.{function}", record)
+    assert run_main(monkeypatch, *words.split()) == "dpprobe: recorded"
+    assert run_main(monkeypatch, *words.split(), "--typo") == 2
 
 
 def test_help_names_every_command_and_loads_nothing_heavy() -> None:
@@ -79,10 +109,12 @@ def test_a_release_is_compared_and_rolled_back(
     first = write_example(tmp_path / "first")
     second = write_example(tmp_path / "second", name="lesions_v2", predecessor=first)
     folders = (str(second), str(first))
-    assert run(monkeypatch, "release-notes", *folders, "--max-epsilon", "5") == 0
+    assert run_main(monkeypatch, "release-notes", *folders, "--max-epsilon", "5") == 0
     said = capsys.readouterr().out
     assert said.startswith("# `lesions_v2`, compared with `lesions_v1`\n")
     assert "which leaves 4." in said
-    refused = run(monkeypatch, "release-notes", *folders, "--ledger", str(tmp_path / "data"))
+    refused = run_main(monkeypatch, "release-notes", *folders, "--ledger", str(tmp_path / "data"))
     assert "neither a ledger nor split tables" in str(refused)
-    assert "MLflow has no record of this bundle" in str(run(monkeypatch, "rollback", folders[0]))
+    assert "MLflow has no record of this bundle" in str(
+        run_main(monkeypatch, "rollback", folders[0])
+    )

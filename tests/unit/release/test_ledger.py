@@ -298,7 +298,7 @@ def test_searches_beside_other_releases_are_summed_by_renyi_divergences() -> Non
     assert not spent.exact
 
 
-def test_the_sides_of_a_split_are_other_units() -> None:
+def test_the_sides_of_a_split_are_other_units(ledger: Ledger) -> None:
     def release(name: str, train: float, test: float, split: str = "one") -> Booking:
         sides = part("train", gaussian(train)), part("test", gaussian(test))
         return booking(name, *sides, split=split)
@@ -310,6 +310,11 @@ def test_the_sides_of_a_split_are_other_units() -> None:
     # In another split a unit may be on the other side.
     apart = [release("a", 4, 20), release("b", 20, 4.5, split="two")]
     assert compose_bookings(apart, DELTA).epsilon == mu_epsilon(4, 4.5)
+    # In another dataset too, where an equal key splits other names.
+    other = Ledger.of_dataset(ledger.path.parents[1], "copy")
+    ledger.book_release(crossed[0], FREE)
+    other.book_release(replace(crossed[1], same_units_as="lesions"), FREE)
+    assert {each.compute_spent(DELTA).epsilon for each in (ledger, other)} == {mu_epsilon(4, 4.5)}
     # A side that no release reads costs nothing.
     alone = [release("a", 4, 5), booking("b", part("test", gaussian(3)), split="one")]
     assert compose_bookings(alone, DELTA).epsilon == mu_epsilon(5, 3)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from dpprobe.__main__ import main
 from dpprobe.errors import ConfigError
 from dpprobe.release.bundle import BundleFacts, read_facts
 from dpprobe.release.predict import Predictor, predict
 from dpprobe.release.prediction_table import check_thresholds, label_of
 from dpprobe.versions import code_version
 from tests.support.bundles import write_example
+from tests.support.command_line import run_main
 from tests.support.network_bundles import write_release
 
 
@@ -127,14 +126,6 @@ def pictures(folder: Path) -> Path:
     return folder
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *words: object) -> int | str | None:
-    monkeypatch.setattr(sys, "argv", ["dpprobe", *map(str, words)])
-    monkeypatch.setattr("dpprobe.__main__._show_progress", lambda: None)  # it would stay
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return ended.value.code
-
-
 def test_a_table_states_its_bundle_and_thresholds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -144,7 +135,7 @@ def test_a_table_states_its_bundle_and_thresholds(
     digest = hashlib.sha256((folder / "SHA256SUMS").read_bytes()).hexdigest()
     thresholds = {"a=b": 0.9, "ü": 0.25}
     words = ["predict", folder, images, "--threshold", "a=b=0.9", "--threshold", "ü=0.25"]
-    assert run(monkeypatch, *words, "--output", tmp_path / "out.csv") == 3
+    assert run_main(monkeypatch, *words, "--output", tmp_path / "out.csv") == 3
     predict(folder, [images], output=tmp_path / "out.parquet", thresholds=thresholds)
     table, typed = pd.read_csv(tmp_path / "out.csv"), pd.read_parquet(tmp_path / "out.parquet")
 
@@ -165,7 +156,7 @@ def test_a_table_states_its_bundle_and_thresholds(
     assert plain != good["class"].tolist(), "thresholds change nothing, so the test says nothing"
 
     capsys.readouterr()
-    assert run(monkeypatch, "predict", folder, images) == 3
+    assert run_main(monkeypatch, "predict", folder, images) == 3
     printed = capsys.readouterr().out.splitlines()
     assert printed[1].endswith(f",lesions_v1,{digest},{code_version()},")
 
@@ -191,6 +182,6 @@ def test_a_wrong_threshold_is_told_before_the_backbone_is_loaded(
     Image.new("L", (8, 8)).save(tmp_path / "x.png")
     monkeypatch.setattr("dpprobe.backbones.loading.load_backbone", lambda *_, **__: 1 / 0)
     options = [part for word in words for part in ("--threshold", word)]
-    said = run(monkeypatch, "predict", example, tmp_path / "x.png", *options)
+    said = run_main(monkeypatch, "predict", example, tmp_path / "x.png", *options)
     assert isinstance(said, str)
     assert message in said

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
 
-from dpprobe.__main__ import main
 from dpprobe.reporting import console
 from dpprobe.study.snapshot import FOLDER, RUN_KEY
+from tests.support.command_line import run_main
 
 
 @pytest.fixture(autouse=True)
@@ -27,19 +26,11 @@ def finish(folder: str, seconds: int) -> None:
     os.utime(summary, (seconds, seconds))
 
 
-def results(monkeypatch: pytest.MonkeyPatch, *words: str) -> str | int | None:
-    monkeypatch.setattr(sys, "argv", ["dpprobe", "results", *words])
-    monkeypatch.setattr("dpprobe.__main__._show_progress", lambda: None)  # it would stay
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return ended.value.code
-
-
 def test_the_only_results_are_printed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     finish("results/own_images", 1000)
-    assert results(monkeypatch) == 0
+    assert run_main(monkeypatch, "results") == 0
     printed = capsys.readouterr().out
     assert printed == "results/own_images: results/own_images/summary/lesions.parquet\n"
 
@@ -55,7 +46,7 @@ def test_the_latest_of_several_is_printed(
         run = {"study": {"results_dir": folder, "data_dir": "data"}, "call": []}
         (FOLDER / f"{name}.json").write_text(json.dumps({RUN_KEY: run}))
     (FOLDER / "c.json").write_text("{half")
-    assert results(monkeypatch) == 0
+    assert run_main(monkeypatch, "results") == 0
     assert capsys.readouterr().out.splitlines() == [
         "elsewhere/deep/down, the latest of 3", "",
         "elsewhere/deep/down: elsewhere/deep/down/summary/lesions.parquet",
@@ -63,8 +54,8 @@ def test_the_latest_of_several_is_printed(
 
 
 def test_without_results_the_command_says_how_to_get_some(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "run `dpprobe run --cores all`" in str(results(monkeypatch))
+    assert "run `dpprobe run --cores all`" in str(run_main(monkeypatch, "results"))
     finish("results/own_images", 1000)
-    assert results(monkeypatch, "results/own_image") == (
+    assert run_main(monkeypatch, "results", "results/own_image") == (
         "dpprobe: results/own_image: no finished dataset; finished are results/own_images"
     )

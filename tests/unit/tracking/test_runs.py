@@ -364,6 +364,9 @@ def test_a_study_is_one_run_with_its_report_and_tables(study: Study) -> None:
     assert study.ingest_whole()["kept"] == 1
     write_text(study.root / "report.html", "<html>changed</html>")
     assert study.ingest_whole()["replaced"] == 1
+    path = write_cell(study.root, epsilon="0.5", quality=9.0)
+    assert path in study.cells
+    assert study.ingest_whole()["replaced"] == 1, "another result, in the same report and tables"
 
 
 def test_a_run_of_several_cells_says_whether_all_are_private(study: Study) -> None:

@@ -36,6 +36,7 @@ def test_the_ready_made_view_names_logged_columns(study: Study) -> None:
         present |= {f"params.`{key}`" for run in runs for key in run.data.params}
         assert set(view["selectedColumns"]) <= present
         assert view["orderByKey"] in present
+        assert view["orderByAsc"] is False, "the best result stands first"
         view = study.view(name, "dpprobe-all" if name == "digits" else "dpprobe")
         assert view["searchFilter"] == 'tags.current = "true"'
         filtered = client.search_runs([experiment.experiment_id], view["searchFilter"])

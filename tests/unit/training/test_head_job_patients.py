@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from dpprobe.errors import DataError
@@ -80,7 +81,13 @@ def composition(statement: Mapping[str, Any]) -> list[Mechanism]:
     return [Mechanism(**{key: item[key] for key in keys}) for item in statement["mechanisms"]]
 
 
-def test_patients_are_the_unit_of_every_statement(run: Run) -> None:
+def test_patients_are_the_unit_of_every_statement(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "dpprobe.training.job_features.chunk_rows",
+        lambda rows, _: [(start, min(start + 7, rows)) for start in range(0, rows, 7)],
+    )
     run.plan()
     run.train()
     for method in METHODS:
@@ -96,6 +103,11 @@ def test_patients_are_the_unit_of_every_statement(run: Run) -> None:
             assert "patients" in item["sampling"]
         price = accountants.compute_epsilon(composition(statement), 1e-4, "pld")
         assert price <= statement["epsilon_realised"] <= 4
+    for method in ("sampled", "full"):  # whose test rows count by patient, also while they train
+        folder = run.folder / f"cells/toy/none/{method}/eps-4"
+        history = pq.read_table(folder / "history.parquet").to_pandas().groupby("seed_index")
+        accuracies = [seed["accuracy"] for seed in run.read(method, "metrics")["seeds"]]
+        assert history["test_accuracy"].last().tolist() == pytest.approx(accuracies, abs=1e-6)
     (gradients,) = run.read("sampled", "privacy")["mechanisms"]
     assert gradients["sample_rate"] == 20 / 120  # of patients
     assert run.read("full", "metrics")["rows"]["train"] == sum(IMAGES["train"])

@@ -52,11 +52,6 @@ IMBALANCE_FIGURES = Exhibit(
     subcategory="{dataset}",
     labels={"backbone": "{backbone}", "figure": "recall"},
     only={"dataset": list_imbalanced},
-    places=lambda study: [
-        {"dataset": dataset, "backbone": backbone}
-        for dataset in list_imbalanced(study)
-        for backbone in study.backbones
-    ],
 )
 
 IMBALANCE_TABLES = Exhibit(
@@ -71,7 +66,6 @@ IMBALANCE_TABLES = Exhibit(
     caption="imbalance.rst",
     labels={"backbone": "all", "figure": "table"},
     only={"dataset": list_imbalanced},
-    places=lambda study: [{"dataset": dataset} for dataset in list_imbalanced(study)],
 )
 
 ANALYSIS = Analysis(

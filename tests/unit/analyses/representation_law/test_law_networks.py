@@ -99,8 +99,8 @@ def _measure(
     return LawRecord.read(law_path(tmp_path / "layers", "digits", "net"))
 
 
-def _values(record: LawRecord, place: int) -> list[float | None]:
-    return list(record.networks[place].find_series("fuzziness", "test").values)
+def _values(record: LawRecord, place: int, split: Any = "test") -> list[float | None]:
+    return list(record.networks[place].find_series("fuzziness", split).values)
 
 
 def test_a_vit_is_measured_on_its_class_token(tmp_path: Path, tables: dict[str, Path]) -> None:
@@ -124,6 +124,10 @@ def test_untrained_networks_have_the_laws_of_the_frozen_one(
     assert record.layers == 4
     for place in (1, 2):
         assert _values(record, place) == _values(record, 0)
+    swapped = {"train": tables["test"], "test": tables["train"]}
+    other = _measure(tmp_path / "swapped", swapped, CONVOLUTIONAL, [])
+    assert _values(other, 0, "train") == _values(record, 0, "test") != _values(record, 0, "train")
+    assert _values(other, 0, "test") == _values(record, 0, "train")
 
 
 def test_a_network_of_another_backbone_is_refused(tmp_path: Path, tables: dict[str, Path]) -> None:

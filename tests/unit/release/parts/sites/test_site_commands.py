@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from dpprobe import __main__ as program
 from dpprobe.release.parts.sites.site_part import make_site_key
 from dpprobe.release.verification.verify import verify_bundle
 from dpprobe.sites.agreement import name_public_key
+from tests.support.command_line import run_main
 from tests.support.site_study import TRAIN_ROWS, make_sites
 
 NAMES = ("east", "north", "south")
@@ -70,10 +69,7 @@ def folder(tmp_path: Path) -> Path:
 def run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str
 ) -> tuple[int | str | None, str]:
-    monkeypatch.setattr(sys, "argv", ["dpprobe", "site", *words])
-    with pytest.raises(SystemExit) as ended:
-        program.main()
-    return ended.value.code, capsys.readouterr().out
+    return run_main(monkeypatch, "site", *words), capsys.readouterr().out
 
 
 def test_from_keys_to_a_verified_bundle(
