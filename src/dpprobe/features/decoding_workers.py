@@ -138,7 +138,7 @@ class Workers:
                 num_workers=count,
                 prefetch_factor=_AHEAD,
                 timeout=_HANG_SECONDS,
-                worker_init_fn=_use_one_thread,
+                worker_init_fn=partial(_prepare_process, os.getpid()),
                 multiprocessing_context=context,
                 generator=torch.Generator(),  # leaves the process's random numbers as they are
             )
@@ -246,6 +246,8 @@ def _wait_for_order(orders: SimpleQueue[Order | None], parent: int) -> Order | N
     return orders.get()
 
 
-def _use_one_thread(_number: int) -> None:
+def _prepare_process(parent: int, _number: int) -> None:
+    if os.getppid() != parent:  # DataLoader would take the new parent for its own
+        os._exit(1)
     pa.set_cpu_count(1)  # torch's number is set by DataLoader
     pa.set_io_thread_count(1)
