@@ -33,7 +33,7 @@ logger = logging.getLogger("dpprobe")
 # files, and two processes never share a temporary file.
 PARTIAL_SUFFIX = ".partial"
 ABSENT = "nothing"
-_DEEPEST = 32  # levels of brackets in a stranger's JSON
+_DEEPEST = 32  # levels of brackets in JSON from outside
 # The last keys of a record: sizes and hashes of the files beside it, and the hash of the record's
 # text. Reading functions remove these keys.
 FILE_BYTES, FILE_HASHES, RECORD_HASH = "file_bytes", "file_sha256", "record_sha256"
@@ -198,9 +198,9 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def parse_strict(content: str | bytes) -> Any:
-    """Parses JSON of a stranger; ValueError unless all readers understand it alike.
+    """Parses JSON from outside; raises ValueError unless all readers read the same values.
 
-    So it has no NaN, infinity, repeated key or deep nesting, which makes some readers overflow.
+    NaN, infinity and repeated keys are refused, and deep nesting, at which some readers overflow.
     """
 
     def read_number(text: str) -> float:

@@ -128,7 +128,7 @@ class Options(NetworkOptions):
             )
 
     def list_warnings(self) -> list[str]:
-        """Warns of a checkpoint whose preprocessing is assumed to be that of timm's own weights."""
+        """Warns of a checkpoint for which the preprocessing of timm's own weights is assumed."""
         written = self.preprocessing.model_dump(exclude_none=True)
         assumed = [name for name in _TRAINED_WITH if name not in written]
         if self.checkpoint is None or not assumed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -220,26 +220,8 @@ class DatasetOptions(Options, ABC):
         return ()
 
     def source_state(self) -> str | None:
-        """Hashes the names, sizes and times of all input files; None without local files.
-
-        A replaced file changes the hash even if it is older. Computed at each start of Snakemake.
-
-        Raises:
-          ConfigError: for a file that is missing.
-        """
-        states = []
-        for name, path in self.list_source_files():
-            try:
-                status = os.stat(path)  # noqa: PTH116  # also of the entry of a folder
-            except OSError as error:
-                place = os.fspath(path)
-                raise ConfigError(
-                    f"{place}: {error.strerror}; restore the file, or remove it from the dataset"
-                ) from error
-            states.append(f"{name}\0{status.st_size}\0{status.st_mtime_ns}")
-        if not states:
-            return None
-        return hashlib.sha256(os.fsencode("\n".join(sorted(states)))).hexdigest()
+        """Hashes all input files as `hash_file_states`, at each start of Snakemake."""
+        return hash_file_states(self.list_source_files())
 
     def list_source_files(self) -> Iterator[tuple[str, str | os.PathLike[str]]]:
         """Yields the name and the path of every file that decides the split tables."""
@@ -391,6 +373,29 @@ def _drop_options(values: dict[str, Any], names: Set[str]) -> dict[str, Any]:
         for name, value in values.items()
         if name not in names
     }
+
+
+def hash_file_states(files: Iterable[tuple[str, str | os.PathLike[str]]]) -> str | None:
+    """Hashes names, sizes and times of files, given as (name, path); None without files.
+
+    A replaced file changes the hash even if it is older.
+
+    Raises:
+      ConfigError: for a missing file.
+    """
+    states = []
+    for name, path in files:
+        try:
+            status = os.stat(path)  # noqa: PTH116  # also of the entry of a folder
+        except OSError as error:
+            place = os.fspath(path)
+            raise ConfigError(
+                f"{place}: {error.strerror}; restore the file, or remove it from the dataset"
+            ) from error
+        states.append(f"{name}\0{status.st_size}\0{status.st_mtime_ns}")
+    if not states:
+        return None
+    return hashlib.sha256(os.fsencode("\n".join(sorted(states)))).hexdigest()
 
 
 def headline_metric(

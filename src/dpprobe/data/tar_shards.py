@@ -141,7 +141,7 @@ def holds_image(shard: Path, member: Member) -> bool:
     """Returns True for a member with the extension, or the first bytes, of an image."""
     name = member.name.rpartition("/")[2].lower()
     if not name.startswith(".") and any(f".{part}" in EXTENSIONS for part in name.split(".")[1:]):
-        return True  # names that begin with a dot are those of macOS, whatever their extensions
+        return True  # macOS writes names that begin with a dot, whatever their extensions
     return is_image_start(read_at(shard, member.offset, min(member.size, _BLOCK)))
 
 

@@ -99,7 +99,7 @@ def _run_doctor(arguments: argparse.Namespace) -> int:
 
 
 def _list_other_folders(runs: Sequence[Run], checked: Sequence[Path]) -> list[Path]:
-    """Lists further results: those of other runs in this folder, and those that lie in it."""
+    """Lists results of other runs in this folder, and other results that lie in it."""
     places = (Path().glob("*/" * depth + WRITTEN_FOLDER) for depth in range(4))
     lying = (path.parent for path in chain.from_iterable(places))
     known = {folder.resolve() for folder in checked}

@@ -95,7 +95,7 @@ class Draft:
         return name_of([self.output.stem])
 
     def list_changed_names(self) -> list[str]:
-        """Lists the names of the study that differ from those of the data and of the file."""
+        """Lists the study's names that differ from the names of the data and of the file."""
         place = Path(self.seen.place).expanduser().resolve()
         given = {place.name if place.is_dir() else place.stem: self.seen.study_name}
         given[self.output.stem] = self.study_name

@@ -126,7 +126,7 @@ def refuse_masks(name: str, values: Any) -> None:
 
 
 def _check_type(values: Any) -> None:
-    """Raises ArrayError for values whose type is not that of plain numbers or texts."""
+    """Raises ArrayError for values that are no plain numbers or texts."""
     refuse_masks("X", values)
     for kind in getattr(values, "dtypes", [getattr(values, "dtype", None)]):
         if str(kind).lower().startswith(_NO_NUMBERS):
