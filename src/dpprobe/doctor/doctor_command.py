@@ -20,7 +20,7 @@ from dpprobe.release.bundle import SUMS_FILE, damaged_files
 from dpprobe.study.reserved_names import LEDGER_FILE
 from dpprobe.study.run_command import command_line, run_command, run_words
 from dpprobe.study.snapshot import Run, recent_runs
-from dpprobe.tracking.receipt import CHECKED, find_store_fault
+from dpprobe.tracking.receipt import CHECKED, find_store_fault, set_aside
 from dpprobe.written_files import FOLDER as WRITTEN_FOLDER
 
 STORE_SUFFIX = ".db"
@@ -226,7 +226,7 @@ def _treat_damage(
         return False, f"not deleted, because it is behind a symbolic link; delete it and {command}"
     try:
         if damage.path.suffix == STORE_SUFFIX:  # it may hold a person's notes
-            damage.path.rename(damage.path.with_suffix(f"{STORE_SUFFIX}.damaged"))
+            set_aside(damage.path)
         else:
             damage.path.unlink(missing_ok=True)
     except OSError as error:

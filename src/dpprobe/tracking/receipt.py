@@ -100,6 +100,15 @@ def _describe_state(path: Path) -> list[int] | None:
     return None
 
 
+def set_aside(database: Path) -> Path:
+    """Renames a damaged store, with its log: SQLite would replay the log into a new store."""
+    kept = database.with_name(f"{database.name}.damaged")
+    for suffix in ("-wal", "-shm", ""):
+        with suppress(FileNotFoundError):
+            database.with_name(database.name + suffix).replace(f"{kept}{suffix}")
+    return kept
+
+
 def _log_of(database: Path) -> Path:
     return database.with_name(f"{database.name}-wal")
 

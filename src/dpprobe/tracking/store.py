@@ -26,6 +26,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from dpprobe.errors import TrackingError
 from dpprobe.progress import report_wait
 from dpprobe.study.options import sqlite_file
+from dpprobe.tracking.receipt import set_aside
 
 logger = logging.getLogger("dpprobe")
 logging.getLogger("mlflow").setLevel(logging.WARNING)  # MLflow logs each table that it creates
@@ -55,8 +56,7 @@ def create_tables(uri: str) -> None:
         )
     database.parent.mkdir(parents=True, exist_ok=True)
     if database.is_file() and _is_half_made(database):
-        for suffix in ("", "-wal", "-shm"):
-            database.with_name(database.name + suffix).unlink(missing_ok=True)
+        logger.warning("%s: not a whole MLflow store; kept as %s", database, set_aside(database))
     _sync_at_checkpoints(database)
     # The migration of a new database logs each of its many steps.
     logging.getLogger("alembic").setLevel(logging.WARNING)

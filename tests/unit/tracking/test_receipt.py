@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dpprobe.artifacts import write_text
-from dpprobe.tracking.receipt import RECEIPT_FORMAT, find_store_fault
+from dpprobe.tracking.receipt import RECEIPT_FORMAT, find_store_fault, set_aside
 from tests.support.tracked_study import Study
 
 
@@ -135,3 +135,11 @@ def test_receipts_are_read_without_mlflow() -> None:
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_store_is_set_aside_with_its_log(tmp_path: Path) -> None:
+    for suffix in ("", "-wal"):
+        (tmp_path / f"mlflow.db{suffix}").write_text(suffix)
+    kept = set_aside(tmp_path / "mlflow.db")
+    names = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert names == {kept.name: "", f"{kept.name}-wal": "-wal"}

@@ -243,6 +243,8 @@ def test_a_store_whose_making_was_stopped_is_made_again(tmp_path: Path, made: st
     database = tmp_path / "mlflow.db"
     with closing(sqlite3.connect(database)) as connection, connection:
         connection.execute(made)
+    before = database.read_bytes()
     create_tables(f"sqlite:///{database}")
+    assert (tmp_path / "mlflow.db.damaged").read_bytes() == before, "may hold a person's notes"
     with closing(sqlite3.connect(database)) as connection:
         assert connection.execute("select name from experiments").fetchall() == [("Default",)]
