@@ -51,7 +51,8 @@ elif RUN:
 def begin_run():
     """Writes the run's snapshot and marks."""
     tell_scripts(SNAPSHOT.path, VERSIONS)
-    mark_run(RUN_FOLDERS)  # first, so that one of two runs of the same moment sees the other
+    # first, so that one of two runs of the same moment sees the other
+    mark_run(RUN_FOLDERS)
     for other in find_other_runs(RUN_FOLDERS):
         print(
             f"dpprobe: warning: {other.describe()}: jobs of both fail where they replace a file that the other reads; "
