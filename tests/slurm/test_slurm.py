@@ -586,8 +586,8 @@ def test_what_disturbs_a_run_leaves_no_trace(
     """
     cluster = clone.cluster
     (clone.directory / "config.yaml").write_text(yaml.safe_dump(DISTURBED))
-    # suspended, requeued, and a file deleted after its job
-    run = clone.start("heads", "--retries", "0")
+    # suspended, requeued, and a file deleted after its job; both shards fit beside the other jobs
+    run = clone.start("heads", "--retries", "0", "--set-resources", "extract_features:mem_mb=2000")
     try:
         until(lambda: len(clone.in_state("RUNNING", "extract_features")) == 2, "two jobs", run)
         cluster.start_jobs(False)
