@@ -173,6 +173,8 @@ HUB: dict[str, Any] = {
     "revision": "0" * 40,
     "train": "a.parquet",
 }
+TAR: dict[str, Any] = {"source": "webdataset", "train": "a.tar", "class_names": CLASSES}
+VECTORS: dict[str, Any] = CSV | {"source": "embeddings", "train": "a.npz", "table": "a.csv"}
 FILES: list[dict[str, Any]] = [{"url": "https://example.org/a.zip", "sha256": "0" * 64}]
 
 
@@ -278,7 +280,6 @@ def test_keys_are_equal_for_equal_splits_and_for_no_others() -> None:
     equal: list[tuple[dict[str, Any], dict[str, Any]]] = [
         ({"source": "sklearn"}, {"source": "sklearn", "verify": "hash", "delta": 1e-4}),
         (CSV | {"unit_column": "who"}, CSV | {"unit_column": "who", "embed": True}),
-        (PARQUET | {"id_column": "id"}, PARQUET | {"id_column": "id", "train": "b.parquet"}),
         (HUB | {"id_column": "id"}, HUB | {"id_column": "id", "limit": {"train": 5}}),
     ]
     for one, other in equal:
@@ -292,16 +293,11 @@ def test_keys_are_equal_for_equal_splits_and_for_no_others() -> None:
         CSV | {"path_column": "file"},
         CSV | {"id_column": "file"},
         CSV | {"extract": {"who": {"column": "path", "pattern": "(p[0-9])"}}, "unit_column": "who"},
-        CSV | {"test": "b.csv"},
-        CSV | {"train": "b.csv", "test": "a.csv"},
         CSV | {"split_column": "fold", "train_values": [1, 2], "test_values": [3]},
         CSV | {"split_column": "fold", "train_values": [1, 3], "test_values": [2]},
         PARQUET,
-        PARQUET | {"train": "b.parquet"},
         PARQUET | {"id_column": "id"},
-        PARQUET | {"test": "b.parquet"},
         HUB,
-        HUB | {"revision": "1" * 40},
         in_archive(**CSV),
         in_archive(**CSV) | {"files": [FILES[0] | {"sha256": "1" * 64}]},
         {"source": "torchvision", "name": "CIFAR10"},
@@ -322,6 +318,25 @@ def test_keys_are_equal_for_equal_splits_and_for_no_others() -> None:
     for values in different:
         rule = options_by("id", values).public_split().rule
         assert re.fullmatch(r"source|id, seed \d, fraction 0\.\d+", rule), rule
+
+
+@pytest.mark.parametrize("name", ["id_column", "unit_column", None])
+@pytest.mark.parametrize("source", [CSV, PARQUET, HUB, TAR, VECTORS])
+def test_files_are_part_of_a_key_unless_names_choose_the_sides(
+    source: dict[str, Any], name: str | None
+) -> None:
+    here, kind = source | ({name: "who"} if name else {}), source["train"].partition(".")[2]
+    own = here | {"test": f"b.{kind}"} | ({"test_table": "b.csv"} if "table" in source else {})
+    changes = {
+        "train": f"c.{kind}", "test": f"c.{kind}", "table": "c.csv", "test_table": "c.csv",
+        "revision": "1" * 40,
+    }  # fmt: skip
+    for option in changes.keys() & own:
+        changed = {option: changes[option]}
+        assert key_by("id", own | changed) != key_by("id", own)
+        if option in here:  # a CSV's images have paths, and a shard's have keys
+            by_place = name is None and source not in (CSV, TAR)
+            assert (key_by("id", here | changed) != key_by("id", here)) == by_place
 
 
 @pytest.mark.parametrize(
