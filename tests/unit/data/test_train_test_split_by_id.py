@@ -10,8 +10,6 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +18,7 @@ from PIL import Image
 from dpprobe.data import dataset_preparation, train_test_split
 from dpprobe.data.options import PublicSplit
 from dpprobe.data.registry import dataset_options
-from dpprobe.data.table import SplitTable, read_info
+from dpprobe.data.table import read_info
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
@@ -108,35 +106,7 @@ def write_csv(folder: Path, rows: Rows) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def write_parquet(folder: Path, rows: Rows) -> dict[str, Any]:
-    folder.mkdir(parents=True)
-    names, whose, labels, images = zip(*named(rows), strict=True)
-    columns = {
-        "image": [{"bytes": image, "path": None} for image in images],
-        "label": list(labels),
-        "who": list(whose),
-        "name": list(names),
-    }
-    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    columns["image"] = pa.array(columns["image"], kind)
-    pq.write_table(pa.table(columns), folder / "a.parquet")
-    return {"source": "parquet", "train": str(folder / "a.parquet"), "class_names": CLASSES}
-
-
 BY_ID = {"split_by": "id", "test_fraction": 0.3}
-
-
-def test_null_rows_in_a_unit_s_place_move_no_numbered_row(tmp_path: Path) -> None:
-    """Rows of a parquet file without ids are named by their places, which stay."""
-    replaced = [(unit, 1 if unit == "u4" else label) for unit, label in ROWS]
-    for name, rows_of_file in (("one", ROWS), ("two", replaced)):
-        written = write_parquet(tmp_path / name / "in", rows_of_file)
-        dataset = dataset_options(written | {"split_by": "id", "limit": {"train": 50}})
-        dataset_preparation.prepare_dataset(dataset, tmp_path / name)
-        tested = SplitTable(tmp_path / name / "test.parquet").read_ids()
-        rows = [f"row-{row:08d}" for row in range(50)]
-        assert tested == [row for row in rows if below(row, fraction=0.2, seed=0)]
-        assert dataset.count_rows() == (50 - len(tested), len(tested))
 
 
 def test_a_class_that_chance_leaves_out_of_one_side(
@@ -331,6 +301,10 @@ def test_files_are_part_of_a_key_unless_names_choose_the_sides(
         "train": f"c.{kind}", "test": f"c.{kind}", "table": "c.csv", "test_table": "c.csv",
         "revision": "1" * 40,
     }  # fmt: skip
+    assert options_by("id", here).public_split().follows_names == bool(name)
+    assert not options_by("class", here).public_split().follows_names
+    assert not options_by("id", own).public_split().follows_names
+    assert options_by("id", own).public_split().names_rows == bool(name)
     for option in changes.keys() & own:
         changed = {option: changes[option]}
         assert key_by("id", own | changed) != key_by("id", own)
@@ -344,15 +318,8 @@ def test_files_are_part_of_a_key_unless_names_choose_the_sides(
     [
         ({"source": "sklearn"}, False),
         ({"source": "imagefolder", "path": "nowhere"}, False),
-        (CSV, False),
-        (CSV | {"id_column": "name"}, True),
-        (CSV | {"unit_column": "who"}, True),
-        (CSV | {"test": "b.csv"}, False),
-        (PARQUET, False),
-        (PARQUET | {"id_column": "id"}, True),
-        (HUB | {"unit_column": "who"}, True),
-        (HUB | {"unit_column": "who", "test": "b.parquet"}, False),
         (in_archive(**CSV), False),
+        (in_archive(**CSV, unit_column="who"), True),
         (in_archive(source="imagefolder", path="a"), False),
         ({"source": "torchvision", "name": "CIFAR10"}, False),
     ],
