@@ -14,7 +14,7 @@ from pydantic import Field, field_validator, model_validator
 
 from dpprobe import artifacts
 from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
-from dpprobe.backbones.hub_files import TIMM_WEIGHTS, HubFile, require_files
+from dpprobe.backbones.hub_files import HUB_PREFIXES, TIMM_WEIGHTS, HubFile, require_files
 from dpprobe.backbones.options import (
     NO_NETWORK,
     NetworkOptions,
@@ -210,9 +210,9 @@ def list_hub_files(options: Options) -> list[HubFile]:
 
     if options.model_args.keys() & {"cache_dir", "pretrained_cfg", "pretrained_cfg_overlay"}:
         return []
-    schema, _, repository = options.model.partition(":")
+    repository = options.model.partition(":")[2]
     if repository:
-        if schema not in ("hf-hub", "hf_hub"):
+        if not options.model.startswith(HUB_PREFIXES):
             return []
         weights = [HubFile("weights", repository, TIMM_WEIGHTS)] if options.pretrained else []
         return [HubFile("config", repository, ("config.json",)), *weights]

@@ -126,7 +126,7 @@ def test_offline_mode_is_certain(cache: Path, network: bool) -> None:
 
 
 @pytest.mark.usefixtures("unreachable")
-@pytest.mark.parametrize("model", [RESNET["model"], f"hf-hub:{REPOSITORY}"])
+@pytest.mark.parametrize("model", [RESNET["model"], f"hf-hub:{REPOSITORY}", f"hf_hub:{REPOSITORY}"])
 def test_timm_is_not_left_to_retry(monkeypatch: pytest.MonkeyPatch, model: str) -> None:
     monkeypatch.setattr(timm, "create_model", pytest.fail)
     with pytest.raises(ConfigError, match=rf"{REPOSITORY} \(\w+: .*\).* cannot be reached"):

@@ -29,6 +29,7 @@ from pydicom.uid import (
 )
 
 from dpprobe.data import dataset_preparation
+from dpprobe.data.dicom import _TAGS
 from dpprobe.data.image_files import is_image_file, open_image
 from dpprobe.data.problems import ImageError
 from dpprobe.data.registry import dataset_options
@@ -140,19 +141,6 @@ def test_a_blank_window_is_none(blank: Any) -> None:
         shades(WindowCenter=50, WindowWidth=80, VOILUTFunction="", RescaleSlope="",
                RescaleIntercept=""), plain,
     )  # fmt: skip
-
-
-@pytest.mark.parametrize("window", [{}, {"WindowCenter": 50, "WindowWidth": 100}])
-def test_a_slope_of_zero_is_no_black_picture(window: dict[str, Any]) -> None:
-    data = encoded(header(VALUES, RescaleSlope=0, RescaleIntercept=7, **window))
-    with pytest.raises(ImageError, match="rescale or window values"):
-        open_image(data)
-
-
-def test_a_window_of_no_shades_is_refused() -> None:
-    """An intercept beyond float64's steps leaves dark and bright one value."""
-    with pytest.raises(ImageError, match="rescale or window values"):
-        shades(RescaleSlope=1, RescaleIntercept=1e25, WindowCenter=50, WindowWidth=100)
 
 
 @pytest.mark.parametrize("bits", [8, 12])
@@ -273,6 +261,7 @@ def without_pixels() -> bytes:
     return encoded(dataset)
 
 
+WINDOW = {"WindowCenter": 50, "WindowWidth": 100}
 UGLY = {
     "cut in the pixels": (lambda: encoded(header(VALUES))[:-5], "cut short or damaged"),
     "cut in the header": (lambda: encoded(header(VALUES))[:200], "cut short"),
@@ -297,6 +286,15 @@ UGLY = {
     "window of no width": (
         lambda: encoded(header(VALUES, WindowCenter=5, WindowWidth=0)), "window values"
     ),
+    "slope of 0": (lambda: encoded(header(VALUES, RescaleSlope=0, **WINDOW)), "window values"),
+    "slope of 0 without a window": (
+        lambda: encoded(header(VALUES, RescaleSlope=0, RescaleIntercept=7)), "window values"
+    ),
+    # beyond float64's steps, which leaves dark and bright one value
+    "far intercept": (
+        lambda: encoded(header(VALUES, RescaleSlope=1, RescaleIntercept=1e25, **WINDOW)),
+        "rescale or window values",
+    ),
     "without preamble": (bare, "DICOM without its preamble: rewrite the file"),
 }  # fmt: skip
 
@@ -313,6 +311,31 @@ def test_what_cannot_be_read_is_one_line_with_the_remedy(
     said = [str(caught.value), caplog.text, *(str(each.message) for each in recwarn)]
     assert "\n" not in said[0]
     assert not any(word in text for text in said for word in ("DOE", "JOHN", "4711", "1970"))
+
+
+STRANGE: list[tuple[str, Any]] = [
+    ("LO", PERSON), ("LO", ""), ("DS", ["-7.5", "2"]), ("US", 0), ("SS", -1), ("FD", math.nan),
+    ("FD", math.inf), ("FD", 1e300), ("OB", PERSON.encode()), ("SQ", []), ("SQ", [Dataset()]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("field", _TAGS)
+@pytest.mark.parametrize(
+    "others",
+    [{}, WINDOW, {"RescaleSlope": 1, "RescaleIntercept": 0}, {"values": np.zeros((4, 4, 3), "u1")}],
+)
+def test_no_value_of_a_strange_field_is_told(field: str, others: dict[str, Any]) -> None:
+    """Whatever error of a library the value ends in; or the field does not matter."""
+    for kind, value in STRANGE:
+        dataset = header(**{"values": VALUES} | others)
+        dataset.add_new("PixelData", "OW", dataset.PixelData)  # whatever BitsAllocated says
+        dataset.pop(field, None)
+        dataset.add_new(field, kind, value)
+        try:
+            open_image(encoded(dataset))
+        except ImageError as error:
+            assert str(error).startswith("DICOM: ")
+            assert "DOE" not in str(error)
 
 
 def test_every_cut_is_an_image_error() -> None:
