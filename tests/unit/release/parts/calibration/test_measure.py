@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from scipy.special import softmax
 
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import ConfigError, PrivacyError
@@ -116,6 +117,28 @@ def test_a_row_without_finite_scores_counts_nothing(tmp_path: Path) -> None:
         scores = np.full((4, CLASSES), bad)
         for name, values in sums_of(scores, labels, np.ones(4), plan, [0.0] * 6).sums:
             assert not values.any(), name
+
+
+@pytest.mark.parametrize("scale", [0.02, 0.3, 1.0, 4.0, 30.0])
+@pytest.mark.parametrize(("classes", "offset"), [(2, 0.0), (2, 0.6), (CLASSES, 0.0)])
+def test_a_head_s_planted_error_is_described(
+    tmp_path: Path, classes: int, offset: float, scale: float
+) -> None:
+    """Without noise: `scale` times the scores, with the offset, are the logits of the truth."""
+    generator, n = np.random.default_rng(5), 20_000
+    logits = 2.0 * generator.normal(size=(n, classes))
+    truth = softmax(logits + offset * np.eye(classes)[1], axis=1)
+    labels = (truth.cumsum(axis=1) > generator.random((n, 1))).argmax(axis=1)
+    plan = planned(tmp_path, n=n, epsilon=8.0, classes=classes)
+    noisy = calibration_release._release_tables(
+        logits / scale,
+        labels,
+        np.ones(n),
+        Sums(plan),  # type: ignore[arg-type]
+    )
+    described = calibration_release.describe_calibration(noisy, plan.mechanisms, n)
+    assert described["scale"] == pytest.approx(scale, rel=0.1)
+    assert described["offset"] == pytest.approx(offset, abs=0.05)
 
 
 def test_noise_has_the_deviation_of_the_plan(tmp_path: Path) -> None:
