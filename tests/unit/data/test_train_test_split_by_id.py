@@ -173,6 +173,11 @@ HUB: dict[str, Any] = {
     "revision": "0" * 40,
     "train": "a.parquet",
 }
+TAR: dict[str, Any] = {"source": "webdataset", "train": "a.tar", "class_names": CLASSES}
+VECTORS: dict[str, Any] = {
+    "source": "embeddings", "vectors": {"clip": "a.npy"}, "label_column": "kind",
+    "class_names": CLASSES, "train": "a.csv",
+}  # fmt: skip
 FILES: list[dict[str, Any]] = [{"url": "https://example.org/a.zip", "sha256": "0" * 64}]
 
 
@@ -274,32 +279,45 @@ def test_the_first_images_of_what_values_leave_are_no_units_of_a_release(tmp_pat
     assert archived == f"layout: {dataset_options(chosen).public_split().images_fault}"
 
 
+@pytest.mark.parametrize(
+    "values", [CSV, PARQUET, HUB, TAR, VECTORS], ids=lambda each: each["source"]
+)
+@pytest.mark.parametrize("own_test", [False, True])
+@pytest.mark.parametrize(
+    "columns", [(), ("id_column",), ("unit_column",), ("id_column", "unit_column")]
+)
+def test_a_key_changes_with_what_decides_the_sides_alone(
+    values: dict[str, Any], own_test: bool, columns: tuple[str, ...]
+) -> None:
+    """The unit, else the id, a path or a key, else the files; of a test set, the files."""
+    values = values | dict.fromkeys(columns, "who") | ({"test": "b.tar"} if own_test else {})
+    others = {"train": "c.tar", "id_column": "other", "unit_column": "other"}
+    moved = {
+        name
+        for name, other in others.items()
+        if name in values and key_by("id", values | {name: other}) != key_by("id", values)
+    }
+    numbered = values["source"] not in ("csv", "webdataset")
+    files = {"train"} if own_test or numbered else set()
+    assert moved == (set(columns[-1:]) if columns and not own_test else files)
+
+
 def test_keys_are_equal_for_equal_splits_and_for_no_others() -> None:
-    equal: list[tuple[dict[str, Any], dict[str, Any]]] = [
-        ({"source": "sklearn"}, {"source": "sklearn", "verify": "hash", "delta": 1e-4}),
-        (CSV | {"unit_column": "who"}, CSV | {"unit_column": "who", "embed": True}),
-        (PARQUET | {"id_column": "id"}, PARQUET | {"id_column": "id", "train": "b.parquet"}),
-        (HUB | {"id_column": "id"}, HUB | {"id_column": "id", "limit": {"train": 5}}),
-    ]
-    for one, other in equal:
-        assert key_by("id", one) == key_by("id", other)
+    same = {"source": "sklearn", "verify": "hash", "delta": 1e-4}
+    assert key_by("id", {"source": "sklearn"}) == key_by("id", same)
     different: list[dict[str, Any]] = [
         {"source": "sklearn"},
         {"source": "sklearn", "split_seed": 1},
         {"source": "sklearn", "test_fraction": 0.25},
         CSV | {"unit_column": "who"},
-        CSV | {"unit_column": "site"},
+        CSV | {"id_column": "who"},
         CSV | {"path_column": "file"},
-        CSV | {"id_column": "file"},
         CSV | {"extract": {"who": {"column": "path", "pattern": "(p[0-9])"}}, "unit_column": "who"},
         CSV | {"test": "b.csv"},
         CSV | {"train": "b.csv", "test": "a.csv"},
         CSV | {"split_column": "fold", "train_values": [1, 2], "test_values": [3]},
         CSV | {"split_column": "fold", "train_values": [1, 3], "test_values": [2]},
         PARQUET,
-        PARQUET | {"train": "b.parquet"},
-        PARQUET | {"id_column": "id"},
-        PARQUET | {"test": "b.parquet"},
         HUB,
         HUB | {"revision": "1" * 40},
         in_archive(**CSV),
