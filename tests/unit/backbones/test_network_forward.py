@@ -384,12 +384,16 @@ def test_a_checkpoint_s_path_does_not_decide_extraction() -> None:
     assert pixels.extraction_params() == dumped
 
 
-def test_architecture_and_tag_are_as_timm_resolves_them(
+def test_architecture_tag_and_training_are_as_timm_resolves_them(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for loaded in (load(**TINY), load(family="timm", model="test_vit", checkpoint=str(checkpoint))):
+    written = {"family": "timm", "model": "test_vit", "checkpoint": str(checkpoint)}
+    for values, trained in ((TINY, False), (written, True)):
+        loaded = load(**values)
+        assert loaded.weights_sha256 is not None
         assert (loaded.architecture, loaded.pretrained_tag) == ("test_vit", None)
-    assert load(**PIXELS).architecture is None
+        assert loaded.trained == trained
+    assert (load(**PIXELS).architecture, load(**PIXELS).trained) == (None, False)
 
     real = timm.create_model
 
@@ -401,6 +405,7 @@ def test_architecture_and_tag_are_as_timm_resolves_them(
     monkeypatch.setattr(timm_models, "require_files", list)  # the Hub answers
     fetched = load(family="timm", model="test_vit")
     assert (fetched.architecture, fetched.pretrained_tag) == ("test_vit", "r160_in1k")
+    assert fetched.trained
 
 
 def test_fingerprint_covers_architecture_and_tag() -> None:
@@ -418,14 +423,6 @@ def test_missing_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         loading.load_backbone(options, runtime=Runtime(device="cuda"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert devices.resolve_device("auto") == "cuda"
-
-
-def test_only_weights_that_were_trained_say_so() -> None:
-    untrained = {"family": "timm", "model": "test_vit", "pretrained": False}
-    loaded = loading.load_backbone(backbone_options(untrained), runtime=CPU)
-    assert loaded.weights_sha256 is not None
-    assert not loaded.trained
-    assert not loading.load_backbone(backbone_options({"family": "pixels"}), runtime=CPU).trained
 
 
 def test_weights_that_cannot_be_fetched_name_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
