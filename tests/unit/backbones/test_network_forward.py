@@ -170,20 +170,6 @@ def test_image_smaller_than_the_wavelets_is_refused() -> None:
 # timm
 
 
-def test_timm_gives_what_enters_the_classifier() -> None:
-    backbone = load(**TINY)
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = timm.create_model("test_vit", pretrained=False).eval()
-    picture = noise((200, 170))
-    batch = backbone.transform(picture)[None]
-    with torch.inference_mode():
-        pixels = its_own(model)(picture)[None]
-        expected = model.forward_head(model.forward_features(pixels), pre_logits=True)  # type: ignore[operator]
-    assert backbone.dimension == expected.shape[1] == 64
-    torch.testing.assert_close(backbone.forward(batch), expected, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize(("precision", "tf32"), [("float32", False), ("bfloat16", True)])
 def test_float32_means_full_float32_on_a_gpu_too(precision: Any, tf32: bool) -> None:
     # cuDNN's default rounds factors of convolutions to 10 bits: features were 1% off the CPU's
