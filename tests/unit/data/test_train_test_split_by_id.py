@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from dpprobe.data import dataset_preparation, train_test_split
-from dpprobe.data.options import PublicSplit
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError
@@ -220,11 +219,13 @@ def key_by(by: str, values: dict[str, Any]) -> str:
 @pytest.mark.parametrize("values", SPLIT_HERE)
 def test_a_release_takes_a_split_by_id_alone(values: dict[str, Any]) -> None:
     refused = options_by("class", values).public_split().fault
+    assert not options_by("class", values).public_split().follows_names
     assert refused is not None
     assert "\n" not in refused
     assert refused.endswith("write `split_by: id`")
     assert dataset_options(values).public_split().fault == refused  # class is the default
-    assert options_by("id", values).public_split().fault is None
+    chosen = options_by("id", values).public_split()
+    assert (chosen.fault, chosen.follows_names) == (None, "unit_column" in values)
 
 
 @pytest.mark.parametrize("values", OWN_TEST)
@@ -300,6 +301,9 @@ def test_a_key_changes_with_what_decides_the_sides_alone(
     numbered = values["source"] not in ("csv", "webdataset")
     files = {"train"} if own_test or numbered else set()
     assert moved == (set(columns[-1:]) if columns and not own_test else files)
+    split = options_by("id", values).public_split()
+    assert split.follows_names == (bool(columns) and not own_test)
+    assert split.names_rows == bool(columns)
 
 
 def test_keys_are_equal_for_equal_splits_and_for_no_others() -> None:
@@ -340,30 +344,6 @@ def test_keys_are_equal_for_equal_splits_and_for_no_others() -> None:
     for values in different:
         rule = options_by("id", values).public_split().rule
         assert re.fullmatch(r"source|id, seed \d, fraction 0\.\d+", rule), rule
-
-
-@pytest.mark.parametrize(
-    ("values", "names"),
-    [
-        ({"source": "sklearn"}, False),
-        ({"source": "imagefolder", "path": "nowhere"}, False),
-        (CSV, False),
-        (CSV | {"id_column": "name"}, True),
-        (CSV | {"unit_column": "who"}, True),
-        (CSV | {"test": "b.csv"}, False),
-        (PARQUET, False),
-        (PARQUET | {"id_column": "id"}, True),
-        (HUB | {"unit_column": "who"}, True),
-        (HUB | {"unit_column": "who", "test": "b.parquet"}, False),
-        (in_archive(**CSV), False),
-        (in_archive(source="imagefolder", path="a"), False),
-        ({"source": "torchvision", "name": "CIFAR10"}, False),
-    ],
-)
-def test_sides_follow_from_names_or_from_files(values: dict[str, Any], names: bool) -> None:
-    assert options_by("id", values).public_split().follows_names == names
-    assert not dataset_options(values).public_split().follows_names
-    assert not PublicSplit().follows_names, "of a source that says nothing of its split"
 
 
 # The tables that are there
