@@ -85,14 +85,9 @@ def linear(values: np.ndarray, low: float, high: float) -> np.ndarray:
 def test_without_a_window_the_images_own_range_is_shown() -> None:
     np.testing.assert_array_equal(shades(), linear(VALUES, 0, 4095))
     np.testing.assert_array_equal(shades(VALUES + 500), linear(VALUES, 0, 4095))
-
-
-def test_small_values_are_bright_in_monochrome1() -> None:
+    assert not shades(np.full((4, 4), 700, np.uint16)).any()
     inverted = shades(PhotometricInterpretation="MONOCHROME1")
     np.testing.assert_array_equal(inverted, 255 - linear(VALUES, 0, 4095))
-
-
-def test_signed_values_and_a_rescale_slope_do_not_change_the_range() -> None:
     signed = VALUES.astype(np.int16) - 2000
     np.testing.assert_array_equal(shades(signed), linear(VALUES, 0, 4095))
     scaled = shades(signed, RescaleSlope=0.5, RescaleIntercept=-1024)
@@ -227,10 +222,6 @@ def test_holes_in_coded_pixels_are_noticed(kind: str) -> None:
             open_image(encoded(dataset))
 
 
-def test_one_value_everywhere_is_black() -> None:
-    assert not shades(np.full((4, 4), 700, np.uint16)).any()
-
-
 def test_class_colours_of_8_bits_are_read() -> None:
     values = np.random.default_rng(0).integers(0, 256, (4, 5, 3), dtype=np.uint8)
     picture = open_image(encoded(header(values)))
@@ -263,9 +254,7 @@ def without_pixels() -> bytes:
 
 WINDOW = {"WindowCenter": 50, "WindowWidth": 100}
 UGLY = {
-    "cut in the pixels": (lambda: encoded(header(VALUES))[:-5], "cut short or damaged"),
-    "cut in the header": (lambda: encoded(header(VALUES))[:200], "cut short"),
-    "only the magic": (lambda: bytes(128) + b"DICM", "cut short"),
+    "cut": (lambda: encoded(header(VALUES))[:-5], "cut short or damaged"),
     "noise": (lambda: bytes(128) + b"DICM" + bytes(range(256)), "DICOM: "),
     "no pixels": (without_pixels, "it contains no pixels"),
     "frames": (
@@ -340,7 +329,7 @@ def test_no_value_of_a_strange_field_is_told(field: str, others: dict[str, Any])
 
 def test_every_cut_is_an_image_error() -> None:
     whole = encoded(header(VALUES))
-    for length in range(132, len(whole), 7):
+    for length in (*range(132, len(whole), 7), len(whole) - 5):
         with pytest.raises(ImageError):
             open_image(whole[:length])
 

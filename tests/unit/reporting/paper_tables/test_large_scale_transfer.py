@@ -27,6 +27,7 @@ def test_batch_sizes_share_a_row_with_and_without_privacy(tmp_path: Path) -> Non
     assert private["Best"] == private["2^20"] == ""
     printed = next(row for row in rows_as_text(table) if row["Model"].startswith("ResNet50x4"))
     assert (printed["Best"], printed["2^20"], printed["2^6"]) == ("85.3", "72.6", "")
+    assert any("--configfile config/large_scale_transfer.yaml" in note for note in table.notes)
 
 
 def test_a_change_of_something_else_has_no_row_among_batch_sizes(tmp_path: Path) -> None:
@@ -90,11 +91,6 @@ def test_the_number_of_crops_is_part_of_the_change_of_crop(tmp_path: Path) -> No
     table = table_of(paper_run(paths, backbones=backbones), "large_scale_transfer_table4")
     changes = {row["Change"] for row in rows_as_text(table)}
     assert "preprocessing crop inception → centre" in changes
-
-
-def test_a_sweep_that_lacks_a_batch_size_says_how_to_run_one(tmp_path: Path) -> None:
-    table = table_of(paper_run(batch_cells(tmp_path)), "large_scale_transfer_table2")
-    assert any("--configfile config/large_scale_transfer.yaml" in note for note in table.notes)
 
 
 def test_a_sweep_of_learning_rates_shows_its_best_and_says_so(tmp_path: Path) -> None:
