@@ -315,6 +315,7 @@ STRANGE: list[tuple[str, Any]] = [
 )
 def test_no_value_of_a_strange_field_is_told(field: str, others: dict[str, Any]) -> None:
     """Whatever error of a library the value ends in; or the field does not matter."""
+    said = []
     for kind, value in STRANGE:
         dataset = header(**{"values": VALUES} | others)
         dataset.add_new("PixelData", "OW", dataset.PixelData)  # whatever BitsAllocated says
@@ -323,8 +324,8 @@ def test_no_value_of_a_strange_field_is_told(field: str, others: dict[str, Any])
         try:
             open_image(encoded(dataset))
         except ImageError as error:
-            assert str(error).startswith("DICOM: ")
-            assert "DOE" not in str(error)
+            said.append(str(error))
+    assert all(words.startswith("DICOM: ") and "DOE" not in words for words in said)
 
 
 def test_every_cut_is_an_image_error() -> None:
