@@ -8,28 +8,15 @@ few trials cannot tell more values apart, and trials of equal options are fitted
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from dpprobe.heads.options import MethodOptions
 
+_Space = dict[str, tuple[float, ...]]
+_STEPS: _Space = {"step": (0.5, 1, 1.6), "max_grad_norm": (0.5, 1)}
+_CLIPPED: _Space = {"max_grad_norm": (0.4, 1)}
 
-@dataclass(frozen=True)
-class Times:
-    """Factors on the number that the base has."""
-
-    factors: tuple[float, ...]
-
-    def values_around(self, number: float) -> tuple[float, ...]:
-        return tuple(float(f"{factor * number:.6g}") for factor in self.factors)
-
-
-_Space = dict[str, Times | tuple[float, ...]]
-_STEPS: _Space = {"step": Times((0.5, 1, 1.6)), "max_grad_norm": Times((0.5, 1))}
-_CLIPPED: _Space = {"max_grad_norm": Times((0.4, 1))}
-
-# By head and option: factors on the base's number, or numbers that stand beside it.
+# By head and option: numbers of an intercept beside the base's; else factors on the base's number.
 SPACES: dict[str, _Space] = {
-    "sgd": {"learning_rate": Times((0.3, 1, 3, 10, 30, 100))},
+    "sgd": {"learning_rate": (0.3, 1, 3, 10, 30, 100)},
     "momentum": _CLIPPED,
     "adam": _CLIPPED,
     "lamb": _CLIPPED,
@@ -46,9 +33,9 @@ def default_space(base: MethodOptions) -> dict[str, tuple[float, ...]]:
     for name, values in SPACES.get(base.head, {}).items():
         if name in base.model_fields_set:
             continue
-        number: float = getattr(base, name)
-        if isinstance(values, Times):
-            space[name] = values.values_around(number)
+        number = float(getattr(base, name))
+        if name == "intercept":
+            space[name] = tuple(sorted({*values, number}))
         else:
-            space[name] = tuple(sorted({*values, float(number)}))
+            space[name] = tuple(float(f"{factor * number:.6g}") for factor in values)
     return space

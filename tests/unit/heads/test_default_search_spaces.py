@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dpprobe.heads.default_search_spaces import SPACES, Times, default_space
+from dpprobe.heads.default_search_spaces import SPACES, default_space
 from dpprobe.heads.registry import HEADS, method_options
 from dpprobe.heads.tuned import Options
 from dpprobe.options import options_class
@@ -60,4 +60,3 @@ def test_the_page_states_every_space() -> None:
 def test_what_a_base_writes_is_not_searched() -> None:
     assert set(tuned({"head": "newton"}).search) == {"step", "max_grad_norm"}
     assert set(tuned({"head": "newton", "step": 1.0}).search) == {"max_grad_norm"}
-    assert Times((1 / 3, 1.0)).values_around(0.1) == (0.0333333, 0.1)
