@@ -222,14 +222,11 @@ def test_holes_in_coded_pixels_are_noticed(kind: str) -> None:
             open_image(encoded(dataset))
 
 
-def test_class_colours_of_8_bits_are_read() -> None:
+def test_colours_of_8_bits_and_run_lengths_are_read() -> None:
     values = np.random.default_rng(0).integers(0, 256, (4, 5, 3), dtype=np.uint8)
     picture = open_image(encoded(header(values)))
     assert picture.mode == "RGB"
     np.testing.assert_array_equal(np.asarray(picture), values)
-
-
-def test_run_lengths_are_decoded() -> None:
     dataset = header(VALUES)
     dataset.compress(RLELossless)
     np.testing.assert_array_equal(np.asarray(open_image(encoded(dataset))), linear(VALUES, 0, 4095))

@@ -61,40 +61,21 @@ MEHTA = "large_scale_transfer_table{}"
         ({"methods": {"auto": {"head": "auto"}}}, PRIVATE | STEPS),
         ({"methods": {"newton": {"head": "newton"}}}, PRIVATE | {HEADS}),
         ({"methods": {"prototypes": {"head": "prototypes"}}}, PRIVATE),
-        (
-            {"methods": {"a": {"head": "prototypes"}}, "papers": {"methods": ["ceiling"]}},
-            set(),
-        ),
-        (
-            {"methods": {"lamb": SGD | {"head": "lamb"}}},
-            PRIVATE | STEPS | {HEADS, MEHTA.format(2), MEHTA.format(3)},
-        ),
-        (
-            {"methods": {"lamb": SGD | {"head": "lamb"}}, "epsilons": ["inf"]},
-            {MEHTA.format(2)},
-        ),
-        (
-            {"methods": {"small": SGD | {"head": "momentum"}}},
-            PRIVATE | STEPS | {HEADS, MEHTA.format(1), MEHTA.format(9)},
-        ),
-        (
-            {"methods": {"all": {"head": "momentum", "batch_size": "full", "steps": 2}}},
-            PRIVATE | STEPS | {HEADS, MEHTA.format(1)},
-        ),
-        (
-            {"methods": {"sgd": SGD, "clip": SGD | {"max_grad_norm": 9.0}}},
-            PRIVATE | STEPS | {HEADS, MEHTA.format(4)},
-        ),
-        (
-            {"datasets": {"pets": SMALL["datasets"]["pets"] | {"metric": "auc"}}},
-            {"medical_fine_tuning_auc"},
-        ),
+        ({"methods": {"a": {"head": "prototypes"}}, "papers": {"methods": ["ceiling"]}}, set()),
+        ({"methods": {"lamb": SGD | {"head": "lamb"}}},
+         PRIVATE | STEPS | {HEADS, MEHTA.format(2), MEHTA.format(3)}),
+        ({"methods": {"lamb": SGD | {"head": "lamb"}}, "epsilons": ["inf"]}, {MEHTA.format(2)}),
+        ({"methods": {"small": SGD | {"head": "momentum"}}},
+         PRIVATE | STEPS | {HEADS, MEHTA.format(1), MEHTA.format(9)}),
+        ({"methods": {"all": {"head": "momentum", "batch_size": "full", "steps": 2}}},
+         PRIVATE | STEPS | {HEADS, MEHTA.format(1)}),
+        ({"methods": {"sgd": SGD, "clip": SGD | {"max_grad_norm": 9.0}}},
+         PRIVATE | STEPS | {HEADS, MEHTA.format(4)}),
+        ({"datasets": {"pets": SMALL["datasets"]["pets"] | {"metric": "auc"}}},
+         {"medical_fine_tuning_auc"}),
         ({"datasets": {"pets": {"source": "imagefolder", "path": "pets"}}}, set()),
-        (
-            {"backbones": {"clip": {"family": "open_clip", "model": "ViT-S-32-alt",
-                                    "pretrained": False}}},
-            {"foundation_features_table3"},
-        ),
+        ({"backbones": {"clip": {"family": "open_clip", "model": "ViT-S-32-alt",
+                                 "pretrained": False}}}, {"foundation_features_table3"}),
     ],
 )  # fmt: skip
 def test_a_table_is_written_where_the_study_measures_a_row(
