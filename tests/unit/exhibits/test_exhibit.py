@@ -124,3 +124,16 @@ def test_every_study_knows_its_exhibits(path: Path, monkeypatch: pytest.MonkeyPa
     assert max(made.values()) == 1
     assert not any("{" in name for name in made)
     assert f"r/figures/{next(iter(files.study.datasets))}/accuracy.svg" in made
+
+
+def test_published_results_are_known_by_the_catalog_and_for_a_part_where_rows_are_compared() -> (
+    None
+):
+    values = yaml.safe_load((CONFIG / "config.yaml").read_text())
+    part = {"catalog": "cifar10", "subsample": {"per_class": 20}}
+    study = load_study(values | {"datasets": {"mine": {"catalog": "cifar10"}, "part": part}})
+    named = {exhibit.name: exhibit.params.get("name") for exhibit in EXHIBITS}
+    for exhibit, name in named.items():
+        if name is not None:
+            names = [name(study, {"dataset": dataset}) for dataset in study.datasets]
+            assert names == ["cifar10", "cifar10" if exhibit == "write_law_tables" else "part"]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from dpprobe.analyses.fairness.comparison import (
     Comparison,
+    _compute_chance,
     _compute_intervals,
     gap_of,
     group_rows,
@@ -114,15 +117,22 @@ def test_of_several_groups_the_interval_covers_at_least_as_often_as_said() -> No
     assert np.mean([gap.worst_group == "3" for gap in gaps]) > 0.9
 
 
-def test_a_percentile_interval_would_leave_out_a_gap_of_none() -> None:
-    """The reason for another one."""
+@pytest.mark.parametrize("missing", [0.0, 0.4, 0.9, 1.0])
+@pytest.mark.parametrize("metric", ["calibration_error", "recall"])
+def test_chance_is_that_of_random_groups_with_a_metric(missing: float, metric: str) -> None:
     generator = np.random.default_rng(0)
-    left_out = 0
-    for _ in range(200):
-        values = generator.normal(size=6)
-        drawn = np.ptp(values[:, None] + generator.normal(size=(6, 400)), axis=0)
-        left_out += np.quantile(drawn, 0.025) > 0
-    assert left_out > 195
+    shuffled = generator.random((3, 50))
+    shuffled[generator.random((3, 50)) < missing] = np.nan
+    whole = {"compute_whole": lambda *_: np.array([0.2, 0.4])}
+    made: Any = SimpleNamespace(kept=range(3), ways=0, metric=metric, labels=(), layout=0, **whole)
+    of: Any = SimpleNamespace(compute_shuffled=lambda *_: shuffled)
+    gap, excess, spread = _compute_chance(made, of, _resamples(2, 0))
+    groups, ways = ([one[np.isfinite(one)] for one in each] for each in (shuffled, shuffled.T))
+    gaps = [np.ptp(one) for one in ways if len(one) > 1]
+    assert gap == (pytest.approx(np.quantile(gaps, 0.95)) if gaps else None)
+    beyond = [one.mean() - 0.3 if len(one) and "error" in metric else 0.0 for one in groups]
+    np.testing.assert_allclose(excess, beyond)
+    np.testing.assert_allclose(spread, [one.std() if len(one) else 0.0 for one in groups])
 
 
 def test_groups_that_are_all_right_still_have_a_wide_interval() -> None:
