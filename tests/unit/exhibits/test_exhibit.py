@@ -126,9 +126,7 @@ def test_every_study_knows_its_exhibits(path: Path, monkeypatch: pytest.MonkeyPa
     assert f"r/figures/{next(iter(files.study.datasets))}/accuracy.svg" in made
 
 
-def test_published_results_are_known_by_the_catalog_and_for_a_part_where_rows_are_compared() -> (
-    None
-):
+def test_published_results_are_known_by_the_catalog_for_a_part_where_rows_compare() -> None:
     values = yaml.safe_load((CONFIG / "config.yaml").read_text())
     part = {"catalog": "cifar10", "subsample": {"per_class": 20}}
     study = load_study(values | {"datasets": {"mine": {"catalog": "cifar10"}, "part": part}})
