@@ -45,17 +45,18 @@ def test_a_split_of_ones_own_is_kept(desk: Desk) -> None:
     assert "Training/<class>/ and test/<class>/" in text
 
 
-def test_unequal_classes_change_the_metric_and_leave_no_count_in_the_file(desk: Desk) -> None:
-    desk.images("x/benign", count=347)
+@pytest.mark.parametrize(("classes", "metric"), [(2, "auc"), (3, "macro_accuracy")])
+def test_unequal_classes_change_the_metric_and_leave_no_count_in_the_file(
+    desk: Desk, classes: int, metric: str
+) -> None:
+    desk.images(*(f"x/{name}" for name in "ab"[: classes - 1]), count=347)
     desk.images("x/malignant", count=31)
     printed = desk.init("x")
-    assert (
-        "imbalance:   11.2 to 1; metric: AUC, because always predicting benign already" in printed
-    )
-    assert "metric: AUC, because" in printed
+    words = {"auc": "AUC", "macro_accuracy": "macro accuracy"}[metric]
+    assert f"imbalance:   11.2 to 1; metric: {words}, because always predicting a " in printed
     assert "malignant         31 images:" in printed
     assert "test  (the smallest)" in printed
-    assert desk.study("x.yaml").datasets["x"].metric == "auc"
+    assert desk.study("x.yaml").datasets["x"].metric == metric
     text = (desk.folder / "x.yaml").read_text()
     assert not any(number in text for number in ("347", "31", "378", "91.8", "11.2"))
 
@@ -84,13 +85,6 @@ def test_each_draft_has_results_of_its_own_and_one_ledger(desk: Desk) -> None:
     assert [study.results_dir for study in studies] == ["results/x", "results/x_2", "results/24"]
     assert {study.data_dir for study in studies} == {"data/x"}
     assert {name for study in studies for name in study.datasets} == {"x"}
-
-
-def test_three_unequal_classes_are_judged_by_the_mean_over_classes(desk: Desk) -> None:
-    desk.images("x/a", "x/b", count=40)
-    desk.images("x/c", count=12)
-    assert "metric: macro accuracy, because" in desk.init("x")
-    assert desk.study("x.yaml").datasets["x"].metric == "macro_accuracy"
 
 
 def taken(desk: Desk, file: str) -> Study:

@@ -136,6 +136,13 @@ class Shared(Chain):
         return super().forward(x * self.scale) / width
 
 
+class Dividing(Chain):
+    """The number of images crosses the cut."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) / x.shape[0]
+
+
 class Transposed(Chain):
     """Its blocks take [length, batch, width]."""
 
@@ -158,6 +165,7 @@ def test_constants_and_sizes_are_copied_behind_the_cut() -> None:
     ("model", "reason"),
     [
         (Skipping(), "more than one tensor of net would cross the cut"),
+        (Dividing(), "more than one tensor of net would cross the cut"),
         (Branching(), "the forward pass of net cannot be traced"),
         (Counting(), "the forward pass of net cannot be traced"),
         (Transposed(), r"activations of net have shape \[3, 1, 6\] for one image"),

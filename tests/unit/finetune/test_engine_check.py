@@ -20,7 +20,7 @@ from dpprobe.backbones.row_mixing import (
 from dpprobe.devices import use_precision
 from dpprobe.errors import ConfigError
 from dpprobe.finetune import layer_rules, layers
-from dpprobe.finetune.engine_check import check_network
+from dpprobe.finetune.engine_check import _move_parameters, check_network
 from tests.support.gpu import DEVICES
 from tests.unit.finetune.small_networks import Small, of_timm
 
@@ -174,10 +174,11 @@ class Faint(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("name", "factor"), [("1.weight", 0.9), ("2.weight", 1.1), ("0.inner.weight", 0.9)]
+    ("name", "factors"),
+    [("1.weight", [0.9, 1, 1]), ("2.weight", [1, 1, 1.1]), ("0.inner.weight", [0.9, 0.9, 0.9])],
 )
-def test_a_wrong_rule_is_refused_by_name(
-    name: str, factor: float, monkeypatch: pytest.MonkeyPatch
+def test_a_wrong_rule_for_any_row_is_refused_by_name(
+    name: str, factors: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = small(Faint())
     module = network.module.get_submodule(name.removesuffix(".weight"))
@@ -187,7 +188,8 @@ def test_a_wrong_rule_is_refused_by_name(
     def wrong(call: layers.Call, names: Any) -> layers.Gradients:
         result = right(call, names)
         if call.module is module:
-            result["weight"] = factor * result["weight"]
+            of_rows = torch.tensor(factors).view(-1, *[1] * module.weight.ndim)
+            result["weight"] = of_rows * result["weight"]
         return result
 
     monkeypatch.setattr("dpprobe.finetune.ghost.forms_gradients", lambda _: True)
@@ -206,10 +208,24 @@ def test_a_wrong_norm_is_refused(
 ) -> None:
     right = layers.squared_norms
     monkeypatch.setattr("dpprobe.finetune.ghost.forms_gradients", lambda _: False)
-    monkeypatch.setattr("dpprobe.finetune.ghost.squared_norms", lambda a, g: factor * right(a, g))
+    factors = torch.tensor([1, 1, factor])
+    monkeypatch.setattr("dpprobe.finetune.ghost.squared_norms", lambda a, g: factors * right(a, g))
 
     with pytest.raises(ConfigError, match="wrong gradient norm"):
         check(small(), precision=precision)
+
+
+def test_parameters_that_are_nearly_zero_are_moved_alone_and_come_back() -> None:
+    network = small()
+    before = {name: one.detach().clone() for name, one in network.trained.items()}
+
+    def list_moved() -> set[str]:
+        return {name for name, one in network.trained.items() if not one.equal(before[name])}
+
+    with _move_parameters(network, torch.Generator().manual_seed(0)):
+        assert list_moved() == {name for name, one in before.items() if not one.any()}
+        assert len(list_moved()) == 3 < len(before)
+    assert not list_moved()
 
 
 class HalfCalled(nn.Module):
