@@ -140,7 +140,8 @@ class Dividing(Chain):
     """The number of images crosses the cut."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(x) / x.shape[0]
+        count = x.shape[0]
+        return super().forward(x) / count
 
 
 class Transposed(Chain):
