@@ -28,10 +28,7 @@ from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError, StoreError
 from dpprobe.features.extraction import extract_shard
-from dpprobe.features.extraction_pipeline import (
-    AHEAD,
-    PIECE_ROWS,
-)
+from dpprobe.features.extraction_pipeline import AHEAD, PIECE_ROWS
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.shard_file import read_header
 from dpprobe.features.shard_manifest import write_manifest

@@ -20,13 +20,7 @@ from dpprobe.errors import PrivacyError
 from dpprobe.finetune.checkpoint import FILE, Checkpoints, State
 from dpprobe.finetune.train import Trained, train_network
 from dpprobe.privacy.private_mark import check_unmarked
-from tests.support.tiny_networks import (
-    flat,
-    mlp_inputs,
-    mlp_network,
-    network_options,
-    releases_of,
-)
+from tests.support.tiny_networks import flat, mlp_inputs, mlp_network, network_options, releases_of
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 

@@ -213,10 +213,7 @@ NUMBERS = st.one_of(
     limit=st.floats(1e-3, 1e3),
 )
 def test_no_row_moves_a_sum_by_more_than_the_clip(
-    changes: list[tuple[int, int, float]],
-    clipping: str,
-    precision: str,
-    limit: float,
+    changes: list[tuple[int, int, float]], clipping: str, precision: str, limit: float
 ) -> None:
     network = small()
     inputs, labels = batch(3, network)

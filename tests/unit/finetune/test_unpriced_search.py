@@ -12,12 +12,7 @@ from filelock import FileLock
 
 from dpprobe.errors import ConfigError, StoreError
 from dpprobe.finetune.options import Options
-from dpprobe.finetune.unpriced_search import (
-    Trial,
-    best_trial,
-    run_trials,
-    suggest_values,
-)
+from dpprobe.finetune.unpriced_search import Trial, best_trial, run_trials, suggest_values
 from dpprobe.heads.registry import method_options
 
 SPACE: dict[str, Any] = {

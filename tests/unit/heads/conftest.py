@@ -17,7 +17,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.fixture(autouse=True)
-def _several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has rows come in several blocks, as in real sets, of which small ones would be one."""
     monkeypatch.setattr("dpprobe.heads.training_set._CACHE_BLOCK", 1_000)

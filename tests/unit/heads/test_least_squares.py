@@ -23,6 +23,8 @@ from tests.support.second_order_data import (
     rows_of,
 )
 
+pytestmark = pytest.mark.usefixtures("several_blocks")
+
 
 def test_without_noise_it_is_numpys() -> None:
     """With one label per row and with several, rows far beyond max_row_norm."""

@@ -33,6 +33,8 @@ from dpprobe.privacy.releases import Releases
 from tests.support.linear_heads import Source
 from tests.support.mechanisms import made_plan
 
+pytestmark = pytest.mark.usefixtures("several_blocks")
+
 CPU = torch.device("cpu")
 C, P = 3, 4
 SPEC = Channels(channels=C, max_mean_norm=0.7, max_deviation_norm=0.3, floor=1e-4)

@@ -16,6 +16,8 @@ from tests.support.second_order_data import (
     plan_of,
 )
 
+pytestmark = pytest.mark.usefixtures("several_blocks")
+
 
 def test_without_noise_it_is_the_nearest_class_sum() -> None:
     features, labels = classes_of()

@@ -23,6 +23,8 @@ from dpprobe.privacy.releases import Releases
 from tests.support.linear_heads import Source
 from tests.support.mechanisms import made_plan
 
+pytestmark = pytest.mark.usefixtures("several_blocks")
+
 LABELS = torch.tensor([0, 1, 2, 1])
 FREE = ["none", "l2", "layer_norm", {"kind": "group_norm", "groups": 2}]
 CPU = torch.device("cpu")
