@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
 import sys
 from collections.abc import Mapping
@@ -407,8 +408,8 @@ def _resize_network(model: Any, options: Options, size: tuple[int, int]) -> None
     patch = getattr(embed, "patch_size", None)
     if patch is None or not hasattr(model, "set_input_size"):
         return
-    remedy = f"write a preprocessing.size that is a multiple of {patch[0]}"
-    if size[0] % patch[0] or size[1] % patch[1]:
+    remedy = f"write a preprocessing.size that is a multiple of {math.lcm(*patch)}"
+    if any(side % part for side, part in zip(size, patch, strict=True)):
         raise ConfigError(
             f"model: {options.model} does not take images of {[*size]} (patches of {[*patch]} do "
             f"not tile them); {remedy}"

@@ -185,7 +185,14 @@ def test_a_damaged_file_is_made_anew(asked: list[str], tmp_path: Path, text: str
         ({"model_args": {"global_pol": "avg"}}, r"global_pol is no .*ormer.; write global_pool"),
         ({"model_args": {"global_pool": ""}}, "global_pool"),
         ({"layers": [99]}, "test_vit has no block 99"),
-        ({"preprocessing": {"size": 100}}, r"patches of \[16, 16\] do not tile"),
+        *(
+            ({"model_args": {"patch_size": patch}, "preprocessing": {"size": 168}}, message)
+            for patch, message in (
+                ([16, 16], r"patches of \[16, 16\] do not tile.* multiple of 16"),
+                ([16, 8], r"patches of \[16, 8\] do not tile.* multiple of 16"),
+                ([8, 16], r"patches of \[8, 16\] do not tile.* multiple of 16"),
+            )
+        ),
         ({"dimension": 63}, "63 features per image are expected, but the backbone gives 64"),
     ],
 )  # fmt: skip

@@ -145,6 +145,14 @@ class Defaulted(Chain):
         return super().forward(x) * (2 if double else 3)
 
 
+class Dividing(Chain):
+    """The number of images crosses the cut."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        count = x.shape[0]
+        return super().forward(x) / count
+
+
 class Transposed(Chain):
     """Its blocks take [length, batch, width]."""
 
@@ -168,6 +176,7 @@ def test_constants_and_sizes_are_copied_behind_the_cut(make: type[Chain]) -> Non
     ("model", "reason"),
     [
         (Skipping(), "more than one tensor of net would cross the cut"),
+        (Dividing(), "more than one tensor of net would cross the cut"),
         (Branching(), "the forward pass of net cannot be traced"),
         (Counting(), "the forward pass of net cannot be traced"),
         (Transposed(), r"activations of net have shape \[3, 1, 6\] for one image"),
