@@ -10,17 +10,15 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
 from dpprobe.data import dataset_preparation, train_test_split
+from dpprobe.data.options import PublicSplit
 from dpprobe.data.registry import dataset_options
-from dpprobe.data.table import SplitTable, read_info
+from dpprobe.data.table import read_info
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
@@ -52,19 +50,6 @@ def test_a_side_is_the_hash_of_a_name_below_the_fraction(
 ) -> None:
     chosen = train_test_split.choose_by_id([name], fraction=fraction, seed=seed)
     assert chosen == [below(name, fraction=fraction, seed=seed)]
-
-
-def test_the_split_is_the_same_on_every_machine() -> None:
-    # Golden: the digests of rows 0, 6 and 7 begin with 0x53, 0x57 and 0x48 by sha256sum, the others
-    # with 0x70 and more; 0.3, 0.33 and 0.35 are 0x4c, 0x54 and 0x59.
-    names = [f"row-{row}" for row in range(10)]
-    chosen = {
-        fraction: np.flatnonzero(
-            train_test_split.choose_by_id(names, fraction=fraction, seed=0)
-        ).tolist()
-        for fraction in (0.3, 0.33, 0.35)
-    }
-    assert chosen == {0.3: [7], 0.33: [0, 7], 0.35: [0, 6, 7]}
 
 
 # The sources
@@ -104,35 +89,7 @@ def write_csv(folder: Path, rows: Rows) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def write_parquet(folder: Path, rows: Rows) -> dict[str, Any]:
-    folder.mkdir(parents=True)
-    names, whose, labels, images = zip(*named(rows), strict=True)
-    columns = {
-        "image": [{"bytes": image, "path": None} for image in images],
-        "label": list(labels),
-        "who": list(whose),
-        "name": list(names),
-    }
-    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    columns["image"] = pa.array(columns["image"], kind)
-    pq.write_table(pa.table(columns), folder / "a.parquet")
-    return {"source": "parquet", "train": str(folder / "a.parquet"), "class_names": CLASSES}
-
-
 BY_ID = {"split_by": "id", "test_fraction": 0.3}
-
-
-def test_null_rows_in_a_unit_s_place_move_no_numbered_row(tmp_path: Path) -> None:
-    """Rows of a parquet file without ids are named by their places, which stay."""
-    replaced = [(unit, 1 if unit == "u4" else label) for unit, label in ROWS]
-    for name, rows_of_file in (("one", ROWS), ("two", replaced)):
-        written = write_parquet(tmp_path / name / "in", rows_of_file)
-        dataset = dataset_options(written | {"split_by": "id", "limit": {"train": 50}})
-        dataset_preparation.prepare_dataset(dataset, tmp_path / name)
-        tested = SplitTable(tmp_path / name / "test.parquet").read_ids()
-        rows = [f"row-{row:08d}" for row in range(50)]
-        assert tested == [row for row in rows if below(row, fraction=0.2, seed=0)]
-        assert dataset.count_rows() == (50 - len(tested), len(tested))
 
 
 def test_a_class_that_chance_leaves_out_of_one_side(
@@ -170,10 +127,7 @@ HUB: dict[str, Any] = {
     "train": "a.parquet",
 }
 TAR: dict[str, Any] = {"source": "webdataset", "train": "a.tar", "class_names": CLASSES}
-VECTORS: dict[str, Any] = {
-    "source": "embeddings", "vectors": {"clip": "a.npy"}, "label_column": "kind",
-    "class_names": CLASSES, "train": "a.csv",
-}  # fmt: skip
+VECTORS: dict[str, Any] = CSV | {"source": "embeddings", "train": "a.npz", "table": "a.csv"}
 FILES: list[dict[str, Any]] = [{"url": "https://example.org/a.zip", "sha256": "0" * 64}]
 
 
@@ -216,13 +170,11 @@ def key_by(by: str, values: dict[str, Any]) -> str:
 @pytest.mark.parametrize("values", SPLIT_HERE)
 def test_a_release_takes_a_split_by_id_alone(values: dict[str, Any]) -> None:
     refused = options_by("class", values).public_split().fault
-    assert not options_by("class", values).public_split().follows_names
     assert refused is not None
     assert "\n" not in refused
     assert refused.endswith("write `split_by: id`")
     assert dataset_options(values).public_split().fault == refused  # class is the default
-    chosen = options_by("id", values).public_split()
-    assert (chosen.fault, chosen.follows_names) == (None, "unit_column" in values)
+    assert options_by("id", values).public_split().fault is None
 
 
 @pytest.mark.parametrize("values", OWN_TEST)
@@ -288,8 +240,10 @@ def test_a_key_changes_with_what_decides_the_sides_alone(
     values: dict[str, Any], own_test: bool, columns: tuple[str, ...]
 ) -> None:
     """The unit, else the id, a path or a key, else the files; of a test set, the files."""
-    values = values | dict.fromkeys(columns, "who") | ({"test": "b.tar"} if own_test else {})
-    others = {"train": "c.tar", "id_column": "other", "unit_column": "other"}
+    kind = values["train"].partition(".")[2]
+    own = {"test": f"b.{kind}"} | ({"test_table": "b.csv"} if "table" in values else {})
+    values = values | dict.fromkeys(columns, "who") | (own if own_test else {})
+    others = {"train": f"c.{kind}", "id_column": "other", "unit_column": "other"}
     moved = {
         name
         for name, other in others.items()
@@ -304,23 +258,27 @@ def test_a_key_changes_with_what_decides_the_sides_alone(
 
 
 def test_keys_are_equal_for_equal_splits_and_for_no_others() -> None:
-    same = {"source": "sklearn", "verify": "hash", "delta": 1e-4}
-    assert key_by("id", {"source": "sklearn"}) == key_by("id", same)
+    equal: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({"source": "sklearn"}, {"source": "sklearn", "verify": "hash", "delta": 1e-4}),
+        (CSV | {"unit_column": "who"}, CSV | {"unit_column": "who", "embed": True}),
+        (HUB | {"id_column": "id"}, HUB | {"id_column": "id", "limit": {"train": 5}}),
+    ]
+    for one, other in equal:
+        assert key_by("id", one) == key_by("id", other)
     different: list[dict[str, Any]] = [
         {"source": "sklearn"},
         {"source": "sklearn", "split_seed": 1},
         {"source": "sklearn", "test_fraction": 0.25},
         CSV | {"unit_column": "who"},
-        CSV | {"id_column": "who"},
+        CSV | {"unit_column": "site"},
         CSV | {"path_column": "file"},
+        CSV | {"id_column": "file"},
         CSV | {"extract": {"who": {"column": "path", "pattern": "(p[0-9])"}}, "unit_column": "who"},
-        CSV | {"test": "b.csv"},
-        CSV | {"train": "b.csv", "test": "a.csv"},
         CSV | {"split_column": "fold", "train_values": [1, 2], "test_values": [3]},
         CSV | {"split_column": "fold", "train_values": [1, 3], "test_values": [2]},
         PARQUET,
+        PARQUET | {"id_column": "id"},
         HUB,
-        HUB | {"revision": "1" * 40},
         in_archive(**CSV),
         in_archive(**CSV) | {"files": [FILES[0] | {"sha256": "1" * 64}]},
         {"source": "torchvision", "name": "CIFAR10"},
@@ -341,6 +299,46 @@ def test_keys_are_equal_for_equal_splits_and_for_no_others() -> None:
     for values in different:
         rule = options_by("id", values).public_split().rule
         assert re.fullmatch(r"source|id, seed \d, fraction 0\.\d+", rule), rule
+
+
+@pytest.mark.parametrize("name", ["id_column", "unit_column", None])
+@pytest.mark.parametrize("source", [CSV, PARQUET, HUB, TAR, VECTORS])
+def test_files_are_part_of_a_key_unless_names_choose_the_sides(
+    source: dict[str, Any], name: str | None
+) -> None:
+    here, kind = source | ({name: "who"} if name else {}), source["train"].partition(".")[2]
+    own = here | {"test": f"b.{kind}"} | ({"test_table": "b.csv"} if "table" in source else {})
+    changes = {
+        "train": f"c.{kind}", "test": f"c.{kind}", "table": "c.csv", "test_table": "c.csv",
+        "revision": "1" * 40,
+    }  # fmt: skip
+    assert options_by("id", here).public_split().follows_names == bool(name)
+    assert not options_by("class", here).public_split().follows_names
+    assert not options_by("id", own).public_split().follows_names
+    assert options_by("id", own).public_split().names_rows == bool(name)
+    for option in changes.keys() & own:
+        changed = {option: changes[option]}
+        assert key_by("id", own | changed) != key_by("id", own)
+        if option in here:  # a CSV's images have paths, and a shard's have keys
+            by_place = name is None and source not in (CSV, TAR)
+            assert (key_by("id", here | changed) != key_by("id", here)) == by_place
+
+
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        ({"source": "sklearn"}, False),
+        ({"source": "imagefolder", "path": "nowhere"}, False),
+        (in_archive(**CSV), False),
+        (in_archive(**CSV, unit_column="who"), True),
+        (in_archive(source="imagefolder", path="a"), False),
+        ({"source": "torchvision", "name": "CIFAR10"}, False),
+    ],
+)
+def test_sides_follow_from_names_or_from_files(values: dict[str, Any], names: bool) -> None:
+    assert options_by("id", values).public_split().follows_names == names
+    assert not dataset_options(values).public_split().follows_names
+    assert not PublicSplit().follows_names, "of a source that says nothing of its split"
 
 
 # The tables that are there

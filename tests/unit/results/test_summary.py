@@ -190,10 +190,12 @@ def test_a_dataset_may_choose_its_metric(tmp_path: Path) -> None:
         write_cell(tmp_path, dataset="a", class_names=("no", "yes"), headline="auc"),
         write_cell(tmp_path, dataset="b", multi_label=True, headline="accuracy"),
         write_cell(tmp_path, dataset="c", class_names=("no", "yes")),
+        write_cell(tmp_path, dataset="d", multi_label=True),
     ]
     grid = _grid(tmp_path, *cells)
     titles = {name: measure.title for name, measure in grid.measures.items()}
-    assert titles == {"a": "AUC", "b": "mean accuracy over labels", "c": "accuracy"}
+    named = {"a": "AUC", "b": "mean accuracy over labels", "c": "accuracy"}
+    assert titles == named | {"d": "mean AUC over labels"}, "not over 4 of 4 labels"
     assert not any(measure.is_partial for measure in grid.measures.values())
     for cell in cells:
         record = read_cell(cell)
