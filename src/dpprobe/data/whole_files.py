@@ -109,9 +109,9 @@ def _check_webp(data: bytes, picture: Image.Image) -> None:
     while place < len(data):
         after = place + 8 + int.from_bytes(data[place + 4 : place + 8], "little")
         if data[place : place + 4] in (b"VP8 ", b"VP8L"):
-            # A flat area is coded by fewer zeros. Without loss it is copied in long runs.
+            # A flat area is coded by fewer zeros; without loss, by four bits per pixel or fewer.
             lossy = data[place : place + 4] == b"VP8 "
-            size = _HOLE + picture.width * picture.height // (4096 if lossy else 8)
+            size = _HOLE + picture.width * picture.height // (4096 if lossy else 2)
             _check_holes(data, size=size, start=place, end=after)
         place = after + after % 2
 

@@ -19,7 +19,10 @@ from tests.unit.data.test_image_files import encoded
 pillow_heif.register_heif_opener()
 ZEROS_PASS = ("BMP", "PPM", "TIFF")  # in which zeros are pixels
 # Damages that leave some kinds of a format undamaged, as far as can be seen.
-UNSEEN = {("one sector of zeros", "lossless WEBP"), ("one sector of zeros", "progressive JPEG")}
+UNSEEN = {
+    ("a third of zeros", "lossless WEBP"), ("one sector of zeros", "lossless WEBP"),
+    ("one sector of zeros", "progressive JPEG"),
+}  # fmt: skip
 FORMATS: dict[str, tuple[str, dict[str, Any]]] = {
     "AVIF": ("AVIF", {}),
     "BMP": ("BMP", {}),
