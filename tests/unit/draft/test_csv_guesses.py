@@ -195,9 +195,11 @@ ROW = {"file": "files/0.jpg", "label": "a"}
         (
             [ROW, ROW | {"label": "A"}],
             (),
-            "column label has 'A' and 'a', which differ only in case",
+            "column label has 'A' and 'a', which are spellings of one name",
         ),
+        ([ROW | {"label": "1.0"}, ROW | {"label": "1"}], (), "which are spellings of one name"),
         ([ROW | {"file": "no/0.jpg"}, ROW | {"label": "b"}], (), "names 'no/0.jpg'"),
+        ([ROW | {"file": "no\\0.jpg"}, ROW | {"label": "b"}], (), "write / instead"),
     ],
 )
 def test_columns_that_are_not_known_end_it_with_a_line(
