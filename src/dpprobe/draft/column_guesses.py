@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from dpprobe.counted_nouns import count_noun
 from dpprobe.data.alike_names import find_alike, in_words, joined_labels
@@ -119,42 +120,60 @@ def class_names(column: Column, name: str, place: str) -> list[str]:
     return sorted(column.values)
 
 
-def guess_unit(columns: Columns) -> tuple[str, bool] | None:
-    """Returns the column of patients, or of other units, and True if it names people."""
+class UnitColumn(NamedTuple):
+    """The column of patients, or of other units.
+
+    Attributes:
+      people: True if its values are people.
+      named: True if the user named the column, False if its name suggests it.
+    """
+
+    name: str
+    people: bool
+    named: bool = False
+
+    def write_option(self) -> Line:
+        """Returns the option of the unit of privacy, which says if it is a guess."""
+        if not self.people:
+            comment = (
+                "Guessed from the column's name: images that belong together. No column names "
+                "people. If a person has several of these, the guarantee covers each of them "
+                "separately, not the person. Name the column of patients if there is one."
+            )
+            return Line(value=self.name, comment=comment)
+        meaning = (
+            "patient of each image. The unit of privacy is the patient, with all images, on one "
+            "side of the split."
+        )
+        if self.named:
+            return Line(value=self.name, comment=f"The {meaning}")
+        comment = (
+            f"Guessed from the column's name: the {meaning} Check it: with a wrong column the "
+            "privacy guarantee protects the wrong unit."
+        )
+        return Line(value=self.name, comment=comment)
+
+
+def find_unit(columns: Columns, named: str | None) -> UnitColumn | None:
+    """Returns the column that the user named, or the one whose name suggests patients or units."""
+    if named:
+        return UnitColumn(named, people=True, named=True)
     for names, people in ((PATIENTS, True), (CASES, False)):
         for name in find_usual(columns, names):
             if len(columns[name].values) > 1:
-                return name, people
+                return UnitColumn(name, people=people)
     return None
 
 
-def unit_line(column: str, *, people: bool) -> Line:
-    """Returns the option of the unit of privacy, marked as a guess."""
-    if people:
-        comment = (
-            "Guessed from the column's name: the patient of each image. The unit of privacy is the "
-            "patient, with all images, on one side of the split. Check it: with a wrong column the "
-            "privacy guarantee protects the wrong unit."
-        )
-    else:
-        comment = (
-            "Guessed from the column's name: images that belong together. No column names people. "
-            "If a person has several of these, the guarantee covers each of them separately, not "
-            "the person. Name the column of patients if there is one."
-        )
-    return Line(value=column, comment=comment)
-
-
-def unit_notes(columns: Columns, unit: tuple[str, bool] | None) -> list[str]:
+def unit_notes(columns: Columns, unit: UnitColumn | None) -> list[str]:
     """Lists warnings about the unit of privacy."""
     if unit is None:
         return [
             f"no column of patients found ({', '.join(PATIENTS[:4])} or similar), so the unit of "
             "privacy is one image; if people have several images, name the column with --patient"
         ]
-    name, people = unit
-    notes = []
-    if not people:
+    name, notes = unit.name, []
+    if not unit.people:
         notes.append(
             f"column {name} is the unit of privacy, but a person may have several of its values; "
             "name the column of patients with --patient if there is one"

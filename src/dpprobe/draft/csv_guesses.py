@@ -63,7 +63,7 @@ def look_at_csv(place: str, wishes: Wishes) -> Seen:
         raise guesses.no_label(columns, place)
     root = Path(wishes.root).expanduser() if wishes.root else None
     images = find_images(columns, table=path, root=root, column=wishes.image)
-    unit = (wishes.patient, True) if wishes.patient else guesses.guess_unit(columns)
+    unit = guesses.find_unit(columns, wishes.patient)
     keys = _place_keys(images, path, raw.delimiter)
     notes = []
     if label is not None:
@@ -78,7 +78,7 @@ def look_at_csv(place: str, wishes: Wishes) -> Seen:
     else:
         keys["label_columns"] = Line(value=labels, comment="Several labels per image.")
     if unit is not None:
-        keys["unit_column"] = guesses.unit_line(unit[0], people=unit[1])
+        keys["unit_column"] = unit.write_option()
     if groups := guesses.guess_groups(columns):
         keys["group_columns"] = Line(
             value=dict(groups),

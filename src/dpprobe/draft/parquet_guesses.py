@@ -44,9 +44,9 @@ def look_at_parquet(place: str, wishes: Wishes) -> Seen:
     if test := find_test_file(path):
         keys["test"] = Line(value=str(Path(place).with_name(test.name)))
     keys |= {"image_column": Line(value=image), "label_column": Line(value=label)}
-    unit = (wishes.patient, True) if wishes.patient else guesses.guess_unit(columns)
+    unit = guesses.find_unit(columns, wishes.patient)
     if unit is not None:
-        keys["unit_column"] = guesses.unit_line(unit[0], people=unit[1])
+        keys["unit_column"] = unit.write_option()
     if groups := guesses.guess_groups(columns, plain=True):
         keys["group_columns"] = Line(
             value=[str(column) for column in groups.values()],

@@ -237,7 +237,7 @@ class CellTask:
 
     def _make_record(self, contents: CellContents, features: JobFeatures) -> CellRecord:
         plan = self.plan
-        seeds, summary = self._evaluate_seeds(contents, features)
+        seeds, summary = _evaluate_seeds(self, contents, features)
         files = {name: sha256_file(self._partial_folder / name) for name in PAYLOAD_FILES}
         noise = [mechanism.noise_multiplier for mechanism in plan.mechanisms]
         return CellRecord(
@@ -275,44 +275,45 @@ class CellTask:
             seconds=None if plan.selection else round(contents.seconds, 3),
         )
 
-    def _evaluate_seeds(
-        self, contents: CellContents, features: JobFeatures
-    ) -> tuple[list[dict[str, Any]], dict[str, MetricSummary]]:
-        labels, link = features.test_labels, self.link
-        seeds = [
-            {
-                "index": index,
-                **metrics.evaluate_scores(
-                    contents.scores[position],
-                    labels,
-                    link=link,
-                    accepted=features.test_accepted,
-                    units=features.test_units,
-                ),
-                "halves": half_values(
-                    self.headline,
-                    contents.scores[position],
-                    labels,
-                    link=link,
-                    halves=features.test_halves(self.headline),
-                ),
-            }
-            for position, index in enumerate(contents.indices)
-        ]
-        for seed, chosen in zip(seeds, contents.chosen, strict=bool(contents.chosen)):
-            seed["chosen"] = dict(chosen)
-        if (priors := contents.arrays.get(CLASS_PRIORS)) is not None:
-            for seed, each in zip(seeds, priors, strict=True):
-                seed[CLASS_PRIORS] = each.tolist()
-        summary = uncertainty.summarise_records(
-            seeds,
-            correct=metrics.right_predictions(contents.scores[0], labels, link=link),
-            labels=labels,
-            scores=contents.scores[0],
-            units=features.test_units,
-            seed=self.study_seed,
-        )
-        return seeds, {name: MetricSummary(**entry) for name, entry in summary.items()}
+
+def _evaluate_seeds(
+    task: CellTask, contents: CellContents, features: JobFeatures
+) -> tuple[list[dict[str, Any]], dict[str, MetricSummary]]:
+    labels, link = features.test_labels, task.link
+    seeds = [
+        {
+            "index": index,
+            **metrics.evaluate_scores(
+                contents.scores[position],
+                labels,
+                link=link,
+                accepted=features.test_accepted,
+                units=features.test_units,
+            ),
+            "halves": half_values(
+                task.headline,
+                contents.scores[position],
+                labels,
+                link=link,
+                halves=features.test_halves(task.headline),
+            ),
+        }
+        for position, index in enumerate(contents.indices)
+    ]
+    for seed, chosen in zip(seeds, contents.chosen, strict=bool(contents.chosen)):
+        seed["chosen"] = dict(chosen)
+    if (priors := contents.arrays.get(CLASS_PRIORS)) is not None:
+        for seed, each in zip(seeds, priors, strict=True):
+            seed[CLASS_PRIORS] = each.tolist()
+    summary = uncertainty.summarise_records(
+        seeds,
+        correct=metrics.right_predictions(contents.scores[0], labels, link=link),
+        labels=labels,
+        scores=contents.scores[0],
+        units=features.test_units,
+        seed=task.study_seed,
+    )
+    return seeds, {name: MetricSummary(**entry) for name, entry in summary.items()}
 
 
 def _count_patients(train: FeatureStore, features: JobFeatures) -> SplitCounts | None:

@@ -42,8 +42,10 @@ def test_patients_groups_and_classes_are_told_by_names(clinic: Desk) -> None:
     assert dataset.list_groups()["group_sex"].column == "sex"
     assert dataset.metric == "auc"
     assert dataset.count_units() == int(printed.partition("training:    ")[2].split()[0])
-    text = (clinic.folder / "lesions.yaml").read_text()
-    assert "Guessed from the column's name: the patient of each image." in text
+    guess, study = "Guessed from the column's name: the patient", clinic.folder / "lesions.yaml"
+    assert guess in study.read_text()
+    clinic.init("scans/lesions.csv", "--force", "--patient", "PatientID")
+    assert guess not in study.read_text(), "the user named it"
 
 
 def test_the_largest_class_is_that_of_the_patients(clinic: Desk) -> None:

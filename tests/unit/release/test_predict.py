@@ -605,6 +605,26 @@ def test_an_image_of_another_size_is_a_fault_where_nothing_is_resized(tmp_path: 
     assert predictor.predict_images([]).shape == (0, 3)
 
 
+def test_grey_bits_of_a_release_hold_for_new_images(tmp_path: Path) -> None:
+    """Twelve bits in a file of 16 are the picture of 8 bits, from a file and in memory."""
+    grey = picture(1, (8, 8), "L")
+    scaled = np.round(np.asarray(grey, np.float64) * (4095 / 255)).astype(np.uint16)
+    twelve = Image.fromarray(scaled)
+    (tmp_path / "twelve.png").write_bytes(encoded(twelve))
+    pixels = {"family": "pixels", "size": 8}
+    plain, told = (
+        Predictor.load_bundle(write_release(tmp_path / name, options), device="cpu")
+        for name, options in (("plain", pixels), ("told", pixels | {"grey_bits": 12}))
+    )
+    wanted = plain.predict_images([grey])
+    np.testing.assert_array_equal(told.predict_images([twelve]), wanted)
+    np.testing.assert_array_equal(told.predict_images([grey]), wanted)
+    assert np.abs(plain.predict_images([twelve]) - wanted).max() > 1e-3
+    predict(tmp_path / "told", [tmp_path / "twelve.png"], output=tmp_path / "out.parquet")
+    of_file = pd.read_parquet(tmp_path / "out.parquet")[PROBABILITIES].to_numpy()
+    np.testing.assert_allclose(of_file, wanted, atol=1e-6)
+
+
 def test_a_feature_beyond_the_dtype_is_a_fault(tmp_path: Path) -> None:
     loud = {"family": "pixels", "size": 8, "std": 1e-5}
     folder = write_release(tmp_path / "bundle", loud, dtype="float16")
