@@ -26,9 +26,10 @@ def _not_made(study: Study) -> Iterator[str]:
         folder = _resolve_folder(written)
         if any(len(part.encode()) > LONGEST_NAME for part in folder.parts):
             yield f"{key}: {written[:60]}...: this name is too long; write a shorter one"
-        elif file := next((each for each in (folder, *folder.parents) if each.exists()), None):
-            if not file.is_dir():
-                yield f"{key}: {written}: {file} is not a folder; write another folder"
+        elif not (
+            near := next(each for each in (folder, *folder.parents) if each.exists())
+        ).is_dir():
+            yield f"{key}: {written}: {near} is not a folder; write another folder"
 
 
 def _each_other(study: Study) -> Iterator[str]:
