@@ -58,6 +58,7 @@ rule audit_cells:
         privacy=privacy_params,
         trained=VERSIONS["training"],
         version=VERSIONS["audit"],
+        files=outside_state(method_files),
     message:
         "audit of {wildcards.dataset}, {wildcards.backbone}, epsilon {wildcards.epsilon}"
     script:

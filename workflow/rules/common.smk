@@ -20,6 +20,7 @@ from dpprobe.analyses.audit.audit_record import (
 )
 from dpprobe.data.addresses import public_addresses
 from dpprobe.data.option_paths import is_wildcard
+from dpprobe.data.options import hash_file_states
 from dpprobe.errors import ConfigError
 from dpprobe.heads.auto import asked_options, is_undecided
 from dpprobe.analyses.imbalance import list_imbalance_records, list_imbalanced
@@ -138,6 +139,32 @@ def privacy_params(wildcards):
         "unit": STUDY.dataset_unit(wildcards.dataset),
         "patients": STUDY.dataset_patients(wildcards.dataset),
     }
+
+
+def backbone_files(wildcards):
+    """The weights, or the code, of a backbone."""
+    return STUDY.backbones[wildcards.backbone].input_files()
+
+
+def outside_state(*finders):
+    """A hash of the sizes and times of weights and public files: a replaced file may have an older time.
+
+    Files that jobs write are compared with the jobs' records.
+    """
+    folders = [
+        Path(folder).absolute() for folder in (STUDY.data_dir, STUDY.results_dir)
+    ]
+
+    def state(wildcards):
+        files = {str(file) for find in finders for file in find(wildcards)}
+        return hash_file_states(
+            (file, file)
+            for file in files
+            if os.path.exists(file)
+            and not any(folder in Path(file).absolute().parents for folder in folders)
+        )
+
+    return state
 
 
 def wildcards_cell(wildcards):

@@ -5,7 +5,7 @@ rule extract_cut:
     input:
         table="<data>/{dataset}/{split}.parquet",
         info="<data>/{dataset}/dataset.json",
-        weights=lambda wildcards: STUDY.backbones[wildcards.backbone].input_files(),
+        weights=backbone_files,
     output:
         "<results>/cuts/{dataset}/{backbone}/blocks-{blocks}/{split}/shard-{shard}-of-{shards}.h5",
     log:
@@ -32,6 +32,7 @@ rule extract_cut:
         precision=STUDY.features.precision,
         features=VERSIONS["features"],
         version=VERSIONS["cuts"],
+        files=outside_state(backbone_files),
     message:
         "activations of {wildcards.dataset} {wildcards.split}, {wildcards.backbone}, before its last "
         "{wildcards.blocks} blocks, shard {wildcards.shard} of {wildcards.shards}"

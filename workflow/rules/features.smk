@@ -6,7 +6,7 @@ rule extract_features:
     input:
         table="<data>/{dataset}/{split}.parquet",
         info="<data>/{dataset}/dataset.json",
-        weights=lambda wildcards: STUDY.backbones[wildcards.backbone].input_files(),
+        weights=backbone_files,
     output:
         "<results>/features/{dataset}/{backbone}/{split}/shard-{shard}-of-{shards}.h5",
     log:
@@ -32,6 +32,7 @@ rule extract_features:
         dtype=STUDY.features.dtype,
         precision=STUDY.features.precision,
         version=VERSIONS["features"],
+        files=outside_state(backbone_files),
     message:
         "features of {wildcards.dataset} {wildcards.split}, {wildcards.backbone}, "
         "shard {wildcards.shard} of {wildcards.shards}"
@@ -111,7 +112,7 @@ rule embed_text:
     """A text encoder's embeddings of the class names."""
     input:
         info="<data>/{dataset}/dataset.json",
-        weights=lambda wildcards: STUDY.backbones[wildcards.backbone].input_files(),
+        weights=backbone_files,
     output:
         "<results>/features/{dataset}/{backbone}/text.safetensors",
     log:
@@ -131,6 +132,7 @@ rule embed_text:
         backbone=lambda wildcards: STUDY.backbones[wildcards.backbone].text_params(),
         prompts=lambda wildcards: DATASETS[wildcards.dataset].text_params(),
         version=VERSIONS["text"],
+        files=outside_state(backbone_files),
     message:
         "text embeddings of {wildcards.dataset}, {wildcards.backbone}"
     script:

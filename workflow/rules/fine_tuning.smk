@@ -12,7 +12,7 @@ rule tune_network:
         rows=tuned_rows,
         cuts=cut_paths,
         tables=tuned_tables,
-        weights=lambda wildcards: STUDY.backbones[wildcards.backbone].input_files(),
+        weights=backbone_files,
         plans="<results>/calibration/{dataset}/eps-{epsilon}.json",
         choice=searched_values,
         public=network_files,
@@ -53,6 +53,7 @@ rule tune_network:
         metric=lambda wildcards: STUDY.datasets[wildcards.dataset].metric,
         trained=VERSIONS["training"],
         version=VERSIONS["fine_tuning"],
+        files=outside_state(backbone_files, network_files),
     message:
         "network {wildcards.index} of {wildcards.dataset}, {wildcards.backbone}, {wildcards.method}, "
         "epsilon {wildcards.epsilon}"
@@ -104,6 +105,7 @@ rule gather_networks:
         metric=lambda wildcards: STUDY.datasets[wildcards.dataset].metric,
         version=VERSIONS["fine_tuning"],
         statement=VERSIONS["statement"],
+        files=outside_state(network_files),
     message:
         "networks of {wildcards.dataset}, {wildcards.backbone}, {wildcards.method}, "
         "epsilon {wildcards.epsilon}"

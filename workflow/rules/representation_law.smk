@@ -8,7 +8,7 @@ rule measure_law:
     input:
         train="<data>/{dataset}/train.parquet",
         test="<data>/{dataset}/test.parquet",
-        weights=lambda wildcards: STUDY.backbones[wildcards.backbone].input_files(),
+        weights=backbone_files,
         networks=lambda wildcards: law_networks_paths(wildcards),
         marks=lambda wildcards: law_networks_marks(wildcards),
     output:
@@ -35,6 +35,7 @@ rule measure_law:
         ].extraction_params(),
         seed=STUDY.seed,
         version=VERSIONS["representation_law"],
+        files=outside_state(backbone_files),
     message:
         "representation laws of {wildcards.dataset}, {wildcards.backbone}"
     script:

@@ -9,7 +9,7 @@ rule search_options:
         rows=tuned_rows,
         cuts=cut_paths,
         tables=tuned_tables,
-        weights=lambda wildcards: STUDY.backbones[wildcards.backbone].input_files(),
+        weights=backbone_files,
         plans="<results>/calibration/{dataset}/eps-{epsilon}.json",
         public=network_files,
     output:
@@ -39,6 +39,7 @@ rule search_options:
         metric=lambda wildcards: STUDY.datasets[wildcards.dataset].metric,
         trained=VERSIONS["fine_tuning"],
         version=VERSIONS["search"],
+        files=outside_state(backbone_files, network_files),
     message:
         "search of {wildcards.dataset}, {wildcards.backbone}, {wildcards.method}, epsilon {wildcards.epsilon}"
     script:

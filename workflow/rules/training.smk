@@ -51,6 +51,7 @@ rule train_heads:
         metric=lambda wildcards: STUDY.datasets[wildcards.dataset].metric,
         version=VERSIONS["training"],
         statement=VERSIONS["statement"],
+        files=outside_state(method_files),
     message:
         "heads of {wildcards.dataset}, {wildcards.backbone}, epsilon {wildcards.epsilon}"
     script:
