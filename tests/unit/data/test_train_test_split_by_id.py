@@ -229,6 +229,34 @@ def test_the_first_images_of_what_values_leave_are_no_units_of_a_release(tmp_pat
     assert archived == f"layout: {dataset_options(chosen).public_split().images_fault}"
 
 
+@pytest.mark.parametrize(
+    "values", [CSV, PARQUET, HUB, TAR, VECTORS], ids=lambda each: each["source"]
+)
+@pytest.mark.parametrize("own_test", [False, True])
+@pytest.mark.parametrize(
+    "columns", [(), ("id_column",), ("unit_column",), ("id_column", "unit_column")]
+)
+def test_a_key_changes_with_what_decides_the_sides_alone(
+    values: dict[str, Any], own_test: bool, columns: tuple[str, ...]
+) -> None:
+    """The unit, else the id, a path or a key, else the files; of a test set, the files."""
+    kind = values["train"].partition(".")[2]
+    own = {"test": f"b.{kind}"} | ({"test_table": "b.csv"} if "table" in values else {})
+    values = values | dict.fromkeys(columns, "who") | (own if own_test else {})
+    others = {"train": f"c.{kind}", "id_column": "other", "unit_column": "other"}
+    moved = {
+        name
+        for name, other in others.items()
+        if name in values and key_by("id", values | {name: other}) != key_by("id", values)
+    }
+    numbered = values["source"] not in ("csv", "webdataset")
+    files = {"train"} if own_test or numbered else set()
+    assert moved == (set(columns[-1:]) if columns and not own_test else files)
+    split = options_by("id", values).public_split()
+    assert split.follows_names == (bool(columns) and not own_test)
+    assert split.names_rows == bool(columns)
+
+
 def test_keys_are_equal_for_equal_splits_and_for_no_others() -> None:
     equal: list[tuple[dict[str, Any], dict[str, Any]]] = [
         ({"source": "sklearn"}, {"source": "sklearn", "verify": "hash", "delta": 1e-4}),

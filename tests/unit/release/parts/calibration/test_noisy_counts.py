@@ -108,21 +108,6 @@ def test_below_the_named_size_there_is_no_useful_set() -> None:
     assert 250 < fewest_units(5.9) < 350
 
 
-@pytest.mark.parametrize("temperature", [0.02, 0.25, 1.0, 30.0])
-def test_the_temperature_is_found(temperature: float) -> None:
-    generator = np.random.default_rng(5)
-    logits = 2.0 * generator.normal(size=(20_000, CLASSES))
-    values = softmax(logits, axis=1)
-    labels = (values.cumsum(axis=1) > generator.random((len(values), 1))).argmax(axis=1)
-    right = logits.argmax(axis=1) == labels
-    answers: list[float] = []
-    while len(answers) < calibration.QUERIES:
-        tried = 2.0 ** search_temperature(answers)
-        surest = softmax(logits * temperature / tried, axis=1).max(axis=1)
-        answers.append(float((surest - right).sum()))
-    assert 2.0 ** search_temperature(answers) == pytest.approx(temperature, rel=0.1)
-
-
 @pytest.mark.parametrize("wanted", [-7.7, -3.3, -0.01, 0.06, 1.23, 7.6])
 def test_a_straight_line_of_sums_has_its_zero(wanted: float) -> None:
     answers: list[float] = []
