@@ -190,8 +190,8 @@ def test_the_interval_of_an_accuracy_covers_sampling_and_noise(
         for repetition in range(250):
             releases = Releases(plan, (repetition,), torch.device("cpu"))
             scores = np.eye(3)[(np.arange(n) >= generator.binomial(n, chance)).astype(int)]
-            given = (scores, np.zeros(n, np.int64), np.ones(n), "softmax", releases)
-            estimate = evaluation._release_accuracy(*given)
+            labels, weights = np.zeros(n, np.int64), np.ones(n)
+            estimate = evaluation._release_accuracy(scores, labels, weights, "softmax", releases)
             assert 0 <= estimate.low < estimate.high <= 1
             assert estimate.low <= estimate.value <= estimate.high
             inside += estimate.low <= chance <= estimate.high
