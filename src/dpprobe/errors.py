@@ -39,7 +39,7 @@ class DataError(DpprobeError):
 
 
 class NothingToShow(DataError):
-    """No result is left for a figure, such as losses where the majority class is always right."""
+    """A figure has no result to show, for example losses if all test images have one class."""
 
 
 class DownloadError(DpprobeError):
@@ -93,7 +93,8 @@ class TrackingError(DpprobeError):
 def may_pass(error: BaseException) -> bool:
     """Returns True if a retry may succeed without any change.
 
-    Returns False only for an error of dpprobe not caused by the system, the network or memory.
+    Returns False only for dpprobe's own errors that neither the system, the network nor memory
+    caused.
     """
     if not isinstance(error, DpprobeError):
         return True

@@ -1,9 +1,10 @@
 """The options of each head that `tuned` searches if a study names none.
 
-The options change no price: step lengths, and clipping norms, which the noise follows. Steps,
-batches and shares of budgets cannot be searched; options set by a rule have nothing to search
-around. The numbers were fixed on public features (bench/results/search_spaces.md). Lists are short:
-few trials cannot tell more values apart, and trials of equal options are fitted together.
+The searched options do not change the privacy cost: step lengths, and clipping norms, to which
+noise is proportional. Steps, batches and shares of budgets cannot be searched; an option set by a
+rule has no value to search around. The default search spaces were fixed on public features
+(bench/results/search_spaces.md). Lists of values are short: few trials cannot tell more values
+apart, and trials of equal options are fitted together.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dpprobe.heads.options import MethodOptions
 
 @dataclass(frozen=True)
 class Times:
-    """Factors on the number that the base has."""
+    """Factors by which a search multiplies the base's value of an option."""
 
     factors: tuple[float, ...]
 
@@ -42,7 +43,7 @@ SPACES: dict[str, _Space] = {
 
 
 def default_space(base: MethodOptions) -> dict[str, tuple[float, ...]]:
-    """Returns the options of the head's space that the base does not write; may be empty."""
+    """Returns the head's default search space without options that the base sets; may be empty."""
     space = {}
     for name, values in SPACES.get(base.head, {}).items():
         number: Any = getattr(base, name)

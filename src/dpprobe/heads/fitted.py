@@ -32,11 +32,12 @@ class Fitted:
     Attributes:
       weights: float32 [seeds, classes, d + 1], for normalised rows of d features; the bias is in
         the last column.
-      steps: noisy steps taken (0 for a method without).
+      steps: number of noisy steps; 0 for a method without noisy steps.
       history: one record per seed and recorded step: seed_index, step, epoch, train_loss, ...
         Training losses are not private.
       chosen: for each seed the choice of a search, JSON-compatible; empty without a search.
-      priors: float32 [seeds, classes], released class frequencies that were taken off the biases.
+      priors: float32 [seeds, classes], released class frequencies, subtracted from the biases as
+        logarithms.
     """
 
     weights: npt.NDArray[np.float32]
@@ -51,8 +52,9 @@ class Heads(Fitted):
     """Linear classifiers, one per seed.
 
     Attributes:
-      transforms: for each seed, the normalisation of a feature row before the product.
-      typical: float32 [seeds, r, d], directions of most training rows, by released moments.
+      transforms: for each seed, the normalisation of a feature row before the head is applied.
+      typical: float32 [seeds, r, d], directions in which most training rows lie, by released
+        moments.
     """
 
     seeds: tuple[int, ...]

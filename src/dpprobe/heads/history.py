@@ -23,7 +23,7 @@ def record_steps(steps: int) -> list[int]:
 class History:
     """Records of heads while they train, one per seed and step; none if `record` is None.
 
-    Heads with link `none` descend no loss, so their records have no train_loss.
+    Heads with link `none` have no loss, so their records have no train_loss.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Normalisations of feature rows before training, and their privacy cost.
 
-A normalisation of each row alone costs nothing. A normalisation that looks at several private
+A normalisation of each row alone costs no privacy. A normalisation that looks at several private
 examples is a release: it has a mechanism and a share of the head's budget, and its values are
 published with the head. Nothing heavy is imported here; `dpprobe.heads.normalised_rows` does the
 work.
@@ -84,7 +84,7 @@ class GroupNorm(Normalisation):
 
 
 class Priced(Normalisation):
-    """Releases statistics of the private examples, from a share of the head's budget."""
+    """Releases statistics of the private examples, with a share of the head's budget."""
 
     priced: ClassVar[bool] = True
 
@@ -118,10 +118,9 @@ class Centred(AroundCentre):
 class Whitened(AroundCentre):
     """Centres features and evens out their variance over directions, to unit norm again.
 
-    Releases the centre of `centred`, and the second moment of the centred features: the sum of
-    x x^T, of sensitivity 1, with symmetric noise (`dpprobe.heads.whitening`). Worth it where
-    features vary much more in some directions than in others and n is well above d; the more
-    classes, the more.
+    Releases the centre of `centred`, and the second moment of the centred features: the sum of x
+    x^T, of sensitivity 1, with symmetric noise (`dpprobe.heads.whitening`). Helps most with many
+    classes, n well above d, and features that vary much more in some directions than in others.
     """
 
     kind: Literal["whitened"] = "whitened"
@@ -161,11 +160,11 @@ class Channels(Priced):
       function of a row may depend on the first release: whatever the released means are, a row
       adds a vector of at most `max_deviation_norm`, and composition is adaptive.
 
-    Both noises have one multiplier. The paper releases mean squares instead. Roots span half as
-    many orders of magnitude, so that channels hundreds of times quieter than the loudest channel
-    still stand above the noise.
+    Both releases have one noise multiplier. Tramer and Boneh release mean squares instead of roots.
+    Roots span half as many orders of magnitude, so that channels hundreds of times quieter than the
+    loudest channel still stand above the noise.
 
-    Bounds are public constants, never a quantile of the rows. Scattering hardly expands
+    Clipping bounds are public constants, never a quantile of the rows. Scattering hardly expands
     (Bruna and Mallat 2013, section 2.3): of images with values in [0, 1] the squares of all
     coefficients sum to at most about 1 per colour, in the mean over positions, and the squared
     distances to a mid-grey image's coefficients to 1/4. So the norm of the means is at most about

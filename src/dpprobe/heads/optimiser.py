@@ -1,6 +1,7 @@
 """The optimisers' common interface, and plain SGD; other heads' modules have their optimisers.
 
-An optimiser sees only noisy sums: post-processing, without privacy cost. Imports nothing heavy.
+An optimiser sees only noisy sums: post-processing, without privacy cost. This module imports
+nothing heavy.
 """
 
 from __future__ import annotations

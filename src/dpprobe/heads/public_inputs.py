@@ -1,7 +1,7 @@
-"""The proof that a fit's public files were compared with its private rows.
+"""Proves that a fit's public files were compared with its private rows.
 
-Training rows carry this proof. `fit_heads` and `train_network` refuse a public file that the proof
-does not cover. So no way to a fit can leave out the comparison of public files.
+Training rows hold a proof of this comparison. `fit_heads` and `train_network` refuse a public file
+that the proof does not cover. So no fit can skip the comparison of public files.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class PublicInputs:
     """Public files that `training.public_file_check` compared with private data.
 
     Attributes:
-      hashes: the SHA-256 hash that each file had then, by its path.
-      synthetic: True for made-up rows, such as an audit's: no file can be made from them.
+      hashes: the SHA-256 hash of each file when it was compared, by its path.
+      synthetic: True for made-up rows, such as an audit's, from which no public file can derive.
     """
 
     hashes: Mapping[str, str] = field(default_factory=dict)

@@ -1,11 +1,10 @@
 """Public grids on which sums over rows are integers, exact in any order.
 
 Entries of rows and factors are rounded towards zero to whole multiples of a power of two that
-follows from n and from public bounds alone. Rounding towards zero shortens a vector or leaves it,
-so a norm that was at most C stays at most C, and sensitivities need no term for rounding. Where
-entries of a bits and factors of b bits are multiplied and added over n rows, n 2^(a + b) <= 2^52,
-every partial sum is an integer that float64 holds: the result depends neither on the order of the
-rows nor on blocks, threads or the device.
+follows from n and from public bounds alone. Rounding towards zero never lengthens a vector,
+so a norm of at most C stays at most C, and sensitivities need no term for rounding. Entries of a
+bits times factors of b bits are added over n rows. If n 2^(a + b) <= 2^52, every partial sum is
+exact in float64, and sums do not depend on the order of rows, blocks, threads or the device.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class GridSum:
     """Sums over rows in units of a public step.
 
     Attributes:
-      units: float64; integers where noise is to be added.
+      units: float64; whole numbers where noise is to be added.
       step: the value of one unit.
     """
 

@@ -1,10 +1,10 @@
 """Machine code of Numba functions: a module's functions are compiled or loaded all together.
 
 Numba's own cache keeps one function at a time. Processes that share an empty cache then load some
-functions of each other and compile the rest, and such mixtures differ in the last bits. Here one
-file has all functions of a module. A process reads it, or compiles every function in the order of
-the module and renames its file into place. So nothing is mixed, and no lock is needed. Compiled and
-loaded code are linked in the same order.
+of each other's functions and compile the rest, and mixed code differs in the last bits.
+`MachineCode` stores all functions of a module in one file. A process reads the module's file, or
+compiles every function in the order of the module and renames its own file into place. So code is
+never mixed, and no lock is needed. Compiled and loaded code are linked in the same order.
 """
 
 from __future__ import annotations
@@ -36,16 +36,17 @@ class MachineCode:
 
     The file's name holds the hash of this module's source, of the modules whose compiled functions
     it calls, the processor, Numba's version and its settings. So processors of several kinds can
-    share a folder.
+    share a cache folder.
     """
 
     # The names of the modules that this process has compiled or loaded whole.
     ready: ClassVar[set[str]] = set()
 
     def __init__(self, source: str, *called: str) -> None:
-        """Reads the machine code of the module with the `__file__` `source`, if a folder has it.
+        """Reads the machine code of the module at the path `source`, if a cache folder has it.
 
-        `called` are the files of modules whose compiled functions it calls, and which call none.
+        `called` are the files of modules whose compiled functions this module calls, and which call
+        none.
         """
         self._source, self._called = Path(source), [Path(one) for one in called]
         self.name = f"{self._source.stem}-{self._hash_dependencies()}"
@@ -60,7 +61,7 @@ class MachineCode:
         file.
 
         Args:
-          signatures: in Numba's notation; with none, the types of each call are compiled for.
+          signatures: types in Numba's notation; without any, each call's types are compiled.
           fastmath: LLVM's flags. Without "nnan" and "ninf" NaN and infinity keep their meaning.
         """
         import numba  # heavy: only what defines compiled functions needs it
@@ -105,7 +106,7 @@ class MachineCode:
         )
 
     def list_folders(self) -> list[Path]:
-        """Lists the folders of Numba's own cache, in its order."""
+        """Lists the folders of Numba's own cache, in Numba's order."""
         from numba.misc.appdirs import AppDirs  # as above
 
         in_home = AppDirs("numba", appauthor=False).user_cache_dir
@@ -114,7 +115,7 @@ class MachineCode:
         return [Path(folder).absolute() for folder in folders if folder]
 
     def load(self, key: str, context: Any) -> Any:
-        """Returns a function from the file, None while the module is being compiled.
+        """Returns a function from the cache file, None while the module is being compiled.
 
         All functions are linked at the first call, in the order in which they were compiled.
         """
@@ -178,7 +179,7 @@ def _numba_setting(name: str) -> Any:
 
 
 def _make_part(code: MachineCode, function: Callable[..., Any]) -> Any:
-    """Returns the cache of one function, as Numba wants it."""
+    """Returns the cache of one function, in Numba's form."""
     from numba.core.caching import NullCache  # as above
 
     name = f"{function.__qualname__}:{function.__code__.co_firstlineno}"
