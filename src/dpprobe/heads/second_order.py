@@ -593,8 +593,8 @@ def add_by_products(
 def step_rate(longest: float, deviation: float, gain: float, rows: int) -> float:
     """Returns `longest`, or less if noise would drive the next probabilities to 0 and 1.
 
-    A step's noise in the logits is limited to 0.6. Its size follows from `deviation`, of each number
-    of a released gradient, and `gain`, `Spectrum.noise_gain` of the matrix times the gradient.
+    A step's noise in the logits is limited to 0.6. Its size follows from `deviation`, the noise of
+    each number of a released gradient, and `gain`, `Spectrum.noise_gain` of the step's matrix.
     Together, short steps amount to one solution with the mean of all gradients.
     """
     noise = deviation * math.sqrt(gain / rows)

@@ -1,4 +1,4 @@
-"""The exhibits of the project, in the order of reports."""
+"""The exhibits (figures and tables) of the project, in the order of reports."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ EXHIBITS: tuple[Exhibit, ...] = (
 
 
 def find_exhibit(name: str) -> Exhibit:
-    """Returns the exhibit of a rule.
+    """Returns the exhibit that a rule makes.
 
     Raises:
       KeyError: if no exhibit has the name.

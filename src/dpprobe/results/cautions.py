@@ -38,7 +38,7 @@ def never_predicted_lines(
     """Writes a clause for each (backbone, method) that never predicts some classes.
 
     Args:
-      balanced: True for heads that balance class frequencies, False for the others.
+      balanced: True for heads that balance class frequencies, False for other heads.
     """
     lines = []
     for column in columns:

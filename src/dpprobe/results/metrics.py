@@ -49,7 +49,7 @@ def evaluate_scores(
 ) -> dict[str, Any]:
     """Computes the metrics of one head on one test split, as fractions.
 
-    With `units`, each share, mean and rank below counts rows by their weights.
+    With `units`, each share, mean and rank counts rows by their weights.
 
     Args:
       scores: [n, K].
@@ -194,7 +194,7 @@ def training_metrics(
     link: Link = "softmax",
     units: np.ndarray | None = None,
 ) -> dict[str, float]:
-    """Computes the metrics that are cheap during training: test_accuracy, and test_auc if defined.
+    """Computes the metrics that are fast during training: test_accuracy, and test_auc if defined.
 
     Scores that are not finite give NaN.
     """
@@ -246,15 +246,16 @@ def _ranking_metrics(
 ) -> tuple[float, float]:
     """Computes the area under the ROC curve and the average precision of one label.
 
-    The area is the Mann-Whitney statistic, the chance that a row with the label scores above a row
-    without it; a tie counts half. Average precision is the sum over thresholds of the recall gained
-    at the threshold times the precision there; equal scores are one threshold. Both need only one
-    sort: scikit-learn's functions agree to the last bit or two and take 18 times as long.
+    The area is the Mann-Whitney statistic, the probability that a row with the label scores above a
+    row without it; a tie counts half. Average precision is the sum over thresholds of the recall
+    gained at the threshold times the precision there; equal scores are one threshold. One sort
+    suffices for both: scikit-learn's functions agree to the last bit or two and take 18 times as
+    long.
 
     Args:
       scores: [n] finite.
       positive: [n] booleans, with at least one True and one False.
-      weights: of the rows; None for equal ones.
+      weights: the rows' weights; None if all are equal.
     """
     order = np.argsort(scores)
     ranked = scores[order]
@@ -284,9 +285,9 @@ def calibration_error(
     Guo, Pleiss, Sun and Weinberger, "On calibration of modern neural networks", 2017, eq. 3.
 
     Args:
-      probability: [n] of each row's top class, or [n, K] of several labels.
-      outcome: booleans of the same shape, True if that class or label is right.
-      weights: of the rows; None for equal ones.
+      probability: [n], each row's top class, or [n, K], several labels.
+      outcome: booleans of equal shape, True if the class or label is right.
+      weights: the rows' weights; None if all are equal.
     """
     edges = np.linspace(0.0, 1.0, CALIBRATION_BINS + 1)[1:-1]
     gaps = np.zeros(CALIBRATION_BINS)

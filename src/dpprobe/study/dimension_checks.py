@@ -17,11 +17,12 @@ def check_dimensions(study: Study, *, network: bool = False) -> list[str]:
     """Returns warnings; raises ConfigError if networks, checkpoints or methods do not fit.
 
     Networks that are not cached are built, which takes seconds because torch is imported. So this
-    is separate from `check_study`, which must have passed. Too few rows for an epsilon, and weights
-    that cannot be fetched, are only warnings: features may exist, or jobs run on other machines.
+    check is separate from `check_study`, which must have passed. Too few rows for an epsilon, and
+    weights that cannot be fetched, are only warnings: features may exist, or jobs run on other
+    machines.
 
     Args:
-      network: as in `hub_files.describe_missing`.
+      network: see `hub_files.describe_missing`.
     """
     dimensions = read_dimensions(study.backbones, Path(study.results_dir))
     faults = [f"backbones.{name}: {fault}" for name, fault in dimensions.faults.items()]

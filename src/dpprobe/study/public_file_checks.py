@@ -1,8 +1,8 @@
 """Refuses public files among the folders of a study's private data.
 
-In results_dir, only features of public datasets and text embeddings, which need only class names,
-come from no private example. Other files there, and private datasets' data, are not public. Paths
-are compared as written, and with links followed. The training job finds private copies elsewhere.
+Other files in results_dir are private, like the data of private datasets. Other files there, and
+private datasets' data, are not public. Paths are compared as written, and with links followed. The
+training job detects copies of private data elsewhere.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class PublicFiles:
             )
 
     def _describe_place(self, path: str) -> str | None:
-        """Names the private folder that a path lies in; None if it lies in none."""
+        """Names the private folder that contains a path; None if no private folder does."""
         for view in _path_views(resolve_path(path)):
             public = any(view.is_relative_to(folder) for folder in self._public_folders)
             if public or view in self._text_embeddings:

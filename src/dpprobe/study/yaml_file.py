@@ -11,7 +11,7 @@ from dpprobe.errors import ConfigError
 
 
 def written_path(path: Path) -> Path:
-    """Returns the path that a user wrote, without Snakemake's working directory."""
+    """Returns a path as the user wrote it, without Snakemake's working directory."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 
@@ -44,7 +44,7 @@ def check_yaml(path: Path) -> None:
 
 
 def parse_yaml(path: Path) -> yaml.Node | None:
-    """Reads a YAML file's nodes, None if empty; raises ConfigError naming file and line."""
+    """Reads a YAML file's nodes; None if the file is empty; ConfigError names file and line."""
     try:
         require_plain_file(path)
         text = path.read_bytes().decode("utf-8-sig")
