@@ -283,8 +283,7 @@ def require_plain_file(path: Path, largest: float = math.inf) -> None:
 def read_record(path: Path, *, kind: str, version: int) -> dict[str, Any]:
     """Reads a JSON object with the given `format` and `format_version`.
 
-    Raises:
-      DataError: if the file is unreadable, or has another format or version.
+    Raises DataError if the file is unreadable, or has another format or version.
     """
     try:
         record = read_json(path)

@@ -53,8 +53,7 @@ def list_changed(record: Path, results: Path, *, refresh: bool = False) -> list[
     """Lists the files of a record that have changed; the record itself if it is damaged.
 
     A file whose time alone differs, as after copying, is compared by its hash. With `refresh` the
-    record gets the new time of a file with an equal hash. A folder without read permission raises
-    PermissionError.
+    record gets a file's new time if the hash is equal. An unreadable folder raises PermissionError.
     """
     try:
         files = read_written(record)

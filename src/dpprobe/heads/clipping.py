@@ -245,8 +245,7 @@ class NativePoissonSum(ClippedGradientSum):
 
         Returns:
           The arrays, their rows, batch after batch, and each batch's number of rows. Rows of later
-          batches may follow in the arrays. None if the next batch is too large, or rows were not
-          gathered.
+          batches may follow. None if the next batch is too large, or rows were not gathered.
         """
         sizes = self._sizes[self._step :]
         if self._arrays is None or sizes[0] > _LARGEST_BATCH:

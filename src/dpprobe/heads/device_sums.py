@@ -66,10 +66,7 @@ class DeviceSums(ExactSums):
     """`ExactSums` of rows in main memory, computed by matrix products on a device.
 
     The device keeps the rows for all steps if its memory suffices; otherwise each step copies them
-    in blocks.
-
-    Raises:
-      DeviceError: if the device's products of whole numbers are not exact.
+    in blocks. Raises DeviceError if the device's products of whole numbers are not exact.
     """
 
     def __init__(self, *args: Any, device: torch.device, **options: Any) -> None:

@@ -30,8 +30,7 @@ class Fitted:
     """The result of a head module's `fit`.
 
     Attributes:
-      weights: float32 [seeds, classes, d + 1], for normalised rows of d features; the bias is in
-        the last column.
+      weights: float32 [seeds, classes, d + 1], for normalised rows of d features; biases come last.
       steps: number of noisy steps; 0 for a method without noisy steps.
       history: one record per seed and recorded step: seed_index, step, epoch, train_loss, ...
         Training losses are not private.
@@ -53,8 +52,7 @@ class Heads(Fitted):
 
     Attributes:
       transforms: for each seed, the normalisation of a feature row before the head is applied.
-      typical: float32 [seeds, r, d], directions in which most training rows lie, by released
-        moments.
+      typical: float32 [seeds, r, d], main directions of training rows, by released moments.
     """
 
     seeds: tuple[int, ...]

@@ -60,8 +60,7 @@ class Objective:
 
     Args:
       one_scale: divides all features by the root of their mean variance, for a handful of rows.
-        Standardised per feature, two rows would become -1 and 1 in every feature, however little
-        they differ.
+        Otherwise two rows, however similar, would become -1 and 1 in every feature.
     """
 
     def __init__(self, data: Rows, *, one_scale: bool = False) -> None:
@@ -250,8 +249,7 @@ class Metric:
     """Variables V in which L-BFGS searches weights W = V L^-1, with L L^T a curvature.
 
     Features of a network are nearly collinear, so that the weights' own metric needs hundreds of
-    iterations. In a metric in which the curvature at equal logits is 1, about twenty iterations
-    suffice.
+    iterations. If the curvature at equal logits is 1, about twenty suffice.
 
     Args:
       factor: L of each class's weights, float64 [d, d]; None for L = 1, also for biases.

@@ -1,9 +1,8 @@
 """Normalisations of feature rows before training, and their privacy cost.
 
-A normalisation of each row alone costs no privacy. A normalisation that looks at several private
-examples is a release: it has a mechanism and a share of the head's budget, and its values are
-published with the head. Nothing heavy is imported here; `dpprobe.heads.normalised_rows` does the
-work.
+A normalisation of each row is free. A normalisation that looks at several private examples is a
+release: it has a mechanism and a share of the head's budget, and its values are published with the
+head. Nothing heavy is imported here; `dpprobe.heads.normalised_rows` does the work.
 """
 
 from __future__ import annotations
@@ -153,8 +152,7 @@ class Channels(Priced):
     Mean and deviation are released as sums over the rows, then divided by n, which is public:
 
     - "channel_means": of each row, its means over positions [channels], scaled down to norm
-      `max_mean_norm` if longer. A row adds a vector of at most `max_mean_norm` to the sum, a null
-      row nothing.
+      `max_mean_norm` if longer. A row adds a vector of norm at most `max_mean_norm`.
     - "channel_deviations": of each row, the root mean square over positions of its distance to
       the means released before [channels], scaled down to norm `max_deviation_norm`. The
       function of a row may depend on the first release: whatever the released means are, a row

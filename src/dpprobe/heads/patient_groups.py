@@ -26,8 +26,7 @@ class Units:
     Attributes:
       members: int64 [rows], the rows of unit 0, of unit 1 and so on.
       starts: int64 [units + 1], where each unit's rows begin in `members`.
-      weights: float32 [rows], for a unit of m rows the largest number whose sum over m rows is at
-        most 1.
+      weights: float32 [rows], the largest number whose sum over a unit's rows is at most 1.
     """
 
     members: Index
@@ -38,8 +37,7 @@ class Units:
     def number_units(cls, names: Sequence[str]) -> Units:
         """Returns the units of rows by the name of each row's unit.
 
-        Raises:
-          PrivacyError: for a missing name, or if two names are equal as numbers.
+        Raises PrivacyError for a missing name, or if two names are equal as numbers.
         """
         # As objects: arrays of text lose NUL characters at an end, and so merge names.
         known, codes, sizes = np.unique(

@@ -27,8 +27,7 @@ T = TypeVar("T")
 class Transform:
     """A normalisation of feature rows before a head is applied, of training and other examples.
 
-    `arrays` are the normalisation's released statistics by name; they are part of the published
-    head.
+    `arrays` has the released statistics by name, which are part of the published head.
     """
 
     spec: Normalisation

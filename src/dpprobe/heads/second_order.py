@@ -20,8 +20,7 @@ for any order, blocks and threads. (Exception: PyTorch's sigmoid in Newton's cur
 in its last bit by a row's place in its block; a null row keeps its place.) Without noise: float64
 sums.
 
-All other computation in this module is post-processing of releases, or uses only n, d, K and noise
-multipliers.
+All else in this module is post-processing, or uses only n, d, K and noise multipliers.
 """
 
 from __future__ import annotations
@@ -159,8 +158,7 @@ class Design:
     ) -> torch.Tensor:
         """Fills float64 [m, d + 1] with a piece's rows and constants, in units of `step`.
 
-        Products of float32 numbers are exact in float64, so rounding does not depend on an entry's
-        place.
+        Products of float32 numbers are exact in float64, so an entry's place does not matter.
         """
         scale, shift, centre, constant = self._in_steps(piece, step or self.step)
         if devices.has_kernels(out.device):
@@ -285,8 +283,7 @@ class Factors(NamedTuple):
       padded: float64 [d + 1, K], of features, in units of `step`; 0 in the last row.
       biases: float64 [K].
       zero: True if all of `padded` is 0.
-      digits: the digits of `padded`, if `grid_rows.add_gradients` may multiply integers; otherwise
-        empty.
+      digits: the digits of `padded`, empty unless `grid_rows.add_gradients` may multiply integers.
       base: the base of the digits.
     """
 

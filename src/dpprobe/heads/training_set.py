@@ -53,8 +53,7 @@ class TrainingSet:
 
     Args:
       features: float32 [rows, d], owned by the set from now on. Rows with NaN or infinity, longer
-        than 1e18, or shorter than 1e-20 but not zero become zero. Or a source, which is read in
-        each pass.
+        than 1e18, or shorter than 1e-20 but not zero become zero. Or a source, read each pass.
       labels: int64 [rows], from 0 to num_classes - 1; or uint8 [rows, num_classes] of 0 and 1.
       num_classes: public.
       units: units of privacy with several rows; None if each row is a unit.
@@ -67,8 +66,7 @@ class TrainingSet:
     Attributes:
       exact_device: where `engine: exact` computes whole numbers; the rows stay on `device`.
 
-    Raises:
-      DataError: for wrong shapes, types or labels.
+    Raises DataError for wrong shapes, types or labels.
     """
 
     def __init__(
@@ -176,8 +174,7 @@ class TrainingSet:
         Blocks are views of rows in memory, and copies of rows from a source.
 
         Args:
-          bytes_per_row: working memory per row that makes blocks shorter, if more than a row's
-            size.
+          bytes_per_row: working memory per row, if above a row's size; makes blocks shorter.
         """
         row_bytes = 4 * self.dimension
         bytes_at_once = block_bytes(self.device) * row_bytes // max(row_bytes, bytes_per_row)

@@ -81,8 +81,7 @@ _BASE_SCHEMA = {
 
 
 class Options(MethodOptions):
-    """Any private head with searched options; releases the best trial, and epsilon covers the
-    search."""
+    """Any private head with searched options; epsilon covers search and best trial."""
 
     head: Literal["tuned"] = "tuned"
     base: Annotated[AnyMethod, WithJsonSchema(_BASE_SCHEMA)]
@@ -385,8 +384,7 @@ def _fit_trials(
 def _trial_plan(plan: Plan, method: MethodOptions, selection: Selection) -> Plan:
     """Returns the plan of one trial: the repeated mechanisms, with the trial's clipping norms.
 
-    The plan's noise multipliers set the privacy cost; noise is in proportion to the trial's
-    sensitivity.
+    The plan's noise multipliers set the privacy cost; noise scales with the trial's sensitivity.
     """
     clipped = {item.name: item.sensitivity for item in method.list_releases(plan.n)}
     repeated = tuple(item for item in plan.mechanisms if item.name in selection.repeated)

@@ -41,8 +41,7 @@ class Scale:
     Attributes:
       chance: accuracy of guessing, 1 / classes, which a head of pure noise has.
       majority: accuracy of the majority-class baseline.
-      ceilings: non-private accuracies: the user's if `given` is True, otherwise from public
-        datasets.
+      ceilings: non-private accuracies: the user's if `given`, otherwise from public datasets.
     """
 
     chance: float

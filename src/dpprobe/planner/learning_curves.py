@@ -6,8 +6,7 @@ of this lead, and the share rises with one signal,
     log n + a log mu - b log d - c log K,
 
 where mu belongs to the Gaussian mechanism at (epsilon, delta). The file has the exponents a, b, c,
-and the expected share of the lead at each signal. Starting Snakemake imports this module, which is
-pure Python.
+and the expected share of the lead at each signal. Imports are pure Python, for Snakemake's start.
 """
 
 from __future__ import annotations
@@ -33,14 +32,11 @@ class Law:
 
     Attributes:
       mu, dimension, classes: exponents a, b, c of the signal.
-      band: quantiles of the distances between results and the law, on image sources left out of
-        fitting.
-      widening: the factor that widens the range until it holds the stated share of left-out
-        sources' fits.
+      band: quantiles of distances between results and law, on image sources left out of fitting.
+      widening: the factor on the range at which it holds the stated share of left-out fits.
       coverage: the share of fits that the range contained, each source left out of fitting in turn.
       error: mean distance of a left-out source's results from the expected share.
-      smallest: the smallest public dimension, the most favourable one, used for an unknown
-        dimension.
+      smallest: the smallest public dimension, the most favourable one, for unknown dimensions.
     """
 
     mu: float
@@ -126,8 +122,7 @@ class Curves:
 def read_curves() -> Curves:
     """Reads the file of learning curves once per process.
 
-    Raises:
-      DataError: if the file is missing or has another format.
+    Raises DataError if the file is missing or has another format.
     """
     try:
         record = json.loads(FILE.read_text(encoding="utf-8"))

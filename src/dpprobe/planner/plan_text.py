@@ -170,8 +170,7 @@ def too_few_warning(
 ) -> str | None:
     """Warns if a dataset is too small for some of a study's epsilons; else returns None.
 
-    Also returns None for more classes than any public dataset has, because predictions would be
-    guesses.
+    Also returns None for more classes than in any public dataset, where predictions are guesses.
     """
     if classes > read_curves().most_classes:
         return None

@@ -20,8 +20,7 @@ class Setting:
 
     Attributes:
       n: training units of privacy: images, or patients.
-      dimension: dimension of the features; None if unknown, which counts as the most favourable
-        measured one.
+      dimension: feature dimension; None if unknown, which counts as the most favourable measured.
     """
 
     n: int
@@ -90,8 +89,7 @@ class Start:
     Attributes:
       setting: the measured setting.
       share: the measured share, within the range predicted for the setting.
-      place: the share's position in the range: -1 at its low end, 0 where expected, 1 at its high
-        end.
+      place: the share's position in the range: -1 at the low end, 0 as expected, 1 at the high.
     """
 
     setting: Setting

@@ -68,10 +68,8 @@ _PRV_TRIES = 12
 def resolve_accountant(mechanisms: Sequence[Mechanism], accountant: str) -> str:
     """Returns the accountant that computes epsilon for these mechanisms.
 
-    `pld` is exact if possible: `gaussian` without sampling.
-
-    Raises:
-      PrivacyError: for an unknown name, or if `gaussian` is asked for mechanisms that sample.
+    `pld` is exact if possible: `gaussian` without sampling. Raises PrivacyError for an unknown
+    name, or if `gaussian` is asked for mechanisms that sample.
     """
     if accountant not in ACCOUNTANTS:
         raise PrivacyError(f"accountant {accountant!r}: write one of {', '.join(ACCOUNTANTS)}")
@@ -128,13 +126,11 @@ def compute_epsilon(
     infinite epsilon.
 
     Args:
-      interval: the grid spacing of `pld` on the privacy loss; chosen from a rough RDP answer if
-        absent.
+      interval: `pld`'s grid spacing on the privacy loss; by default from a rough RDP answer.
       selection: names the mechanisms that are repeated, with only the best run released.
 
-    Raises:
-      PrivacyError: for an unknown accountant, one that does not support the mechanisms, or a delta
-        out of range.
+    Raises PrivacyError for an unknown accountant, one that does not support the mechanisms, or a
+    delta out of range.
     """
     if not 0 < delta < 1:
         raise PrivacyError(f"delta {delta!r}: must lie between 0 and 1")
@@ -495,9 +491,8 @@ def _selected_epsilon(
 ) -> float:
     """Computes the epsilon of `times` fits, each of which selects its best run.
 
-    The epsilon is for a group of `size` units; noise of mechanisms without sampling is already
-    scaled to the group. Mechanisms outside the selection are released once per fit, before the
-    runs.
+    For a group of `size` units, to which noise without sampling must be scaled already. Mechanisms
+    outside the selection are released once per fit, before the runs.
     """
     from dpprobe.privacy import best_of_runs_price as best  # imports numpy
 

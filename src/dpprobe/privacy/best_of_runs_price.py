@@ -22,9 +22,8 @@ E[K] and c_j <= c: take any chords of F. The mean of a hinge is a point of Q's p
     delta_A(e) <= sum_j p_j delta_Q(e - c_j)  <=  E[K] delta_Q(e - c).
 
 In the last expression an output wins with the weight of the best, and reveals what the likeliest
-outsider reveals. A privacy profile has two directions, from Q to Q' and
-from Q' to Q. With delta_Q the larger of the two directions at each epsilon, the bound holds in
-both.
+outsider reveals. A privacy profile has two directions, from Q to Q' and from Q' to Q. With delta_Q
+the larger of the two directions at each epsilon, the bound holds in both.
 
 The bound is nearly tight: of Gaussian runs some order of the outputs attains 98 to 99.8% of the
 epsilon (`bench/results/selection_gap.md`), so no bound from Q's profile alone can be much lower.
@@ -193,8 +192,7 @@ def _weight_functions(
 def _trade_off(table: Table, z: Array) -> tuple[Array, Array]:
     """Bounds T at each z by one line exp(e) z + delta_Q(e): the slopes, and the values up to 1.
 
-    Any line bounds T; the lowest line at z lies between the profile's two points whose chord has
-    slope -z.
+    Any line bounds T; the lowest at z lies between two profile points whose chord has slope -z.
     """
     slopes, deltas = np.exp(table.epsilons), table.deltas
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -209,10 +207,9 @@ def dominating_loss(
 ) -> privacy_loss_distribution.PrivacyLossDistribution:
     """Computes a privacy loss distribution that dominates A, for composition with others.
 
-    First the bound on A's profile on a grid, at negative epsilons by
-    delta_A(-e) = 1 - exp(-e) (1 - delta_A'(e)); then its convex minorant in exp(e), which is not
-    below the profile, since the profile is convex; then the distribution by connecting the dots
-    (Doroshenko et al. 2022).
+    First the bound on A's profile on a grid, at negative epsilons by delta_A(-e) = 1 - exp(-e) (1 -
+    delta_A'(e)); then its convex minorant in exp(e), which is not below the profile, since the
+    profile is convex; then the distribution by connecting the dots (Doroshenko et al. 2022).
 
     Args:
       delta: the result should be tight near this delta.

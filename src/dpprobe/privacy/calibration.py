@@ -63,8 +63,7 @@ def calibrate(
       A plan whose realised epsilon is at most the target and at least 0.99 of it. For a permitted
       risk, the plan has the largest epsilon that stays within the risk.
 
-    Raises:
-      PrivacyError: if the target is out of reach, or the cached answer is damaged.
+    Raises PrivacyError if the target is out of reach, or the cached answer is damaged.
     """
 
     def make_plan(epsilon: float, *, checked: bool = checked) -> Plan:

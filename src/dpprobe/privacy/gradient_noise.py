@@ -155,8 +155,7 @@ class GaussianNoise:
 class Words(NamedTuple):
     """A seed's generators: [4, 32] states of 64 bits, and [4, 1] for small radii.
 
-    Small radii have a separate generator, so that numbers do not depend on how many are drawn at a
-    time.
+    Small radii have a separate generator, so that the size of a draw changes no number.
     """
 
     lanes: npt.NDArray[np.uint64]

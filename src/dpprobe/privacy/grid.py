@@ -77,8 +77,7 @@ class Grid:
 def product_bits(rows: int) -> int:
     """Returns the bits of a row's entry and its factor together, for exact sums over n rows.
 
-    Raises:
-      PrivacyError: if there are too many rows for 16 bits.
+    Raises PrivacyError if there are too many rows for 16 bits.
     """
     bits = _SUM_BITS - max(rows - 1, 0).bit_length()
     if bits < 2 * _FEWEST_BITS:

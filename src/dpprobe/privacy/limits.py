@@ -60,8 +60,7 @@ def delta_fault(
 ) -> str | None:
     """Returns the error for a delta above 1 / n, which guarantees nothing; else None.
 
-    `allowed` is the study's option that allows a larger delta; None if no option allows it, as in a
-    release.
+    `allowed` is the study's option that allows a larger delta; None without any, as in a release.
     """
     if allowed or not delta_above(delta, n):
         return None

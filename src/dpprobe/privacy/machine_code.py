@@ -31,8 +31,7 @@ _DIGEST = hashlib.sha256().digest_size
 
 
 class MachineCode:
-    """The compiled functions of one module: `jit` decorates each function, and `keep` follows the
-    last one.
+    """The compiled functions of one module: `jit` decorates each, and `keep` follows the last.
 
     The file's name holds the hash of this module's source, of the modules whose compiled functions
     it calls, the processor, Numba's version and its settings. So processors of several kinds can
@@ -45,8 +44,7 @@ class MachineCode:
     def __init__(self, source: str, *called: str) -> None:
         """Reads the machine code of the module at the path `source`, if a cache folder has it.
 
-        `called` are the files of modules whose compiled functions this module calls, and which call
-        none.
+        `called` are files of modules with compiled functions that this module calls.
         """
         self._source, self._called = Path(source), [Path(one) for one in called]
         self.name = f"{self._source.stem}-{self._hash_dependencies()}"
@@ -57,8 +55,7 @@ class MachineCode:
     def jit(
         self, *signatures: str, fastmath: frozenset[str] = frozenset()
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Makes a decorator that compiles a function of the module, or loads it from the cache
-        file.
+        """Makes a decorator that compiles a function, or loads it from the cache.
 
         Args:
           signatures: types in Numba's notation; without any, each call's types are compiled.
@@ -82,8 +79,7 @@ class MachineCode:
         return compiled
 
     def keep(self) -> None:
-        """Writes the functions that this process compiled into a cache folder, if one is
-        writable."""
+        """Writes functions that this process compiled into a writable cache folder, if any."""
         self.ready.add(self.name)
         if self._complete or not self._parts:
             return

@@ -65,11 +65,9 @@ def split_noise(deviation: float, parties: int, colluders: int) -> float:
 
     Args:
       deviation: the deviation of a release's noise, in steps of the grid of its sums.
-      colluders: parties whose noise an attacker may know. With `colluders` 0, no party may be an
-        attacker.
+      colluders: parties whose noise an attacker may know; with 0, no party may be an attacker.
 
-    Raises:
-      PrivacyError: for numbers that leave no honest party, or a share below `SMALLEST_SHARE`.
+    Raises PrivacyError for numbers that leave no honest party, or a share below `SMALLEST_SHARE`.
     """
     if not 0 <= colluders < parties:
         raise PrivacyError(

@@ -34,10 +34,8 @@ class Mechanism:
       released: a description of the output, for the privacy statement.
       sensitivity: the most that the rows of one unit add to the released sum, in L2 norm.
       noise_multiplier: the noise's standard deviation divided by the sensitivity. Before
-        calibration noise multipliers are relative: one common factor is found for all mechanisms of
-        a plan.
-      sample_rate: the probability with which each unit joins each release independently; 1 is all
-        rows.
+        calibration noise multipliers are relative: a plan's calibration finds one common factor.
+      sample_rate: the probability that a unit joins a release, independently; 1 is all rows.
     """
 
     name: str
@@ -141,8 +139,7 @@ class Plan:
     """All facts that affect the privacy of one fit.
 
     Attributes:
-      mechanisms: the composition, with absolute noise multipliers. Without privacy there are no
-        mechanisms.
+      mechanisms: the composition, with absolute noise multipliers; empty without privacy.
       n: the number of training units, which is public.
       patients: present if the dataset names patients and the unit is one image.
       epsilon: the target; infinite if the fit guarantees nothing.
@@ -151,8 +148,7 @@ class Plan:
       priced_by: the accountant that computed `realised_epsilon`, with library and version.
       checks: the epsilon by other accountants, by name; None if an accountant cannot compute one.
       check_notes: the reason for each accountant that cannot compute an epsilon.
-      risk: the permitted risk that determined `epsilon`, as `Risk.to_dict`; None if no risk was
-        permitted.
+      risk: the permitted risk that determined `epsilon`, as `Risk.to_dict`; None without any.
     """
 
     NEIGHBOURING: ClassVar[str] = (

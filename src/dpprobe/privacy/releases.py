@@ -143,10 +143,8 @@ class NoiseStreams:
         Args:
           seeds: indices of the fit's seeds; all if absent.
 
-        Raises:
-          PrivacyError: if the plan lacks the mechanism; if the noise was returned before, since two
-            sums with equal noise reveal their difference; and for a release, which needs exact
-            noise.
+        Raises PrivacyError for a release, and if the plan lacks the mechanism or the noise was
+        returned before: sums with equal noise reveal their difference.
         """
         if self.entropy.secret:
             raise PrivacyError(
@@ -245,8 +243,7 @@ class Releases(NoiseStreams):
         Returns:
           float64 [seeds, ...]: `sums` plus rounded normals of deviation `noise_deviation(name)`.
 
-        Raises:
-          PrivacyError: if the plan has no such release left, or the sums are off their grid.
+        Raises PrivacyError if the plan has no such release left, or the sums are off their grid.
         """
         self.count_releases(name, 1)
         deviation = _deviation_in_steps(self.plan.find_mechanism(name), sums.step)
@@ -340,8 +337,7 @@ class Releases(NoiseStreams):
             )
 
     def check_counts(self) -> None:
-        """Raises PrivacyError unless each mechanism released exactly as often as the plan
-        states."""
+        """Raises PrivacyError unless each mechanism was released as often as planned."""
         for mechanism in self.plan.mechanisms:
             taken = self._taken[mechanism.name]
             if taken != mechanism.count:
@@ -436,8 +432,7 @@ def _deviation_in_steps(mechanism: Mechanism, step: float, *, norm: float = 1.0)
 
 
 def _require_whole(name: str, units: torch.Tensor) -> None:
-    """Raises PrivacyError unless sums are whole numbers of steps that float64 represents
-    exactly."""
+    """Raises PrivacyError unless sums are whole numbers of steps, exact in float64."""
     if not bool((units.abs() <= LARGEST_SUM).all()):
         raise PrivacyError(
             f"{name}: sums are not finite, or above 2^53 steps, where float64 is not exact; "

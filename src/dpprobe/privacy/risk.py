@@ -49,10 +49,8 @@ class Risk:
     """A limit on every attack on one unit.
 
     Attributes:
-      advantage: true positive rate minus false positive rate, from 0 to 1; None where the target is
-        a rate.
-      true_positives: limit on the true positive rate at the false positive rate `at`, above `at`
-        and below 1.
+      advantage: true minus false positive rate, from 0 to 1; None if the target is a rate.
+      true_positives: limit on the true positive rate at false positive rate `at`, in (`at`, 1).
     """
 
     advantage: float | None = None
@@ -106,8 +104,7 @@ class Risk:
     def to_mu(self) -> float:
         """Returns the mu of Gaussian differential privacy whose printed rates attain the target.
 
-        Raises:
-          PrivacyError: for a target that six decimals cannot tell from no risk.
+        Raises PrivacyError for a target that six decimals cannot tell from no risk.
         """
         from scipy.special import ndtri  # heavy: planning imports what imports this module
 
@@ -122,8 +119,7 @@ class Risk:
     def to_epsilon(self, delta: float) -> float:
         """Returns the epsilon at delta of the risk's mu, rounded down to six digits.
 
-        Raises:
-          PrivacyError: if the epsilon is below the smallest that can be calibrated.
+        Raises PrivacyError if the epsilon is below the smallest that can be calibrated.
         """
         epsilon = round_down(gaussian_epsilon(self.to_mu(), delta))
         if not epsilon >= SMALLEST_EPSILON:
@@ -276,8 +272,7 @@ def budget_in_full(epsilon: float) -> str:
 def explain_risks(epsilons: Iterable[float]) -> str:
     """Formats one clause per permitted risk: its epsilons, and the risk that an advantage allows.
 
-    An advantage alone permits rare, certain leaks, so the clause adds the true-positive rate at
-    0.1%.
+    An advantage alone permits rare, certain leaks, so the clause adds the risk at 0.1% FPR.
     """
     by_token: dict[str, list[RiskEpsilon]] = {}
     for epsilon in epsilons:

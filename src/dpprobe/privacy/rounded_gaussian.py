@@ -236,8 +236,7 @@ class RoundedGaussian:
     def draw_numbers(self, size: int, deviation: float) -> npt.NDArray[np.int64]:
         """Draws the next numbers; at deviation 0 returns zeros and draws nothing.
 
-        Raises:
-          PrivacyError: unless the deviation is from 0 to 2^48.
+        Raises PrivacyError unless the deviation is from 0 to 2^48.
         """
         scale, out = _find_scale(deviation), np.zeros(size, dtype=np.int64)
         if scale is not None:
@@ -514,8 +513,7 @@ def draw_rest(
       place: index of the first further word to use.
 
     Returns:
-      Index, place and again for the next call, and True if `attempt_number` must make the next
-      number.
+      Index, place and again for the next call, and True if `attempt_number` is next.
     """
     while index < left.shape[0]:
         if place + _FEWEST > more.shape[0]:

@@ -5,8 +5,7 @@ x_1 + ... + x_t is estimated from y_1 ... y_t, which is post-processing. There a
 estimate running totals:
 
 - Added: y_t = x_t + noise, and the estimate is y_1 + ... + y_t, without a horizon. A unit is in one
-  y alone, so the unit uses epsilon for one release. The noise of the added total grows with
-  sqrt(t).
+  y alone, so it uses epsilon for one release. The total's noise grows with sqrt(t).
 - Factorised, for at most T cohorts: y_t = sum of c_k x_(t-k) + noise, with decreasing c. C is the
   lower triangular Toeplitz matrix of c, A the running sum, and the estimate is A C^-1 y. A unit
   changes all y together, by its own sums times a column of C. So a unit uses epsilon for one
@@ -125,8 +124,7 @@ class Cohort:
     Attributes:
       n: units.
       outputs: the released outputs y, by mechanism, float64.
-      sums: the private sums x, by mechanism, whole numbers of steps, int64. Empty in chains of
-        added sums.
+      sums: the private sums x, by mechanism, in int64 steps; empty in chains of added sums.
       steps: the grid step of each of `sums`.
       weights: the released head's weights, float32 [K, d + 1].
     """

@@ -49,8 +49,7 @@ class Sampler(Protocol):
         """Draws the batches of the next `steps` steps.
 
         Returns:
-          The rows of every batch in order, ascending within each batch; and each batch's size,
-          which may be 0.
+          The rows of all batches in order, ascending in each batch; and each batch's size, maybe 0.
         """
         ...
 
@@ -129,9 +128,8 @@ class ExactPoissonSampler:
 
     A row joins a batch if a uniform real number U is below the rate; random words give the binary
     digits of U one by one. A rate is a float64, so it has finitely many digits. The first digit in
-    which U and the rate differ decides; if no digit differs, U is not below. Words give the next
-    digits of 64 rows at once, until all rows are decided: after seven words on average, one byte
-    per row. Batches do not depend on how steps are grouped into blocks.
+    which U and the rate differ decides; if no digit differs, U is not below. Each word has the next
+    digits of 64 rows. On average seven words decide all 64 rows, one byte per row. Batches do not depend on how steps are grouped into blocks.
     """
 
     def __init__(self, rows: int, rate: float, keystream: Keystream) -> None:
@@ -167,8 +165,7 @@ class ExactPoissonSampler:
 
 
 def _binary_digits(rate: float) -> Words:
-    """Returns the binary digits of a rate after the point, as words of 64 equal bits; none for
-    1."""
+    """Returns a rate's binary digits after the point, as words of 64 equal bits; none for 1."""
     numerator, denominator = Fraction(rate).as_integer_ratio()
     places = denominator.bit_length() - 1
     digits = [-(numerator >> place & 1) for place in reversed(range(places))]

@@ -227,13 +227,11 @@ def make_statement(
       released_priors: True if the head released the frequencies of its classes.
       declared: the public files that the head started from or used.
       network: True if a part of the backbone was trained with the head.
-      chosen_from: the `rule` that chose the `head` and its options, and its public facts, if a rule
-        chose.
+      chosen_from: the `rule` that chose `head` and options, if any, and its public facts.
       copies: the `rows` whose picture an earlier row of another unit holds, the `most` units that
         hold one picture, and `by` what pictures were compared. None if nobody counted copies.
 
-    Raises:
-      PrivacyError: for an unknown mode, and for a release with a delta above 1 / n.
+    Raises PrivacyError for an unknown mode, and for a release with a delta above 1 / n.
     """
     if mode not in MODES:
         raise PrivacyError(f"privacy statement: mode {mode!r}; write one of {', '.join(MODES)}")

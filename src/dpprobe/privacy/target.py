@@ -24,8 +24,7 @@ class Target:
       above: True permits a delta above 1 / n, which no release may have. False if an option of the
         study could permit a larger delta; None if none could.
 
-    Raises:
-      PrivacyError: for a delta above 1 / n that is not permitted.
+    Raises PrivacyError for a delta above 1 / n that is not permitted.
     """
 
     n: int

@@ -6,18 +6,16 @@ the training set, and a true positive rate beta on units in it. No data is read:
 value follows from the plan alone (Wasserman and Zhou 2010; Dong, Roth and Su 2022).
 
 **Gaussians on all rows.** A composition without sampling is dominated by, and attains, one release
-of N(mu, 1) against N(0, 1). By Neyman and Pearson the best test of N(mu, 1) against N(0, 1) is a
-threshold, so
+of N(mu, 1) against N(0, 1). By Neyman and Pearson the best test of these is a threshold, so
 
     beta = Phi(Phi^-1(alpha) + mu).
 
 If a unit is in or out with probability 1/2 each, the test is right with probability (beta + 1 -
 alpha) / 2, its balanced accuracy: at most Phi(mu / 2), at the threshold in the middle.
 
-**Poisson samples.** With delta(e) the privacy profile, both directions
-covered, and any e >= 0, an event of probability alpha without the unit has at most exp(e) alpha +
-delta(e) with it; and its complement, of probability 1 - beta with the unit, has at most
-exp(e) (1 - beta) + delta(e) without:
+**Poisson samples.** With delta(e) the privacy profile, both directions covered, and any e >= 0, an
+event of probability alpha without the unit has at most exp(e) alpha + delta(e) with it; and its
+complement, of probability 1 - beta with the unit, has at most exp(e) (1 - beta) + delta(e) without:
 
     beta <= min over e of  exp(e) alpha + delta(e)   and   1 - exp(-e) (1 - alpha - delta(e)).
 
@@ -109,8 +107,7 @@ def bound_attacks(
       size: the size of a group of units that are in or out together.
 
     Returns:
-      Rates are rounded up to six decimals; bounds are exact for Gaussians without sampling or
-      selection.
+      Rates, rounded up to six decimals; exact for Gaussians without sampling or selection.
     """
     import numpy as np
 

@@ -190,8 +190,7 @@ class Bundle:
 
     Attributes:
       facts: bundle.json.
-      weights: float32 [classes, d + 1], for normalised rows of d features; the bias is in the last
-        column.
+      weights: float32 [classes, d + 1], for normalised rows of d features; biases come last.
       arrays: other released arrays, by name.
       statement: privacy.json.
     """

@@ -1,7 +1,6 @@
 """Exports a release as one ONNX file: backbone and head, from an image's bytes to probabilities.
 
-The file reveals nothing about the machine: source file names that PyTorch adds to a graph are
-removed.
+The file reveals no machine: source file names that PyTorch adds to a graph are removed.
 """
 
 from __future__ import annotations

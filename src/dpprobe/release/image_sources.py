@@ -64,8 +64,7 @@ def find_images(
 ) -> Source:
     """Searches the files and folders that a user names; raises ConfigError if one has no images.
 
-    - Folder: the images in the folder and below, by extension, in the order of their paths, except
-      hidden ones.
+    - Folder: all images in and below it, by extension, in the order of paths, except hidden ones.
     - Parquet file: a column of images (a struct of bytes and path, as Hugging Face writes it, or
       bytes) or of paths.
     - CSV file: a column of paths.

@@ -8,8 +8,7 @@ word of the release's noise is drawn. So every head that leaves this computer ha
 closed entries count; an abandoned entry does not. To abandon an entry, a person must confirm that
 nobody saw its result.
 
-`ledger_prices` adds up epsilons, `ledger_units` compares units, and `ledger_file` reads, locks and
-writes.
+`ledger_prices` adds up epsilons, `ledger_units` compares units, `ledger_file` has the files.
 """
 
 from __future__ import annotations

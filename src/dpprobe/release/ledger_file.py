@@ -55,8 +55,7 @@ class Part:
       selection: names the mechanisms that are repeated, with only the best run released.
       epsilon: the epsilon of this part alone, at `delta`.
       bounded: True if a mechanism stands in for another one that reveals less.
-      chain: the chain of cohorts with a horizon that has these running sums; only while epsilons
-        are added.
+      chain: the chain with a horizon that has these sums; only while epsilons are added.
     """
 
     side: Side
@@ -125,15 +124,13 @@ class Booking:
 
     Attributes:
       unit: the unit of privacy, a key of `Plan.UNITS`.
-      split: the public key of how units are split. Releases with an equal key split all units
-        alike.
+      split: the public key of a split; releases with an equal key split all units alike.
       parts: at most one for each side.
       identity: hashes of everything that decides the release; private, and only in the ledger.
       column: the column whose values are the units; None if each image is a unit.
       same_units_as: another dataset that shares some of these units; None if none is declared.
       units: the hash that names the file of the units' hashes; None for fits of an estimator.
-      place: the place in a chain of cohorts with a horizon, by `cohorts.Chain.name_place`; None
-        elsewhere.
+      place: the place in a chain with a horizon, by `cohorts.Chain.name_place`; None elsewhere.
       sites: the agreement of several sites, by `SitePart.name_promise`; None for one site.
     """
 

@@ -9,9 +9,8 @@ the larger of the two sides' compositions. With over `MOST_SPLITS` splits of two
 compose: an upper bound.
 
 - Gaussian mechanisms without sampling or repetition: exact, one Gaussian of mu^2 = sum of count /
-  sigma^2. The sum holds if a plan was chosen after seeing earlier releases, as long as
-  `max_epsilon` was fixed before (Smith and Thakurta 2022, "Fully adaptive composition for Gaussian
-  DP").
+  sigma^2. The sum holds for plans chosen after seeing earlier releases, if `max_epsilon` was fixed
+  before (Smith and Thakurta 2022, "Fully adaptive composition for Gaussian DP").
 - Sampled mechanisms: privacy loss distributions, an upper bound; theorems cover plans that were
   fixed without seeing earlier releases.
 - Fits that are repeated, with only the best run released: one fit alone has its plan's epsilon;
@@ -156,8 +155,7 @@ def _bound_parts(parts: Sequence[Part], rates: Sequence[float], delta: float) ->
 def _list_choices(bookings: Sequence[Booking]) -> tuple[list[list[Part]], bool]:
     """Lists the parts that a unit may be in, by every choice of one side in each split.
 
-    Returns False if there would be too many lists, so that a single list has the parts of all
-    sides.
+    Returns False with a single list of all sides' parts, if there would be too many lists.
     """
     sides = [list(split.values()) for split in group_by_split(bookings).values()]
     searched = sum(len(choices) > 1 for choices in sides) <= MOST_SPLITS

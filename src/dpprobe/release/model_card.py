@@ -1,7 +1,6 @@
 """The model card of a release: README.md in the form of the Hugging Face Hub.
 
-The model card is written from bundle.json and privacy.json alone, and so reveals no more than
-these.
+The model card is written from bundle.json and privacy.json alone, and reveals no more.
 """
 
 from __future__ import annotations

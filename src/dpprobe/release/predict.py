@@ -2,8 +2,7 @@
 
 Decoding, preprocessing, the forward pass and its batches equal those of feature extraction, and
 features are rounded as in the store. So an image has the probabilities of its stored features.
-Loading fails for a backbone that is not the release's, or that computes other features on this
-machine.
+Loading fails for another backbone, or one that computes other features on this machine.
 """
 
 from __future__ import annotations
@@ -175,8 +174,7 @@ class Predictor:
         Returns:
           float32 [n, classes].
 
-        Raises:
-          DataError: if an image cannot be used, with its position.
+        Raises DataError if an image cannot be used, with its position.
         """
 
         def turn_upright(row: EncodedImage) -> Image.Image:
@@ -197,8 +195,7 @@ class Predictor:
     def predict_vectors(self, vectors: npt.ArrayLike) -> npt.NDArray[np.float32]:
         """Returns the probabilities of vectors [m, d] of the release's model; see `predict_images`.
 
-        Raises:
-          DataError: if a vector is not finite, with its position; for another dimension.
+        Raises DataError if a vector is not finite, with its position; for another dimension.
         """
         rows = np.asarray(vectors, dtype=np.float32)
         if rows.ndim != 2 or rows.shape[1] != self.facts.dimension:
@@ -322,8 +319,7 @@ def predict(
       output: a CSV or parquet file; None for CSV on standard output.
       thresholds: by class; see `prediction_table.label_of`.
       coverage, abstain_below: for a calibrated release; see `probabilities.SetRule`.
-      threads: number of threads that decode and, on a CPU, compute; by default as many as torch
-        has.
+      threads: threads that decode and, on a CPU, compute; by default as many as torch has.
       monitor: True to compare the images with the release's test images; see
         `compare_images.Watch`.
       groups: a CSV file with columns id and group, for `monitor`.

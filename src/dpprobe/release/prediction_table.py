@@ -33,8 +33,7 @@ class Prediction(NamedTuple):
     """The predicted class and its values for one image, or the reason for their absence.
 
     Attributes:
-      held: the image's set of classes, joined by "|", and True to abstain; None without a
-        calibration.
+      held: the set of classes, joined by "|", and True to abstain; None without calibration.
     """
 
     id: str

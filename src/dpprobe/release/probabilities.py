@@ -74,8 +74,7 @@ class SetRule:
     ) -> SetRule | None:
         """Returns the rule for a coverage, by default 90%, or for the next higher published one.
 
-        Returns None without a calibration; raises ConfigError for a coverage that the calibration
-        lacks.
+        Returns None without a calibration; raises ConfigError for a coverage it lacks.
         """
         if calibration is None:
             if coverage is None and abstain_below is None:

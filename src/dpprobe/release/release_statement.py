@@ -35,8 +35,7 @@ def release_statement(
       options: the method's options; public files may have any path.
       study: name of the study that declares files public.
       file_hashes: SHA-256 of each public file, by its path in the options.
-      blocks: the blocks of the release's parts, by part name; None for parts that the release
-        lacks.
+      blocks: the blocks of the release's parts, by name; None for parts that it lacks.
       parts: hashes by `BundleFacts.hash_parts`; None before there is a bundle.
       subsample: the `fraction` and the `public_seed` that chose the training examples.
       chosen_from: the rule that chose the head, and its facts; None if no rule chose.

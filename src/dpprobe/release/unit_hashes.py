@@ -9,8 +9,7 @@ With the key, these files reveal whether a guessed image is in the data, so they
 may cause a refusal, but never change what is published: whether two datasets share a unit depends
 on private examples.
 
-Two unrelated hashes are equal with probability 2^-64; any two of a million units per side with
-5e-8.
+Two unrelated hashes are equal with probability 2^-64; any two of a million per side with 5e-8.
 """
 
 from __future__ import annotations

@@ -80,8 +80,7 @@ def _run_plan(arguments: argparse.Namespace) -> int:
 def _read_epsilon(arguments: argparse.Namespace) -> float:
     """Returns epsilon, or a permitted risk's epsilon with Gaussian noise on all examples.
 
-    Raises:
-      PrivacyError: for an incomplete risk, or a risk for which no noise can be calibrated.
+    Raises PrivacyError for an incomplete risk, or a risk for which no noise can be calibrated.
     """
     names = ("advantage", "true_positives", "at")
     values = {name: value for name in names if (value := getattr(arguments, name)) is not None}

@@ -38,9 +38,5 @@ EXHIBITS: tuple[Exhibit, ...] = (
 
 
 def find_exhibit(name: str) -> Exhibit:
-    """Returns the exhibit that a rule makes.
-
-    Raises:
-      KeyError: if no exhibit has the name.
-    """
+    """Returns the exhibit that a rule makes; raises KeyError if no exhibit has the name."""
     return {exhibit.name: exhibit for exhibit in EXHIBITS}[name]

@@ -41,8 +41,7 @@ def _run_results(arguments: argparse.Namespace) -> int:
 def results_folders() -> list[Path]:
     """Lists the folders with finished datasets, the latest first.
 
-    Searches the usual results folders of studies, and those of recent runs from the working
-    directory.
+    Searches usual results folders, and those of recent runs from the working directory.
     """
     usual = [path for pattern in _USUAL for path in Path().glob(pattern)]
     finished: dict[Path, Path] = {}
@@ -55,8 +54,7 @@ def results_folders() -> list[Path]:
 def describe_results(folder: Path) -> str:
     """Describes the results of a folder for a terminal.
 
-    Raises:
-      DataError: if the folder has no finished dataset.
+    Raises DataError if the folder has no finished dataset.
     """
     from dpprobe.reporting.console import describe_study  # imports pandas
 

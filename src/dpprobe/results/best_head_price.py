@@ -30,8 +30,7 @@ def choice_price(statements: Iterable[Path]) -> float | None:
     Returns:
       The epsilon at the largest of the cells' deltas; None for fewer than two cells.
 
-    Raises:
-      DataError: if a file is not the privacy statement of a private cell.
+    Raises DataError if a file is not the privacy statement of a private cell.
     """
     fits, deltas = [], []
     for path in statements:

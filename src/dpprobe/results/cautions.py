@@ -1,7 +1,6 @@
 """Warnings without which a headline would mislead.
 
-Cautions name classes that are never predicted, and non-private baselines below a head without
-noise.
+Cautions name never predicted classes, and non-private baselines below a head without noise.
 """
 
 from __future__ import annotations

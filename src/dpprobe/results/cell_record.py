@@ -256,8 +256,7 @@ ACCURACY = Measure(headline="accuracy")
 def read_cell(path: Path) -> CellRecord:
     """Reads a cell's `metrics.json`.
 
-    Raises:
-      DataError: if the file is missing, is not JSON or is not a record of this format version.
+    Raises DataError if the file is missing, is not JSON or is not a record of this format version.
     """
     try:
         return parse_cell(path.read_bytes())
@@ -274,8 +273,7 @@ def read_cell(path: Path) -> CellRecord:
 def check_file(path: Path) -> Path:
     """Returns the path of a cell's file, after comparing with the recorded hash, if any.
 
-    Raises:
-      DataError: if the file is missing or was changed, or if the record is damaged.
+    Raises DataError if the file is missing or was changed, or if the record is damaged.
     """
     named = record = path.with_name(METRICS_FILE)
     try:
@@ -290,11 +288,7 @@ def check_file(path: Path) -> Path:
 
 
 def read_statement(path: Path) -> dict[str, Any]:
-    """Reads a cell's `privacy.json`.
-
-    Raises:
-      DataError: if the file is missing or damaged.
-    """
+    """Reads a cell's `privacy.json`; raises DataError if the file is missing or damaged."""
     try:
         return dict(read_json(check_file(path)))
     except (OSError, ValueError, TypeError) as error:
@@ -328,8 +322,7 @@ def recorded_facts(record: Mapping[str, Any], *, epsilon: float, delta: float) -
       record: the values of the cell's `metrics.json`.
       delta: the dataset's delta, since a record at epsilon inf has no delta.
 
-    Raises:
-      KeyError: if the record lacks these facts.
+    Raises KeyError if the record lacks these facts.
     """
     return DataFacts(
         n=record["n"],

@@ -103,8 +103,7 @@ class CellResult:
 def read_cell_results(paths: Iterable[Path]) -> list[CellResult]:
     """Reads the results of the cells that these `metrics.json` describe.
 
-    Raises:
-      DataError: if a file is missing or is not a cell's record.
+    Raises DataError if a file is missing or is not a cell's record.
     """
     records = [read_cell(path) for path in paths]
     epsilons = number_budgets(records)

@@ -72,9 +72,8 @@ def evaluate_scores(
       per_label_average_precision and per_label_accuracy, K values each, None for a label that
       does not enter a mean. A label is predicted if its score is above `THRESHOLDS`.
 
-    Raises:
-      DataError: if a score is not finite, no row has an accepted label, or the link is softmax for
-        several labels.
+    Raises DataError if a score is not finite, no row has an accepted label, or the link is softmax
+    for several labels.
     """
     bad = ~np.isfinite(scores).all(axis=1)
     if bad.any():
@@ -174,8 +173,7 @@ def right_predictions(
 ) -> np.ndarray:
     """Returns True for each right prediction: [n] with one label per example, [n, K] with several.
 
-    Raises:
-      DataError: for several labels per example with the link softmax, which needs one label.
+    Raises DataError for several labels per example with the link softmax, which needs one label.
     """
     if labels.ndim == 1:
         return np.asarray(scores.argmax(axis=1) == labels)
@@ -249,8 +247,7 @@ def _ranking_metrics(
     The area is the Mann-Whitney statistic, the probability that a row with the label scores above a
     row without it; a tie counts half. Average precision is the sum over thresholds of the recall
     gained at the threshold times the precision there; equal scores are one threshold. One sort
-    suffices for both: scikit-learn's functions agree to the last bit or two and take 18 times as
-    long.
+    suffices: scikit-learn's functions agree to the last bit or two and take 18 times as long.
 
     Args:
       scores: [n] finite.

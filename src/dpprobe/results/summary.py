@@ -91,10 +91,8 @@ def summarise_cells(
     `choice_epsilon` is the epsilon of publishing the best private cell of the dataset and epsilon
     (`best_head_price`); None if there is one cell. `private` is true for a private method at a
     finite epsilon. Metrics are fractions. `metric_of` names the place where the study sets the
-    metric, if it does.
-
-    Raises:
-      DataError: if a file is not a cell's record, or headline metrics differ within a dataset.
+    metric, if it does. Raises DataError if a file is not a cell's record, or headline metrics
+    differ within a dataset.
     """
     cells = [(path, read_cell(path)) for path in metrics_files]
     read_measures(cells)  # refuses different metrics in one column
@@ -154,8 +152,7 @@ def epsilon_of(record: CellRecord) -> float:
 def read_summaries(paths: Sequence[Path]) -> pa.Table:
     """Reads summaries written by `summarise_cells` as one table.
 
-    Raises:
-      DataError: if a file has other columns or is damaged.
+    Raises DataError if a file has other columns or is damaged.
     """
     tables = []
     for path in paths:
@@ -291,8 +288,7 @@ class Grid:
 def read_grid(paths: Sequence[Path]) -> Grid:
     """Reads the cells of summary files: datasets in the given order, epsilons ascending.
 
-    Raises:
-      DataError: if a file is not a summary.
+    Raises DataError if a file is not a summary.
     """
     table = read_summaries(paths).to_pandas()
     entries = {}

@@ -3,8 +3,7 @@
     <exchange>/offer.<site>.json
 
 An offer has the release's terms in the site's study, the site's number of units, and an X25519 key
-for this release. The site's Ed25519 key signs the offer; the public half of this key is in the
-terms.
+for this release. The site's Ed25519 key signs the offer; its public half is in the terms.
 
 Sites with equal terms have an agreement: all offers, in the order of their names. The agreement's
 SHA-256 binds every message and mask to terms, sizes and keys. So an offer that is replaced later

@@ -287,8 +287,7 @@ class Exchange:
     def _read_message(self, path: Path, site: str) -> tuple[dict[str, Any], list[Sum]]:
         """Reads a message of anyone.
 
-        Raises DataError for a damaged file, PrivacyError for a message of another site or
-        agreement.
+        Raises DataError for damage, PrivacyError for a message of another site or agreement.
         """
         values, sums = self._read_signed(path, site)
         wanted: dict[str, Any] = {"format": FORMAT, "format_version": FORMAT_VERSION}

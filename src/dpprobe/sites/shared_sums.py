@@ -68,11 +68,9 @@ class SharedSums:
     Args:
       totals: the totals of the releases so far, in the order of the fit.
       open_noise: returns the noise of this site's exact sum with a given number (from 0).
-      share: maps the deviation of a total's noise to that of this site's, both in steps; 0 for no
-        noise.
+      share: maps a total's noise deviation to this site's, both in steps; 0 for no noise.
       together: mechanisms whose sums do not depend on other releases, so that their totals are
-        requested at once. The fit must not use any of these totals before it has released all of
-        them.
+        requested at once. The fit releases all of these before it uses any total.
     """
 
     def __init__(

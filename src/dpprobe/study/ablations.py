@@ -90,8 +90,7 @@ def find_varied(options: Mapping[str, Mapping[str, Any]], option: str) -> list[t
     """Groups methods that differ only in one option of `VARIED`, by their recorded options.
 
     Methods in a group may also differ in the learning rate. Between two optimisers, options that
-    not all optimisers have count as part of the change. Each group has two or more values of the
-    varied option.
+    not all optimisers have count as part of the change. In a group, VARIED has two or more values.
     """
     having = {name: values for name, values in options.items() if _has_option(values, option)}
     if option == "optimiser" and having:

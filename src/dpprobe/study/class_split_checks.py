@@ -1,7 +1,6 @@
 """Finds classes with too few units in train or test after a split, before anything is computed.
 
-The counts come from private labels, appear only on the owner's screen, and are never written to a
-file.
+Counts of private labels appear only on the owner's screen, and are never written to a file.
 """
 
 from __future__ import annotations
@@ -57,8 +56,7 @@ def class_split_faults(study: Study, name: str, counts: ClassUnits) -> tuple[lis
 
 
 def _find_need(study: Study, name: str) -> tuple[str | None, bool]:
-    """Returns the metric that needs test units of every class, or None; and True if the user may
-    waive it.
+    """Returns the metric that needs test units of all classes, or None; True if it can be waived.
 
     `missing_classes: warn` lets a mean over classes or labels leave some of them out. An AUC of two
     classes needs both classes, and a class without images would add only noise to a release's mean.

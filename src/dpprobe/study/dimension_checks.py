@@ -18,8 +18,7 @@ def check_dimensions(study: Study, *, network: bool = False) -> list[str]:
 
     Networks that are not cached are built, which takes seconds because torch is imported. So this
     check is separate from `check_study`, which must have passed. Too few rows for an epsilon, and
-    weights that cannot be fetched, are only warnings: features may exist, or jobs run on other
-    machines.
+    weights that cannot be fetched, only warn: features may exist, or jobs run elsewhere.
 
     Args:
       network: see `hub_files.describe_missing`.

@@ -58,9 +58,7 @@ def add_command(commands: Any) -> None:
 def start_snakemake(words: Sequence[str]) -> NoReturn:
     """Replaces this process by Snakemake, with the words after `dpprobe run`; does not return.
 
-    Raises:
-      ConfigError: if the workflow or the study's file is missing or wrong, or a word names an
-        object store.
+    Raises ConfigError if workflow or study file is missing or wrong, or for an object store.
     """
     here = Path.cwd()
     for option in _STORE_OPTIONS:
@@ -178,8 +176,7 @@ def make_environment(root: Path, variables: dict[str, str] | os._Environ[str]) -
 def profile_words(words: Sequence[str]) -> list[str]:
     """Returns the options that name profiles, which say where jobs run.
 
-    Returns no words if the environment names a profile; the option for all cores if nothing names a
-    profile.
+    Returns no words if the environment names a profile; the option for all cores without any.
     """
     named = _single_values(words, _PROFILE)
     if named == [NO_PROFILE]:

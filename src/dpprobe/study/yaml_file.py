@@ -19,9 +19,8 @@ def written_path(path: Path) -> Path:
 def check_yaml(path: Path) -> None:
     """Checks a study's file for duplicate keys, because YAML readers silently use the last.
 
-    Raises:
-      ConfigError: if a key appears twice, or the file is missing, not YAML or no mapping; names
-        file, line and key.
+    Raises ConfigError if a key appears twice, or the file is missing, not YAML or no mapping; names
+    file, line and key.
     """
     root = parse_yaml(path)
     if not isinstance(root, yaml.MappingNode):

@@ -1,8 +1,7 @@
 """Releases in MLflow: one run per release, and one version of a registered model with the bundle.
 
-All content follows from the bundle, except the time of writing and the files' path. No seed,
-training time or fingerprint of private data is written, so tracking costs no privacy beyond the
-release.
+All content is the bundle's, except the time of writing and the files' path. No seed, training time
+or fingerprint of private data is written, so tracking costs no privacy beyond the release.
 """
 
 from __future__ import annotations

@@ -41,8 +41,7 @@ class ExperimentContents:
 
     Attributes:
       location: the folder of its artifacts; None if a server chooses the folder.
-      views: makes the experiment's views, by key, from the metrics of other studies' runs in the
-        experiment.
+      views: makes views, by key, from the metrics of other studies' runs in the experiment.
     """
 
     name: str

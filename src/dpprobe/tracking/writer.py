@@ -70,8 +70,7 @@ class Writer:
       runs: the id of each result's run, by the result's key.
 
     Args:
-      changed: the ids of runs whose params or metrics somebody changed, so that they are written
-        again.
+      changed: the ids of runs whose params or metrics somebody changed; all are written again.
     """
 
     def __init__(
@@ -100,8 +99,7 @@ class Writer:
     ) -> str:
         """Brings one experiment up to date; returns the address of its page on the MLflow server.
 
-        `outdates` selects the older results, not in `contents`, that are out of date: by default
-        all.
+        `outdates` selects older results, not in `contents`, that are out of date: by default all.
         """
         experiment = _find_experiment(self.client, wanted)
         present: dict[str, list[Run]] = {}  # runs in MLflow, finished or not, by result key
@@ -249,8 +247,7 @@ def open_writer(
 ) -> Iterator[Writer]:  # fmt: skip
     """Locks a store, and yields a writer whose artifacts go to `folder` below `artifact_root`.
 
-    Raises:
-      TrackingError: if the store cannot be reached, opened or written.
+    Raises TrackingError if the store cannot be reached, opened or written.
     """
     with hold_store(uri, lock=lock, receipt=receipt):
         create_tables(uri)

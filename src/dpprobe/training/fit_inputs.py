@@ -124,8 +124,7 @@ def read_vectors(store: FeatureStore, device: str, memory_mb: int) -> torch.Tens
     """Returns the features in memory, or the store if they need more than `memory_mb`.
 
     Args:
-      memory_mb: the limit for float32 features, including stored crops; 0 to leave features on
-        disk.
+      memory_mb: the limit for float32 features, with stored crops; 0 to leave features on disk.
     """
     arrays = 1 + len(store.crops)
     if 4 * store.rows * store.dimension * arrays <= memory_mb * 10**6:

@@ -70,8 +70,7 @@ def read_job_features(
 ) -> JobFeatures:
     """Reads both splits; features above `memory_mb` stay on disk and are streamed.
 
-    Raises DataError if splits differ in classes or dimension, or AUC is the headline but no label
-    has one.
+    Raises DataError if splits differ in classes or dimension, or no label has the headline AUC.
     """
     train = inputs.store
     if train.class_names != test.class_names or train.dimension != test.dimension:

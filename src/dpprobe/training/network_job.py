@@ -137,8 +137,7 @@ def with_choice(task: CellTask, chosen: Mapping[str, Any]) -> Options:
 def plan_for(plan: Plan, options: Options) -> Plan:
     """Returns the plan with the clipping norms that an unpriced search chose.
 
-    Epsilon does not change: it depends only on noise multipliers, and noise scales with the
-    clipping norm.
+    Epsilon does not change: noise multipliers alone decide it, and noise scales with the norm.
     """
     norms = {item.name: item.sensitivity for item in options.list_mechanisms(plan.n)}
     return with_norms(plan, norms)

@@ -62,11 +62,9 @@ def write_plans(
 
     Args:
       cache: the folder of noise multipliers, shared by all datasets and methods.
-      seeds: number of heads per method; the epsilon of publishing all heads is written beside each
-        plan.
+      seeds: number of heads per method; each plan also gets the epsilon of publishing all.
 
-    Raises:
-      PrivacyError: if no method meets the target.
+    Raises PrivacyError if no method meets the target.
     """
     if warning := delta_warning(target.delta, target.n, unit=target.unit):
         logger.warning("%s", warning)
@@ -187,10 +185,8 @@ def check_price(plan: Plan) -> None:
     """Recomputes the epsilons of a plan, by all accountants, before a release spends them.
 
     The hash of a cached answer reveals damage, but not an edit by a person who also updated the
-    hash. The check takes a second or less, once for all methods with equal mechanisms.
-
-    Raises:
-      PrivacyError: if the plan's epsilon exceeds its target, or the plan states another epsilon.
+    hash. The check takes a second or less, once for all methods with equal mechanisms. Raises
+    PrivacyError if the plan's epsilon exceeds its target, or the plan states another epsilon.
     """
     for fault in _list_faults(plan):
         raise PrivacyError(f"{fault}; delete the folder of calibrations and run again")

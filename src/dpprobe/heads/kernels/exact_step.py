@@ -164,8 +164,7 @@ def to_factors(logits, norms, weights, labels, multi_hot, rows, clip, step, sigm
 def fill_units(features, scale, shift, centre, weights, rows, entry, out, norms):
     """Fills the first d + 1 columns of out [m, ...] with `to_grid` of chosen rows, and their norms.
 
-    Rows of weight 0 become 0, as in `add_sums`. Float32 represents whole numbers of 17 bits
-    exactly.
+    Rows of weight 0 become 0, as in `add_sums`. Integers of 17 bits are exact in float32.
     """
     d = features.shape[1]
     work, whole, lower = np.empty(d + 1), np.empty(d, np.int32), np.empty(d, np.int16)

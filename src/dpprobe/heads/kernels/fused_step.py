@@ -271,8 +271,7 @@ def _clip_residuals(z, classes, m, bounds, scale, parts, usable, factors, releas
 def _aim_fetches(ahead, place, taken, tiles):
     """Returns the cache lines that the next tile fetches, and the place where fetching continues.
 
-    The next rows' cache lines are spread evenly over the tiles; tiles between fetch lines that the
-    cache has.
+    The next rows' cache lines are spread evenly over the tiles; tiles between fetch cached lines.
 
     Args:
       ahead: the address of the next rows' addresses, and their number; how many rows are fetched
@@ -299,8 +298,7 @@ def _aim_fetches(ahead, place, taken, tiles):
 def _multiply_rows(pointers, m, d, weights, z, ahead):
     """Writes weights times rows to z.
 
-    Multiplies block by block of columns: 4 rows and 5 classes fit into a first-level cache of 48
-    KiB.
+    Multiplies blocks of columns: 4 rows and 5 classes fit into a first-level cache of 48 KiB.
     """
     rows, heads, stride = pointers.ctypes.data, weights.ctypes.data, weights.strides[0]
     logits, logit_stride = z.ctypes.data, z.strides[0]
@@ -374,8 +372,7 @@ def _cut_chunks(sizes, chunk):
 def _make_scratch(classes):
     """Returns the scratch of `_add_chunk`: float32, float64, logits, addresses, panel.
 
-    Addresses are those of present and later rows; the panel has the copies of `_lay_out` and their
-    addresses.
+    Addresses are those of present and later rows; the panel has `_lay_out`'s copies with addresses.
     """
     floats = np.empty((5, CHUNK), dtype=np.float32)
     doubles = np.empty((2, CHUNK), dtype=np.float64)

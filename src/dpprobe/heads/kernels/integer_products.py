@@ -7,8 +7,7 @@ grid are exact (`privacy.grid`). So results equal float64 products bit for bit. 
 
 - Rows: integers of at most 32,767 (`LARGEST`). Larger entries are cut, and the rest, or the whole
   block, is multiplied in float64, like the constants of rows.
-- Second moments: a 32-bit sum spans as many rows as the columns' sums of squares allow
-  (`pack_rows`).
+- Second moments: a 32-bit sum spans as many rows as columns' squares allow (`pack_rows`).
 - Gradients: a factor of at most 2^17 is 2^9 h + l with |h|, |l| <= 2^8. A chunk has 128 rows, and
   128 x 2^8 x 32,767 < 2^30.
 - Logits: unit rows with entries of e = 8 to 17 bits have norm 2^e at most, and a class's weights

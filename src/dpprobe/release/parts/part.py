@@ -50,11 +50,9 @@ class ReleasePart:
 
     Attributes:
       name: the name of the part's block in the statement.
-      key, options: the key of the part's block in a release's options, and the block's class; None
-        without a block.
+      key, options: the key of the part's block in a release, and its class; None without any.
       describe: the purpose of the block, as the schema states it.
-      faults: yields reasons against offering the release to other sites or booking it, as far as
-        the study tells.
+      faults: yields reasons, known from the study, against offering or booking the release.
       test_metric: returns the test metric that the part publishes; None if it publishes none.
     """
 

@@ -17,8 +17,7 @@ against them:
 - n if no mechanism samples, and names of release, study, dataset, method and backbone, each changed
   everywhere; words of `card`;
 - another predecessor, or none, unless its bundle is passed too;
-- more noise in the statement than was drawn, with every number and sentence that follows from this
-  noise;
+- more noise in the statement than was drawn, with all numbers and sentences that follow;
 - blocks that are removed with all that mentions them: a test result, a calibration, the tables of a
   monitor with their directions, the cost of a choice, patients if the unit is one image; or another
   unit, changed everywhere;

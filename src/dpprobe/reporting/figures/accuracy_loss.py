@@ -123,8 +123,7 @@ def plot_distribution_shift(*, summaries: Sequence[Path], zero_shot: Sequence[Pa
     Args:
       zero_shot: records of zero-shot classifiers' results.
 
-    Raises:
-      NothingToShow: if fewer than two datasets have losses and a known baseline.
+    Raises NothingToShow if fewer than two datasets have losses and a known baseline.
     """
     grid = read_grid(summaries)
     losses = find_losses(grid)

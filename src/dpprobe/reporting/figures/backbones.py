@@ -147,8 +147,7 @@ def _published_models(
     """Finds the models for which a paper prints results with and without privacy.
 
     Uses the best of several published results, as the papers' figures do. Leaves out results on a
-    part of the dataset. Also leaves out whole networks if the study tunes none and the paper prints
-    the last layer.
+    part of the dataset, and whole networks if the study tunes none and the last layer is printed.
     """
     if published is None:
         return []

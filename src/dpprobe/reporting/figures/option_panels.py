@@ -54,8 +54,7 @@ class Panel:
 def draw_panels(panels: Sequence[Panel], *, title: str, label: str) -> Figure:
     """Draws panels with one y axis, one legend of epsilons and one label of the x axis.
 
-    Raises:
-      NothingToShow: if there is no panel.
+    Raises NothingToShow if there is no panel.
     """
     if not panels:
         raise NothingToShow(f"{title}: the results have no two values to compare")

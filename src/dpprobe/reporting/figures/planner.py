@@ -23,8 +23,7 @@ _LESS, _MORE = 10, 30  # times n, where the axis ends
 def write_plan_figure(path: Path, setting: Setting, scale: Scale) -> None:
     """Writes the figure of a plan, for its epsilon and the usual epsilons, as SVG or PNG.
 
-    Raises:
-      ConfigError: if the path ends in neither .svg nor .png.
+    Raises ConfigError if the path ends in neither .svg nor .png.
     """
     kind = path.suffix[1:]
     if kind not in ("svg", "png"):

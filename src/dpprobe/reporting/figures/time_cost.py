@@ -34,10 +34,8 @@ def plot_time_cost(*, study: Study, results: Path, dataset: str) -> Figure:
     Seconds of training all seeds are divided by the number of seeds. If Snakemake's benchmarks have
     the extraction of training features on all backbones, a second row of panels includes
     extraction. Networks are left out, because resumed jobs time only their last part, and so are
-    searches that epsilon covers, because seconds would reveal their random number of trials.
-
-    Raises:
-      NothingToShow: if no epsilon has two private cells with a time.
+    searches that epsilon covers, because seconds would reveal their random number of trials. Raises
+    NothingToShow if no epsilon has two private cells with a time.
     """
     cells = read_cell_results(record_paths(results, study.list_cells(dataset)))
     timed = [

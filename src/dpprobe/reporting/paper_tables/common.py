@@ -58,8 +58,7 @@ class Run:
 
     Attributes:
       names: the name of each dataset in `resources/published.yaml`.
-      methods: the methods in table 2 of the foundation-features paper; empty for all private
-        methods.
+      methods: those in table 2 of the foundation-features paper; empty for all private methods.
       base: the method from which the ablation starts; None to choose one.
     """
 

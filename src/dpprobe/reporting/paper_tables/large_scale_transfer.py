@@ -76,8 +76,7 @@ def ablation_table(run: Run, published: Published) -> Table:
 def _changed_rows(run: Run, base: str) -> list[tuple[TableCell, ...]]:
     """Makes rows for each private cell of the base method, and for the cells one change away.
 
-    The base method's row is on the first of several backbones, and shows the best of several
-    learning rates.
+    The base method's row is for the first backbone, and the best of several learning rates.
     """
     rows = []
     cells = [cell for cell in run.cells if cell.method == base and cell.private]

@@ -78,8 +78,7 @@ def write_study_report(
       inputs: the files of other stages, by their names in the rule `write_report`.
       call: options of `snakemake` that select the study.
 
-    Raises:
-      DataError: if a file does not have the content that its name implies.
+    Raises DataError if a file does not have the content that its name implies.
     """
     results = output.parent
     # If the papers' tables are inputs, the records that they were made from exist, too.
@@ -113,11 +112,9 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
     """Writes the report's HTML page.
 
     Args:
-      output: path of the HTML page. Figures too large to embed are linked by paths relative to the
-        page.
+      output: path of the HTML page. Links to large figures are relative to the page.
 
-    Raises:
-      DataError: if a file does not have the content that its name implies.
+    Raises DataError if a file does not have the content that its name implies.
     """
     origin = replace(origin, study=public_addresses(origin.study))
     grid = read_grid(sources.summaries)

@@ -8,8 +8,8 @@ than two classes have a temperature, so the scale is 1 / T and the offset 0. Two
 logistic regression of the label on the difference of scores (Platt 1999).
 
 **Sets.** The set of a row holds the most probable class, and each class with a probability of at
-least q. At coverage 1 - a the set contains the true class with probability at least 1 - a, over
-test units, a new unit and noise.
+least q. At coverage 1 - a, sets contain the true class with probability at least 1 - a, over test
+units, new unit and noise.
 
 - Split conformal prediction by patients (Dunn, Wasserman and Ramdas 2023) gives q without noise.
   The misses of q are the weight of rows whose class has a lower probability. For n test units q is

@@ -140,8 +140,7 @@ def choice_words(
 ) -> str:
     """States the epsilon of a choice among a number of cells at `delta`, or why none exists.
 
-    `exposed` names the study's parts that are not private, `unknown` the heads that `auto` has not
-    chosen.
+    `exposed` names the study's non-private parts, `unknown` the heads that `auto` did not choose.
     """
     if not (cells or exposed or unknown):
         return NO_CHOICE

@@ -4,9 +4,8 @@
 
 A cohort is a separate dataset: the units that arrived since the previous release. A cohort's file
 has the release's noisy sums (`outputs`) and the head's `weights`. With a horizon the file also has
-the exact `sums`, which are as private as the images. A cohort's file is written before the bundle,
-so a closed entry of a ledger has its file. `running_sums` documents the mathematics and the privacy
-cost.
+the exact `sums`, which are as private as the images. A cohort's file precedes the bundle, so a
+closed ledger entry has its file. `running_sums` documents the mathematics and the privacy cost.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 **Released** is a table of 2 K numbers: for each of K classes, the weights of test examples with
 right and with wrong predictions. A row adds its weight to one number of the table. Weights of a
 unit's rows sum to at most 1, and a null row adds nothing. So a unit adds a vector of norm at most
-1: the table has sensitivity 1 for any number of classes. All recalls are computed from the noisy
-table.
+1: the table has sensitivity 1 for any number of classes. Recalls are computed from the noisy table.
 
 **Recall** of a class is right / (right + wrong). A recall's variance has two independent parts.
 Sampling of m units: p (1 - p) / m, with p moved towards a half (Agresti and Coull 1998). Noise: s^2

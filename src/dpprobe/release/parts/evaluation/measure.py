@@ -14,8 +14,7 @@ noisy sum over n, clamped.
 
 - `score_ranges`: for each label, the weight of rows in fixed ranges of its score, both signs of
   sixteen powers of two. A row adds a vector with one 1 per label, of norm sqrt(labels), times its
-  weight. A unit adds at most a mean of such vectors, whose norm is no larger: sensitivity
-  sqrt(labels).
+  weight. A unit adds a mean of such vectors: sensitivity sqrt(labels).
 - `score_counts`: for each label, the weight of rows with it and without it, in narrower bins, whose
   edges are quantiles of the ranges released before. Given the released ranges, edges are fixed, and
   a row again adds one 1 per label, times its weight: sensitivity sqrt(labels).
@@ -114,8 +113,7 @@ class ScoreCounts(NamedTuple):
     """Noisy counts of test examples by label and score.
 
     Attributes:
-      edges: the edges of each label's bins, [labels, bins + 1], rising, as `asinh` places of the
-        score.
+      edges: each label's bin edges, [labels, bins + 1], rising, as `asinh` places of the score.
       counts: [labels, 2, bins], rows with the label first.
       deviation: the standard deviation of each count's noise.
     """
@@ -254,8 +252,7 @@ def check_telling(plan: Plan, *, classes: int = 2) -> None:
     """Checks, by public numbers, that noise does not hide a test result.
 
     Raises PrivacyError for accuracy noise of a standard deviation above `MOST_NOISE`, and for an
-    AUC or macro accuracy unmeasurable even with equal classes. With several labels per image
-    `classes` is 2.
+    AUC or macro accuracy unmeasurable even with equal classes. With several labels `classes` is 2.
     """
     if [mechanism.name for mechanism in plan.mechanisms] == [ACCURACY]:
         noise = plan.mechanisms[0].noise_multiplier / plan.n

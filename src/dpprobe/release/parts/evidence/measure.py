@@ -89,9 +89,8 @@ class Steps(PartSteps):
 def check_evidence(values: Values, plan: Plan) -> tuple[str, bool]:
     """Checks the form of a stated audit, and compares its bound with the guarantee.
 
-    A lower bound above epsilon is no fault. No test of the audit refuted the guarantee, or nothing
-    would have been released. For a correct release the bound exceeds epsilon with probability 1 -
-    `confidence`.
+    A lower bound above epsilon is no fault. No test of the audit refuted the guarantee. For a
+    correct release the bound exceeds epsilon with probability 1 - `confidence`.
     """
     if values["evidence"] is None:
         return "no audit is stated", True

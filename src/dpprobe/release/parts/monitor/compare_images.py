@@ -13,8 +13,8 @@ The typical directions are the released centre, and the leading eigenvectors of 
 moment. Both were released with noise, so the directions cost no privacy. Heads that released
 neither have no table of unusualness.
 
-**Comparison.** The distance of two tables is the largest difference in the share of rows: over all
-sets of classes, or over all limits of a range. Noise alone makes the distance positive. So the
+**Comparison.** Two tables' distance is the largest difference in the share of rows: over all sets
+of classes, or all limits of a range. Noise alone makes the distance positive. So the
 distance is compared with distances of simulated tables, which have one distribution, the noise and
 the numbers of units. The simulated distribution is estimated from both tables. A table differs if
 at most a share `FALSE_ALARMS` / tables of the simulations has at least this distance. So
@@ -192,10 +192,8 @@ class Comparison:
 
     Attributes:
       distance: the largest difference in the share of rows.
-      by_chance: a distance exceeded with probability `FALSE_ALARMS` / tables if nothing has
-        changed.
-      needed: number of units from which the table tells enough; None if it does already, or never
-        would.
+      by_chance: a distance exceeded with probability `FALSE_ALARMS` / tables without a change.
+      needed: number of units from which the table tells enough; None if it does, or never will.
       change: the cells where the difference is largest.
     """
 
