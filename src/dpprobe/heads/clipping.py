@@ -241,7 +241,7 @@ class NativePoissonSum(ClippedGradientSum):
         self._step, self._start = 0, 0
 
     def next_batches(self) -> tuple[fused_step.Arrays, Index, Index] | None:
-        """Returns the prepared batches before the first that is too large for one thread.
+        """Returns the prepared batches that precede the first batch too large for one thread.
 
         Returns:
           The arrays, their rows, batch after batch, and each batch's number of rows. Rows of later

@@ -7,8 +7,8 @@ So float64 represents all partial sums, and products on a device have the bits o
 `exact_step.add_sums`.
 
 **Rows.** The CPU rounds rows to the grid (`exact_step.fill_units`). Logits are exact products,
-times one number per row, so they have the CPU's bits too. Only exponentials, and sums over classes,
-depend on the device. Exponentials decide a factor x = trunc(r F), for a residual r, with
+times one number per row, so they equal the CPU's bit for bit. Only exponentials, and sums over
+classes, depend on the device. Exponentials decide a factor x = trunc(r F), for a residual r, with
 probability p and 0/1 label y, and F = w |row| min(1, clip / length) / step.
 
 **Certificate.** `slack` bounds |r F - r' F'|, where r' and F' are the CPU's numbers. Where all

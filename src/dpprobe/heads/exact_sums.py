@@ -107,7 +107,7 @@ class ExactSums:
         return self._make_sum(totals)
 
     def take_steps(self, batches: tuple[Index, Index], head: Numbers, *rest: Any) -> bool:
-        """Takes steps of plain SGD on one head, if rows need no copy: `exact_step.take_steps`."""
+        """Takes plain SGD steps on one head, unless rows need a copy: `exact_step.take_steps`."""
         assert self.whole is not None
         return bool(exact_step.take_steps(*self.whole, *batches, head, *self._given, *rest))
 

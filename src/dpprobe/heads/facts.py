@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DataFacts:
-    """All that a choice of a head may depend on; public, so that choosing costs nothing.
+    """Public facts on which the choice of a head may depend, so that choosing costs no privacy.
 
     Attributes:
       n: training units of privacy: images, or patients.
@@ -32,7 +32,7 @@ class DataFacts:
 
     @classmethod
     def of_target(cls, target: Target, *, dimension: int, classes: int, multi_label: bool) -> Self:
-        """Returns the facts of features for a target; a risk gives its nominal epsilon."""
+        """Returns the facts of features for a privacy target; a risk gives its nominal epsilon."""
         return cls(
             n=target.n,
             dimension=dimension,

@@ -1,4 +1,4 @@
-"""The history of a fit: records at some steps on the way, only where somebody asks for them."""
+"""The history of a fit: records at some training steps, if records were requested."""
 
 from __future__ import annotations
 

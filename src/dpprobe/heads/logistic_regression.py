@@ -60,7 +60,7 @@ class Objective:
 
     Args:
       one_scale: divides all features by the root of their mean variance, for a handful of rows.
-        Otherwise two rows, however similar, would become -1 and 1 in every feature.
+        Scaled per feature, two rows, however similar, would become -1 and 1.
     """
 
     def __init__(self, data: Rows, *, one_scale: bool = False) -> None:
@@ -100,7 +100,7 @@ class Objective:
         return np.zeros((self._classes, self._dimension + 1))
 
     def assign_folds(self, count: int) -> torch.Tensor:
-        """Returns each row's fold, int64 [rows]; units take turns in order of their first rows."""
+        """Returns each row's fold, int64 [rows]; units get folds in turn, by their first rows."""
         units = self._data.units
         if units is None:
             return torch.arange(len(self._data), device=self.device) % count
@@ -109,7 +109,7 @@ class Objective:
         return torch.from_numpy(place[unit_of] % count).to(self.device)
 
     def raw_weights(self, parameters: Array) -> Array:
-        """Returns the same classifier as weights on the features themselves, [classes, d + 1]."""
+        """Converts weights on standardised features to weights on features, [classes, d + 1]."""
         weights = parameters[:, :-1] * self._scale
         centre = self._centre.cpu().numpy().astype(np.float64)
         return np.column_stack([weights, parameters[:, -1] - weights @ centre])

@@ -2,7 +2,7 @@
 
 A normalisation of each row is free. A normalisation that looks at several private examples is a
 release: it has a mechanism and a share of the head's budget, and its values are published with the
-head. Nothing heavy is imported here; `dpprobe.heads.normalised_rows` does the work.
+head. Nothing heavy is imported here; `dpprobe.heads.normalised_rows` normalises rows.
 """
 
 from __future__ import annotations
@@ -158,9 +158,9 @@ class Channels(Priced):
       function of a row may depend on the first release: whatever the released means are, a row
       adds a vector of at most `max_deviation_norm`, and composition is adaptive.
 
-    Both releases have one noise multiplier. Tramer and Boneh release mean squares instead of roots.
-    Roots span half as many orders of magnitude, so that channels hundreds of times quieter than the
-    loudest channel still stand above the noise.
+    The releases of means and of deviations have one noise multiplier. Tramer and Boneh release mean
+    squares instead of roots. Roots span half as many orders of magnitude, so that channels hundreds
+    of times quieter than the loudest channel still stand above the noise.
 
     Clipping bounds are public constants, never a quantile of the rows. Scattering hardly expands
     (Bruna and Mallat 2013, section 2.3): of images with values in [0, 1] the squares of all

@@ -92,7 +92,7 @@ class MethodOptions(Options, ABC):
 
     @property
     def multi_label(self) -> bool:
-        """True if a fit takes rows with several labels."""
+        """True if the method supports rows with several labels."""
         return False
 
     @property

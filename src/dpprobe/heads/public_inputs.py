@@ -1,7 +1,7 @@
 """Proves that a fit's public files were compared with its private rows.
 
-Training rows hold a proof of this comparison. `fit_heads` and `train_network` refuse a public file
-that the proof does not cover. So no fit can skip the comparison of public files.
+Training rows hold the proof that public files were compared. `fit_heads` and `train_network` refuse
+a public file that the proof does not cover. So no fit can skip the comparison of public files.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ class Rows:
 
     @property
     def crops(self) -> tuple[Rows, ...]:
-        """The rows that gradient steps take in turn, see `crop_at`; usually only these rows.
+        """The sets of rows that gradient steps use in turn, see `crop_at`; usually one set.
 
         With stored random crops, each item has one crop of every image, with equal normalisation. A
         normalisation releases statistics of the central crops, the rows of this object.

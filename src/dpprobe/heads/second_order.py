@@ -267,9 +267,9 @@ class Design:
         return self.unit_weights[piece.start : piece.stop]
 
     def make_weights(self, parameters: torch.Tensor) -> torch.Tensor:
-        """Converts parameters on rows with their constant to weights on normalised rows.
+        """Converts weights on rows with an appended constant to weights with biases.
 
-        Both are [..., K, d + 1]; weights are float32.
+        Parameters and weights are [..., K, d + 1]; weights are float32.
         """
         out = parameters.to(torch.float32)
         out[..., -1] = parameters[..., -1] * self.offset

@@ -276,7 +276,7 @@ class _Best:
 
 
 def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
-    """Runs every seed's trials and keeps the best.
+    """Runs every seed's trials and keeps each seed's best trial.
 
     Each trial's releases are counted against the plan of one trial. Raises PrivacyError if a trial
     released more or less.

@@ -13,8 +13,8 @@ sensitivities on z and x. Relative to whitened rows, noise is smaller in directi
 vary little.
 
 A head W_z on z is a head on x except for the length |A x|, which hardly depends on the class. A is
-scaled so that the mean square of |A x| is estimated as 1. The returned heads W_z A on x need only
-the centre.
+scaled so that the mean square of |A x| is estimated as 1. So heads are returned as W_z A, for
+centred rows x.
 
 Under noise A is rounded to a grid (`second_order.Design.make_factors`), and its products with rows
 are exact: z depends on its row alone, not on the row's place.

@@ -1,7 +1,7 @@
 """Reads resources/learning_curves.json: public learning curves, and the law that is fitted to them.
 
 A non-private head has a lead in accuracy over chance, which is 1 / K. A private head keeps a share
-of this lead, and the share rises with one signal,
+of the non-private lead, which rises with one signal,
 
     log n + a log mu - b log d - c log K,
 

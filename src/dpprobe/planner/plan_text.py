@@ -82,7 +82,7 @@ def format_span(values: Sequence[float]) -> str:
 
 
 def beaten_words(accuracy: Sequence[float], majority: float, *, unit: str = "image") -> str:
-    """Says that an expected accuracy is not above the largest class's share; empty where it is."""
+    """States that an expected accuracy is not above the majority class's share; empty if it is."""
     _, expected, _ = accuracy
     if expected > majority:
         return ""

@@ -302,7 +302,7 @@ def all_together(fits: Sequence[Fits], delta: float) -> tuple[float, bool]:
 
     Returns:
       The bound, and True if it is exact: if all mechanisms are Gaussian, without sampling or
-      selection. Otherwise RDP gives the bound, in a fraction of a second per kind.
+      selection. With sampling or selection RDP gives the bound, in a fraction of a second per kind.
     """
     once = [
         m.repeat_count(each.times)

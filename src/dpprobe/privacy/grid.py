@@ -93,7 +93,7 @@ def entry_bits(rows: int) -> int:
 
 
 def factor_bits(rows: int) -> int:
-    """Returns the bits of a factor of such entries."""
+    """Returns the bits of a factor by which a row's entries are multiplied."""
     return min(product_bits(rows) - entry_bits(rows), _ENTRY_BITS)
 
 

@@ -19,8 +19,9 @@ and
             Theta(s) = sum over all integers n of exp(-pi^2 s^2 n^2),
             tau = (product of Theta(s_j)) - 1, or 0 if h = 1.
 
-Every tau must be below 1. Over all coordinates of all releases, L+ is the sum of ln(1 + tau), and
-L- the sum of -ln(1 - tau). Let P = L+ + L-. All adaptive releases together have, for every epsilon,
+The tau of every coordinate must be below 1. Over all coordinates of all releases, L+ is the sum of
+ln(1 + tau), and L- the sum of -ln(1 - tau). Let P = L+ + L-. All adaptive releases together have,
+for every epsilon,
 
             delta(epsilon) <= exp(L+) delta_G(epsilon - P).
 

@@ -1,10 +1,10 @@
 """The plan of a private fit: a head runs it, an accountant reads it and a statement prints it.
 
 Two training splits are neighbours if one is the other with one unit's rows replaced by null rows,
-which add nothing to any sum. The number of training units n is the same in both, fixed and public:
-sampling rates, divisors and step counts follow from n. A sum over the rows, or over a Poisson
-sample of them, changes as if a unit's rows were absent, so epsilons equal those of "add or remove
-one". Under "add or remove one", however, n would change and the divisor would reveal n.
+which add nothing to any sum. The number of training units n is equal in neighbouring splits, fixed
+and public: sampling rates, divisors and step counts follow from n. A sum over the rows, or over a
+Poisson sample of them, changes as if a unit's rows were absent, so epsilons equal those of "add or
+remove one". Under "add or remove one", however, n would change and the divisor would reveal n.
 """
 
 from __future__ import annotations
@@ -294,8 +294,8 @@ def _from_json(value: float | str | None) -> float | None:
 def plan_identity(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the parts of a plan, as `Plan.to_dict`, that decide training and guarantee.
 
-    Seeds derive from the identity of a plan. Descriptions are not part of it, so rewording them
-    does not train any head again.
+    Seeds derive from the identity of a plan. Descriptions are no part of this identity, so
+    rewording them trains no head again.
     """
     keys = ("n", "unit", "epsilon", "delta", "accountant", "selection")
     mechanisms = [

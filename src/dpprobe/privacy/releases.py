@@ -243,7 +243,8 @@ class Releases(NoiseStreams):
         Returns:
           float64 [seeds, ...]: `sums` plus rounded normals of deviation `noise_deviation(name)`.
 
-        Raises PrivacyError if the plan has no such release left, or the sums are off their grid.
+        Raises PrivacyError if the plan has no further release of this name, or the sums are off
+        their grid.
         """
         self.count_releases(name, 1)
         deviation = _deviation_in_steps(self.plan.find_mechanism(name), sums.step)
@@ -318,7 +319,7 @@ class Releases(NoiseStreams):
     def observe_steps(
         self, name: str, seed: int, steps: int, shape: tuple[int, ...]
     ) -> ObservedSteps:
-        """Returns the arrays in which a head notes its next steps for the observer, if any."""
+        """Returns the arrays in which a head records its next steps for an audit's observer."""
         if self.observer is None:
             return NOT_OBSERVED
         return self.observer.observe_steps(name, seed, steps, shape)

@@ -250,7 +250,7 @@ def plan_budget(plan: Plan) -> float | Risk:
 
 
 def row_words(epsilon: float, before: str = "") -> str:
-    """Formats the budget of a row of several heads: "0.5", or "advantage 0.1 (ε ≤ 1.2)"."""
+    """Formats the budget of a table row with several heads: "0.5", "advantage 0.1 (ε ≤ 1.2)"."""
     if isinstance(epsilon, RiskEpsilon):
         return f"{budget_words(epsilon.token)} (ε ≤ {epsilon:g})"
     return f"{before}{budget_words(epsilon)}"

@@ -126,10 +126,11 @@ def _plain_state(value: Any) -> Any:
 class ExactPoissonSampler:
     """Independent Bernoulli(rate) draws over (step, row), of exactly this probability.
 
-    A row joins a batch if a uniform real number U is below the rate; random words give the binary
-    digits of U one by one. A rate is a float64, so it has finitely many digits. The first digit in
-    which U and the rate differ decides; if no digit differs, U is not below. Each word has the next
-    digits of 64 rows. On average seven words decide all 64 rows, one byte per row. Batches do not depend on how steps are grouped into blocks.
+    A row joins a batch if a uniform real U is below the rate. Random words give U's binary digits
+    one by one. A rate is a float64, so it has finitely many digits. The first digit in which U and
+    the rate differ decides; if no digit differs, U is not below. Each word has the next digits of
+    64 rows. On average seven words decide all 64 rows, one byte per row. Batches do not depend on
+    how steps are grouped into blocks.
     """
 
     def __init__(self, rows: int, rate: float, keystream: Keystream) -> None:

@@ -228,8 +228,8 @@ def make_statement(
       declared: the public files that the head started from or used.
       network: True if a part of the backbone was trained with the head.
       chosen_from: the `rule` that chose `head` and options, if any, and its public facts.
-      copies: the `rows` whose picture an earlier row of another unit holds, the `most` units that
-        hold one picture, and `by` what pictures were compared. None if nobody counted copies.
+      copies: the `rows` whose image an earlier row of another unit has, the `most` units that have
+        one image, and `by` what images were compared. None if nobody counted copies.
 
     Raises PrivacyError for an unknown mode, and for a release with a delta above 1 / n.
     """

@@ -1,7 +1,7 @@
 """Bounds the best attack on a plan's releases: how often the attack is right, and about whom.
 
 An attacker who knows everything except one unit's rows looks at what was released, and decides
-whether the unit is in the training set. The test has a false positive rate alpha on units outside
+whether the unit is in the training set. The attack has a false positive rate alpha on units outside
 the training set, and a true positive rate beta on units in it. No data is read: beta's largest
 value follows from the plan alone (Wasserman and Zhou 2010; Dong, Roth and Su 2022).
 

@@ -1,4 +1,4 @@
-"""Code that parts with private test units share: weights of rows, counts, plans and prices."""
+"""Code that release parts share to read private test units: weights, counts, plans and prices."""
 
 from __future__ import annotations
 

@@ -198,10 +198,10 @@ class Ledger(LedgerFile):
     def _refuse_unknown(
         self, ledgers: Mapping[str, list[Entry]], booking: Booking, datasets: Collection[str]
     ) -> None:
-        """Refuses a name of no dataset that could be added up: the name is misspelled or elsewhere.
+        """Refuses a `same_units_as` that names no dataset whose ledger could be added up.
 
-        A dataset of the study may be released later. Releases of the study's other dataset then
-        count with those of this one.
+        A dataset of the study may be released later. Later releases of such a dataset count with
+        the releases of this dataset.
         """
         other, where = booking.same_units_as, f"release {booking.release!r}: "
         if fault := same_units_fault(self._dataset, other, {*datasets, *ledgers}, self._data_dir):

@@ -155,7 +155,7 @@ def _bound_parts(parts: Sequence[Part], rates: Sequence[float], delta: float) ->
 def _list_choices(bookings: Sequence[Booking]) -> tuple[list[list[Part]], bool]:
     """Lists the parts that a unit may be in, by every choice of one side in each split.
 
-    Returns False with a single list of all sides' parts, if there would be too many lists.
+    Returns one list of all sides' parts, and False, if there would be too many lists.
     """
     sides = [list(split.values()) for split in group_by_split(bookings).values()]
     searched = sum(len(choices) > 1 for choices in sides) <= MOST_SPLITS
@@ -179,8 +179,8 @@ def group_by_split(bookings: Sequence[Booking]) -> dict[str, dict[Side, list[Par
 def price_meetings(parts: Iterable[Part]) -> list[Part]:
     """Accounts for running sums of k cohorts of one chain with less noise, by a root of k.
 
-    Then k times the sum of 1 / sigma^2 is at least the square of the sum of 1 / sigma. Running sums
-    are released once and without sampling; all other releases have separate noise.
+    With k cohorts, k times the sum of 1 / sigma^2 is at least the square of the sum of 1 / sigma.
+    Running sums are released once and without sampling; all other releases have separate noise.
     """
     parts = list(parts)
     cohorts = Counter(part.chain for part in parts)

@@ -11,8 +11,8 @@ The order of these steps makes a crash at any moment safe:
    restore files that a person or Snakemake removed from the bundle.
 
 After a crash between steps 2 and 4 the entry is open, without a whole bundle. A new head would be a
-second release, so the next run refuses until a person abandons the entry. Then it removes remaining
-files. After a crash between steps 4 and 6 the next run continues with the staged bundle,
+second release, so the next run refuses until a person abandons the entry. Then the next run removes
+remaining files. After a crash between steps 4 and 6 the next run continues with the staged bundle,
 without drawing anything. A release is final: a run that finds the bundle leaves it unchanged,
 whatever has changed since.
 """

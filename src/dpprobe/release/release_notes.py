@@ -7,8 +7,8 @@ alone. So release notes reveal nothing more.
 test units. The noise of the two results is independent, but both may have measured equal units, so
 their errors may be dependent. For any dependence, the standard deviation of a difference is at most
 the sum of both deviations (Minkowski). So the largest and smallest difference of the two intervals
-are limits at 95% confidence for normal errors. For errors of any distribution these limits hold at
-90% confidence (Bonferroni).
+are limits at 95% confidence for normal errors. For errors of any distribution the difference's
+limits hold at 90% confidence (Bonferroni).
 """
 
 from __future__ import annotations

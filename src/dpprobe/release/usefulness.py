@@ -3,8 +3,8 @@
 The study's benchmark of equal method, backbone and epsilon decides. At 95% confidence the
 benchmark's head must beat a constant prediction, in its headline metric, and rank images better
 than chance. The benchmark's heads must also predict each class. Without a benchmark the planner
-decides, from public facts. These checks publish nothing; `release_choice_price` bounds the cost of
-using a benchmark.
+decides, from public facts. Checks of usefulness publish nothing; `release_choice_price` bounds the
+cost of using a benchmark.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The best private result of a dataset at each epsilon, and its gap to the non-private baseline.
 
-The report, MLflow and the model registry take the best private result from here.
+The report, MLflow and the model registry use this module's best private result.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Best:
 
     @property
     def head_epsilon(self) -> float:
-        """The head's own epsilon: heads in one table row differ in it for a permitted risk."""
+        """The head's own epsilon; for a permitted risk, heads in one table row have several."""
         return self.at if self.entry.epsilon is None else self.entry.epsilon
 
     @property

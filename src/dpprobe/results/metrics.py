@@ -65,7 +65,8 @@ def evaluate_scores(
       "Are we done with ImageNet?"), and auc, of the second class against the first, if K = 2 and
       both have test examples. Equal scores rank in the order of the classes, so top-1 is argmax.
 
-      With several: auc and mean_average_precision, means over the labels that some test examples
+      With several labels: auc and mean_average_precision, means over the labels that some test
+        examples
       have and others have not (absent if there is no such label); accuracy, the share of all n K
       labels that are right; exact_match_accuracy, the share of rows with all of them right;
       expected_calibration_error over all n K probabilities (link sigmoid); and per_label_auc,

@@ -56,14 +56,13 @@ def summarise_records(
     does. If a bootstrap reaches 0 or 1, or one of two classes has fewer than `FEWEST_DRAWN` rows,
     Wilson's interval replaces the bootstrap, as below.
 
-    With several rows per unit, the interval is over units. With several rows per unit, a bootstrap
-    then draws units with all their rows, because a unit's rows are not independent. If there are
-    fewer than `FEWEST_DRAWN` units, Wilson's interval replaces the bootstrap, with as many
-    independent rows as units. Wilson's interval is also used if the bootstrap reaches 0 or 1, as
-    with at most three units that have wrong rows. Wilson's interval is valid for units: a unit's
-    mean lies between 0 and 1, so its variance is at most the variance of one row that is right with
-    equal probability. A unit's further rows add no independent rows. `_counted_units` describes
-    macro_accuracy and auc.
+    With several rows per unit, the interval is over units. A bootstrap then draws units with all
+    their rows, because a unit's rows are not independent. If there are fewer than `FEWEST_DRAWN`
+    units, Wilson's interval replaces the bootstrap, with as many independent rows as units.
+    Wilson's interval is also used if the bootstrap reaches 0 or 1, as with at most three units that
+    have wrong rows. Wilson's interval is valid for units, whose means lie between 0 and 1: their
+    variance is at most that of one row that is right with equal probability. A unit's further rows
+    add no information. `_counted_units` describes macro_accuracy and auc.
 
     The third interval, over seeds and test examples, combines both errors
     (`intervals.combine_errors`). With one seed, the third interval is that over test examples.
@@ -159,10 +158,11 @@ def _counted_units(name: str, labels: np.ndarray, scores: np.ndarray, units: np.
     """Returns the number of units that Wilson's interval of a metric may count.
 
     A recall has a variance of at most p (1 - p) / n, with n the number of units that have the
-    class. An AUC has this bound too, with n the number of units of the rarer kind (Birnbaum and
-    Klose 1957). The standard deviation of a mean is at most the mean of the standard deviations,
-    even if they depend on each other. So the inverse root of the returned number is the mean of the
-    classes' inverse roots of n, and a class with only one unit has its full effect.
+    class. An AUC's variance is at most p (1 - p) / n too, with n the number of units of the rarer
+    kind (Birnbaum and Klose 1957). The standard deviation of a mean is at most the mean of the
+    standard deviations, even if they depend on each other. So the inverse root of the returned
+    number is the mean of the classes' inverse roots of n, and a class with only one unit has its
+    full effect.
     """
     everyone = int(units.max()) + 1
     if name == "macro_accuracy":

@@ -79,7 +79,7 @@ def read_study(files: Sequence[Path], *, network: bool = False) -> Study:
 def load_checked(values: Mapping[str, Any], lines: StudyLines, *, network: bool = False) -> Study:
     """Returns the study of YAML values after all checks, and prints their warnings.
 
-    `run`, `check` and `site` all read their study here.
+    `run`, `check` and `site` all read their study with this function.
 
     Args:
       lines: locates the keys of the study's files, for errors that name lines.

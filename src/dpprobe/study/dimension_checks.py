@@ -16,9 +16,10 @@ from dpprobe.study.study import Study
 def check_dimensions(study: Study, *, network: bool = False) -> list[str]:
     """Returns warnings; raises ConfigError if networks, checkpoints or methods do not fit.
 
-    Networks that are not cached are built, which takes seconds because torch is imported. So this
-    check is separate from `check_study`, which must have passed. Too few rows for an epsilon, and
-    weights that cannot be fetched, only warn: features may exist, or jobs run elsewhere.
+    Networks that are not cached are built, which takes seconds because torch is imported. So
+    `check_dimensions` is separate from `check_study`, which must have passed. Too few rows for an
+    epsilon, and weights that cannot be fetched, only warn: features may exist, or jobs run
+    elsewhere.
 
     Args:
       network: see `hub_files.describe_missing`.

@@ -1,8 +1,9 @@
 """Refuses public files among the folders of a study's private data.
 
-Other files in results_dir are private, like the data of private datasets. Other files there, and
-private datasets' data, are not public. Paths are compared as written, and with links followed. The
-training job detects copies of private data elsewhere.
+In results_dir, only features of public datasets and text embeddings, which need only class names,
+come from no private example. Other files in results_dir, and private datasets' data, are not
+public. Paths are compared as written, and with links followed. The training job detects private
+copies in other folders.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ def _list_metrics(statement: Any) -> list[MetricValue]:
 def _register_bundle(
     client: MlflowClient, name: str, bundle: Bundle, run_id: str, digest: str
 ) -> str:
-    """Registers a bundle's version if needed, and sets the aliases; returns the version."""
+    """Registers a bundle's model version if needed; sets aliases; returns the version."""
     facts, named = bundle.facts, named_predecessor(bundle.statement)
     try:
         client.create_registered_model(

@@ -231,7 +231,7 @@ class _Objective:
 def without_rows(whole: TrainingSet, store: FeatureStore, left_out: Rows) -> TrainingSet:
     """Returns a training set in which some rows are null rows: not finite, adding nothing to sums.
 
-    Features in memory are not copied: the removed rows become null in `whole` as well.
+    Features in memory are not copied, so the chosen rows become null rows in `whole` too.
     """
     left = torch.from_numpy(left_out)
     features: torch.Tensor | RowSource

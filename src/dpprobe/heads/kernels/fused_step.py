@@ -56,7 +56,7 @@ _ALIGNED = 16
 def _add_products(
     _context, rows, byte, columns, weights, stride, out, out_stride, spots, start, twice
 ):
-    """Adds to [5, _ROWS] the products of 5 rows of weights and rows, given by their addresses.
+    """Adds the products of 5 classes' weights with `_ROWS` rows, given by addresses, to [5, _ROWS].
 
     Covers a number of columns, from a given byte of the rows. Meanwhile fetches cache lines, as
     `Code.fetch_ahead` does with the last three arguments.
@@ -372,7 +372,7 @@ def _cut_chunks(sizes, chunk):
 def _make_scratch(classes):
     """Returns the scratch of `_add_chunk`: float32, float64, logits, addresses, panel.
 
-    Addresses are those of present and later rows; the panel has `_lay_out`'s copies with addresses.
+    `addresses` are of present and later rows; `panel` has `_lay_out`'s copies with addresses.
     """
     floats = np.empty((5, CHUNK), dtype=np.float32)
     doubles = np.empty((2, CHUNK), dtype=np.float64)

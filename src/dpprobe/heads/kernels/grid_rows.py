@@ -1,8 +1,8 @@
 """Rounds rows to the grid of exact sums on the CPU, and adds their clipped gradients, in one pass.
 
 A chunk of rows stays in the second-level cache between its two products, of integers if they fit
-(`integer_products`), else by NumPy's BLAS. Both products are exact on the grid, and each row is
-handled alone between them, number by number: a row's contribution does not depend on its place.
+(`integer_products`), else by NumPy's BLAS. Logits and sums are exact on the grid, and all other
+work handles one row at a time: a row's contribution does not depend on its place.
 """
 
 # mypy: allow-untyped-defs

@@ -72,7 +72,7 @@ def padded(count, unit):
 
 @jit("i8(i8)")
 def row_width(columns):
-    """Returns a width for so many columns: odd in cache lines, which else collide in the cache."""
+    """Returns a row width of an odd number of cache lines: others collide in the cache."""
     return (-(-columns // 32) | 1) * 32
 
 
@@ -104,7 +104,7 @@ def _make_tile(kinds: int, digits: int, *, packed: bool) -> Any:
           right: if `packed`, int32, pair p of each column from right_place + p * width on.
             Otherwise int16, row i from right_place + i * width on.
           base: the base of the digits.
-          place: of the first sum in `total`. The factors' sums are `stride` apart.
+          place: the index of the first sum in `total`. The factors' sums are `stride` apart.
         """
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

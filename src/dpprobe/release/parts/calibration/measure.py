@@ -5,7 +5,8 @@ most
 1. A null row has scores that are not finite, and counts nothing.
 
 Calibration needs one label per row. If the test result is the AUC of two classes, its
-`score_counts` are used, at no cost. Otherwise mechanisms of sensitivity 1 read the test units:
+`score_counts` are used, at no cost. Without `score_counts`, mechanisms of sensitivity 1 read the
+test units:
 
 - `temperature`, six times: the sum over rows of the largest probability at a temperature, minus 1
   if the prediction is right: in [-1, 1], so a unit changes the sum by at most 1. Each temperature

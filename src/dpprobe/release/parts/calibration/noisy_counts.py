@@ -1,7 +1,7 @@
 """Derives from noisy counts how sure a released head may be: probabilities, sets, cut-offs.
 
-Every number in this module is a function of the noisy output of `measure`. So these numbers cost no
-privacy, and everybody who has a bundle computes equal ones.
+Every number in this module is a function of the noisy output of `measure`. So the published numbers
+cost no privacy, and everybody with a bundle computes equal numbers.
 
 **Probabilities** are the softmax of scale times score, plus an offset of the second class. More
 than two classes have a temperature, so the scale is 1 / T and the offset 0. Two classes have a
@@ -110,9 +110,9 @@ def fit_logistic(
     are limited to twice the range of the middle 80% of rows, because bins may lie too far out.
 
     As in Platt 1999 each label counts a little as the other label, here by the noise's share of the
-    rows. Where classes do not overlap, noisy counts cannot tell 99.9% from certainty. So the slope
-    is limited to the value that gives a probability of 99.9% at one standard deviation from the
-    centre. The slope is not negative: a head that ranks no better than chance has slope 0.
+    rows. Where classes do not overlap, noisy counts cannot distinguish 99.9% from certainty. So the
+    slope is limited to the value that gives a probability of 99.9% at one standard deviation from
+    the centre. The slope is not negative: a head that ranks no better than chance has slope 0.
 
     Args:
       n: the number of test units.

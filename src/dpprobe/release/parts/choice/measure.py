@@ -2,14 +2,15 @@
 
 **Claim.** Choosing a release after seeing the benchmark publishes a function of all heads of its
 cells on the dataset, their test results, and the release. For training units the choice costs no
-more than publishing all these heads and the release. This is the composition of their mechanisms,
-for every seed and backbone, at the release's delta. The bound is that of
+more than publishing all these heads and the release. Their cost is that of the composition of all
+mechanisms, for every seed and backbone, at the release's delta. The bound is that of
 `dpprobe.results.best_head_price`, over all epsilons and with one more fit. The bound needs private
 cells alone: a cell without privacy may reveal all rows, and the choice has no finite epsilon.
 
 The bound assumes noise that nobody can repeat. A benchmark's noise follows from the study and the
 fingerprint of its data. So the bound holds against attackers who lack the study or the data. As the
-statement says, it does not hold against the release's own adversary, who knows all other units.
+statement says, the bound does not hold against the release's own adversary, who knows all other
+units.
 
 `auto` chooses a head from each backbone's features. If features are missing, the mechanisms are
 unknown, and no epsilon is stated.

@@ -11,8 +11,8 @@ Sampling of m units: p (1 - p) / m, with p moved towards a half (Agresti and Cou
 mean of recalls. The interval of worst-class recall holds the lowest recall: each class has an
 interval at a confidence of 1 - 0.05 / K (Bonferroni).
 
-A class whose units do not clearly exceed the noise has no recall. Then no mean is stated either,
-because a mean without rare classes would mislead.
+A class whose units do not clearly exceed the noise has no recall. Without a rare class's recall no
+mean is stated, because the mean would mislead.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ noisy sum over n, clamped.
 
 - `score_ranges`: for each label, the weight of rows in fixed ranges of its score, both signs of
   sixteen powers of two. A row adds a vector with one 1 per label, of norm sqrt(labels), times its
-  weight. A unit adds a mean of such vectors: sensitivity sqrt(labels).
+  weight. A unit adds a mean of vectors of this norm: sensitivity sqrt(labels).
 - `score_counts`: for each label, the weight of rows with it and without it, in narrower bins, whose
   edges are quantiles of the ranges released before. Given the released ranges, edges are fixed, and
   a row again adds one 1 per label, times its weight: sensitivity sqrt(labels).

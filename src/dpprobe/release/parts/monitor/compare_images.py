@@ -10,8 +10,8 @@ limits of norms are multiples of the norm of the backbone's probe, a public test
 
 **Unusualness** is the share of a row's squared length outside typical directions of training rows.
 The typical directions are the released centre, and the leading eigenvectors of the released second
-moment. Both were released with noise, so the directions cost no privacy. Heads that released
-neither have no table of unusualness.
+moment. Centre and second moment were released with noise, so the directions cost no privacy. Heads
+that released neither have no table of unusualness.
 
 **Comparison.** Two tables' distance is the largest difference in the share of rows: over all sets
 of classes, or all limits of a range. Noise alone makes the distance positive. So the

@@ -137,7 +137,7 @@ class SitePart:
         return agreement
 
     def drop_agreement(self) -> None:
-        """Removes an abandoned entry's agreement; PrivacyError if this site's sums were sent."""
+        """Removes an abandoned release's agreement; PrivacyError if this site's sums were sent."""
         if has_sent(self.private):
             raise PrivacyError(
                 f"{self.private}: has sums that were sent, but the ledger has no entry of release "
