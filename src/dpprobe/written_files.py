@@ -1,7 +1,7 @@
 """Records of the files that jobs wrote: one record per job, with each file's size, times and hash.
 
 A run compares sizes and times before it plans, so that the job of a changed file runs again.
-`dpprobe doctor` compares all bytes.
+`dpprobe doctor` compares all bytes of recorded files.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ Index = npt.NDArray[np.int64]
 
 
 def clip_bounds(norms: torch.Tensor, clip: float) -> torch.Tensor:
-    """Returns the bound on each row's |r| that keeps its gradient's norm at most `clip`, float64.
+    """Returns each row's largest residual norm |r| that keeps its gradient within norm `clip`.
 
     With an infinite `clip` the bound is infinite. The bound of an unusable row makes its clipping
     factor 0 in float32.

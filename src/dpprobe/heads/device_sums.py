@@ -1,4 +1,4 @@
-"""The sums of `engine: exact` on a GPU, with the bits of the CPU.
+"""Computes the sums of `engine: exact` on a GPU, bit for bit equal to the CPU's.
 
 **Products.** A unit row has norm at most 2^e, for entries of e bits. A class's integer weights have
 norm at most 2^(51 - e) + sqrt(d) / 2. By Cauchy-Schwarz every partial sum of a row's product with

@@ -59,7 +59,7 @@ def train(
     *,
     record: Record | None = None,
 ) -> Fitted:
-    """Trains like `gradient_steps.train_heads`, all seeds side by side, under noise.
+    """Trains all seeds' heads in parallel, as `gradient_steps.train_heads` does, under noise.
 
     Raises:
       PrivacyError: if training takes more steps than the plan covers.

@@ -3,7 +3,7 @@
 The head of Mehta et al. 2023 ("Differentially private image classification from features"). Like
 Vu and Slavkovic 2009 and Wang 2018, the head perturbs sufficient statistics.
 
-Released, once each, of rows x of norm at most S (see `clipped_row_options.RowOptions`):
+The head releases two sums over rows x of norm at most S (`clipped_row_options.RowOptions`):
 
 - "gram": G = sum of x x^T. A row adds x x^T, of Frobenius norm |x|^2 <= S^2; a null row adds
   nothing. The noise is symmetric and isometric, with half the variance off the diagonal: in an

@@ -48,7 +48,7 @@ class Normalisation(Options):
 
     @model_serializer(mode="wrap")
     def _write_brief(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any] | str:
-        """Writes a kind without parameters as a bare word."""
+        """Writes a normalisation without parameters as a bare word."""
         values: dict[str, Any] = handler(self)
         return self.kind if len(values) == 1 else values
 

@@ -84,7 +84,7 @@ class PreconditionedDescentOptions(RowOptions, BalanceOptions):
         return self.loss
 
     def start_bias(self, classes: int) -> float:
-        """Returns the bias that all classes start from."""
+        """Returns the initial bias, equal for all classes."""
         if self.init_bias is not None:
             return self.init_bias
         return -math.log(max(classes - 1, 1)) if self.loss == "sigmoid" else 0.0

@@ -31,7 +31,7 @@ class PublicInputs:
     synthetic: bool = False
 
     def join(self, other: PublicInputs) -> PublicInputs:
-        """Returns the files of both proofs, for the same rows."""
+        """Joins two proofs about equal rows: returns the files of both."""
         return PublicInputs(hashes={**self.hashes, **other.hashes})
 
     def require_files(self, method: MethodOptions) -> None:

@@ -131,7 +131,7 @@ class Design:
         self.unit_weights = None if rows.weights is None else rows.weights.double()
 
     def read_pieces(self, bytes_per_row: int = 0) -> Iterator[Piece]:
-        """Yields the rows in order; see `Rows.read_blocks`."""
+        """Yields all rows in pieces, in order; see `Rows.read_blocks`."""
         affine = self.rows.affine
         for start, stop, features in self.rows.read_blocks(bytes_per_row, raw=affine is not None):
             yield Piece(

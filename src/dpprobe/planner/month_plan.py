@@ -37,8 +37,8 @@ def plan_months(setting: Setting, months: int) -> tuple[Month, ...]:
     """Predicts each of so many months, with `setting.n` new units in every month.
 
     Every unit has the setting's epsilon for all months together. Training each month on all data
-    splits this epsilon over the months. Added sums, and a horizon of these months, spend the
-    epsilon in the unit's own month.
+    splits a unit's epsilon over the months. Added sums, and a horizon of these months, spend a
+    unit's epsilon in its own month.
     """
     if not 2 <= months <= LONGEST_HORIZON:
         raise ConfigError(f"months {months}: write a number from 2 to {LONGEST_HORIZON}")

@@ -17,11 +17,12 @@ exp(e) z + delta_Q(e), delta_Q(e) = sup_S Q(S) - exp(e) Q'(S). With L(y) = dQ'/d
 since w(z') >= w(T(z)) and z(y) is some number in [0, 1]. F is a maximum of falling lines, so convex
 and falling, with F(0) = E[K], and 0 from m = exp(c) on, where c is the largest log of w(z) /
 w(T(z)). So F is a sum of hinges, F(m) <= sum_j p_j [1 - m exp(-c_j)]_+ with p_j >= 0 that sum to
-E[K] and c_j <= c: take any chords of F. The mean of a hinge is a point of Q's privacy profile:
+E[K] and c_j <= c: take any chords of F. The mean of a hinge [1 - m exp(-c_j)]_+ over Q is a point
+of Q's privacy profile:
 
     delta_A(e) <= sum_j p_j delta_Q(e - c_j)  <=  E[K] delta_Q(e - c).
 
-In the last expression an output wins with the weight of the best, and reveals what the likeliest
+In E[K] delta_Q(e - c) an output wins with the weight of the best, and reveals what the likeliest
 outsider reveals. A privacy profile has two directions, from Q to Q' and from Q' to Q. With delta_Q
 the larger of the two directions at each epsilon, the bound holds in both.
 

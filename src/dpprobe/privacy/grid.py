@@ -44,7 +44,7 @@ class GridSum:
 
     @property
     def one_seed(self) -> GridSum:
-        """The sums with a leading dimension for one seed."""
+        """The sums with a leading dimension of size 1, for one seed."""
         return GridSum(self.units[None], self.step)
 
     def divide_by(self, divisor: float) -> GridSum:

@@ -294,8 +294,8 @@ def _from_json(value: float | str | None) -> float | None:
 def plan_identity(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the parts of a plan, as `Plan.to_dict`, that decide training and guarantee.
 
-    Seeds derive from the identity of a plan. Descriptions are no part of this identity, so
-    rewording them trains no head again.
+    Seeds derive from the identity of a plan. Descriptions of mechanisms are no part of a plan's
+    identity, so rewording trains no head again.
     """
     keys = ("n", "unit", "epsilon", "delta", "accountant", "selection")
     mechanisms = [

@@ -302,7 +302,7 @@ class Releases(NoiseStreams):
     def observe_sums(
         self, name: str, sums: torch.Tensor, noise: torch.Tensor, seeds: Sequence[int]
     ) -> torch.Tensor:
-        """Passes float32 sums [seeds, ...] and the noise that a head draws itself to the observer.
+        """Passes a head's float32 sums [seeds, ...] and its own noise to an audit's observer.
 
         Returns:
           `sums` plus `noise`, or what the observer replaces them by.

@@ -1,7 +1,8 @@
 """Rényi divergences of a release on a Poisson sample, equal to dp-accounting's, but faster.
 
-dp-accounting adds up to 16,385 terms for an order, by one Python call per term. This module adds an
-order's terms together, in an equal order, so that divergences keep their bits.
+dp-accounting adds up to 16,385 terms for an order, by one Python call per term. This module adds
+all terms of a Rényi order at once, in dp-accounting's sequence, so that results are equal to the
+last bit.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The privacy loss of a release on a Poisson sample, equal to dp-accounting's, but faster.
 
 dp-accounting inverts the loss, and sums the deltas of a distribution, by one Python call per point.
-This module computes all points together, in an equal order, so that results keep their bits.
+This module computes all points at once, in dp-accounting's sequence, so that results are equal to
+the last bit.
 """
 
 from __future__ import annotations

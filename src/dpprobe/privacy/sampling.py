@@ -57,9 +57,9 @@ class Sampler(Protocol):
 class PoissonSampler:
     """Independent Bernoulli(rate) draws over (step, row), in time proportional to the hits.
 
-    The steps' rows are numbered end to end. The distances between hits of independent Bernoulli
-    draws are independent geometric variables, so one geometric stream gives exactly the hits,
-    across steps. The rows of a step do not depend on how steps are grouped into blocks.
+    The rows of all steps are numbered consecutively. The distances between hits of independent
+    Bernoulli draws are independent geometric variables, so one geometric stream gives exactly the
+    hits, across steps. The rows of a step do not depend on how steps are grouped into blocks.
     """
 
     def __init__(self, rows: int, rate: float, generator: np.random.Generator) -> None:

@@ -70,11 +70,12 @@ def find_images(
     - CSV file: a column of paths.
     - Any other file is an image, whose id is its path.
 
-    Paths in a column start in `root`. Without `root`, paths start in the table's folder; if none
-    exists there, they are searched for as `dpprobe init` does, also without folder or suffix. Paths
-    in a struct are relative to the working directory, as in split tables. Without `image_column`, a
-    table needs one column with a usual name. Without `id_column`, the id is in the column `id`,
-    else it is the image's path as the table writes it, else the table's path with the row's number.
+    Paths in a column start in `root`. Without `root`, paths start in the table's folder; if no file
+    exists there, images are searched for as `dpprobe init` does, also without folder or suffix.
+    Paths in a struct are relative to the working directory, as in split tables. Without
+    `image_column`, a table needs one column with a usual name. Without `id_column`, the id is in
+    the column `id`, else it is the image's path as the table writes it, else the table's path with
+    the row's number.
     """
     tables = [path for path in inputs if _is_table(path)]
     options = {"image_column": image_column, "id_column": id_column, "root": root}

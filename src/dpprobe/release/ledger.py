@@ -163,7 +163,7 @@ class Ledger(LedgerFile):
     def _find_added(
         self, ledgers: Mapping[str, list[Entry]], *extra: Booking
     ) -> dict[str, list[Entry]]:
-        """Returns this ledger first, then the ledgers whose epsilons are added to it."""
+        """Returns this ledger, then all ledgers whose epsilons are added to this one's."""
         bookings = [(self._dataset, each) for each in extra]
         bookings += [(name, each.booking) for name, listed in ledgers.items() for each in listed]
         pairs = [{name, each.same_units_as} for name, each in bookings if each.same_units_as]

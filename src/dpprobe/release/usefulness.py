@@ -1,6 +1,6 @@
 """Refuses a head that would not be worth its epsilon, before any epsilon is spent.
 
-The study's benchmark of equal method, backbone and epsilon decides. At 95% confidence the
+The study's benchmark with the release's method, backbone and epsilon decides. At 95% confidence the
 benchmark's head must beat a constant prediction, in its headline metric, and rank images better
 than chance. The benchmark's heads must also predict each class. Without a benchmark the planner
 decides, from public facts. Checks of usefulness publish nothing; `release_choice_price` bounds the

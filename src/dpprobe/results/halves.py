@@ -32,7 +32,7 @@ class Halves:
 
     Attributes:
       codes: int64 [rows], a number from 0 without gaps for the unit of each row.
-      members: bool [HALVINGS, 2, units]; empty for one unit.
+      members: which units are in each half, bool [HALVINGS, 2, units]; empty for one unit.
     """
 
     codes: np.ndarray

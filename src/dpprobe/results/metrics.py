@@ -3,10 +3,11 @@
 Labels are one class per row, [n] integers, or several, [n, K] of 0 and 1. The `link`, which turns
 scores into probabilities, is "softmax" or "sigmoid" for logits, and "none" for other scores.
 
-`units` (int64 [rows]) may give the number of each test example's patient. Each patient then counts
-once: a row of a patient with m test examples has weight 1 / m in each metric, and a bootstrap draws
-a patient's rows together. Rows of one patient resemble each other, so intervals over rows would be
-too narrow. Without `units`, or with one row per patient, all rows have equal weight.
+`units` (int64 [rows]) may give the number of each test example's patient. With `units` each patient
+counts once: a row of a patient with m test examples has weight 1 / m in each metric, and a
+bootstrap draws a patient's rows together. Rows of one patient resemble each other, so intervals
+over rows would be too narrow. Without `units`, or with one row per patient, all rows have equal
+weight.
 """
 
 from __future__ import annotations

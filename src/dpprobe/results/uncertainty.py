@@ -60,9 +60,9 @@ def summarise_records(
     their rows, because a unit's rows are not independent. If there are fewer than `FEWEST_DRAWN`
     units, Wilson's interval replaces the bootstrap, with as many independent rows as units.
     Wilson's interval is also used if the bootstrap reaches 0 or 1, as with at most three units that
-    have wrong rows. Wilson's interval is valid for units, whose means lie between 0 and 1: their
-    variance is at most that of one row that is right with equal probability. A unit's further rows
-    add no information. `_counted_units` describes macro_accuracy and auc.
+    have wrong rows. Wilson's interval is valid for units: a mean in [0, 1] has at most the
+    variance of a row with this probability of being right. A unit's further rows add nothing.
+    `_counted_units` describes macro_accuracy and auc.
 
     The third interval, over seeds and test examples, combines both errors
     (`intervals.combine_errors`). With one seed, the third interval is that over test examples.

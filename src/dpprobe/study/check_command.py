@@ -77,7 +77,7 @@ def read_study(files: Sequence[Path], *, network: bool = False) -> Study:
 
 
 def load_checked(values: Mapping[str, Any], lines: StudyLines, *, network: bool = False) -> Study:
-    """Returns the study of YAML values after all checks, and prints their warnings.
+    """Reads a study from YAML values, checks it completely, and prints warnings.
 
     `run`, `check` and `site` all read their study with this function.
 

@@ -174,7 +174,7 @@ def make_environment(root: Path, variables: dict[str, str] | os._Environ[str]) -
 
 
 def profile_words(words: Sequence[str]) -> list[str]:
-    """Returns the options that name profiles, which say where jobs run.
+    """Returns Snakemake's options that name profiles, which decide where jobs run.
 
     Returns no words if the environment names a profile; the option for all cores without any.
     """

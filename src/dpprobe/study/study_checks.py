@@ -79,7 +79,7 @@ class _Report:
 
     @contextmanager
     def report_part(self, name: str) -> Iterator[None]:
-        """Reports a ConfigError of the block as errors of this part of the study."""
+        """Reports a ConfigError raised in the `with` block as errors of this part of the study."""
         try:
             yield
         except ConfigError as error:

@@ -95,7 +95,7 @@ class RunContents:
     """The contents of one run, ready to be written.
 
     Attributes:
-      key: names the result that the run shows.
+      key: identifies the result that the run shows.
       content_hash: a run with another hash is out of date.
       artifacts: files, and the folder of each within the run's artifacts.
       history: file of the learning curve, read only when the run is written.

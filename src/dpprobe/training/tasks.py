@@ -171,7 +171,7 @@ class OpenedJob:
         )
 
     def compare_rows(self, tasks: Sequence[CellTask]) -> FitInputs:
-        """Compares the rows of public files of cells to be trained; slow.
+        """Compares the rows of public files with private rows, for cells to be trained; slow.
 
         Returns the inputs of the fits, for which these public files are now allowed. Raises
         PrivacyError.

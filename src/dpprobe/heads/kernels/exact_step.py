@@ -72,9 +72,9 @@ def to_integers(head, bits, out):
 def to_grid(source, scale, shift, centre, entry, row, whole, out):
     """Fills whole with [x, 1] / |[x, 1]|, x = scale * source - shift * centre, in steps of `entry`.
 
-    Entries are rounded towards zero, so the rounded row's norm is at most 1. With an empty centre,
-    none is subtracted. `out` gets the lower 16 bits; `row` is scratch. The last entry is returned
-    apart.
+    Entries are rounded towards zero, so the rounded row's norm is at most 1. If `centre` is empty,
+    nothing is subtracted. `out` gets the lower 16 bits; `row` is scratch. The last entry is
+    returned apart.
 
     Returns:
       |[x, 1]|, or 0 if it is not finite, and then all entries are 0; the last entry; and True if

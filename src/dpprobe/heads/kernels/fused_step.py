@@ -1,10 +1,10 @@
 """Clipped gradient sums on the CPU, in machine code: the sums of `clipping`, in one pass.
 
-Libraries need another pass over memory to clip between two products. A chunk of rows is multiplied
-with the weights, for clipped residuals, and multiplied with the residuals while still in the
-processor's cache. Both products are computed in tiles of 20 vectors of partial sums in registers (5
-classes x 4 rows, then 5 classes x 4 vectors of columns), or of 10 where a processor has 16
-registers. The size of the tile changes no bit of the sums.
+Libraries need another pass over memory to clip between two products. `fused_step` multiplies a
+chunk of rows with the weights, clips the residuals, and multiplies these with the chunk, which is
+still in the processor's cache. Both products are computed in tiles of 20 vectors of partial sums in
+registers (5 classes x 4 rows, then 5 classes x 4 vectors of columns), or of 10 where a processor
+has 16 registers. The size of the tile changes no bit of the sums.
 
 With few classes rows come from memory about as slowly as they are multiplied, so the next chunk is
 fetched meanwhile: one cache line per 20 products, evenly over both products, of four rows in

@@ -25,8 +25,8 @@ def fill_rows(features, scale, shift, centre, constant, whole, out):
     """Fills float64 [m, d + 1] with scale[i] * features[i] - shift[i] * centre, and constant[i].
 
     Scale, shift and centre hold values of float32: their products are exact in float64, and each
-    entry is rounded once. With an empty centre, none is subtracted. `whole` rounds entries, but not
-    the constant, towards zero to whole numbers.
+    entry is rounded once. If `centre` is empty, nothing is subtracted. `whole` rounds entries, but
+    not the constant, towards zero to whole numbers.
     """
     columns = features.shape[1]
     for i in range(features.shape[0]):

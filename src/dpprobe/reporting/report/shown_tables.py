@@ -41,7 +41,7 @@ def study_tables(
     Args:
       run: the results for the papers' tables; None without papers' tables.
 
-    Raises DataError if a Markdown file does not show these results.
+    Raises DataError if a Markdown file does not show the study's results.
     """
     results: dict[str, tuple[Table, str | None]] = {
         NAME: (accuracy_table(read_grid(summaries)), None)

@@ -1,8 +1,8 @@
 """The privacy cost of choosing a release by looking at a study's cells of the same dataset.
 
-**Claim.** Choosing a release after seeing the benchmark publishes a function of all heads of its
-cells on the dataset, their test results, and the release. For training units the choice costs no
-more than publishing all these heads and the release. Their cost is that of the composition of all
+**Claim.** Whoever chooses a release after seeing a benchmark publishes a function of the
+benchmark's heads, their test results, and the release. For training units the choice costs no more
+than publishing all these heads and the release. Their cost is that of the composition of all
 mechanisms, for every seed and backbone, at the release's delta. The bound is that of
 `dpprobe.results.best_head_price`, over all epsilons and with one more fit. The bound needs private
 cells alone: a cell without privacy may reveal all rows, and the choice has no finite epsilon.

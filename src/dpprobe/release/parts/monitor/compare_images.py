@@ -155,7 +155,7 @@ def project_shares(noisy: Floats) -> Floats:
 
 
 def measure_gaps(counts: Floats, incoming: Floats, n: int, *, ordered: bool) -> Floats:
-    """Returns differences in share, [..., cells]; for ordered cells, of all cells up to each."""
+    """Returns differences in share, [..., cells]; in cumulative share if cells are ordered."""
     gaps = incoming / incoming.sum(axis=-1, keepdims=True) - project_shares(counts / n)
     return np.cumsum(gaps, axis=-1) if ordered else gaps
 
@@ -192,7 +192,7 @@ class Comparison:
 
     Attributes:
       distance: the largest difference in the share of rows.
-      by_chance: a distance exceeded with probability `FALSE_ALARMS` / tables without a change.
+      by_chance: the distance that unchanged images exceed with probability `FALSE_ALARMS` / tables.
       needed: number of units from which the table tells enough; None if it does, or never will.
       change: the cells where the difference is largest.
     """
