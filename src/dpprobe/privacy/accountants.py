@@ -274,8 +274,7 @@ def price_together(
     """Bounds the epsilon at `delta` of publishing `times` independent fits together.
 
     The bound for several fits is exact for Gaussian mechanisms without sampling or selection. With
-    sampling, RDP gives the bound quickly for any number of fits. With a selection and no sampling
-    the bound is the lower of the bounds by RDP and profile.
+    sampling RDP gives the bound. With a selection and no sampling the profile gives the bound.
     """
     repeated = [mechanism.repeat_count(times) for mechanism in mechanisms]
     sampled = any(mechanism.sample_rate < 1 for mechanism in repeated)
@@ -285,8 +284,7 @@ def price_together(
     if selection is None or sampled:
         return by_rdp
     interval = pld_interval(max(by_rdp, delta))
-    by_profile = _selected_epsilon(mechanisms, delta, "gaussian", interval, selection, times)
-    return min(by_profile, by_rdp)
+    return _selected_epsilon(mechanisms, delta, "gaussian", interval, selection, times)
 
 
 @dataclass(frozen=True, kw_only=True)
