@@ -274,8 +274,6 @@ def without_pixels() -> bytes:
 
 
 UGLY = {
-    "cut in the pixels": (lambda: encoded(header(VALUES))[:-5], "cut short or damaged"),
-    "cut in the header": (lambda: encoded(header(VALUES))[:200], "cut short"),
     "only the magic": (lambda: bytes(128) + b"DICM", "cut short"),
     "noise": (lambda: bytes(128) + b"DICM" + bytes(range(256)), "DICOM: "),
     "no pixels": (without_pixels, "it contains no pixels"),

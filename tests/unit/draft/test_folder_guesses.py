@@ -102,13 +102,6 @@ def test_each_draft_has_results_of_its_own_and_one_ledger(desk: Desk) -> None:
     assert {name for study in studies for name in study.datasets} == {"x"}
 
 
-def test_three_unequal_classes_are_judged_by_the_mean_over_classes(desk: Desk) -> None:
-    desk.images("x/a", "x/b", count=40)
-    desk.images("x/c", count=12)
-    assert "metric: macro accuracy, because" in desk.init("x")
-    assert desk.study("x.yaml").datasets["x"].metric == "macro_accuracy"
-
-
 def released(desk: Desk, file: str) -> ReleaseOptions:
     """The release of a study, as it is once its comment is taken away, and planned."""
     text = (desk.folder / file).read_text()
@@ -145,13 +138,6 @@ def test_an_empty_class_counts_as_tables_count_it() -> None:
     seen = Seen(place="x", keys={}, counts=counts, images=45)
     assert seen.imbalance == compute_imbalance(tuple(counts.values())) == 2
     assert not seen.is_imbalanced
-
-
-def test_the_release_that_is_commented_out_can_be_taken(desk: Desk) -> None:
-    desk.images("x/a", "x/b", count=30)
-    desk.init("x")
-    assert "\n# releases:\n" in (desk.folder / "x.yaml").read_text()
-    assert released(desk, "x.yaml").block(EvaluateOptions)
 
 
 @pytest.mark.parametrize(
