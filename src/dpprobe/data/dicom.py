@@ -109,9 +109,9 @@ def _check_dicom(dataset: Dataset) -> None:
         raise ImageError(
             f"DICOM: {frames} frames in one file; save each frame that you need as a separate file"
         )
-    kind, bits = str(dataset.get("PhotometricInterpretation")), dataset.get("BitsAllocated")
+    kind = str(dataset.get("PhotometricInterpretation"))
     if _read_number(dataset.get("SamplesPerPixel"), 1) == 3:
-        if bits != 8:
+        if (bits := _read_number(dataset.get("BitsAllocated"), 0)) != 8:
             raise ImageError(f"DICOM: its colours have {bits} bits; convert them to 8 bits")
     elif kind == "PALETTE COLOR":
         raise ImageError(
@@ -290,5 +290,5 @@ def _by_range(values: np.ndarray, shown: np.ndarray) -> np.ndarray:
 def _read_number(value: Any, otherwise: int) -> int:
     try:
         return otherwise if value in (None, "") else int(value)
-    except (TypeError, ValueError):
-        raise ImageError("DICOM: its header has text where a number is expected") from None
+    except (TypeError, ValueError, OverflowError):
+        raise ImageError("DICOM: its header has no number where one is expected") from None
