@@ -251,11 +251,7 @@ def without_pixels() -> bytes:
 
 WINDOW = {"WindowCenter": 50, "WindowWidth": 100}
 UGLY = {
-<<<<<<< HEAD
-    "only the magic": (lambda: bytes(128) + b"DICM", "cut short"),
-=======
     "cut": (lambda: encoded(header(VALUES))[:-5], "cut short or damaged"),
->>>>>>> main
     "noise": (lambda: bytes(128) + b"DICM" + bytes(range(256)), "DICOM: "),
     "no pixels": (without_pixels, "it contains no pixels"),
     "frames": (
