@@ -46,6 +46,12 @@ def find_name_fault(names: Sequence[str]) -> str | None:
     return None
 
 
+def hint_class(text: str, names: Iterable[str]) -> str:
+    """Returns a hint for a label that is one of the classes in another spelling; empty if not."""
+    near = [name for name in names if fold_name(name) == fold_name(text)]
+    return f" (write {near[0]!r} in the file, or change the name in class_names)" if near else ""
+
+
 def joined_labels(labels: Iterable[str], names: Iterable[str] | None = None) -> list[str]:
     """Lists labels that join several names: `benign;malignant`, also with | or a comma.
 

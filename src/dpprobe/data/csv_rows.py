@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from dpprobe.counted_nouns import count_noun
 from dpprobe.data import patient_sides, table
-from dpprobe.data.alike_names import fold_name, joined_labels
+from dpprobe.data.alike_names import fold_name, hint_class, joined_labels
 from dpprobe.data.csv_files import SUFFIXES, open_rows, read_header
 from dpprobe.data.csv_options import Join, ManifestOptions, TableOptions
 from dpprobe.data.group_columns import BLANKS
@@ -483,10 +483,7 @@ def _label_fault(options: TableOptions, column: str, text: str, code: int) -> st
             "accept it)"
         )
     if options.label_columns is None:
-        near = [name for name in options.label_numbers() if fold_name(name) == fold_name(text)]
-        hint = (
-            f" (write {near[0]!r} in the file, or change the name in class_names)" if near else ""
-        )
+        hint = hint_class(text, options.label_numbers())
         keys = "a key of" if isinstance(options.class_names, dict) else "in"
         return f"{column} is {text!r}, which is not {keys} class_names{hint}"
     return f"{column} is {text!r}, which is not 1, 0, -1 or blank"

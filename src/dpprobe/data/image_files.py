@@ -83,7 +83,7 @@ def open_image(data: bytes) -> Image.Image:
 
         pillow_heif.register_heif_opener(thumbnails=False)
     try:
-        picture = Image.open(io.BytesIO(data))
+        picture: Image.Image = Image.open(io.BytesIO(data))
         check_whole(data, picture)
         frames = getattr(picture, "n_frames", 1)
         # The first image of an MPO is the photograph, the others are previews of it.

@@ -281,11 +281,7 @@ def _list_classes(
 
 
 def walk_folder(folder: Path) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
-    """Yields a folder and all below it, each with its files.
-
-    Raises:
-      ConfigError: as `_scan_folder`, and for a link to a folder around it, which has no end.
-    """
+    """Yields a folder and all below it, each with its files; refuses links without an end."""
     pending = [folder]
     while pending:
         current = pending.pop()

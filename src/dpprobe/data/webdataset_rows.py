@@ -12,7 +12,7 @@ import pyarrow as pa
 from dpprobe.artifacts import parse_json
 from dpprobe.counted_nouns import count_noun
 from dpprobe.data import patient_sides, table, tar_shards
-from dpprobe.data.alike_names import fold_name, text_of
+from dpprobe.data.alike_names import hint_class, text_of
 from dpprobe.data.group_columns import list_groups
 from dpprobe.data.image_files import EXTENSIONS
 from dpprobe.data.patient_sides import RowIndex
@@ -201,9 +201,7 @@ def _class_number(names: Sequence[str], place: str, value: Any) -> tuple[int | N
     indexed = any(name.isdecimal() for name in names)
     if not indexed and text.isdecimal() and not isinstance(value, bool) and int(text) < len(names):
         return int(text), None
-    near = [name for name in names if fold_name(name) == fold_name(text)]
-    hint = f" (write {near[0]!r} in the file, or change the name in class_names)" if near else ""
-    return None, f"{place} is {text!r}, which is not in class_names{hint}"
+    return None, f"{place} is {text!r}, which is not in class_names{hint_class(text, names)}"
 
 
 def _make_id(options: ShardOptions, shard: Path, sample: Sample, fields: Mapping[str, Any]) -> str:

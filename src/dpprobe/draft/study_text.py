@@ -206,13 +206,9 @@ def _write_rest(draft: Draft) -> Iterator[str]:
     metric = _choose_metric(draft.seen)
     words = METRIC_WORDS[metric].format(unit=unit)
     yield RELEASE.format(
-        name=name,
-        dataset=_write_flow(name),
-        backbone=draft.backbone.name,
-        unit=unit,
-        metric=metric,
-        metric_words=words,
-    )
+        name=name, dataset=_write_flow(name), backbone=draft.backbone.name, unit=unit,
+        metric=metric, metric_words=words,
+    )  # fmt: skip
     yield ""
     yield from write_comment(
         "Keep these folders outside the folder of images, or results are read as images."

@@ -15,20 +15,17 @@ USUAL = "results"  # the default study's results_dir, and the folder of most oth
 
 def folder_faults(study: Study) -> list[str]:
     """Lists errors for folders that would be written into each other, or read as images."""
-    return [
-        *_not_made(study), *_each_other(study), *_among_others(study), *_among_images(study),
-    ]  # fmt: skip
+    checks = (_not_made, _each_other, _among_others, _among_images)
+    return [fault for check in checks for fault in check(study)]
 
 
 def _not_made(study: Study) -> Iterator[str]:
     """Yields folders that no system can make: in a file, or with too long a name."""
     for key, written in (("results_dir", study.results_dir), ("data_dir", study.data_dir)):
-        folder = _resolve_folder(written)
+        places = [(folder := _resolve_folder(written)), *folder.parents]
         if any(len(part.encode()) > LONGEST_NAME for part in folder.parts):
             yield f"{key}: {written[:60]}...: this name is too long; write a shorter one"
-        elif not (
-            near := next(each for each in (folder, *folder.parents) if each.exists())
-        ).is_dir():
+        elif not (near := next(filter(Path.exists, places))).is_dir():
             yield f"{key}: {written}: {near} is not a folder; write another folder"
 
 

@@ -88,7 +88,7 @@ def test_names_of_images_are_completed_to_paths(clinic: Desk) -> None:
 
 def test_images_may_lie_elsewhere(clinic: Desk) -> None:
     clinic.table("tables/old/lesions.csv", lesions())
-    assert "this image is not under tables/old or . or tables; name" in clinic.init(
+    assert "which is not under tables/old or . or tables; name" in clinic.init(
         "tables/old/lesions.csv", "--image", "file"
     )
     assert "60 images" in clinic.init("tables/old/lesions.csv", "--root", "scans")
