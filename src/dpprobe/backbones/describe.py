@@ -2,8 +2,8 @@
 
 Reads {name: options} as JSON. The last line of output is {name: {"dimension": d, "blocks": b}},
 with "hub_files" if loading fetches files. An error gives {name: {"fault": text, "certain": bool}};
-"certain" is false if loading may work on another machine. A separate process spares planning the
-import of torch and timm.
+"certain" is false if loading may work on another machine. As a separate process, it saves planning
+the import of torch and timm.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def describe_backbone(options: BackboneOptions) -> Mapping[str, Any]:
         return {}
     try:
         with torch.device("meta"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # weights are "loaded" into tensors without values
+            warnings.simplefilter("ignore")  # loading weights into tensors without values warns
             told = dict(family.describe(options, "meta"))
-    except Exception:  # the CPU gives a better message
+    except Exception:  # the CPU's error message is better
         try:
             told = dict(family.describe(options, "cpu"))
         except ConfigError as error:

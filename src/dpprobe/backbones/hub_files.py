@@ -13,8 +13,8 @@ from dpprobe.errors import ConfigError
 # The names under which timm and open_clip look for the weights of a repository.
 TIMM_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 OPEN_CLIP_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
-_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")  # environment variables that forbid downloads
-_SECONDS = 10  # to wait for a connection, as huggingface_hub does for a file's metadata
+_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")  # variables that forbid downloads
+_SECONDS = 10  # seconds to wait for a connection, as huggingface_hub does for a file's metadata
 
 
 class HubFile(NamedTuple):
@@ -44,7 +44,7 @@ def describe_missing(wanted: Iterable[HubFile], *, network: bool) -> str | None:
 
     Args:
       network: True to test with one HEAD request whether the Hub is reachable, if files are not
-        cached. Otherwise only HF_HUB_OFFLINE is considered.
+        cached. False considers only HF_HUB_OFFLINE.
     """
     offline = next((name for name in _OFFLINE if os.environ.get(name)), None)
     if not network and offline is None:
@@ -70,7 +70,7 @@ def describe_missing(wanted: Iterable[HubFile], *, network: bool) -> str | None:
 
 
 def require_files(wanted: Iterable[HubFile]) -> None:
-    """Raises ConfigError if files are neither cached nor reachable, without minutes of retries."""
+    """Raises ConfigError without long retries if files are neither cached nor reachable."""
     if fault := describe_missing(wanted, network=True):
         raise ConfigError(fault)
 

@@ -34,7 +34,7 @@ class Options(ManifestOptions, CountedRows):
             csv_files.check_columns(self, name)
 
     def read_index(self) -> RowIndex:
-        from dpprobe.data import csv_rows  # heavy: numpy, pandas and pyarrow
+        from dpprobe.data import csv_rows  # slow import: numpy, pandas and pyarrow
 
         return csv_rows.read_index(self)
 
@@ -49,7 +49,7 @@ def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | Non
       ConfigError: if a file cannot be read as the options say.
       DataError: for faulty rows, all in one message.
     """
-    from dpprobe.data import csv_rows  # heavy: numpy, pandas and pyarrow
+    from dpprobe.data import csv_rows  # slow import: numpy, pandas and pyarrow
 
     options.check_files()
     parts = csv_rows.read_rows(options)

@@ -56,7 +56,7 @@ def prepare_dataset(
         if options.subsample is None:
             _prepare_whole(options, directory, downloaded)
             return
-        from dpprobe.data.subsampled_tables import write_subsampled  # heavy: numpy and pyarrow
+        from dpprobe.data.subsampled_tables import write_subsampled  # slow import: numpy and pyarrow
 
         made = directory / "whole"
         if whole is None:

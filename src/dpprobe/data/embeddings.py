@@ -106,7 +106,7 @@ class Options(TableOptions, CountedRows):
                     )
 
     def read_index(self) -> RowIndex:
-        from dpprobe.data import csv_rows  # heavy: numpy, pandas and pyarrow
+        from dpprobe.data import csv_rows  # slow import: numpy, pandas and pyarrow
 
         return csv_rows.read_index(self)
 
@@ -114,7 +114,7 @@ class Options(TableOptions, CountedRows):
         return vector_names({"source": self.source, "vectors": self.vectors})
 
     def open_vectors(self, split: SplitName) -> EmbeddingFile:
-        from dpprobe.data.embedding_files import open_embeddings  # heavy: numpy
+        from dpprobe.data.embedding_files import open_embeddings  # slow import: numpy
 
         option: SplitName = "test" if split == "test" and self.test is not None else "train"
         return open_embeddings(self._vector_path(option), option=option)
@@ -177,7 +177,7 @@ def prepare(options: Options, directory: Path) -> None:
       ConfigError: if a file cannot be read as the options say.
       DataError: for faulty rows, all in one message, and if vectors have different lengths.
     """
-    from dpprobe.data import csv_rows  # heavy: numpy, pandas and pyarrow
+    from dpprobe.data import csv_rows  # slow import: numpy, pandas and pyarrow
 
     options.check_files()
     parts = csv_rows.read_rows(options)

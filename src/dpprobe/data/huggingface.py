@@ -142,7 +142,7 @@ def download(options: Options, directory: Path) -> list[Fetched]:
     """
     from huggingface_hub import HfApi, get_token
 
-    from dpprobe.data import downloads  # heavy: requests
+    from dpprobe.data import downloads  # slow import: requests
 
     token = get_token()
     api = HfApi(token=token or False, library_name="dpprobe")
@@ -197,7 +197,7 @@ def _fetch_checked(
     """Fetches one file; checks the checksum at its address: the Hub lists none for gated files."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
-    from dpprobe.data import downloads  # heavy: requests
+    from dpprobe.data import downloads  # slow import: requests
 
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
         raise DownloadError(

@@ -358,7 +358,7 @@ def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | Non
       ConfigError: if the folder has another layout.
       DataError: for faulty images, all in one message.
     """
-    from dpprobe.data import table  # heavy: numpy and pyarrow
+    from dpprobe.data import table  # slow import: numpy and pyarrow
 
     listing = list_images(options)
     root = resolve_path(options.path)

@@ -315,7 +315,7 @@ def prepare(
       ConfigError: if a file or a column is missing.
       DataError: for faulty rows, and for accepted labels that do not fit the test rows.
     """
-    from dpprobe.data import table  # heavy: numpy and pyarrow
+    from dpprobe.data import table  # slow import: numpy and pyarrow
 
     options.check_files()
     header = _read_header(options, options._list_files("train")[0])
@@ -419,7 +419,7 @@ def _stream_batches(
 def _make_batches(
     options: Options, accepted: list[list[int]] | None
 ) -> Iterator[tuple[str, pa.Table]]:
-    from dpprobe.data import table  # heavy: numpy and pyarrow
+    from dpprobe.data import table  # slow import: numpy and pyarrow
 
     index = options.read_index()
     patients, sides = index.units, patient_sides.assign_sides(options, index)

@@ -68,7 +68,7 @@ def prepare(options: Options, directory: Path) -> None:
     """Writes the split tables of one of scikit-learn's datasets."""
     from sklearn.datasets import load_digits
 
-    from dpprobe.data import table  # heavy: numpy and pyarrow
+    from dpprobe.data import table  # slow import: numpy and pyarrow
 
     images, labels = load_digits(return_X_y=True)
     labels = labels.tolist()

@@ -156,7 +156,7 @@ def download(options: Options, directory: Path) -> list[Fetched]:
       DownloadError: if a file cannot be fetched or has a wrong checksum.
       DataError: for an archive that cannot be unpacked.
     """
-    from dpprobe.data import downloads  # heavy: requests
+    from dpprobe.data import downloads  # slow import: requests
 
     fetched = []
     for remote in list_remotes(options.name):
@@ -231,7 +231,7 @@ def _open_dataset(name: str, root: Path, **arguments: Any) -> Any:
 
 
 def _prepare_arrays(options: Options, directory: Path, root: Path) -> None:
-    from dpprobe.data import table  # heavy: numpy and pyarrow
+    from dpprobe.data import table  # slow import: numpy and pyarrow
 
     parts = {
         name: _open_dataset(options.name, root, train=name == "train") for name in table.SPLITS
@@ -276,7 +276,7 @@ def _prepare_eurosat(options: Options, directory: Path, root: Path) -> None:
 def _prepare_places(
     options: Options, directory: Path, root: Path, images: Mapping[str, Path]
 ) -> None:
-    from dpprobe.data import table  # heavy: numpy and pyarrow
+    from dpprobe.data import table  # slow import: numpy and pyarrow
 
     parts = {}
     for name, part in PLACES_SPLITS.items():

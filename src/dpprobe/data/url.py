@@ -223,7 +223,7 @@ def download(options: Options, directory: Path) -> list[Fetched]:
       DownloadError: for a file that cannot be fetched or is another one.
       DataError: for an archive that cannot be unpacked.
     """
-    from dpprobe.data import downloads  # heavy: requests
+    from dpprobe.data import downloads  # slow import: requests
 
     fetched = []
     for file in options.files:

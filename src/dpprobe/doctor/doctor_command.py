@@ -167,7 +167,7 @@ def _check_releases(results: Path, data: Path | None) -> Iterator[Checked]:
 
     A bundle without a file of hashes counts as still being copied, unless its job's mark exists.
     """
-    from dpprobe.release.ledger import Ledger  # heavy: numpy
+    from dpprobe.release.ledger import Ledger  # slow import: numpy
 
     for path in sorted(data.glob(f"*/{LEDGER_FILE}") if data else ()):
         fault = None

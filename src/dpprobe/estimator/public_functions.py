@@ -100,9 +100,9 @@ def audit(
       NotFittedError: before `fit`.
       ConfigError: if the plan has no guarantee to test.
     """
-    from sklearn.utils.validation import check_is_fitted  # heavy: for this function alone
+    from sklearn.utils.validation import check_is_fitted  # slow import for this function alone
 
-    from dpprobe.analyses.audit.white_box import audit_plan  # heavy, too: torch
+    from dpprobe.analyses.audit.white_box import audit_plan  # slow import: torch
 
     check_is_fitted(classifier)
     fit = classifier.fit_
@@ -196,7 +196,7 @@ def read_cells(results: str | Path) -> pd.DataFrame:
     Raises:
       DataError: if there is no summary, or a summary of another version.
     """
-    from dpprobe.results.summary import read_summaries  # heavy: pyarrow
+    from dpprobe.results.summary import read_summaries  # slow import: pyarrow
 
     folder = Path(results) / "summary"
     paths = sorted(folder.glob("*.parquet"))

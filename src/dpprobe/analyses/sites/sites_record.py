@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 from dpprobe.records import Part, Record
 
-# The compared heads, from the one with the most noise for its data to the one with the least.
+# The compared heads, from the most to the least noise for their data.
 HEADS: Final = {
     "alone": "one site alone",
     "averaged": "average of heads",
@@ -28,14 +28,15 @@ class SitesCell(Part):
 
     Attributes:
       smallest, largest: units of privacy of the smallest and largest site, over all seeds.
-      alone: mean over the sites that can train a head; None if no site can. worst, best: the range
-        over these sites, as means over seeds.
-      averaged: of the mean of these sites' scores; without released statistics in the head's
-        normalisation, that is the head with the mean of their weights.
-      together: of secure sums with noise in shares, which do not depend on the split.
-      pooled: of all data in one place.
-      untrained: sites of all seeds that can train no head. reason: why the first of them cannot.
-      one_class: sites of all seeds with examples of a single class.
+      alone: mean metric of the sites that can train a head; None if no site can. worst, best: the
+        range over these sites, as means over seeds.
+      averaged: the metric of the mean of these sites' scores. Heads that release no statistics for
+        normalisation could average their weights instead.
+      together: the metric of secure sums with shared noise, which do not depend on the split.
+      pooled: the metric of a head on all data in one place.
+      untrained: number of sites, over all seeds, that can train no head. reason: why the first
+        cannot.
+      one_class: number of sites, over all seeds, with examples of a single class.
     """
 
     split: str
