@@ -211,7 +211,7 @@ class _Pass:
 
 @dataclass(frozen=True)
 class Blocks:
-    """A network's blocks, the number of tokens before patches, and True if a class token is first."""
+    """A network's blocks, its number of tokens before patches, True if a class token is first."""
 
     modules: list[torch.nn.Module]
     prefix: int

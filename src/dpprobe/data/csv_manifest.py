@@ -1,9 +1,9 @@
 """A manifest: a CSV file with one row per image.
 
 Paths and labels are columns, or are built from columns. Other files can be joined by keys, as
-MIMIC-CXR needs for its labels, splits and patients. Images are read in place. All paths, also of
-CSV files, are relative to `root`. A changed CSV file makes the tables stale. A changed image is
-refused, because its hash no longer matches the tables.
+MIMIC-CXR needs for labels, splits and patients. Images are read in place. All paths, also of CSV
+files, are relative to `root`. A changed CSV file makes the tables stale. A changed image is
+refused, because the image's hash no longer matches the tables.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | Non
     """Writes the split tables of a manifest.
 
     Args:
-      recorded: the options for dataset.json, if another source made `options` from them.
+      recorded: the options for dataset.json, if another source derived `options` from these.
 
     Raises:
       ConfigError: if a file cannot be read as the options say.

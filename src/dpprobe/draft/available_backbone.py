@@ -1,4 +1,4 @@
-"""A backbone available now: a local checkpoint, weights downloaded before, or wavelets."""
+"""Finds a backbone that needs no download: a local checkpoint, cached weights, or wavelets."""
 
 from __future__ import annotations
 

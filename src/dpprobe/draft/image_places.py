@@ -17,7 +17,7 @@ class Place:
 
     Attributes:
       column: the column with paths or names of images.
-      template: makes a path from a name; None for a column of paths.
+      template: the `path_template` that makes a path from a name; None for a column of paths.
     """
 
     root: Path
@@ -29,9 +29,9 @@ def find_images(columns: Columns, *, table: Path, root: Path | None, column: str
     """Looks for the files that a column names.
 
     Args:
-      root: the folder to search, with the folders in it. If None, the table's folder in the same
-        way, then the working directory and the parent of the table's folder.
-      column: the column to use; if None, a column with a usual name, or with names of image files.
+      root: the folder to search, with its subfolders. None searches the table's folder and
+        subfolders, then the working directory and the parent of the table's folder.
+      column: the column to use; None means a column with a usual name, or with names of images.
 
     Raises:
       ConfigError: if no column names existing files.
