@@ -99,8 +99,8 @@ class Number(Facts):
     """One published number and its place in a paper; facts that the paper omits are None.
 
     Attributes:
-      value: percent for an accuracy or a change of accuracy, a fraction for an AUC, images per
-        second and core for throughput; NaN if the paper has words.
+      value: percent for an accuracy or its change, a fraction for an AUC, images per second and
+        core for throughput; NaN if the paper has words.
       printed: the paper's text if the text is not a number, or a whole number.
       citation: the work with the original result; `paper` is the work from which it was copied.
       epsilon: the privacy budget, inf without privacy; a pair is a range.

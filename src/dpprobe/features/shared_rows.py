@@ -6,9 +6,9 @@ a cosine above 0.999). So a row is recognised after it was scaled, stored in flo
 extracted again in another order or precision, or changed in any way by up to 4% of s. Pictures that
 only look alike are different rows. Near the limit of 4% many shared rows are missed: a row falls
 into cells of width s/4 along ten random directions, and is compared only with the other side's row
-in its cells. No unchanged row is missed. Of changed rows, one in fifteen is missed at 0.2% of s,
-and three of four at 4%; the remaining fourth is still more than `MOST_SHARED`. A side's rows in
-equal cells count as one row.
+in its cells. No unchanged row is missed. One in fifteen changed rows is missed at 0.2% of s, and
+three of four at 4%; the remaining fourth is still more than `MOST_SHARED`. A side's rows in equal
+cells count as one row.
 
 Rows are compared in three forms: unchanged, minus the mean of their own numbers, and minus the mean
 of all rows; each with both signs. So a row is also recognised if it was negated, if one number was
