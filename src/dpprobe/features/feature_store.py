@@ -54,10 +54,10 @@ def _read_state(path: Path) -> _FileState:
 class FeatureStore:
     """The features of one split, read through their manifest.
 
-    Before HDF5 opens a shard, its size and the SHA-256 of all its bytes are compared with the
-    manifest, because damaged HDF5 may crash the process. Later reads compare size and hash again if
-    the file was replaced or written to meanwhile, and otherwise rely on HDF5's own checksums. A
-    file that changes while read is refused at the end. Each call opens files, so forks are safe.
+    Before HDF5 opens a shard, the shard's size and SHA-256 are compared with the manifest, because
+    damaged HDF5 may crash the process. Later reads compare size and hash again if the file was
+    replaced or written to meanwhile, and otherwise rely on HDF5's own checksums. A file that
+    changes while read is refused at the end. Each call opens files, so forks are safe.
 
     Attributes:
       rows, dimension: n and d.

@@ -1,7 +1,7 @@
 """Per-example gradients of layers, from a layer's input and the gradient of its output.
 
 A row may have several positions (pixels, tokens) and several views, in sequence in the first
-dimension; an example's gradient is the sum over positions and views. Gradients of linear layers and
+dimension. An example's gradient is the sum over positions and views. Gradients of linear layers and
 convolutions need not be formed (Goodfellow 2015; Bu et al. 2022). Let a_t be the input and g_t the
 output's gradient at position t: the gradient sum_t g_t a_t^T has the squared norm sum_ts (a_t .
 a_s)(g_t . g_s). If this sum is cheaper, the gradient is never formed, and the clipped sum over rows
@@ -108,8 +108,8 @@ def squared_norms(inputs: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
     """Returns upper bounds of |sum_t g_t a_t^T|^2 of rows, float64 [m], close to their values.
 
     If terms cancel, rounding of float32 products could make the sum too small, and clip a row too
-    little. So a bound on the rounding is added, which grows with the number of terms in a product;
-    the largest observed error was half of the bound. A second bound covers products that underflow.
+    little. So a bound on the rounding is added, which grows with the terms of a product; the
+    largest observed error was half of it. A second bound covers products that underflow.
     """
     numbers = inputs.shape[2], outputs.shape[2]
     if inputs.shape[1] == 1:

@@ -204,10 +204,7 @@ def suggest_values(search: Search, trials: Sequence[Trial], seed: int) -> dict[s
 
 def _make_distribution(space: Any) -> BaseDistribution:
     """Returns a space in Optuna's form; lists become indices, because 1 and true are equal."""
-    from optuna.distributions import (
-        CategoricalDistribution,
-        FloatDistribution,
-    )  # late, as in `suggest_values`
+    from optuna.distributions import CategoricalDistribution, FloatDistribution  # late, as above
 
     if isinstance(space, Range):
         return FloatDistribution(space.low, space.high, log=space.log)

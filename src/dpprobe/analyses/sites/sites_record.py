@@ -30,8 +30,8 @@ class SitesCell(Part):
       smallest, largest: units of privacy of the smallest and largest site, over all seeds.
       alone: mean metric of the sites that can train a head; None if no site can. worst, best: the
         range over these sites, as means over seeds.
-      averaged: the metric of the mean of the sites' scores (equal to mean weights, if heads release
-        no statistics for normalisation).
+      averaged: the metric of the mean of the sites' scores, or of the head with mean weights if no
+        statistics are released.
       together: the metric of secure sums with shared noise, which do not depend on the split.
       pooled: the metric of a head on all data in one place.
       untrained: number of sites, over all seeds, that can train no head. reason: why the first
