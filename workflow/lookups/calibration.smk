@@ -7,7 +7,7 @@ def methods_params(epsilon):
 
 
 def calibration_params(wildcards):
-    """The privacy options; `allow_delta_above_one_over_n` only if True, so that plans of other studies stay up to date."""
+    """The privacy options; `allow_delta_above_one_over_n` only if True, so that plans without it stay up to date."""
     allowed = STUDY.allows_delta_above(wildcards.dataset)
     return privacy_params(wildcards) | (
         {"allow_delta_above_one_over_n": True} if allowed else {}

@@ -28,14 +28,13 @@ class SitesCell(Part):
 
     Attributes:
       smallest, largest: units of privacy of the smallest and largest site, over all seeds.
-      alone: mean metric of the sites that can train a head; None if no site can. worst, best: the
-        range over these sites, as means over seeds.
-      averaged: the metric of the mean of the sites' scores, or of the head with mean weights if no
-        statistics are released.
+      alone: mean metric of the sites that can train a head; None if no site can. worst, best: range
+        over these sites, as means over seeds.
+      averaged: metric of the mean of these sites' scores, which is the head with mean weights
+        unless heads release normalisation statistics.
       together: the metric of secure sums with shared noise, which do not depend on the split.
       pooled: the metric of a head on all data in one place.
-      untrained: number of sites, over all seeds, that can train no head. reason: why the first
-        cannot.
+      untrained: number of sites, over all seeds, without a head. reason: why the first has none.
       one_class: number of sites, over all seeds, with examples of a single class.
     """
 
